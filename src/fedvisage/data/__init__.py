@@ -1,1 +1,1 @@
-"""Prepared sets: one on-disk format for every dataset, what writes it and what reads it."""
+"""Prepared sets: one on-disk format for every dataset, with its writer and readers."""

@@ -1,4 +1,4 @@
-"""What training reads: views of prepared sets, batches of them, and the order of one epoch."""
+"""Views of prepared sets, batches of their images, and the batch order of an epoch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ Sampling = Literal["shuffled", "balanced"]
 
 @dataclass(frozen=True, eq=False)
 class Slice:
-    """Some images of one set."""
+    """Selected images of one prepared set."""
 
     set: PreparedSet
     indices: Positions
@@ -27,109 +27,114 @@ class Slice:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Images with what a loss may need to know about them."""
+    """Images with the labels and targets that losses need."""
 
     images: Tensor  # uint8 B×3×H×W; channels last in memory, as on disk
-    labels: Tensor  # float32 B; 1 bona fide, 0 attack
+    labels: Tensor  # float32 B; 1: bona fide, 0: attack
     depth: Tensor | None  # float32 B×32×32 in [0, 1]
     species: Texts
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """Slices one after another, addressed by position 0 … N-1."""
+    """A sequence of slices, addressed by positions 0 … N-1."""
 
     slices: tuple[Slice, ...]
 
     @staticmethod
     def of(source: PreparedSet, split: str | None = None) -> "View":
-        """View one split of a set, or all of it."""
+        """Return a view of one split of a set, or of the whole set."""
         return View((Slice(source, source.select(split)),))
 
     @staticmethod
     def joined(views: Sequence["View"]) -> "View":
-        """View several views one after another."""
+        """Concatenate views."""
         return View(tuple(part for view in views for part in view.slices))
 
     def subset(self, positions: Positions) -> "View":
-        """View the images at these positions, in their order."""
-        which, indices = self._located(positions)
-        starts = np.flatnonzero(np.diff(which, prepend=-1))
+        """Return a view of the images at these positions, in that order."""
+        slice_numbers, indices = self._located(positions)
+        # Consecutive positions in the same slice become one slice of the result.
+        starts = np.flatnonzero(np.diff(slice_numbers, prepend=-1))
         return View(
             tuple(
-                Slice(self.slices[which[run[0]]].set, indices[run])
-                for run in np.split(np.arange(len(which)), starts[1:])
+                Slice(self.slices[slice_numbers[run[0]]].set, indices[run])
+                for run in np.split(np.arange(len(slice_numbers)), starts[1:])
                 if len(run)
             )
         )
 
     def __len__(self) -> int:
-        """Count the images."""
+        """Return the number of images."""
         return sum(len(part.indices) for part in self.slices)
 
     @cached_property
     def labels(self) -> npt.NDArray[np.uint8]:
-        """Labels: 1 bona fide, 0 attack."""
+        """Labels: 1 for bona fide, 0 for an attack."""
         labels = [part.set.rows.label[part.indices] for part in self.slices]
         return np.concatenate(labels or [np.empty(0, np.uint8)])
 
     @cached_property
     def subjects(self) -> Texts:
-        """Subjects, as their set names them."""
+        """Subject of each image, as named by its set."""
         return self._texts("subject")
 
     @cached_property
     def species(self) -> Texts:
-        """Species: bonafide, or the kind of attack."""
+        """Species of each image: `bonafide`, or the type of attack."""
         return self._texts("species")
 
     @cached_property
     def identities(self) -> Texts:
-        """Subjects once each, sorted: in an identity set, the classes that recognition learns."""
+        """Unique subjects, sorted. In an identity set these are the classes for recognition."""
         return np.unique(self.subjects)
 
     @cached_property
     def groups(self) -> Texts:
-        """Groups of an identity set's images."""
+        """Group of each image of an identity set."""
         return self._texts("group")
 
     @property
     def of_identities(self) -> bool:
-        """Tell whether all of it comes from identity sets."""
+        """True if every image comes from an identity set."""
         return all(part.set.rows.group is not None for part in self.slices)
 
     def of_people(self, names: Texts) -> "View":
-        """View the images of these identities."""
+        """Return a view of the images of these identities."""
         return self.subset(np.flatnonzero(np.isin(self.subjects, names)).astype(np.int64))
 
     @cached_property
     def videos(self) -> Texts:
-        """Videos, as their set names them."""
+        """Video of each image, as named by its set."""
         return self._texts("video")
 
     @cached_property
     def items(self) -> Texts:
-        """Items: the path-like name of each image within its set."""
+        """Item of each image: its path-like name within its set."""
         return self._texts("item")
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """Names of the further columns that all sets of it have."""
-        named = [tuple(part.set.rows.further) for part in self.slices]
-        return tuple(name for name in (named[0] if named else ()) if all(name in others for others in named))
+        """Names of the further columns that all sets of the view have."""
+        names_by_slice = [tuple(part.set.rows.further) for part in self.slices]
+        return tuple(
+            name
+            for name in (names_by_slice[0] if names_by_slice else ())
+            if all(name in names for names in names_by_slice)
+        )
 
     def column(self, name: str) -> Texts:
-        """Values of a further column."""
+        """Return the values of a further column."""
         texts = [part.set.rows.further[name][part.indices] for part in self.slices]
         return np.concatenate(texts or [np.empty(0, np.str_)])
 
     def batch(self, positions: Positions) -> Batch:
         """Read the images at these positions into memory."""
-        which, indices = self._located(positions)
-        images = self._gathered("images", which, indices)
+        slice_numbers, indices = self._located(positions)
+        images = self._gathered("images", slice_numbers, indices)
         depth = None
         if all(part.set.depth is not None for part in self.slices):
-            depth = torch.from_numpy(self._gathered("depth", which, indices)).float() / 255
+            depth = torch.from_numpy(self._gathered("depth", slice_numbers, indices)).float() / 255
         return Batch(
             images=torch.from_numpy(images).permute(0, 3, 1, 2),
             labels=torch.from_numpy(self.labels[positions].astype(np.float32)),
@@ -142,16 +147,16 @@ class View:
         return np.cumsum([len(part.indices) for part in self.slices], dtype=np.int64)
 
     def _located(self, positions: Positions) -> tuple[Positions, Positions]:
-        """Return, for each position, the number of its slice and the index within that slice's set."""
+        """Return, for each position, the number of its slice and its index within the set of that slice."""
         if len(positions) and not (positions.min() >= 0 and positions.max() < len(self)):
             raise IndexError(f"positions must be in 0 … {len(self) - 1}")
-        which = np.searchsorted(self._ends, positions, side="right").astype(np.int64)
+        slice_numbers = np.searchsorted(self._ends, positions, side="right").astype(np.int64)
         starts = self._ends - [len(part.indices) for part in self.slices]
         indices = np.empty(len(positions), np.int64)
         for number, part in enumerate(self.slices):
-            here = which == number
-            indices[here] = part.indices[positions[here] - starts[number]]
-        return which, indices
+            in_slice = slice_numbers == number
+            indices[in_slice] = part.indices[positions[in_slice] - starts[number]]
+        return slice_numbers, indices
 
     def _gathered(self, field: str, which: Positions, indices: Positions) -> npt.NDArray[np.uint8]:
         """Read rows of an array field of the sets, in order."""
@@ -160,9 +165,9 @@ class View:
             return np.take(_plain(first), indices, axis=0)
         out = np.empty((len(indices), *first.shape[1:]), first.dtype)
         for number, part in enumerate(self.slices):
-            here = which == number
-            if here.any():
-                out[here] = np.take(_plain(getattr(part.set, field)), indices[here], axis=0)
+            in_slice = which == number
+            if in_slice.any():
+                out[in_slice] = np.take(_plain(getattr(part.set, field)), indices[in_slice], axis=0)
         return out
 
     def _texts(self, column: str) -> Texts:
@@ -171,16 +176,16 @@ class View:
 
 
 def _plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """View a memory map as a plain array: indexing the subclass costs more than copying a small image."""
+    """View a memory map as a plain array, because indexing the subclass costs more than copying a small image."""
     return array.view(np.ndarray)
 
 
 def check_view(view: View, place: str) -> None:
-    """Raise a UserError unless the view can be trained on: images of one size, and both classes."""
+    """Raise a UserError unless the view can be used for training: one image size, and both classes."""
     sizes = {part.set.size: part.set.name for part in view.slices}
     if len(sizes) > 1:
-        said = ", ".join(f"{name} has {size}×{size}" for size, name in sorted(sizes.items()))
-        raise UserError(place, f"mixed image sizes: {said}; prepare all sets at one size")
+        size_list = ", ".join(f"{name} has {size}×{size}" for size, name in sorted(sizes.items()))
+        raise UserError(place, f"mixed image sizes: {size_list}; prepare all sets at one size")
     if len(view) == 0:
         raise UserError(place, "has no images in this split")
     bona_fide = int(view.labels.sum())
@@ -192,9 +197,10 @@ def check_view(view: View, place: str) -> None:
 def order(view: View, generator: np.random.Generator, *, size: int, sampling: Sampling) -> list[Positions]:
     """Return the positions of each batch of one epoch.
 
-    `shuffled` visits every image once; a last batch of one image is dropped: BatchNorm cannot train on it.
-    `balanced` fills each batch with as many bona fide images as attacks (one attack more if the size is odd),
-    going through each class again, reshuffled, as often as needed; the epoch has as many batches as shuffled.
+    `shuffled` visits every image once. It drops a last batch of one image, because BatchNorm cannot train on it.
+    `balanced` fills each batch with as many bona fide images as attacks (one more attack if the size is odd) and
+    repeats each class, reshuffled, as often as needed. Both produce the same number of batches, except for a dropped
+    last one.
     """
     if size < 2:
         raise UserError("batch", f"must be at least 2, got {size}")
@@ -210,16 +216,16 @@ def order(view: View, generator: np.random.Generator, *, size: int, sampling: Sa
 
 
 def mixed_batches(view: View, generator: np.random.Generator, size: int) -> list[Positions]:
-    """Return all positions in at least two batches of nearly equal size, about `size`, whose images are well mixed.
+    """Split all positions into at least two well-mixed batches of nearly equal size, about `size` each.
 
-    Which images share a batch follows from their names, not from the order in which they are stored.
+    The assignment depends on the names of the images, not on their storage order.
     """
     shuffled = np.argsort(view.items, kind="stable")[generator.permutation(len(view))].astype(np.int64)
     return np.array_split(shuffled, min(max(2, -(-len(view) // size)), max(len(view), 1)))
 
 
 def _cycled(positions: Positions, count: int, generator: np.random.Generator) -> Positions:
-    """Return `count` positions: whole shuffles of all of them, one after another, the last one cut."""
+    """Return `count` positions from consecutive shuffles of all of them; the last shuffle is truncated."""
     if len(positions) == 0 and count > 0:
         raise UserError("sampling", "balanced batches need both classes in the data")
     shuffles = [generator.permutation(positions) for _ in range(0, count, len(positions) or 1)]

@@ -1,8 +1,9 @@
-"""How the crops of a set were made: what `set.json` and `model.json` say of it, and which crops go together.
+"""Crop records: the origin of the crops of a set, and compatibility between crops.
 
-A network sees where faces lie in its images, so crops that were made in different ways differ for it as cameras do.
-Sets from before this was recorded say it in the line of their source: rendered ones were cut exactly, and with
-`crop=face` it was the detector of that time, which put boxes and points about 2 % of a face aside.
+`set.json` and `model.json` store a crop record. A network learns where faces lie in its images, so a different way of
+cropping affects it like a different camera. Sets that predate the record describe their crops in the source line:
+rendered ones were cut exactly, and `crop=face` means the detector of that time, whose boxes and points were off by
+about 2 % of a face.
 """
 
 import re
@@ -15,9 +16,10 @@ _CHOICE = re.compile(r"\bcrop=(face|centre|none)\b")
 
 
 class DetectorRecord(BaseModel):
-    """Which detector found the faces, the digest of its files, and whether it sought all faces or the largest first.
+    """A face detector: its name and version, the digest of its files, and its search order.
 
-    The largest, sought first, is that of all faces but where a smaller one lies within it: crops of both go together.
+    `search` is `all` or `largest first`. A search for the largest face first returns the largest of all faces unless a
+    smaller one lies within it, so crops from both searches are compatible.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -28,24 +30,24 @@ class DetectorRecord(BaseModel):
 
     @model_serializer(mode="wrap")
     def _without_what_is_usual(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        said: dict[str, Any] = handler(self)
-        return {key: value for key, value in said.items() if (key, value) != ("search", "all")}
+        fields: dict[str, Any] = handler(self)
+        return {key: value for key, value in fields.items() if (key, value) != ("search", "all")}
 
 
 OLD_DETECTOR: Final = DetectorRecord(name="mtcnn on OpenCV", version="")
-"""The detector of the versions that did not record it."""
+"""The detector of versions that did not record it."""
 
 
 class CropRecord(BaseModel):
-    """How crops were made.
+    """The way in which crops were made.
 
     Attributes:
-        how: faces found by a detector, given by the dataset's own boxes or points, the middle of each image, whole
-            images as they were delivered, or rendered, so that nothing had to be found.
-        detector: which one found the faces, if one did.
-        margin: side of the crop over the longer side of the face's box, where a box decides.
-        rotation: whether crops are turned so that faces stand upright.
-        alignment: whether five points, a box, or nothing that is known decides where the face lies in the crop.
+        how: source of the crop: faces found by a detector; boxes or points of the dataset; the centre of each image;
+            whole images as delivered; or rendered faces, which need no search.
+        detector: the detector that found the faces, if there was one.
+        margin: side of the crop divided by the longer side of the face box, for crops that are based on a box.
+        rotation: True if crops are rotated so that faces are upright.
+        alignment: reference for the position of the face in the crop: five points, a box, or none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -57,14 +59,16 @@ class CropRecord(BaseModel):
 
     @property
     def outdated(self) -> bool:
-        """Tell whether the detector of earlier versions made them."""
+        """True if the detector of earlier versions made the crops."""
         return self.detector == OLD_DETECTOR
 
     def __str__(self) -> str:
-        """Return it in words."""
+        """Describe the crops in words."""
         if self.how == "detected":
-            found = "an earlier version's detector" if self.outdated or self.detector is None else _named(self.detector)
-            how = f"faces found by {found}"
+            detector = (
+                "an earlier version's detector" if self.outdated or self.detector is None else _named(self.detector)
+            )
+            how = f"faces found by {detector}"
         else:
             how = {
                 "boxes": f"faces by the dataset's {'points' if self.alignment == 'points' else 'boxes'}",
@@ -77,7 +81,7 @@ class CropRecord(BaseModel):
 
 
 def from_source(source: str) -> CropRecord | None:
-    """Return what the source of a set without a record says, or None if it says nothing."""
+    """Return the crop record implied by the source line of a set without a record, or None."""
     kind, _, rest = source.partition(" ")
     if kind == "synthetic":
         people = rest.startswith("people ")
@@ -94,17 +98,18 @@ def from_source(source: str) -> CropRecord | None:
 
 
 def clash(one: CropRecord | None, other: CropRecord | None) -> bool:
-    """Tell whether two kinds of crops do not go together.
+    """Return True if two kinds of crops are incompatible.
 
-    Nothing is known against crops without a record. Faces that are aligned by five points lie in the same places
-    whoever aligned them, unless the points are known to come from different detectors, or from the old one. Other crops
-    have to be made alike; images that came cut already count as alike, whole ones and middles of them.
+    Crops without a record never clash. Faces that are aligned by five points lie in the same places with any tool,
+    unless the points are known to come from different detectors, or one of them from the old detector. Other crops must
+    have been made in the same way; images that were delivered as crops count as equal, whether they were kept whole or
+    cut at the centre.
     """
     if one is None or other is None:
         return False
     if one.alignment == other.alignment == "points":
-        known = one.detector is not None and other.detector is not None
-        return one.outdated != other.outdated or (known and _files(one) != _files(other))
+        both_detectors_known = one.detector is not None and other.detector is not None
+        return one.outdated != other.outdated or (both_detectors_known and _files(one) != _files(other))
     return _kind(one) != _kind(other)
 
 
@@ -115,9 +120,9 @@ def _kind(record: CropRecord) -> tuple[object, ...]:
 
 
 def _files(record: CropRecord) -> tuple[str, ...]:
-    """Return what decides where a detector puts a face that it finds."""
-    found = record.detector
-    return () if found is None else (found.name, found.version, found.sha256)
+    """Return the fields that determine where a detector places a face."""
+    detector = record.detector
+    return () if detector is None else (detector.name, detector.version, detector.sha256)
 
 
 def _named(detector: DetectorRecord) -> str:

@@ -1,10 +1,10 @@
-"""Whether the bytes of a prepared set are still those that its `set.json` promises, asked before anything trains.
+"""Integrity checks of prepared sets before training: their bytes must match the digests in `set.json`.
 
-Reading everything takes long for a large set, so it is done when a set is first seen in its place, and again when size
-or time of one of its files changed. Otherwise blocks of each file are compared with their digests of then: the first,
-the last, and more that are drawn from the digest of the set. A file that was edited is caught by its times; damage that
-leaves the times alone, such as a disk's, is caught as far as it lies in these blocks. What was found is kept in the
-cache, never in the set: there a stranger could have written it.
+Reading a large set completely takes long. A full check happens when a set is first used at its path, and again when the
+size or time of one of its files changes. Otherwise blocks of each file are compared with their earlier digests: the
+first, the last, and others chosen by the digest of the set. File times reveal edits; damage that leaves the times
+unchanged, such as a disk error, is detected only within these blocks. The results are kept in the cache and never in
+the set itself, which may come from an untrusted source.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ FOLDER: Final = "checked"
 VERSION: Final = 1
 BLOCK: Final = 1 << 16
 BLOCKS: Final = 64
-"""Blocks of a file that are looked at each time; a file that has no more is read whole."""
+"""Number of blocks of a file to check each time; shorter files are read completely."""
 
 _LONG = 1 << 30
-"""Bytes of a set from which on it is said that all of it is read."""
+"""Size of a set, in bytes, from which a complete read is reported."""
 
 
 def check_bytes(path: Path, cache: Path, *, whole: bool = False, say: Say = unheard) -> None:
-    """Refuse a set of which a file was changed or damaged; with `whole`, read all of it in any case."""
+    """Raise a UserError if a file of a set was changed or damaged; `whole` forces a complete read."""
     try:
         _check(path, cache, whole, say)
     except OSError as error:
@@ -43,9 +43,9 @@ def _check(path: Path, cache: Path, whole: bool, say: Say) -> None:
     manifest = read_manifest(path)
     record = cache / FOLDER / f"{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]}.json"
     times = _times(path, manifest)
-    known = {} if whole else _known(record)
-    if known.get("set") == manifest.digest and known.get("times") == times:
-        _compare(path, manifest, known.get("blocks"))
+    previous = {} if whole else _known(record)
+    if previous.get("set") == manifest.digest and previous.get("times") == times:
+        _compare(path, manifest, previous.get("blocks"))
         return
     if (size := sum(entry.bytes for entry in manifest.files.values())) >= _LONG:
         say(f"reading all of {path} ({size / 1e9:.1f} GB) to check its bytes")
@@ -54,24 +54,24 @@ def _check(path: Path, cache: Path, whole: bool, say: Say) -> None:
     blocks = {name: _digest_of_blocks(path / name, name, manifest) for name in sorted(manifest.files)}
     if times != _times(path, manifest):
         raise UserError(str(path), "was changed while it was read; wait until it is complete")
-    with suppress(OSError, RunFailed):  # nothing depends on it: next time everything is read again
+    with suppress(OSError, RunFailed):  # optional: without the record the next check reads everything
         record.parent.mkdir(parents=True, exist_ok=True)
         write_json(record, {"version": VERSION, "set": manifest.digest, "times": times, "blocks": blocks})
 
 
 def _times(path: Path, manifest: Manifest) -> dict[str, list[int]]:
-    """Return size and times of each file; the time of its last change cannot be set back as that of its content can."""
+    """Return the size and times of each file. Unlike the modification time, the change time cannot be set back."""
     states = {name: (path / name).lstat() for name in sorted(manifest.files) if (path / name).exists()}
     return {name: [state.st_size, state.st_mtime_ns, state.st_ctime_ns] for name, state in states.items()}
 
 
 def _known(record: Path) -> Mapping[str, Any]:
-    """Return what was found earlier; what cannot be read, or is of another version, is as good as nothing."""
+    """Return the record of an earlier check; empty if it is missing, unreadable or of another version."""
     if not record.exists():
         return {}
     with suppress(UserError):
-        found = read_json(record)
-        return found if found.get("version") == VERSION else {}
+        content = read_json(record)
+        return content if content.get("version") == VERSION else {}
     return {}
 
 
@@ -84,15 +84,15 @@ def _compare(path: Path, manifest: Manifest, blocks: Any) -> None:
 
 
 def _digest_of_blocks(path: Path, name: str, manifest: Manifest) -> str:
-    """Return the digest of a file's first block, its last, and those that the set's digest draws."""
+    """Return the digest of the first and last block of a file, and of blocks drawn from the digest of the set."""
     count = -(-path.stat().st_size // BLOCK)
-    drawn = list(range(count))
+    block_numbers = list(range(count))
     if count > BLOCKS:
-        within = numpy_rng(0, "blocks", manifest.digest, name).choice(count - 2, BLOCKS - 2, replace=False) + 1
-        drawn = sorted({0, count - 1, *within.tolist()})
+        inner = numpy_rng(0, "blocks", manifest.digest, name).choice(count - 2, BLOCKS - 2, replace=False) + 1
+        block_numbers = sorted({0, count - 1, *inner.tolist()})
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        for number in drawn:
+        for number in block_numbers:
             file.seek(number * BLOCK)
             digest.update(file.read(BLOCK))
     return digest.hexdigest()

@@ -1,9 +1,18 @@
-"""Reads lists of verification pairs as LFW has them (``pairs.txt``; RFW's lists are alike).
+"""Lists of benchmarks beside a prepared set: verification pairs (LFW, RFW) and template lists (IJB).
 
-A line of three fields, ``NAME 1 4``, is a pair of one person, one of four, ``NAME 1 OTHER 2``, of two; image 4 of
-NAME is ``NAME/NAME_0004`` with any ending. Fields stand apart by tabs, or by spaces where no name has one. A first line
-of one or two numbers says how many folds there are and how many pairs of a kind each has. Without it a fold begins
-wherever pairs of one person follow pairs of two.
+A list is named after its set: ``lfw-pairs.txt`` and ``cfp-pairs-fp.txt`` are pair lists of ``lfw`` and ``cfp``. A set
+whose images belong to templates (IJB) has ``ijbc-templates-pairs.txt``, one ``ijbc-templates-gallery-g1.txt`` per
+gallery, and ``ijbc-templates-probes.txt``.
+
+Pair lists use the format of LFW's ``pairs.txt``; RFW's lists are similar. A line with three fields, ``NAME 1 4``, is a
+pair of one person; a line with four fields, ``NAME 1 OTHER 2``, is a pair of two people. Image 4 of NAME is
+``NAME/NAME_0004`` with any extension. Fields are separated by tabs, or by spaces if no name contains one. A first line
+with one or two numbers gives the number of folds and the number of pairs of each kind per fold. Without it, a new fold
+starts wherever a pair of one person follows a pair of two people.
+
+A template is a group of images of one person and has a number, which the images store in further columns of the set.
+Each line of a template pair list holds two templates, and 1 if they show one person or 0 if they show two. Each line of
+a gallery or probe list holds a template and the number of its person.
 """
 
 from __future__ import annotations
@@ -18,45 +27,29 @@ from numpy.typing import NDArray
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import write_atomically
 
-# The lists that lie beside a prepared set: which pairs of its images, or of its templates, a benchmark asks.
-#
-# A list is called after the set: ``lfw-pairs.txt`` and ``cfp-pairs-fp.txt`` are lists of pairs beside ``lfw`` and
-# ``cfp``. A set whose images are of templates (IJB) has ``ijbc-templates-pairs.txt``, ``ijbc-templates-
-# gallery-g1.txt``
-# and so on for each gallery, and ``ijbc-templates-probes.txt``.
-
-
 PAIR_LISTS, OF_TEMPLATES = "-pairs", "-templates"
 ENDING = ".txt"
 
 
 def list_beside(directory: Path, kind: str, which: str = "") -> Path:
-    """Return where a list of a set lies."""
+    """Return the path of a list of a set."""
     return directory.with_name(f"{directory.name}{kind}{f'-{which.lower()}' if which else ''}{ENDING}")
 
 
 def lists_beside(directory: Path, kind: str) -> dict[str, Path]:
-    """Return the lists of a kind that lie beside a set, by what stands behind the kind: nothing for the only one."""
-    whole = directory.absolute()
-    begin, found = f"{whole.name}{kind}", {}
-    for path in sorted(whole.parent.iterdir()) if whole.parent.is_dir() else ():
+    """Return the lists of one kind beside a set, keyed by the suffix after the kind (empty for a single list)."""
+    absolute = directory.absolute()
+    begin, paths = f"{absolute.name}{kind}", {}
+    for path in sorted(absolute.parent.iterdir()) if absolute.parent.is_dir() else ():
         rest = path.name.removeprefix(begin).removesuffix(ENDING)
         if path.name == f"{begin}{rest}{ENDING}" and rest[:1] in ("", "-") and path.is_file():
-            found[rest.removeprefix("-")] = path
-    return found
-
-
-# What a benchmark of templates asks: pairs of them, galleries and probes; and how its lists are written and read.
-#
-# A template is some images of one person, and has a number; images say theirs in the set's further columns. A line
-# of
-# pairs is two templates and whether they are of one person (1) or two (0); a line of a gallery or of the probes is a
-# template and the number of its person.
+            paths[rest.removeprefix("-")] = path
+    return paths
 
 
 TEMPLATE, MEDIA, CONFIDENCE = "template", "media", "confidence"
 COLUMNS = (TEMPLATE, MEDIA, CONFIDENCE)
-"""Further columns: the template of an image, the photograph or video that it is from, and how sure a detector was."""
+"""Further columns: the template of an image, its source photograph or video, and the confidence of a detector."""
 
 PAIRS, PROBES, GALLERY = "pairs", "probes", "gallery"
 LARGEST = 2 << 30
@@ -67,7 +60,7 @@ Table = NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class TemplateLists:
-    """The lists of a benchmark; rows of pairs have three numbers, the others two."""
+    """The lists of a benchmark. Rows of pairs have three numbers, other rows two."""
 
     pairs: Table | None = None
     galleries: Mapping[str, Table] = field(default_factory=dict)
@@ -75,14 +68,14 @@ class TemplateLists:
 
     @property
     def named(self) -> dict[str, Table]:
-        """Return the lists that there are, by their names beside a set."""
-        found = {PAIRS: self.pairs, **{f"{GALLERY}-{name}": one for name, one in self.galleries.items()},
+        """Return the lists that exist, keyed by their names beside a set."""
+        tables = {PAIRS: self.pairs, **{f"{GALLERY}-{name}": gallery for name, gallery in self.galleries.items()},
                  PROBES: self.probes}  # fmt: skip
-        return {name: one for name, one in found.items() if one is not None}
+        return {name: table for name, table in tables.items() if table is not None}
 
 
 def write_lists(directory: Path, lists: TemplateLists) -> dict[str, int]:
-    """Write lists beside a set; return the number of lines of each."""
+    """Write lists beside a set and return the number of lines of each."""
     for name, table in lists.named.items():
         parts = []
         for start in range(0, len(table), _LINES):
@@ -93,15 +86,15 @@ def write_lists(directory: Path, lists: TemplateLists) -> dict[str, int]:
 
 
 def read_lists(directory: Path) -> TemplateLists:
-    """Read the lists that lie beside a set; there may be none."""
-    found = lists_beside(directory, OF_TEMPLATES)
-    tables = {name: read_table(path, 3 if name == PAIRS else 2) for name, path in found.items()}
-    galleries = {name.removeprefix(f"{GALLERY}-"): one for name, one in tables.items() if name.startswith(GALLERY)}
+    """Read the lists beside a set, if there are any."""
+    paths = lists_beside(directory, OF_TEMPLATES)
+    tables = {name: read_table(path, 3 if name == PAIRS else 2) for name, path in paths.items()}
+    galleries = {name.removeprefix(f"{GALLERY}-"): table for name, table in tables.items() if name.startswith(GALLERY)}
     return TemplateLists(tables.get(PAIRS), galleries, tables.get(PROBES))
 
 
 def read_table(path: Path, columns: int) -> Table:
-    """Read a list of whole numbers, so many a line; pairs end in 0 or 1."""
+    """Read a list of integers with this number of columns; lines of pairs end in 0 or 1."""
     if path.stat().st_size > LARGEST:
         raise UserError(str(path), f"is larger than {LARGEST >> 30} GiB: not a list")
     try:
@@ -111,27 +104,27 @@ def read_table(path: Path, columns: int) -> Table:
             file.seek(0)
             table: Table = np.loadtxt(file, np.int32, comments=None, ndmin=2)
     except (ValueError, OverflowError) as error:
-        wanted = "two templates and 0 or 1" if columns == 3 else "a template and a person"
-        raise UserError(str(path), f"is no list of whole numbers, {wanted} a line: {error}") from None
+        expected = "two templates and 0 or 1" if columns == 3 else "a template and a person"
+        raise UserError(str(path), f"is no list of whole numbers, {expected} a line: {error}") from None
     if table.shape[1] != columns or (table < 0).any() or (columns == 3 and (table[:, 2] > 1).any()):
-        wanted = "two templates, and 1 for one person or 0 for two" if columns == 3 else "a template and a person"
-        raise UserError(str(path), f"must have {wanted} in each line, as whole numbers")
+        expected = "two templates, and 1 for one person or 0 for two" if columns == 3 else "a template and a person"
+        raise UserError(str(path), f"must have {expected} in each line, as whole numbers")
     return table
 
 
 Numbered = tuple[str, int]
-"""A name and the number of one of its images."""
+"""A person's name and an image number."""
 
 Pair = tuple[Numbered, Numbered]
-"""Two images; they are of one person if the names are equal."""
+"""Two images. They show one person if the names are equal."""
 
 PairList = Sequence[Sequence[Pair]]
-"""The pairs of a list, fold by fold."""
+"""The pairs of a list, grouped by fold."""
 
 
 @dataclass(frozen=True, eq=False)
 class ListedPairs:
-    """The pairs of a list in its order: the two images, whether they are of one person, and the fold, from 0."""
+    """The pairs of a list in order: both images, a same-person flag, and the fold (from 0)."""
 
     first: list[str]
     second: list[str]
@@ -146,11 +139,11 @@ class ListedPairs:
 def read_pairs(path: Path) -> ListedPairs:
     """Read a list of pairs."""
     pairs, same, fold = read_numbered(path)
-    return ListedPairs([image_of(*one) for one, _ in pairs], [image_of(*other) for _, other in pairs], same, fold)
+    return ListedPairs([image_of(*first) for first, _ in pairs], [image_of(*second) for _, second in pairs], same, fold)
 
 
 def read_numbered(path: Path) -> tuple[list[Pair], NDArray[np.bool_], NDArray[np.int64]]:
-    """Read a list: its pairs by names and numbers, whether each is of one person, and its fold, from 0."""
+    """Read a list: pairs of names and numbers, a same-person flag for each, and the fold of each (from 0)."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -167,10 +160,10 @@ def read_numbered(path: Path) -> tuple[list[Pair], NDArray[np.bool_], NDArray[np
 
 
 def text_of_pairs(folds: PairList) -> str:
-    """Return a list as :func:`read_pairs` reads it, with the same folds.
+    """Return the text of a list that :func:`read_pairs` reads back with the same folds.
 
-    Folds of one even size have a first line that says so. Others show where they begin: in each the pairs of one person
-    come first. A list whose folds cannot be shown is one fold.
+    If all folds have one even size, the first line states it. Otherwise the order shows where folds begin: in each
+    fold, pairs of one person come first. Folds that cannot be expressed this way are merged into one.
     """
     sizes = {len(fold) for fold in folds}
     if len(sizes) == 1 and (size := sizes.pop()) % 2 == 0:
@@ -181,7 +174,7 @@ def text_of_pairs(folds: PairList) -> str:
 
 
 def image_of(name: str, number: int) -> str:
-    """Return the name of an image of somebody."""
+    """Return the name of a person's image."""
     return f"{name}/{name}_{number:04d}"
 
 
@@ -190,12 +183,16 @@ def _same(pair: Pair) -> bool:
 
 
 def _written(pair: Pair) -> str:
-    (one, first), (other, second) = pair
-    return f"{one}\t{first}\t{second}\n" if _same(pair) else f"{one}\t{first}\t{other}\t{second}\n"
+    (first_name, first_number), (second_name, second_number) = pair
+    return (
+        f"{first_name}\t{first_number}\t{second_number}\n"
+        if _same(pair)
+        else f"{first_name}\t{first_number}\t{second_name}\t{second_number}\n"
+    )
 
 
 def image_named(item: str) -> str:
-    """Return the name by which lists call an image: its folder and file, without the ending."""
+    """Return the name of an image in lists: its folder and file without the extension."""
     return "/".join(PurePosixPath(item.rpartition(".")[0] or item).parts[-2:])
 
 

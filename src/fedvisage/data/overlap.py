@@ -1,8 +1,8 @@
-"""Whether the pictures that a model is judged on, or chosen by, are also among those that it is trained on.
+"""Overlap of training data with evaluation data, between sites, and with held-out subjects.
 
-A user must be unseen in training, sites are different owners, and who is held out at a site is nobody who trains there.
-Sets say by the names of their subjects where that is broken; a picture that was imported twice, perhaps under another
-name or saved again, says it by its content.
+The target must be unseen in training, sites are different owners, and held-out subjects of a site must not be in its
+training data. Subject names reveal violations within one dataset. Image content reveals a picture that was imported
+twice, perhaps under another name or after saving it again.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ HELD_OUT: Final = " (held-out subjects)"
 OVERLAP: Final = "overlap.json"
 ALLOW: Final = "--allow-overlap"
 MOST: Final = 0.01
-"""The share of a place's pictures that may be somewhere else: of very many photographs, a few are there twice."""
+"""Largest share of a place's pictures that may also be elsewhere: very large collections contain a few duplicates."""
 
 _SEED = re.compile(r"^synthetic .*\b(seed=\d+)")
 
 Places = Mapping[str, Sequence[View]]
-"""The pictures of each place of a recipe; a site's held-out subjects are a place of their own."""
+"""The pictures of each place of a recipe. The held-out subjects of a site are a separate place."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """Subjects whom the user's set and a site's set of the same dataset both name."""
+    """Number of subjects named both in the target's set and in a site's set of the same dataset."""
 
     place: str
     other: str
@@ -48,101 +48,111 @@ class Named:
 
 @dataclass(frozen=True)
 class Overlap:
-    """What the places of a run have in common."""
+    """Pictures and subjects that the places of a run share."""
 
     copies: tuple[Copies, ...]
-    """By pair: of the user's pictures, else of the place of which the greater share is found."""
+    """One entry per pair of places, reported for the target or else for the place with the larger share."""
     named: tuple[Named, ...]
     anywhere: Mapping[str, Copies]
-    """What each place shares with all others."""
+    """The pictures that each place shares with all others."""
 
     @property
     def too_much(self) -> list[Copies]:
-        """The pairs of the places that share more than a trace with others."""
-        return [one for one in self.copies if self.anywhere[one.place].share > MOST]
+        """Pairs whose reported place shares more than `MOST` of its pictures with other places."""
+        return [copies for copies in self.copies if self.anywhere[copies.place].share > MOST]
 
     def about(self, place: str) -> Overlap:
-        """Return what is told of one place."""
+        """Return the entries of one place."""
         return Overlap(
-            tuple(one for one in self.copies if one.place == place),
-            tuple(one for one in self.named if one.place == place),
-            {name: one for name, one in self.anywhere.items() if name == place},
+            tuple(copies for copies in self.copies if copies.place == place),
+            tuple(named for named in self.named if named.place == place),
+            {name: copies for name, copies in self.anywhere.items() if name == place},
         )
 
     def sentences(self, user_name: str = "") -> list[str]:
-        """Return what there is in common, a line each."""
-        copies = [(one.place, _counted(one), one.other) for one in self.copies]
-        named = [(one.place, f"{one.subjects} subjects by name", one.other) for one in self.named]
+        """Describe the overlap, one sentence per pair of places."""
+        copies = [(entry.place, _counted(entry), entry.other) for entry in self.copies]
+        named = [(entry.place, f"{entry.subjects} subjects by name", entry.other) for entry in self.named]
         return [
-            f"{words(place, user_name)} shares {what} with {words(other, user_name)}"
-            for place, what, other in copies + named
+            f"{words(place, user_name)} shares {shared} with {words(other_place, user_name)}"
+            for place, shared, other_place in copies + named
         ]
 
     @staticmethod
     def from_json(content: Mapping[str, Any]) -> Overlap:
-        """Return what a run has kept."""
-        of, looked_at = content.get("pictures", {}), content.get("looked_at", {})
+        """Read the overlap from the JSON of a run."""
+        totals, looked_at = content.get("pictures", {}), content.get("looked_at", {})
 
         def copies(place: str, other: str, row: Mapping[str, Any]) -> Copies:
-            return Copies(place, other, int(row["exact"]), int(row["near"]), int(of[place]), int(looked_at[place]))
+            return Copies(place, other, int(row["exact"]), int(row["near"]), int(totals[place]), int(looked_at[place]))
 
         named = ((str(row["place"]), str(row["with"]), int(row["subjects"])) for row in content.get("named", ()))
         return Overlap(
             tuple(copies(str(row["place"]), str(row["with"]), row) for row in content.get("shared", ())),
-            tuple(Named(place, other, subjects, "") for place, other, subjects in named),
+            tuple(Named(place, other_place, subjects, "") for place, other_place, subjects in named),
             {str(place): copies(place, "", row) for place, row in content.get("elsewhere", {}).items()},
         )
 
     def as_json(self, allowed: bool) -> dict[str, Any]:
-        """Return it as a run keeps it; no subject has a name there."""
+        """Return the JSON to store with a run; it contains no subject names."""
         return {
             "near": NEAR,
             "allowed": allowed,
-            "pictures": {place: one.of for place, one in self.anywhere.items()},
-            "looked_at": {place: one.looked_at for place, one in self.anywhere.items()},
-            "elsewhere": {place: {"exact": one.exact, "near": one.near} for place, one in self.anywhere.items()},
+            "pictures": {place: copies.of for place, copies in self.anywhere.items()},
+            "looked_at": {place: copies.looked_at for place, copies in self.anywhere.items()},
+            "elsewhere": {
+                place: {"exact": copies.exact, "near": copies.near} for place, copies in self.anywhere.items()
+            },
             "shared": [
-                {"place": one.place, "with": one.other, "exact": one.exact, "near": one.near} for one in self.copies
+                {"place": copies.place, "with": copies.other, "exact": copies.exact, "near": copies.near}
+                for copies in self.copies
             ],
-            "named": [{"place": one.place, "with": one.other, "subjects": one.subjects} for one in self.named],
+            "named": [{"place": named.place, "with": named.other, "subjects": named.subjects} for named in self.named],
         }
 
 
 def look_for_overlap(places: Places, cache: Path, say: Say = unheard) -> Overlap:
-    """Compare the pictures of all places, and the user's subjects with those of the same dataset elsewhere."""
+    """Compare the pictures of all places, and the target's subjects with those of the same dataset elsewhere."""
     pairs, anywhere = find_copies(places, cache, say=say)
-    shares = {(one.place, one.other): one.share for one in pairs}
+    shares = {(copies.place, copies.other): copies.share for copies in pairs}
 
     def told(one: Copies) -> bool:
-        """Tell whether a pair is told from this end."""
+        """Return True if the pair is reported from this end."""
         if USER in (one.place, one.other):
             return one.place == USER
         return (-one.share, one.place) < (-shares.get((one.other, one.place), 0.0), one.other)
 
-    user, owners = places.get(USER, ()), dict[str, list[View]]()
+    target, owners = places.get(USER, ()), dict[str, list[View]]()
     for place, views in places.items():
         if place != USER:
             owners.setdefault(place.removesuffix(HELD_OUT), []).extend(views)
-    named = [found for place, views in owners.items() if (found := _named_in_both(user, place, views))]
+    named = [
+        shared_subjects for place, views in owners.items() if (shared_subjects := _named_in_both(target, place, views))
+    ]
     return Overlap(tuple(filter(told, pairs)), tuple(named), anywhere)
 
 
 def check_apart(overlap: Overlap, allowed: bool, user_name: str = "") -> list[str]:
-    """Return what places have in common, a line each; refuse more than a trace of it unless that is allowed."""
+    """Describe the overlap, one sentence per pair; raise a UserError if it is not allowed and more than a trace.
+
+    A trace is a share of pictures up to `MOST`; shared subject names are never a trace.
+    """
     if not allowed:
-        for one in overlap.named:
-            raise UserError(one.place, _refusal(f"{one.subjects} subjects, such as {one.one!r},", one, user_name))
-        for most in sorted(overlap.too_much, key=lambda one: -one.share):
-            raise UserError(most.place, _refusal(_counted(most), most, user_name))
+        for named in overlap.named:
+            raise UserError(
+                named.place, _refusal(f"{named.subjects} subjects, such as {named.one!r},", named, user_name)
+            )
+        for worst in sorted(overlap.too_much, key=lambda copies: -copies.share):
+            raise UserError(worst.place, _refusal(_counted(worst), worst, user_name))
     return overlap.sentences(user_name)
 
 
 def words(place: str, user_name: str) -> str:
-    """Say a place of a recipe in words."""
-    whole = place.removesuffix(HELD_OUT)
-    known = {USER: f"user {user_name}".rstrip(), PUBLIC: "the public set"}
-    said = known.get(whole) or (f"site {whole.removeprefix(SITE)}" if whole.startswith(SITE) else whole)
-    return said if whole == place else f"the held-out subjects of {said}"
+    """Describe a place of a recipe in words."""
+    owner = place.removesuffix(HELD_OUT)
+    names = {USER: f"user {user_name}".rstrip(), PUBLIC: "the public set"}
+    description = names.get(owner) or (f"site {owner.removeprefix(SITE)}" if owner.startswith(SITE) else owner)
+    return description if owner == place else f"the held-out subjects of {description}"
 
 
 def _refusal(what: str, found: Named | Copies, user_name: str) -> str:
@@ -162,17 +172,24 @@ def _counted(one: Copies) -> str:
 
 
 def _named_in_both(user: Sequence[View], place: str, views: Sequence[View]) -> Named | None:
-    """Return the subjects whom the user and a place both name in sets of one dataset, which has one name."""
-    mine, theirs = _subjects(user), _subjects(views)
-    both = sorted(who for name in mine.keys() & theirs.keys() for who in mine[name] & theirs[name])
+    """Return the number of subjects that the target and a place both name in sets of one dataset.
+
+    Sets belong to one dataset if they have the same name, or for rendered people the same name and seed.
+    """
+    target_subjects, place_subjects = _subjects(user), _subjects(views)
+    both = sorted(
+        subject
+        for name in target_subjects.keys() & place_subjects.keys()
+        for subject in target_subjects[name] & place_subjects[name]
+    )
     return Named(USER, place, len(both), both[0]) if both else None
 
 
 def _subjects(views: Sequence[View]) -> dict[str, set[str]]:
-    """Return the subjects of views by their dataset: its name, and of rendered people the seed that draws them."""
-    found: dict[str, set[str]] = {}
+    """Return the subjects of views, grouped by dataset: the name of the set, plus the seed of rendered people."""
+    subjects: dict[str, set[str]] = {}
     for part in (part for view in views for part in view.slices):
-        drawn = _SEED.search(part.set.source)
-        dataset = f"{part.set.name} {drawn[1]}" if drawn else part.set.name
-        found.setdefault(dataset, set()).update(np.unique(part.set.rows.subject[part.indices]).tolist())
-    return found
+        seed = _SEED.search(part.set.source)
+        dataset = f"{part.set.name} {seed[1]}" if seed else part.set.name
+        subjects.setdefault(dataset, set()).update(np.unique(part.set.rows.subject[part.indices]).tolist())
+    return subjects

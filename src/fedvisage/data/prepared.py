@@ -1,11 +1,19 @@
-"""Prepared sets: a dataset after import, in the one on-disk format that training and evaluation read.
+"""Prepared sets: the on-disk format of an imported dataset, and its reader.
 
-A set is a directory. `set.json` says what it is and lists size and SHA-256 of every other file; `images.npy` holds
-N×S×S×3 RGB bytes, `depth.npy` (optional) N×32×32 bytes, `points.npy` (optional) N×5×2 float32 pixels, `rows.csv` one
-line per image, with further columns in sets of format 2. Arrays are memory-mapped, so a set may be larger than
-memory; the reasons are in docs/decisions/0002-prepared-sets.md.
+A set is a directory. `set.json` describes the set and lists the size and SHA-256 of every other file. `images.npy`
+holds N×S×S×3 RGB bytes, `depth.npy` (optional) N×32×32 bytes, `points.npy` (optional) N×5×2 float32 pixels. `rows.csv`
+has one line per image; in sets of format 2 it has further columns. Arrays are memory-mapped, so a set may be larger
+than memory; docs/decisions/0002-prepared-sets.md gives the reasons.
 
-A set may have been made by somebody else: nothing in it is believed before it is checked, or ever executed.
+A set may come from an untrusted source: its content is always checked and never executed. The same row rules apply when
+a set is written and when it is opened. Rows are stored as CSV, which is small compared with the images and readable by
+people and common tools.
+
+Further columns hold texts, such as the session or device of a video, or the split made by the dataset's authors
+(`official`). A selection can refer to their values.
+
+An *identity set*, for face recognition, has one more column: the group of each subject. All its images are bona fide,
+and an identity may have both training and test images; `heldout` still excludes a person from training.
 """
 
 from __future__ import annotations
@@ -26,12 +34,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from fedvisage.base.errors import UserError
 from fedvisage.data.crops import CropRecord, from_source
 
-# The `set.json` of a prepared set: what the set is, and size and digest of each of its files.
-
-
 PLAIN_FORMAT: Final = 1
 FURTHER_FORMAT: Final = 2
-"""The format of sets with further columns; others keep the first format, which older versions read."""
+"""The format of sets with further columns. Other sets keep format 1, which older versions can read."""
 SIZE_LIMIT: Final = 4096
 NAME_LIMIT: Final = 200
 SOURCE_LIMIT: Final = 4096
@@ -52,7 +57,7 @@ FileName = Literal["images.npy", "depth.npy", "points.npy", "rows.csv", "import-
 
 
 def _printable(text: str) -> str:
-    """Refuse texts that would act on a terminal instead of being shown."""
+    """Reject texts with characters that a terminal would interpret."""
     if not text.isprintable():
         raise ValueError("has characters that cannot be shown")
     return text
@@ -62,7 +67,7 @@ Printable = Annotated[str, AfterValidator(_printable)]
 
 
 class FileEntry(BaseModel):
-    """Size and digest of one file of a set."""
+    """Size and digest of a file of a set."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     bytes: int = Field(ge=0)
@@ -83,18 +88,18 @@ class Manifest(BaseModel):
 
     @property
     def crops(self) -> CropRecord | None:
-        """How the crops were made, as far as the set says so."""
+        """The crop record of the set, stored or inferred from its source line, or None."""
         return self.crop or from_source(self.source)
 
     @property
     def digest(self) -> str:
-        """Digest of the set's content: SHA-256 over the digests of its files, in order of their names."""
+        """Digest of the set's content: SHA-256 over the digests of its files in order of their names."""
         lines = [f"{name} {entry.sha256}\n" for name, entry in sorted(self.files.items())]
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read and check the `set.json` in the directory of a set."""
+    """Read and check `set.json` in the directory of a set."""
     if not path.is_dir():
         raise UserError(str(path), "no such directory; give the directory of a prepared set")
     place = path / SET
@@ -107,13 +112,13 @@ def read_manifest(path: Path) -> Manifest:
         raise UserError(str(place), f"not found, so this is not a prepared set; {advice}") from None
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "content"
+        location = ".".join(str(part) for part in first["loc"]) or "content"
         advice = f"this version reads prepared sets of the formats {PLAIN_FORMAT} and {FURTHER_FORMAT}"
-        raise UserError(str(place), f"{where}: {first['msg']}; {advice}") from None
+        raise UserError(str(place), f"{location}: {first['msg']}; {advice}") from None
 
 
 def check_file(path: Path, entry: FileEntry, verify: bool) -> None:
-    """Raise a UserError if a file is not the one that `set.json` describes; digests only if `verify`."""
+    """Raise a UserError if a file does not match its entry in `set.json`; compare digests only if `verify` is true."""
     try:
         size = regular_size(path)
         digest = file_digest(path) if verify and size == entry.bytes else entry.sha256
@@ -127,7 +132,7 @@ def check_file(path: Path, entry: FileEntry, verify: bool) -> None:
 
 
 def regular_size(path: Path) -> int:
-    """Return the size of a plain file, refusing links and devices, which could lead out of the set."""
+    """Return the size of a regular file; raise a UserError for links and devices, which could lead out of the set."""
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode):
         raise UserError(str(path), "is a link or not a plain file; a set holds its own files only")
@@ -135,7 +140,7 @@ def regular_size(path: Path) -> int:
 
 
 def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file, read in blocks."""
+    """Return the SHA-256 of a file, reading it in blocks."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
@@ -143,30 +148,14 @@ def file_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-# What is known about each image of a prepared set, and the rules that hold for it.
-#
-# The same rules are applied when a set is written and when it is opened, because a set may come from anywhere. On
-# disk
-# the rows are one CSV file: small beside the images, readable by people and by every tool.
-#
-# After these columns a set may have further ones of texts, such as the session or the device of a video, and the
-# split
-# that the dataset's authors made (`official`); a selection can name their values.
-#
-# An *identity set*, for face recognition, has one more column, the group of each subject. All its images are bona
-# fide,
-# and an identity may have images to train on and images to test with; `heldout` still means nobody trains on this
-# person.
-
-
 BONA_FIDE = "bonafide"
 SPLITS = ("train", "heldout", "test")
 COLUMNS = ("item", "label", "species", "subject", "video", "frame", "split")
 GROUP = "group"
 OFFICIAL = "official"
-"""A further column: the split that the dataset's authors made."""
+"""Further column: the split made by the dataset's authors."""
 PURPOSE, ENROL = "purpose", "enroll"
-"""A further column, and its value for videos that enrol a person."""
+"""Further column, and its value for videos that enrol a person."""
 
 _FURTHER = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _FURTHER_LIMIT = 32
@@ -179,7 +168,7 @@ Texts = npt.NDArray[np.str_]
 
 @dataclass(frozen=True)
 class Row:
-    """What is known about one image; label 1 is bona fide, 0 is an attack. Only identity sets have groups."""
+    """Metadata of one image. Label 1 is bona fide, 0 is an attack. Only identity sets have groups."""
 
     item: str
     label: int
@@ -192,14 +181,14 @@ class Row:
     further: tuple[str, ...] = ()
 
     def values(self) -> tuple[str | int, ...]:
-        """Return the values in the order of `COLUMNS`, then the group where there is one, then the further ones."""
+        """Return the values in the order of `COLUMNS`, followed by the group, if any, and the further values."""
         plain = (self.item, self.label, self.species, self.subject, self.video, self.frame, self.split)
         return (*plain, *self.further) if self.group is None else (*plain, self.group, *self.further)
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The rows of a set as one array a column, aligned with its images."""
+    """The rows of a set as one array per column, in the order of its images."""
 
     label: npt.NDArray[np.uint8]
     species: Texts
@@ -212,15 +201,15 @@ class Rows:
     further: Mapping[str, Texts] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Count the rows."""
+        """Return the number of rows."""
         return len(self.label)
 
 
 class RowRules:
-    """Checks rows one after another, remembering what earlier ones said about items, subjects and videos."""
+    """Checks rows in sequence, against themselves and against earlier items, subjects and videos."""
 
     def __init__(self, place: str) -> None:
-        """Start with no rows; errors will name the place."""
+        """Start without rows; errors will name this place."""
         self._place = place
         self._items: set[str] = set()
         self._split_of: dict[str, str] = {}
@@ -228,7 +217,7 @@ class RowRules:
         self._first_of: dict[str, Row] = {}
 
     def check(self, row: Row) -> None:
-        """Raise a UserError if the row breaks a rule by itself or contradicts an earlier row."""
+        """Raise a UserError if the row is invalid or contradicts an earlier row."""
         fault = _fault(row) or self._conflict(row)
         if fault:
             raise UserError(self._place, f"image {row.item[:120]!r}: {fault}")
@@ -255,7 +244,7 @@ class RowRules:
 
 
 def _fault(row: Row) -> str | None:
-    """Return what is wrong with a row by itself, if anything."""
+    """Return the fault of a single row, or None."""
     if row.label not in (0, 1):
         return f"label must be 1 (bona fide) or 0 (attack), got {row.label}"
     if not _SPECIES.fullmatch(row.species):
@@ -278,20 +267,20 @@ def _fault(row: Row) -> str | None:
 
 
 def is_safe_path(text: str) -> bool:
-    """Tell whether a name stays inside the directory that it is joined to, on any system."""
+    """Return True if a path stays inside the directory that it is joined to, on any system."""
     drive = len(text) > 1 and text[1] == ":"
     plain = not text.startswith("/") and "\\" not in text and not drive
     return plain and str(PurePosixPath(text)) == text and text != "." and ".." not in text.split("/")
 
 
 def are_further(names: Sequence[str]) -> bool:
-    """Tell whether these can be the names of further columns."""
+    """Return True if these are valid names of further columns."""
     fit = all(_FURTHER.fullmatch(name) for name in names) and len(names) <= _FURTHER_LIMIT
     return fit and len({*names, *COLUMNS, GROUP}) == len(names) + len(COLUMNS) + 1
 
 
 def as_columns(rows: Sequence[Row], further: Sequence[str] = ()) -> Rows:
-    """Turn rows into typed, read-only columns."""
+    """Convert rows to typed, read-only columns."""
     columns = Rows(
         label=np.array([row.label for row in rows], dtype=np.uint8),
         species=np.array([row.species for row in rows], dtype=np.str_),
@@ -312,7 +301,7 @@ def as_columns(rows: Sequence[Row], further: Sequence[str] = ()) -> Rows:
 
 
 def read_rows(path: Path, count: int) -> Rows:
-    """Read and check the rows of a set that should have `count` of them."""
+    """Read and check the rows of a set with `count` images."""
     place = str(path)
     rules, rows = RowRules(place), []
     try:
@@ -331,14 +320,14 @@ def read_rows(path: Path, count: int) -> Rows:
 
 
 def rows_of(lines: Iterable[str], place: str) -> Iterator[Row]:
-    """Yield the rows of a table; a table without a first line has none."""
+    """Yield the rows of a table; an empty table has none."""
     reader = csv.reader(lines, strict=True)
     if header := next(reader, None):
         yield from _below(header, reader, place)
 
 
 def _below(header: list[str], lines: Iterable[list[str]], place: str) -> Iterator[Row]:
-    """Yield the rows below the first line."""
+    """Yield the rows after the header."""
     grouped, further = _columns(header, place)
     for number, values in enumerate(lines, 2):
         yield _parsed(values, place, number, grouped, len(further))
@@ -346,25 +335,25 @@ def _below(header: list[str], lines: Iterable[list[str]], place: str) -> Iterato
 
 def _columns(header: list[str], place: str) -> tuple[bool, list[str]]:
     """Return whether a table has groups, and its further columns."""
-    known, rest = tuple(header[: len(COLUMNS)]), header[len(COLUMNS) :]
+    fixed, rest = tuple(header[: len(COLUMNS)]), header[len(COLUMNS) :]
     grouped = rest[:1] == [GROUP]
     further = rest[grouped:]
-    if known != COLUMNS or not are_further(further):
+    if fixed != COLUMNS or not are_further(further):
         message = f"the first line must be {','.join(COLUMNS)}, in an identity set with ,{GROUP}, then further columns"
         raise UserError(place, f"{message}, in small letters and each once")
     return grouped, further
 
 
 def _parsed(values: Sequence[str], place: str, line: int, grouped: bool, further: int) -> Row:
-    known = len(COLUMNS) + grouped
+    known_count = len(COLUMNS) + grouped
     try:
-        if len(values) != known + further:
+        if len(values) != known_count + further:
             raise ValueError
         item, label, species, subject, video, frame, split = values[: len(COLUMNS)]
-        group = values[known - 1] if grouped else None
-        return Row(item, int(label), species, subject, video, int(frame), split, group, tuple(values[known:]))
+        group = values[known_count - 1] if grouped else None
+        return Row(item, int(label), species, subject, video, int(frame), split, group, tuple(values[known_count:]))
     except ValueError:
-        raise UserError(place, f"line {line} does not have the {known + further} values of a row") from None
+        raise UserError(place, f"line {line} does not have the {known_count + further} values of a row") from None
 
 
 __all__ = ["PreparedSet", "Rows"]
@@ -372,7 +361,7 @@ __all__ = ["PreparedSet", "Rows"]
 
 @dataclass(frozen=True, eq=False)
 class PreparedSet:
-    """An opened prepared set; arrays are read-only views of its files."""
+    """An open prepared set; its arrays are read-only views of its files."""
 
     path: Path
     name: str
@@ -384,22 +373,22 @@ class PreparedSet:
     depth: npt.NDArray[np.uint8] | None
     points: npt.NDArray[np.float32] | None
     crop: CropRecord | None = None
-    """How the images were cut out, if that is known."""
+    """The crop record of the images, if known."""
 
     @staticmethod
     def open(path: Path, verify: bool = False) -> PreparedSet:
-        """Open a set after checking its files; `verify` also compares their digests, reading everything."""
+        """Open a set after checking its files; `verify` also compares their digests, which reads everything."""
         try:
             return _opened(path, verify)
         except OSError as error:
             raise UserError(str(error.filename or path), f"cannot be read: {error.strerror or error}") from error
 
     def __reduce__(self) -> tuple[Callable[[Path, str], PreparedSet], tuple[Path, str]]:
-        """Travel to another process as path and digest: there the files are mapped again, not copied."""
+        """Pickle the set as path and digest: the receiving process maps the files instead of copying them."""
         return _opened_again, (self.path, self.digest)
 
     def __len__(self) -> int:
-        """Count the images."""
+        """Return the number of images."""
         return len(self.rows)
 
     def select(self, split: str | None) -> npt.NDArray[np.int64]:
@@ -410,10 +399,10 @@ class PreparedSet:
 
 
 def _opened_again(path: Path, digest: str) -> PreparedSet:
-    found = PreparedSet.open(path)
-    if found.digest != digest:
+    reopened = PreparedSet.open(path)
+    if reopened.digest != digest:
         raise UserError(str(path), "was made anew while it was in use; start anew")
-    return found
+    return reopened
 
 
 def _opened(path: Path, verify: bool) -> PreparedSet:
@@ -441,12 +430,12 @@ def _opened(path: Path, verify: bool) -> PreparedSet:
 
 
 def _optional(path: Path, manifest: Manifest, name: FileName, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Map an array that a set may have, or return None."""
+    """Map an optional array, or return None if the set does not have it."""
     return _mapped(path / name, (manifest.count, *shape), dtype) if name in manifest.files else None
 
 
 def _mapped(path: Path, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Map an array file that must have this shape and type."""
+    """Map an array file after checking its shape and type."""
     try:
         # open_memmap, not np.load: it reads plain arrays only, never a pickle or an archive.
         array = np.lib.format.open_memmap(path, mode="r")
@@ -454,6 +443,6 @@ def _mapped(path: Path, shape: tuple[int, ...], dtype: Any) -> Any:
         raise UserError(str(path), f"not an array that can be mapped: {error}"[:300]) from None
     if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
         actual = f"{array.dtype} {'×'.join(map(str, array.shape))}"
-        wanted = f"{np.dtype(dtype)} {'×'.join(map(str, shape))}"
-        raise UserError(str(path), f"holds {actual}, expected {wanted}; make the set again")
+        expected = f"{np.dtype(dtype)} {'×'.join(map(str, shape))}"
+        raise UserError(str(path), f"holds {actual}, expected {expected}; make the set again")
     return array

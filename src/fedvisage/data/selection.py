@@ -1,18 +1,19 @@
-"""A part of a prepared set on presentation attacks, named at the end of a data entry.
+"""Selections from a prepared set of presentation attacks, and the split of subjects into training and held-out.
 
-``data/M only: attacks=print bonafide=1/2`` are the printed attacks of M and the first half of its bona fide images;
-``data/M only: attacks=replay bonafide=2/2`` has the other half, so that two sites with one kind of attack each share
-no image. ``data/A only: subjects=0-90`` are nine tenths of the subjects and ``subjects=90-100`` the other tenth. Shares
-are of subjects, in an order that is drawn once for all, and of each split by itself: what is held out stays held out.
-With ``by=videos`` the share of bona fide images is of videos, so that both parts have the same subjects.
+A selection is written at the end of a data entry. ``data/M only: attacks=print bonafide=1/2`` selects the print attacks
+of M and the first half of its bona fide images. ``data/M only: attacks=replay bonafide=2/2`` gets the other half, so
+two sites with one type of attack each share no image. ``data/A only: subjects=0-90`` selects nine tenths of the
+subjects and ``subjects=90-100`` the other tenth. Shares count subjects, in one fixed random order, and apply to each
+split separately, so held-out subjects stay held out. With ``by=videos`` the share of bona fide images counts videos, so
+both parts have the same subjects.
 
-Further columns of a set select by their values: ``only: session=1,2 official=train``. With ``attack.`` before its name
-a column selects among attacks alone: ``attack.medium=3``. Videos that enrol a person (``purpose`` is ``enroll``) are no
-examples for a detector of attacks: they are left out unless ``purpose=`` names them. ``frames=1`` takes the first so
-many images of each video, ``without=1/HR_1,2/7`` leaves out videos, each named by the end of its path.
+Further columns of a set select by value: ``only: session=1,2 official=train``. The prefix ``attack.`` restricts a
+column to attacks: ``attack.medium=3``. Enrolment videos (``purpose`` is ``enroll``) are not examples for an attack
+detector and are excluded unless ``purpose=`` includes them. ``frames=1`` takes that number of images from the start of
+each video. ``without=1/HR_1,2/7`` excludes videos, each identified by the end of its path.
 
-``heldout=dev`` has a site hold out the authors' split of that name, instead of the subjects that were drawn when the
-set was made; ``heldout=none`` has it train on all that is chosen.
+``heldout=dev`` makes a site hold out the authors' split of that name instead of the subjects that were drawn when the
+set was created; ``heldout=none`` makes it train on the whole selection.
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ from fedvisage.base.streams import numpy_rng
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import ENROL, OFFICIAL, PURPOSE, PreparedSet, Texts, are_further
 
-# Splits by subject: nobody's face is in two splits, or the test would reward remembering it.
-
 
 def split_subjects(
     subjects: Sequence[str], labels: Sequence[int], share: float, generator: np.random.Generator
 ) -> dict[str, str]:
-    """Return the split, train or heldout, of each subject that the images name.
+    """Return the split of each subject, `train` or `heldout`.
 
-    About `share` of the subjects are held out, drawn separately among those who have bona fide images only, attacks
-    only, and both: each of these kinds is in both splits if it has two subjects.
+    A subject is in one split only; otherwise a model could score well by remembering faces. About `share` of the
+    subjects are held out. They are drawn separately among subjects with bona fide images only, with attacks only, and
+    with both. Each of these kinds is in both splits if it has at least two subjects.
     """
     if not 0 <= share < 1:
         raise ValueError(f"share must be from 0 to below 1, got {share}")
     classes: dict[str, set[int]] = {}
     for subject, label in zip(subjects, labels, strict=True):
         classes.setdefault(subject, set()).add(int(label))
+    # Group subjects by the classes of their images, so that each kind is split separately.
     groups: dict[tuple[int, ...], list[str]] = {}
     for subject in sorted(classes):
         groups.setdefault(tuple(sorted(classes[subject])), []).append(subject)
@@ -57,7 +58,7 @@ def split_subjects(
 
 
 def _heldout_count(members: int, share: float) -> int:
-    """Return how many to hold out: the rounded share, but one at least and one less than all at most."""
+    """Return the number of subjects to hold out: the rounded share, at least one and never all."""
     if share == 0 or members < 2:
         return 0
     return min(max(round(share * members), 1), members - 1)
@@ -77,10 +78,17 @@ _HOW = (
 
 @dataclass(frozen=True)
 class Selection:
-    """Kinds of attacks (none: all), shares of bona fide and of all subjects, and values of further columns.
+    """A part of a prepared set.
 
-    Then: whether shares of bona fide images are of videos; of each video how many images (0: all); videos that are
-    left out; and the authors' splits that a site holds out (None: the subjects that were drawn; empty: nobody).
+    Attributes:
+        attacks: selected types of attacks; empty selects all.
+        bonafide: share of the bona fide subjects as (number, of).
+        subjects: range of all subjects in percent.
+        columns: selected values of further columns.
+        by_videos: True if `bonafide` counts videos instead of subjects.
+        frames: number of images per video; 0 selects all.
+        without: excluded videos.
+        heldout: the authors' splits that a site holds out; None holds out the drawn subjects, an empty tuple none.
     """
 
     attacks: tuple[str, ...] = ()
@@ -97,24 +105,28 @@ ALL = Selection()
 
 
 def without_selection(entry: str) -> tuple[str, Selection]:
-    """Split a data entry into the set that it names and what of it is meant."""
+    """Split a data entry into the name of the set and the selection."""
     source, only, text = entry.partition(ONLY)
     return (source.strip(), _parsed(text, entry)) if only else (entry, ALL)
 
 
 def splits_of(prepared: PreparedSet, selection: Selection, place: str) -> tuple[View, View]:
-    """View what a site trains on and what it holds out, of that which is meant."""
+    """Return views of the selected images that a site trains on and of those that it holds out."""
     if selection.heldout is None:
         train, heldout = View.of(prepared, "train"), View.of(prepared, "heldout")
     else:
-        whole = View.of(prepared)
-        out = _named(whole, OFFICIAL, selection.heldout, place) if selection.heldout else np.zeros(len(whole), bool)
-        train, heldout = whole.subset(_where(~out)), whole.subset(_where(out))
+        everything = View.of(prepared)
+        is_heldout = (
+            _named(everything, OFFICIAL, selection.heldout, place)
+            if selection.heldout
+            else np.zeros(len(everything), bool)
+        )
+        train, heldout = everything.subset(_where(~is_heldout)), everything.subset(_where(is_heldout))
     return _chosen(train, selection, place), _chosen(heldout, selection, place)
 
 
 def select(view: View, selection: Selection, place: str) -> View:
-    """View what is meant of some images, of which nothing is held out."""
+    """Return a view of the selected images for a place that holds nothing out."""
     if selection.heldout is not None:
         raise UserError(place, "heldout= is for a site, which trains on the rest; leave it out here")
     return _chosen(view, selection, place)
@@ -130,15 +142,16 @@ def _chosen(view: View, selection: Selection, place: str) -> View:
         raise UserError(place, f"has no attacks {missing[0]!r}; it has {', '.join(offered) or 'none'}")
     first, last = selection.subjects
     names = _drawn(view.subjects)
+    # Ranges and shares refer to the fixed order of `_drawn`, so the parts of two sites do not overlap.
     shared = np.isin(view.subjects, names[len(names) * first // 100 : len(names) * last // 100])
-    number, of = selection.bonafide
+    number, parts = selection.bonafide
     owners = view.videos if selection.by_videos else view.subjects
-    live = (view.labels == 1) & np.isin(owners, _drawn(owners)[number - 1 :: of])
+    live = (view.labels == 1) & np.isin(owners, _drawn(owners)[number - 1 :: parts])
     attacks = (view.labels == 0) & np.isin(view.species, selection.attacks or offered)
     chosen = (live | attacks) & shared & _by_columns(view, selection.columns, place)
     chosen &= ~_at_end(view.videos, selection.without)
-    found = view.subset(_where(chosen))
-    return found.subset(_where(_ranks(found) < selection.frames)) if selection.frames else found
+    selected = view.subset(_where(chosen))
+    return selected.subset(_where(_ranks(selected) < selection.frames)) if selection.frames else selected
 
 
 def _where(chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -146,20 +159,20 @@ def _where(chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def _drawn(owners: Texts) -> Texts:
-    """Return each owner once, in an order that is drawn once for all."""
+    """Return the unique owners in a fixed random order."""
     names: Texts = np.unique(owners)
     return names[numpy_rng(0, "selection").permutation(len(names))]
 
 
 def _at_end(videos: Texts, ends: tuple[str, ...]) -> NDArray[np.bool_]:
-    """Tell which videos' paths end in one of these, from a whole component on."""
+    """Return a mask of the videos whose paths end in one of these sequences of path components."""
     names, place = np.unique(videos, return_inverse=True)
-    wanted = tuple(f"/{end}" for end in ends)
-    return np.array([f"/{name}".endswith(wanted) for name in names.tolist()], bool)[place]
+    suffixes = tuple(f"/{end}" for end in ends)
+    return np.array([f"/{name}".endswith(suffixes) for name in names.tolist()], bool)[place]
 
 
 def _ranks(view: View) -> NDArray[np.int64]:
-    """Return the place of each image among those of its video, by the numbers of their frames."""
+    """Return the rank of each image within its video, ordered by frame number."""
     frames = np.concatenate([part.set.rows.frame[part.indices] for part in view.slices] or [np.empty(0, np.int32)])
     order = np.lexsort((frames, view.videos))
     _, starts, counts = np.unique(view.videos[order], return_index=True, return_counts=True)
@@ -169,23 +182,23 @@ def _ranks(view: View) -> NDArray[np.int64]:
 
 
 def _by_columns(view: View, columns: Mapping[str, tuple[str, ...]], place: str) -> NDArray[np.bool_]:
-    """Tell which images have the values that are asked for in further columns."""
+    """Return a mask of the images that have the selected values in further columns."""
     chosen = np.ones(len(view), bool)
-    for name, wanted in columns.items():
-        fits = _named(view, name.removeprefix(AMONG_ATTACKS), wanted, place)
-        chosen &= fits | (view.labels == 1) if name.startswith(AMONG_ATTACKS) else fits
+    for name, values in columns.items():
+        matches = _named(view, name.removeprefix(AMONG_ATTACKS), values, place)
+        chosen &= matches | (view.labels == 1) if name.startswith(AMONG_ATTACKS) else matches
     if PURPOSE in view.columns and PURPOSE not in columns:
         chosen &= view.column(PURPOSE) != ENROL
     return chosen
 
 
 def _named(view: View, name: str, wanted: tuple[str, ...], place: str) -> NDArray[np.bool_]:
-    """Tell which images have one of these values in a further column."""
+    """Return a mask of the images that have one of these values in a further column."""
     if not len(view):
         return np.zeros(0, bool)
     if name not in view.columns:
         raise UserError(place, f"has no column {name!r} to select by; it has {', '.join(view.columns) or 'none'}")
-    # Of the whole sets: one split of a small set may lack a value that another has.
+    # Collect the values from whole sets, because one split of a small set may lack a value of another.
     offered = sorted({value for part in view.slices for value in np.unique(part.set.rows.further[name]).tolist()})
     if missing := [value for value in wanted if value not in offered]:
         raise UserError(place, f"has no images with {name}={missing[0]}; it has {', '.join(map(repr, offered))}")
@@ -215,7 +228,7 @@ def _parsed(text: str, entry: str) -> Selection:
 
 
 def _choice(name: str, value: str) -> object:
-    """Return what a word means, or None if it cannot be read."""
+    """Return the value of a selection word, or None if it is invalid."""
     share, ends = _SHARE.fullmatch(value), _RANGE.fullmatch(value)
     if name == "bonafide":
         return (int(share[1]), int(share[2])) if share and 1 <= int(share[1]) <= int(share[2]) else None

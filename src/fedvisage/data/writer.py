@@ -1,4 +1,13 @@
-"""Writes prepared sets: streamed to disk, complete or not there at all."""
+"""Writer of prepared sets: streams images to disk and publishes a set only when it is complete.
+
+A set grows in a partial directory beside the destination. The writer holds a lock on this directory, which the system
+releases when the process ends in any way. A later writer of the same destination removes unlocked partial directories.
+A directory created under a key is resumed by a writer with the same key, so a long import continues where it stopped.
+
+A journal in the partial directory has one line per finished piece of work with the resulting ends of the set's files. A
+line is written after its images are safely on disk. After a kill or power failure, the remaining lines are correct,
+although the last ones may be missing.
+"""
 
 from __future__ import annotations
 
@@ -50,19 +59,19 @@ from fedvisage.data.prepared import (
     rows_of,
 )
 
-# The files of a set that is being written: arrays that grow by batches, and rows; both can be cut back.
+# Growing files of an unfinished set. Both can be truncated.
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """Open a file for writing that may have content from before."""
+    """Open a file for writing and keep existing content."""
     return path.open("r+b" if path.exists() else "w+b")
 
 
 class ArrayFile:
-    """A `.npy` file that grows by batches; its header is corrected when it is closed."""
+    """A `.npy` file that grows by batches; closing it corrects the header."""
 
     def __init__(self, path: Path, shape: tuple[int, ...], dtype: Any, count: int = 0) -> None:
-        """Begin a file, or go on behind the first `count` entries of one."""
+        """Create a file, or continue after the first `count` entries of an existing one."""
         self._shape, self._dtype, self._count = shape, np.dtype(dtype), count
         self._file = _opened(path)
         self._write_header()
@@ -72,7 +81,7 @@ class ArrayFile:
 
     @staticmethod
     def entries(path: Path, shape: tuple[int, ...], dtype: Any) -> int:
-        """Return how many whole entries lie in a file, whatever its header says of that."""
+        """Return the number of complete entries in a file, regardless of its header."""
         try:
             with path.open("rb") as file:
                 np.lib.format.read_magic(file)
@@ -83,21 +92,21 @@ class ArrayFile:
         return (path.stat().st_size - start) // _stride(shape, np.dtype(dtype))
 
     def append(self, batch: npt.NDArray[Any]) -> None:
-        """Write a batch behind the others."""
+        """Append a batch."""
         self._file.write(np.ascontiguousarray(batch).data)
         self._count += len(batch)
 
     def make_durable(self) -> None:
-        """Make what was written survive a power failure."""
+        """Flush to disk, so that the content survives a power failure."""
         self._file.flush()
         os.fsync(self._file.fileno())
 
     def __enter__(self) -> ArrayFile:
-        """Nothing more is needed."""
+        """Return the file, which is already open."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Correct the header and close."""
+        """Correct the header and close the file."""
         with self._file:
             self._file.seek(0)
             self._write_header()
@@ -114,15 +123,15 @@ class ArrayFile:
 
 
 def _stride(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
-    """Return the bytes of one entry."""
+    """Return the size of one entry in bytes."""
     return math.prod(shape) * int(dtype.itemsize)
 
 
 class RowsFile:
-    """A CSV file that grows by rows and knows its length in bytes."""
+    """A CSV file that grows by rows and records its length in bytes."""
 
     def __init__(self, path: Path, columns: Sequence[str], length: int = 0) -> None:
-        """Begin a table, or go on behind the first `length` bytes of one."""
+        """Create a table, or continue after the first `length` bytes of an existing one."""
         self._file = _opened(path)
         self._file.truncate(length)
         self._file.seek(length)
@@ -131,45 +140,38 @@ class RowsFile:
             self.append([columns])
 
     def append(self, rows: Iterable[Sequence[object]]) -> None:
-        """Write rows behind the others."""
+        """Append rows."""
         text = io.StringIO(newline="")
         csv.writer(text, lineterminator="\n").writerows(rows)
         self.length += self._file.write(text.getvalue().encode())
 
     def make_durable(self) -> None:
-        """Make what was written survive a power failure."""
+        """Flush to disk, so that the content survives a power failure."""
         self._file.flush()
         os.fsync(self._file.fileno())
 
     def __enter__(self) -> RowsFile:
-        """Nothing more is needed."""
+        """Return the file, which is already open."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
+        """Close the file."""
         self._file.close()
-
-
-# What an unfinished set has done so far: a line for each piece of work, with the place in the set's files behind it.
-#
-# A line is written after its images are safe on the disk. Whoever goes on after a kill or a power failure finds
-# lines
-# that are true, perhaps not the last ones.
 
 
 JOURNAL = "journal.jsonl"
 EVERY = 1.0
-"""Seconds between two times that files are made durable."""
+"""Seconds between two flushes to disk."""
 
 Record = dict[str, Any]
 _COUNT, _LENGTH = "count", "rows"
 
 
 class Journal:
-    """The lines of an unfinished set; those that are not safe yet wait in memory."""
+    """The journal of an unfinished set; new lines stay in memory until the next flush."""
 
     def __init__(self, path: Path, every: float = EVERY) -> None:
-        """Read what an earlier attempt wrote, up to a line that is torn or damaged."""
+        """Read the lines of an earlier attempt, up to the first damaged line."""
         self._path, self._every, self._last = path, every, time.monotonic()
         self._waiting: list[Record] = []
         self._lines: list[Record] = []
@@ -180,7 +182,7 @@ class Journal:
                 break
 
     def keep_reached(self, images: int, length: int) -> tuple[int, int]:
-        """Forget lines beyond what the files hold; return how many images and bytes of rows the others reach."""
+        """Drop lines beyond the content of the files; return the image count and row bytes that the rest covers."""
         while self._lines and (self._lines[-1][_COUNT] > images or self._lines[-1][_LENGTH] > length):
             self._lines.pop()
         text = "".join(json_line(line) for line in self._lines)
@@ -189,17 +191,17 @@ class Journal:
 
     @property
     def records(self) -> list[Record]:
-        """What was done before, in order."""
+        """The finished pieces of work, in order."""
         return [line["done"] for line in self._lines]
 
     def note(self, record: Mapping[str, Any], images: int, length: int, make_durable: Callable[[], None]) -> None:
-        """Note a piece of work and where the files end behind it."""
+        """Record a finished piece of work and the resulting ends of the files."""
         self._waiting.append({_COUNT: images, _LENGTH: length, "done": dict(record)})
         if time.monotonic() - self._last >= self._every:
             self.settle(make_durable)
 
     def settle(self, make_durable: Callable[[], None]) -> None:
-        """Write the lines that wait, after the files that they speak of."""
+        """Write the pending lines after flushing the files that they describe."""
         make_durable()
         with self._path.open("a", encoding="utf-8") as file:
             file.writelines(json_line(line) for line in self._waiting)
@@ -209,27 +211,20 @@ class Journal:
         self._waiting, self._last = [], time.monotonic()
 
     def remove(self) -> None:
-        """Remove the file: the set is whole."""
+        """Delete the journal of a complete set."""
         self._path.unlink(missing_ok=True)
-
-
-# The directory in which a set grows until it is whole, and the removal of those that killed processes left.
-#
-# Its writer holds a lock on the directory. The system lets go of it when the process ends, however it ends. A
-# directory
-# that is made under a key is taken up again under the same key: so a long import goes on where it stopped.
 
 
 _ENDING = ".partial"
 
 
 class PartialDirectory:
-    """A locked directory beside the destination, to be renamed to it or removed."""
+    """A locked directory beside the destination, to be renamed to the destination or removed."""
 
     def __init__(self, destination: Path, key: str | None = None) -> None:
-        """Remove what is left of earlier attempts at the same destination, then make a directory of our own.
+        """Remove the partial directories of earlier attempts at this destination, then create a new one.
 
-        With a key, what an earlier attempt under the same key left is not removed but taken up.
+        With a key, resume the partial directory of an earlier attempt under the same key instead of removing it.
         """
         destination.parent.mkdir(parents=True, exist_ok=True)
         _sweep(destination, key)
@@ -238,7 +233,7 @@ class PartialDirectory:
             self.path.mkdir(exist_ok=key is not None)
             self._handle = os.open(self.path, os.O_RDONLY)
             locked = _lock(self._handle)
-            # A sweep may have taken it before it was locked; then the next attempt is made under another name.
+            # Another process's sweep may have removed the directory before it was locked; retry under another name.
             if locked is not False and self.path.is_dir():
                 return
             os.close(self._handle)
@@ -246,12 +241,12 @@ class PartialDirectory:
                 raise UserError(str(destination), "is being written by another process")
 
     def remove(self) -> None:
-        """Remove what is left under this name, and let go of the lock."""
+        """Delete the directory, unless it was renamed, and release the lock."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.leave()
 
     def leave(self) -> None:
-        """Let go of the lock, and leave what is there for somebody with the same key."""
+        """Release the lock and keep the content for a later attempt with the same key."""
         os.close(self._handle)
 
 
@@ -260,9 +255,9 @@ def _start(destination: Path) -> str:
 
 
 def _sweep(destination: Path, key: str | None) -> None:
-    """Remove the directories of the same destination that nobody holds, but for that of the key."""
+    """Remove unlocked partial directories of the same destination, except the one of this key."""
     for path in destination.parent.iterdir():
-        # The random part has no dot: the directories of a set "a.b" are not those of a set "a".
+        # The random part contains no dot, so directories of a set "a.b" are not mistaken for those of a set "a".
         middle = path.name.removeprefix(_start(destination)).removesuffix(_ENDING)
         if path.name != f"{_start(destination)}{middle}{_ENDING}" or "." in middle or path.is_symlink():
             continue
@@ -270,7 +265,7 @@ def _sweep(destination: Path, key: str | None) -> None:
             continue
         try:
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        except OSError:  # gone meanwhile, or not ours to open
+        except OSError:  # removed in the meantime, or no permission
             continue
         try:
             if _lock(handle):
@@ -280,7 +275,7 @@ def _sweep(destination: Path, key: str | None) -> None:
 
 
 def _lock(handle: int) -> bool | None:
-    """Return whether we hold the lock now, or None on file systems that have no locks: there nothing is swept."""
+    """Try to lock; return None on file systems without locks, where nothing is swept."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -293,11 +288,11 @@ def _lock(handle: int) -> bool | None:
 class Writer:
     """Writes one prepared set; use it as a context manager.
 
-    Everything goes to a temporary directory beside the destination, which is renamed at the end of the block.
-    If the block raises, nothing is left. `species` and `splits` count what was added.
+    All files go to a temporary directory beside the destination, which is renamed at the end of the block. If the block
+    raises, nothing remains. `species` and `splits` count the added images.
 
-    With a `key`, a process that is killed or interrupted leaves what it noted as done, and the next writer with the
-    same key begins behind it: `done` has the notes.
+    With a `key`, a killed or interrupted process keeps the work that it noted as done, and the next writer with the
+    same key continues after it; `done` holds the notes.
     """
 
     def __init__(
@@ -315,10 +310,20 @@ class Writer:
         key: str | None = None,
         every: float = EVERY,
     ) -> None:
-        """Check the destination; `depth` and `points` say whether every image comes with them, `crop` how it was cut.
+        """Check the destination and arguments.
 
-        With `identities` it is an identity set, for face recognition, and every image comes with a group.
-        `further` names further columns. `every` so many seconds what is done is made durable.
+        Args:
+            path: destination; must not exist or be an empty directory.
+            name: name of the set.
+            size: side of the images in pixels.
+            source: origin of the set.
+            depth: True if every image has a depth map.
+            points: True if every image has points.
+            identities: True for an identity set for face recognition, whose images all have a group.
+            crop: crop record of the images.
+            further: names of further columns.
+            key: key under which a later writer can resume.
+            every: seconds between two flushes of finished work to disk.
         """
         if path.exists() and not (path.is_dir() and not any(path.iterdir())):
             raise UserError(str(path), "already exists; choose another destination or remove it first")
@@ -350,21 +355,22 @@ class Writer:
             self._shapes[POINTS] = ((POINT_COUNT, 2), np.float32)
 
     def __enter__(self) -> Writer:
-        """Create the temporary directory and its files, or take up those of an earlier attempt."""
+        """Create the temporary directory and its files, or resume those of an earlier attempt."""
+        # A failure in this block discards the directory; success cancels that callback.
         with ExitStack() as failing:
             failing.callback(self._discard)
             with _disk(self.path):
                 self._directory = PartialDirectory(self.path, self._key)
                 count, length = self._take_up() if self._key else (0, 0)
                 for file, (shape, dtype) in self._shapes.items():
-                    opened = ArrayFile(self._partial / file, shape, dtype, count)
-                    self._arrays[file] = self._open_files.enter_context(opened)
+                    array_file = ArrayFile(self._partial / file, shape, dtype, count)
+                    self._arrays[file] = self._open_files.enter_context(array_file)
                 self._rows = self._open_files.enter_context(RowsFile(self._partial / ROWS, self._columns, length))
             failing.pop_all()
         return self
 
     def _take_up(self) -> tuple[int, int]:
-        """Read what an earlier attempt did; return how many images and bytes of rows count."""
+        """Read the progress of an earlier attempt; return the number of valid images and row bytes."""
         self._journal = Journal(self._partial / JOURNAL, self._every)
         rows = self._partial / ROWS
         images = min(ArrayFile.entries(self._partial / file, *form) for file, form in self._shapes.items())
@@ -375,14 +381,14 @@ class Writer:
         return count, length
 
     def note(self, **record: Any) -> None:
-        """Note that a piece of work is done, all its images added: a later attempt begins behind it."""
+        """Note that a piece of work is done and all its images are added; a later attempt continues after it."""
         if self._journal is not None:
             with _disk(self.path):
                 self._journal.note(record, self.count, self._rows.length, self._make_files_durable)
 
     def _make_files_durable(self) -> None:
-        for opened in self._arrays.values():
-            opened.make_durable()
+        for array_file in self._arrays.values():
+            array_file.make_durable()
         self._rows.make_durable()
 
     def _count(self, row: Row) -> None:
@@ -415,33 +421,34 @@ class Writer:
             raise ValueError("an identity set's images come with groups, those of other sets do not")
         columns = (item, label, species, subject, video, frame, split)
         arrays: dict[FileName, Any] = {IMAGES: images, DEPTH: depth, POINTS: points}
-        groups = [None] * len(item) if group is None else [str(one) for one in group]
+        groups = [None] * len(item) if group is None else [str(name) for name in group]
         self._check_batch(arrays, [len(column) for column in (*columns, groups, texts)])
         rows = [
-            Row(str(i), int(y), str(s), str(who), str(v), int(f), str(part), g, tuple(more))
-            for i, y, s, who, v, f, part, g, more in zip(*columns, groups, texts, strict=True)
+            Row(str(i), int(y), str(s), str(person), str(v), int(f), str(part), g, tuple(extra))
+            for i, y, s, person, v, f, part, g, extra in zip(*columns, groups, texts, strict=True)
         ]
+        # Check all rows before writing any array or table.
         for row in rows:
             self._count(row)
         with _disk(self.path):
-            for file, opened in self._arrays.items():
-                opened.append(arrays[file])
+            for file, array_file in self._arrays.items():
+                array_file.append(arrays[file])
             self._rows.append(row.values() for row in rows)
 
     @property
     def count(self) -> int:
-        """Count the images that were added."""
+        """Number of added images."""
         return self.splits.total()
 
     def attach_report(self, text: str) -> None:
-        """Put a report of how the set was made (JSON text) into the set."""
+        """Add an import report (JSON text) to the set."""
         with _disk(self.path):
             (self._partial / REPORT).write_text(text, encoding="utf-8")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Publish the set, or remove every trace of it if the block raised; what is noted outlives an interruption."""
+        """Publish the set, or remove all files if the block raised; noted work survives an interruption."""
         try:
             if kind is None:
                 with _disk(self.path):
@@ -483,6 +490,7 @@ class Writer:
         for path in sorted(self._partial.iterdir()):
             _make_durable(path)
             files[path.name] = FileEntry(bytes=path.stat().st_size, sha256=file_digest(path))
+        # Publish in a crash-safe order: data files, then `set.json`, then the directory entry.
         content = {
             "format": FURTHER_FORMAT if self.further else PLAIN_FORMAT,
             "name": self.name,
@@ -498,7 +506,7 @@ class Writer:
 
     def _publish(self) -> None:
         try:
-            # Replaces an empty directory and nothing else: of two writers of the same set the first one wins.
+            # os.rename replaces an empty directory and nothing else, so the first of two writers of the same set wins.
             os.rename(self._partial, self.path)
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
@@ -508,7 +516,7 @@ class Writer:
         sync_directory(self.path.parent)
 
     def _discard(self, keep: bool = False) -> None:
-        # Closing flushes what is buffered, which fails again on a full disk: the first error counts.
+        # Closing flushes buffers, which fails again on a full disk; only the first error matters.
         with suppress(OSError):
             self._open_files.close()
         if self._directory:
@@ -521,7 +529,7 @@ class Writer:
 
 @contextmanager
 def _disk(path: Path) -> Iterator[None]:
-    """Translate failures of the disk into messages that name the set."""
+    """Convert disk errors to messages that name the set."""
     try:
         yield
     except OSError as error:
@@ -532,7 +540,7 @@ def _disk(path: Path) -> Iterator[None]:
 
 
 def _beginning(path: Path, length: int) -> str:
-    """Read the first bytes of a text."""
+    """Read the first `length` bytes of a text file."""
     if not length:
         return ""
     with path.open("rb") as file:
@@ -540,6 +548,6 @@ def _beginning(path: Path, length: int) -> str:
 
 
 def _make_durable(path: Path) -> None:
-    """Make the content of a file survive a power failure."""
+    """Flush a file to disk, so that its content survives a power failure."""
     with path.open("rb") as file:
         os.fsync(file.fileno())

@@ -1,1 +1,1 @@
-"""Pure functions of scores: error rates, thresholds and their uncertainty."""
+"""Pure functions of scores: error rates, thresholds and confidence intervals."""

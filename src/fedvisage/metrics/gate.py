@@ -1,11 +1,13 @@
-"""When not to adapt, and when to take an adaptation back. Entropy minimisation can ruin a good model.
+"""Criteria for skipping a test-time adaptation and for undoing it. Entropy minimisation can ruin a good model.
 
-On a batch of one class, entropy is least when the decision boundary leaves that class; on images whose BatchNorm
-statistics are the stored ones, there is nothing to gain. So images pass the gate only if they are many and varied
-enough, if the source model finds both classes among them, and if their statistics lie further from the stored ones
-than batches of one site do from each other. What came of the adaptation is compared with the source model's opinion.
+On a batch of one class, entropy is lowest when the decision boundary moves away from that class. On images whose
+BatchNorm statistics equal the stored ones, there is nothing to gain. Images therefore pass the gate only if there are
+enough of them from enough videos, if the source model predicts both classes, and if their statistics lie further from
+the stored ones than batches of one site lie from each other. Afterwards the adapted predictions are compared with those
+of the source model.
 
-All limits are stated here and none was chosen on a user's data: they say what collapse means, not what works best.
+All limits are defined here, and none was tuned on a target's data: they define collapse and are not optimised for
+accuracy.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ LEAST_AGREEMENT = 0.5
 
 @dataclass(frozen=True)
 class Glimpse:
-    """What the source model sees of images, or of a sample of them, before anything is adapted."""
+    """The source model's output on images, or on a sample of them, before any adaptation."""
 
     logits: Logits
     videos: int
@@ -37,7 +39,7 @@ class Glimpse:
 
 
 def closed(glimpse: Glimpse, threshold: float, scatter: float) -> str:
-    """Return why a batch must not be adapted to, or nothing."""
+    """Return the reason not to adapt to a batch, or ""."""
     if len(glimpse.logits) < SMALLEST_BATCH:
         return "too small"
     if glimpse.videos < FEWEST_VIDEOS:
@@ -50,14 +52,14 @@ def closed(glimpse: Glimpse, threshold: float, scatter: float) -> str:
 
 
 def sampled(batches: Sequence[Positions]) -> Sequence[Positions]:
-    """Return those of a unit's mixed batches that are enough for a glimpse: a quarter of the images, at least 64."""
+    """Return the first mixed batches of a unit that hold a quarter of the images, but at least 64."""
     ends = np.cumsum([len(batch) for batch in batches])
     enough = min(ends[-1], max(SMALLEST_GLIMPSE, ends[-1] * SAMPLED))
     return batches[: 1 + int(np.searchsorted(ends, enough))]
 
 
 def collapsed(source: Logits, adapted: Logits, threshold: float) -> str:
-    """Return why an adaptation must be taken back, or nothing."""
+    """Return the reason to undo an adaptation, or ""."""
     if not np.isfinite(adapted).all():
         return "scores are not finite"
     if rarest_share(adapted, threshold) < LOST_CLASS:
@@ -74,8 +76,9 @@ def rarest_share(logits: Logits, threshold: float) -> float:
 
 
 def rank_correlation(first: Logits, second: Logits) -> float:
-    """Return Spearman's correlation, ties sharing their mean rank; zero where one side is constant."""
-    from scipy.stats import rankdata  # half a second, which every process that trains would wait for
+    """Return Spearman's correlation with tied ranks averaged; zero if one side is constant."""
+    # Imported here because it would delay every training process by half a second.
+    from scipy.stats import rankdata
 
     ranks = np.stack([rankdata(first), rankdata(second)])
     ranks -= ranks.mean(axis=1, keepdims=True)

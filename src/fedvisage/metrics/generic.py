@@ -1,9 +1,13 @@
-"""How well one model tells people apart whom nobody trained on: the generic benchmark (FedFR takes IJB-C for it).
+"""The generic benchmark: verification and identification of people unseen in training (FedFR uses IJB-C for it).
 
 1:1 counts all pairs of images of the set. 1:N enrols the mean of each person's `train` images, half of the people in
-one gallery and half in another as IJB does, and searches both with everybody's `test` images. Ten folds, as LFW has
-them, have a fixed list of pairs: people are dealt out to folds, and pairs are drawn within a fold by a stream that no
-seed changes.
+each of two galleries as in IJB, and searches both with the `test` images of all people. The ten folds use a fixed list
+of pairs, as LFW does: people are distributed over the folds, and pairs are drawn within a fold from a random stream
+that does not depend on the seed.
+
+Sites send histograms of similarities, from which the verification threshold is chosen. The bins are those of
+:mod:`fedvisage.metrics.threshold`: a similarity s from −1 to 1 falls into the bin of the score 20·s. Row 0 holds
+impostor pairs and row 1 genuine pairs; the counts above an edge are exactly the similarities ≥ that edge.
 """
 
 from collections.abc import Sequence
@@ -18,14 +22,7 @@ from fedvisage.metrics.similarity import Faces, blocks, measurable, pair_similar
 from fedvisage.metrics.threshold import BINS, EDGES, LIMIT, Histogram, Threshold
 from fedvisage.metrics.verification import FARS, Folds, Verification, accuracy_on_folds, genuine_pairs, verify_within
 
-# One person or two? The threshold of a yes or no, from counts of similarities that sites send instead of
-# similarities.
-#
-# The bins are those of :mod:`fedvisage.metrics.threshold`: a similarity s from −1 to 1 stands at the place of the
-# score
-# 20·s. Row 0 has the impostor pairs, row 1 the genuine ones; counts above an edge are exactly the similarities ≥
-# that
-# edge.
+# Thresholds from histograms of similarities.
 
 
 RateAt = dict[float, float]
@@ -33,7 +30,7 @@ SIMILARITIES: NDArray[np.float64] = EDGES / LIMIT
 
 
 def counted(similarity: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Count similarities in the bins; those a rounding beyond ±1 are in the end bins."""
+    """Count similarities in the bins; rounding errors beyond ±1 fall into the end bins."""
     index = np.floor((similarity.ravel().astype(np.float64) + 1) * (BINS // 2)).astype(np.int64)
     return np.bincount(np.clip(index, 0, BINS - 1), minlength=BINS).astype(np.int64)
 
@@ -47,18 +44,18 @@ def pair_counts(local: Faces, strangers: Faces) -> Histogram:
 
 
 def within_counts(faces: Faces) -> Histogram:
-    """Count all pairs of faces of two identities, and all pairs of faces of one."""
+    """Count all pairs of faces of two identities, and all pairs of faces of one identity."""
     impostor = np.zeros(BINS, np.int64)
-    for block, other in upper_blocks(faces):
-        impostor += counted(block[other])
+    for block, is_impostor in upper_blocks(faces):
+        impostor += counted(block[is_impostor])
     return np.stack([impostor, counted(genuine_pairs(faces)[0])])
 
 
 def tar_by_impostors(whole: Histogram, groups: Sequence[Histogram], fars: Sequence[float]) -> dict[str, RateAt]:
-    """Return TAR at error rates among impostors of one group, and of two: all genuine pairs count in both.
+    """Return TAR at error rates among impostors within a group, and among impostors across groups.
 
-    ``whole`` counts the pairs of all faces, ``groups`` those within each group. An error rate of fewer than one pair
-    is left out. The thresholds are edges of the bins, so a rate is never above what is asked for.
+    All genuine pairs count in both. ``whole`` counts the pairs of all faces, ``groups`` those within each group. Error
+    rates below one pair are omitted. The thresholds are bin edges, so the actual rate never exceeds the requested one.
     """
     within = np.sum([counts[0] for counts in groups], axis=0)
     kinds = {"within groups": within, "across groups": whole[0] - within}
@@ -66,8 +63,8 @@ def tar_by_impostors(whole: Histogram, groups: Sequence[Histogram], fars: Sequen
 
 
 def _tar(counts: Histogram, fars: Sequence[float]) -> RateAt:
-    found = {far: threshold_at_fmr([counts], far) for far in fars}
-    return {far: 1 - chosen.frr for far, chosen in found.items() if chosen is not None and chosen.frr is not None}
+    thresholds = {far: threshold_at_fmr([counts], far) for far in fars}
+    return {far: 1 - chosen.frr for far, chosen in thresholds.items() if chosen is not None and chosen.frr is not None}
 
 
 def threshold_at_fmr(histograms: Sequence[Histogram], fmr: float) -> Threshold | None:
@@ -77,9 +74,9 @@ def threshold_at_fmr(histograms: Sequence[Histogram], fmr: float) -> Threshold |
     if total == 0 or fmr * total < 1 - 1e-9:
         return None
     share = np.concatenate([np.cumsum(impostor[::-1])[::-1], [0]]) / total
-    at = int(np.argmax(share <= fmr))
-    missed = float(genuine[:at].sum() / genuine.sum()) if genuine.sum() else None
-    return Threshold(float(SIMILARITIES[at]), f"source-fmr {fmr:g}", float(share[at]), missed)
+    edge = int(np.argmax(share <= fmr))
+    missed = float(genuine[:edge].sum() / genuine.sum()) if genuine.sum() else None
+    return Threshold(float(SIMILARITIES[edge]), f"source-fmr {fmr:g}", float(share[edge]), missed)
 
 
 FOLDS = 10
@@ -88,7 +85,7 @@ Pairs = NDArray[np.int64]  # P×2, positions of the two images
 
 @dataclass(frozen=True, eq=False)
 class FixedPairs:
-    """A list of pairs in the order of its folds, whether each is of one person, and what they say."""
+    """A list of pairs in fold order, with same-person flags, similarities and the accuracy on the folds."""
 
     pairs: Pairs
     same: NDArray[np.bool_]
@@ -97,37 +94,37 @@ class FixedPairs:
 
 
 def verification(faces: Faces, fars: Sequence[float]) -> Verification | None:
-    """Return TAR@FAR over all pairs; rates that nobody asked for are those that can be measured, None without any."""
+    """Return TAR@FAR over all pairs, by default at all measurable rates; None without pairs to measure."""
     genuine = len(genuine_pairs(faces)[0])
     impostors = len(faces) * (len(faces) - 1) // 2 - genuine
-    wanted = fars or measurable(FARS, impostors)
-    return verify_within(faces, wanted) if wanted and genuine else None
+    rates = fars or measurable(FARS, impostors)
+    return verify_within(faces, rates) if rates and genuine else None
 
 
 def identification(faces: Faces, probe: NDArray[np.bool_], fpirs: Sequence[float], mode: Mode) -> dict[float, float]:
-    """Return TPIR@FPIR, the mean over two galleries; empty where nobody has both enrolled and probe images."""
+    """Return TPIR@FPIR as the mean over two galleries; empty unless two people have both enrolment and probe images."""
     names = np.unique(faces.identity)
     both = searched(faces, probe)
     if len(both) < 2:
         return {}
     probes = faces.take(probe & np.isin(faces.identity, both))
     searches = len(probes) if mode == "published" else len(probes) // 3
-    wanted, tpirs = fpirs or measurable(FPIRS, searches), []
-    if not wanted:
+    rates, tpirs = fpirs or measurable(FPIRS, searches), []
+    if not rates:
         return {}
     for half in (names[::2], names[1::2]):
         gallery = enrolled(faces.take(~probe & np.isin(faces.identity, np.intersect1d(half, both))))
-        tpirs.append(identify([gallery], probes, wanted, mode)[0].tpir)
-    return {rate: float(np.mean([one[rate] for one in tpirs])) for rate in wanted}
+        tpirs.append(identify([gallery], probes, rates, mode)[0].tpir)
+    return {rate: float(np.mean([tpir[rate] for tpir in tpirs])) for rate in rates}
 
 
 def searched(faces: Faces, probe: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the identities that have images to enrol and others to search for; 1:N leaves out the rest."""
+    """Return the identities that have both enrolment and probe images; 1:N excludes all others."""
     return np.intersect1d(faces.identity[probe], faces.identity[~probe])
 
 
 def on_fixed_pairs(faces: Faces, most: int) -> FixedPairs:
-    """Return the accuracy on ten folds of fixed pairs; no folds where there are too few people."""
+    """Return the accuracy on ten folds of fixed pairs; `folds` is None where there are too few people."""
     pairs = fixed_pairs(faces.identity, most)
     same = faces.identity[pairs[:, 0]] == faces.identity[pairs[:, 1]]
     similarity = pair_similarity(faces.features, pairs[:, 0], pairs[:, 1])
@@ -136,24 +133,24 @@ def on_fixed_pairs(faces: Faces, most: int) -> FixedPairs:
 
 
 def fixed_pairs(identity: NDArray[np.int64], most: int) -> Pairs:
-    """Draw as many genuine as impostor pairs in each of ten groups of people, at most so many in all."""
+    """Draw equally many genuine and impostor pairs in each of ten groups of people, at most `most` pairs in all."""
     rng = numpy_rng(0, "ten folds")
     names = rng.permutation(np.unique(identity))
-    drawn = [_pairs_of_fold(np.flatnonzero(np.isin(identity, fold)), identity, most, rng)
+    pairs_by_fold = [_pairs_of_fold(np.flatnonzero(np.isin(identity, fold)), identity, most, rng)
              for fold in np.array_split(names, FOLDS)]  # fmt: skip
-    size = min(min(len(genuine), len(impostor)) for genuine, impostor in drawn)
+    size = min(min(len(genuine), len(impostor)) for genuine, impostor in pairs_by_fold)
     if not size:
         return np.empty((0, 2), np.int64)
-    return np.concatenate([np.concatenate([genuine[:size], impostor[:size]]) for genuine, impostor in drawn])
+    return np.concatenate([np.concatenate([genuine[:size], impostor[:size]]) for genuine, impostor in pairs_by_fold])
 
 
 def _pairs_of_fold(
     images: Pairs, identity: NDArray[np.int64], most: int, rng: np.random.Generator
 ) -> tuple[Pairs, Pairs]:
-    """Draw pairs of some images without repetition; a large fold is thinned, so that all its pairs can be listed."""
+    """Draw distinct pairs of images; large folds are subsampled so that all their pairs can be listed."""
     images = rng.permutation(images)[: max(60, 4 * most // FOLDS)][:2000]
     first, second = np.triu_indices(len(images), 1)
     pairs = np.stack([images[first], images[second]], axis=1)
     same = identity[pairs[:, 0]] == identity[pairs[:, 1]]
-    wanted = most // (2 * FOLDS)
-    return rng.permutation(pairs[same])[:wanted], rng.permutation(pairs[~same])[:wanted]
+    limit = most // (2 * FOLDS)
+    return rng.permutation(pairs[same])[:limit], rng.permutation(pairs[~same])[:limit]

@@ -1,13 +1,34 @@
-"""Who of those in the gallery is this, if anyone? True and false positive identification rates.
+"""Identification rates (1:N) of galleries, of FedFR's personalised benchmark and of IJB.
 
-Two readings are in use, and they give different numbers, so each figure names its own:
+Two definitions of TPIR@FPIR are in use and give different numbers, so each figure names its definition:
 
-- `published`, as released code for IJB and for FedFR counts: all similarities of probes with somebody else's gallery
-  entry go into one list; the threshold is its ⌈N·FPIR⌉-th highest, N the number of all probes; TPIR is the share of
-  the probes with a mate whose similarity to it is above the threshold, no matter who else is. Galleries are joined.
-- `nist`: a search of a probe without a mate is a false positive if its highest similarity reaches the threshold, which
-  is the lowest with at most FPIR of them; a probe with a mate counts if the mate reaches the threshold and is alone
-  first. Galleries are searched apart.
+- `published`, as computed by released code for IJB and FedFR: all similarities between probes and other people's
+  gallery entries form one list. The threshold is its ⌈N·FPIR⌉-th highest, where N is the number of all probes. TPIR is
+  the share of probes with a mate whose similarity to it exceeds the threshold, regardless of the other entries.
+  Galleries are joined.
+- `nist`: a search for a probe without a mate is a false positive if its highest similarity reaches the threshold. The
+  threshold is the lowest with at most FPIR of them. A probe with a mate counts if the mate reaches the threshold and
+  alone ranks first. Galleries are searched separately.
+
+FedFR's personalised benchmark ("Evaluation Metrics") measures how well a site's own model recognises the site's own
+people. All its features come from one site's model. 1:1: genuine pairs are all pairs of test images of a local
+identity, and impostors all pairs of a local test image and another person's image. 1:N: the gallery holds the mean
+training feature of each local identity; probes are the local test images and those of other people. Figures are means
+over sites. The caller chooses the other people: in the paper they are the other sites' test images, which only a
+simulation can pool; a federation uses public images.
+
+The benchmarks IJB-B and IJB-C compare templates, which are groups of images of a person. Two readings give different
+numbers, so each figure is stored under the name of its reading:
+
+- `published`, as in the field's released evaluation: features keep the length from the network and are weighted by the
+  detector's score. TAR is read where the ROC is nearest to the FAR, possibly above it. Both galleries are joined, and
+  TPIR follows the definition `published`.
+- `conservative`: features have unit length and equal weight. TAR is taken at the lowest threshold whose FAR does not
+  exceed the requested one. Galleries are searched separately, TPIR follows the definition `nist`, and figures are means
+  over the galleries.
+
+In both, a template is the mean of its media, which are the means of their images. Rank k is the share of probes with a
+mate for which fewer than k other gallery entries reach the mate's similarity.
 """
 
 from __future__ import annotations
@@ -41,31 +62,31 @@ PLACE = "evaluation.fpir"
 
 @dataclass(frozen=True)
 class Identification:
-    """TPIR and threshold for each FPIR asked for, and the searches that they come from."""
+    """TPIR and threshold for each requested FPIR, and the numbers of searches."""
 
     tpir: dict[float, float]
-    threshold: dict[float, float]  # a similarity from here on is a hit
+    threshold: dict[float, float]  # similarities ≥ this threshold are hits
     mated: int
     unmated: int
 
 
 @dataclass(frozen=True, eq=False)
 class Searches:
-    """What searching a gallery for each probe shows."""
+    """Similarities from searching a gallery for each probe."""
 
     mate: Features  # similarity to the mate; −∞ without one
-    rival: Features  # the highest similarity to somebody else
-    highest: Features  # the highest similarities to somebody else of all probes together, descending
-    strangers: int  # how many of those similarities there are
+    rival: Features  # the highest similarity to another person
+    highest: Features  # the highest of all such similarities over all probes, descending
+    strangers: int  # number of similarities between probes and other people
 
     @property
     def mated(self) -> NDArray[np.bool_]:
-        """Which probes have a mate."""
+        """Mask of the probes that have a mate."""
         return np.isfinite(self.mate)
 
 
 def identify(galleries: Sequence[Faces], probes: Faces, fpirs: Sequence[float], mode: Mode) -> list[Identification]:
-    """Return TPIR@FPIR: one result for all galleries joined (`published`), or one for each (`nist`)."""
+    """Return TPIR@FPIR: one result for all galleries joined (`published`), or one per gallery (`nist`)."""
     if not galleries:
         raise UserError("gallery", "there is none; enrol somebody")
     if mode == "nist":
@@ -75,18 +96,19 @@ def identify(galleries: Sequence[Faces], probes: Faces, fpirs: Sequence[float], 
 
 
 def search(gallery: Faces, probes: Faces, wanted: int = 1) -> Searches:
-    """Search the gallery for every probe, keeping the `wanted` highest similarities to somebody else."""
+    """Search the gallery for every probe and keep the `wanted` highest similarities to other people."""
     _check(gallery, probes)
     order = np.argsort(gallery.identity, kind="stable")
     place = np.minimum(np.searchsorted(gallery.identity[order], probes.identity), len(order) - 1)
+    # mate_at is the gallery position of each probe's mate, or −1.
     mate_at = np.where(gallery.identity[order][place] == probes.identity, order[place], -1)
     mate = np.full(len(probes), -np.inf, np.float32)
     rival, highest = mate.copy(), Highest(wanted)
     for rows, columns, similarity in blocks(probes.features, gallery.features):
-        here = np.flatnonzero((mate_at[rows] >= columns.start) & (mate_at[rows] < columns.stop))
-        at = here, mate_at[rows][here] - columns.start
-        mate[rows.start + here] = similarity[at]
-        similarity[at] = -np.inf
+        in_block = np.flatnonzero((mate_at[rows] >= columns.start) & (mate_at[rows] < columns.stop))
+        mate_cells = in_block, mate_at[rows][in_block] - columns.start
+        mate[rows.start + in_block] = similarity[mate_cells]
+        similarity[mate_cells] = -np.inf
         np.maximum(rival[rows], similarity.max(axis=1), out=rival[rows])
         highest.add(similarity)
     strangers = len(probes) * len(gallery) - int((mate_at >= 0).sum())
@@ -120,7 +142,7 @@ def _nist(gallery: Faces, probes: Faces, fpirs: Sequence[float]) -> Identificati
 
 
 def _mated(searches: Searches) -> Features:
-    """Return the similarities of mates; without any there is no TPIR."""
+    """Return the similarities of mates; without mates TPIR is undefined."""
     if not searches.mated.any():
         raise UserError("probes", "none has a mate in the gallery; give images of enrolled identities")
     return np.asarray(searches.mate[searches.mated])
@@ -137,16 +159,7 @@ def _check(gallery: Faces, probes: Faces) -> None:
         raise UserError("gallery", f"identity {twice} is enrolled twice; join its images into one entry")
 
 
-# FedFR's personalised benchmark ("Evaluation Metrics"): how well a site's own model knows the site's own people.
-#
-# All features here come from one site's model. 1:1: genuine pairs are all pairs of test images of a local identity,
-# impostors all pairs of a local test image and one of somebody else. 1:N: the gallery is the mean training feature
-# of
-# each local identity; probes are the local test images and those of everybody else. Figures are means over sites.
-#
-# Who "everybody else" is, the caller says. In the paper they are the other sites' test images, which only a
-# simulation
-# can pool; a federation takes public images.
+# FedFR's personalised benchmark.
 
 
 PERSONAL_FARS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
@@ -155,7 +168,7 @@ PERSONAL_FPIRS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 
 @dataclass(frozen=True)
 class Personalised:
-    """One site's figures, or their means over sites."""
+    """Figures of one site, or their means over sites."""
 
     tar: dict[float, float]
     tpir: dict[float, float]
@@ -163,9 +176,9 @@ class Personalised:
 
 @dataclass(frozen=True)
 class OfSite:
-    """One site's figures, None where there are too few pairs, and how many pairs and probes there are.
+    """Figures of one site, None where there are too few pairs, and the numbers of pairs and probes.
 
-    The counts are of genuine pairs, impostor pairs, probes with a mate and others.
+    `counts` holds the numbers of genuine pairs, impostor pairs, probes with a mate and probes without.
     """
 
     tar: dict[float, float | None]
@@ -183,25 +196,25 @@ def figures_of_site(
     *,
     unit_length: bool = True,
 ) -> OfSite:
-    """Return what one site's model makes of its own people's test images and of strangers."""
+    """Return the figures of one site's model on the test images of its own people and of strangers."""
     impostors, probes = len(test) * len(strangers), len(test) + len(strangers)
     searches = probes if mode == "published" else len(strangers)
     genuine = len(genuine_pairs(test)[0])
     tar: dict[float, float | None] = dict.fromkeys(fars)
     tpir: dict[float, float | None] = dict.fromkeys(fpirs)
-    if genuine and (seen := measurable(fars, impostors)):
-        tar |= verify_against(test, strangers, seen).tar
-    if len(test) and (seen := measurable(fpirs, searches)):
+    if genuine and (rates := measurable(fars, impostors)):
+        tar |= verify_against(test, strangers, rates).tar
+    if len(test) and (rates := measurable(fpirs, searches)):
         gallery = enrolled(training, unit_length=unit_length)
-        tpir |= identify_site(gallery, test, strangers, seen, mode).tpir
+        tpir |= identify_site(gallery, test, strangers, rates, mode).tpir
     return OfSite(tar, tpir, (genuine, impostors, len(test), len(strangers)))
 
 
 def enrolled(training: Faces, *, unit_length: bool = True) -> Faces:
-    """Return a gallery: the mean of each identity's features, in order of identity.
+    """Return a gallery with the mean feature of each identity, in order of identity.
 
-    The mean is compared by its cosine. The paper's released code leaves it as long as it is (`unit_length=False`),
-    so that identities whose images agree score higher.
+    Means are compared by cosine. The paper's released code does not normalise the mean (`unit_length=False`), so
+    identities with consistent images score higher.
     """
     if not len(training):
         raise UserError("gallery", "is empty; a site enrols its identities from their training images")
@@ -213,20 +226,22 @@ def enrolled(training: Faces, *, unit_length: bool = True) -> Faces:
 
 
 def identify_site(gallery: Faces, test: Faces, others: Faces, fpirs: Sequence[float], mode: Mode) -> Identification:
-    """Return one site's 1:N figures; a local probe whose identity is not enrolled is a mistake, not an impostor."""
+    """Return the 1:N figures of one site; a local probe whose identity is not enrolled is an error, not an impostor."""
     disjoint(gallery.identity.tolist(), others.identity.tolist(), "identification")
     unknown = sorted(set(test.identity.tolist()) - set(gallery.identity.tolist()))
     if unknown:
         message = f"{len(unknown)} identities have test images but none to enrol, such as {unknown[0]}"
         raise UserError("gallery", message + "; give each images of both kinds, or leave it out")
     both = [test, others] if len(others) else [test]
-    probes = Faces(np.concatenate([one.features for one in both]), np.concatenate([one.identity for one in both]))
+    probes = Faces(
+        np.concatenate([faces.features for faces in both]), np.concatenate([faces.identity for faces in both])
+    )
     return identify([gallery], probes, fpirs, mode)[0]
 
 
 def mean_over_sites(verified: Sequence[Verification], identified: Sequence[Identification]) -> Personalised:
-    """Return the mean figures, each site counting the same."""
-    return Personalised(_mean([one.tar for one in verified]), _mean([one.tpir for one in identified]))
+    """Return the mean figures, with equal weight per site."""
+    return Personalised(_mean([rates.tar for rates in verified]), _mean([rates.tpir for rates in identified]))
 
 
 def _mean(tables: Sequence[dict[float, float]]) -> dict[float, float]:
@@ -235,22 +250,7 @@ def _mean(tables: Sequence[dict[float, float]]) -> dict[float, float]:
     return {rate: float(np.mean([table[rate] for table in tables])) for rate in (tables[0] if tables else ())}
 
 
-# The benchmarks IJB-B and IJB-C: many images of a person are one template, and templates are compared.
-#
-# Two readings are in use, and they give different numbers, so each figure stands below the name of its own:
-#
-# - `published`, as the released evaluation of the field counts: features are as long as the network made them and
-# count
-# by the detector's score; TAR is read where the ROC is nearest to the FAR, which may lie above it; both galleries
-# are
-# joined, and TPIR is that of released code (`identification`).
-# - `conservative`: features are of unit length and count alike; TAR at the lowest threshold whose FAR is at most the
-# one
-# asked for; galleries are searched apart, and TPIR is NIST's. Figures are means over the galleries.
-#
-# In both a template is the mean of its media, which are the means of their images; rank k is the share of probes
-# with a
-# mate fewer than k others of the gallery reach.
+# The benchmarks IJB-B and IJB-C.
 
 
 RANKS = (1, 5, 10)
@@ -263,17 +263,17 @@ _MODES: Mapping[str, Mode] = {PUBLISHED: "published", CONSERVATIVE: "nist"}
 def verified(
     similarity: Features, same: NDArray[np.bool_], reading: str, fars: Sequence[float] = ()
 ) -> dict[float, float]:
-    """Return TAR at those FARs, the papers' if none is given, that a list of pairs can show."""
-    wanted = measurable(fars or FARS, int((~same).sum()))
-    if not wanted or not same.any():
+    """Return TAR at those of the FARs (by default the papers') that a list of pairs can measure."""
+    rates = measurable(fars or FARS, int((~same).sum()))
+    if not rates or not same.any():
         return {}
-    return nearest_tar(similarity, same, wanted) if reading == PUBLISHED else verify_pairs(similarity, same, wanted).tar
+    return nearest_tar(similarity, same, rates) if reading == PUBLISHED else verify_pairs(similarity, same, rates).tar
 
 
 def nearest_tar(similarity: Features, same: NDArray[np.bool_], fars: Sequence[float]) -> dict[float, float]:
-    """Return TAR where the ROC's FAR is nearest to each FAR; of two equally near, at the higher.
+    """Return TAR where the ROC's FAR is nearest to each FAR, and at the higher of two equally near.
 
-    The ROC has its corners only, as released code draws it: within a run of impostors alone it is read at an end.
+    As in released code, the ROC consists of its corners only: a run of impostors alone is read at one of its ends.
     """
     order = np.argsort(-similarity, kind="stable")
     last = np.flatnonzero(np.append(np.diff(similarity[order]) != 0, True))
@@ -285,42 +285,42 @@ def nearest_tar(similarity: Features, same: NDArray[np.bool_], fars: Sequence[fl
         genuine, impostors = genuine[corners], impostors[corners]
     genuine, impostors = np.append(0, genuine)[::-1], np.append(0, impostors)[::-1]
     far, tar = impostors / impostors[0], genuine / genuine[0]
-    return {wanted: float(tar[np.argmin(np.abs(far - wanted))]) for wanted in fars}
+    return {rate: float(tar[np.argmin(np.abs(far - rate))]) for rate in fars}
 
 
 def identified(
     galleries: Sequence[Faces], probes: Faces, reading: str, fpirs: Sequence[float] = ()
 ) -> tuple[dict[float, float], dict[int, float]]:
-    """Return TPIR at those FPIRs that searches can show, and rank rates: over all galleries, or as means over them."""
+    """Return TPIR at measurable FPIRs, and rank rates, over the joined galleries or as means over galleries."""
     if reading == PUBLISHED:
         galleries = [joined(galleries)]
-    known = [np.isin(probes.identity, gallery.identity) for gallery in galleries]
-    if not all(one.any() for one in known):
+    has_mate = [np.isin(probes.identity, gallery.identity) for gallery in galleries]
+    if not all(mask.any() for mask in has_mate):
         return {}, {}
-    ranks = [ranks_of(gallery, probes.take(some)) for gallery, some in zip(galleries, known, strict=True)]
-    rank = {most: float(np.mean([np.mean(one < most) for one in ranks])) for most in RANKS}
-    searches = len(probes) if reading == PUBLISHED else min(int((~some).sum()) for some in known)
-    wanted = measurable(fpirs or FPIRS, searches)
-    if not wanted:
+    ranks = [ranks_of(gallery, probes.take(mask)) for gallery, mask in zip(galleries, has_mate, strict=True)]
+    rank = {depth: float(np.mean([np.mean(gallery_ranks < depth) for gallery_ranks in ranks])) for depth in RANKS}
+    searches = len(probes) if reading == PUBLISHED else min(int((~mask).sum()) for mask in has_mate)
+    rates = measurable(fpirs or FPIRS, searches)
+    if not rates:
         return {}, rank
-    found = [one.tpir for one in identify(galleries, probes, wanted, _MODES[reading])]
-    return {rate: float(np.mean([one[rate] for one in found])) for rate in wanted}, rank
+    tpirs = [result.tpir for result in identify(galleries, probes, rates, _MODES[reading])]
+    return {rate: float(np.mean([tpir[rate] for tpir in tpirs])) for rate in rates}, rank
 
 
 def joined(galleries: Sequence[Faces]) -> Faces:
-    """Put galleries together."""
-    features, identity = ([getattr(one, name) for one in galleries] for name in ("features", "identity"))
+    """Concatenate galleries."""
+    features, identity = ([getattr(gallery, name) for gallery in galleries] for name in ("features", "identity"))
     return Faces(np.concatenate(features), np.concatenate(identity))
 
 
 def ranks_of(gallery: Faces, probes: Faces) -> NDArray[np.int64]:
-    """Return how many others of the gallery each probe is at least as similar to as to its mate; all have a mate."""
+    """Return the number of other gallery entries at least as similar to each probe as its mate; all probes have one."""
     place = np.argsort(gallery.identity, kind="stable")
     mate_at = place[np.searchsorted(gallery.identity[place], probes.identity)]
     mate, above = np.empty(len(probes), np.float32), np.zeros(len(probes), np.int64)
     for rows, columns, similarity in blocks(probes.features, gallery.features):
-        here = np.flatnonzero((mate_at[rows] >= columns.start) & (mate_at[rows] < columns.stop))
-        mate[rows.start + here] = similarity[here, mate_at[rows][here] - columns.start]
+        in_block = np.flatnonzero((mate_at[rows] >= columns.start) & (mate_at[rows] < columns.stop))
+        mate[rows.start + in_block] = similarity[in_block, mate_at[rows][in_block] - columns.start]
     for rows, _, similarity in blocks(probes.features, gallery.features):
         above[rows] += (similarity >= mate[rows][:, None]).sum(axis=1)
     return above - 1

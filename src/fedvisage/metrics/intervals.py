@@ -1,8 +1,8 @@
-"""How far a figure would move with other people in front of the camera: intervals bootstrapped by subject.
+"""Confidence intervals of figures for other people in front of the camera, bootstrapped by subject.
 
-Frames of one person are alike, so resampling frames would promise too much. Whole subjects are drawn with
-replacement, and every figure is computed anew with each score counted as often as its subject was drawn. The
-2.5 % and 97.5 % quantiles over the draws are the 95 % interval.
+Frames of one person are similar, so resampling frames would give intervals that are too narrow. Instead, whole subjects
+are drawn with replacement, and every figure is recomputed with each score counted as often as its subject was drawn.
+The 2.5 % and 97.5 % quantiles over the draws form the 95 % interval.
 """
 
 from collections.abc import Iterator
@@ -16,16 +16,16 @@ from fedvisage.metrics.scores import FloatArray, Scores
 
 FIGURES = ("hter", "eer", "auc", "tpr_at_fpr_1pct", "apcer_worst", "apcer_pooled", "bpcer", "acer")
 BAND_AT: FloatArray = np.unique(np.concatenate([[0.0], np.geomspace(1e-4, 1, 80), np.linspace(0, 1, 81)]))
-VALUES_AT_ONCE = 2_000_000  # resamples are taken in blocks of about this many weights (16 MB an array)
+VALUES_AT_ONCE = 2_000_000  # blocks of resamples hold about this many weights (16 MB per array)
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """95 % intervals by figure, and how many resamples they come from."""
+    """95 % intervals per figure, and the number of resamples behind them."""
 
     bounds: dict[str, tuple[float, float]]
     used: int
-    skipped: int  # resamples without a single attack or a single bona fide item: no figure is defined on them
+    skipped: int  # resamples without attacks or without bona fide items, where figures are undefined
 
     def as_json(self) -> dict[str, list[float]]:
         """Return the bounds in the shape of `metrics.json`."""
@@ -34,7 +34,7 @@ class Intervals:
 
 @dataclass(frozen=True, eq=False)
 class Band:
-    """95 % intervals of an error curve: of FRR at each FAR."""
+    """95 % intervals of an error curve: FRR at each FAR."""
 
     far: FloatArray
     low: FloatArray
@@ -42,26 +42,26 @@ class Band:
 
 
 def intervals(scores: Scores, threshold: float, resamples: int, rng: np.random.Generator) -> Intervals:
-    """Return a 95 % interval for each of FIGURES; without both classes there are none."""
+    """Return a 95 % interval for each of FIGURES; empty unless both classes are present."""
     if resamples < 1:
         raise ValueError(f"at least one resample is needed, got {resamples}")
     if len(np.unique(scores.label)) < 2:
         return Intervals({}, 0, resamples)
-    kept = drawn(scores, resamples, rng)
-    parts = [resampled(scores, threshold, weight) for weight in _in_blocks(scores, kept)]
+    draws = drawn(scores, resamples, rng)
+    parts = [resampled(scores, threshold, weight) for weight in _in_blocks(scores, draws)]
     if not parts:
         return Intervals({}, 0, resamples)
     figures = {name: np.concatenate([part[name] for part in parts]) for name in FIGURES}
     bounds = {name: np.quantile(values, [0.025, 0.975]) for name, values in figures.items()}
     return Intervals(
         {name: (float(low), float(high)) for name, (low, high) in bounds.items()},
-        len(kept),
-        resamples - len(kept),
+        len(draws),
+        resamples - len(draws),
     )
 
 
 def band(scores: Scores, resamples: int, rng: np.random.Generator) -> Band | None:
-    """Return how far the error curve would move, as FRR at each FAR; without both classes there is none."""
+    """Return the confidence band of the error curve, as FRR at each FAR; None unless both classes are present."""
     if resamples < 1 or len(np.unique(scores.label)) < 2:
         return None
     frr = [
@@ -77,7 +77,7 @@ def band(scores: Scores, resamples: int, rng: np.random.Generator) -> Band | Non
 
 
 def drawn(scores: Scores, resamples: int, rng: np.random.Generator) -> FloatArray:
-    """Draw subjects with replacement; return how often each was drawn, a row a resample that has both classes."""
+    """Draw subjects with replacement; return their counts, one row per resample that has both classes."""
     cluster = clusters(scores)
     count = int(cluster.max()) + 1
     draws = rng.multinomial(count, np.full(count, 1 / count), size=resamples).astype(np.float64)
@@ -86,24 +86,24 @@ def drawn(scores: Scores, resamples: int, rng: np.random.Generator) -> FloatArra
 
 
 def _in_blocks(scores: Scores, draws: FloatArray) -> Iterator[FloatArray]:
-    """Yield the weights of the scores, as many resamples at once as memory should hold."""
+    """Yield the weights of the scores in blocks of resamples that fit in memory."""
     cluster, block = clusters(scores), max(1, VALUES_AT_ONCE // len(scores))
     return (draws[start : start + block][:, cluster] for start in range(0, len(draws), block))
 
 
 def clusters(scores: Scores) -> NDArray[np.int64]:
-    """Return each score's subject as a number; an unknown one is replaced by the video, then the item."""
-    known = [("subject", scores.subject), ("video", scores.video), ("item", scores.item)]
+    """Return each score's subject as a number; an unknown subject is replaced by the video, then the item."""
+    name_sources = [("subject", scores.subject), ("video", scores.video), ("item", scores.item)]
     name = np.full(len(scores), "", dtype=object)
-    for kind, texts in known:
+    for kind, texts in name_sources:
         name = np.where((name == "") & (texts != ""), np.array([f"{kind}:{text}" for text in texts], object), name)
     return np.unique(name.astype(str), return_inverse=True)[1].astype(np.int64)
 
 
 def resampled(scores: Scores, threshold: float, weight: FloatArray) -> dict[str, FloatArray]:
-    """Return every figure for each row of `weight`, the number of times that each score counts."""
+    """Return every figure for each row of `weight`, the counts of the scores."""
     curve = error_curve(scores.live, scores.label, weight)
-    point = int(np.searchsorted(curve.level, threshold, side="left"))  # levels below the threshold
+    point = int(np.searchsorted(curve.level, threshold, side="left"))  # number of levels below the threshold
     far, frr = curve.far[:, point], curve.frr[:, point]
     worst = _worst_apcer(scores, threshold, weight)
     return {
@@ -125,7 +125,7 @@ def _far_at_bpcer(far: FloatArray, frr: FloatArray, target: float) -> FloatArray
 
 
 def _worst_apcer(scores: Scores, threshold: float, weight: FloatArray) -> FloatArray:
-    """Return the highest APCER of the species that a resample contains."""
+    """Return the highest APCER among the species present in each resample."""
     rates = []
     for name in np.unique(scores.species[scores.label == 0]):
         members = (scores.label == 0) & (scores.species == name)

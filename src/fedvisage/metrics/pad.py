@@ -1,12 +1,13 @@
-"""Error rates of presentation attack detection, as ISO/IEC 30107-3 and the papers define them.
+"""Error rates of presentation attack detection, as defined by ISO/IEC 30107-3 and the papers.
 
-Decision rule everywhere: a face is taken as live if and only if its logit is ≥ the threshold. So
+All functions use one decision rule: a face is classified as live if and only if its logit is ≥ the threshold.
+Therefore:
 
-- APCER: share of the attacks (of one species) taken as live; FAR is the same over all attacks pooled;
-- BPCER, also FRR: share of the bona fide taken as attacks;
+- APCER is the share of attacks (of one species) classified as live; FAR is the same over all attacks pooled.
+- BPCER, also called FRR, is the share of bona fide classified as attacks.
 - HTER = (FAR + FRR) / 2, ACER = (highest APCER of a species + BPCER) / 2.
 
-A rate over an empty class is undefined: functions return NaN, and `evaluate` turns it into None.
+A rate over an empty class is undefined: functions return NaN, and `evaluate` converts it to None.
 """
 
 import math
@@ -24,10 +25,10 @@ BPCER_TARGETS = {"10pct": 0.10, "5pct": 0.05, "1pct": 0.01}
 
 @dataclass(frozen=True)
 class ErrorCurve:
-    """FAR and FRR at every threshold that matters; the last axis runs from "all live" to "all attacks".
+    """FAR and FRR at every distinct threshold; the last axis runs from "all live" to "all attacks".
 
-    Point 0 is any threshold ≤ the lowest logit, point k any threshold above the k-th distinct logit and not
-    above the next one. Leading axes, if any, are resamples.
+    Point 0 is any threshold ≤ the lowest logit; point k is any threshold above the k-th distinct logit and not above
+    the next one. Leading axes, if present, are resamples.
     """
 
     level: FloatArray  # the distinct logits, ascending: one fewer than points
@@ -36,7 +37,7 @@ class ErrorCurve:
 
 
 def error_curve(live: FloatArray, label: NDArray[np.int64], weight: FloatArray | None = None) -> ErrorCurve:
-    """Return the curve; rows of `weight`, one per resample, count each score that often."""
+    """Return the error curve; rows of `weight`, one per resample, give the count of each score."""
     order = np.argsort(live, kind="stable")
     level, first = np.unique(live[order], return_index=True)
     last = np.append(first[1:], len(live)) - 1
@@ -44,16 +45,16 @@ def error_curve(live: FloatArray, label: NDArray[np.int64], weight: FloatArray |
     ordered = np.ones(len(live)) if weight is None else weight[..., order]
     bona_fide_below = _below(ordered * genuine, last)
     attack_below = _below(ordered * ~genuine, last)
-    with np.errstate(invalid="ignore"):  # an empty class: 0/0 is the NaN that is meant
+    with np.errstate(invalid="ignore"):  # an empty class: 0/0 gives NaN as intended
         frr = bona_fide_below / bona_fide_below[..., -1:]
         far = 1 - attack_below / attack_below[..., -1:]
     return ErrorCurve(level, far, frr)
 
 
 def curve_eer(far: FloatArray, frr: FloatArray) -> FloatArray:
-    """Equal error rate: where the straight lines between the points of FAR and FRR cross.
+    """Return the equal error rate, where the line segments through the points of FAR and FRR cross.
 
-    FAR − FRR falls from 1 to −1, so there is one crossing; between points it is interpolated linearly.
+    FAR − FRR falls from 1 to −1, so there is one crossing; it is interpolated linearly between points.
     """
     after = np.maximum((far - frr <= 0).argmax(axis=-1), 1)[..., None]
     far_before, far_after = (np.take_along_axis(far, index, -1)[..., 0] for index in (after - 1, after))
@@ -64,7 +65,7 @@ def curve_eer(far: FloatArray, frr: FloatArray) -> FloatArray:
 
 
 def curve_auc(far: FloatArray, frr: FloatArray) -> FloatArray:
-    """Area under the ROC by trapezoids; tied scores are one slanted step, worth half, as in scikit-learn."""
+    """Return the area under the ROC by trapezoids; tied scores form one slanted step worth half, as in scikit-learn."""
     return np.asarray(-np.trapezoid(1 - frr, far, axis=-1))
 
 
@@ -74,12 +75,12 @@ def far_frr(scores: Scores, threshold: float) -> tuple[float, float]:
 
 
 def hter(scores: Scores, threshold: float) -> float:
-    """Half total error rate at a threshold, from pooled APCER."""
+    """Return the half total error rate at a threshold, from pooled APCER."""
     return sum(far_frr(scores, threshold)) / 2
 
 
 def eer(scores: Scores) -> float:
-    """Equal error rate at the interpolated crossing of FAR and FRR (see `curve_eer`)."""
+    """Return the equal error rate at the interpolated crossing of FAR and FRR (see `curve_eer`)."""
     if not _two_classes(scores):
         return math.nan
     curve = error_curve(scores.live, scores.label)
@@ -87,7 +88,7 @@ def eer(scores: Scores) -> float:
 
 
 def auc(scores: Scores) -> float:
-    """Area under the ROC: the chance that a bona fide item scores above an attack, ties counting half."""
+    """Return the area under the ROC: the probability that a bona fide item scores above an attack; ties count half."""
     if not _two_classes(scores):
         return math.nan
     curve = error_curve(scores.live, scores.label)
@@ -101,9 +102,9 @@ def strictest_threshold(bona_fide: FloatArray, bpcer_at_most: float) -> float:
 
 
 def tpr_at_fpr(scores: Scores, fpr: float = 0.01) -> float:
-    """Share of attacks detected at the strictest threshold with BPCER ≤ `fpr`.
+    """Return the share of attacks detected at the strictest threshold with BPCER ≤ `fpr`.
 
-    FedSIS's reading: the attack is the positive class, so FPR is BPCER and TPR is 1 − pooled APCER.
+    This follows FedSIS: the attack is the positive class, so FPR is BPCER and TPR is 1 − pooled APCER.
     """
     if not _two_classes(scores):
         return math.nan
@@ -111,33 +112,33 @@ def tpr_at_fpr(scores: Scores, fpr: float = 0.01) -> float:
 
 
 def bpcer(scores: Scores, threshold: float) -> float:
-    """Share of the bona fide taken as attacks."""
+    """Return the share of bona fide items classified as attacks."""
     return _share(scores.bona_fide < threshold)
 
 
 def apcer_by_species(scores: Scores, threshold: float) -> dict[str, float]:
-    """Share of each species' attacks taken as live, species in alphabetical order."""
+    """Return the share of attacks classified as live for each species, in alphabetical order."""
     return {name: _share(live >= threshold) for name, live in attacks_by_species(scores).items()}
 
 
 def apcer(scores: Scores, threshold: float, attacks: Attacks = "worst-species") -> float:
-    """Highest APCER of a species; pooled over all attacks only when asked for by name."""
+    """Return the highest APCER of a species, or with "pooled" the APCER over all attacks."""
     if attacks == "pooled":
         return _share(scores.attack >= threshold)
     return max(apcer_by_species(scores, threshold).values(), default=math.nan)
 
 
 def acer(scores: Scores, threshold: float, attacks: Attacks = "worst-species") -> float:
-    """Mean of APCER and BPCER."""
+    """Return the mean of APCER and BPCER."""
     return (apcer(scores, threshold, attacks) + bpcer(scores, threshold)) / 2
 
 
 def bpcer_at_apcer(scores: Scores, target: float, attacks: Attacks = "worst-species") -> float:
-    """Lowest BPCER at which APCER is ≤ `target`: for each species by default, or for all attacks pooled."""
+    """Return the lowest BPCER at which APCER is ≤ `target`, for every species or for all attacks pooled."""
     if not _two_classes(scores):
         return math.nan
     groups = [scores.attack] if attacks == "pooled" else list(attacks_by_species(scores).values())
-    # To accept no more than `allowed` attacks of a group, the threshold lies just above the next best one.
+    # To accept at most `allowed` attacks of a group, the threshold must lie just above the next-best attack.
     accepted = [allowed(target, len(group)) for group in groups]
     next_best = [np.sort(group)[-1 - k] for group, k in zip(groups, accepted, strict=True) if k < len(group)]
     return _share(scores.bona_fide <= max(next_best)) if next_best else 0.0
@@ -150,7 +151,7 @@ def attacks_by_species(scores: Scores) -> dict[str, FloatArray]:
 
 
 def evaluate(scores: Scores, threshold: float) -> dict[str, Any]:
-    """Return every figure at a threshold in the shape of `metrics.json`: no NaN, None where undefined."""
+    """Return every figure at a threshold in the format of `metrics.json`, with None for undefined values."""
     figures: dict[str, Any] = {
         "hter": hter(scores, threshold),
         "eer": eer(scores),
@@ -167,7 +168,7 @@ def evaluate(scores: Scores, threshold: float) -> dict[str, Any]:
 
 
 def allowed(share: float, count: int) -> int:
-    """Return how many of `count` are at most `share` of them: 29 for 0.29 of 100, binary fractions or not."""
+    """Return the largest integer that is at most `share` of `count`: 29 for 0.29 of 100, despite binary fractions."""
     return math.floor(share * count + 1e-9)
 
 

@@ -1,19 +1,21 @@
-"""Attack detection and recognition judged together, a presentation at a time, in the terms of ISO/IEC 30107-3.
+"""Evaluation of attack detection and recognition together, per presentation, in the terms of ISO/IEC 30107-3.
 
-A presentation is one appearance before the camera: a video, or a picture. Attack detection may say nothing of it (no
-response). A system accepts it as a person if attack detection takes it as bona fide and it is similar enough to what
-that person enrolled. With shares over presentations:
+A presentation is one appearance before the camera: a video or a picture. Attack detection may give no answer for it
+(non-response). A system accepts a presentation as a person if attack detection classifies it as bona fide and it is
+similar enough to that person's enrolment. Rates are shares of presentations or comparisons:
 
-- APCER of a species: of its presentations that were answered, those taken as bona fide; APNRR: of all, those that
-  were not answered. BPCER and BPNRR: of the bona fide, those taken as attacks, and those that were not answered;
-- FNMR and FMR: of comparisons that could be made, those of a person with themself that do not match, and those of two
-  people that do. Nothing is left out of FRR and FAR of the whole system: no response is a rejection there;
-- IAPAR of a species: of its presentations against enrolled people, those that are accepted as the person who is
-  attacked, by recognition alone or by the whole system;
+- APCER of a species: share of its answered presentations classified as bona fide. APNRR: share of all its presentations
+  without an answer. BPCER and BPNRR: shares of the bona fide presentations classified as attacks, and without an
+  answer.
+- FNMR and FMR: share of mated comparisons (one person) that do not match, and of non-mated comparisons (two people)
+  that match, among the comparisons that could be made. FRR and FAR of the whole system exclude nothing: a non-response
+  counts as a rejection.
+- IAPAR of a species: share of its presentations against enrolled people that are accepted as the attacked person, by
+  recognition alone or by the whole system.
 - RIAPAR = FNMR + IAPAR for recognition alone, FRR + IAPAR for the system (ISO's 1 + IAPAR − (1 − FNMR)).
 
-Intervals are for other people before the same system: whole subjects are drawn with replacement, a pair of two people
-counts as often as both were drawn together.
+Confidence intervals describe other people using the same system: whole subjects are drawn with replacement, and a pair
+of two people counts as often as both were drawn together.
 """
 
 from __future__ import annotations
@@ -33,30 +35,30 @@ Key = tuple[str, ...]
 Figures = dict[Key, FloatArray]
 
 WORST = ("apcer", "iapar", "riapar")
-"""Rates of a species whose highest is a figure, too."""
+"""Per-species rates whose maximum is reported as well."""
 
 _EQUAL = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class Presentations:
-    """What was said of each presentation, and how similar it is to every enrolled person (a column each)."""
+    """The answer for each presentation, and its similarity to every enrolled person (one column per person)."""
 
     item: TextArray
-    subject: TextArray  # who it is, or who is attacked; "" where nobody knows
+    subject: TextArray  # the presented or attacked person; "" if unknown
     species: TextArray  # "" for bona fide
     live: FloatArray  # logits; NaN without a response
-    similarity: FloatArray  # N×enrolled; rows of NaN where there was nothing to compare
+    similarity: FloatArray  # N×enrolled; NaN rows where nothing could be compared
     enrolled: TextArray
 
     def __post_init__(self) -> None:
-        """Refuse what would make every figure silently wrong."""
+        """Reject inputs that would silently make every figure wrong."""
         count, columns = len(self.item), len(self.enrolled)
         for field in fields(self):
-            wanted = {"similarity": (count, columns), "enrolled": (columns,)}.get(field.name, (count,))
+            expected = {"similarity": (count, columns), "enrolled": (columns,)}.get(field.name, (count,))
             shape = np.shape(getattr(self, field.name))
-            if shape != wanted:
-                raise ValueError(f"{field.name} must have the shape {wanted}, got {shape}")
+            if shape != expected:
+                raise ValueError(f"{field.name} must have the shape {expected}, got {shape}")
         if len(np.unique(self.enrolled)) != columns:
             raise ValueError("a person is enrolled once")
 
@@ -66,22 +68,22 @@ class Presentations:
 
     @property
     def bona_fide(self) -> Mask:
-        """Where no attack is."""
+        """Mask of the bona fide presentations."""
         return np.asarray(self.species == "")
 
     @property
     def kinds(self) -> list[str]:
-        """The species of attacks, in alphabetical order."""
+        """The attack species in alphabetical order."""
         return [str(name) for name in np.unique(self.species) if name]
 
     @property
     def claimed(self) -> Mask:
-        """N×enrolled: which person each presentation is of, or against."""
+        """N×enrolled mask: the person that each presentation shows or attacks."""
         return np.asarray((self.subject[:, None] == self.enrolled[None, :]) & (self.subject != "")[:, None])
 
     @property
     def clusters(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the number of each presentation's subject, and of each enrolled person; unknown ones stand alone."""
+        """Return the subject numbers of presentations and of enrolled people; an unknown subject is its own cluster."""
         names = np.where(self.subject != "", np.char.add("s:", self.subject), np.char.add("i:", self.item))
         _, numbers = np.unique(np.concatenate([names, np.char.add("s:", self.enrolled)]), return_inverse=True)
         return numbers[: len(self)].astype(np.int64), numbers[len(self) :].astype(np.int64)
@@ -89,14 +91,14 @@ class Presentations:
 
 @dataclass(frozen=True)
 class Point:
-    """Where decisions change: the logit of attack detection, and the similarity; none where nothing is recognised."""
+    """The decision thresholds: the logit of attack detection, and the similarity (None without recognition)."""
 
     pad: float
     recognition: float | None = None
 
 
 def judge(found: Presentations, at: Point, resamples: int = 0, rng: np.random.Generator | None = None) -> Any:
-    """Return every figure in nested dictionaries: value, 95 % interval where asked for, and counts beside them."""
+    """Return all figures as nested dictionaries: values, 95 % intervals if requested, and counts."""
     presented, enrolled = found.clusters
     count = int(max([-1, *presented.tolist(), *enrolled.tolist()])) + 1
     point = figures(found, at, np.ones((1, count)))
@@ -118,61 +120,71 @@ def judge(found: Presentations, at: Point, resamples: int = 0, rng: np.random.Ge
 
 
 def figures(found: Presentations, at: Point, draws: FloatArray) -> Figures:
-    """Return each figure for each row of draws: how often every subject counts. A row of ones is the figure itself."""
-    figured = {key: _share(found, draws, hit, base) for key, hit, base in _shares(found, at)}
-    figured |= _at_apcer(found, draws)
+    """Return each figure for each row of `draws`, the counts of the subjects; a row of ones gives the plain value."""
+    results = {key: _share(found, draws, hit, base) for key, hit, base in _shares(found, at)}
+    results |= _at_apcer(found, draws)
     for part, missed in (("recognition", "fnmr"), ("system", "frr")):
         for name in found.kinds:
-            if (accepted := figured.get((part, "species", name, "iapar"))) is not None:
-                figured[part, "species", name, "riapar"] = accepted + figured[part, missed]
+            if (accepted := results.get((part, "species", name, "iapar"))) is not None:
+                results[part, "species", name, "riapar"] = accepted + results[part, missed]
     for part in ("pad", "recognition", "system"):
         for rate in WORST:
-            rows = [figured[key] for name in found.kinds if (key := (part, "species", name, rate)) in figured]
+            rows = [results[key] for name in found.kinds if (key := (part, "species", name, rate)) in results]
             if rows:
-                figured[part, f"{rate}_max"] = _highest(rows)
-    return figured
+                results[part, f"{rate}_max"] = _highest(rows)
+    return results
 
 
 def counts(found: Presentations, at: Point) -> dict[Key, int]:
-    """Return how many presentations, answers and comparisons the figures come from."""
-    said = {
+    """Return the numbers of presentations, answers and comparisons behind the figures."""
+    pad_counts = {
         (*key[:-1], {"apcer": "answered", "bpcer": "answered", "apnrr": "presented", "bpnrr": "presented"}[key[-1]]):
         int(base.sum()) for key, _, base in _shares(found, at) if key[0] == "pad"
     }  # fmt: skip
     names = {"fnmr": "mated", "fmr": "non_mated", "frr": "mated", "far": "non_mated", "iapar": "presented"}
-    others = {(*key[:-1], names[key[-1]]): int(base.sum()) for key, _, base in _shares(found, at) if key[0] != "pad"}
-    return said | others
+    recognition_counts = {
+        (*key[:-1], names[key[-1]]): int(base.sum()) for key, _, base in _shares(found, at) if key[0] != "pad"
+    }
+    return pad_counts | recognition_counts
 
 
 def _shares(found: Presentations, at: Point) -> Iterator[tuple[Key, Mask, Mask]]:
-    """Yield each share: what it is, what counts, and of what; N for presentations, N×enrolled for comparisons."""
+    """Yield the key, numerator mask and denominator mask of each share.
+
+    Masks have N entries for presentations and N×enrolled entries for comparisons.
+    """
     answered = np.isfinite(found.live)
     live = answered & (found.live >= at.pad)
-    for where, is_there, wrong, silent in (
+    # Attack detection: error and non-response rates of the bona fide, then of each species.
+    for prefix, in_group, error, nonresponse in (
         (("pad", "bona_fide"), found.bona_fide, ("bpcer", ~live), "bpnrr"),
         *((("pad", "species", name), found.species == name, ("apcer", live), "apnrr") for name in found.kinds),
     ):
-        yield (*where, wrong[0]), wrong[1] & answered & is_there, answered & is_there
-        yield (*where, silent), ~answered & is_there, is_there
+        yield (*prefix, error[0]), error[1] & answered & in_group, answered & in_group
+        yield (*prefix, nonresponse), ~answered & in_group, in_group
     if at.recognition is None:
         return
+    # Recognition alone ignores comparisons that could not be made; the system counts them as rejections.
     claimed, compared = found.claimed, np.isfinite(found.similarity)
     matched = compared & (found.similarity >= at.recognition)
-    real = found.bona_fide[:, None]
-    named = real & (found.subject != "")[:, None] & ~claimed
-    yield ("recognition", "fnmr"), ~matched & compared & claimed & real, compared & claimed & real
-    yield ("recognition", "fmr"), matched & named, compared & named
+    bona_fide = found.bona_fide[:, None]
+    non_mated = bona_fide & (found.subject != "")[:, None] & ~claimed
+    yield ("recognition", "fnmr"), ~matched & compared & claimed & bona_fide, compared & claimed & bona_fide
+    yield ("recognition", "fmr"), matched & non_mated, compared & non_mated
     accepted = matched & live[:, None]
-    yield ("system", "frr"), ~accepted & claimed & real, claimed & real
-    yield ("system", "far"), accepted & named, named
+    yield ("system", "frr"), ~accepted & claimed & bona_fide, claimed & bona_fide
+    yield ("system", "far"), accepted & non_mated, non_mated
     for name in found.kinds:
-        there = (found.species == name)[:, None] & claimed
-        yield ("recognition", "species", name, "iapar"), matched & there, there
-        yield ("system", "species", name, "iapar"), accepted & there, there
+        attempts = (found.species == name)[:, None] & claimed
+        yield ("recognition", "species", name, "iapar"), matched & attempts, attempts
+        yield ("system", "species", name, "iapar"), accepted & attempts, attempts
 
 
 def _share(found: Presentations, draws: FloatArray, hit: Mask, base: Mask) -> FloatArray:
-    """Return a share by draw. A person with themself counts as often as drawn, a pair as often as both."""
+    """Return a share per draw.
+
+    A comparison within a person is weighted by the person's count, a pair of people by the product of both counts.
+    """
     presented, enrolled = found.clusters
     size = draws.shape[1]
 
@@ -181,27 +193,27 @@ def _share(found: Presentations, draws: FloatArray, hit: Mask, base: Mask) -> Fl
             return np.asarray(draws @ np.bincount(presented, mask, size))
         row, column = np.nonzero(mask)
         first, second = presented[row], enrolled[column]
-        own = first == second
-        alone = draws @ np.bincount(first[own], minlength=size).astype(np.float64)
+        same_person = first == second
+        alone = draws @ np.bincount(first[same_person], minlength=size).astype(np.float64)
         pairs = np.zeros((size, size))
-        np.add.at(pairs, (first[~own], second[~own]), 1.0)
+        np.add.at(pairs, (first[~same_person], second[~same_person]), 1.0)
         return np.asarray(alone + np.einsum("bs,bs->b", draws @ pairs, draws))
 
-    with np.errstate(invalid="ignore", divide="ignore"):  # of nothing there is no share: NaN
+    with np.errstate(invalid="ignore", divide="ignore"):  # an empty denominator: NaN
         return np.asarray(total(hit) / total(base))
 
 
 def _at_apcer(found: Presentations, draws: FloatArray) -> Figures:
-    """Return the least BPCER at which no species' APCER is above a target."""
+    """Return the lowest BPCER at which every species' APCER is at most a target."""
     presented, _ = found.clusters
     answered = np.isfinite(found.live)
     rows: dict[str, list[FloatArray]] = {name: [] for name in BPCER_TARGETS}
     for name in found.kinds:
-        here = answered & (found.bona_fide | (found.species == name))
-        label = found.bona_fide[here].astype(np.int64)
+        selected = answered & (found.bona_fide | (found.species == name))
+        label = found.bona_fide[selected].astype(np.int64)
         if len(np.unique(label)) < 2:
             continue
-        curve = error_curve(found.live[here], label, draws[:, presented[here]])
+        curve = error_curve(found.live[selected], label, draws[:, presented[selected]])
         for target, share in BPCER_TARGETS.items():
             first = (curve.far <= share + _EQUAL).argmax(axis=-1)
             rows[target].append(np.take_along_axis(curve.frr, first[:, None], -1)[:, 0])
@@ -209,7 +221,7 @@ def _at_apcer(found: Presentations, draws: FloatArray) -> Figures:
 
 
 def _highest(rows: Sequence[FloatArray]) -> FloatArray:
-    """Return the highest of some rates by draw, of those that are defined."""
+    """Return the maximum of the defined rates per draw."""
     stacked = np.stack(rows)
     highest = np.where(np.isfinite(stacked), stacked, -np.inf).max(axis=0)
     return np.asarray(np.where(np.isfinite(highest), highest, np.nan))

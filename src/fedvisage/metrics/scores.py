@@ -1,7 +1,7 @@
-"""The scores of a model on a set of images, and the `scores.csv` that lets anyone recompute a figure.
+"""Scores of a model on a set of images, and the `scores.csv` from which every figure can be recomputed.
 
-A score is a *logit*: the log-odds that the face is live (bona fide, label 1) and not an attack (label 0).
-Higher means more live. Probabilities in the file are for readers; they saturate, so reading ignores them.
+A score is a *logit*: the log-odds that the face is live (bona fide, label 1) rather than an attack (label 0). Higher
+means more live. The probabilities in the file are for human readers; they saturate, so the reader ignores them.
 """
 
 from __future__ import annotations
@@ -18,16 +18,14 @@ from numpy.typing import NDArray
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import read_text, write_atomically
 
-# How far apart a model's figures of groups of people lie, as works on RFW tell it.
-
 
 def spread_of(accuracies: Sequence[float]) -> dict[str, float | None]:
-    """Return mean and standard deviation of groups' accuracies, and the highest error over the lowest.
+    """Return the mean and standard deviation of groups' accuracies, and the ratio of highest to lowest error (RFW).
 
-    The deviation is that of a sample, divided by the number of groups less one. Without any error in a group there is
-    no ratio.
+    The deviation is the sample standard deviation (divided by the number of groups minus one). The ratio is None if a
+    group has no errors.
     """
-    errors = [1 - one for one in accuracies]
+    errors = [1 - accuracy for accuracy in accuracies]
     return {
         "mean": float(np.mean(accuracies)),
         "std": float(np.std(accuracies, ddof=1)),
@@ -42,32 +40,32 @@ TEXTS = ("item", "video", "subject", "species", "site", "model")
 COLUMNS = ("item", "video", "subject", "species", "site", "model", "label", "logit", "probability")
 
 LARGEST = 1 << 33
-"""Bytes of a table of scores; a line has about a hundred."""
+"""Size limit of a score table in bytes; a line has about a hundred."""
 
 AGAIN = "put it back as it was, or run again"
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Parallel arrays, one entry per scored frame (or, after `by_video`, per video)."""
+    """Parallel arrays with one entry per scored frame, or per video after `by_video`."""
 
     live: FloatArray  # logits
-    label: NDArray[np.int64]  # 1 bona fide, 0 attack
+    label: NDArray[np.int64]  # 1: bona fide, 0: attack
     item: TextArray
     video: TextArray
     subject: TextArray
     species: TextArray  # the kind of attack; "" for bona fide
-    site: TextArray  # the set that the item belongs to: the user, or a site's held-out part
-    model: TextArray  # which member scored it; "" when a run has one model
+    site: TextArray  # the set of the item: the target, or the held-out part of a site
+    model: TextArray  # the model that produced the score; "" if a run has one model
 
     def __post_init__(self) -> None:
-        """Refuse what would make every figure silently wrong."""
+        """Reject inputs that would silently make every figure wrong."""
         lengths = {field.name: np.shape(getattr(self, field.name)) for field in fields(self)}
         if set(lengths.values()) != {(len(self.live),)}:
             raise ValueError(f"score columns must be vectors of one length, got {lengths}")
         if not np.isfinite(self.live).all():
-            where = int(np.flatnonzero(~np.isfinite(self.live))[0])
-            raise ValueError(f"the logit of {str(self.item[where])!r} is not finite: {self.live[where]}")
+            index = int(np.flatnonzero(~np.isfinite(self.live))[0])
+            raise ValueError(f"the logit of {str(self.item[index])!r} is not finite: {self.live[index]}")
         if not np.isin(self.label, (0, 1)).all():
             raise ValueError("labels must be 1 (bona fide) or 0 (attack)")
 
@@ -82,7 +80,7 @@ class Scores:
 
     @property
     def attack(self) -> FloatArray:
-        """Logits of the attacks, all species together."""
+        """Logits of the attacks of all species."""
         return np.asarray(self.live[self.label == 0])
 
     @property
@@ -91,11 +89,11 @@ class Scores:
         return np.asarray(np.exp(-np.logaddexp(0.0, -self.live)))
 
     def where(self, mask: NDArray[np.bool_]) -> Scores:
-        """Keep the entries where `mask` is true."""
+        """Return the entries where `mask` is true."""
         return self.take(np.flatnonzero(mask))
 
     def take(self, index: NDArray[np.int64]) -> Scores:
-        """Keep the entries at `index`, in that order."""
+        """Return the entries at `index`, in that order."""
         return Scores(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
 
 
@@ -110,7 +108,7 @@ def from_columns(
     site: Sequence[str] | str = "",
     model: Sequence[str] | str = "",
 ) -> Scores:
-    """Build scores from plain sequences; `site` and `model` may be one name for all."""
+    """Build scores from plain sequences; `site` and `model` may be a single name for all entries."""
     count = len(live)
     return Scores(
         live=np.asarray(live, dtype=np.float64),
@@ -125,7 +123,7 @@ def from_columns(
 
 
 def concatenate(parts: Sequence[Scores]) -> Scores:
-    """Join several sets of scores, in the order given."""
+    """Concatenate sets of scores in the given order."""
     if not parts:
         return from_columns([], [], item=[], video=[], subject=[], species=[])
     names = [field.name for field in fields(Scores)]
@@ -133,15 +131,16 @@ def concatenate(parts: Sequence[Scores]) -> Scores:
 
 
 def by_video(scores: Scores) -> Scores:
-    """Score each video by the mean of its frames' probabilities, expressed as a logit again.
+    """Score each video by the mean of its frames' probabilities, converted back to a logit.
 
-    The mean is taken in the log domain, log Σσ(x) − log Σσ(−x), so saturated frames need no clipping. A video
-    is named within its set and model; an item without a video is a video of its own.
+    The mean is computed in the log domain, log Σσ(x) − log Σσ(−x), so saturated frames need no clipping. Video names
+    are unique within a set and model; an item without a video is its own video.
     """
     if len(scores) == 0:
         return scores
     name = np.where(scores.video == "", scores.item, scores.video)
     order = np.lexsort((name, scores.site, scores.model))
+    # Sort the frames so that each video is one run, then reduce the runs.
     ordered, key = scores.take(order), np.stack([scores.model[order], scores.site[order], name[order]])
     starts = np.flatnonzero(np.concatenate([[True], (key[:, 1:] != key[:, :-1]).any(axis=0)]))
     lowest = np.minimum.reduceat(ordered.label, starts)
@@ -165,7 +164,7 @@ def by_video(scores: Scores) -> Scores:
 
 
 def write_scores(path: Path, scores: Scores) -> None:
-    """Write `scores.csv`; logits are written so that they read back bit for bit."""
+    """Write `scores.csv` with logits that read back bit for bit."""
     texts = [getattr(scores, name).tolist() for name in TEXTS]
     numbers = zip(scores.label.tolist(), scores.live.tolist(), scores.probability.tolist(), strict=True)
     table = io.StringIO(newline="")
@@ -177,7 +176,7 @@ def write_scores(path: Path, scores: Scores) -> None:
 
 
 def read_scores(path: Path) -> Scores:
-    """Read `scores.csv`; a missing column or a bad value is reported with its line."""
+    """Read `scores.csv`; errors name the line of a missing column or invalid value."""
     names, rows = whole_rows(path)
     missing = {"label", "logit", *TEXTS} - {"model"} - set(names)
     if missing:
@@ -192,7 +191,10 @@ def read_scores(path: Path) -> Scores:
 
 
 def whole_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    """Read the names and rows of a table that was not cut off in its last line: half a number is another one."""
+    """Read the names and rows of a table.
+
+    A truncated last line is an error, because half of a number is a different number.
+    """
     text = read_text(path, LARGEST)
     try:
         table = csv.reader(io.StringIO(text, newline=""), strict=True)

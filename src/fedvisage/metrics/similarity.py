@@ -1,7 +1,7 @@
-"""Labelled face features, and cosine similarities between many of them in memory for a few.
+"""Labelled face features, and cosine similarities between large sets of them in little memory.
 
-All pairs of two large sets are never held at once: `blocks` hands them out piece by piece, and `Highest` keeps what
-a threshold is read from, the highest similarities of impostors.
+The similarities of all pairs of two large sets are never in memory at once: `blocks` yields them in blocks, and
+`Highest` keeps the highest impostor similarities, which determine a threshold.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ SPARE = ROWS * COLUMNS
 
 @dataclass(frozen=True, eq=False)
 class Faces:
-    """Features of faces and whose they are."""
+    """Features of faces with their identities."""
 
     features: Features
     identity: Identities
 
     def __post_init__(self) -> None:
-        """Refuse what would make every figure silently wrong."""
+        """Reject inputs that would silently make every figure wrong."""
         if self.features.ndim != 2 or self.identity.shape != self.features.shape[:1]:
             raise ValueError(f"{self.features.shape} features do not go with {self.identity.shape} identities")
         if not np.isfinite(self.features).all():
@@ -41,12 +41,12 @@ class Faces:
         return len(self.identity)
 
     def take(self, index: NDArray[np.int64] | NDArray[np.bool_]) -> Faces:
-        """Keep the faces at `index`."""
+        """Return the faces at `index`."""
         return Faces(self.features[index], self.identity[index])
 
 
 class Block(NamedTuple):
-    """Similarities of some rows with some columns; the array is overwritten by the next block."""
+    """Similarities of some rows with some columns; the next block overwrites the array."""
 
     rows: slice
     columns: slice
@@ -54,37 +54,37 @@ class Block(NamedTuple):
 
 
 class Highest:
-    """The highest `wanted` numbers of a stream, exactly, in memory for about twice as many.
+    """The exact `wanted` highest numbers of a stream, in memory for about twice as many.
 
-    Once so many are known, a number that does not exceed the lowest of them cannot change them. −∞ is never kept, so
-    a pair that does not count can be marked with it.
+    Once `wanted` numbers are stored, a number that does not exceed the lowest of them is ignored. −∞ is never stored,
+    so it can mark pairs that do not count.
     """
 
     def __init__(self, wanted: int) -> None:
-        """Make room; pages of it that are never needed are never touched."""
+        """Allocate the buffer; memory pages are only used once they are written."""
         self._wanted, self._filled = wanted, 0
         self._kept: Features = np.empty(max(2 * wanted, wanted + SPARE), np.float32)
         self._bar = np.float32(-np.inf)
 
     def add(self, values: Features) -> None:
-        """Take notice of some more numbers."""
+        """Add numbers from the stream."""
         flat = values.ravel()
         passing = flat[flat > self._bar]
         while len(passing):
-            some = passing[: len(self._kept) - self._filled]
-            self._kept[self._filled : self._filled + len(some)] = some
-            self._filled += len(some)
-            passing = passing[len(some) :]
+            chunk = passing[: len(self._kept) - self._filled]
+            self._kept[self._filled : self._filled + len(chunk)] = chunk
+            self._filled += len(chunk)
+            passing = passing[len(chunk) :]
             if self._filled == len(self._kept):
                 self._forget()
 
     def values(self) -> Features:
-        """Return them, the highest first; fewer, if there were fewer."""
+        """Return the highest numbers in descending order; fewer if the stream was shorter."""
         self._forget()
         return np.sort(self._kept[: self._filled])[::-1]
 
     def _forget(self) -> None:
-        """Keep the highest and raise the bar to the lowest of them."""
+        """Discard all but the highest numbers and raise the bar to the lowest of them."""
         excess = self._filled - self._wanted
         if excess < 0:
             return
@@ -94,12 +94,12 @@ class Highest:
 
 
 def labelled(features: ArrayLike, identity: ArrayLike) -> Faces:
-    """Put features at unit length and label them."""
+    """Normalise features to unit length and label them."""
     return Faces(unit(features), np.asarray(identity, np.int64))
 
 
 def unit(features: ArrayLike) -> Features:
-    """Divide each row by its length; a row of zeros has no direction and is refused."""
+    """Divide each row by its length; rows of zeros have no direction and raise an error."""
     rows = np.ascontiguousarray(features, np.float32)
     length = np.linalg.norm(rows, axis=1, keepdims=True)
     if not (np.isfinite(length) & (length > 0)).all():
@@ -108,25 +108,25 @@ def unit(features: ArrayLike) -> Features:
 
 
 def blocks(first: Features, second: Features) -> Iterator[Block]:
-    """Yield the similarities of all rows of `first` with all rows of `second`, a block at a time."""
-    room = np.empty(ROWS * COLUMNS, np.float32)
+    """Yield the similarities of all rows of `first` with all rows of `second` in blocks."""
+    buffer = np.empty(ROWS * COLUMNS, np.float32)
     for top in range(0, len(first), ROWS):
-        some = first[top : top + ROWS]
+        rows = first[top : top + ROWS]
         for left in range(0, len(second), COLUMNS):
-            others = second[left : left + COLUMNS]
-            out = room[: len(some) * len(others)].reshape(len(some), len(others))
-            np.matmul(some, others.T, out=out)
-            yield Block(slice(top, top + len(some)), slice(left, left + len(others)), out)
+            columns = second[left : left + COLUMNS]
+            out = buffer[: len(rows) * len(columns)].reshape(len(rows), len(columns))
+            np.matmul(rows, columns.T, out=out)
+            yield Block(slice(top, top + len(rows)), slice(left, left + len(columns)), out)
 
 
 def upper_blocks(faces: Faces) -> Iterator[tuple[Features, NDArray[np.bool_]]]:
-    """Yield similarities of each face with all later ones, a block at a time, and where they are of two identities."""
+    """Yield blocks of similarities of each face with all later ones, and masks of pairs of two identities."""
     for top in range(0, len(faces), ROWS):
-        some, rest = faces.features[top : top + ROWS], faces.features[top:]
-        for rows, columns, similarity in blocks(some, rest):
-            later = np.arange(columns.start, columns.stop)[None, :] > np.arange(len(some))[:, None]
-            other = faces.identity[top:][rows][:, None] != faces.identity[top:][columns][None, :]
-            yield similarity, later & other
+        head, rest = faces.features[top : top + ROWS], faces.features[top:]
+        for rows, columns, similarity in blocks(head, rest):
+            later = np.arange(columns.start, columns.stop)[None, :] > np.arange(len(head))[:, None]
+            differs = faces.identity[top:][rows][:, None] != faces.identity[top:][columns][None, :]
+            yield similarity, later & differs
 
 
 def pair_similarity(features: Features, first: NDArray[np.int64], second: NDArray[np.int64]) -> Features:
@@ -139,10 +139,11 @@ def pair_similarity(features: Features, first: NDArray[np.int64], second: NDArra
 
 
 def templates(features: Features, template: Identities, media: Identities, *, weight: Features | None = None) -> Faces:
-    """Join the images of each template (IJB): the mean of each medium's images, their sum, at unit length.
+    """Combine the images of each template (IJB): the mean over each medium's images, summed and normalised.
 
-    Give features at unit length; or as the network returns them, and longer ones count more; `weight` multiplies each
-    image's feature, as detectors' scores do. The test-time flip is a sum before. The result is labelled by template.
+    Pass features of unit length, or unnormalised ones so that longer features weigh more; `weight` multiplies the
+    feature of each image, such as by detector scores. Add the features of flipped images beforehand. The result is
+    labelled by template.
     """
     weighted = features if weight is None else features * weight[:, None]
     order = np.lexsort((media, template))
@@ -155,7 +156,7 @@ def templates(features: Features, template: Identities, media: Identities, *, we
 
 
 def disjoint(first: Iterable[int], second: Iterable[int], place: str) -> None:
-    """Refuse identities that are on both sides: what looks like an impostor would be a genuine pair."""
+    """Raise a UserError if an identity is on both sides, where an apparent impostor pair would be genuine."""
     shared = sorted(set(first) & set(second))
     if shared:
         message = f"{len(shared)} identities are on both sides, such as {shared[0]}; each must be on one side only"
@@ -163,12 +164,12 @@ def disjoint(first: Iterable[int], second: Iterable[int], place: str) -> None:
 
 
 def measurable(rates: Sequence[float], count: int) -> tuple[float, ...]:
-    """Return the rates that so many comparisons can show at all: those of at least one comparison."""
+    """Return the rates that this number of comparisons can measure: those of at least one comparison."""
     return tuple(rate for rate in rates if rate * count >= 1 - 1e-9)
 
 
 def require_measurable(rates: Sequence[float], count: int, place: str, counted: str) -> None:
-    """Refuse a rate below one comparison in all; a figure for it would be a guess."""
+    """Raise a UserError for a rate below one comparison, which would only be a guess."""
     for rate in rates:
         if not 0 < rate <= 1:
             raise UserError(place, f"a rate lies above 0 and is at most 1, got {rate}")
@@ -180,31 +181,16 @@ def require_measurable(rates: Sequence[float], count: int, place: str, counted: 
             )
 
 
-# Which public faces could be taken for one of a site's own: hard negatives (FedFR, "Hard Negative Sampling
-# Strategy").
-#
-# A public image is one if its similarity to any local image exceeds the threshold. Similarities are worked out a
-# block
-# at a time and forgotten, so that memory does not grow with the product of the two sets.
-
-
 def hard_negatives(public: Features, local: Features, threshold: float) -> NDArray[np.int64]:
-    """Return the positions of the hard ones among public features; both are at unit length."""
+    """Return the positions of public features whose similarity to any local feature exceeds the threshold.
+
+    These are hard negatives for training (FedFR, "Hard Negative Sampling Strategy"). Both arrays hold features of unit
+    length. Similarities are computed and discarded in blocks, so memory does not grow with the product of the two sets.
+    """
     hard = np.zeros(len(public), dtype=bool)
     for rows, _, similarity in blocks(public, local):
         hard[rows] |= similarity.max(axis=1) > threshold
     return np.flatnonzero(hard).astype(np.int64)
-
-
-# Can two protected templates be told to be one person's? The measure of Gomez-Barrero et al.
-#
-# M. Gomez-Barrero, J. Galbally, C. Rathgeb, C. Busch, "General framework to evaluate unlinkability in biometric
-# template
-# protection systems", IEEE Transactions on Information Forensics and Security 13 (2018), §IV: with the likelihood
-# ratio
-# LR(s) of mated against non-mated similarities s of templates under two keys, and ω the ratio of their priors,
-# D(s) = 2 ω LR / (1 + ω LR) − 1 where ω LR > 1 and 0 elsewhere; D_sys is its mean over mated similarities. 0 tells
-# nothing, 1 tells everything.
 
 
 BINS = 50
@@ -213,9 +199,14 @@ BINS = 50
 def local_unlinkability(
     mated: NDArray[np.floating], unmated: NDArray[np.floating], bins: int = BINS, prior_ratio: float = 1.0
 ) -> NDArray[np.float64]:
-    """Return D(s) in bins of equal width over all similarities.
+    """Return D(s), the local unlinkability of protected templates, in bins of equal width over all similarities.
 
-    Densities are histograms, so few scores make differences of chance look like links: give many more than bins.
+    M. Gomez-Barrero, J. Galbally, C. Rathgeb, C. Busch, "General framework to evaluate unlinkability in biometric
+    template protection systems", IEEE Transactions on Information Forensics and Security 13 (2018), §IV. LR(s) is the
+    likelihood ratio of mated to non-mated similarities s of templates under two keys, and ω the ratio of their priors.
+    D(s) = 2 ω LR / (1 + ω LR) − 1 where ω LR > 1, and 0 elsewhere.
+
+    Densities are histograms, so with few scores random differences look like links: pass many more scores than bins.
     """
     first, second = _histograms(mated, unmated, bins)
     ratio = np.divide(first * prior_ratio, second, out=np.full(bins, np.inf), where=second > 0)
@@ -226,7 +217,10 @@ def local_unlinkability(
 def linkability(
     mated: NDArray[np.floating], unmated: NDArray[np.floating], bins: int = BINS, prior_ratio: float = 1.0
 ) -> float:
-    """Return D_sys: 0 if templates of two keys tell nothing of being one person's, 1 if they tell it for sure."""
+    """Return D_sys, the mean of D(s) over mated similarities (see `local_unlinkability`).
+
+    It is 0 if templates under two keys reveal nothing about a shared identity, and 1 if they reveal it fully.
+    """
     first, _ = _histograms(mated, unmated, bins)
     return float(first @ local_unlinkability(mated, unmated, bins, prior_ratio))
 
@@ -238,5 +232,5 @@ def _histograms(
         raise UserError("unlinkability", "needs similarities of one person's templates, and of two people's")
     ends = min(mated.min(), unmated.min()), max(mated.max(), unmated.max())
     edges = np.linspace(float(ends[0]), float(ends[1]) + 1e-9, bins + 1)
-    first, second = (np.histogram(some, edges)[0] / len(some) for some in (mated, unmated))
+    first, second = (np.histogram(similarities, edges)[0] / len(similarities) for similarities in (mated, unmated))
     return first, second

@@ -1,14 +1,24 @@
-"""Where the line between live and attack is drawn, by named rules, without seeing a single score.
+"""Decision thresholds between live and attack by named rules, from histograms of scores, and figures by papers' rules.
 
-The user's labels may not choose the threshold that the user is judged by. The honest rules (`source-…`) use
-the sites' held-out scores, and the sites send only histograms of them: counts in fixed bins of the logit. FAR
-and FRR are found at the bins' edges for each site and averaged, each site counting the same ("determined on
-the data in all data centers"). `target-eer` looks at the user's labels; it exists, by that name, to compare
-with published code that does so. Papers whose sites hold nothing out take the threshold where the errors on the
-training scores of all sites together are equal: `source-train-eer`, which pools the counts instead of averaging rates.
+The target's labels must not choose the threshold that the target is evaluated with. The honest rules (`source-…`) use
+the sites' held-out scores, and the sites send only histograms of them: counts in fixed bins of the logit. FAR and FRR
+are computed at the bin edges for each site and averaged with equal weight per site ("determined on the data in all data
+centers"). `target-eer` uses the target's labels; it exists only for comparison with published code that does so. Papers
+whose sites hold nothing out choose the threshold with equal errors on the pooled training scores of all sites:
+`source-train-eer` pools the counts instead of averaging the rates.
 
-A bin's lower edge belongs to it, so the counts above an edge are exactly the scores ≥ that edge. Logits
-beyond the ends are counted in the end bins: the decision does not depend on how far out they are.
+A bin includes its lower edge, so the counts above an edge are exactly the scores ≥ that edge. Logits beyond the ends
+are counted in the end bins, because the decision does not depend on their distance.
+
+`published` returns figures by the rules of papers, for comparison with their tables only. Two rules differ from a run's
+own:
+
+- **Threshold.** FedSIS and FLIP report the HTER at the threshold where the errors on the *target's* images are closest
+  to each other (`hter_target_eer`, the highest such threshold). FedGPAD and its test-time adaptation use the threshold
+  of equal errors on training scores (`hter_train_eer`).
+- **Positive class.** FedSIS and FLIP report the share of bona fide images accepted where at most 1 % of the attacks are
+  (`tpr_bona_fide_1pct`), so bona fide is their positive class. FedSIS's text has it the other way round, which is
+  `tpr_at_fpr_1pct`.
 """
 
 from collections.abc import Sequence
@@ -25,20 +35,20 @@ BINS = 4096
 LIMIT = 20.0
 EDGES: FloatArray = np.linspace(-LIMIT, LIMIT, BINS + 1)  # steps of 5/512: exact in binary
 FIXED = 0.0
-ROUNDING = 1e-12  # rates that differ by less are equal: 1 − 1/3 is not quite 2/3
+ROUNDING = 1e-12  # smaller differences count as equal: 1 − 1/3 is not exactly 2/3
 
 SOURCE_BPCER = {"source-bpcer-1pct": 0.01, "source-bpcer-5pct": 0.05, "source-bpcer-10pct": 0.10}
 ON_TRAINING = "source-train-eer"
 SOURCE_RULES = ("source-eer", ON_TRAINING, *SOURCE_BPCER, "fixed")  # need the sites' histograms
-ORACLE_RULES = ("target-eer",)  # need the user's labels
+ORACLE_RULES = ("target-eer",)  # need the target's labels
 RULES = (*SOURCE_RULES, *ORACLE_RULES)
 
-Histogram = NDArray[np.int64]  # [2, BINS]: row 0 attacks, row 1 bona fide
+Histogram = NDArray[np.int64]  # [2, BINS]: row 0: attacks, row 1: bona fide
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """A threshold, the rule that chose it, and its error rates on the data that it was chosen on."""
+    """A threshold, its rule, and its error rates on the data that determined it."""
 
     value: float
     rule: str
@@ -55,7 +65,7 @@ class Rates:
 
 
 def histogram(logits: FloatArray, labels: NDArray[np.int64]) -> Histogram:
-    """Count logits in the fixed bins: row 0 the attacks, row 1 the bona fide."""
+    """Count logits in the fixed bins: attacks in row 0, bona fide in row 1."""
     if np.isnan(logits).any():
         raise ValueError("a score is not a number")
     index = np.clip(np.searchsorted(EDGES, logits, side="right") - 1, 0, BINS - 1)
@@ -63,9 +73,9 @@ def histogram(logits: FloatArray, labels: NDArray[np.int64]) -> Histogram:
 
 
 def average_rates(histograms: Sequence[Histogram]) -> Rates:
-    """Average the sites' rates with equal weight; a site without a class is left out of that class's mean.
+    """Average the sites' rates with equal weight; a site without a class does not count for that class.
 
-    Give the histograms in sorted order of sites: sums of fractions depend on their order in the last bit.
+    Pass the histograms in sorted site order, because the last bit of a floating-point sum depends on the order.
     """
     far = [1 - rejected for counts in histograms if (rejected := _share_below(counts[0])) is not None]
     frr = [rejected for counts in histograms if (rejected := _share_below(counts[1])) is not None]
@@ -73,7 +83,7 @@ def average_rates(histograms: Sequence[Histogram]) -> Rates:
 
 
 def threshold_from_histograms(histograms: Sequence[Histogram], rule: str = "source-eer") -> Threshold:
-    """Choose a threshold by one of SOURCE_RULES from the sites' histograms, in sorted order of sites."""
+    """Choose a threshold by one of SOURCE_RULES from the sites' histograms, in sorted site order."""
     if rule not in SOURCE_RULES:
         raise UserError("evaluation.threshold", f"no rule {rule!r}; choose one of {', '.join(RULES)}")
     rates = average_rates([np.sum(histograms, axis=0)] if rule == ON_TRAINING and histograms else histograms)
@@ -92,7 +102,7 @@ def threshold_from_histograms(histograms: Sequence[Histogram], rule: str = "sour
 
 
 def threshold_from_target(scores: Scores) -> Threshold:
-    """Choose the user's own equal-error threshold: rule `target-eer`, an oracle."""
+    """Choose the equal-error threshold on the target's own scores: rule `target-eer`, an oracle."""
     if not (len(scores.bona_fide) and len(scores.attack)):
         raise UserError("evaluation.threshold", "'target-eer' needs bona fide and attack images at the user")
     value = exact_crossing(scores.live, scores.label)
@@ -100,7 +110,7 @@ def threshold_from_target(scores: Scores) -> Threshold:
 
 
 def exact_crossing(live: FloatArray, label: NDArray[np.int64]) -> float:
-    """Return the threshold where FAR passes FRR; the middle, where they are equal over a stretch."""
+    """Return the threshold where FAR crosses FRR, or the middle of the interval where they are equal."""
     curve = error_curve(live, label)
     difference = curve.far - curve.frr  # point k holds for thresholds in (level[k-1], level[k]]
     above, below = difference > ROUNDING, difference < -ROUNDING
@@ -108,13 +118,13 @@ def exact_crossing(live: FloatArray, label: NDArray[np.int64]) -> float:
 
 
 def auc_from_histogram(counts: Histogram) -> float | None:
-    """Area under the ROC with scores of one bin counted as tied; None if a class is missing."""
+    """Return the area under the ROC, with scores of one bin tied; None if a class is missing."""
     rates = average_rates([counts])
     return None if rates.far is None or rates.frr is None else float(curve_auc(rates.far, rates.frr))
 
 
 def eer_from_histogram(counts: Histogram) -> float | None:
-    """Equal error rate interpolated between edges; None if a class is missing."""
+    """Return the equal error rate, interpolated between edges; None if a class is missing."""
     rates = average_rates([counts])
     return None if rates.far is None or rates.frr is None else float(curve_eer(rates.far, rates.frr))
 
@@ -126,7 +136,7 @@ def _share_below(counts: NDArray[np.int64]) -> FloatArray | None:
 
 
 def _crossing(difference: FloatArray) -> float:
-    """Return the threshold where FAR − FRR changes sign; the middle, where it is zero over a stretch."""
+    """Return the threshold where FAR − FRR changes sign, or the middle of the interval where it is zero."""
     zeros = np.flatnonzero(np.abs(difference) <= ROUNDING)
     if len(zeros):
         return float(EDGES[zeros[0]] + EDGES[zeros[-1]]) / 2
@@ -138,18 +148,7 @@ def _rate_at(rate: FloatArray | None, value: float) -> float | None:
     return None if rate is None else float(np.interp(value, EDGES, rate))
 
 
-# Figures of attack detection by the rules that papers used, to stand beside what they printed.
-#
-# They are for comparison alone; a run's own figures go by rules that see no label of the user. Two rules differ:
-#
-# - **The threshold.** FedSIS and FLIP print the HTER at the threshold where the errors on the *user's* images are
-# closest to each other (`hter_target_eer`, the highest such threshold); FedGPAD and its test-time adaptation take it
-# where those on the scores of training are equal (`hter_train_eer`).
-# - **The positive class.** FedSIS and FLIP print the share of bona fide images that are accepted where at most 1 %
-# of the
-# attacks are (`tpr_bona_fide_1pct`): bona fide is their positive class. FedSIS's text has it the other way round,
-# which
-# is `tpr_at_fpr_1pct`.
+# Figures by the rules of papers.
 
 
 RATE = 0.01
@@ -159,17 +158,17 @@ RATES = {
     "hter_train_eer": "HTER at the threshold of equal errors on the scores of training",
     "tpr_bona_fide_1pct": "bona fide accepted where 1 % of the attacks are",
 }
-"""What each rate is, in words."""
+"""Descriptions of the rates."""
 
 
 def published(scores: Scores, trained: Threshold | None) -> dict[str, float]:
-    """Return the figures of a user with both classes; ``trained`` is the threshold from the scores of training."""
+    """Return the figures of a target with both classes; ``trained`` is the threshold from the training scores."""
     if not (len(scores.bona_fide) and len(scores.attack)):
         return {}
-    own = closest(scores)
+    target_threshold = closest(scores)
     figures = {
-        "hter_target_eer": hter(scores, own),
-        "threshold_target_eer": own,
+        "hter_target_eer": hter(scores, target_threshold),
+        "threshold_target_eer": target_threshold,
         "tpr_bona_fide_1pct": 1 - bpcer_at_apcer(scores, RATE, "pooled"),
     }
     if trained is not None:
@@ -178,7 +177,7 @@ def published(scores: Scores, trained: Threshold | None) -> dict[str, float]:
 
 
 def closest(scores: Scores) -> float:
-    """Return the threshold at which the two errors are closest, which need not be where one passes the other."""
+    """Return the threshold where FAR and FRR are closest; they need not cross there."""
     curve = error_curve(scores.live, scores.label)
     gaps = np.abs(curve.far - curve.frr)
     point = int(np.flatnonzero(gaps <= gaps.min() + ROUNDING)[-1])

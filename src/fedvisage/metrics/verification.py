@@ -1,9 +1,9 @@
-"""Are these two the same person? Acceptance rates of face pairs, and accuracy on ten folds.
+"""Verification rates (1:1): acceptance rates of face pairs, and accuracy on ten folds.
 
-Decision rule everywhere: a pair is accepted if and only if its similarity is ≥ the threshold. TAR is the share of
-genuine pairs accepted, FAR that of impostor pairs. TAR@FAR=x is taken at the lowest threshold whose FAR is at most x:
-no interpolation, and tied similarities are accepted or rejected together. The highest impostors suffice for that, so
-the rest are never stored.
+All functions use one decision rule: a pair is accepted if and only if its similarity is ≥ the threshold. TAR is the
+share of genuine pairs accepted, FAR that of impostor pairs. TAR@FAR=x is taken at the lowest threshold whose FAR is at
+most x, without interpolation; tied similarities are accepted or rejected together. Only the highest impostor
+similarities are needed for this, so the others are not stored.
 """
 
 from collections.abc import Sequence
@@ -22,40 +22,40 @@ PLACE = "evaluation.far"
 
 @dataclass(frozen=True)
 class Verification:
-    """TAR and threshold for each FAR asked for, and the pairs that they come from."""
+    """TAR and threshold for each requested FAR, and the numbers of pairs."""
 
     tar: dict[float, float]
     threshold: dict[float, float]
     genuine: int
     impostors: int
-    identities_without_pairs: int = 0  # have one image: no genuine pair, but part in impostor pairs
+    identities_without_pairs: int = 0  # one image only: in impostor pairs, but in no genuine pair
 
 
 @dataclass(frozen=True)
 class Folds:
-    """Accuracy on each fold at the threshold that is best on the others."""
+    """Accuracy on each fold at the threshold that is best on the other folds."""
 
     accuracy: tuple[float, ...]
     threshold: tuple[float, ...]
 
     @property
     def mean(self) -> float:
-        """Mean accuracy."""
+        """Mean accuracy over the folds."""
         return float(np.mean(self.accuracy))
 
     @property
     def std(self) -> float:
-        """Standard deviation over the folds, divided by their number as published figures are."""
+        """Standard deviation over the folds, divided by their number as in published figures."""
         return float(np.std(self.accuracy))
 
 
 def needed(impostors: int, fars: Sequence[float]) -> int:
-    """Return how many of the highest impostors decide TAR at these FARs."""
+    """Return the number of highest impostor similarities that determine TAR at these FARs."""
     return min(allowed(max(fars), impostors) + 1, impostors)
 
 
 def tar_at_far(genuine: Features, highest: Features, impostors: int, fars: Sequence[float]) -> Verification:
-    """Return TAR@FAR from all genuine similarities and the highest (`needed`) of the impostors, in descending order."""
+    """Return TAR@FAR from all genuine similarities and the highest (`needed`) impostor similarities, descending."""
     if not len(genuine):
         raise UserError("verification", "there is no genuine pair; some identity needs two images")
     if not impostors:
@@ -67,7 +67,7 @@ def tar_at_far(genuine: Features, highest: Features, impostors: int, fars: Seque
 
 
 def just_above(highest: Features, accepted: int, count: int) -> float:
-    """Return the lowest threshold that at most `accepted` of `count` numbers reach; they come in descending order."""
+    """Return the lowest threshold that at most `accepted` of `count` numbers reach; `highest` is descending."""
     if accepted >= count:
         return -np.inf
     return float(np.nextafter(highest[accepted], np.float32(np.inf), dtype=np.float32))
@@ -82,7 +82,7 @@ def verify_pairs(similarity: Features, same: NDArray[np.bool_], fars: Sequence[f
 
 
 def verify_against(local: Faces, others: Faces, fars: Sequence[float] = FARS) -> Verification:
-    """Return TAR@FAR of all pairs of images of a local identity, and all pairs of a local and another image."""
+    """Return TAR@FAR with genuine pairs within `local` and impostor pairs between `local` and `others`."""
     disjoint(local.identity.tolist(), others.identity.tolist(), "verification")
     genuine, alone = genuine_pairs(local)
     impostors = len(local) * len(others)
@@ -94,19 +94,19 @@ def verify_against(local: Faces, others: Faces, fars: Sequence[float] = FARS) ->
 
 
 def verify_within(faces: Faces, fars: Sequence[float] = FARS) -> Verification:
-    """Return TAR@FAR of all pairs of faces: genuine those of one identity, impostors those of two."""
+    """Return TAR@FAR over all pairs of faces: genuine pairs of one identity, impostor pairs of two."""
     genuine, alone = genuine_pairs(faces)
     impostors = len(faces) * (len(faces) - 1) // 2 - len(genuine)
     require_measurable(fars, impostors, PLACE, "impostor pairs")
     highest = Highest(needed(impostors, fars))
-    for similarity, other in upper_blocks(faces):
-        highest.add(np.where(other, similarity, np.float32(-np.inf)))
+    for similarity, is_impostor in upper_blocks(faces):
+        highest.add(np.where(is_impostor, similarity, np.float32(-np.inf)))
     rates = tar_at_far(genuine, highest.values(), impostors, fars)
     return Verification(rates.tar, rates.threshold, rates.genuine, rates.impostors, alone)
 
 
 def genuine_pairs(faces: Faces) -> tuple[Features, int]:
-    """Return the similarities of each identity's images with each other, and how many identities have one image."""
+    """Return the similarities within each identity, and the number of identities with one image."""
     order = np.argsort(faces.identity, kind="stable")
     cuts = np.flatnonzero(np.diff(faces.identity[order])) + 1
     groups = [faces.features[index] for index in np.split(order, cuts) if len(index)]
@@ -116,7 +116,10 @@ def genuine_pairs(faces: Faces) -> tuple[Features, int]:
 
 
 def accuracy_on_folds(similarity: Features, same: NDArray[np.bool_], folds: int = 10) -> Folds:
-    """Return the LFW-style accuracy: folds in the order of the list, each judged at the others' best threshold."""
+    """Return the LFW-style accuracy, with consecutive folds in list order.
+
+    Each fold is evaluated at the threshold that is best on the other folds.
+    """
     if len(same) < folds:
         raise UserError("verification", f"{len(same)} pairs make no {folds} folds; add pairs")
     sizes = [len(fold) for fold in np.array_split(np.arange(len(same)), folds)]
@@ -124,25 +127,26 @@ def accuracy_on_folds(similarity: Features, same: NDArray[np.bool_], folds: int 
 
 
 def accuracy_by_fold(similarity: Features, same: NDArray[np.bool_], fold: NDArray[np.int64]) -> Folds:
-    """Return the accuracy on each fold at the best threshold of the others; `fold` names each pair's."""
+    """Return the accuracy on each fold at the best threshold of the others; `fold` holds the fold of each pair."""
     accuracy, threshold = [], []
-    for one in np.unique(fold):
-        here = fold == one
-        threshold.append(best_threshold(similarity[~here], same[~here]))
-        accuracy.append(float(np.mean((similarity[here] >= threshold[-1]) == same[here])))
+    for number in np.unique(fold):
+        in_fold = fold == number
+        threshold.append(best_threshold(similarity[~in_fold], same[~in_fold]))
+        accuracy.append(float(np.mean((similarity[in_fold] >= threshold[-1]) == same[in_fold])))
     return Folds(tuple(accuracy), tuple(threshold))
 
 
 def best_threshold(similarity: Features, same: NDArray[np.bool_]) -> float:
-    """Return the threshold of highest accuracy; of several, the lowest stretch's, and of a stretch, its middle."""
+    """Return the threshold of highest accuracy: the middle of the lowest optimal interval."""
     if same.all() or not same.any():
         raise UserError("verification", "a threshold needs pairs of one person and pairs of two")
-    level, which = np.unique(similarity, return_inverse=True)
-    gain = np.bincount(which, weights=np.where(same, -1.0, 1.0))  # correct ones, when the threshold passes a level
+    level, levels = np.unique(similarity, return_inverse=True)
+    # The change in the number of correct decisions when the threshold passes each level.
+    gain = np.bincount(levels, weights=np.where(same, -1.0, 1.0))
     best = int(np.argmax(np.concatenate([[0.0], np.cumsum(gain)])))
     if best == 0:
         return float(level[0])
     if best == len(level):
         return float(np.nextafter(level[-1], level.dtype.type(np.inf)))
     middle = ((level[best - 1].astype(np.float64) + level[best]) / 2).astype(level.dtype)
-    return float(middle if middle > level[best - 1] else level[best])  # neighbours have no middle
+    return float(middle if middle > level[best - 1] else level[best])  # adjacent floats have no middle

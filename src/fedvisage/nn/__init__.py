@@ -1,1 +1,1 @@
-"""Networks, losses and the few things that every training step needs."""
+"""Networks, losses, optimizers, and the numerical steps shared by all training."""

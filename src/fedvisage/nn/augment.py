@@ -1,7 +1,7 @@
-"""Random changes of training images, drawn from a given generator.
+"""Random augmentation of training images, drawn from a given generator.
 
-Images are moved by whole pixels only: enlarging or turning them would blur the fine texture that tells a print or a
-screen from skin. What blurs on purpose is in `degrade`.
+`augment` translates images by whole pixels only, because scaling or rotation would blur the fine texture that
+distinguishes a print or a screen from skin. Intentional blurring is in `degrade`, which simulates cameras and channels.
 """
 
 from __future__ import annotations
@@ -19,21 +19,13 @@ from fedvisage.nn.compute import brought
 from fedvisage.nn.inputs import turned
 from fedvisage.recipe import Augment, Change
 
-# What cameras and channels do to training images: B×3×S×S in [0, 1], each image changed by its own amount.
-#
-# Unlike moves by whole pixels these blur and resample on purpose: a detector that has seen every image through one
-# channel learns that channel. Cut-out hides a square. CutMix puts a square of an attack into a bona fide face, which
-# is
-# an attack from then on: masks and prints often cover only a part.
-
-
 NEUTRAL = 6500.0
-"""Kelvin of light that leaves colours as they are."""
+"""Colour temperature, in kelvin, of light that does not change colours."""
 
 
 @dataclass(frozen=True)
 class Mixed:
-    """Images after all changes; `donors` says from which image of the batch each had a square put in, -1: none."""
+    """Images after all changes; `donors` holds the source image of each pasted square, or −1."""
 
     images: Tensor
     depth: Tensor | None
@@ -43,33 +35,43 @@ class Mixed:
 def degrade(
     images: Tensor, depth: Tensor | None, labels: Tensor, changes: Mapping[str, Change], generator: Generator
 ) -> Mixed:
-    """Apply the changes in their order; what is off draws nothing. Depth is 0 where attacks were put in."""
+    """Simulate cameras and channels: B×3×S×S images in [0, 1], each changed with its own strength.
+
+    The changes apply in order; disabled ones draw no random numbers. Unlike translations by whole pixels, these changes
+    blur and resample on purpose: a detector trained on images of one channel learns that channel. Cut-out hides a
+    square. CutMix pastes a square of an attack into a bona fide face, which then counts as an attack, because masks and
+    prints often cover only a part. Depth is 0 where attacks were pasted.
+    """
     donors = torch.full((len(images),), -1)
     for name, change in changes.items():
-        chosen = torch.rand(len(images), generator=generator) < change.probability
+        selected = torch.rand(len(images), generator=generator) < change.probability
         amounts = change.least + (change.most - change.least) * torch.rand(len(images), generator=generator)
         if name == "cutmix":
-            donors = torch.where(chosen, _donors(labels.cpu(), generator), -1)
+            donors = torch.where(selected, _donors(labels.cpu(), generator), -1)
             images, depth = put_in(images, depth, donors, _squares(amounts, images.shape[-1], generator))
         elif name == "cutout":
             inside = _masks(_squares(amounts, images.shape[-1], generator), images.shape[-1])
-            hidden = chosen[:, None, None] & inside
+            hidden = selected[:, None, None] & inside
             images = torch.where(hidden[:, None].to(images.device), images.new_tensor(0.5), images)
         elif name == "noise":
-            drawn = torch.randn(images.shape, generator=generator) * (amounts * chosen)[:, None, None, None]
-            images = (images + drawn.to(images)).clamp(0, 1)
-        elif chosen.any():
-            rows = chosen.nonzero()[:, 0].tolist()
-            done = [_ONE_BY_ONE[name](images[row : row + 1].cpu(), float(amounts[row])) for row in rows]
-            images = images.index_copy(0, chosen.nonzero()[:, 0].to(images.device), torch.cat(done).to(images))
+            noise = torch.randn(images.shape, generator=generator) * (amounts * selected)[:, None, None, None]
+            images = (images + noise.to(images)).clamp(0, 1)
+        elif selected.any():
+            rows = selected.nonzero()[:, 0].tolist()
+            changed_images = [_ONE_BY_ONE[name](images[row : row + 1].cpu(), float(amounts[row])) for row in rows]
+            images = images.index_copy(
+                0, selected.nonzero()[:, 0].to(images.device), torch.cat(changed_images).to(images)
+            )
             if name == "margin" and depth is not None:
-                cut = [margin(depth[row : row + 1, None].float().cpu(), float(amounts[row]))[:, 0] for row in rows]
-                depth = depth.index_copy(0, chosen.nonzero()[:, 0].to(depth.device), torch.cat(cut).to(depth))
+                depth_crops = [
+                    margin(depth[row : row + 1, None].float().cpu(), float(amounts[row]))[:, 0] for row in rows
+                ]
+                depth = depth.index_copy(0, selected.nonzero()[:, 0].to(depth.device), torch.cat(depth_crops).to(depth))
     return Mixed(images, depth, donors)
 
 
 def margin(images: Tensor, amount: float) -> Tensor:
-    """Cut this share off each side, and enlarge what is left to the size."""
+    """Cut this share off each side and enlarge the rest to the original size."""
     size = images.shape[-1]
     off = round(amount * size)
     if not off:
@@ -78,7 +80,7 @@ def margin(images: Tensor, amount: float) -> Tensor:
 
 
 def resample(images: Tensor, amount: float) -> Tensor:
-    """Make images smaller by this factor and enlarge them again."""
+    """Shrink images by this factor and enlarge them again."""
     size = images.shape[-1]
     small = max(4, round(amount * size))
     if small == size:
@@ -88,18 +90,21 @@ def resample(images: Tensor, amount: float) -> Tensor:
 
 
 def blur(images: Tensor, amount: float) -> Tensor:
-    """Blur by a Gaussian of this standard deviation in pixels."""
+    """Apply a Gaussian blur with this standard deviation in pixels."""
     planes = [cv2.GaussianBlur(plane, (0, 0), amount) for plane in images[0].numpy()] if amount else images[0].numpy()
     return torch.from_numpy(np.stack([*planes]))[None]
 
 
 def gamma(images: Tensor, amount: float) -> Tensor:
-    """Raise levels to this power."""
+    """Raise pixel values to this power."""
     return images**amount
 
 
 def temperature(images: Tensor, amount: float) -> Tensor:
-    """Show images as under light of so many kelvin: black bodies by Wien's law at three wavelengths, green kept."""
+    """Simulate light of this colour temperature in kelvin.
+
+    The gains follow black bodies by Wien's law at three wavelengths, with green unchanged.
+    """
     wavelengths = torch.tensor([610.0, 550.0, 465.0])
     exponent = 1.4388e7 / wavelengths * (1 / NEUTRAL - 1 / amount)
     gains = torch.exp(exponent - exponent[1])
@@ -107,7 +112,7 @@ def temperature(images: Tensor, amount: float) -> Tensor:
 
 
 def jpeg(images: Tensor, amount: float) -> Tensor:
-    """Store as JPEG of this quality, and read back."""
+    """Compress as JPEG with this quality and decompress."""
     bytes_ = (images[0].permute(1, 2, 0) * 255).round().byte().numpy()[:, :, ::-1]
     _, stored = cv2.imencode(".jpg", bytes_, [cv2.IMWRITE_JPEG_QUALITY, round(amount)])
     read = np.asarray(cv2.imdecode(stored, cv2.IMREAD_COLOR), np.uint8)[:, :, ::-1]
@@ -115,36 +120,36 @@ def jpeg(images: Tensor, amount: float) -> Tensor:
 
 
 def put_in(images: Tensor, depth: Tensor | None, donors: Tensor, squares: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Put a square of each donor into its image, at the same place; depth maps are 0 there."""
+    """Paste a square of each donor into its image at the same position; depth maps are 0 there."""
     rows = (donors >= 0).nonzero()[:, 0]
     inside = _masks(squares, images.shape[-1])[rows][:, None].to(images.device)
     mixed = torch.where(inside, images[donors[rows]], images[rows])
     images = images.index_copy(0, rows.to(images.device), mixed)
     if depth is not None:
-        covered = _masks(squares * (depth.shape[-1] / images.shape[-1]), depth.shape[-1])[rows].to(depth.device)
-        flat = torch.where(covered, torch.zeros_like(depth[rows]), depth[rows])
-        depth = depth.index_copy(0, rows.to(depth.device), flat)
+        masks = _masks(squares * (depth.shape[-1] / images.shape[-1]), depth.shape[-1])[rows].to(depth.device)
+        masked_depth = torch.where(masks, torch.zeros_like(depth[rows]), depth[rows])
+        depth = depth.index_copy(0, rows.to(depth.device), masked_depth)
     return images, depth
 
 
 def _donors(labels: Tensor, generator: Generator) -> Tensor:
-    """Return an attack of the batch for each bona fide image, -1 for attacks and where there is no attack."""
+    """Return an attack of the batch for each bona fide image, and −1 for attacks or if the batch has no attack."""
     attacks = (labels == 0).nonzero()[:, 0]
-    drawn = torch.rand(len(labels), generator=generator)
+    uniform = torch.rand(len(labels), generator=generator)
     if not len(attacks):
         return torch.full((len(labels),), -1)
-    return torch.where(labels == 1, attacks[(drawn * len(attacks)).long()], -1)
+    return torch.where(labels == 1, attacks[(uniform * len(attacks)).long()], -1)
 
 
 def _squares(amounts: Tensor, size: int, generator: Generator) -> Tensor:
-    """Return B×4: left, top, right, bottom of squares with these shares of the side, within the middle of the face."""
+    """Return B×4 (left, top, right, bottom): squares with these shares of the side, centred near the middle."""
     side = amounts * size
     centre = size * (0.25 + 0.5 * torch.rand(len(amounts), 2, generator=generator))
     return torch.cat([centre - side[:, None] / 2, centre + side[:, None] / 2], dim=1)
 
 
 def _masks(squares: Tensor, size: int) -> Tensor:
-    """Return B×S×S: which pixels have their centres in the squares."""
+    """Return a B×S×S mask of the pixels whose centres lie in the squares."""
     place = torch.arange(size) + 0.5
     across = (place >= squares[:, :1]) & (place < squares[:, 2:3])
     down = (place >= squares[:, 1:2]) & (place < squares[:, 3:])
@@ -167,9 +172,9 @@ GREY = (0.299, 0.587, 0.114)
 def augment(
     images: Tensor, depth: Tensor | None, options: Augment, generator: Generator
 ) -> tuple[Tensor, Tensor | None]:
-    """Change a batch of RGB images in [0, 1]; depth maps are mirrored and moved with their images.
+    """Augment a batch of RGB images in [0, 1]; depth maps are mirrored and translated with their images.
 
-    What is switched off is skipped and draws nothing.
+    Disabled changes are skipped and draw no random numbers.
     """
     if options.flip:
         chosen = _to_mirror(len(images), options, generator)
@@ -177,8 +182,8 @@ def augment(
         depth = None if depth is None else _mirrored(depth[:, None], chosen)[:, 0]
     if options.shift:
         size = images.shape[-1]
-        most = max(1, round(options.shift * size))
-        offsets = torch.randint(0, 2 * most + 1, (len(images), 2), generator=generator) - most
+        limit = max(1, round(options.shift * size))
+        offsets = torch.randint(0, 2 * limit + 1, (len(images), 2), generator=generator) - limit
         images = _moved(images, offsets)
         if depth is not None:
             depth = _moved(depth[:, None], (offsets * depth.shape[-1] / size).round().long())[:, 0]
@@ -186,7 +191,7 @@ def augment(
 
 
 def only_mirrored(count: int, options: Augment, generator: Generator) -> Tensor | None:
-    """Return which images of a batch :func:`augment` mirrors, given the same stream; None if it changes more."""
+    """Return the mask of images that :func:`augment` mirrors with the same stream; None if it changes more."""
     if any((options.shift, options.brightness, options.contrast, options.saturation, options.hue, options.changes)):
         return None
     return _to_mirror(count, options, generator) if options.flip else torch.zeros(count, dtype=torch.bool)
@@ -213,8 +218,8 @@ def _coloured(images: Tensor, options: Augment, generator: Generator) -> Tensor:
 
 
 def _factor(images: Tensor, strength: float, generator: Generator) -> Tensor:
-    drawn = 1 + strength * (2 * torch.rand(len(images), 1, 1, 1, generator=generator) - 1)
-    return brought(drawn, images.device).to(images)
+    factors = 1 + strength * (2 * torch.rand(len(images), 1, 1, 1, generator=generator) - 1)
+    return brought(factors, images.device).to(images)
 
 
 def _grey(images: Tensor) -> Tensor:
@@ -226,8 +231,10 @@ def _mirrored(images: Tensor, chosen: Tensor) -> Tensor:
 
 
 def _moved(images: Tensor, offsets: Tensor) -> Tensor:
-    """Move each image by its own whole number of pixels; the border is mirrored."""
-    size, most = images.shape[-1], int(offsets.abs().max())
-    padded = torch.nn.functional.pad(images, (most, most, most, most), mode="reflect")
-    corners = (offsets + most).tolist()
-    return torch.stack([p[:, y : y + size, x : x + size] for p, (y, x) in zip(padded, corners, strict=True)])
+    """Translate each image by its own whole number of pixels; the border is mirrored."""
+    size, limit = images.shape[-1], int(offsets.abs().max())
+    padded = torch.nn.functional.pad(images, (limit, limit, limit, limit), mode="reflect")
+    corners = (offsets + limit).tolist()
+    return torch.stack(
+        [image[:, top : top + size, left : left + size] for image, (top, left) in zip(padded, corners, strict=True)]
+    )

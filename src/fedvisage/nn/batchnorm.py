@@ -1,4 +1,4 @@
-"""BatchNorm layers of a network: whose statistics they use, and how far a batch lies from the stored ones."""
+"""BatchNorm layers of a network: separation from the rest, choice of statistics, and distance of a batch from them."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-# A network taken apart into its normalisation layers and the rest, so that they can live in different places.
+# Separation of a network into its normalisation layers and the rest, for methods that keep them in different places.
 
 
 class Borrowed(nn.Module):
-    """Stands where a layer was and computes with it; weights and state belong to the module that holds the layer.
+    """Calls a layer that another module owns, from the position where the layer was.
 
-    The layer is out of torch's sight here: moving or copying is to be done to body and layers together, as for the
-    parts of one network. Only switching the body to evaluation, and back, reaches the layer.
+    torch does not see the layer here, so body and layers must be moved or copied together, like the parts of one
+    network. Only the switch between training and evaluation mode reaches the layer.
     """
 
     def __init__(self, layer: nn.Module) -> None:
-        """Keep the layer in a tuple, where torch does not register it."""
+        """Store the layer in a tuple, so that torch does not register it."""
         super().__init__()
         self._layer = (layer,)
 
     def forward(self, values: Tensor) -> Tensor:
-        """Compute what the layer computes."""
+        """Call the layer."""
         outputs: Tensor = self._layer[0](values)
         return outputs
 
     def train(self, mode: bool = True) -> Borrowed:
-        """Switch the layer as well, which normalises by its batch in training only."""
+        """Switch the mode of the layer as well, because it uses batch statistics in training mode only."""
         self._layer[0].train(mode)
         return super().train(mode)
 
 
 def split(network: nn.Module) -> tuple[nn.Module, nn.ModuleList]:
-    """Take the normalisation layers out of a network; return the network, which still uses them, and them in order.
+    """Separate the normalisation layers from a network; return the network, which still uses them, and the layers.
 
-    They are its BatchNorm layers, or its layer and group norms where it has none of those. Nothing is copied or drawn:
-    body and layers together compute the same numbers as before.
+    The layers are in network order: BatchNorm layers, or layer and group norms if there are none. Nothing is copied or
+    drawn, so body and layers together compute the same numbers as before.
     """
     layers = _layers(network, (_BatchNorm,)) or _layers(network, (nn.LayerNorm, nn.GroupNorm))
     for name, layer in layers:
@@ -55,38 +55,38 @@ def _layers(network: nn.Module, kinds: tuple[type[nn.Module], ...]) -> list[tupl
 
 
 def batchnorms(net: nn.Module) -> list[_BatchNorm]:
-    """Return the network's BatchNorm layers."""
+    """Return the BatchNorm layers of a network."""
     return [module for module in net.modules() if isinstance(module, _BatchNorm)]
 
 
 def hold_statistics(net: nn.Module) -> None:
-    """Let BatchNorm layers of a network in training normalise by what they have stored, and store nothing more."""
+    """Make BatchNorm layers of a network in training use their stored statistics without updating them."""
     for layer in batchnorms(net):
         layer.eval()
 
 
 @contextmanager
 def batch_statistics(net: nn.Module) -> Iterator[None]:
-    """Let BatchNorm layers normalise with the batch's own mean and variance; the stored ones stay as they are."""
+    """Make BatchNorm layers use the mean and variance of the batch; the stored statistics do not change."""
     layers = batchnorms(net)
-    before = [(layer.training, layer.track_running_stats) for layer in layers]
+    previous = [(layer.training, layer.track_running_stats) for layer in layers]
     for layer in layers:
         layer.training, layer.track_running_stats = True, False
     try:
         yield
     finally:
-        for layer, (training, tracks) in zip(layers, before, strict=True):
+        for layer, (training, tracks) in zip(layers, previous, strict=True):
             layer.training, layer.track_running_stats = training, tracks
 
 
 @contextmanager
 def collected_statistics(net: nn.Module, keep: float) -> Iterator[None]:
-    """Let BatchNorm layers normalise with the batch's own statistics, and average these over the batches.
+    """Make BatchNorm layers use batch statistics, and average these over the batches.
 
-    Afterwards the layers store a mixture: ``keep`` of what they had stored before, the rest of what was collected.
+    Afterwards the layers store a mixture: a share ``keep`` of their previous statistics, and the rest from the batches.
     """
     layers = batchnorms(net)
-    before = [([stored.clone() for stored in _stored(layer)], layer.momentum) for layer in layers]
+    previous = [([stored.clone() for stored in _stored(layer)], layer.momentum) for layer in layers]
     for layer in layers:
         layer.reset_running_stats()
         layer.momentum = None  # a plain average
@@ -94,7 +94,7 @@ def collected_statistics(net: nn.Module, keep: float) -> Iterator[None]:
     try:
         yield
     finally:
-        for layer, (old, momentum) in zip(layers, before, strict=True):
+        for layer, (old, momentum) in zip(layers, previous, strict=True):
             layer.eval()
             layer.momentum = momentum
             for stored, kept in zip(_stored(layer), old, strict=True):
@@ -103,7 +103,7 @@ def collected_statistics(net: nn.Module, keep: float) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Pooled:
-    """Mean and (uncorrected) variance of each channel of some values, in float64, and what they count beside others."""
+    """Mean, (uncorrected) variance and weight of a group of values, per channel in float64."""
 
     mean: Tensor
     variance: Tensor
@@ -111,10 +111,10 @@ class Pooled:
 
 
 def pooled(parts: Iterable[Pooled]) -> Pooled:
-    """Return the statistics of all values together: the variance within the parts, and that between their means."""
-    known = list(parts)
-    weights = torch.tensor([part.weight for part in known], dtype=torch.float64, device=known[0].mean.device)[:, None]
-    means, variances = (torch.stack([getattr(part, name) for part in known]) for name in ("mean", "variance"))
+    """Return the statistics of all groups together, from the variance within groups and between their means."""
+    groups = list(parts)
+    weights = torch.tensor([part.weight for part in groups], dtype=torch.float64, device=groups[0].mean.device)[:, None]
+    means, variances = (torch.stack([getattr(part, name) for part in groups]) for name in ("mean", "variance"))
     total = weights.sum()
     mean = (weights * means).sum(0) / total
     variance = (weights * (variances + (means - mean).square())).sum(0) / total
@@ -122,11 +122,11 @@ def pooled(parts: Iterable[Pooled]) -> Pooled:
 
 
 class Reached(Exception):
-    """Ends a forward pass at the layer that it was about."""
+    """Ends a forward pass at the layer of interest."""
 
 
 def passed(net: nn.Module, forward: Callable[[], object]) -> dict[str, int]:
-    """Return the BatchNorm layers with statistics that a forward pass reaches, in their order, and how often each."""
+    """Return the BatchNorm layers with statistics that a forward pass calls, in call order, with their call counts."""
     seen: Counter[str] = Counter()
 
     def count(name: str, *_: object) -> None:
@@ -144,20 +144,21 @@ def passed(net: nn.Module, forward: Callable[[], object]) -> dict[str, int]:
 
 
 def before(layer: nn.Module, times: int, forwards: Iterable[Callable[[], object]]) -> Pooled:
-    """Return the statistics of what comes to a layer in forward passes, each of which passes it so many times.
+    """Return the statistics of the input of a layer over forward passes that call it `times` times each.
 
-    What stands behind the layer is not computed. A value of the one pass counts as one of any other.
+    Layers behind the last call are not computed. Values from all calls have equal weight.
     """
-    found: list[Pooled] = []
+    parts: list[Pooled] = []
     left = times
 
     def watch(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         nonlocal left
         values = inputs[0].detach().float()
         mean, variance = moments(values)
-        found.append(Pooled(mean.double(), variance.double(), values.numel() / values.shape[1]))
+        parts.append(Pooled(mean.double(), variance.double(), values.numel() / values.shape[1]))
         left -= 1
         if not left:
+            # Stop at the last call, so that later layers are not computed.
             raise Reached
 
     hook = layer.register_forward_pre_hook(watch)
@@ -170,37 +171,37 @@ def before(layer: nn.Module, times: int, forwards: Iterable[Callable[[], object]
                 continue
     finally:
         hook.remove()
-    return pooled(found)
+    return pooled(parts)
 
 
 class StatisticsMeter:
-    """Watches, while it is open, the mean and variance that each forward pass brings to BatchNorm layers."""
+    """Records, while open, the input mean and variance of BatchNorm layers in each forward pass."""
 
     def __init__(self, net: nn.Module) -> None:
-        """Prepare to watch a network in evaluation mode."""
+        """Prepare to record a network in evaluation mode."""
         self._layers = batchnorms(net)
         self._seen: list[list[Tensor]] = [[] for _ in self._layers]
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
 
     def __enter__(self) -> StatisticsMeter:
-        """Begin to watch."""
+        """Start recording."""
         for layer, seen in zip(self._layers, self._seen, strict=True):
             self._hooks.append(layer.register_forward_pre_hook(_watcher(seen)))
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Stop watching."""
+        """Stop recording."""
         for hook in self._hooks:
             hook.remove()
 
     @property
     def shift(self) -> float | None:
-        """How far the passes lie from the stored statistics, as a mean over them; None without BatchNorm."""
+        """Mean distance of the passes from the stored statistics; None without BatchNorm."""
         return self._distance(lambda layer, _: _stored(layer))
 
     @property
     def scatter(self) -> float | None:
-        """How far the passes lie from their own mean: what a batch differs by chance; None without BatchNorm."""
+        """Mean distance of the passes from their own mean, a measure of random differences; None without BatchNorm."""
         return self._distance(lambda _, passes: passes.mean(0).unbind())
 
     def _distance(self, centre: Callable[[_BatchNorm, Tensor], Sequence[Tensor]]) -> float | None:
@@ -216,7 +217,7 @@ class StatisticsMeter:
 
 
 def channel_distance(mean: Tensor, variance: Tensor, mean0: Tensor, variance0: Tensor, unit: Tensor) -> Tensor:
-    """Return ((μ − μ₀)² + (σ − σ₀)²) / unit: the squared 2-Wasserstein distance of two Gaussians, by channel."""
+    """Return ((μ − μ₀)² + (σ − σ₀)²) / unit: the squared 2-Wasserstein distance of two Gaussians, per channel."""
     return ((mean - mean0).square() + (variance.sqrt() - variance0.sqrt()).square()) / unit
 
 
@@ -234,14 +235,14 @@ def _watcher(seen: list[Tensor]) -> Callable[[nn.Module, tuple[Tensor, ...]], No
 
 
 def moments(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and (uncorrected) variance of each channel.
+    """Return the mean and (uncorrected) variance of each channel.
 
-    BatchNorm's own kernel finds them ten times as fast as ``torch.var_mean`` where channels lie last in memory.
+    With the channels last in memory, BatchNorm's own kernel is ten times as fast as ``torch.var_mean``.
     """
     channels = values.shape[1]
     count = values.numel() // channels
     mean, variance = values.new_zeros(channels), values.new_zeros(channels)
-    if count == 1:  # the kernel refuses a single value
+    if count == 1:  # the kernel rejects a single value
         return values.reshape(channels), variance
     nn.functional.batch_norm(values, mean, variance, training=True, momentum=1.0)
     return mean, variance * ((count - 1) / count)

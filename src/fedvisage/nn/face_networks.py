@@ -1,4 +1,4 @@
-"""The face recognition networks by name, and public class centres as a part of a model."""
+"""Face recognition networks by name (iResNet, MobileFaceNet, SphereFace, timm), and public class centres."""
 
 from __future__ import annotations
 
@@ -17,35 +17,25 @@ from fedvisage.nn.timm_network import TimmNetwork, Whole, load_weights, timm_net
 from fedvisage.nn.vit import Backbone, Centred, Normalised, last_side
 from fedvisage.recipe import Input
 
-# iResNet-18, iResNet-50 and iResNet-100, the face variant of ResNet.
-#
-# J. Deng et al., "ArcFace: Additive Angular Margin Loss for Deep Face Recognition", CVPR 2019, §3.1 (its "LResNet-E-
-# IR"),
-# as the authors' released PyTorch code builds it. Unlike in a ResNet for photographs the first convolution is 3×3
-# and
-# keeps the size, every block is BN – conv – BN – PReLU – conv – BN with the stride in the second convolution, also
-# at
-# depth 50, and what follows the last stage is BN – fully connected – BN, with the last scale held at 1.
-#
-# At 112 pixels: 24,025,600 parameters (depth 18) and 43,590,848 (depth 50).
+# iResNet
 
 
 IRESNET_BLOCKS = {18: (2, 2, 2, 2), 50: (3, 4, 14, 3), 100: (3, 13, 30, 3)}
 IRESNET_FACTORS = (1, 1, 2, 4, 8)
-"""The width of the first convolution and of each stage, in widths of the first."""
+"""Width of the first convolution and of each stage, as multiples of the first."""
 
 
 class IResNet(Backbone):
-    """How many layers, and how wide."""
+    """Depth and width of an iResNet."""
 
     depth: Literal[18, 50, 100] = 50
 
 
 class IResNetBlock(nn.Module):
-    """BN – conv – BN – PReLU – conv – BN, added to what went in; a 1×1 convolution where the shape changes."""
+    """BN – conv – BN – PReLU – conv – BN, added to the input, which a 1×1 convolution adapts if the shape changes."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
-        """The second convolution has the stride."""
+        """Build the layers; the second convolution has the stride."""
         super().__init__()
         self.residual = nn.Sequential(
             nn.BatchNorm2d(inputs),
@@ -63,13 +53,22 @@ class IResNetBlock(nn.Module):
         )
 
     def forward(self, values: Tensor) -> Tensor:
-        """Add the residual."""
+        """Add the residual to the shortcut."""
         features: Tensor = self.shortcut(values) + self.residual(values)
         return features
 
 
 def iresnet(options: IResNet, size: int = 112) -> nn.Sequential:
-    """Build the network with random weights: images in [0, 1] to features."""
+    """Build an iResNet, the face variant of ResNet, with random weights: from images in [0, 1] to features.
+
+    J. Deng et al., "ArcFace: Additive Angular Margin Loss for Deep Face Recognition", CVPR 2019, §3.1 (its
+    "LResNet-E-IR"), as built by the authors' released PyTorch code. It differs from a ResNet for photographs: the first
+    convolution is 3×3 and keeps the size; every block is BN – conv – BN – PReLU – conv – BN with the stride in the
+    second convolution, also at depth 50; and the last stage is followed by BN – fully connected – BN, with the last
+    scale fixed at 1.
+
+    At 112 pixels: 24,025,600 parameters (depth 18) and 43,590,848 (depth 50).
+    """
     widths = [options.width * factor for factor in IRESNET_FACTORS]
     parts: OrderedDict[str, nn.Module] = OrderedDict(centred=Centred())
     parts["stem"] = nn.Sequential(_iresnet_convolution(3, widths[0]), nn.BatchNorm2d(widths[0]), nn.PReLU(widths[0]))
@@ -92,39 +91,27 @@ def _iresnet_convolution(inputs: int, outputs: int, *, side: int = 3, stride: in
     return layer
 
 
-# MobileFaceNet: a small network for phones.
-#
-# S. Chen, Y. Liu, X. Gao, Z. Han, "MobileFaceNets: Efficient CNNs for Accurate Real-Time Face Verification on Mobile
-# Devices", CCBR 2018, Table 1. Bottlenecks of MobileNetV2 with PReLU; in place of global average pooling a depthwise
-# convolution over the whole last map, which can tell its middle from its corners. At 112 pixels: 1,200,512
-# parameters;
-# with the paper's features of 128 numbers 1,003,136, its 0.99 million if BatchNorm is counted as a bias.
-#
-# ``mobilefacenet-dw`` is the variant that Y. Liu published as PyTorch code ("foamliu"): after the depthwise
-# convolution a
-# convolution of one pixel, ReLU6 instead of PReLU (ReLU around that layer), and pixels normalised as for ImageNet.
-# Its
-# features have 128 numbers.
+# MobileFaceNet
 
 
 BOTTLENECKS = ((2, 1, 5, 2), (4, 2, 1, 2), (2, 2, 6, 1), (4, 2, 1, 2), (2, 2, 2, 1))
-"""Table 1: expansion t, width c in widths of the first convolution, repetitions n, stride s of the first of them."""
+"""Table 1: expansion t, width c as a multiple of the first convolution's, repetitions n, stride s of the first."""
 Activation = Callable[[int], nn.Module]
-"""Makes what follows a convolution with so many channels."""
+"""Builds the activation for a number of channels."""
 
 LAST = 8
-"""The width before the embedding, in widths of the first convolution."""
+"""Width before the embedding, as a multiple of the first convolution's."""
 
 
 class MobileFaceNet(Backbone):
-    """How wide."""
+    """Width of a MobileFaceNet."""
 
 
 class Bottleneck(nn.Module):
-    """Expand, convolve each channel, project; added to what went in where the shape stays."""
+    """Expand, convolve each channel, project; added to the input if the shape does not change."""
 
     def __init__(self, inputs: int, width: int, expansion: int, stride: int, activation: Activation = nn.PReLU) -> None:
-        """The convolution of channels has the stride."""
+        """Build the layers; the depthwise convolution has the stride."""
         super().__init__()
         inner = inputs * expansion
         self.residual = nn.Sequential(
@@ -137,13 +124,20 @@ class Bottleneck(nn.Module):
         self.added = stride == 1 and inputs == width
 
     def forward(self, values: Tensor) -> Tensor:
-        """Add the residual, if the shapes agree."""
+        """Apply the block, and add the input if the shapes agree."""
         residual: Tensor = self.residual(values)
         return values + residual if self.added else residual
 
 
 def mobilefacenet(options: MobileFaceNet, size: int = 112) -> nn.Sequential:
-    """Build the network with random weights: images in [0, 1] to features."""
+    """Build a MobileFaceNet, a small network for phones, with random weights: from images in [0, 1] to features.
+
+    S. Chen, Y. Liu, X. Gao, Z. Han, "MobileFaceNets: Efficient CNNs for Accurate Real-Time Face Verification on Mobile
+    Devices", CCBR 2018, Table 1. It uses MobileNetV2's bottlenecks with PReLU. A depthwise convolution over the whole
+    last map, which can distinguish its middle from its corners, replaces global average pooling. At 112 pixels:
+    1,200,512 parameters; with the paper's 128-dimensional features 1,003,136, which is its 0.99 million if BatchNorm is
+    counted as a bias.
+    """
     width = options.width
     parts: OrderedDict[str, nn.Module] = OrderedDict(centred=Centred())
     parts["convolution"] = nn.Sequential(*_mobile_convolution(3, width, stride=2), nn.PReLU(width))
@@ -153,7 +147,11 @@ def mobilefacenet(options: MobileFaceNet, size: int = 112) -> nn.Sequential:
 
 
 def mobilefacenet_dw(options: MobileFaceNet, size: int = 112) -> nn.Sequential:
-    """Build the variant with one more layer before the bottlenecks."""
+    """Build ``mobilefacenet-dw``, a variant with one more layer before the bottlenecks.
+
+    Y. Liu published it as PyTorch code ("foamliu"). A 1×1 convolution follows the depthwise one, ReLU6 replaces PReLU
+    (ReLU around that layer), and pixels are normalised as for ImageNet. Its features have 128 dimensions.
+    """
     width = options.width
     parts: OrderedDict[str, nn.Module] = OrderedDict(normalised=Normalised())
     parts["convolution"] = nn.Sequential(*_mobile_convolution(3, width, stride=2), nn.ReLU6(inplace=True))
@@ -164,7 +162,7 @@ def mobilefacenet_dw(options: MobileFaceNet, size: int = 112) -> nn.Sequential:
 
 
 def _from_bottlenecks(options: MobileFaceNet, size: int, activation: Activation) -> OrderedDict[str, nn.Module]:
-    """Build the bottlenecks and what follows them."""
+    """Build the bottlenecks and all later layers."""
     width, last = options.width, LAST * options.width
     parts: OrderedDict[str, nn.Module] = OrderedDict()
     inputs = width
@@ -174,8 +172,8 @@ def _from_bottlenecks(options: MobileFaceNet, size: int, activation: Activation)
         rest = (Bottleneck(outputs, outputs, expansion, 1, activation) for _ in range(repetitions - 1))
         parts[f"stage{number}"], inputs = nn.Sequential(first, *rest), outputs
     parts["wide"] = nn.Sequential(*_mobile_convolution(inputs, last, side=1), activation(last))
-    whole = nn.Conv2d(last, last, last_side(size), groups=last, bias=False)
-    parts["global"] = nn.Sequential(whole, nn.BatchNorm2d(last))
+    global_convolution = nn.Conv2d(last, last, last_side(size), groups=last, bias=False)
+    parts["global"] = nn.Sequential(global_convolution, nn.BatchNorm2d(last))
     parts["features"] = nn.Sequential(*_mobile_convolution(last, options.embedding, side=1), nn.Flatten())
     return parts
 
@@ -187,46 +185,47 @@ def _mobile_convolution(
     return layer, nn.BatchNorm2d(outputs)
 
 
-# Sphere20 and Sphere64: FedFR's backbone, residual without BatchNorm.
-#
-# W. Liu et al., "SphereFace: Deep Hypersphere Embedding for Face Recognition", CVPR 2017, with the stages of FedFR's
-# released code: each a convolution of stride 2 and residual blocks of two, PReLU behind every convolution, then one
-# fully
-# connected layer. At 112 pixels: 24,501,952 parameters (Sphere20) and 49,726,656 (Sphere64, which has 62
-# convolutions).
-#
-# Convolutions that begin a stage have a bias and Xavier's initialisation; those in blocks have none and start from a
-# normal distribution of 0.01, so that a block is nearly the identity at first (FedFR's released code).
+# SphereFace
 
 
 SPHERE_BLOCKS = {20: (1, 2, 4, 1), 64: (3, 7, 16, 3)}
 SPHERE_FACTORS = (1, 2, 4, 8)
-"""The width of each stage, in widths of the first."""
+"""Width of each stage, as a multiple of the first."""
 
 
 class Sphere(Backbone):
-    """How many layers, and how wide."""
+    """Depth and width of a SphereFace network."""
 
     depth: Literal[20, 64] = 64
 
 
 class SphereBlock(nn.Module):
-    """Two convolutions with PReLU, added to what went in."""
+    """Two convolutions with PReLU, added to the input."""
 
     def __init__(self, width: int) -> None:
-        """All layers keep the width."""
+        """Build the layers, all of the same width."""
         super().__init__()
         self.conv1, self.prelu1 = _sphere_convolution(width), nn.PReLU(width)
         self.conv2, self.prelu2 = _sphere_convolution(width), nn.PReLU(width)
 
     def forward(self, values: Tensor) -> Tensor:
-        """Add the residual."""
+        """Add the residual to the input."""
         residual: Tensor = self.prelu2(self.conv2(self.prelu1(self.conv1(values))))
         return values + residual
 
 
 def sphere(options: Sphere, size: int = 112) -> nn.Sequential:
-    """Build the network with random weights: images in [0, 1] to features."""
+    """Build Sphere20 or Sphere64, FedFR's residual backbone without BatchNorm, from images in [0, 1] to features.
+
+    W. Liu et al., "SphereFace: Deep Hypersphere Embedding for Face Recognition", CVPR 2017, with the stages of FedFR's
+    released code: each has a convolution of stride 2 and residual blocks of two convolutions, with PReLU after every
+    convolution; a fully connected layer ends the network. At 112 pixels: 24,501,952 parameters (Sphere20) and
+    49,726,656 (Sphere64, which has 62 convolutions).
+
+    Convolutions at the start of a stage have a bias and Xavier's initialisation. Those in blocks have no bias and start
+    from a normal distribution with standard deviation 0.01, so that a block is initially close to the identity (FedFR's
+    released code).
+    """
     widths = [3, *(options.width * factor for factor in SPHERE_FACTORS)]
     parts: OrderedDict[str, nn.Module] = OrderedDict(centred=Centred())
     for number, (blocks, (inputs, width)) in enumerate(
@@ -267,22 +266,23 @@ NetworkName = Literal[
 
 
 class FaceNetwork(Backbone):
-    """Which network, how wide, and how long a feature is.
+    """The name, width and feature length of a face recognition network.
 
-    ``timm-embedding`` is any image network of timm, ``arch``, with a head for features; its ``weights`` can come from a
-    safetensors file of timm's. With ``adapters`` an iResNet is frozen, and small pieces in it learn and are sent.
+    ``timm-embedding`` is any timm image network, ``arch``, with a head for features; its initial ``weights`` can come
+    from a safetensors file of timm. With ``adapters`` an iResNet is frozen, and small additions to it are trained and
+    sent.
     """
 
     unset: ClassVar[frozenset[str]] = frozenset({"arch", "weights", "adapters"})
     name: NetworkName = "sphere64"
     """The backbone."""
     arch: str | None = None
-    """timm-embedding: the name of an architecture of timm's."""
+    """timm-embedding: name of a timm architecture."""
     weights: str | None = None
-    """timm-embedding: a safetensors file of its weights to start from; nothing is fetched. With adapters: a file that
-    `fedvisage model convert` wrote, or a finished run's model, which each machine has."""
+    """timm-embedding: a safetensors file with its initial weights; nothing is downloaded. With adapters: a file written
+    by `fedvisage model convert`, or the model of a finished run, which must exist on each machine."""
     adapters: FaceAdapters | None = None
-    """iresnet18, iresnet50 and iresnet100: the network is frozen, and these learn in it."""
+    """iresnet18, iresnet50 and iresnet100: freeze the network and train these additions to it."""
 
     @model_validator(mode="after")
     def _arch_is_for_timm(self) -> FaceNetwork:
@@ -298,7 +298,7 @@ class FaceNetwork(Backbone):
 
 
 def face_network(options: FaceNetwork, size: int) -> nn.Module:
-    """Build a network with random weights: images in [0, 1] to features; with adapters, it is frozen around them."""
+    """Build a network with random weights, from images in [0, 1] to features; adapters freeze it."""
     plain = _plain_network(options, size)
     return plain if options.adapters is None else with_adapters(plain, options.adapters, options.embedding)
 
@@ -319,7 +319,7 @@ def _plain_network(options: FaceNetwork, size: int) -> nn.Sequential:
 
 
 def timm_embedding(arch: str, embedding: int, size: int) -> nn.Sequential:
-    """Build a network of timm with a head as recognition uses it: a linear layer, and BatchNorm behind it."""
+    """Build a timm network with a recognition head: a linear layer followed by BatchNorm."""
     body = timm_network(TimmNetwork(arch=arch), Input(size=size, colour="rgb"), outputs=0)
     with torch.no_grad():
         width = body.eval()(torch.zeros(1, 3, size, size)).shape[1]
@@ -327,14 +327,14 @@ def timm_embedding(arch: str, embedding: int, size: int) -> nn.Sequential:
 
 
 def load_backbone(network: nn.Module, path: Path) -> None:
-    """Put a file's weights into the body of a network of timm's."""
+    """Load a file's weights into the body of a timm network."""
     body = network.get_submodule("0")
     assert isinstance(body, Whole)
     load_weights(body, path)
 
 
 class Centres(nn.Module):
-    """A class centre for each of some identities, a row each; only their directions count."""
+    """Class centres of identities, one per row; only their directions matter."""
 
     def __init__(self, identities: int, embedding: int) -> None:
         """Draw random directions."""

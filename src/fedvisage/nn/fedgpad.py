@@ -1,8 +1,8 @@
-"""FedGPAD's five networks, after the paper's Table II.
+"""FedGPAD's five networks (Table II of the paper).
 
-``width`` scales every number of channels; at 64 it is the table's, and the parameter counts are those of the paper's
-layers: encoder 3,353,496, depth estimator 517,058, decoder 11,178,944, classifier 263,169. Convolutions carry no bias
-where BatchNorm follows. The other parts also go with FedPAD's ResNet-18 as both encoders, so that losses can be
+``width`` scales all channel counts. At 64 it gives the table's networks, and the parameter counts are those of the
+paper's layers: encoder 3,353,496, depth estimator 517,058, decoder 11,178,944, classifier 263,169. Convolutions before
+BatchNorm have no bias. The other parts also work with FedPAD's ResNet-18 as both encoders, so that losses can be
 compared on one network.
 """
 
@@ -24,14 +24,14 @@ DEPTH_SIZE = 32
 FULL_WIDTH = 64
 SLOPE = 0.2
 RELEASED = 0.02
-"""The gain of convolutions, and how far scales of BatchNorm lie apart, in the authors' code."""
+"""Gain of convolutions and standard deviation of BatchNorm scales in the authors' code."""
 
 
 class Width(Section):
     """The width of the first convolution; the paper's is 64."""
 
     width: int = Field(FULL_WIDTH, ge=8, le=FULL_WIDTH, multiple_of=8)
-    """Channels of the first stage; 64 is the papers', less is for CPUs."""
+    """Channels of the first stage; 64 as in the papers, less for CPUs."""
 
 
 Resizing = Literal["bilinear", "pooled"]
@@ -40,31 +40,32 @@ Stem = Literal["plain", "unshuffled"]
 
 
 class TableII(Width):
-    """The width, and where the authors' code differs from the paper's text.
+    """The width, and options where the authors' code differs from the paper's text.
 
-    ``classifier``: two layers, or the code's one. ``depth_input``: poolings become 32×32 by ``bilinear`` interpolation,
-    which at full size looks at a quarter of the first one's values, or are ``pooled`` to it. ``initialisation``: by
-    ``xavier``'s uniform rule, or as ``released``. ``specific``: the specific encoder begins with weights of its
-    ``own``, or ``copied`` from the invariant one. What is not said is the first of each.
+    ``classifier``: two layers, or one as in the code. ``depth_input``: resizes poolings to 32×32 by ``bilinear``
+    interpolation, which at full size reads a quarter of the first pooling's values, or by ``pooled`` averaging.
+    ``initialisation``: ``xavier``'s uniform rule, or as ``released``. ``specific``: the specific encoder starts from
+    its ``own`` weights, or from weights ``copied`` from the invariant one. The default is always the first option.
 
-    Two keys are this package's own: another ``encoder``, and a ``stem`` that costs less.
+    Two keys are additions of this package: another ``encoder``, and a cheaper ``stem``.
     """
 
     unset: ClassVar[frozenset[str]] = frozenset({"depth_input", "initialisation", "specific", "encoder", "stem"})
     classifier: Literal["two-layers", "linear"] = "two-layers"
     """Table II's classifier, or the single layer of the released code (``linear``)."""
     depth_input: Resizing | None = None
-    """How poolings become the depth head's 32×32: bilinear, unless said, or pooled as in the released code."""
+    """Resizing of poolings to the depth head's 32×32: bilinear by default, or pooled as in the released code."""
     initialisation: Drawing | None = None
-    """How weights begin: xavier, unless said, or as released: small and normal. Encoders of ``resnet18`` begin as
-    FedPAD's does, unless it is said."""
+    """Initial weights: xavier by default, or released, which means small and normal. By default, encoders of
+    ``resnet18`` use FedPAD's initialisation."""
     specific: Literal["own", "copied"] | None = None
-    """The specific encoder begins with its own weights, unless said, or as a copy of the invariant one, as released."""
+    """Initial weights of the specific encoder: own by default, or copied from the invariant encoder as in the released
+    code."""
     encoder: Literal["table2", "resnet18"] | None = None
-    """Both encoders: Table II's, unless said, or FedPAD's ResNet-18, to compare losses on one network."""
+    """Both encoders: Table II's by default, or FedPAD's ResNet-18, to compare losses on one network."""
     stem: Stem | None = None
-    """How Table II's encoders begin: plain, unless said, or unshuffled: four pixels become channels of one, which takes
-    the place of the first pooling."""
+    """Start of Table II's encoders: plain by default, or unshuffled, which turns 2×2 pixels into the channels of one
+    and replaces the first pooling."""
 
     @model_validator(mode="after")
     def _the_stem_is_of_table_ii(self) -> TableII:
@@ -74,25 +75,25 @@ class TableII(Width):
 
 
 def scaled(channels: int, width: int) -> int:
-    """Return a number of channels of the table at another width: a multiple of 4, as all of the table's are.
+    """Return a channel count of the table at another width: a multiple of 4, like all counts of the table.
 
-    Processors want whole vectors: 48 channels for 49, at width 16, make a step a fifth faster.
+    Processors need full vectors: at width 16, using 48 channels instead of 49 makes a step a fifth faster.
     """
     return max(4, channels * width // FULL_WIDTH // 4 * 4)
 
 
 def convolution(inputs: int, outputs: int) -> nn.Sequential:
-    """A 3×3 convolution with BatchNorm and ReLU."""
+    """Return a 3×3 convolution with BatchNorm and ReLU."""
     layer = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
     return nn.Sequential(layer, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
 
 
 class Front(nn.Module):
-    """The part of an encoder that the depth estimator looks at: ten convolutions and three poolings.
+    """The part of an encoder that feeds the depth estimator: ten convolutions and three poolings.
 
-    Four of the convolutions see every pixel and take most of the time. With an ``unshuffled`` stem they see each 2×2
-    pixels as one of four times the channels; the first pooling, which would halve the side once more, is left out, so
-    that all later layers and the three maps are of the sizes that they have.
+    Four of the convolutions run at full resolution and take most of the time. An ``unshuffled`` stem turns each 2×2
+    pixels into one with four times the channels before these. The first pooling, which would halve the side again, is
+    then omitted, so all later layers and the three maps keep their sizes.
     """
 
     def __init__(self, inputs: int, width: int, stem: Stem = "plain") -> None:
@@ -131,7 +132,7 @@ class Encoder(Front):
         )
 
     def forward(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Return the pooled features, and pool1-1 to pool1-3, which the depth estimator looks at."""
+        """Return the pooled features, and pool1-1 to pool1-3 for the depth estimator."""
         pooled = self.pools(images)
         return adaptive_avg_pool2d(self.tail(pooled[-1]), 1).flatten(1), pooled
 
@@ -139,18 +140,18 @@ class Encoder(Front):
 class ResNetEncoder(nn.Module):
     """FedPAD's ResNet-18 without its last layer, as an encoder.
 
-    The depth estimator looks at a half, a quarter and an eighth of the side, as in Table II: at what comes out of the
+    As in Table II, the depth estimator reads maps at a half, a quarter and an eighth of the side: the outputs of the
     first convolution and of the first two stages.
     """
 
     def __init__(self, colour: str, width: int) -> None:
-        """Build the network as FedPAD does, with the weights that it draws there, and take its last layer off."""
+        """Build the network as FedPAD does, with the same random weights, and remove its last layer."""
         super().__init__()
         self.trunk = resnet18(ResNet18(width=width), colour)
         self.trunk.set_submodule("fc", nn.Identity())
 
     def forward(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Return the pooled features, and the three maps that the depth estimator looks at."""
+        """Return the pooled features and the three maps for the depth estimator."""
         layer = self.trunk.get_submodule
         first: Tensor = layer("act1")(layer("bn1")(layer("conv1")(images)))
         second: Tensor = layer("layer1")(layer("maxpool")(first))
@@ -160,17 +161,17 @@ class ResNetEncoder(nn.Module):
 
 
 def encoder(options: TableII, colour: str) -> nn.Module:
-    """Return the encoder that a recipe wants, domain-invariant or domain-specific."""
+    """Return the encoder of a recipe, domain-invariant or domain-specific."""
     if options.encoder == "resnet18":
         return ResNetEncoder(colour, options.width)
     return Encoder(CHANNELS[colour], options.width, options.stem or "plain")
 
 
 class DepthEstimator(nn.Module):
-    """A depth map of 32×32 from the encoder's first three poolings."""
+    """Estimates a 32×32 depth map from the encoder's first three poolings."""
 
     def __init__(self, width: int, resizing: Resizing = "bilinear", channels: int | None = None) -> None:
-        """Build conv4-1 to conv4-3 on so many channels, those of Table II's three poolings unless said."""
+        """Build conv4-1 to conv4-3 for this number of input channels, by default that of Table II's three poolings."""
         super().__init__()
         self.resizing = resizing
         c128, c64 = scaled(128, width), scaled(64, width)
@@ -178,24 +179,24 @@ class DepthEstimator(nn.Module):
         self.layers = nn.Sequential(first, convolution(c128, c64), convolution(c64, 1))
 
     def forward(self, pooled: list[Tensor]) -> Tensor:
-        """Resize the three maps to one size, join them, and estimate depth."""
+        """Resize the three maps to one size, concatenate them, and estimate depth."""
         side = DEPTH_SIZE, DEPTH_SIZE
         if self.resizing == "pooled":
-            maps = [adaptive_avg_pool2d(one, side) for one in pooled]
+            maps = [adaptive_avg_pool2d(values, side) for values in pooled]
         else:
-            maps = [interpolate(one, side, mode="bilinear", align_corners=False) for one in pooled]
+            maps = [interpolate(values, side, mode="bilinear", align_corners=False) for values in pooled]
         return torch.as_tensor(self.layers(torch.cat(maps, dim=1))).squeeze(1)
 
 
 def depth_estimator(options: TableII) -> DepthEstimator:
-    """Return the depth estimator that fits the encoder that a recipe wants."""
-    of_resnet = FULL_WIDTH + 3 * options.width  # whose first map has 64 channels at any width
+    """Return the depth estimator that matches the encoder of a recipe."""
+    of_resnet = FULL_WIDTH + 3 * options.width  # its first map has 64 channels at any width
     channels = of_resnet if options.encoder == "resnet18" else None
     return DepthEstimator(options.width, options.depth_input or "bilinear", channels)
 
 
 class DepthNetwork(Front):
-    """From images to depth maps, with nothing beside: the encoder's front and the depth estimator."""
+    """A network from images to depth maps: the encoder's front and the depth estimator."""
 
     def __init__(self, inputs: int, width: int) -> None:
         """Build conv1-1 to conv1-10 and conv4-1 to conv4-3."""
@@ -208,11 +209,12 @@ class DepthNetwork(Front):
 
 
 class Decoder(nn.Module):
-    """The image again from the sum of both features: one fully connected layer and deconvolutions of stride 2."""
+    """Reconstructs the image from the sum of both features: a fully connected layer and deconvolutions of stride 2."""
 
     def __init__(self, outputs: int, width: int, size: int) -> None:
-        """Build fc2-1 and as many deconvolutions as the size, a multiple of 32, needs: six, from 4×4, at 256."""
+        """Build fc2-1 and the deconvolutions for a size that is a multiple of 32; at 256 there are six, from 4×4."""
         super().__init__()
+        # Use as many steps, up to six, as leave an integer side of at least 3.
         steps = next(count for count in range(6, 0, -1) if size % 2**count == 0 and size // 2**count >= 3)
         channels = [scaled(c, width) for c in (512, 512, 256, 128, 64, 32)][:steps]
         self.side, self.first = size // 2**steps, channels[0]
@@ -238,7 +240,7 @@ def classifier(options: TableII) -> nn.Module:
 
 
 def initialise(net: nn.Module, drawing: Drawing = "xavier") -> None:
-    """Draw all weights by Xavier's rule, or as the authors' code does; biases start at zero."""
+    """Draw all weights by Xavier's rule or as in the authors' code; biases start at zero."""
     if drawing == "released":
         _as_released(net)
         return
@@ -250,7 +252,7 @@ def initialise(net: nn.Module, drawing: Drawing = "xavier") -> None:
 
 
 def _as_released(net: nn.Module) -> None:
-    """Draw weights small and normal, BatchNorm's scales around 1; deconvolutions keep what torch draws."""
+    """Draw small normal weights, and BatchNorm scales around 1; deconvolutions keep torch's initialisation."""
     for module in net.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
             nn.init.xavier_normal_(module.weight, gain=RELEASED)

@@ -1,4 +1,4 @@
-"""From stored pixels to what a network sees, in one place for training, evaluation and prediction."""
+"""Conversion of stored pixels to network inputs, shared by training, evaluation and prediction."""
 
 from __future__ import annotations
 
@@ -12,17 +12,8 @@ from torch import Tensor
 
 from fedvisage.nn.compute import LAYOUT
 
-# Hue, saturation and value of images, and turned hues: a few images at a time, so that all planes stay in the cache.
-#
-# The same numbers as kornia's `rgb_to_hsv` and `adjust_hue`, several times as fast on a processor: there a choice by
-# a
-# mask (`torch.where`) takes ten times as long as a product with ones and zeros. Nothing here has gradients, and
-# numbers
-# are of 32 bits or more.
-
-
 PIXELS = 1 << 16
-"""Pixels that a processor works on at a time, if an image has no more; other devices take a batch whole."""
+"""Pixels that a CPU processes at a time, or one image if it has more; other devices process a whole batch."""
 EPS = 1e-8
 TURN = 2 * math.pi
 
@@ -31,9 +22,14 @@ Compare = Callable[..., Tensor]
 
 @torch.no_grad()
 def with_hsv(images: Tensor, layout: torch.memory_format) -> Tensor:
-    """Append hue, saturation and value to RGB images in [0, 1], all scaled to [0, 1]."""
+    """Append hue, saturation and value to RGB images in [0, 1], all scaled to [0, 1].
+
+    The result equals kornia's `rgb_to_hsv`, several times faster on a CPU: images are processed in small groups whose
+    planes stay in the cache, and products with ones and zeros replace selection by a mask (`torch.where`), which takes
+    ten times as long. There are no gradients, and numbers have at least 32 bits.
+    """
     count, _, height, width = images.shape
-    made = torch.empty(count, 6, height, width, dtype=images.dtype, device=images.device, memory_format=layout)
+    channels = torch.empty(count, 6, height, width, dtype=images.dtype, device=images.device, memory_format=layout)
     for first, end in _parts(images):
         red, green, blue = (images[first:end, channel].contiguous() for channel in range(3))
         value, chroma = _value_and_chroma(red, green, blue)
@@ -41,16 +37,19 @@ def with_hsv(images: Tensor, layout: torch.memory_format) -> Tensor:
         torch.div(chroma, saturation, out=saturation)
         hue = _sextants(red, green, blue, value, chroma).div_(6.0)
         hue.add_(_ones(torch.lt, hue, 0.0)).mul_(TURN)
-        hue.mul_(_ones(torch.lt, hue, TURN)).div_(TURN)  # what is a whole turn by rounding is none
+        hue.mul_(_ones(torch.lt, hue, TURN)).div_(TURN)  # rounding can give a full turn, which equals 0
         for channel, plane in enumerate((red, green, blue, hue, saturation, value)):
-            made[first:end, channel] = plane
-    return made
+            channels[first:end, channel] = plane
+    return channels
 
 
 @torch.no_grad()
 def turned(images: Tensor, turns: Tensor) -> Tensor:
-    """Return RGB images in [0, 1] whose hues are moved, each image's by its own part of a turn."""
-    made = torch.empty_like(images)
+    """Return RGB images in [0, 1] with hues shifted, each image by its own fraction of a turn.
+
+    The result equals kornia's `adjust_hue`, computed in the same fast way as `with_hsv`.
+    """
+    shifted = torch.empty_like(images)
     for first, end in _parts(images):
         red, green, blue = (images[first:end, channel].contiguous() for channel in range(3))
         value, chroma = _value_and_chroma(red, green, blue)
@@ -59,19 +58,19 @@ def turned(images: Tensor, turns: Tensor) -> Tensor:
             distance = hue.add(place)
             distance.sub_(distance.div(6.0).floor_(), alpha=6.0)  # around the circle of six sextants
             torch.minimum(distance, torch.sub(4.0, distance), out=distance)
-            torch.sub(value, distance.clamp_(0, 1).mul_(chroma), out=made[first:end, channel])
-    return made
+            torch.sub(value, distance.clamp_(0, 1).mul_(chroma), out=shifted[first:end, channel])
+    return shifted
 
 
 def _parts(images: Tensor) -> Iterator[tuple[int, int]]:
-    """Return from where to where images are worked on together."""
+    """Return the start and end of each group of images to process together."""
     count, _, height, width = images.shape
     step = max(1, PIXELS // (height * width)) if images.device.type == "cpu" else max(1, count)
     return pairwise([*range(0, count, step), count])
 
 
 def _value_and_chroma(red: Tensor, green: Tensor, blue: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the largest channel, and how far the smallest lies below it."""
+    """Return the largest channel, and its difference to the smallest."""
     value = torch.maximum(red, green)
     torch.maximum(value, blue, out=value)
     chroma = torch.minimum(red, green)
@@ -80,7 +79,7 @@ def _value_and_chroma(red: Tensor, green: Tensor, blue: Tensor) -> tuple[Tensor,
 
 
 def _sextants(red: Tensor, green: Tensor, blue: Tensor, value: Tensor, chroma: Tensor) -> Tensor:
-    """Return the hue in sextants, from -1 to 5; the first of the largest channels decides, and grey has 0."""
+    """Return the hue in sextants, from −1 to 5; among equal channels the first decides, and grey is 0."""
     first = _ones(torch.ge, red, green).mul_(_ones(torch.ge, red, blue))
     second = _ones(torch.ge, green, blue)
     second.addcmul_(second, first, value=-1)
@@ -94,7 +93,7 @@ def _sextants(red: Tensor, green: Tensor, blue: Tensor, value: Tensor, chroma: T
 
 
 def _ones(compare: Compare, values: Tensor, others: Tensor | float) -> Tensor:
-    """Return 1 where a comparison holds and 0 elsewhere, as numbers of the same kind."""
+    """Return 1 where a comparison holds and 0 elsewhere, in the same type."""
     return compare(values, others, out=torch.empty_like(values))
 
 
@@ -102,14 +101,14 @@ CHANNELS = {"rgb": 3, "rgb+hsv": 6}
 
 
 def as_float(images: Tensor) -> Tensor:
-    """Turn uint8 RGB images into floats in [0, 1]."""
+    """Convert uint8 RGB images to floats in [0, 1]."""
     return images.to(torch.float32).div_(255.0)
 
 
 def colour_channels(images: Tensor, colour: str) -> Tensor:
     """Append hue, saturation and value to RGB images in [0, 1], all scaled to [0, 1] (FedPAD's six channels).
 
-    With gradients, and in operations that every exporter knows; :func:`seen` gives the same numbers sooner.
+    This version has gradients and uses operations that every exporter supports; :func:`seen` returns the same faster.
     """
     if colour == "rgb":
         return images
@@ -120,10 +119,10 @@ def colour_channels(images: Tensor, colour: str) -> Tensor:
 
 @torch.no_grad()
 def seen(images: Tensor, colour: str, layout: torch.memory_format) -> Tensor:
-    """Turn RGB images in [0, 1] into a network's input, which has no gradient."""
+    """Convert RGB images in [0, 1] to network inputs without gradients."""
     return images.contiguous(memory_format=layout) if colour == "rgb" else with_hsv(images, layout)
 
 
 def prepare(images: Tensor, colour: str, device: torch.device, layout: torch.memory_format = LAYOUT) -> Tensor:
-    """Turn stored uint8 images into a network's input."""
+    """Convert stored uint8 images to network inputs."""
     return seen(as_float(images.to(device)), colour, layout)

@@ -1,12 +1,12 @@
-"""Which neuron of one network is which of another: assignment of neurons to the slots of a joint layer.
+"""Matching of neurons between networks: assignment of neurons to the slots of a joint layer.
 
 H. Wang, M. Yurochkin, Y. Sun, D. Papailiopoulos, Y. Khazaeni, "Federated learning with matched averaging", ICLR 2020,
-Eq. 2 and its BBP-MAP solution: one network at a time is taken out and assigned anew to the slots that the others make,
-which is a linear assignment problem, until nothing changes. The costs of a growing layer are those of M. Yurochkin et
-al., "Bayesian nonparametric federated learning of neural networks", ICML 2019, with a prior mean of zero.
+Eq. 2 and its BBP-MAP solution: remove one network at a time and reassign it to the slots formed by the others, which is
+a linear assignment problem, until nothing changes. The costs of a growing layer are those of M. Yurochkin et al.,
+"Bayesian nonparametric federated learning of neural networks", ICML 2019, with a prior mean of zero.
 
-A layer is a matrix in which a row is a neuron: its incoming weights and its bias. A row of zeros is no neuron but a
-place for one. All functions are pure; sums run in float64 in the order of the networks.
+A layer is a matrix with one row per neuron: its incoming weights and its bias. A row of zeros is not a neuron but an
+empty place. All functions are pure; sums run in float64 in the order of the networks.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from torch import Tensor
 
 Rows = NDArray[np.float64]
 Order = NDArray[np.int64]
-"""For each row of a network's layer, the slot that it takes in the joint one: a permutation."""
+"""The slot of each row of a network's layer in the joint layer: a permutation."""
 
 SWEEPS = 100
-"""A guard against ties that go round: every change is for the better, so assignments settle, mostly in a few sweeps."""
+"""Limit against cycles between ties: every change is an improvement, so assignments settle, mostly in a few sweeps."""
 
 
 @dataclass(frozen=True)
 class Prior:
-    """What decides whether a neuron joins a slot or opens a new one.
+    """Parameters that determine whether a neuron joins a slot or opens a new one.
 
-    ``sigma``: standard deviation of a network's neuron around its slot's; ``sigma0``: of slots around zero; ``gamma``:
-    how many slots the model expects a network to fill.
+    ``sigma``: standard deviation of a network's neuron around its slot; ``sigma0``: of slots around zero; ``gamma``:
+    expected number of slots that a network fills.
     """
 
     sigma: float
@@ -42,47 +42,48 @@ class Prior:
 
 @dataclass(frozen=True)
 class Joint:
-    """The slots that some networks make: weighted sum of neurons, sum of weights, and number of neurons in each."""
+    """The slots formed by several networks: weighted sum of neurons, sum of weights, and number of neurons per slot."""
 
     total: Rows
     mass: NDArray[np.float64]
     held: NDArray[np.int64]
 
     def mean(self) -> Rows:
-        """Return the weighted mean of each slot's neurons; a slot that nobody holds is zero."""
+        """Return the weighted mean of each slot's neurons; an empty slot is zero."""
         return self.total / np.where(self.mass > 0, self.mass, 1.0)[:, None]
 
 
 @dataclass(frozen=True)
 class Matched:
-    """Each network's assignment, and the joint layer."""
+    """The assignment of each network, and the joint layer."""
 
     orders: tuple[Order, ...]
     mean: Rows
 
 
 def match(layers: Sequence[Rows], weights: Sequence[float], prior: Prior | None = None) -> Matched:
-    """Match the neurons of a layer of several networks; without a prior every slot is shared by all.
+    """Match the neurons of a layer of several networks; without a prior all networks share every slot.
 
-    The slots begin as the first network's neurons. With a prior a layer's places can be opened (growth).
+    The slots start as the first network's neurons. With a prior, empty places of a layer can be opened (growth).
     """
     everyone = range(len(layers))
     orders = [np.arange(len(layers[0]))] * len(layers)
     for number in everyone[1:]:
-        others = joint(layers, orders, weights, everyone[:number])
-        orders[number] = assign(layers[number], others, weights[number], len(layers), prior)
+        joint_of_others = joint(layers, orders, weights, everyone[:number])
+        orders[number] = assign(layers[number], joint_of_others, weights[number], len(layers), prior)
+    # Reassign one network at a time until a sweep changes nothing.
     for _ in range(SWEEPS if len(layers) > 1 else 0):
-        before = list(orders)
+        previous = list(orders)
         for number in everyone:
-            others = joint(layers, orders, weights, [one for one in everyone if one != number])
-            orders[number] = assign(layers[number], others, weights[number], len(layers), prior)
-        if all(np.array_equal(old, new) for old, new in zip(before, orders, strict=True)):
+            joint_of_others = joint(layers, orders, weights, [index for index in everyone if index != number])
+            orders[number] = assign(layers[number], joint_of_others, weights[number], len(layers), prior)
+        if all(np.array_equal(old, new) for old, new in zip(previous, orders, strict=True)):
             break
     return Matched(tuple(orders), joint(layers, orders, weights, everyone).mean())
 
 
 def joint(layers: Sequence[Rows], orders: Sequence[Order], weights: Sequence[float], among: Sequence[int]) -> Joint:
-    """Put some of the networks into slots."""
+    """Combine the neurons of some of the networks into slots."""
     total, mass, held = np.zeros_like(layers[0]), np.zeros(len(layers[0])), np.zeros(len(layers[0]), dtype=np.int64)
     for number in among:
         real = layers[number].any(axis=1)
@@ -94,13 +95,14 @@ def joint(layers: Sequence[Rows], orders: Sequence[Order], weights: Sequence[flo
 
 
 def assign(rows: Rows, others: Joint, weight: float, networks: int, prior: Prior | None) -> Order:
-    """Return one network's best assignment to the slots of the others; its empty places take what slots are left."""
+    """Return one network's best assignment to the slots of the others; its empty places take the remaining slots."""
     real = rows.any(axis=1)
     if prior is None:
         cost = squared_distances(rows[real], others.mean())
     else:
         cost = posterior_costs(rows[real], others, weight, networks, prior)
-    from scipy.optimize import linear_sum_assignment  # half a second, which every process that trains would wait for
+    # Imported here because it would delay every training process by half a second.
+    from scipy.optimize import linear_sum_assignment
 
     _, slots = linear_sum_assignment(cost)
     order = np.empty(len(rows), dtype=np.int64)
@@ -110,22 +112,22 @@ def assign(rows: Rows, others: Joint, weight: float, networks: int, prior: Prior
 
 
 def squared_distances(rows: Rows, slots: Rows) -> Rows:
-    """Eq. 2's cost: a neuron's squared distance to the mean of the neurons in each slot."""
+    """Return Eq. 2's cost: the squared distance of each neuron to the mean of the neurons in each slot."""
     cost: Rows = np.square(rows).sum(axis=1)[:, None] - 2 * rows @ slots.T + np.square(slots).sum(axis=1)
     return cost
 
 
 def posterior_costs(rows: Rows, others: Joint, weight: float, networks: int, prior: Prior) -> Rows:
-    """Return what each assignment takes from twice the log posterior of a beta-Bernoulli process.
+    """Return the cost of each assignment: the negative change of twice the log posterior of a beta-Bernoulli process.
 
-    A slot that m of J networks hold has odds m / (J - m); the k-th new one is worth log(gamma / J) - log k. Either
-    adds how much better a slot's most likely weights explain its neurons with this one among them.
+    A slot held by m of J networks has odds m / (J - m); the k-th new slot contributes log(gamma / J) - log k. To either
+    is added the gain in likelihood of the slot's neurons, at its most likely weights, from including this neuron.
     """
-    own, slot = weight / prior.sigma**2, 1 / prior.sigma0**2 + others.mass / prior.sigma**2
-    theirs = others.total / prior.sigma**2
-    lengths = np.square(theirs).sum(axis=1)
-    together = own**2 * np.square(rows).sum(axis=1)[:, None] + 2 * own * rows @ theirs.T + lengths
-    gain = together / (own + slot) - lengths / slot
+    precision, slot_precisions = weight / prior.sigma**2, 1 / prior.sigma0**2 + others.mass / prior.sigma**2
+    slot_sums = others.total / prior.sigma**2
+    lengths = np.square(slot_sums).sum(axis=1)
+    together = precision**2 * np.square(rows).sum(axis=1)[:, None] + 2 * precision * rows @ slot_sums.T + lengths
+    gain = together / (precision + slot_precisions) - lengths / slot_precisions
     opened = others.held > 0
     new = np.cumsum(~opened)
     popular = np.log(np.where(opened, others.held / (networks - others.held), 1.0))
@@ -141,13 +143,13 @@ def rows_of(weight: Tensor, bias: Tensor) -> Rows:
 
 
 def weights_of(rows: Rows, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return weight and bias of neurons, in the form of a layer's weight: the inverse of :func:`rows_of`."""
+    """Return weight and bias of neurons in the shape of a layer's weight: the inverse of :func:`rows_of`."""
     values = torch.from_numpy(rows).to(weight.dtype)
     return values[:, :-1].reshape(weight.shape).contiguous(), values[:, -1].contiguous()
 
 
 def reordered(weight: Tensor, order: Tensor) -> Tensor:
-    """Return a layer's weight for inputs that come in the order of the slots."""
+    """Return a layer's weight for inputs in the order of the slots."""
     moved = torch.empty_like(weight)
     moved[:, order.to(weight.device)] = weight
     return moved

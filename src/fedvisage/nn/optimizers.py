@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules from a recipe, and their state as named tensors."""
+"""Optimizers and learning-rate schedules of recipes, server optimizers, and optimizer state as named tensors."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ from torch.optim import SGD, Adam, Optimizer
 from fedvisage.recipe import Optimizer as Settings
 from fedvisage.recipe import Schedule, ServerOptimizer, Training
 
-# Gradients as they come: added up for some weights while something else trains them.
-
 
 @contextmanager
 def gathered(weights: Mapping[str, nn.Parameter]) -> Iterator[Mapping[str, Tensor]]:
-    """Add up the gradients that weights get meanwhile, by name: before anything clips them or steps by them.
+    """Accumulate the gradients of weights inside the context, by name, before clipping and optimizer steps.
 
-    Frozen weights get none: theirs stay zero.
+    Frozen weights receive no gradient, so their sums stay zero.
     """
     sums = {name: torch.zeros_like(value) for name, value in weights.items()}
-    trained = {name: value for name, value in weights.items() if value.requires_grad}
-    hooks = [value.register_hook(partial(_add, sums[name])) for name, value in trained.items()]  # type: ignore[no-untyped-call]
+    trainable = {name: value for name, value in weights.items() if value.requires_grad}
+    hooks = [value.register_hook(partial(_add, sums[name])) for name, value in trainable.items()]  # type: ignore[no-untyped-call]
     try:
         yield sums
     finally:
@@ -37,20 +35,16 @@ def _add(total: Tensor, gradient: Tensor) -> None:
     total.add_(gradient)
 
 
-# Steps of the server: from the present weights towards the mean of what sites made of them.
-#
-# S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar, H. B. McMahan, "Adaptive Federated
-# Optimization", ICLR 2021, Algorithm 2 (FedOpt): Δ, the mean less the present weights, stands for a gradient. With
-# SGD at
-# rate 1 and without momentum the step ends at the mean, which is federated averaging. Adam and Yogi have no
-# correction
-# of their moments' bias, and v begins with τ².
-
-
 def advance(
     settings: ServerOptimizer, present: Tensor, mean: Tensor, moments: Mapping[str, Tensor]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return new weights in the type of the present ones, and the moments in float64, for one tensor."""
+    """Return one tensor's new weights, in the type of the current ones, and its moments in float64.
+
+    S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar, H. B. McMahan, "Adaptive Federated
+    Optimization", ICLR 2021, Algorithm 2 (FedOpt): Δ, the mean minus the current weights, takes the role of a gradient.
+    With SGD at rate 1 and without momentum the step ends at the mean, which is federated averaging. Adam and Yogi do
+    not correct the bias of their moments, and v starts at τ².
+    """
     weights = present.double()
     delta = mean.double() - weights
     if settings.name == "sgd":
@@ -60,17 +54,17 @@ def advance(
         return (weights + settings.lr * first).to(present.dtype), {"first": first}
     square, tau = delta.square(), settings.tau
     first = settings.beta1 * moments.get("first", torch.zeros_like(delta)) + (1 - settings.beta1) * delta
-    before = moments.get("second", torch.full_like(delta, tau**2))
+    second_before = moments.get("second", torch.full_like(delta, tau**2))
     if settings.name == "adam":
-        second = settings.beta2 * before + (1 - settings.beta2) * square
+        second = settings.beta2 * second_before + (1 - settings.beta2) * square
     else:
-        second = before - (1 - settings.beta2) * square * torch.sign(before - square)
-    stepped = weights + settings.lr * first / (second.sqrt() + tau)
-    return stepped.to(present.dtype), {"first": first, "second": second}
+        second = second_before - (1 - settings.beta2) * square * torch.sign(second_before - square)
+    updated = weights + settings.lr * first / (second.sqrt() + tau)
+    return updated.to(present.dtype), {"first": first, "second": second}
 
 
 def build(parameters: Sequence[nn.Parameter], settings: Settings, factor: float = 1.0) -> Optimizer:
-    """Make the optimizer of a recipe, its rate scaled by the schedule's factor."""
+    """Build the optimizer of a recipe, with its learning rate scaled by the schedule's factor."""
     rate, fused = settings.lr * factor, settings.fused
     if settings.name == "adam":
         return Adam(parameters, lr=rate, weight_decay=settings.weight_decay, fused=fused)
@@ -78,9 +72,10 @@ def build(parameters: Sequence[nn.Parameter], settings: Settings, factor: float 
 
 
 def step(optimizer: Optimizer, clip_norm: float | None) -> None:
-    """Step down the gradients that lie in the parameters, cut to a norm when one is given."""
+    """Take an optimizer step along the stored gradients, after clipping them to a norm if one is given."""
     if clip_norm is not None:
         nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], clip_norm)
+    # A fused step needs gradients in the memory layout of their parameters.
     for group in optimizer.param_groups:
         for parameter in group["params"] if group.get("fused") else ():
             if parameter.grad is not None:
@@ -89,7 +84,7 @@ def step(optimizer: Optimizer, clip_norm: float | None) -> None:
 
 
 def rate_factor(schedule: Schedule, round_number: int, rounds: int) -> float:
-    """Return the learning rate's factor in a round (counted from 1): linear warm-up, then the named course."""
+    """Return the learning-rate factor of a round (from 1): linear warm-up, then the schedule."""
     if round_number <= schedule.warmup:
         return round_number / (schedule.warmup + 1)
     if schedule.name == "step":
@@ -101,9 +96,9 @@ def rate_factor(schedule: Schedule, round_number: int, rounds: int) -> float:
 
 
 def reach(training: Training) -> float | None:
-    """Return about how far Adam can move a weight in a whole run; None where its number of steps is not said.
+    """Return roughly how far Adam can move a weight in a whole run; None if the number of steps is not set.
 
-    A step of Adam is about as long as its rate, whatever the gradient.
+    An Adam step is about as long as the learning rate, regardless of the gradient.
     """
     if training.optimizer.name != "adam" or training.local.batches is None:
         return None
@@ -123,21 +118,21 @@ def state_of(optimizer: Optimizer) -> dict[str, Tensor]:
 
 
 def restore(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Give an optimizer the moments that :func:`state_of` returned; its learning rate stays its own."""
+    """Load the moments returned by :func:`state_of` into an optimizer; its learning rate does not change."""
     moments: dict[int, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         index, name = key.split(".", 1)
         moments.setdefault(int(index), {})[name] = tensor.clone()
-    whole = optimizer.state_dict()
-    optimizer.load_state_dict({**whole, "state": moments})
-    for parameter, own in optimizer.state.items():
-        for name, value in own.items():
+    state = optimizer.state_dict()
+    optimizer.load_state_dict({**state, "state": moments})
+    for parameter, parameter_state in optimizer.state.items():
+        for name, value in parameter_state.items():
             if isinstance(value, Tensor) and value.shape == parameter.shape:
-                own[name] = _laid_out_like(parameter, value)
+                parameter_state[name] = _laid_out_like(parameter, value)
 
 
 def _laid_out_like(parameter: Tensor, value: Tensor) -> Tensor:
-    """Return values that lie in memory as a parameter does: a fused step reads both as they lie, whatever they are."""
+    """Return values in the memory layout of a parameter, because a fused step ignores strides."""
     if value.stride() == parameter.stride():
         return value
     return torch.empty_like(parameter, requires_grad=False).copy_(value)

@@ -1,10 +1,10 @@
-"""Training a few rows of a large parameter in each step: the centres of a softmax's sampled classes.
+"""Training of selected rows of a large parameter per step: the centres of a softmax's sampled classes.
 
 Partial FC (An et al., "Killing Two Birds with One Stone: Efficient and Robust Training of Face Recognition CNNs by
-Partial FC", CVPR 2022): a batch's own classes take part, and others that are drawn. The gradient of an indexing is as
-large as what was indexed, and so are the moments that an optimizer moves in a step. Here the optimizer sees the rows
-of the step and their moments only; the others, and theirs, stay as they are, and neither weight decay nor momentum
-moves them. Time and memory of a step follow the number of rows in it.
+Partial FC", CVPR 2022) uses the classes of a batch and a random sample of the others. The gradient of an indexing
+operation is as large as the indexed tensor, and so are the moments that an optimizer updates. Here the optimizer only
+gets the rows of the step and their moments. The other rows and moments do not change, not even by weight decay or
+momentum. Time and memory of a step are proportional to the number of its rows.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from fedvisage.nn.losses.sampled import sample_classes
 
 
 class Classes(NamedTuple):
-    """Centres of the classes that take part, a batch's labels among them, and their numbers if they are a sample.
+    """Centres of the participating classes, the batch's labels within them, and for a sample the class numbers.
 
-    Centres and labels are where the centres are; numbers of a sample are on the CPU, where they were drawn.
+    Centres and labels are on the device of the centres; class numbers of a sample are on the CPU, where they were
+    drawn.
     """
 
     centres: Tensor
@@ -31,26 +32,26 @@ class Classes(NamedTuple):
     chosen: Tensor | None = None
 
     def of_first(self, number: int) -> Classes:
-        """Return a sample's classes of which the numbers are lower than that; all labels are among them."""
+        """Return the sampled classes with numbers below `number`; all labels must be among them."""
         assert self.chosen is not None
-        here = int((self.chosen < number).sum())
-        return Classes(self.centres[:here], self.labels, self.chosen[:here])
+        count = int((self.chosen < number).sum())
+        return Classes(self.centres[:count], self.labels, self.chosen[:count])
 
 
 class Sampler:
-    """Draws the classes of each batch, once, and lends the optimizer their centres only."""
+    """Draws the classes of each batch once and gives the optimizer only their centres."""
 
     def __init__(
         self, optimizer: Optimizer, centres: list[nn.Parameter], wanted: int, rng: np.random.Generator
     ) -> None:
-        """Take the place of centres in their optimizer; their classes are counted from the first to the last."""
-        self._parts = [PartialRows(optimizer, one) for one in centres]
+        """Replace the centres in their optimizer; classes are numbered from the first to the last of the centres."""
+        self._parts = [PartialRows(optimizer, parameter) for parameter in centres]
         self._wanted, self._rng, self._device = wanted, rng, centres[0].device
         self._labels: Tensor | None = None
         self._drawn = Classes(torch.empty(0), torch.empty(0))
 
     def of(self, labels: Tensor) -> Classes:
-        """Return the classes of a batch with these labels, which are on the CPU: nobody waits for a device."""
+        """Return the classes of a batch with these labels, which are on the CPU to avoid waiting for a device."""
         if labels is not self._labels:
             sample = sample_classes(labels, sum(map(len, self._parts)), self._wanted, self._rng)
             self._labels = labels
@@ -58,29 +59,29 @@ class Sampler:
         return self._drawn
 
     def _take(self, classes: Tensor) -> Tensor:
-        taken: list[Tensor] = []
+        row_parts: list[Tensor] = []
         first = 0
         for part in self._parts:
-            here = (classes >= first) & (classes < first + len(part))
-            taken.append(part.take(brought(classes[here] - first, self._device)))
+            in_part = (classes >= first) & (classes < first + len(part))
+            row_parts.append(part.take(brought(classes[in_part] - first, self._device)))
             first += len(part)
-        return torch.cat(taken) if len(taken) > 1 else taken[0]
+        return torch.cat(row_parts) if len(row_parts) > 1 else row_parts[0]
 
     def finish(self) -> None:
-        """Put the centres back."""
+        """Put the centres back into the optimizer."""
         for part in self._parts:
             part.finish()
 
 
 class PartialRows:
-    """A parameter of an optimizer of which each step trains some rows.
+    """A parameter of which each optimizer step trains selected rows.
 
-    ``take`` hands out the rows of the next step, as a parameter of their own in the large one's place; ``finish`` puts
-    the large one back, as it has become, with its moments.
+    ``take`` returns the rows of the next step as a separate parameter, which replaces the large one in the optimizer.
+    ``finish`` puts back the updated large parameter with its moments.
     """
 
     def __init__(self, optimizer: Optimizer, whole: nn.Parameter) -> None:
-        """Take the parameter's place in its optimizer."""
+        """Take the parameter's moments from its optimizer."""
         self._optimizer, self._whole = optimizer, whole
         self._moments = dict(optimizer.state.pop(whole, {}))
         self._in_place: nn.Parameter = whole
@@ -91,34 +92,36 @@ class PartialRows:
         return len(self._whole)
 
     def take(self, rows: Tensor) -> nn.Parameter:
-        """Return some rows, each named once, for one step; those of the step before are put back."""
+        """Return distinct rows for one step, after writing back those of the previous step."""
         self._put_back()
-        taken = nn.Parameter(self._whole.detach()[rows])
-        self._replace_by(taken)
+        row_parameter = nn.Parameter(self._whole.detach()[rows])
+        self._replace_by(row_parameter)
         if self._moments:
-            self._optimizer.state[taken] = {name: self._of(value, rows) for name, value in self._moments.items()}
+            self._optimizer.state[row_parameter] = {
+                name: self._of(value, rows) for name, value in self._moments.items()
+            }
         self._rows = rows
-        return taken
+        return row_parameter
 
     def finish(self) -> None:
-        """End the training of single rows."""
+        """Write back the last rows and restore the parameter in its optimizer."""
         self._put_back()
         self._replace_by(self._whole)
         if self._moments:
             self._optimizer.state[self._whole] = self._moments
 
     def _put_back(self) -> None:
-        rows, taken = self._rows, self._in_place
+        rows, row_parameter = self._rows, self._in_place
         if rows is None:
             return
         with torch.no_grad():
-            self._whole[rows] = taken
-        for name, value in self._optimizer.state.pop(taken, {}).items():
-            if isinstance(value, Tensor) and value.shape == taken.shape:
+            self._whole[rows] = row_parameter
+        for name, value in self._optimizer.state.pop(row_parameter, {}).items():
+            if isinstance(value, Tensor) and value.shape == row_parameter.shape:
                 if name not in self._moments:
                     self._moments[name] = torch.zeros_like(self._whole, requires_grad=False)
                 self._moments[name][rows] = value
-            else:  # such as Adam's count of steps, which all rows share
+            else:  # for example Adam's step count, shared by all rows
                 self._moments[name] = value
         self._rows = None
 
@@ -127,5 +130,5 @@ class PartialRows:
 
     def _replace_by(self, parameter: nn.Parameter) -> None:
         for group in self._optimizer.param_groups:
-            group["params"] = [parameter if one is self._in_place else one for one in group["params"]]
+            group["params"] = [parameter if current is self._in_place else current for current in group["params"]]
         self._in_place = parameter

@@ -1,8 +1,9 @@
-"""Weights of timm's transformers, read from a local safetensors file into the parts; nothing is ever fetched.
+"""Weights of timm's vision transformers from a local safetensors file, and the network of a reversion attack.
 
-The files are timm's own ``model.safetensors`` of ``vit_base_patch16_224`` and ``vit_base_r50_s16_224``. Their heads are
-for other classes and stay out; so do blocks beyond the network's depth. Positions for another image size are
-interpolated, and a network without class token leaves that token and its position out.
+The files are timm's own ``model.safetensors`` of ``vit_base_patch16_224`` and ``vit_base_r50_s16_224``; nothing is ever
+downloaded. Their heads, which are for other classes, are not loaded, nor are blocks beyond the network's depth.
+Position embeddings for another image size are interpolated, and a network without class token skips that token and its
+position.
 """
 
 from __future__ import annotations
@@ -16,20 +17,18 @@ from fedvisage.base.errors import UserError
 from fedvisage.base.files import read_tensors
 from fedvisage.nn.vit import Tokenizer
 
-# The network of PrivacyFace's reversion attack (Q. Meng et al., ICLR 2022, Table 5): from an embedding to a face.
-#
-# fc + BN to 512 maps of 4×4, then transposed convolutions 4×4 of stride 2, each halving the maps (the first three
-# and the
-# fourth with BN and ReLU), the last with a sigmoid: 128×128 after five.
-#
-# Deviations from the paper: faces smaller than 128 take fewer transposed convolutions.
-
-
 FIRST, GRID = 512, 4
 
 
 def reversion_network(dimension: int, size: int, width: int = FIRST) -> nn.Sequential:
-    """Build Table 5 for embeddings of a dimension and square faces of a size; ``width`` maps at 4×4."""
+    """Build the network of PrivacyFace's reversion attack, from an embedding to a square face.
+
+    Q. Meng et al., ICLR 2022, Table 5: a fully connected layer with BN gives ``width`` maps of 4×4 (512 in the paper).
+    Transposed convolutions 4×4 of stride 2 follow, each halving the number of maps; the first four have BN and ReLU,
+    the last a sigmoid. Five give 128×128 pixels.
+
+    Deviations from the paper: faces smaller than 128 take fewer transposed convolutions.
+    """
     steps = int(math.log2(size / GRID))
     if GRID * 2**steps != size or steps < 1:
         raise UserError("size", f"must be 8, 16, 32 … for the reversion network, got {size}")
@@ -54,7 +53,7 @@ LEFT_OUT = ("head", "pre_logits", "fc_norm")
 
 
 def load_pretrained(net: nn.ModuleDict, path: Path) -> None:
-    """Put a file's weights into tokenizer, blocks and norm; adapter and head keep what they have."""
+    """Load a file's weights into tokenizer, blocks and norm; adapter and head keep their weights."""
     if not path.is_file():
         raise UserError(PLACE, f"{path} does not exist; give a safetensors file of timm's, or none")
     weights, _ = read_tensors(path)
@@ -74,31 +73,31 @@ def load_pretrained(net: nn.ModuleDict, path: Path) -> None:
 
 
 def fitted_positions(found: dict[str, Tensor], tokenizer: Tokenizer) -> dict[str, Tensor]:
-    """Return the weights with as many positions as the tokenizer makes tokens."""
+    """Return the weights with one position embedding per token of the tokenizer."""
     from timm.layers import resample_abs_pos_embed
 
     if "pos_embed" not in found or found["pos_embed"].dim() != 3:
         raise UserError(PLACE, "the file has no positions (pos_embed); it is not of a vision transformer")
-    positions, fitted = found["pos_embed"], dict(found)
+    positions, fitted_weights = found["pos_embed"], dict(found)
     if tokenizer.cls_token is None:
-        fitted.pop("cls_token", None)
+        fitted_weights.pop("cls_token", None)
         positions = positions[:, 1:]
-    first = int(tokenizer.cls_token is not None)
-    wanted = tokenizer.pos_embed.shape[1]
-    if positions.shape[1] != wanted:
-        side = round((wanted - first) ** 0.5)
-        positions = resample_abs_pos_embed(positions, new_size=[side, side], num_prefix_tokens=first)
-    return {**fitted, "pos_embed": positions}
+    prefix_tokens = int(tokenizer.cls_token is not None)
+    token_count = tokenizer.pos_embed.shape[1]
+    if positions.shape[1] != token_count:
+        side = round((token_count - prefix_tokens) ** 0.5)
+        positions = resample_abs_pos_embed(positions, new_size=[side, side], num_prefix_tokens=prefix_tokens)
+    return {**fitted_weights, "pos_embed": positions}
 
 
 def _load(part: nn.Module, weights: dict[str, Tensor], prefix: str, path: Path) -> None:
-    """Load a part whole; what the file lacks or has in another shape is named."""
+    """Load all tensors of a part; errors name a tensor that is missing or has another shape."""
     state = part.state_dict()
-    chosen = {key.removeprefix(prefix): value for key, value in weights.items()}
+    tensors = {key.removeprefix(prefix): value for key, value in weights.items()}
     for key, value in state.items():
-        if key not in chosen:
+        if key not in tensors:
             raise UserError(PLACE, f"{path} has no {prefix}{key}; it is of another network")
-        if chosen[key].shape != value.shape:
-            shapes = f"{tuple(chosen[key].shape)}, the network's is {tuple(value.shape)}"
+        if tensors[key].shape != value.shape:
+            shapes = f"{tuple(tensors[key].shape)}, the network's is {tuple(value.shape)}"
             raise UserError(PLACE, f"{path}: {prefix}{key} has shape {shapes}")
-    part.load_state_dict({key: chosen[key] for key in state})
+    part.load_state_dict({key: tensors[key] for key in state})

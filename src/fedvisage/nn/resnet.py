@@ -12,14 +12,14 @@ from fedvisage.recipe import Section
 
 
 class ResNet18(Section):
-    """The width of the first stage is the paper's 64; narrower ones are for CPU recipes."""
+    """The width of the first stage: 64 as in the paper; narrower networks are for CPU recipes."""
 
     width: int = Field(64, ge=8, le=64, multiple_of=8)
-    """Channels of the first stage; 64 is the papers', less is for CPUs."""
+    """Channels of the first stage; 64 as in the papers, less for CPUs."""
 
 
 def resnet18(options: ResNet18, colour: str) -> nn.Module:
-    """Build the network with random weights; timm's initialisation is drawn from the caller's scope."""
+    """Build the network with random weights; timm's initialisation uses the caller's random stream."""
     from timm.models.resnet import BasicBlock, ResNet
 
     channels = tuple(options.width * factor for factor in (1, 2, 4, 8))
@@ -37,6 +37,6 @@ def resnet18(options: ResNet18, colour: str) -> nn.Module:
 
 
 def pooled_features(net: nn.Module, images: Tensor) -> Tensor:
-    """Return what the last layer receives: the pooled features that the papers' t-SNE figures show."""
+    """Return the input of the last layer: the pooled features shown in the papers' t-SNE figures."""
     forward, head = net.forward_features, net.forward_head
     return cast(Tensor, head(forward(images), pre_logits=True))  # type: ignore[operator]

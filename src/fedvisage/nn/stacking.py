@@ -1,6 +1,7 @@
-"""Linear classifiers on frozen features, and one more on what they say: stacking (D. H. Wolpert, 1992).
+"""Linear classifiers on frozen features, and a classifier on their outputs: stacking (D. H. Wolpert, 1992).
 
-Features are brought to mean zero and variance one, each by itself, so that a penalty means the same for every network.
+Each feature vector is normalised to mean zero and variance one, so that a penalty has the same effect for every
+network.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch.nn.functional import layer_norm, logsigmoid
 
 STEPS = 100
 CLOSE = 1e-10
-"""A step of Newton's that gains less ends the search."""
+"""Newton's method stops when a step gains less than this."""
 
 
 class Plane(NamedTuple):
@@ -28,10 +29,10 @@ class Plane(NamedTuple):
 
 
 class Heads(nn.Module):
-    """The classifiers of all sites, a row each: features to their logits, and the logit of their mean."""
+    """The classifiers of all sites, one per row: from features to their logits and the logit of their mean."""
 
     def __init__(self, sites: int, width: int) -> None:
-        """Begin undecided."""
+        """Start with zero weights."""
         super().__init__()
         self.weight, self.bias = nn.Parameter(torch.zeros(sites, width)), nn.Parameter(torch.zeros(sites))
 
@@ -42,14 +43,14 @@ class Heads(nn.Module):
 
 
 def scaled(features: Tensor) -> Tensor:
-    """Return features of mean zero and variance one, each by itself."""
+    """Normalise each feature vector to mean zero and variance one."""
     return layer_norm(features.float(), features.shape[-1:])
 
 
 def logistic(features: Tensor, labels: Tensor, penalty: float) -> Plane:
-    """Return the classifier with the least mean loss and penalty / 2 · (weight² + bias²), by Newton's method.
+    """Return the classifier that minimises mean loss plus penalty / 2 · (weight² + bias²), by Newton's method.
 
-    Both classes count alike, however many images each has.
+    Both classes have equal weight, regardless of their numbers of images.
     """
     inputs = torch.cat([features.double(), torch.ones(len(features), 1, dtype=torch.float64)], dim=1)
     live = labels.double()
@@ -58,24 +59,25 @@ def logistic(features: Tensor, labels: Tensor, penalty: float) -> Plane:
     weights = torch.zeros(inputs.shape[1], dtype=torch.float64)
     value = _objective(inputs, live, counts, weights, penalty)
     for _ in range(STEPS):
-        chance = torch.sigmoid(inputs @ weights)
-        slope = inputs.T @ (counts * (chance - live)) + penalty * weights
-        curve = (inputs * (counts * chance * (1 - chance))[:, None]).T @ inputs
-        step = torch.linalg.solve(curve + penalty * torch.eye(len(weights), dtype=torch.float64), slope)
+        probability = torch.sigmoid(inputs @ weights)
+        gradient = inputs.T @ (counts * (probability - live)) + penalty * weights
+        hessian = (inputs * (counts * probability * (1 - probability))[:, None]).T @ inputs
+        step = torch.linalg.solve(hessian + penalty * torch.eye(len(weights), dtype=torch.float64), gradient)
+        # Halve the step until the objective falls; stop if no step length improves it.
         size = 1.0
         while size > 1e-6 and not _objective(inputs, live, counts, weights - size * step, penalty) < value:
             size /= 2
         if size <= 1e-6:
             break
         weights = weights - size * step
-        before, value = value, _objective(inputs, live, counts, weights, penalty)
-        if before - value < CLOSE:
+        previous, value = value, _objective(inputs, live, counts, weights, penalty)
+        if previous - value < CLOSE:
             break
     return Plane(weights[:-1], weights[-1])
 
 
 def loss_of(plane: Plane, features: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean loss of a classifier, each image counting alike."""
+    """Return the mean loss of a classifier, with equal weight per image."""
     signs = 2 * labels.double() - 1
     return -logsigmoid(signs * plane.logits(features.double())).mean()
 

@@ -1,9 +1,9 @@
 """Colour texture: histograms of uniform local binary patterns in two colour spaces.
 
-The pattern of a pixel says which of its eight neighbours on a circle of radius 1 are at least as bright (T. Ojala,
+The pattern of a pixel records which of its eight neighbours on a circle of radius 1 are at least as bright (T. Ojala,
 M. Pietikäinen, T. Mäenpää, "Multiresolution Gray-Scale and Rotation Invariant Texture Classification with Local Binary
-Patterns", 2002). It is uniform if it changes at most twice around the circle; there are 58 of these, and one more bin
-holds the rest.
+Patterns", 2002). A pattern is uniform if it changes at most twice around the circle. There are 58 uniform patterns, and
+one more bin holds all others.
 """
 
 from __future__ import annotations
@@ -20,39 +20,44 @@ NEIGHBOURS, BINS = 8, 59
 FEATURES = 6 * BINS
 """Six channels: hue, saturation, value, and luma with two colour differences."""
 DIAGONAL = 2**0.5 - 1
-"""What neighbours on the sides count beside the corner, where a diagonal neighbour is interpolated."""
+"""Weight of the side neighbours relative to the corner in the interpolation of a diagonal neighbour."""
 
 
 class ColourTexture(nn.Module):
-    """From a network's input to the features of its texture; it has nothing to learn."""
+    """Texture features of a network's input, without trainable parameters."""
 
     uniform: Tensor
 
     def __init__(self) -> None:
-        """Tabulate which bin each pattern counts in."""
+        """Tabulate the bin of each pattern."""
         super().__init__()
         self.register_buffer("uniform", uniform_bins(), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the features, B×354: the roots of each channel's histogram, scaled so that an even one is all zero."""
+        """Return B×354 features: square roots of each channel's histogram, scaled so that a uniform one is all zero."""
         with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
             shares = [histogram(channel) @ self.uniform for channel in channels(images).unbind(1)]
             return torch.cat(shares, dim=1).mul(BINS).sqrt() - 1
 
     def as_graph(self, images: Tensor) -> Tensor:
-        """Return the same, without counting in whole numbers, which graphs cannot do."""
+        """Return the same without integer counting, which exported graphs do not support."""
         codes = [patterns_as_graph(channel).flatten(1) for channel in channels(images).unbind(1)]
-        counts = [torch.zeros_like(one[:, :1]).float().expand(-1, 1 << NEIGHBOURS).scatter_add(
-            1, one, torch.ones_like(one, dtype=torch.float32)) for one in codes]  # fmt: skip
-        shares = [one / codes[0].shape[1] @ self.uniform for one in counts]
+        counts = [
+            torch.zeros_like(channel_codes[:, :1])
+            .float()
+            .expand(-1, 1 << NEIGHBOURS)
+            .scatter_add(1, channel_codes, torch.ones_like(channel_codes, dtype=torch.float32))
+            for channel_codes in codes
+        ]
+        shares = [channel_counts / codes[0].shape[1] @ self.uniform for channel_counts in counts]
         return torch.cat(shares, dim=1).mul(BINS).sqrt() - 1
 
 
 class TextureClassifier(nn.Module):
-    """A plane in the space of the features."""
+    """A linear classifier of the texture features."""
 
     def __init__(self) -> None:
-        """Start with the library's random plane."""
+        """Start with torch's random weights."""
         super().__init__()
         self.texture, self.plane = ColourTexture(), nn.Linear(FEATURES, 1)
 
@@ -62,14 +67,14 @@ class TextureClassifier(nn.Module):
 
 
 def channels(images: Tensor) -> Tensor:
-    """Return HSV and YCbCr in whole levels of 0 to 255, from RGB, or RGB and HSV, in [0, 1]."""
+    """Return HSV and YCbCr as integers from 0 to 255, from RGB, or RGB and HSV, in [0, 1]."""
     rgb = images[:, :3]
     hsv = images[:, 3:] if images.shape[1] == 6 else colour_channels(rgb, "rgb+hsv")[:, 3:]
     return torch.cat([hsv, rgb_to_ycbcr(rgb)], dim=1).float().clamp_(0, 1).mul_(255).round_()
 
 
 def histogram(channel: Tensor) -> Tensor:
-    """Return the share of each of the 256 patterns in an image's channel (B×H×W), B×256."""
+    """Return the shares of the 256 patterns in a channel of each image (B×H×W), as B×256."""
     codes = patterns(channel.contiguous()).flatten(1).int()
     first = torch.arange(len(codes), dtype=torch.int32, device=codes.device)[:, None] << NEIGHBOURS
     counts = torch.bincount((codes + first).flatten(), minlength=len(codes) << NEIGHBOURS)
@@ -77,11 +82,11 @@ def histogram(channel: Tensor) -> Tensor:
 
 
 def patterns(channel: Tensor) -> Tensor:
-    """Return the pattern of every pixel of B×H×W that has all its neighbours: bit k is set for the one at k·45°.
+    """Return the pattern of every pixel of B×H×W with all its neighbours; bit k belongs to the neighbour at k·45°.
 
-    A diagonal neighbour on the circle lies between four pixels. Bilinear interpolation is at least the middle pixel a
-    exactly if (√2 − 1)·(b + c − 2a) + d − a ≥ 0, for b and c at the sides and d in the corner; whole levels make that
-    exact where the surroundings are flat.
+    A diagonal neighbour on the circle lies between four pixels. Its bilinear interpolation is at least the middle pixel
+    a exactly if (√2 − 1)·(b + c − 2a) + d − a ≥ 0, with b and c at the sides and d in the corner. Integer levels make
+    this exact in flat regions.
     """
     codes = torch.zeros_like(channel[:, 1:-1, 1:-1], dtype=torch.uint8)
     for bit, brighter in enumerate(_brighter(channel)):
@@ -90,13 +95,16 @@ def patterns(channel: Tensor) -> Tensor:
 
 
 def patterns_as_graph(channel: Tensor) -> Tensor:
-    """Return the same as :func:`patterns`, as whole numbers that can be indices."""
+    """Return the same as :func:`patterns`, as integers that can be indices."""
     bits = [brighter.long() * (1 << bit) for bit, brighter in enumerate(_brighter(channel))]
     return torch.stack(bits).sum(dim=0)
 
 
 def _brighter(channel: Tensor) -> Iterator[Tensor]:
-    """Yield which pixels have a neighbour at least as bright, for each of the eight, from the right and up around."""
+    """Yield, for each of the eight neighbours, the mask of pixels with a neighbour at least as bright.
+
+    The order starts at the right and goes counter-clockwise.
+    """
     height, width = channel.shape[-2:]
     middle = channel[:, 1:-1, 1:-1]
 
@@ -112,7 +120,7 @@ def _brighter(channel: Tensor) -> Iterator[Tensor]:
 
 
 def uniform_bins() -> Tensor:
-    """Return the 256×59 matrix that adds up the patterns of each bin; the last is for patterns that are not uniform."""
+    """Return the 256×59 matrix that sums the patterns of each bin; the last bin is for non-uniform patterns."""
     table = torch.zeros(1 << NEIGHBOURS, BINS)
     bins = iter(range(BINS - 1))
     for pattern in range(1 << NEIGHBOURS):

@@ -1,7 +1,7 @@
-"""Image networks of timm by name, for any number of channels and outputs; weights only from a file of the user's.
+"""timm's image networks by name, for any number of channels and outputs, with weights from a local file only.
 
-Pixels come in [0, 1]. RGB is normalised as the architecture's published weights expect it, hue, saturation and value
-to [−1, 1]. A file of weights for three channels fits a network of six: the other channels begin without influence.
+Pixels are in [0, 1]. RGB is normalised as the architecture's published weights expect, and hue, saturation and value to
+[−1, 1]. Weights for three channels also fit a network with six: the additional channels start with zero weights.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ RGB = 3
 
 
 class TimmNetwork(Section):
-    """An architecture of timm's, and a safetensors file of its weights to start from."""
+    """A timm architecture, and a safetensors file with its initial weights."""
 
     unset: ClassVar[frozenset[str]] = frozenset({"weights"})
     arch: str = Field(min_length=1)
-    """The name of an architecture of timm's."""
+    """Name of a timm architecture."""
     weights: str | None = None
-    """A safetensors file of its weights to start from; nothing is fetched."""
+    """A safetensors file with its initial weights; nothing is downloaded."""
 
 
 class Whole(nn.Module):
-    """A network of timm behind its normalisation."""
+    """A timm network with input normalisation."""
 
     def __init__(self, network: nn.Module, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
-        """Take the network, and mean and deviation of each channel."""
+        """Store the network, and the mean and standard deviation of each channel."""
         super().__init__()
         self.network = network
         self.mean, self.std = (
@@ -46,7 +46,7 @@ class Whole(nn.Module):
 
     @property
     def width(self) -> int:
-        """How many numbers its last layer sees."""
+        """Number of inputs of the last layer."""
         network = cast(Any, self.network)
         return int(getattr(network, "head_hidden_size", None) or network.num_features)
 
@@ -56,15 +56,15 @@ class Whole(nn.Module):
         return logits
 
     def pooled(self, images: Tensor) -> Tensor:
-        """Return what the last layer sees."""
+        """Return the inputs of the last layer."""
         network = cast(Any, self.network)
         features: Tensor = network.forward_head(network.forward_features(self._normalised(images)), pre_logits=True)
         return features
 
     def classify(self, features: Tensor) -> Tensor:
-        """Return the outputs for what the last layer sees."""
+        """Return the outputs for given inputs of the last layer."""
         last: nn.Module = cast(Any, self.network).get_classifier()
-        if isinstance(last, nn.Conv2d):  # of one pixel
+        if isinstance(last, nn.Conv2d):  # a 1×1 convolution
             return cast(Tensor, last(features[..., None, None])).flatten(1)
         return cast(Tensor, last(features))
 
@@ -73,7 +73,7 @@ class Whole(nn.Module):
 
 
 def check_architecture(arch: str) -> None:
-    """Refuse what is no name of timm's list: other names would be looked for elsewhere."""
+    """Raise a UserError for names outside timm's list, because timm would look for them elsewhere."""
     import timm
 
     if not timm.is_model(arch):
@@ -83,7 +83,7 @@ def check_architecture(arch: str) -> None:
 
 
 def timm_network(settings: TimmNetwork, image: Input, outputs: int) -> Whole:
-    """Build a network with random weights; 0 outputs leave its last layer out."""
+    """Build a network with random weights; 0 outputs omit its last layer."""
     import timm
 
     check_architecture(settings.arch)
@@ -95,14 +95,14 @@ def timm_network(settings: TimmNetwork, image: Input, outputs: int) -> Whole:
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(f"{PLACE}.arch", f"{settings.arch} cannot be built for {image.size} pixels: {error}") from error
     mean, std = (published.mean, published.std) if published is not None else ((0.5,) * RGB, (0.5,) * RGB)
-    others = (0.5,) * (channels - RGB)
-    whole = Whole(network, (*mean, *others), (*std, *others))
-    _try(whole, settings.arch, torch.full((1, channels, image.size, image.size), 0.5))
-    return whole
+    half = (0.5,) * (channels - RGB)
+    normalised = Whole(network, (*mean, *half), (*std, *half))
+    _try(normalised, settings.arch, torch.full((1, channels, image.size, image.size), 0.5))
+    return normalised
 
 
 def _try(whole: Whole, arch: str, images: Tensor) -> None:
-    """Refuse a network that cannot take the images, or whose last layer is not one that follows its features."""
+    """Raise a UserError if a network rejects the images, or its last layer does not follow its pooled features."""
     place, shapes = f"{PLACE}.arch", ("forward_features", "forward_head", "get_classifier")
     if not all(hasattr(whole.network, name) for name in shapes):
         raise UserError(place, f"{arch} does not show its features; choose another")
@@ -115,21 +115,22 @@ def _try(whole: Whole, arch: str, images: Tensor) -> None:
     except (AssertionError, IndexError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(place, f"{arch} cannot take images of {images.shape[-1]} pixels: {error}") from error
     whole.train()
-    alike = expected.is_meta or torch.allclose(classified, expected, atol=1e-4)  # an outline has no values
+    alike = expected.is_meta or torch.allclose(classified, expected, atol=1e-4)  # meta tensors have no values
     if classified.shape != expected.shape or not alike:
         raise UserError(place, f"{arch} does more to its features than its last layer does; choose another")
 
 
 def load_weights(whole: Whole, path: Path) -> None:
-    """Put a file's weights into the network; its last layer is for other classes and stays as it is."""
+    """Load a file's weights into the network, except the last layer, which is for other classes."""
     place = f"{PLACE}.weights"
     if not path.is_file():
         raise UserError(place, f"{path} does not exist; give a safetensors file of timm's, or leave it out")
     weights, _ = read_tensors(path)
     state = whole.network.state_dict()
+    # Tensors of the last layer are matched by identity, because their names differ between architectures.
     last = {id(value) for value in cast(Any, whole.network).get_classifier().state_dict(keep_vars=True).values()}
-    kept = {name for name, value in whole.network.state_dict(keep_vars=True).items() if id(value) in last}
-    for name in (name for name in state if name not in kept):
+    last_names = {name for name, value in whole.network.state_dict(keep_vars=True).items() if id(value) in last}
+    for name in (name for name in state if name not in last_names):
         if name not in weights:
             raise UserError(place, f"{path} has no {name}; it is of another network")
         value = _of_channels(weights[name], state[name])
@@ -141,9 +142,9 @@ def load_weights(whole: Whole, path: Path) -> None:
 
 
 def _of_channels(value: Tensor, wanted: Tensor) -> Tensor:
-    """Return a first layer's weights for more channels than RGB, with zeros for the others."""
+    """Return weights of a first layer for more channels than RGB, with zeros for the additional ones."""
     rgb = value.ndim == wanted.ndim == 4 and value.shape[1] == RGB < wanted.shape[1]
     if not rgb or value.shape[0] != wanted.shape[0] or value.shape[2:] != wanted.shape[2:]:
         return value
-    more = value.new_zeros(value.shape[0], wanted.shape[1] - RGB, *value.shape[2:])
-    return torch.cat([value, more], dim=1)
+    additional = value.new_zeros(value.shape[0], wanted.shape[1] - RGB, *value.shape[2:])
+    return torch.cat([value, additional], dim=1)

@@ -1,12 +1,12 @@
-"""Let torchvision import on a CPU-only torch, in any order of imports.
+"""Support for importing torchvision with a CPU-only torch, in any order of imports.
 
-torchvision's wheel on the package index is built for the CUDA torch of the same index. Beside a CPU-only torch its
+The torchvision wheel on the package index is built for the CUDA torch of the same index. With a CPU-only torch its
 compiled operators cannot be loaded, and its import fails because it describes two operators that do not exist.
-Declaring these two lets it import; the operators themselves, non-maximum suppression for object detection, are not used
-here. Where torchvision has its operators nothing is declared.
+Declaring these two makes the import work; the operators themselves, non-maximum suppression for object detection, are
+not used here. Nothing is declared if torchvision has its operators.
 
-A hook in Python's import system declares them when torchvision is about to describe them. ``import fedvisage`` installs
-the hook, which costs no import of torch. ``import torch`` imports fedvisage by the entry point in pyproject.toml.
+A hook in Python's import system declares them just before torchvision describes them. ``import fedvisage`` installs the
+hook without importing torch. ``import torch`` imports fedvisage through the entry point in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ DESCRIBING = "torchvision._meta_registrations"
 
 
 class Declaring(MetaPathFinder):
-    """Finds no module; declares the missing schemas before torchvision describes its operators."""
+    """Import hook that finds no modules, but declares missing schemas before torchvision describes its operators."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> None:
-        """Declare the schemas that torchvision's own library has not declared by now."""
+        """Declare the schemas that torchvision's own library has not declared yet."""
         if name == DESCRIBING:
             declare_missing_operators()
 
@@ -40,7 +40,7 @@ def install() -> None:
 
 
 def declare_missing_operators() -> list[str]:
-    """Declare the schemas that are missing, and return their names."""
+    """Declare the missing schemas and return their names."""
     import torch
 
     missing = [name for name in SCHEMAS if not hasattr(torch.ops.torchvision, name)]
@@ -53,4 +53,4 @@ def declare_missing_operators() -> list[str]:
 
 
 _LIBRARIES: list[Any] = []
-"""What was declared, which would end with its library."""
+"""Keeps the libraries alive, because declarations end with their library."""

@@ -1,8 +1,9 @@
-"""Vision transformers from timm, cut into named parts: tokenizer, blocks, norm, head; and FedSIS's adapter.
+"""timm's vision transformers split into named parts, FedSIS's adapter, and pieces shared by face networks.
 
 ViT is timm's ``vit_base_patch16_224``, ViT-H its ``vit_base_r50_s16_224`` (FedSIS, §4.2); narrower ones are for CPU
-recipes. Cutting changes nothing: the parts composed compute what timm's own forward computes, bit for bit. Position
-embedding and class token belong to the tokenizer (§3.1). Parts keep timm's names inside, so that timm's weights fit.
+recipes. The parts are tokenizer, blocks, norm and head. Composed, they compute exactly the same as timm's own forward,
+bit for bit. Position embedding and class token belong to the tokenizer (§3.1). Parts keep timm's internal names, so
+that timm's weights fit.
 """
 
 from __future__ import annotations
@@ -18,30 +19,30 @@ from fedvisage.base.errors import UserError
 from fedvisage.nn.inputs import CHANNELS
 from fedvisage.recipe import Section
 
-# What the face recognition networks share: pixels around zero, sizes that halve four times, options.
+# Pieces shared by the face recognition networks: pixel normalisation, image sizes, and options.
 
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""By channel, RGB from 0 to 1."""
+"""Per channel, for RGB from 0 to 1."""
 
 REDUCTION = 16
-"""Each network halves an image four times; the paper's 112 pixels become 7."""
+"""Each network halves an image four times; the papers' 112 pixels become 7."""
 
 
 class Backbone(Section):
-    """The width of the first stage, which the others are multiples of, and the length of a feature.
+    """The width of the first stage, of which the others are multiples, and the length of a feature.
 
-    The papers' are the defaults; narrower ones are for CPU recipes.
+    The defaults are the papers'; narrower networks are for CPU recipes.
     """
 
     width: int = Field(64, ge=8, le=64, multiple_of=8)
-    """Channels of the first stage; 64 is the papers', less is for CPUs."""
+    """Channels of the first stage; 64 as in the papers, less for CPUs."""
     embedding: int = Field(512, ge=8)
-    """Numbers of a feature."""
+    """Dimension of a feature."""
 
 
 class Centred(nn.Module):
-    """Pixels from [0, 1] to [−1, 1], which is what the papers do to 8-bit pixels with (x − 127.5) / 127.5."""
+    """Map pixels from [0, 1] to [−1, 1], as the papers do for 8-bit pixels with (x − 127.5) / 127.5."""
 
     def forward(self, images: Tensor) -> Tensor:
         """Shift and scale."""
@@ -49,10 +50,10 @@ class Centred(nn.Module):
 
 
 class Normalised(nn.Module):
-    """Pixels from [0, 1] by mean and deviation of ImageNet's channels, as networks for photographs take them."""
+    """Normalise pixels in [0, 1] by ImageNet's mean and standard deviation per channel, as photograph networks do."""
 
     def __init__(self) -> None:
-        """Keep both beside the weights, of which they are none."""
+        """Register both as buffers that are not part of the state."""
         super().__init__()
         self.mean, self.std = (
             nn.Buffer(torch.tensor(values)[:, None, None], persistent=False) for values in (IMAGENET_MEAN, IMAGENET_STD)
@@ -65,7 +66,7 @@ class Normalised(nn.Module):
 
 
 def last_side(size: int) -> int:
-    """Return the side of the last map; sizes that do not halve four times are refused."""
+    """Return the side of the last map; raise a UserError for sizes that cannot be halved four times."""
     if size < REDUCTION or size % REDUCTION:
         raise UserError(
             "recipe.input.size", f"these networks take multiples of {REDUCTION} pixels, got {size}; use 112"
@@ -73,21 +74,18 @@ def last_side(size: int) -> int:
     return size // REDUCTION
 
 
-# The convolutional tokenizer of ViT-H: a ResNet-50 without its last stage, as in timm's ``vit_base_r50_s16_224``.
-#
-# A. Dosovitskiy et al., "An Image is Worth 16x16 Words", 2021, §3.1 and appendix B.2.1. The stem and the first
-# stage's
-# pooling halve the image twice, the second and third stage once each: a 224-pixel image becomes 14 × 14 positions of
-# 1,024 channels, and a 1 × 1 convolution makes them 196 tokens. Convolutions have standardised weights and "same"
-# padding, and groups are normalised instead of batches: nothing in the tokenizer depends on the other images of a
-# batch.
-
-
 Stages = tuple[int, int, int]
 
 
 def truncated_resnet(stem: int, stages: Stages, channels: int) -> nn.Module:
-    """Build the three stages with their numbers of blocks; a stem of 64 makes the widths of a ResNet-50."""
+    """Build the convolutional tokenizer of ViT-H: a ResNet-50 without its last stage, as in ``vit_base_r50_s16_224``.
+
+    A. Dosovitskiy et al., "An Image is Worth 16x16 Words", 2021, §3.1 and appendix B.2.1. The stem and the first
+    stage's pooling halve the image twice, the second and third stage once each: a 224-pixel image becomes 14 × 14
+    positions with 1,024 channels, which a 1 × 1 convolution converts to 196 tokens. Convolutions have standardised
+    weights and "same" padding. Group norms replace batch norms, so no part of the tokenizer depends on the other images
+    of a batch. ``stages`` holds the numbers of blocks; a stem of 64 gives the widths of a ResNet-50.
+    """
     from timm.layers import GroupNormAct, StdConv2dSame
     from timm.models.resnetv2 import ResNetV2
 
@@ -107,23 +105,23 @@ def truncated_resnet(stem: int, stages: Stages, channels: int) -> nn.Module:
 
 
 PATCH = 16
-"""Pixels to a side of what one token stands for, in both networks."""
+"""Side, in pixels, of the image region of one token in both networks."""
 
 CLASSES = 2
 
 
 class Transformer(Section):
-    """ViT-B/16 is the paper's; ``weights`` is ``none``, or a safetensors file of timm's to start from."""
+    """ViT-B/16 as in the paper; ``weights`` is ``none``, or a safetensors file of timm with initial weights."""
 
     width: int = Field(768, ge=8)
-    """Numbers of a token."""
+    """Dimension of a token."""
     depth: int = Field(12, ge=1)
-    """Blocks."""
+    """Number of blocks."""
     heads: int = Field(12, ge=1)
-    """Heads of a block."""
+    """Number of heads per block."""
     weights: str = "none"
-    """timm's ``model.safetensors`` of ``vit_base_patch16_224`` or ``vit_base_r50_s16_224`` to start from; nothing is
-    fetched. Needs ``input.colour: rgb``."""
+    """timm's ``model.safetensors`` of ``vit_base_patch16_224`` or ``vit_base_r50_s16_224`` with initial weights;
+    nothing is downloaded. Needs ``input.colour: rgb``."""
 
     @model_validator(mode="after")
     def _heads_share_the_width(self) -> Transformer:
@@ -133,19 +131,19 @@ class Transformer(Section):
 
 
 class HybridTransformer(Transformer):
-    """ViT-H: the tokenizer is a truncated ResNet-50; ``stem`` is the width that its stages are multiples of."""
+    """ViT-H: the tokenizer is a truncated ResNet-50; the widths of its stages are multiples of ``stem``."""
 
     stem: int = Field(64, ge=8, multiple_of=8)
     """Channels of the tokenizer's stem."""
     stages: Stages = (3, 4, 9)
-    """Blocks of its stages."""
+    """Number of blocks in each of its stages."""
 
 
 class Tokenizer(nn.Module):
-    """Images in [0, 1] to tokens with their positions, behind a class token where the network has one."""
+    """Converts images in [0, 1] to tokens with position embeddings, after a class token if the network has one."""
 
     def __init__(self, patch_embed: nn.Module, pos_embed: nn.Parameter, cls_token: nn.Parameter | None) -> None:
-        """Take over these pieces of a transformer."""
+        """Store these parts of a transformer."""
         super().__init__()
         self.patch_embed, self.pos_embed, self.cls_token = patch_embed, pos_embed, cls_token
 
@@ -158,14 +156,14 @@ class Tokenizer(nn.Module):
 
 
 class Adapter(nn.Module):
-    """Patch tokens of any block to a pseudo-class token (FedSIS, §4.2): two convolutions, then the average.
+    """Maps patch tokens of any block to a pseudo-class token (FedSIS, §4.2): two convolutions, then the average.
 
-    The convolutions have no bias, which the BatchNorm behind them would take out again. A ``residual`` adapter, as in
-    the authors' code, adds the tokens to what its second BatchNorm gives, before the last ReLU.
+    The convolutions have no bias, because the following BatchNorm would cancel it. A ``residual`` adapter, as in the
+    authors' code, adds the tokens to the output of its second BatchNorm, before the last ReLU.
     """
 
     def __init__(self, width: int, *, residual: bool = False) -> None:
-        """Both convolutions keep the width."""
+        """Build two convolutions of the same width."""
         super().__init__()
         self.residual = residual
         layers: list[nn.Module] = []
@@ -174,7 +172,7 @@ class Adapter(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Lay the tokens out as the square that they were cut from."""
+        """Arrange the tokens in the square of their image positions, and apply the layers."""
         side = round(tokens.shape[1] ** 0.5)
         square = tokens.transpose(1, 2).reshape(tokens.shape[0], -1, side, side)
         if self.residual:
@@ -183,11 +181,11 @@ class Adapter(nn.Module):
 
 
 def cut(options: Transformer, colour: str, size: int, *, class_token: bool, depth: int | None = None) -> nn.ModuleDict:
-    """Build a transformer with random weights and return its parts; ``depth`` leaves the last blocks away."""
+    """Build a transformer with random weights and return its parts; ``depth`` omits the last blocks."""
     from timm.models.vision_transformer import VisionTransformer
 
     channels = CHANNELS[colour]
-    whole: Any = VisionTransformer(
+    transformer: Any = VisionTransformer(
         img_size=size,
         in_chans=channels,
         num_classes=CLASSES,
@@ -200,16 +198,16 @@ def cut(options: Transformer, colour: str, size: int, *, class_token: bool, dept
     )
     return nn.ModuleDict(
         {
-            "tokenizer": Tokenizer(whole.patch_embed, whole.pos_embed, whole.cls_token),
-            "blocks": whole.blocks,
-            "norm": whole.norm,
-            "head": whole.head,
+            "tokenizer": Tokenizer(transformer.patch_embed, transformer.pos_embed, transformer.cls_token),
+            "blocks": transformer.blocks,
+            "norm": transformer.norm,
+            "head": transformer.head,
         }
     )
 
 
 def _embedding(options: Transformer, channels: int) -> dict[str, Any]:
-    """Return what timm wants to know of the tokenizer: patches of pixels, or of a ResNet's last map."""
+    """Return timm's arguments for the tokenizer: patches of pixels, or of a ResNet's last map."""
     if not isinstance(options, HybridTransformer):
         return {"patch_size": PATCH}
     from timm.layers import HybridEmbed
@@ -224,15 +222,15 @@ def normed_head(width: int) -> nn.Module:
 
 
 def class_token(net: nn.ModuleDict, tokens: Tensor) -> Tensor:
-    """Return the class token behind the last block: z = F(s) of §3.1."""
+    """Return the class token after the last block: z = F(s) of §3.1."""
     return cast(Tensor, net["norm"](net["blocks"](tokens)))[:, 0]
 
 
 def live_logit(two: Tensor) -> Tensor:
-    """Return the logit of the softmax's live class: the difference of the two outputs."""
+    """Return the logit of the live class in the softmax: the difference of the two outputs."""
     return two[..., 1] - two[..., 0]
 
 
 def token_count(size: int, *, class_token: bool) -> int:
-    """Return how many tokens an image becomes."""
+    """Return the number of tokens of an image."""
     return (size // PATCH) ** 2 + class_token

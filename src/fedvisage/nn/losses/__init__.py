@@ -1,1 +1,1 @@
-"""Losses as pure functions, one paper's idea a file."""
+"""Losses as pure functions, one paper's idea per file."""

@@ -1,7 +1,7 @@
 """ArcFace: additive angular margin softmax (Deng et al., "ArcFace…", CVPR 2019, Eq. 3): cos(θ + m).
 
 Beyond θ = π − m, where cos(θ + m) rises again, it is continued by cos θ − m·sin m, which keeps falling, as in the
-authors' released code; ``continued=False`` is the equation as printed.
+authors' released code; ``continued=False`` uses the printed equation.
 """
 
 import math
@@ -14,11 +14,11 @@ from fedvisage.nn.losses.cosines import angle, cosines, own, with_own
 
 
 def arcface_logits(cosine: Tensor, labels: Tensor, scale: float, margin: float, *, continued: bool = True) -> Tensor:
-    """Return s·cos(θ_y + m) for the own class, s·cos θ_j for the others."""
-    mine = own(cosine, labels)
-    harder = torch.cos(angle(mine) + margin)
+    """Return s·cos(θ_y + m) for the own class and s·cos θ_j for the others."""
+    own_cosine = own(cosine, labels)
+    harder = torch.cos(angle(own_cosine) + margin)
     if continued:
-        harder = torch.where(mine > math.cos(math.pi - margin), harder, mine - margin * math.sin(margin))
+        harder = torch.where(own_cosine > math.cos(math.pi - margin), harder, own_cosine - margin * math.sin(margin))
     return scale * with_own(cosine, labels, harder)
 
 

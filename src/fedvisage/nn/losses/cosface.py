@@ -1,6 +1,6 @@
 """CosFace: additive margin softmax (Wang et al., "CosFace: Large Margin Cosine Loss…", CVPR 2018, Eq. 4; FedFR Eq. 1).
 
-FedFR's balanced loss (Eq. 3) is this one with the public and the site's own centres stacked.
+FedFR's balanced loss (Eq. 3) is this loss with the public and the site's own centres stacked.
 """
 
 from torch import Tensor
@@ -10,7 +10,7 @@ from fedvisage.nn.losses.cosines import cosines, own, with_own
 
 
 def cosface_logits(cosine: Tensor, labels: Tensor, scale: float, margin: float) -> Tensor:
-    """Return s·(cos θ_y − m) for the own class, s·cos θ_j for the others."""
+    """Return s·(cos θ_y − m) for the own class and s·cos θ_j for the others."""
     return scale * with_own(cosine, labels, own(cosine, labels) - margin)
 
 

@@ -1,18 +1,18 @@
-"""What the margin losses start from: cosines of features with class centres, of which only directions count."""
+"""Cosines of features with class centres, the basis of the margin losses; only the directions of centres matter."""
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 LEAST = 1e-12
-"""The length that a centre counts as having at least, so that one of no length has cosine 0."""
+"""Lower limit of a centre's length, so that a zero centre has cosine 0."""
 
 
 def cosines(features: Tensor, centres: Tensor) -> Tensor:
-    """Return batch × classes; a row of `centres` is a class (the papers write classes as columns).
+    """Return batch × classes; each row of `centres` is a class (the papers write classes as columns).
 
-    Products are divided by the centres' lengths, and not the centres: of a hundred thousand of them, each copy and its
-    gradient would take as long as the products.
+    The products are divided by the centres' lengths instead of normalising the centres: with a hundred thousand
+    centres, each copy and its gradient would take as long as the products.
     """
     lengths: Tensor = torch.linalg.vector_norm(centres, dim=1).clamp_min(LEAST)
     return normalize(features) @ centres.T / lengths
@@ -21,7 +21,7 @@ def cosines(features: Tensor, centres: Tensor) -> Tensor:
 def angle(cosine: Tensor) -> Tensor:
     """Return the angle of cosines, with a finite gradient at 0 and π, where arccos has none.
 
-    A cosine closer to ±1 than a few roundings is moved there, and no gradient flows through it.
+    A cosine within a few rounding errors of ±1 is clamped, and no gradient flows through it.
     """
     edge = 1 - 8 * torch.finfo(cosine.dtype).eps
     return torch.acos(cosine.clamp(-edge, edge))
@@ -33,5 +33,5 @@ def own(cosine: Tensor, labels: Tensor) -> Tensor:
 
 
 def with_own(cosine: Tensor, labels: Tensor, value: Tensor) -> Tensor:
-    """Put something else in the place of each row's cosine with its own class."""
+    """Replace each row's cosine with its own class by another value."""
     return cosine.scatter(1, labels[:, None], value)

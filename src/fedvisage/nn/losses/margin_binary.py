@@ -1,9 +1,9 @@
-"""FedFR's margin-based binary cross-entropy (Eq. 6): one branch an identity, which only tells its own from all others.
+"""FedFR's margin-based binary cross-entropy (Eq. 6): one branch per identity separates it from all others.
 
 It comes from Wen et al., "SphereFace2: Binary Classification is All You Need for Deep Face Recognition", ICLR 2022.
 
-The paper prints g(z) = 2((z+1)^t/2) − 1; taken is 2((z+1)/2)^t − 1, its released code's and SphereFace2's, which maps
-[−1, 1] onto itself.
+The paper prints g(z) = 2((z+1)^t/2) − 1. This module uses 2((z+1)/2)^t − 1, as in its released code and in SphereFace2,
+which maps [−1, 1] onto itself.
 """
 
 import torch
@@ -13,11 +13,11 @@ from torch.nn.functional import softplus
 from fedvisage.nn.losses.cosines import cosines
 
 NOBODY = -1
-"""The label of an image that is of none of the branches' identities: a negative for all of them."""
+"""The label of an image that belongs to no branch's identity: a negative for all branches."""
 
 
 def stretched(cosine: Tensor, exponent: float) -> Tensor:
-    """g(z) = 2((z+1)/2)^t − 1: spreads the cosines that occur over more of [−1, 1]."""
+    """Return g(z) = 2((z+1)/2)^t − 1, which spreads the cosines that occur over more of [−1, 1]."""
     return 2 * ((cosine + 1) / 2).clamp(min=0).pow(exponent) - 1
 
 
@@ -32,12 +32,12 @@ def margin_binary(
     balance: float = 0.7,
     exponent: float = 3.0,
 ) -> Tensor:
-    """Return Eq. 6, summed over branches, mean over the batch; `bias` is one number per branch, or a single one.
+    """Return Eq. 6, summed over branches and averaged over the batch; `bias` has one number per branch, or one for all.
 
     The equation's names are s', m', λ and t; the defaults are FedFR's.
     """
     score = stretched(cosines(features, centres), exponent)
-    mine = labels[:, None] == torch.arange(len(centres), device=labels.device)
-    wanted = balance * softplus(-scale * (score - margin) - bias)
-    unwanted = (1 - balance) * softplus(scale * (score + margin) + bias)
-    return torch.where(mine, wanted, unwanted).sum(dim=1).mean() / scale
+    is_own = labels[:, None] == torch.arange(len(centres), device=labels.device)
+    positive = balance * softplus(-scale * (score - margin) - bias)
+    negative = (1 - balance) * softplus(scale * (score + margin) + bias)
+    return torch.where(is_own, positive, negative).sum(dim=1).mean() / scale
