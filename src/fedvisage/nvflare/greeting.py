@@ -1,7 +1,7 @@
-"""Shaking hands with a federation's server before NVFlare begins: is it there, is it ours, does it know our papers?
+"""Handshake with a federation's server before NVFlare starts: is it reachable, is it ours, does it accept our kit?
 
-NVFlare tries again for ever, whatever the reason, and leaves it to OpenSSL to say so. Here a server that cannot be
-reached is told apart from one that must not be talked to.
+NVFlare tries again forever, whatever the reason, and leaves the message to OpenSSL. This module distinguishes a server
+that cannot be reached from a server that must not be contacted.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ from fedvisage.nvflare.certificates import Papers, papers_in
 from fedvisage.nvflare.kits import ANEW, STARTUP, Kit
 
 SECONDS = 5.0
-"""How long a handshake may take."""
+"""Seconds that a handshake may take."""
 
 PAUSES = (1.0, 2.0, 5.0, 10.0)
-"""Seconds between tries to reach a server; the last one holds for ever."""
+"""Seconds between tries to reach a server; the last value applies to all further tries."""
 
 HANG_UPS = 3
-"""So often must a server hang up without a word before it counts as a refusal: one that is ending does so, too."""
+"""Hang-ups in a row that count as a refusal; a server that is ending hangs up, too."""
 
 ENDED = (errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN)
-"""What a connection says that was taken and ended at once; who refuses papers has begun TLS before."""
+"""Errors of a connection that was accepted and ended at once; a server that refuses a certificate begins TLS first."""
 
 FOREIGN = (18, 19, 20, 21)
-"""OpenSSL's numbers for a certificate that is not signed by an authority one knows."""
+"""OpenSSL's numbers for a certificate that no known authority signed."""
 EXPIRED, EARLY, OTHER_HOST = 10, 9, 62
 
 
 class Unreachable(Exception):
-    """Nobody answers, or nobody who speaks as a server does: worth another try."""
+    """The server does not answer, or not in its protocol; another try may succeed."""
 
 
 class HungUp(Unreachable):
-    """The other end closed the connection without a word."""
+    """The server closed the connection without a reply."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where the server of a kit's federation listens."""
+    """The address of the server of a kit's federation."""
 
     host: str
     port: int
 
     def __str__(self) -> str:
-        """Return it as people write it."""
+        """Return it as ``host:port``."""
         return f"{self.host}:{self.port}"
 
 
 def address_in(kit: Kit) -> Address:
-    """Return where a kit says that its server is."""
+    """Return the address of the server in a kit."""
     path = kit.path / "startup" / STARTUP[kit.kind]
     try:
         tree = read_json(path, ANEW)
@@ -73,7 +73,7 @@ def address_in(kit: Kit) -> Address:
 
 
 def greet(kit: Kit, seconds: float = SECONDS) -> None:
-    """Shake hands once: return when the server greets, raise ``Unreachable``, or ``UserError`` if it never will."""
+    """Shake hands once; raise ``Unreachable`` if another try may succeed, or ``UserError`` if none will."""
     where, papers = address_in(kit), papers_in(kit.path, at_server=False)
     context = _context(papers)
     try:
@@ -81,14 +81,15 @@ def greet(kit: Kit, seconds: float = SECONDS) -> None:
             socket.create_connection((where.host, where.port), timeout=seconds) as plain,
             context.wrap_socket(plain, server_hostname=where.host, do_handshake_on_connect=False) as shaken,
         ):
-            shaken.do_handshake()  # looks whether the other end is still there, as wrapping alone does not
+            shaken.do_handshake()  # checks that the other end is still connected, as wrapping alone does not
             _first_word(shaken, where)
+    # The order of the branches matters: each exception is a subclass of a later one.
     except ssl.SSLCertVerificationError as error:
         raise _not_ours(error, where, papers.root) from error
     except ssl.SSLError as error:
         if "ALERT" in (error.reason or ""):
-            said = (error.reason or "").lower().replace("_", " ")
-            raise refused(where, papers.certificate, said) from error
+            alert = (error.reason or "").lower().replace("_", " ")
+            raise refused(where, papers.certificate, alert) from error
         if isinstance(error, ssl.SSLEOFError):
             raise _nobody_behind(where) from error
         raise Unreachable(f"what answers at {where} does not speak TLS") from error
@@ -99,45 +100,50 @@ def greet(kit: Kit, seconds: float = SECONDS) -> None:
 
 
 def _first_word(shaken: ssl.SSLSocket, where: Address) -> None:
-    """Wait for what a server says when it has seen our certificate; who refuses it may end the connection instead."""
+    """Wait for the server's first byte after our certificate; a server may end the connection instead of a refusal."""
     try:
-        said = shaken.recv(1)
+        first_byte = shaken.recv(1)
     except ConnectionResetError as error:
         raise HungUp(f"the server at {where} hangs up") from error
-    if not said:
+    if not first_byte:
         raise HungUp(f"the server at {where} hangs up")
 
 
 def wait_for_greeting(kit: Kit, say: Say, *, until: float | None = None, seconds: float = SECONDS) -> None:
-    """Try until the server greets; say once why not yet. With ``until`` (monotonic) the last reason is raised then."""
-    said, hung, tries = "", 0, 0
+    """Try until the server greets, and report each reason for waiting once.
+
+    After ``until`` (monotonic) the last reason is raised.
+    """
+    last_reason, hang_ups, tries = "", 0, 0
     while True:
         try:
             greet(kit, seconds if until is None else min(seconds, max(0.5, until - time.monotonic())))
             return
         except Unreachable as reason:
-            hung = hung + 1 if isinstance(reason, HungUp) else 0
-            if hung >= HANG_UPS:
+            hang_ups = hang_ups + 1 if isinstance(reason, HungUp) else 0
+            if hang_ups >= HANG_UPS:
                 papers = papers_in(kit.path, at_server=False)
                 raise refused(address_in(kit), papers.certificate, "it hangs up") from reason
-            pause = PAUSES[min(tries, len(PAUSES) - 1)] if not hung else PAUSES[0]
+            # Hang-ups are repeated quickly, because only several in a row are a refusal.
+            pause = PAUSES[min(tries, len(PAUSES) - 1)] if not hang_ups else PAUSES[0]
             if until is not None:
                 if time.monotonic() >= until:
                     raise
                 pause = min(pause, until - time.monotonic())
-            if said != str(reason) and not hung:
-                said = str(reason)
-                say(f"{said}; trying again until it answers")
+            if last_reason != str(reason) and not hang_ups:
+                last_reason = str(reason)
+                say(f"{last_reason}; trying again until it answers")
         tries += 1
         time.sleep(pause)
 
 
 def _nobody_behind(where: Address) -> Unreachable:
-    """Return what is said of a door that takes connections and ends them, as a proxy does whose server is down."""
+    """Return the error for an address that accepts and ends connections, like a proxy whose server is down."""
     return Unreachable(f"{where} ends connections before TLS begins; is the server behind it up?")
 
 
 def _context(papers: Papers) -> ssl.SSLContext:
+    """Return a TLS context with a kit's certificate and root."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(papers.root)
     context.load_cert_chain(papers.certificate, papers.key)
@@ -146,6 +152,7 @@ def _context(papers: Papers) -> ssl.SSLContext:
 
 
 def _not_ours(error: ssl.SSLCertVerificationError, where: Address, root: Path) -> UserError:
+    """Return the error for a server whose certificate fails verification."""
     if error.verify_code in FOREIGN:
         what = "is of another federation: its certificate is not signed by this one's; is the kit the right one?"
     elif error.verify_code == EXPIRED:
@@ -160,19 +167,19 @@ def _not_ours(error: ssl.SSLCertVerificationError, where: Address, root: Path) -
 
 
 def refused(where: Address, certificate: Path, why: str) -> UserError:
-    """Return what to say of a server that knows this kit's certificate, and does not take it."""
+    """Return the error for a server that verified, and does not accept, this kit's certificate."""
     message = f"the server at {where} refuses this kit's certificate ({why}); ask its owner, or for a new kit"
     return UserError(str(certificate), message)
 
 
-# Asking the server whether it would let a kit in, before NVFlare begins: TLS alone cannot tell who was revoked.
+# Requests for admission, before NVFlare starts: TLS alone does not refuse revoked certificates.
 
 
 PLACE = "/fedvisage/knock"
 
 
 def knock(kit: Kit, seconds: float = SECONDS) -> dict[str, datetime]:
-    """Ask once; an operator is told when the certificates of those who connected end.
+    """Request admission once; an operator receives the ends of connected members' certificates.
 
     Raises ``UserError`` if the server refuses the kit, ``Unreachable`` if it does not answer.
     """
@@ -196,8 +203,8 @@ def knock(kit: Kit, seconds: float = SECONDS) -> dict[str, datetime]:
 
 
 def wait_for_admission(kit: Kit, say: Say, *, until: float | None = None) -> None:
-    """Try until the server greets and lets this kit in; with ``until`` (monotonic) the last reason is raised then."""
-    said = ""
+    """Try until the server greets and admits this kit; after ``until`` (monotonic) raise the last reason."""
+    last_reason = ""
     while True:
         wait_for_greeting(kit, say, until=until)
         try:
@@ -206,7 +213,7 @@ def wait_for_admission(kit: Kit, say: Say, *, until: float | None = None) -> Non
         except Unreachable as reason:
             if until is not None and time.monotonic() >= until:
                 raise
-            if said != str(reason):
-                said = str(reason)
-                say(f"{said}; trying again until it answers")
+            if last_reason != str(reason):
+                last_reason = str(reason)
+                say(f"{last_reason}; trying again until it answers")
         time.sleep(PAUSES[0])
