@@ -78,11 +78,11 @@ def synth(
     on real prints, worse than chance. Your photos and the attacks on them pass through the same simulated cameras.
     Unusable photos, and photos that would have to be enlarged, are skipped, counted and listed.
     """
-    course = reporter(quiet, log_format)
+    progress = reporter(quiet, log_format)
     with interruptible(NOTHING):
         from fedvisage.datasets.importing import synthesise_set
 
-        lines = synthesise_set(destination, course, domain=domain, size=size, subjects=subjects, videos=videos,
+        lines = synthesise_set(destination, progress, domain=domain, size=size, subjects=subjects, videos=videos,
                        frames=frames, seed=seed, heldout=heldout, species=species, generation=generation, media=media,
                        cameras=cameras, photos=source, crop=crop, max_bad=max_bad, workers=workers)  # fmt: skip
     say(*lines)
@@ -113,11 +113,11 @@ def people(
     log_format: LogFormat = "text",
 ) -> None:
     """Render an identity set for face recognition: many aligned photographs of each synthetic person."""
-    course = reporter(quiet, log_format)
+    progress = reporter(quiet, log_format)
     with interruptible(NOTHING):
         from fedvisage.datasets.importing import synthesise_people
 
-        lines = synthesise_people(destination, course, identities=identities, images=images, size=size, first=first,
+        lines = synthesise_people(destination, progress, identities=identities, images=images, size=size, first=first,
                           seed=seed, test=test, heldout=heldout, group=group, workers=workers)  # fmt: skip
     say(*lines)
 
@@ -187,7 +187,7 @@ def import_set(
 
     Run the same command again to continue an import that was stopped.
     """
-    course = reporter(quiet, log_format)
+    progress = reporter(quiet, log_format)
     with interruptible(IMPORTS_CONTINUE):
         from fedvisage.datasets.importing import Importing, import_dataset
 
@@ -195,7 +195,7 @@ def import_set(
                             least=least, max_bad=max_bad, seed=seed, workers=workers, enroll=enroll,
                             labels=labels, of=of, colour=colour, aligned=aligned, split=split,
                             people=some_people, most=most)  # fmt: skip
-        lines = import_dataset(kind, source, destination, course, name=name, options=options)
+        lines = import_dataset(kind, source, destination, progress, name=name, options=options)
     say(*lines)
 
 

@@ -421,6 +421,7 @@ def serve(
     from fedvisage.device.service.app import open_engine
     from fedvisage.device.service.limits import Keys, Limits, read_keys
 
+    # Refuse an unprotected service before any model is loaded.
     keys = Keys() if api_keys is None else read_keys(api_keys)
     check_open(host, keys, without_keys)
     limits = Limits(max_body, max_pixels, timeout, rate, burst, workers)

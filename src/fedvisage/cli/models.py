@@ -64,10 +64,10 @@ def export_model(
 
     if int8 != (calibrate is not None):
         raise UserError("--int8", "and --calibrate SET go together: ranges and threshold come from a set")
-    course = reporter(quiet, log_format, aside=True)
+    progress = reporter(quiet, log_format, aside=True)
     with interruptible(NOTHING):
         written = export(
-            open_model(run), directory, data=data, member=member, calibrate=calibrate, cache=cache, say=course
+            open_model(run), directory, data=data, member=member, calibrate=calibrate, cache=cache, say=progress
         )
     note(*written.notices)
     if as_json:
@@ -141,14 +141,14 @@ def predict_images(
     from fedvisage.base.progress import in_steps
     from fedvisage.device.predict import asked_for
 
-    course = reporter(quiet, log_format, aside=True)
+    progress = reporter(quiet, log_format, aside=True)
     images = asked_for(paths or [], _listed(paths_from, paths or []), _piped)
     references = None if against is None else asked_for([against])
     if references is not None and len(images.pictures) > 1:
         raise UserError("PATH", "with --against one face is compared; name one image")
     judge, notices = _judge(model, member, crop, int8)
     note(*notices, *(images if references is None else references).notices)
-    with in_steps("images", course) as steps:
+    with in_steps("images", progress) as steps:
         results = judge(images, references, steps)
     if as_json:
         print_json(results.as_values())
@@ -179,6 +179,7 @@ def _judge(directory: Path, member: str, crop: str, int8: bool) -> tuple[Judge, 
 
     if int8:
         raise UserError("--int8", "is for an exported directory; this is a run's")
+    # Only the model of a run needs torch, so this import is here.
     from fedvisage.runs.predict import compare_faces, predict
     from fedvisage.tasks.finished_model import open_model
 
@@ -236,7 +237,7 @@ def adapt_model(
     """
     from fedvisage.device.exported import is_export
 
-    course = reporter(quiet, log_format, aside=True)
+    progress = reporter(quiet, log_format, aside=True)
     with interruptible(NOTHING):
         if is_export(model):
             from fedvisage.device import Pipeline, Settings
@@ -251,7 +252,7 @@ def adapt_model(
         from fedvisage.runs.export.export import adapt_and_export
         from fedvisage.tasks.finished_model import open_model
 
-        adapted = adapt_and_export(open_model(model), out, data, member=member, cache=cache, say=course)
+        adapted = adapt_and_export(open_model(model), out, data, member=member, cache=cache, say=progress)
     note(*adapted.written.notices)
     say(*adapted.lines())
 

@@ -98,21 +98,22 @@ def run(
     if kit is not None and on == "local":
         raise UserError("--kit", "belongs to a federation; add --on nvflare")
     loaded = load(locate(recipe, verb="run"), overrides or [], read_method)
-    where = out or Path("runs") / f"{recipe.stem}-seed{loaded.runtime.seed}"
-    course = reporter(quiet, log_format)
+    folder = out or Path("runs") / f"{recipe.stem}-seed{loaded.runtime.seed}"
+    progress = reporter(quiet, log_format)
     checks = Checks(allow_mixed_crops, allow_overlap, verify)
     with interruptible(CONTINUES):
         if on == "local":
-            figures = run_and_report(loaded, where, cache, course, resume=resume, checks=checks)
+            figures = run_and_report(loaded, folder, cache, progress, resume=resume, checks=checks)
         else:
             from fedvisage.nvflare.commands import run_over_nvflare
 
             figures = run_over_nvflare(
-                loaded, where, cache, course, resume=resume, kit=kit, wait=wait, patience=patience, checks=checks
+                loaded, folder, cache, progress, resume=resume, kit=kit, wait=wait, patience=patience, checks=checks
             )  # fmt: skip
+    # A run without a target has no figures to summarise.
     if figures["user"] is not None:
         say(*summary(figures))
-    say(f"report: {where / REPORT}")
+    say(f"report: {folder / REPORT}")
 
 
 @app.command()
@@ -155,20 +156,20 @@ def study(
     quiet: Quiet = False,
     log_format: LogFormat = "text",
 ) -> None:
-    """Run a grid of recipes and print its table, mean ± std over seeds; continues where it was interrupted."""
+    """Run a grid of recipes and print its table of mean ± std over seeds; an interrupted study continues."""
     from fedvisage.studies.conduct import DIFFERENCES, conduct
     from fedvisage.studies.shipped import locate
 
     path = locate(study, verb="study")
-    where = out or Path("runs") / f"{study.stem}{'-smoke' if smoke else ''}"
-    course = reporter(quiet, log_format)
+    folder = out or Path("runs") / f"{study.stem}{'-smoke' if smoke else ''}"
+    progress = reporter(quiet, log_format)
     with interruptible(CONTINUES):
         conduct(
-            path, where, cache, course, changes=changes or (), smoke=smoke, runs=runs, workers=workers,
+            path, folder, cache, progress, changes=changes or (), smoke=smoke, runs=runs, workers=workers,
             root=root, sets=sets, blind=blind, checks=Checks(allow_mixed_crops, allow_overlap),
         )  # fmt: skip
     for name in ("blind.md",) if blind else ("table.md", DIFFERENCES):
-        say((where / name).read_text(encoding="utf-8"))
+        say((folder / name).read_text(encoding="utf-8"))
 
 
 @app.command("compare")
@@ -333,7 +334,7 @@ def evaluate(
 
     Thresholds are those that were chosen at the sites.
     """
-    course = reporter(quiet, log_format, aside=True)
+    progress = reporter(quiet, log_format, aside=True)
     of_runs = {"RUN": run, "--adapt": adapt, "--pairs": pairs, "--benchmark": benchmark, "--verify": verify,
                "--allow-mixed-crops": allow_mixed_crops, "--allow-overlap": allow_overlap}  # fmt: skip
     of_pipelines = {"--pad": pad, "--recognition": recognition, "--iso30107": iso30107, "--kind": kind,
@@ -347,7 +348,7 @@ def evaluate(
 
         request = Asked(data, pad, recognition, kind, split, frames or FRAMES, enlarge, int8, iso30107, out)
         with interruptible(NOTHING):
-            assessed = assess_dataset(request, course)
+            assessed = assess_dataset(request, progress)
         _say(assessed.values, assessed.lines(), as_json)
         return
     if run is None:
@@ -364,7 +365,7 @@ def evaluate(
     named_sets = named_benchmarks(benchmark or [])
     figures = rejudge(
         opened, data, cache, out, benchmarks=named_sets,
-        checks=Checks(allow_mixed_crops, allow_overlap, verify), say=note, course=course,
+        checks=Checks(allow_mixed_crops, allow_overlap, verify), say=note, course=progress,
     )  # fmt: skip
     _say(figures, summary(figures), as_json)
 

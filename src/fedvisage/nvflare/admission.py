@@ -88,9 +88,9 @@ class Admission:
         entry = self._list.get_revoked_certificate_by_serial_number(certificate.serial_number)
         if entry is None:
             return None
-        why = f"it was revoked on {entry.revocation_date_utc:%Y-%m-%d}"
-        self._tell(f"refused {name_of(certificate)}: its certificate does not hold, {why}")
-        return why
+        reason = f"it was revoked on {entry.revocation_date_utc:%Y-%m-%d}"
+        self._tell(f"refused {name_of(certificate)}: its certificate does not hold, {reason}")
+        return reason
 
     def enter(self, certificate: x509.Certificate) -> None:
         """Remember a connected member, and the end of its certificate."""
@@ -271,8 +271,8 @@ def _admit(context: Any) -> x509.Certificate:
         context.abort(grpc.StatusCode.PERMISSION_DENIED, "it shows none")
     assert certificate is not None
     Guard.admission.follow()
-    if why := Guard.admission.refusal(certificate):
-        context.abort(grpc.StatusCode.PERMISSION_DENIED, why)
+    if reason := Guard.admission.refusal(certificate):
+        context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
     Guard.admission.enter(certificate)
     return certificate
 
@@ -287,5 +287,5 @@ def _answer(request: bytes, context: Any) -> bytes:
 
 def _certificate(context: Any) -> x509.Certificate | None:
     """Return the certificate of a caller, if there is one."""
-    shown = context.auth_context().get("x509_pem_cert")
-    return x509.load_pem_x509_certificate(shown[0]) if shown else None
+    pem = context.auth_context().get("x509_pem_cert")
+    return x509.load_pem_x509_certificate(pem[0]) if pem else None

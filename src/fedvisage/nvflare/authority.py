@@ -96,8 +96,8 @@ class FederationFile(Section):
     @model_validator(mode="after")
     def _names_differ(self) -> FederationFile:
         names = [self.server.host, *self.sites, *(operator.email for operator in self.operator)]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"{twice[0]!r} is named twice; server, sites and operators need names of their own")
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"{repeated[0]!r} is named twice; server, sites and operators need names of their own")
         return self
 
 

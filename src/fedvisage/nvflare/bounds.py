@@ -88,24 +88,24 @@ def install() -> None:
 
 def check_body(body: bytes, objects: int = OBJECTS, depth: int = DEPTH) -> None:
     """Refuse a msgpack body with too many or too deeply nested values, before any object is made of it."""
-    # ``left`` is a stack: the number of values that each open list or map still has to read.
-    left, at, count = [1], 0, 0
-    while left:
-        if not left[-1]:
-            left.pop()
+    # ``remaining`` is a stack: the number of values that each open list or map still has to read.
+    remaining, position, count = [1], 0, 0
+    while remaining:
+        if not remaining[-1]:
+            remaining.pop()
             continue
-        left[-1] -= 1
+        remaining[-1] -= 1
         count += 1
-        if at >= len(body):
+        if position >= len(body):
             raise TooMuch("a message ends too early")
-        skipped, inside = _value(body, at)
-        at += skipped
-        if count + inside > objects:
+        length, inner = _value(body, position)
+        position += length
+        if count + inner > objects:
             raise TooMuch(f"a message has more than {objects} values")
-        if inside:
-            if len(left) >= depth:
+        if inner:
+            if len(remaining) >= depth:
                 raise TooMuch(f"a message is nested more than {depth} deep")
-            left.append(inside)
+            remaining.append(inner)
 
 
 _SIZED = {0xC4: (1, 0), 0xC5: (2, 0), 0xC6: (4, 0), 0xC7: (1, 1), 0xC8: (2, 1), 0xC9: (4, 1),
@@ -119,20 +119,20 @@ _LISTS = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
 
 def _value(body: bytes, at: int) -> tuple[int, int]:
     """Return the bytes of a msgpack value without its inner values, and the number of inner values."""
-    first = body[at]
-    if first in _SIZED:
-        width, more = _SIZED[first]
-        return 1 + width + more + int.from_bytes(body[at + 1 : at + 1 + width], "big"), 0
-    if first in _LISTS:
-        width, each = _LISTS[first]
-        return 1 + width, each * int.from_bytes(body[at + 1 : at + 1 + width], "big")
-    if 0x80 <= first <= 0x8F:
-        return 1, 2 * (first & 15)
-    if 0x90 <= first <= 0x9F:
-        return 1, first & 15
-    if 0xA0 <= first <= 0xBF:
-        return 1 + (first & 31), 0
-    return 1 + _FIXED.get(first, 0), 0
+    tag = body[at]
+    if tag in _SIZED:
+        width, extra = _SIZED[tag]
+        return 1 + width + extra + int.from_bytes(body[at + 1 : at + 1 + width], "big"), 0
+    if tag in _LISTS:
+        width, per_entry = _LISTS[tag]
+        return 1 + width, per_entry * int.from_bytes(body[at + 1 : at + 1 + width], "big")
+    if 0x80 <= tag <= 0x8F:
+        return 1, 2 * (tag & 15)
+    if 0x90 <= tag <= 0x9F:
+        return 1, tag & 15
+    if 0xA0 <= tag <= 0xBF:
+        return 1 + (tag & 31), 0
+    return 1 + _FIXED.get(tag, 0), 0
 
 
 _decode = lobs.deserialize

@@ -96,11 +96,11 @@ def warning(papers: Papers, name: str, now: datetime | None = None) -> str | Non
     """Return a line about the kit's certificate that ends first, if it ends soon."""
     until = {path: certificates_in(path)[0].not_valid_after_utc for path in (papers.certificate, papers.root)}
     first = min(until, key=lambda path: until[path])
-    left = until[first] - (now or datetime.now(UTC))
-    if left > SOON:
+    remaining = until[first] - (now or datetime.now(UTC))
+    if remaining > SOON:
         return None
     advice = RENEW.format(name) if first == papers.certificate and until[papers.root] > until[first] else NEW
-    return f"{first} ends on {until[first]:%Y-%m-%d}, in {max(left.days, 0)} days; {advice}"
+    return f"{first} ends on {until[first]:%Y-%m-%d}, in {max(remaining.days, 0)} days; {advice}"
 
 
 def name_of(certificate: x509.Certificate) -> str:

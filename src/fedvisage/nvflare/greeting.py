@@ -74,29 +74,31 @@ def address_in(kit: Kit) -> Address:
 
 def greet(kit: Kit, seconds: float = SECONDS) -> None:
     """Shake hands once; raise ``Unreachable`` if another try may succeed, or ``UserError`` if none will."""
-    where, papers = address_in(kit), papers_in(kit.path, at_server=False)
+    address, papers = address_in(kit), papers_in(kit.path, at_server=False)
     context = _context(papers)
     try:
         with (
-            socket.create_connection((where.host, where.port), timeout=seconds) as plain,
-            context.wrap_socket(plain, server_hostname=where.host, do_handshake_on_connect=False) as shaken,
+            socket.create_connection((address.host, address.port), timeout=seconds) as connection,
+            context.wrap_socket(
+                connection, server_hostname=address.host, do_handshake_on_connect=False
+            ) as tls_connection,
         ):
-            shaken.do_handshake()  # checks that the other end is still connected, as wrapping alone does not
-            _first_word(shaken, where)
+            tls_connection.do_handshake()  # checks that the other end is still connected, as wrapping alone does not
+            _first_word(tls_connection, address)
     # The order of the branches matters: each exception is a subclass of a later one.
     except ssl.SSLCertVerificationError as error:
-        raise _not_ours(error, where, papers.root) from error
+        raise _not_ours(error, address, papers.root) from error
     except ssl.SSLError as error:
         if "ALERT" in (error.reason or ""):
             alert = (error.reason or "").lower().replace("_", " ")
-            raise refused(where, papers.certificate, alert) from error
+            raise refused(address, papers.certificate, alert) from error
         if isinstance(error, ssl.SSLEOFError):
-            raise _nobody_behind(where) from error
-        raise Unreachable(f"what answers at {where} does not speak TLS") from error
+            raise _nobody_behind(address) from error
+        raise Unreachable(f"what answers at {address} does not speak TLS") from error
     except OSError as error:
         if error.errno in ENDED:
-            raise _nobody_behind(where) from error
-        raise Unreachable(f"the server at {where} cannot be reached ({error.strerror or error})") from error
+            raise _nobody_behind(address) from error
+        raise Unreachable(f"the server at {address} cannot be reached ({error.strerror or error})") from error
 
 
 def _first_word(shaken: ssl.SSLSocket, where: Address) -> None:
@@ -154,16 +156,16 @@ def _context(papers: Papers) -> ssl.SSLContext:
 def _not_ours(error: ssl.SSLCertVerificationError, where: Address, root: Path) -> UserError:
     """Return the error for a server whose certificate fails verification."""
     if error.verify_code in FOREIGN:
-        what = "is of another federation: its certificate is not signed by this one's; is the kit the right one?"
+        fault = "is of another federation: its certificate is not signed by this one's; is the kit the right one?"
     elif error.verify_code == EXPIRED:
-        what = "has a certificate that has expired; whoever runs it needs it renewed"
+        fault = "has a certificate that has expired; whoever runs it needs it renewed"
     elif error.verify_code == EARLY:
-        what = "has a certificate that is not valid yet; is this machine's clock right?"
+        fault = "has a certificate that is not valid yet; is this machine's clock right?"
     elif error.verify_code == OTHER_HOST:
-        what = "has a certificate for another host name; use the name in the federation's file"
+        fault = "has a certificate for another host name; use the name in the federation's file"
     else:
-        what = f"has a certificate that does not hold ({error.verify_message})"
-    return UserError(str(root), f"the server at {where} {what}")
+        fault = f"has a certificate that does not hold ({error.verify_message})"
+    return UserError(str(root), f"the server at {where} {fault}")
 
 
 def refused(where: Address, certificate: Path, why: str) -> UserError:
@@ -183,23 +185,23 @@ def knock(kit: Kit, seconds: float = SECONDS) -> dict[str, datetime]:
 
     Raises ``UserError`` if the server refuses the kit, ``Unreachable`` if it does not answer.
     """
-    where, papers = address_in(kit), papers_in(kit.path, at_server=False)
+    address, papers = address_in(kit), papers_in(kit.path, at_server=False)
     credentials = grpc.ssl_channel_credentials(
         papers.root.read_bytes(), papers.key.read_bytes(), papers.certificate.read_bytes()
     )
     try:
-        with grpc.secure_channel(str(where), credentials) as channel:
+        with grpc.secure_channel(str(address), credentials) as channel:
             answer = channel.unary_unary(PLACE)(b"", timeout=seconds)
         return {str(name): datetime.fromisoformat(until) for name, until in parse_json(answer).items()}
     except grpc.RpcError as error:
         if error.code() == grpc.StatusCode.PERMISSION_DENIED:
-            raise refused(where, papers.certificate, error.details()) from error
+            raise refused(address, papers.certificate, error.details()) from error
         if error.code() == grpc.StatusCode.UNIMPLEMENTED:
-            message = f"the server at {where} is of another version; all members need the same one"
+            message = f"the server at {address} is of another version; all members need the same one"
             raise UserError(str(kit.path), message) from error
-        raise Unreachable(f"the server at {where} does not answer ({error.details()})") from error
+        raise Unreachable(f"the server at {address} does not answer ({error.details()})") from error
     except (ValueError, TypeError, AttributeError) as error:
-        raise Unreachable(f"what the server at {where} answers makes no sense") from error
+        raise Unreachable(f"what the server at {address} answers makes no sense") from error
 
 
 def wait_for_admission(kit: Kit, say: Say, *, until: float | None = None) -> None:

@@ -61,11 +61,11 @@ def provision(
 
     A new directory gets all kits. Later calls make kits for new members, and apply ``revoke`` and ``renew``.
     """
-    place, new = directory / FOLDER, not directory.exists() or not any(directory.iterdir())
-    if not new and not (place / "members.json").exists():
+    folder, new = directory / FOLDER, not directory.exists() or not any(directory.iterdir())
+    if not new and not (folder / "members.json").exists():
         raise UserError(str(directory), "is not empty and holds no federation; give another directory for its kits")
-    with held(place):
-        authority = found(federation, place, root_days) if new else open_authority(place)
+    with held(folder):
+        authority = found(federation, folder, root_days) if new else open_authority(folder)
         _check_unchanged(federation, authority)
         described = _described(federation)
         joining = {name: member for name, member in described.items() if name not in authority.members}
@@ -103,18 +103,20 @@ def _check_unchanged(federation: FederationFile, authority: Authority) -> None:
     for name, member in _described(federation).items():
         existing = authority.members.get(name)
         if existing and (existing.kind, existing.organisation) != (member.kind, member.organisation):
-            was = f"a {existing.kind} of {existing.organisation!r}"
-            raise UserError(name, f"was {was}, as its certificate says; revoke it and give the new one another name")
+            previous = f"a {existing.kind} of {existing.organisation!r}"
+            raise UserError(
+                name, f"was {previous}, as its certificate says; revoke it and give the new one another name"
+            )
 
 
 def _known(name: str, authority: Authority, joining: Mapping[str, Member]) -> str:
     """Return the full name of an existing member."""
-    full = authority.host if name == SERVER else name
-    if full in joining:
+    full_name = authority.host if name == SERVER else name
+    if full_name in joining:
         raise UserError(name, "is new in the file and gets its first kit now; there is nothing to renew")
-    if full not in authority.members:
+    if full_name not in authority.members:
         raise UserError(name, f"is no member; these are: {', '.join((SERVER, *_others(authority)))}")
-    return full
+    return full_name
 
 
 def _others(authority: Authority) -> list[str]:
@@ -191,7 +193,7 @@ def _notes(
     authority: Authority, wanted: Mapping[str, Member], revoked: Iterable[str], renewed: Iterable[str]
 ) -> Iterator[str]:
     """Yield a note about members that were left unchanged, and about each that needs a change."""
-    now, left = datetime.now(UTC), []
+    now, unchanged = datetime.now(UTC), []
     for name, member in authority.members.items():
         if name in revoked or name in renewed:
             continue
@@ -203,8 +205,8 @@ def _notes(
         elif member.until - now < SOON:
             yield f"{name}'s certificate ends on {member.until:%Y-%m-%d}: --renew {name}"
         else:
-            left.append(name)
-    if left:
-        yield f"left as they were: {', '.join(left)}"
+            unchanged.append(name)
+    if unchanged:
+        yield f"left as they were: {', '.join(unchanged)}"
     if authority.root.not_valid_after_utc - now < SOON:
         yield f"the federation's root ends on {authority.root.not_valid_after_utc:%Y-%m-%d}: provision a new federation"

@@ -261,8 +261,10 @@ def _guarded(work: Callable[[Any], object], kit: Kit, front: Front) -> Callable[
             front.end(error)
         except Exception as error:  # the boundary to NVFlare: every exception goes to the log
             logger.exception("NVFlare ended")
-            what = "the server did not take this site in" if "Login failed" in str(error) else "NVFlare ended by itself"
-            front.end(RunFailed(f"{what} ({type(error).__name__}: {error}); {kit.path / LOG} says more"))
+            message = (
+                "the server did not take this site in" if "Login failed" in str(error) else "NVFlare ended by itself"
+            )
+            front.end(RunFailed(f"{message} ({type(error).__name__}: {error}); {kit.path / LOG} says more"))
 
     return run
 
@@ -302,15 +304,15 @@ def end(pid: int) -> None:
     """End a process and all its descendants, by their ids, at once."""
     try:
         root = psutil.Process(pid)
-        family = [*root.children(recursive=True), root]
+        processes = [*root.children(recursive=True), root]
     except psutil.NoSuchProcess:
         return
-    for process in family:
+    for process in processes:
         try:
             process.kill()
         except psutil.NoSuchProcess:
             continue
-    psutil.wait_procs(family, timeout=10)
+    psutil.wait_procs(processes, timeout=10)
 
 
 def _end_with(parent: int) -> None:

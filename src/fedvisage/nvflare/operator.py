@@ -139,10 +139,10 @@ def asking_again(course: Course) -> Iterator[None]:
     try:
         yield
     except InternalError as error:
-        silent, why = time.monotonic() - course.heard, str(error).rpartition(": ")[2]
+        silent, reason = time.monotonic() - course.heard, str(error).rpartition(": ")[2]
         if silent > course.patience:
-            raise RunFailed(f"the server could not do what it was asked for {silent:.0f} s ({why})") from error
-        course.tell(f"the server cannot do what it is asked ({why}); asking again")
+            raise RunFailed(f"the server could not do what it was asked for {silent:.0f} s ({reason})") from error
+        course.tell(f"the server cannot do what it is asked ({reason}); asking again")
         time.sleep(LOOK)
 
 
@@ -161,9 +161,9 @@ def follow(session: Session, course: Course, number: str) -> str:
                 return "lost"
             report(session, course, number)
             running_since = running_since or time.monotonic()
-            if not abort_requested and (why := _reason_to_begin_again(session, course, number, running_since)):
+            if not abort_requested and (reason := _reason_to_begin_again(session, course, number, running_since)):
                 abort_requested = True
-                course.reporter.say(why)
+                course.reporter.say(reason)
                 session.abort_job(number)
         else:
             course.tell(f"submitted; waiting for {_absent(session, course) or 'the server to begin it'}")
@@ -176,9 +176,9 @@ def _reason_to_begin_again(session: Session, course: Course, number: str, begun:
     if returned := _back(session, course, number):
         return f"{', '.join(returned)} is back: the run continues with it, from the last checkpoint"
     starting = course.answering != number and time.monotonic() - begun > STARTING
-    if starting and (fallen := _fallen(session, number)):
-        course.note_deaths(fallen)
-        return f"{', '.join(fallen)} lost its part of the run while it started: the run is begun again"
+    if starting and (sites := _fallen(session, number)):
+        course.note_deaths(sites)
+        return f"{', '.join(sites)} lost its part of the run while it started: the run is begun again"
     return ""
 
 
@@ -378,9 +378,9 @@ def _open(kit: Kit, began: float, until: float, say: Say) -> Session:
     while True:
         try:
             wait_for_admission(kit, say, until=until)
-            left = min(LOGIN, max(1.0, until - time.monotonic()))
+            timeout = min(LOGIN, max(1.0, until - time.monotonic()))
             with redirect_stdout(io.StringIO()):  # NVFlare prints here
-                return new_secure_session(kit.name, str(kit.path), timeout=left, auto_login_max_tries=1)
+                return new_secure_session(kit.name, str(kit.path), timeout=timeout, auto_login_max_tries=1)
         except (AuthenticationError, AuthorizationError) as error:
             raise UserError(str(kit.path), f"the server does not know this kit: {error}") from error
         except (Unreachable, *TROUBLE) as error:

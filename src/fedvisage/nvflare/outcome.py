@@ -58,9 +58,9 @@ def last_lines(directory: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     with path.open("rb") as file:
-        beyond = file.seek(0, io.SEEK_END) > BYTES
-        file.seek(-BYTES if beyond else 0, io.SEEK_END if beyond else io.SEEK_SET)
-        lines = file.read().decode(errors="replace").split("\n")[beyond:-1]  # without partial lines at either end
+        is_longer = file.seek(0, io.SEEK_END) > BYTES
+        file.seek(-BYTES if is_longer else 0, io.SEEK_END if is_longer else io.SEEK_SET)
+        lines = file.read().decode(errors="replace").split("\n")[is_longer:-1]  # without partial lines at either end
     entries = [parse_json(line) for line in lines[-LAST:]]
     return [{"time": str(entry["time"]), "message": plain_line(str(entry["message"]), LETTERS)} for entry in entries]
 

@@ -99,7 +99,7 @@ def rehearsal(
 ) -> Iterator[Rehearsal]:
     """Provision a federation below a directory, start it, and end it; the files of runs and sites stay."""
     kits = directory / "kits"
-    shutil.rmtree(kits, ignore_errors=True)  # an earlier federation, whose keys are no longer valid
+    shutil.rmtree(kits, ignore_errors=True)  # an earlier federation, whose keys are useless now
     directory.mkdir(parents=True, exist_ok=True)
     sites = {name: SiteEntry(organisation=f"owner_of_{name}".replace("-", "_")) for name in sets}
     server = ServerEntry(host="localhost", port=free_port())

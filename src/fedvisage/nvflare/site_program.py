@@ -85,9 +85,7 @@ class SiteProgram:
                 reason, spent = str(error), isinstance(error, BudgetSpent)
             except UserError as error:
                 logger.error("%s", error)
-                place = (
-                    error.place if error.place.startswith(PLACES) else "a file"
-                )  # a file may be named after a person
+                place = error.place if error.place.startswith(PLACES) else "a file"  # it may be named after a person
                 reason = f"{place} was refused at the site; its log says why"
             except Exception as error:  # any exception is logged, and becomes a reply without its text
                 logger.exception("an order could not be carried out")

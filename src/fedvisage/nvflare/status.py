@@ -283,8 +283,8 @@ def _handler(page: Callable[[], bytes]) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             """Send the page if the request names this machine's address: other host names must not point here."""
-            named = self.headers.get("Host", "").rpartition(":")[0]
-            if named not in (HERE, "localhost"):
+            host = self.headers.get("Host", "").rpartition(":")[0]
+            if host not in (HERE, "localhost"):
                 self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
             elif self.path != "/":
                 self.send_error(HTTPStatus.NOT_FOUND)

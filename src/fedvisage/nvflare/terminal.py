@@ -64,7 +64,7 @@ def hushed(kit: Path, *, verbose: bool) -> Iterator[None]:
         return
     sys.stdout.flush()
     sys.stderr.flush()
-    kept = os.dup(1), os.dup(2)
+    saved = os.dup(1), os.dup(2)
     log = os.open(kit / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         os.dup2(log, 1)
@@ -73,9 +73,9 @@ def hushed(kit: Path, *, verbose: bool) -> Iterator[None]:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        for number, old in zip((1, 2), kept, strict=True):
-            os.dup2(old, number)
-            os.close(old)
+        for descriptor, copy in zip((1, 2), saved, strict=True):
+            os.dup2(copy, descriptor)
+            os.close(copy)
         os.close(log)
 
 
@@ -84,7 +84,7 @@ def _screen(kit: Path, *, shown: bool) -> None:
     default = kit / "local" / DEFAULT
     if not default.exists():
         return  # the owner has a custom logging configuration
-    tree = read_json(default)
-    root = tree["loggers"]["root"]
+    config = read_json(default)
+    root = config["loggers"]["root"]
     root["handlers"] = [name for name in root["handlers"] if shown or name != SCREEN]
-    write_json(kit / "local" / LOGGING, tree)
+    write_json(kit / "local" / LOGGING, config)

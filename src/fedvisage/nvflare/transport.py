@@ -149,9 +149,9 @@ class CollabTransport:
         They would do so anyway if the run were submitted again now: the checkpoint names that generation.
         """
         for name, reply in self._side_by_side(self.names, lambda name: self._commit(name, generation)):
-            reported = None if reply.message is None else reply.message.get("generation")
-            if reported is not None and reported.numel() == 1:
-                self._generations[name] = int(reported)
+            committed = None if reply.message is None else reply.message.get("generation")
+            if committed is not None and committed.numel() == 1:
+                self._generations[name] = int(committed)
             else:
                 self._behind.add(name)
                 self._say(f"{name} did not commit round {generation}: {reply.failure}")
@@ -217,8 +217,8 @@ class CollabTransport:
         try:
             return unpack_reply(name, what(self._here[name](timeout=seconds)))
         except CollabCallError as error:
-            if (why := bounds.refusal(name)) is not None:
-                return Reply(name, None, f"refused: {why}")
+            if (limit_reason := bounds.refusal(name)) is not None:
+                return Reply(name, None, f"refused: {limit_reason}")
             # A call that fails early can be a sign that the job ends, which NVFlare notices seconds later.
             late = time.monotonic() - began >= seconds
             self._stop_if_aborted(0.0 if late else GRACE)

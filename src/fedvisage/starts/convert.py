@@ -48,16 +48,16 @@ def pictures(size: int) -> Tensor:
 
 def compare(converted: Converted, reference: Path) -> Agreement:
     """Compare features of pictures with a reference's, and refuse a reference whose features differ."""
-    shown = pictures(converted.size)
+    images = pictures(converted.size)
     with torch.inference_mode():
-        our_features = normalize(converted.net(shown).float())
-    reference_features = normalize(_answers(converted, reference, shown, our_features.shape[1]))
+        our_features = normalize(converted.net(images).float())
+    reference_features = normalize(_answers(converted, reference, images, our_features.shape[1]))
     furthest = float((our_features - reference_features).norm(dim=1).max())
     if not furthest <= converted.tolerance:
         raise UserError(OPTION, f"{reference} sees other features: at unit length they are up to {furthest:.3g} apart, "
                         f"and {converted.tolerance:g} is what rounding explains; is it of these weights, in the order "
                         f"of colours {converted.colour}?")  # fmt: skip
-    return Agreement(len(shown), furthest)
+    return Agreement(len(images), furthest)
 
 
 def _answers(converted: Converted, reference: Path, shown: Tensor, length: int) -> Tensor:
@@ -151,9 +151,9 @@ def convert(
     result = converted(source, name, size, colour)
     # An ONNX source is its own reference.
     graph = reference or (path if source.format == "onnx" else None)
-    done = Conversion(source, result, destination, licence, None if graph is None else compare(result, graph))
-    write_tensors(destination, result.weights, json_key(about(done)))
-    return done
+    conversion = Conversion(source, result, destination, licence, None if graph is None else compare(result, graph))
+    write_tensors(destination, result.weights, json_key(about(conversion)))
+    return conversion
 
 
 def about(done: Conversion) -> dict[str, Any]:

@@ -139,11 +139,11 @@ def _take(
         if name != COUNTER:
             fitted.pairs.append((source_name, target))
     # Our layer has no bias here: BatchNorm follows and absorbs the source's.
-    spare = f"{source}.bias"
-    if isinstance(layer, nn.Conv2d | nn.Linear) and layer.bias is None and spare in tensors:
-        taken.add(spare)
-        fitted.pairs.append((spare, "the mean of the BatchNorm behind it"))
-        return tensors[spare]
+    source_bias = f"{source}.bias"
+    if isinstance(layer, nn.Conv2d | nn.Linear) and layer.bias is None and source_bias in tensors:
+        taken.add(source_bias)
+        fitted.pairs.append((source_bias, "the mean of the BatchNorm behind it"))
+        return tensors[source_bias]
     return None
 
 
@@ -182,7 +182,7 @@ def in_order(layers: Sequence[Layer], layout: Layout, net: nn.Module) -> dict[st
 
     A convolution with a bias counts as itself and the BatchNorm that follows it.
     """
-    waiting, tensors = list(layers), dict[str, Tensor]()
+    remaining, tensors = list(layers), dict[str, Tensor]()
     rows = [(row.source, net.get_submodule(row.target)) for row in layout.rows if row.source is not None]
     folded = False
     for source, layer in rows:
@@ -190,20 +190,20 @@ def in_order(layers: Sequence[Layer], layout: Layout, net: nn.Module) -> dict[st
         if folded and isinstance(layer, _BatchNorm):
             folded = False
             continue
-        if not waiting or not _is(waiting[0].kind, layer):
+        if not remaining or not _is(remaining[0].kind, layer):
             return None
-        weights = waiting.pop(0).weights
+        weights = remaining.pop(0).weights
         tensors |= {f"{source}.{name}": value for name, value in zip(_names(layer), weights, strict=False)}
         folded = isinstance(layer, nn.Conv2d) and layer.bias is None and len(weights) > 1
         if folded:
             tensors |= _folded(rows, source, tensors.pop(f"{source}.bias"))
-    return None if waiting else tensors
+    return None if remaining else tensors
 
 
 def _folded(rows: Sequence[tuple[str, nn.Module]], source: str, bias: Tensor) -> dict[str, Tensor]:
     """Return the values of a BatchNorm that was folded into its convolution: it only adds the bias."""
-    behind = next(index for index, row in enumerate(rows) if row[0] == source) + 1
-    name, layer = rows[behind]
+    next_index = next(index for index, row in enumerate(rows) if row[0] == source) + 1
+    name, layer = rows[next_index]
     assert isinstance(layer, _BatchNorm), "a convolution without bias has BatchNorm behind it"
     values = _nothing(layer, len(bias)) | {"bias": bias}
     return {f"{name}.{key}": value for key, value in values.items()}

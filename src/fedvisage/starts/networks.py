@@ -46,16 +46,16 @@ def of_timm(source: Source, arch: str, size: int | None, colour: Colour | None) 
     published = timm.get_pretrained_cfg(arch)
     side = size or (published.input_size[-1] if published is not None else 224)
     model = timm_network(TimmNetwork(arch=arch), Input(size=side, colour="rgb"), outputs=0)
-    expected, named = model.network.state_dict(), renamed(source, model.network)
+    expected, renamed_tensors = model.network.state_dict(), renamed(source, model.network)
     # Names that only appear after timm's translation come from another project.
-    by_others = bool((named.keys() & expected.keys()) - source.tensors.keys())
+    is_translated = bool((renamed_tensors.keys() & expected.keys()) - source.tensors.keys())
     values = [tuple(float(value) for value in channel.flatten()) for channel in (model.mean, model.std)]
-    project = "a project that timm renames" if by_others else "timm"
+    project = "a project that timm renames" if is_translated else "timm"
     fitted = Fitted(Layout(project, (), mean=values[0], std=values[1]), "")
-    _fit(fitted, named, expected)
+    _fit(fitted, renamed_tensors, expected)
     # A published classifier is an expected extra; any other extra tensor is a mismatch.
     heads = _heads(published)
-    spare = [name for name in (named if by_others else source.tensors) if name not in expected]
+    spare = [name for name in (renamed_tensors if is_translated else source.tensors) if name not in expected]
     fitted.left_out.extend(sorted(name for name in spare if name.startswith(heads)))
     fitted.unknown.extend(sorted(name for name in spare if not name.startswith(heads) and not name.endswith(COUNTER)))
     refuse(source.path, arch, fitted)
@@ -135,9 +135,11 @@ def _face(source: Source, name: str, size: int | None, colour: Colour | None) ->
         candidates, key=lambda candidate: (bool(candidate[2].problem), len(candidate[2].lacking))
     )
     refuse(source.path, name, fitted)
+    # The last layer of a face network determines the size of its pictures.
     if size is not None and size != side:
         raise UserError("--size", f"is {size}, and the last layer of this network is for pictures of {side} pixels")
     order = colour or fitted.colour
+    # Some layouts exist for both orders of colours, and the order is never guessed.
     if order is None:
         raise UserError(
             "--colour", f"is needed: files of {fitted.layout.project} with these names are for rgb or for bgr"
@@ -193,10 +195,10 @@ def _outline(options: FaceNetwork, side: int) -> nn.Module:
 
 def _sizes(tensors: Mapping[str, Tensor], layout: Layout, name: str) -> tuple[FaceNetwork, int]:
     """Read width, feature length and picture side from the shapes of a file's first and last layers."""
-    prefix, at = prefix_of(tensors, layout.rows), {row.target: row.source for row in layout.rows}
+    prefix, sources = prefix_of(tensors, layout.rows), {row.target: row.source for row in layout.rows}
 
     def shape(target: str) -> tuple[int, ...] | None:
-        weight = tensors.get(f"{prefix}{at.get(target)}.weight")
+        weight = tensors.get(f"{prefix}{sources.get(target)}.weight")
         return None if weight is None else tuple(weight.shape)
 
     first = shape("stem.0") or shape("convolution.0")
@@ -238,6 +240,7 @@ def _resnet18(source: Source, colour: Colour | None) -> Converted:
     refuse(source.path, "resnet18", fitted)
     order = colour or "rgb"
     state = _in_unit_pixels(in_rgb(fitted.state, net, order))
+    # FedPAD's network also has HSV channels; with zero weights they do not change the features.
     six_channel_net = resnet18(options, "rgb+hsv")
     added = CHANNELS["rgb+hsv"] - 3
     padding = state["conv1.weight"].new_zeros(width, added, *state["conv1.weight"].shape[2:])

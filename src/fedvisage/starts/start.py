@@ -81,19 +81,19 @@ def started(path: Path, start: Start, present: Message) -> Started:
     offered = {name: value for name, value in tensors.items() if _asked(name, start.parts)}
     if start.strict:
         _check_whole(path, offered, expected, start.parts, origin)
-    fits = [name for name in expected if name in offered and offered[name].shape == expected[name].shape]
-    if not fits:
+    fitting = [name for name in expected if name in offered and offered[name].shape == expected[name].shape]
+    if not fitting:
         raise UserError(PLACE, f"{path} has nothing that fits this network{_hint(origin)}")
     # A part that takes any tensor is returned completely: its other tensors keep their initial values.
-    touched = {name.split(".")[0] for name in fits}
-    inside = {name: value for name, value in expected.items() if name.split(".")[0] in touched}
+    touched = {name.split(".")[0] for name in fitting}
+    complete = {name: value for name, value in expected.items() if name.split(".")[0] in touched}
     return Started(
         str(path),
-        {**inside, **{name: offered[name] for name in fits}},
-        tuple(fits),
-        tuple(sorted(inside.keys() - offered.keys())),
+        {**complete, **{name: offered[name] for name in fitting}},
+        tuple(fitting),
+        tuple(sorted(complete.keys() - offered.keys())),
         tuple(sorted(offered.keys() - expected.keys())),
-        tuple(sorted(name for name in offered.keys() & expected.keys() if name not in set(fits))),
+        tuple(sorted(name for name in offered.keys() & expected.keys() if name not in set(fitting))),
         tuple(sorted({name.split(".")[0] for name in expected} - touched)),
         origin,
     )
@@ -108,17 +108,17 @@ def _check_whole(
     path: Path, weights: Message, expected: Message, parts: tuple[str, ...] | None, origin: Mapping[str, Any] | None
 ) -> None:
     """Refuse a file with a tensor that the network cannot take, or with an incomplete part."""
-    loosely = "; strict: false takes what fits"
+    advice = "; strict: false takes what fits"
     for name, tensor in weights.items():
         if name not in expected:
-            raise UserError(PLACE, f"{path} has tensor {name}, unknown to this network{loosely}{_hint(origin)}")
+            raise UserError(PLACE, f"{path} has tensor {name}, unknown to this network{advice}{_hint(origin)}")
         if tensor.shape != expected[name].shape:
             raise UserError(PLACE, f"{path}: {name} has shape {tuple(tensor.shape)}, "
                             f"the network's is {tuple(expected[name].shape)}{_hint(origin)}")  # fmt: skip
     complete_parts = set(parts or ()) | {name.split(".")[0] for name in weights}
     missing = [name for name in expected if name.split(".")[0] in complete_parts and name not in weights]
     if missing or not weights:
-        raise UserError(PLACE, f"{path} lacks {', '.join(missing[:FEW]) or 'any tensor'}{loosely}{_hint(origin)}")
+        raise UserError(PLACE, f"{path} lacks {', '.join(missing[:FEW]) or 'any tensor'}{advice}{_hint(origin)}")
 
 
 def _origin(about: str) -> Mapping[str, Any] | None:
