@@ -146,10 +146,10 @@ def predict_images(
     references = None if against is None else asked_for([against])
     if references is not None and len(images.pictures) > 1:
         raise UserError("PATH", "with --against one face is compared; name one image")
-    judge, notices = _judge(model, member, crop, int8)
+    score, notices = _judge(model, member, crop, int8)
     note(*notices, *(images if references is None else references).notices)
     with in_steps("images", progress) as steps:
-        results = judge(images, references, steps)
+        results = score(images, references, steps)
     if as_json:
         print_json(results.as_values())
     else:
