@@ -1,4 +1,4 @@
-"""The command line: one function a verb and no logic. Heavy imports happen inside the verbs, so --help is instant."""
+"""The command line: one function per verb, without logic. Verbs import heavy modules themselves, so --help is fast."""
 
 from __future__ import annotations
 
@@ -51,11 +51,12 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 
 def main() -> None:
-    """Run the command line; a user's mistake ends with a message and 2, a run that could not go on with 1.
+    """Run the command line, and exit with a code.
 
-    Ctrl-C is such an end, and so is SIGTERM, but with 143.
+    A user's mistake prints a message and exits with 2, a run that cannot continue with 1. Ctrl-C exits with 1 and
+    SIGTERM with 143.
     """
-    let_threads_sleep(os.environ)  # before anything is loaded that has threads
+    let_threads_sleep(os.environ)  # before any import that starts threads
     with ending_on_sigterm():
         _run()
 
@@ -68,7 +69,7 @@ def _run() -> None:
     except RunFailed as error:
         _fail(str(error), error.code)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # who read the output has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of the output closed the pipe
         sys.exit(1)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -77,6 +78,7 @@ def _run() -> None:
 
 
 def _fail(message: str, code: int) -> None:
+    """Print a message on standard error and exit."""
     from rich.console import Console
 
     Console(stderr=True).print(f"fedvisage: {message}", highlight=False, markup=False, emoji=False, soft_wrap=True)

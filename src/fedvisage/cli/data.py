@@ -1,4 +1,4 @@
-"""The verbs that make, import and look at prepared sets."""
+"""The verbs that make, import and inspect prepared sets."""
 
 from __future__ import annotations
 
@@ -74,15 +74,15 @@ def synth(
 ) -> None:
     """Render a prepared set: synthetic people and simulated presentation attacks, or attacks on your own photos.
 
-    Do not train a detector for real attacks on such a set: one that was trained on simulated attacks had an AUC of 0.37
-    on real prints, worse than chance. Your photos and the attacks on them pass the same simulated cameras.
-    Photos that cannot be used, or would have to be enlarged, are skipped, counted and listed.
+    Do not train a detector for real attacks on such a set: a detector trained on simulated attacks had an AUC of 0.37
+    on real prints, worse than chance. Your photos and the attacks on them pass through the same simulated cameras.
+    Unusable photos, and photos that would have to be enlarged, are skipped, counted and listed.
     """
-    course = reporter(quiet, log_format)
+    progress = reporter(quiet, log_format)
     with interruptible(NOTHING):
         from fedvisage.datasets.importing import synthesise_set
 
-        lines = synthesise_set(destination, course, domain=domain, size=size, subjects=subjects, videos=videos,
+        lines = synthesise_set(destination, progress, domain=domain, size=size, subjects=subjects, videos=videos,
                        frames=frames, seed=seed, heldout=heldout, species=species, generation=generation, media=media,
                        cameras=cameras, photos=source, crop=crop, max_bad=max_bad, workers=workers)  # fmt: skip
     say(*lines)
@@ -113,11 +113,11 @@ def people(
     log_format: LogFormat = "text",
 ) -> None:
     """Render an identity set for face recognition: many aligned photographs of each synthetic person."""
-    course = reporter(quiet, log_format)
+    progress = reporter(quiet, log_format)
     with interruptible(NOTHING):
         from fedvisage.datasets.importing import synthesise_people
 
-        lines = synthesise_people(destination, course, identities=identities, images=images, size=size, first=first,
+        lines = synthesise_people(destination, progress, identities=identities, images=images, size=size, first=first,
                           seed=seed, test=test, heldout=heldout, group=group, workers=workers)  # fmt: skip
     say(*lines)
 
@@ -185,9 +185,9 @@ def import_set(
 ) -> None:
     """Import a dataset into a prepared set; unusable files are skipped, counted and listed.
 
-    An import that was stopped goes on where it was when the same command is given again.
+    Run the same command again to continue an import that was stopped.
     """
-    course = reporter(quiet, log_format)
+    progress = reporter(quiet, log_format)
     with interruptible(IMPORTS_CONTINUE):
         from fedvisage.datasets.importing import Importing, import_dataset
 
@@ -195,7 +195,7 @@ def import_set(
                             least=least, max_bad=max_bad, seed=seed, workers=workers, enroll=enroll,
                             labels=labels, of=of, colour=colour, aligned=aligned, split=split,
                             people=some_people, most=most)  # fmt: skip
-        lines = import_dataset(kind, source, destination, course, name=name, options=options)
+        lines = import_dataset(kind, source, destination, progress, name=name, options=options)
     say(*lines)
 
 
@@ -203,7 +203,7 @@ def import_set(
 def kinds(
     kind: Annotated[str, typer.Argument(help="One of them.", show_default=False)] = "",
 ) -> None:
-    """List the datasets and layouts that can be imported, with what each expects."""
+    """List the datasets and layouts that can be imported, with the files that each expects."""
     from fedvisage.datasets.catalogue import describe_kinds
 
     say(*describe_kinds(kind))
@@ -215,7 +215,7 @@ def protocols(
     sets: Annotated[Path, typer.Option(help="Where the prepared sets lie, or will lie.")] = Path("sets"),
     user: Annotated[str, typer.Option(help="Which user or fold, where there are several.", show_default=False)] = "",
 ) -> None:
-    """List published protocols, or print one as a part of a recipe, with the imports that it needs."""
+    """List published protocols, or print one as part of a recipe, with the imports that it needs."""
     from fedvisage.datasets.protocols.catalogue import describe_protocol, list_protocols
 
     say(*(describe_protocol(name, sets, user) if name else list_protocols()))
@@ -233,7 +233,7 @@ def pretend(
         typer.Option("--people", help="replay-attack: so many people who enrol, come back and are attacked.", min=0),
     ] = 0,
 ) -> None:
-    """Write a small copy of a dataset's layout with rendered faces, to see what is expected and to try an import."""
+    """Write a small copy of a dataset's layout with rendered faces, to show the expected files and to try an import."""
     with interruptible("remove what was written"):
         from fedvisage.datasets.catalogue import pretend_dataset
 
@@ -251,7 +251,7 @@ def show(
         typer.Option("--shortcuts", help="Measure how well single numbers (sharpness, noise, …) tell the classes."),
     ] = False,
 ) -> None:
-    """Say what a prepared set holds, draw a contact sheet of it, and look for shortcuts in it."""
+    """Describe a prepared set, draw a contact sheet of it, and search it for shortcuts."""
     from fedvisage.datasets.show import show_set
 
     say(*show_set(directory, sheet=sheet, verify=verify, shortcuts=shortcuts))

@@ -1,4 +1,4 @@
-"""The verb that serves finished models over HTTP."""
+"""The verbs for finished models in use: the gallery, the browser page, and the HTTP service."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedvisage.device import Exported
     from fedvisage.device.web.site import Entry
 
-# The verbs of a gallery: who is enrolled, searched for, verified, and gone.
+# The verbs of a gallery: create one, enrol, search, verify and remove people, and rotate its key.
 
 
 gallery_app = typer.Typer()
@@ -60,7 +60,7 @@ def create(
         typer.Option("--renewable", help="Keep revocable signs of a keyed projection instead of embeddings."),
     ] = False,
 ) -> None:
-    """Make an empty gallery with one collection, or add a collection to one; a key that is not there is drawn."""
+    """Create a gallery with one empty collection, or add a collection; a new gallery's key is generated if missing."""
     from fedvisage.device.gallery.counter import counters_of
     from fedvisage.device.gallery.file import make_key_file
     from fedvisage.device.gallery.search import Gallery
@@ -77,16 +77,18 @@ def create(
 
 @gallery_app.command("list")
 def list_people(gallery: At, key: Key = None, counters: Counters = None, as_json: AsJson = False) -> None:
-    """List collections and who is enrolled in them."""
+    """List collections and the people enrolled in them."""
     from dataclasses import asdict
 
     with _opened(gallery, key, counters) as opened:
-        found = [(one, opened.people(one.name)) for one in opened.collections()]
+        listing = [(collection, opened.people(collection.name)) for collection in opened.collections()]
     if as_json:
-        print_json([{**asdict(one), "people": [asdict(person) for person in people]} for one, people in found])
+        print_json(
+            [{**asdict(collection), "people": [asdict(person) for person in people]} for collection, people in listing]
+        )
         return
-    for one, people in found:
-        say(f"{one.name}: {len(people)} people{', renewable templates' if one.renewable else ''}")
+    for collection, people in listing:
+        say(f"{collection.name}: {len(people)} people{', renewable templates' if collection.renewable else ''}")
         say(*(f"  {person.name}  {person.id}  since {person.created}" for person in people))
 
 
@@ -101,15 +103,15 @@ def enrol(
     counters: Counters = None,
     collection: In = COLLECTION,
 ) -> None:
-    """Enrol a person with those pictures that show one living face well; templates of another model are replaced."""
+    """Enrol a person with the pictures that show one living face well; templates of another model are replaced."""
     from fedvisage.device.gallery import enrolment
 
     with _opened(gallery, key, counters) as opened:
         engine = _engine(pad, recognition)
-        done = enrolment.enrol(opened, engine, collection, person, _pictures(images))
-    note(*(plain_line(f"{name}: not taken: {reason}") for name, reason in done.refused))
-    replaced = f"; {done.replaced} templates of another model are gone" if done.replaced else ""
-    say(f"{done.person.name} ({done.person.id}): {len(done.faces)} faces enrolled{replaced}")
+        enrolled = enrolment.enrol(opened, engine, collection, person, _pictures(images))
+    note(*(plain_line(f"{name}: not taken: {reason}") for name, reason in enrolled.refused))
+    replaced = f"; {enrolled.replaced} templates of another model are gone" if enrolled.replaced else ""
+    say(f"{enrolled.person.name} ({enrolled.person.id}): {len(enrolled.faces)} faces enrolled{replaced}")
 
 
 @gallery_app.command()
@@ -124,7 +126,7 @@ def search(
     limit: Annotated[int, typer.Option(help="The most people who are named.", min=1, max=1000)] = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Say who is on a picture, the most similar first; a face that is an attack is not searched for."""
+    """List the enrolled people most similar to the face in a picture; an attack is not searched for."""
     from fedvisage.device.gallery import enrolment
 
     with _opened(gallery, key, counters) as opened:
@@ -145,7 +147,7 @@ def verify(
     exit_code: Annotated[bool, typer.Option("--exit-code", help="End with 0 if it is the person, 1 if not.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether it is one person who is on a picture."""
+    """Verify that a picture shows a given enrolled person."""
     from fedvisage.device.gallery import enrolment
     from fedvisage.device.pipeline import MATCH
 
@@ -165,11 +167,11 @@ def remove(
     counters: Counters = None,
     collection: In = COLLECTION,
 ) -> None:
-    """Delete a person: nothing of them stays in the file."""
+    """Delete a person, and everything that the file holds about them."""
     with _opened(gallery, key, counters) as opened:
-        gone = opened.remove(collection, person)
+        record = opened.remove(collection, person)
         opened.compact()
-    say(f"{gone.name} ({gone.id}): deleted; copies of the file that were made before still hold them")
+    say(f"{record.name} ({record.id}): deleted; copies of the file that were made before still hold them")
 
 
 @gallery_app.command("rotate-key")
@@ -179,7 +181,7 @@ def rotate_key(
     key: Key = None,
     counters: Counters = None,
 ) -> None:
-    """Turn a gallery to a new key: everybody's key is wrapped again, templates stay as they are."""
+    """Rotate a gallery's key: every person's key is wrapped again, templates stay as they are."""
     from fedvisage.device.gallery.counter import counters_of
     from fedvisage.device.gallery.file import key_from, make_key_file
 
@@ -192,19 +194,19 @@ def rotate_key(
 
 @gallery_app.command("accept-state")
 def accept_state(gallery: At, key: Key = None, counters: Counters = None) -> None:
-    """Accept the file as it is, after an older copy was put back on purpose or the counter was lost."""
+    """Accept the file as it is, after an older copy was restored on purpose or the counter was lost."""
     from fedvisage.device.gallery.counter import counters_of
     from fedvisage.device.gallery.search import Gallery
 
     with Gallery(gallery, _key(key)) as opened:
         number = opened.accept_state(counters_of(key, counters))
-        people = sum(one.people for one in opened.collections())
+        people = sum(collection.people for collection in opened.collections())
     say(f"{gallery}: accepted with {people} people as change {number}; every other copy is refused from now on")
 
 
 @gallery_app.command()
 def migrate(gallery: At, key: Key = None, counters: Counters = None) -> None:
-    """Bring a gallery of an earlier version to this one; a backup of the file is kept beside it."""
+    """Migrate a gallery of an earlier version to this one; a backup of the file is kept next to it."""
     from fedvisage.device.gallery.counter import counters_of
     from fedvisage.device.gallery.migration import migrate as bring
 
@@ -224,17 +226,17 @@ def evaluate(
     collection: In = COLLECTION,
     as_json: AsJson = False,
 ) -> None:
-    """Say how often enrolled people are found and strangers are taken for somebody: TPIR at stated FPIR.
+    """Measure how often enrolled people are identified and strangers are mistaken for them: TPIR at stated FPIR.
 
-    A folder that has no enrolled person's name is a stranger's.
+    A folder without the name of an enrolled person counts as a stranger.
     """
     from fedvisage.device.gallery.enrolment import evaluate as judge
 
-    folders = sorted(one for one in probes.iterdir() if one.is_dir()) if probes.is_dir() else []
+    folders = sorted(folder for folder in probes.iterdir() if folder.is_dir()) if probes.is_dir() else []
     if not folders:
         raise UserError(str(probes), "has no folders of pictures; make one for each person")
     with _opened(gallery, key, counters) as opened:
-        labelled = ((one.name, image) for one in folders for _, image in _pictures([one]))
+        labelled = ((folder.name, image) for folder in folders for _, image in _pictures([folder]))
         figures = judge(opened, _engine(pad, recognition), collection, labelled)
     if as_json:
         print_json(figures.as_values())
@@ -243,6 +245,7 @@ def evaluate(
 
 
 def _key(path: Path | None) -> bytes:
+    """Read a gallery's key, and warn if other accounts of the machine can read its file."""
     from fedvisage.device.gallery.file import key_from, open_to_others
 
     key = key_from(path)
@@ -253,6 +256,7 @@ def _key(path: Path | None) -> bytes:
 
 @contextmanager
 def _opened(path: Path, key: Path | None, counters: Path | None) -> Iterator[Gallery]:
+    """Open a gallery, and close it afterwards."""
     from fedvisage.device.gallery.counter import counters_of
     from fedvisage.device.gallery.search import Gallery
 
@@ -267,6 +271,7 @@ def _engine(pad: Path, recognition: Path) -> Engine:
 
 
 def _pictures(paths: list[Path]) -> Iterator[tuple[str, Image]]:
+    """Yield name and image of each readable picture; print a note about the others."""
     from fedvisage.base.errors import BadFile
     from fedvisage.device.predict import asked_for
 
@@ -280,31 +285,33 @@ def _pictures(paths: list[Path]) -> Iterator[tuple[str, Image]]:
 
 
 def _face(engine: Engine, path: Path) -> Features:
+    """Return the features of the one face in a picture, or raise ``UserError`` with the reason for its rejection."""
     from fedvisage.device.gallery.enrolment import face_to_enrol
 
     for _, image in _pictures([path]):
-        found = face_to_enrol(engine, image)
-        if isinstance(found, str):
-            raise UserError(str(path), f"{found}; nobody was searched for")
-        if found.embedding is not None:
-            return found.embedding
+        face = face_to_enrol(engine, image)
+        if isinstance(face, str):
+            raise UserError(str(path), f"{face}; nobody was searched for")
+        if face.embedding is not None:
+            return face.embedding
     raise UserError(str(path), "holds no picture that can be read")
 
 
 def _shown(matches: list[Match], as_json: bool) -> None:
+    """Print matches as a table, or as JSON."""
     from dataclasses import asdict
 
     if as_json:
-        print_json([asdict(one) for one in matches])
+        print_json([asdict(match) for match in matches])
     elif not matches:
         say("nobody is enrolled")
     else:
-        one = matches[0]
-        say(f"threshold: similarity {one.threshold:+.4f}, {one.operating_point}")
-        say(*(f"{one.decision:9}{one.similarity:+.4f}  {one.name}  {one.person}" for one in matches))
+        best = matches[0]
+        say(f"threshold: similarity {best.threshold:+.4f}, {best.operating_point}")
+        say(*(f"{match.decision:9}{match.similarity:+.4f}  {match.name}  {match.person}" for match in matches))
 
 
-# The verbs of the browser page: what computes in it, and the page itself as a folder.
+# The verbs of the browser page: fetch its runtime, and write the page as a folder.
 
 
 web_app = typer.Typer()
@@ -319,7 +326,7 @@ def fetch(
     ] = None,
     registry: Annotated[str, typer.Option(help="The registry of npm packages.")] = "https://registry.npmjs.org",
 ) -> None:
-    """Fetch the three files of onnxruntime-web that compute in a page: one version, whose bytes are known."""
+    """Fetch the three files of onnxruntime-web that a page needs: one version, with known digests."""
     from fedvisage.device.web.site import Runtime
 
     runtime = Runtime() if out is None else Runtime(out)
@@ -341,15 +348,17 @@ def build(
         typer.Option(help="Where the files of `web fetch` are; default: where it puts them.", show_default=False),
     ] = None,
 ) -> None:
-    """Write a page that checks faces in the browser, as a folder for any web server; no picture leaves it."""
+    """Write a page that checks faces in the browser, as a folder for any web server; no picture leaves the browser."""
     from fedvisage.device import Exported
     from fedvisage.device.web.site import Runtime
     from fedvisage.device.web.site import build as build_folder
 
-    tells = Exported.open(pad, int8=int8)
-    knows = None if recognition is None else Exported.open(recognition, int8=int8)
+    pad_model = Exported.open(pad, int8=int8)
+    recognition_model = None if recognition is None else Exported.open(recognition, int8=int8)
     with interruptible(NOTHING):
-        built = build_folder(directory, tells, knows, runtime=None if runtime is None else Runtime(runtime))
+        built = build_folder(
+            directory, pad_model, recognition_model, runtime=None if runtime is None else Runtime(runtime)
+        )
     say(*built.lines())
 
 
@@ -397,9 +406,9 @@ def serve(
         bool, typer.Option(help="Deliver the page that checks faces in the browser, and the models to it.")
     ] = True,
 ) -> None:
-    """Answer over HTTP what finished models and a gallery say of pictures; docs/api.md lists the routes.
+    """Serve exported models and a gallery over HTTP; docs/api.md lists the routes.
 
-    SIGTERM and Ctrl-C end it when the requests at hand are answered.
+    SIGTERM and Ctrl-C stop the service after it has answered the current requests.
     """
     try:
         from fedvisage.device.service.app import build, check_open, server_of
@@ -412,6 +421,7 @@ def serve(
     from fedvisage.device.service.app import open_engine
     from fedvisage.device.service.limits import Keys, Limits, read_keys
 
+    # Refuse an unprotected service before any model is loaded.
     keys = Keys() if api_keys is None else read_keys(api_keys)
     check_open(host, keys, without_keys)
     limits = Limits(max_body, max_pixels, timeout, rate, burst, workers)
@@ -419,26 +429,26 @@ def serve(
         people = None
         if gallery is not None:
             people = stack.enter_context(Gallery(gallery, key_from(key), counters=counters_of(key, counters)))
-        tells = Exported.open(pad, threads=threads)
-        knows = None if recognition is None else Exported.open(recognition, threads=threads)
-        engine = open_engine(tells, knows, threads)
+        pad_model = Exported.open(pad, threads=threads)
+        recognition_model = None if recognition is None else Exported.open(recognition, threads=threads)
+        engine = open_engine(pad_model, recognition_model, threads)
         if people is not None and engine.model is not None:
             note(*people.warm(engine.model.digest))
-        files = _page(tells, knows, keys=bool(keys)) if page else None
+        files = _page(pad_model, recognition_model, keys=bool(keys)) if page else None
         guard = build(engine, people, keys=keys, limits=limits, page=files, log=_log)
         server = server_of(guard, host, port, certificate=tls_cert, key=tls_key)
         say(f"answering at http{'s' if tls_cert else ''}://{host}:{port}; end it with Ctrl-C")
         try:
             server.run()
         except (KeyboardInterrupt, Terminated):
-            pass  # the server was told so as well, and has ended
+            pass  # the server got the same signal, and has ended
         except SystemExit:
             raise RunFailed(f"{host}:{port} cannot be listened at; is another service there?") from None
     say("stopped")
 
 
 def _page(pad: Exported, recognition: Exported | None, *, keys: bool) -> Mapping[str, Entry]:
-    """Return the files of the browser page, and say so if it has to ask the service for every picture."""
+    """Return the files of the browser page; print a note if the page has to send every picture to the service."""
     from fedvisage.device.web.site import ADVICE, Runtime, contents
 
     if not Runtime().is_there:

@@ -1,4 +1,4 @@
-"""The verbs of a federation between organisations: its kits, its processes and how it is."""
+"""The verbs of a federation between organisations: make kits, run the server and sites, and show the status."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def provision(
         typer.Option(help="A member (or 'server') whose certificate begins anew.", show_default=False),
     ] = None,
 ) -> None:
-    """Make a kit for the server, each site and operator: keys, certificates and what each may do.
+    """Make a kit for the server, each site and each operator: keys, certificates and permissions.
 
-    Called again it makes kits for those who are new in the file, and what --revoke and --renew ask for; kits that were
-    made before stay as they are.
+    Run it again to make kits for new members of the file, and to apply --revoke and --renew. Existing kits stay
+    unchanged.
     """
     from fedvisage.nvflare.commands import provision_from_file
 
@@ -90,7 +90,7 @@ def server(
     log_format: LogFormat = "text",
     verbose: Verbose = False,
 ) -> None:
-    """Be the server of a federation, until stopped."""
+    """Run the server of a federation, until stopped."""
     from fedvisage.nvflare.commands import start_server
     from fedvisage.nvflare.terminal import Front
 
@@ -113,7 +113,7 @@ def site(
     log_format: LogFormat = "text",
     verbose: Verbose = False,
 ) -> None:
-    """Be a site of a federation, until stopped: train where the data is."""
+    """Run a site of a federation, until stopped: train where the data is."""
     from fedvisage.nvflare.commands import start_site
     from fedvisage.nvflare.terminal import Front
 
@@ -143,7 +143,7 @@ def status(
     ] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the server.", min=1.0)] = 20.0,
 ) -> None:
-    """Say how a federation is: who is connected and was last seen when, which runs go on, round and bytes."""
+    """Show the status of a federation: connected sites with last contact, and active runs with round and bytes."""
     from fedvisage.nvflare.status import prometheus, serve_console, status_of, write_page
 
     if sum((as_json, metrics, html is not None, serve is not None)) > 1:
@@ -156,17 +156,17 @@ def status(
         with interruptible():
             serve_console(kit, serve, wait, say)
         return
-    standing = status_of(kit, wait)
+    federation_status = status_of(kit, wait)
     if as_json:
-        print_json(asdict(standing))
+        print_json(asdict(federation_status))
     elif metrics:
-        say(*prometheus(standing))
+        say(*prometheus(federation_status))
     else:
-        print_tables(standing)
+        print_tables(federation_status)
 
 
 def print_tables(status: Status) -> None:
-    """Print a federation's status for a person."""
+    """Print a federation's status as tables."""
     from rich.table import Table
 
     sites = Table("site", "last seen", "seconds ago", title="connected")
@@ -178,6 +178,9 @@ def print_tables(status: Status) -> None:
         runs.add_row(run.run, run.state, f"{run.round}/{run.rounds}", ", ".join(run.without), *sizes)
     console().print(sites)
     console().print(runs)
-    for one in status.certificates:
-        if one.ends_soon:
-            say(f"{one.name}'s certificate ends on {one.until[:10]}, in {one.days_left:.0f} days; provision --renew")
+    for certificate in status.certificates:
+        if certificate.ends_soon:
+            say(
+                f"{certificate.name}'s certificate ends on {certificate.until[:10]}, "
+                f"in {certificate.days_left:.0f} days; provision --renew"
+            )

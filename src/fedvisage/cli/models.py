@@ -1,4 +1,4 @@
-"""The verbs that use finished models on pictures, and write them for devices."""
+"""The verbs that apply finished models to pictures, adapt and export them, and convert weights to start from."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ def export_model(
     quiet: Quiet = False,
     log_format: LogFormat = "text",
 ) -> None:
-    """Write a finished model as an ONNX graph that needs no torch, with a model card, and compare both."""
+    """Export a finished model as an ONNX graph that needs no torch, with a model card, and compare both models."""
     from fedvisage.runs.export.export import export
     from fedvisage.tasks.finished_model import open_model
 
     if int8 != (calibrate is not None):
         raise UserError("--int8", "and --calibrate SET go together: ranges and threshold come from a set")
-    course = reporter(quiet, log_format, aside=True)
+    progress = reporter(quiet, log_format, aside=True)
     with interruptible(NOTHING):
         written = export(
-            open_model(run), directory, data=data, member=member, calibrate=calibrate, cache=cache, say=course
+            open_model(run), directory, data=data, member=member, calibrate=calibrate, cache=cache, say=progress
         )
     note(*written.notices)
     if as_json:
@@ -86,7 +86,7 @@ def watch_source(
     threads: Annotated[int, typer.Option(min=1, help="Threads that compute.")] = 1,
     int8: Int8 = False,
 ) -> None:
-    """Check frames one after another: a JSON object a line, with the decision over the last frames of a face."""
+    """Check frames one after another: print one JSON object per line, with a decision over a face's last frames."""
     from fedvisage.base.files import json_line
     from fedvisage.device import Exported, Pipeline, Settings
     from fedvisage.device.predict import every as each
@@ -95,10 +95,10 @@ def watch_source(
     if pad is None and recognition is None:
         raise UserError("--pad", "names no model; give --pad DIR, --recognition DIR, or both")
     frames = frames_of(source)
-    models = [one and Exported.open(one, threads=threads, int8=int8) for one in (pad, recognition)]
+    models = [directory and Exported.open(directory, threads=threads, int8=int8) for directory in (pad, recognition)]
     pipeline = Pipeline(*models, settings=Settings(threads=threads, window=window))
-    for one in pipeline.watch(each(frames, every)):
-        typer.echo(json_line(one.as_values()), nl=False)
+    for result in pipeline.watch(each(frames, every)):
+        typer.echo(json_line(result.as_values()), nl=False)
 
 
 @app.command("predict")
@@ -133,22 +133,23 @@ def predict_images(
     quiet: Quiet = False,
     log_format: LogFormat = "text",
 ) -> None:
-    """Score images: live or attack, with score, threshold and its operating point, or why an image was rejected.
+    """Score images: live or attack, with score, threshold and its operating point, or the reason for a rejection.
 
-    With a recognition model and --against: is it one person, at the false match rate of the model's threshold?
+    With a recognition model and --against, decide whether two faces show one person, at the false match rate of the
+    model's threshold.
     """
     from fedvisage.base.progress import in_steps
     from fedvisage.device.predict import asked_for
 
-    course = reporter(quiet, log_format, aside=True)
-    asked = asked_for(paths or [], _listed(paths_from, paths or []), _piped)
-    others = None if against is None else asked_for([against])
-    if others is not None and len(asked.pictures) > 1:
+    progress = reporter(quiet, log_format, aside=True)
+    images = asked_for(paths or [], _listed(paths_from, paths or []), _piped)
+    references = None if against is None else asked_for([against])
+    if references is not None and len(images.pictures) > 1:
         raise UserError("PATH", "with --against one face is compared; name one image")
-    judge, notices = _judge(model, member, crop, int8)
-    note(*notices, *(asked if others is None else others).notices)
-    with in_steps("images", course) as steps:
-        results = judge(asked, others, steps)
+    score, notices = _judge(model, member, crop, int8)
+    note(*notices, *(images if references is None else references).notices)
+    with in_steps("images", progress) as steps:
+        results = score(images, references, steps)
     if as_json:
         print_json(results.as_values())
     else:
@@ -158,7 +159,7 @@ def predict_images(
 
 
 def _judge(directory: Path, member: str, crop: str, int8: bool) -> tuple[Judge, list[str]]:
-    """Return how the model of a directory judges pictures, and what to know of it; an exported one needs no torch."""
+    """Return a function that scores pictures with a directory's model, and notices; an export needs no torch."""
     from fedvisage.device.exported import is_export
 
     if is_export(directory):
@@ -169,37 +170,38 @@ def _judge(directory: Path, member: str, crop: str, int8: bool) -> tuple[Judge, 
             raise UserError("--member", "an exported directory has one model; leave --member out")
         exported = Exported.open(directory, int8=int8)
         return (
-            lambda asked, others, steps: (
-                device.predict(exported, asked, crop=crop, steps=steps)
-                if others is None
-                else device.compare_faces(exported, asked.pictures[0], others, crop=crop, steps=steps)
+            lambda images, references, steps: (
+                device.predict(exported, images, crop=crop, steps=steps)
+                if references is None
+                else device.compare_faces(exported, images.pictures[0], references, crop=crop, steps=steps)
             )
         ), []
 
     if int8:
         raise UserError("--int8", "is for an exported directory; this is a run's")
+    # Only the model of a run needs torch, so this import is here.
     from fedvisage.runs.predict import compare_faces, predict
     from fedvisage.tasks.finished_model import open_model
 
     opened = open_model(directory)
     return (
-        lambda asked, others, steps: (
-            predict(opened, asked, member=member, crop=crop, steps=steps)
-            if others is None
-            else compare_faces(opened, asked.pictures[0], others, member=member, crop=crop, steps=steps)
+        lambda images, references, steps: (
+            predict(opened, images, member=member, crop=crop, steps=steps)
+            if references is None
+            else compare_faces(opened, images.pictures[0], references, member=member, crop=crop, steps=steps)
         )
     ), opened.notices
 
 
 def _piped() -> bytes:
-    """Read standard input, up to where no picture is so large."""
+    """Read standard input, up to one byte more than the largest picture."""
     from fedvisage.faces.pictures import BYTES_LIMIT
 
     return sys.stdin.buffer.read(BYTES_LIMIT + 1)
 
 
 def _listed(paths_from: Path | None, paths: list[Path]) -> bytes | None:
-    """Return the content of a list of paths."""
+    """Return the content of the list of paths, if one is given."""
     if paths_from is None:
         return None
     if paths_from != Path("-"):
@@ -207,9 +209,6 @@ def _listed(paths_from: Path | None, paths: list[Path]) -> bytes | None:
     if paths_from in paths:
         raise UserError("--paths-from", "standard input is named twice: as an image and as a list of paths")
     return sys.stdin.buffer.read()
-
-
-# The verb that adapts a finished model to a user's images without labels.
 
 
 @app.command("adapt")
@@ -233,12 +232,12 @@ def adapt_model(
 ) -> None:
     """Adapt a model to images without their labels, and write it as an export: see docs/adaptation.md.
 
-    A run learns behind the gate, with torch. An export needs no torch: the statistics of its BatchNorm layers are
-    counted again.
+    A run is adapted with torch, behind the gate. An export needs no torch: the statistics of its BatchNorm layers are
+    estimated again.
     """
     from fedvisage.device.exported import is_export
 
-    course = reporter(quiet, log_format, aside=True)
+    progress = reporter(quiet, log_format, aside=True)
     with interruptible(NOTHING):
         if is_export(model):
             from fedvisage.device import Pipeline, Settings
@@ -253,12 +252,12 @@ def adapt_model(
         from fedvisage.runs.export.export import adapt_and_export
         from fedvisage.tasks.finished_model import open_model
 
-        adapted = adapt_and_export(open_model(model), out, data, member=member, cache=cache, say=course)
+        adapted = adapt_and_export(open_model(model), out, data, member=member, cache=cache, say=progress)
     note(*adapted.written.notices)
     say(*adapted.lines())
 
 
-# The verbs about files of weights: those of other projects become starts.
+# The verbs for files of weights.
 
 
 model_app = typer.Typer()
@@ -305,17 +304,17 @@ def convert_weights(
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Turn weights of another project into a file to start from; what maps to what is printed, nothing is guessed."""
+    """Convert another project's weights to a file to start from, and print the mapping of names; nothing is guessed."""
     from fedvisage.base.files import read_text
     from fedvisage.starts.convert import convert
 
     if colour not in (None, "rgb", "bgr"):
         raise UserError("--colour", f"{colour!r} is no order of colours; choose rgb or bgr")
     text = read_text(Path(licence[1:]), 1 << 20) if licence.startswith("@") else licence
-    done = convert(
+    conversion = convert(
         source, network, destination, size=size, colour=colour, key=key, reference=reference, licence=text,  # type: ignore[arg-type]
     )  # fmt: skip
     if as_json:
-        print_json(done.as_values())
+        print_json(conversion.as_values())
     else:
-        say(*done.lines())
+        say(*conversion.lines())

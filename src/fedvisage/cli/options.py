@@ -1,4 +1,4 @@
-"""What several verbs share: options, the console, and the end that Ctrl-C makes."""
+"""Options and output that several verbs share, plain-text help, and the handling of Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
@@ -23,37 +23,43 @@ if TYPE_CHECKING:
     from fedvisage.base.progress import Reporter
     from fedvisage.report.tables import Table
 
-# What a shell offers where a recipe, a study or a shipped name belongs: it must be quick and import nothing heavy.
+# Shell completion of recipes, studies and shipped names: it must be fast, and import nothing heavy.
 
 
 def recipe_files(incomplete: str) -> list[str]:
-    """Return the recipes that begin so: shipped ones, and files of the user with the directories on the way."""
+    """Return the shipped recipes and the recipe files that begin with the typed text, and directories on the way."""
     return [name for name in shipped_names(incomplete) if not name.startswith("studies/")] + _own_files(incomplete)
 
 
 def study_files(incomplete: str) -> list[str]:
-    """Return the studies that begin so, shipped ones, whose folder can be left out, and the user's."""
-    named = [name for name in shipped_names(incomplete) if name.startswith("studies/")]
-    alone = [name.removeprefix("studies/") for name in shipped_names(f"studies/{incomplete}")] if incomplete else []
-    return named + alone + _own_files(incomplete)
+    """Return the shipped studies and the study files that begin with the typed text.
+
+    The folder of shipped studies can be left out.
+    """
+    full_names = [name for name in shipped_names(incomplete) if name.startswith("studies/")]
+    short_names = (
+        [name.removeprefix("studies/") for name in shipped_names(f"studies/{incomplete}")] if incomplete else []
+    )
+    return full_names + short_names + _own_files(incomplete)
 
 
 def shipped_names(incomplete: str) -> list[str]:
-    """Return the shipped names that begin so."""
+    """Return the shipped names that begin with the typed text."""
     from fedvisage.studies.shipped import names
 
     return [name for name in names() if name.startswith(incomplete)]
 
 
 def _own_files(incomplete: str) -> list[str]:
+    """Return YAML files and directories that begin with the typed text; hidden ones only after a typed dot."""
     folder, slash, start = incomplete.rpartition("/")
     try:
-        found = sorted(path for path in Path(f"{folder}{slash}").iterdir() if path.name.startswith(start))
+        paths = sorted(path for path in Path(f"{folder}{slash}").iterdir() if path.name.startswith(start))
     except OSError:
         return []
-    shown = [path for path in found if not path.name.startswith(".") or start.startswith(".")]
-    files = [f"{folder}{slash}{path.name}" for path in shown if path.suffix in (".yaml", ".yml")]
-    return files + [f"{folder}{slash}{path.name}/" for path in shown if path.is_dir()]
+    visible = [path for path in paths if not path.name.startswith(".") or start.startswith(".")]
+    files = [f"{folder}{slash}{path.name}" for path in visible if path.suffix in (".yaml", ".yml")]
+    return files + [f"{folder}{slash}{path.name}/" for path in visible if path.is_dir()]
 
 
 CONTINUES = "the same command with --resume continues (a study continues by itself)"
@@ -92,7 +98,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs in
 
 @contextmanager
 def interruptible(then: str = "") -> Iterator[None]:
-    """Turn Ctrl-C, and SIGTERM, into an end with one line that says what is left."""
+    """Turn Ctrl-C and SIGTERM into an exit with one line, which ends with ``then``: the state that is left."""
     try:
         yield
     except Terminated:
@@ -104,7 +110,7 @@ def interruptible(then: str = "") -> Iterator[None]:
 @contextmanager
 def ending_on_sigterm() -> Iterator[None]:
     """Let SIGTERM, with which services and schedulers end a process, end a verb as Ctrl-C does."""
-    if threading.current_thread() is not threading.main_thread():  # where signals cannot be set
+    if threading.current_thread() is not threading.main_thread():  # only the main thread can set signals
         yield
         return
     before = signal.signal(signal.SIGTERM, _end)
@@ -115,30 +121,30 @@ def ending_on_sigterm() -> Iterator[None]:
 
 
 def leave_sigterm_alone() -> None:
-    """Give SIGTERM back to the system: a server or site serves in other threads, and is just ended."""
+    """Restore the system's SIGTERM: servers and sites work in other threads, and simply end."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _end(*_: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whoever ends a service may say so twice
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a service manager may send it twice
     raise Terminated
 
 
 def console() -> Console:
-    """Where a verb prints: as wide as the terminal, without colours of its own; :words: in names stay words."""
+    """Return the console of a verb: as wide as the terminal, without highlighting or emoji in names."""
     from rich.console import Console
 
     return Console(highlight=False, emoji=False)
 
 
 def say(*lines: str) -> None:
-    """Print lines as they are: names in square brackets are names, and long lines are not cut."""
+    """Print lines unchanged: square brackets are not markup, and long lines are not cut."""
     for line in lines:
         console().print(line, markup=False, soft_wrap=True)
 
 
 def reporter(quiet: bool, log_format: str, *, aside: bool = False) -> Reporter:
-    """Return what reports the course of a verb; ``aside`` where its result is read by programs."""
+    """Return the reporter of a verb's progress; with ``aside`` it uses standard error, as programs read the result."""
     from rich.console import Console
 
     from fedvisage.base.progress import JsonReporter, Reporter
@@ -150,37 +156,40 @@ def reporter(quiet: bool, log_format: str, *, aside: bool = False) -> Reporter:
 
 
 def check_log_format(log_format: str) -> None:
-    """Refuse a format that there is not."""
+    """Refuse an unknown log format."""
     if log_format not in ("text", "json"):
         raise UserError("--log-format", f"{log_format!r} is no format; choose text or json")
 
 
 def show(content: Table) -> None:
-    """Print a table as wide as the terminal, or 80 columns where there is none."""
+    """Print a table as wide as the terminal, or 80 columns wide without one."""
     from rich import box
     from rich.table import Table as Drawn
     from rich.text import Text
 
-    drawn = Drawn(title=Text(content.caption), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD,
+    table = Drawn(title=Text(content.caption), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD,
                   pad_edge=False)  # fmt: skip
     for index, title in enumerate(content.columns):
-        named = index < content.names
-        drawn.add_column(Text(title), justify="left" if named else "right", overflow="fold", vertical="top")
+        is_name = index < content.names
+        table.add_column(Text(title), justify="left" if is_name else "right", overflow="fold", vertical="top")
     for row in content.rows:
-        drawn.add_row(*map(Text, row))
-    console().print(drawn)
+        table.add_row(*map(Text, row))
+    console().print(table)
     if content.note:
         console().print(Text(content.note, style="dim"))
 
 
 def note(*lines: str) -> None:
-    """Print lines beside the result, where they disturb no program that reads it."""
+    """Print notes on standard error, so that they do not disturb a program that reads the result."""
     for line in lines:
         typer.echo(f"note: {line}", err=True)
 
 
 def apart(quiet: bool, log_format: str) -> tuple[Callable[[str], None], Callable[[str], None]]:
-    """Return how a long-lived process says a line, and why it ends badly, wherever its output is sent later."""
+    """Return two functions of a long-lived process: one prints a line, the other an error.
+
+    Both keep writing to the current standard output and error, even if the process redirects them later.
+    """
     from fedvisage.base.progress import JsonReporter, unheard
 
     check_log_format(log_format)
@@ -197,23 +206,23 @@ def apart(quiet: bool, log_format: str) -> tuple[Callable[[str], None], Callable
 
 
 def print_json(value: Any) -> None:
-    """Print a value for programs."""
+    """Print a value as JSON for programs."""
     from fedvisage.base.files import json_text
 
     sys.stdout.write(json_text(value))
 
 
-# Help in plain text, which shows in half the time that boxes take, with a whole sentence for every verb.
+# Help in plain text: it renders in half the time of boxes, and shows a full sentence for every verb.
 
 
 LONGEST = 200
 
 
 class Verbs(TyperGroup):
-    """Verbs whose list is not cut to the width of a line."""
+    """A group of verbs whose help shows full sentences instead of cutting them to the width of a line."""
 
     def invoke(self, ctx: Context) -> Any:  # type: ignore[override]
-        """Carry out a verb; one that says nothing of its own ends with a line all the same when it is interrupted."""
+        """Run a verb; an interrupted verb without a message of its own still ends with one line."""
         with interruptible():
             return super().invoke(ctx)
 

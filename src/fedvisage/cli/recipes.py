@@ -1,4 +1,4 @@
-"""The verbs about recipes themselves: the shipped ones, copies of them, and the schema for editors."""
+"""The verbs for recipes themselves: list and copy the shipped recipes, and print the schema for editors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ written = typer.Typer()
 
 @shipped.callback(invoke_without_command=True)
 def recipes(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the shipped recipes and studies. Their names stand wherever the path of a recipe or study can."""
+    """List the shipped recipes and studies. Use their names wherever a command takes a recipe or a study."""
     if context.invoked_subcommand is None:
         from fedvisage.studies.shipped import as_lines, entries
 
@@ -35,7 +35,7 @@ def copy(
         Path | None, typer.Argument(help="A file or directory; default: here.", show_default=False)
     ] = None,
 ) -> None:
-    """Copy a shipped recipe or study to a file of your own, to be changed."""
+    """Copy a shipped recipe or study to a file of your own that you can change."""
     from fedvisage.studies.shipped import copy_out
 
     say(str(copy_out(name, destination)))
@@ -43,12 +43,12 @@ def copy(
 
 @written.callback()
 def recipe() -> None:
-    """What a recipe is made of."""
+    """The format of recipes and studies."""
 
 
 @written.command()
 def schema(of: Annotated[str, typer.Option(help="What is described: recipe or study.")] = "recipe") -> None:
-    """Print the JSON Schema of recipes or studies, by which editors complete and check them."""
+    """Print the JSON Schema of recipes or studies, for completion and checks in editors."""
     if of not in ("recipe", "study"):
         raise UserError("--of", f"{of!r} has no schema; choose recipe or study")
     from fedvisage.methods import METHODS

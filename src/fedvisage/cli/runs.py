@@ -1,4 +1,4 @@
-"""The verbs that make runs, compare them, look at them and attack them."""
+"""The verbs for runs: make them, compare them, report on them, attack them, and evaluate finished models."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def demo(
     quiet: Quiet = False,
     log_format: LogFormat = "text",
 ) -> None:
-    """Train three sites together at toy size, judge them at an unseen user, and write table, pictures and report."""
+    """Train three sites together at toy size, evaluate on an unseen target, and write table, pictures and report."""
     with interruptible(CONTINUES):
         from fedvisage.studies.demo import demonstrate
 
@@ -85,7 +85,7 @@ def run(
     quiet: Quiet = False,
     log_format: LogFormat = "text",
 ) -> None:
-    """Run a recipe: train, judge at the user, write the run directory with its report."""
+    """Run a recipe: train, evaluate on the target, and write the run directory with its report."""
     from fedvisage.methods import read_method
     from fedvisage.recipe import load
     from fedvisage.runs.directory import REPORT
@@ -98,21 +98,22 @@ def run(
     if kit is not None and on == "local":
         raise UserError("--kit", "belongs to a federation; add --on nvflare")
     loaded = load(locate(recipe, verb="run"), overrides or [], read_method)
-    where = out or Path("runs") / f"{recipe.stem}-seed{loaded.runtime.seed}"
-    course = reporter(quiet, log_format)
+    folder = out or Path("runs") / f"{recipe.stem}-seed{loaded.runtime.seed}"
+    progress = reporter(quiet, log_format)
     checks = Checks(allow_mixed_crops, allow_overlap, verify)
     with interruptible(CONTINUES):
         if on == "local":
-            figures = run_and_report(loaded, where, cache, course, resume=resume, checks=checks)
+            figures = run_and_report(loaded, folder, cache, progress, resume=resume, checks=checks)
         else:
             from fedvisage.nvflare.commands import run_over_nvflare
 
             figures = run_over_nvflare(
-                loaded, where, cache, course, resume=resume, kit=kit, wait=wait, patience=patience, checks=checks
+                loaded, folder, cache, progress, resume=resume, kit=kit, wait=wait, patience=patience, checks=checks
             )  # fmt: skip
+    # A run without a target has no figures to summarise.
     if figures["user"] is not None:
         say(*summary(figures))
-    say(f"report: {where / REPORT}")
+    say(f"report: {folder / REPORT}")
 
 
 @app.command()
@@ -155,20 +156,20 @@ def study(
     quiet: Quiet = False,
     log_format: LogFormat = "text",
 ) -> None:
-    """Run a grid of recipes and print its table, mean ± std over seeds; continues where it was interrupted."""
+    """Run a grid of recipes and print its table of mean ± std over seeds; an interrupted study continues."""
     from fedvisage.studies.conduct import DIFFERENCES, conduct
     from fedvisage.studies.shipped import locate
 
     path = locate(study, verb="study")
-    where = out or Path("runs") / f"{study.stem}{'-smoke' if smoke else ''}"
-    course = reporter(quiet, log_format)
+    folder = out or Path("runs") / f"{study.stem}{'-smoke' if smoke else ''}"
+    progress = reporter(quiet, log_format)
     with interruptible(CONTINUES):
         conduct(
-            path, where, cache, course, changes=changes or (), smoke=smoke, runs=runs, workers=workers,
+            path, folder, cache, progress, changes=changes or (), smoke=smoke, runs=runs, workers=workers,
             root=root, sets=sets, blind=blind, checks=Checks(allow_mixed_crops, allow_overlap),
         )  # fmt: skip
     for name in ("blind.md",) if blind else ("table.md", DIFFERENCES):
-        say((where / name).read_text(encoding="utf-8"))
+        say((folder / name).read_text(encoding="utf-8"))
 
 
 @app.command("compare")
@@ -206,11 +207,11 @@ def report(
     ] = None,
     cache: Cache = CACHE,
 ) -> None:
-    """Draw a run's report and TensorBoard files again from its files."""
+    """Write a run's report and TensorBoard files again from its other files."""
     from fedvisage.report.page import write_report
     from fedvisage.report.tracking.tensorboard import write_events
 
-    page = write_report(run, cache, images)  # first: it says what is wrong with a directory that holds no run
+    page = write_report(run, cache, images)  # first: its errors name the fault of a directory without a run
     write_events(run)
     say(str(page))
 
@@ -223,7 +224,10 @@ def audit(
     quiet: Quiet = False,
     log_format: LogFormat = "text",
 ) -> None:
-    """Attack a run as a curious server could, and say what it would find out: numbers, pictures, and in the report."""
+    """Attack a run as a curious server could, and report what it would learn, as numbers and pictures.
+
+    The run's report shows the result, too.
+    """
     from fedvisage.audit.audit import audit_run
 
     with interruptible(NOTHING):
@@ -232,7 +236,7 @@ def audit(
 
 @app.command()
 def methods(as_json: AsJson = False) -> None:
-    """List the methods: name, paper, task, and what leaves a site."""
+    """List the methods: name, paper, task, and the values that leave a site."""
     from fedvisage.methods import all_methods
     from fedvisage.tasks.catalogue import block, describe
 
@@ -243,11 +247,8 @@ def methods(as_json: AsJson = False) -> None:
         say("\n\n".join(map(block, rows)))
 
 
-# The verb that judges: a finished run on a prepared set, or exported models together on presentations.
-
-
 FRAMES = 10
-"""How many frames of a presentation are judged, unless it is said."""
+"""Frames of a presentation that are evaluated by default."""
 
 
 @app.command("evaluate")
@@ -329,24 +330,25 @@ def evaluate(
     quiet: Quiet = False,
     log_format: LogFormat = "text",
 ) -> None:
-    """Judge a finished model on a prepared set, or with --pipeline exported models together, as a device runs them.
+    """Evaluate a finished model on a prepared set, or with --pipeline exported models together, as on a device.
 
     Thresholds are those that were chosen at the sites.
     """
-    course = reporter(quiet, log_format, aside=True)
+    progress = reporter(quiet, log_format, aside=True)
     of_runs = {"RUN": run, "--adapt": adapt, "--pairs": pairs, "--benchmark": benchmark, "--verify": verify,
                "--allow-mixed-crops": allow_mixed_crops, "--allow-overlap": allow_overlap}  # fmt: skip
     of_pipelines = {"--pad": pad, "--recognition": recognition, "--iso30107": iso30107, "--kind": kind,
                     "--split": split, "--frames": frames, "--enlarge": enlarge, "--int8": int8}  # fmt: skip
-    for place, given in (of_runs if pipeline else of_pipelines).items():
-        if given:
-            raise UserError(place, "is for a run; leave it out, or --pipeline" if pipeline else "goes with --pipeline")
+    # Options of the other mode would have no effect, so they are refused.
+    for option, value in (of_runs if pipeline else of_pipelines).items():
+        if value:
+            raise UserError(option, "is for a run; leave it out, or --pipeline" if pipeline else "goes with --pipeline")
     if pipeline:
         from fedvisage.runs.assess_pipeline import Asked, assess_dataset
 
-        asked = Asked(data, pad, recognition, kind, split, frames or FRAMES, enlarge, int8, iso30107, out)
+        request = Asked(data, pad, recognition, kind, split, frames or FRAMES, enlarge, int8, iso30107, out)
         with interruptible(NOTHING):
-            assessed = assess_dataset(asked, course)
+            assessed = assess_dataset(request, progress)
         _say(assessed.values, assessed.lines(), as_json)
         return
     if run is None:
@@ -360,15 +362,16 @@ def evaluate(
 
     opened = open_model(run, adapt, pairs)
     note(*opened.notices)
-    others = named_benchmarks(benchmark or [])
+    named_sets = named_benchmarks(benchmark or [])
     figures = rejudge(
-        opened, data, cache, out, benchmarks=others,
-        checks=Checks(allow_mixed_crops, allow_overlap, verify), say=note, course=course,
+        opened, data, cache, out, benchmarks=named_sets,
+        checks=Checks(allow_mixed_crops, allow_overlap, verify), say=note, course=progress,
     )  # fmt: skip
     _say(figures, summary(figures), as_json)
 
 
 def _say(figures: dict[str, Any], lines: Sequence[str], as_json: bool) -> None:
+    """Print figures as JSON, or as lines."""
     if as_json:
         print_json(figures)
     else:

@@ -1,7 +1,7 @@
 """The federation between organisations, on NVFlare's Collab calls over mutual TLS.
 
-This folder is the only place that knows NVFlare. It is a room of its own at the top of the house: its server and site
-programs wire the same pieces as ``run.py`` does for a run in one process.
+No other package imports NVFlare. The server and site programs here connect the same parts as ``runs`` does for a run in
+one process.
 """
 
 from __future__ import annotations

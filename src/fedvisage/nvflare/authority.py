@@ -1,7 +1,8 @@
-"""The authority of a federation: its root key, and the book of who was given which certificate and whose were revoked.
+"""The description of a federation, and its authority: root key, members, certificates and revocations.
 
-It lies in ``authority`` beside the kits it made, readable by its owner alone. Whoever has its key can let anyone in, so
-it belongs neither into a kit nor onto the server. Members' own keys are in their kits and nowhere else.
+An authority is stored in ``authority`` next to the kits it made, readable by its owner alone. Its key can let anyone
+into the federation, so it belongs neither into a kit nor onto the server. Members' own keys are in their kits and
+nowhere else.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from fedvisage.base.files import read_json, write_atomically, write_json
 from fedvisage.nvflare.kits import STREAMS, STREAMS_EACH, Kind
 from fedvisage.recipe import SITE_NAME, Section, read_section, read_tree
 
-# The file that describes a federation: who serves, who trains, who operates.
+# The description file of a federation: its server, sites and operators.
 
 
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
@@ -34,7 +35,7 @@ ORGANISATION = r"^[A-Za-z0-9_]{1,63}$"
 
 
 class ServerEntry(Section):
-    """Where the server listens; sites and the operator connect to it, nobody connects to a site."""
+    """The server's address. Sites and the operator connect to it; no connection goes to a site."""
 
     host: str
     port: int = Field(8002, ge=1, le=65535)
@@ -42,7 +43,7 @@ class ServerEntry(Section):
     streams: int = Field(STREAMS, ge=10, le=100_000)
     """Streams that the server carries at once: one for each site and operator, and one more for each site of a run."""
     streams_each: int = Field(STREAMS_EACH, ge=2, le=1000)
-    """Streams of one certificate; the oldest is closed for one more."""
+    """Streams of one certificate; beyond this number the oldest is closed."""
 
     @field_validator("host")
     @classmethod
@@ -59,20 +60,20 @@ class SiteEntry(Section):
 
 
 class OperatorEntry(Section):
-    """Who may submit runs; the address is the operator's name in certificates."""
+    """A person who may submit runs; the address is the operator's name in certificates."""
 
     email: str = Field(pattern=r"^[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}$")
     organisation: str = Field("server", pattern=ORGANISATION)
 
 
 class FederationFile(Section):
-    """All that ``fedvisage provision`` needs to know."""
+    """The content of the description file, the input of ``fedvisage provision``."""
 
     name: str = Field("fedvisage", pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,62}$")
     server: ServerEntry
     sites: dict[str, SiteEntry] = Field(min_length=1)
     operator: tuple[OperatorEntry, ...] = Field(min_length=1)
-    """One, or several with equal rights."""
+    """One operator, or several with equal rights."""
 
     @field_validator("operator", mode="before")
     @classmethod
@@ -94,9 +95,9 @@ class FederationFile(Section):
 
     @model_validator(mode="after")
     def _names_differ(self) -> FederationFile:
-        names = [self.server.host, *self.sites, *(one.email for one in self.operator)]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"{twice[0]!r} is named twice; server, sites and operators need names of their own")
+        names = [self.server.host, *self.sites, *(operator.email for operator in self.operator)]
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"{repeated[0]!r} is named twice; server, sites and operators need names of their own")
         return self
 
 
@@ -115,27 +116,27 @@ CERTIFICATE, KEY, BOOK = "root.pem", "root.key", "members.json"
 FOLDER = "authority"
 
 ROOT_DAYS = 3650
-"""Days that a root holds: no certificate outlives it, and nothing but new kits for all replaces it."""
+"""Days that a root is valid: no certificate outlives it, and only new kits for all members replace it."""
 
 LOST = "bring it back from a copy, or provision a new federation in another directory"
 
 
 @dataclass(frozen=True)
 class Issued:
-    """A certificate that a member was given."""
+    """A certificate that was issued to a member."""
 
     certificate: x509.Certificate
     revoked: datetime | None = None
 
     @property
     def until(self) -> datetime:
-        """Return when it ends."""
+        """The end of its validity."""
         return self.certificate.not_valid_after_utc
 
 
 @dataclass(frozen=True)
 class Member:
-    """Who has a kit, where it was made, and its certificates, the newest last."""
+    """A member: its kind, organisation, kit, and certificates, the newest last."""
 
     kind: Kind
     organisation: str
@@ -144,21 +145,21 @@ class Member:
 
     @property
     def holding(self) -> tuple[Issued, ...]:
-        """Return the certificates that are not revoked."""
-        return tuple(one for one in self.issued if one.revoked is None)
+        """The certificates that are not revoked."""
+        return tuple(issued for issued in self.issued if issued.revoked is None)
 
     @property
     def until(self) -> datetime | None:
-        """Return when the last of its certificates ends; none if they are revoked."""
-        return max((one.until for one in self.holding), default=None)
+        """The latest end of its certificates; None if all are revoked."""
+        return max((issued.until for issued in self.holding), default=None)
 
     def given(self, certificate: x509.Certificate) -> Member:
-        """Return it with one more certificate."""
+        """Return the member with one more certificate."""
         return replace(self, issued=(*self.issued, Issued(certificate)))
 
     def refused(self, now: datetime) -> Member:
-        """Return it with all its certificates revoked."""
-        return replace(self, issued=tuple(replace(one, revoked=one.revoked or now) for one in self.issued))
+        """Return the member with all its certificates revoked."""
+        return replace(self, issued=tuple(replace(issued, revoked=issued.revoked or now) for issued in self.issued))
 
 
 @dataclass
@@ -176,14 +177,14 @@ class Authority:
     """The number of the newest list of revoked certificates."""
 
     def save(self) -> None:
-        """Write the book."""
+        """Write the records of all members."""
         members = {name: _written(member) for name, member in sorted(self.members.items())}
         book = {"name": self.name, "host": self.host, "port": self.port, "members": members,
                 "revocations": self.revocation_number}  # fmt: skip
         write_json(self.directory / BOOK, book)
 
     def renewed(self, old: x509.Certificate) -> x509.Certificate:
-        """Return a certificate that says the same of the same key, and begins now."""
+        """Return a certificate with the same content for the same key, valid from now."""
         now = datetime.now(UTC)
         until = min(now + (old.not_valid_after_utc - old.not_valid_before_utc), self.root.not_valid_after_utc)
         builder = x509.CertificateBuilder(self.root.subject, old.subject, old.public_key())
@@ -193,18 +194,18 @@ class Authority:
         return builder.sign(self.key, hashes.SHA256())
 
     def revocations(self) -> bytes:
-        """Return the list of all revoked certificates with its number, signed (X.509 CRL, PEM)."""
+        """Return the numbered and signed list of all revoked certificates (X.509 CRL, PEM)."""
         now, number = datetime.now(UTC), x509.CRLNumber(self.revocation_number)
         builder = x509.CertificateRevocationListBuilder(self.root.subject, now, self.root.not_valid_after_utc)
         builder = builder.add_extension(number, critical=False)
-        for one in (one for member in self.members.values() for one in member.issued if one.revoked):
-            entry = x509.RevokedCertificateBuilder(one.certificate.serial_number, one.revoked).build()
+        for issued in (issued for member in self.members.values() for issued in member.issued if issued.revoked):
+            entry = x509.RevokedCertificateBuilder(issued.certificate.serial_number, issued.revoked).build()
             builder = builder.add_revoked_certificate(entry)
         return builder.sign(self.key, hashes.SHA256()).public_bytes(Encoding.PEM)
 
 
 def found(federation: FederationFile, directory: Path, days: int) -> Authority:
-    """Make a new authority, its key readable by its owner alone."""
+    """Create a new authority; only its owner can read the key."""
     directory.mkdir(parents=True, exist_ok=True)
     directory.chmod(0o700)
     key, public = generate_keys()
@@ -217,40 +218,42 @@ def found(federation: FederationFile, directory: Path, days: int) -> Authority:
 
 
 def open_authority(directory: Path) -> Authority:
-    """Open an authority that was made before."""
+    """Open an existing authority."""
     book = read_json(directory / BOOK, LOST)
     try:
         root = x509.load_pem_x509_certificate((directory / CERTIFICATE).read_bytes())
         key = cast("RSAPrivateKey", load_pem_private_key((directory / KEY).read_bytes(), password=None))
         members = {str(name): _read(entry) for name, entry in book["members"].items()}
-        found = Authority(directory, str(book["name"]), str(book["host"]), int(book["port"]), root, key, members,
-                          int(book.get("revocations", 0)))  # fmt: skip
+        authority = Authority(directory, str(book["name"]), str(book["host"]), int(book["port"]), root, key, members,
+                              int(book.get("revocations", 0)))  # fmt: skip
     except OSError as error:
         raise UserError(str(error.filename), f"cannot be read ({error.strerror}); {LOST}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(str(directory), f"is damaged; {LOST}") from error
     if key.public_key() != root.public_key():
         raise UserError(str(directory / KEY), f"is not the key of {CERTIFICATE}; {LOST}")
-    return found
+    return authority
 
 
 def _written(member: Member) -> dict[str, Any]:
+    """Return a member as JSON values."""
     issued = [
         {
-            "certificate": serialize_cert(one.certificate).decode(),
-            "revoked": one.revoked and one.revoked.isoformat(),
+            "certificate": serialize_cert(entry.certificate).decode(),
+            "revoked": entry.revoked and entry.revoked.isoformat(),
         }
-        for one in member.issued
+        for entry in member.issued
     ]
     return {"kind": member.kind, "organisation": member.organisation, "kit": member.kit, "issued": issued}
 
 
 def _read(entry: Mapping[str, Any]) -> Member:
+    """Read a member from JSON values."""
     issued = tuple(
         Issued(
-            x509.load_pem_x509_certificate(one["certificate"].encode()),
-            None if one["revoked"] is None else datetime.fromisoformat(one["revoked"]),
+            x509.load_pem_x509_certificate(record["certificate"].encode()),
+            None if record["revoked"] is None else datetime.fromisoformat(record["revoked"]),
         )
-        for one in entry["issued"]
+        for record in entry["issued"]
     )
     return Member(entry["kind"], str(entry["organisation"]), str(entry["kit"]), issued)

@@ -1,8 +1,8 @@
-"""What a process of a job decodes of other organisations' messages: bounded in size, number and nesting beforehand.
+"""Limits on messages from other organisations: their size, number and nesting are checked before they are decoded.
 
-NVFlare receives a message, fetches its tensors and builds its objects before our code sees any of it. So the limits are
-set where NVFlare lets them be: at the streams that bring a message, at its decoder, and at the class that fetches
-tensors. Until a job's recipe is known no tensor is fetched at all.
+NVFlare receives a message, fetches its tensors and builds its objects before our code sees any of it. So the limits
+apply where NVFlare allows them: at the streams that bring a message, at its decoder, and at the class that fetches
+tensors. Before a job's recipe is read, no tensor is fetched at all.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from nvflare.fuel.utils.fobs.datum import Datum, DatumManager
 from fedvisage.federation.wire.schema import Extent
 
 OBJECTS, DEPTH = 200_000, 64
-"""Values in a message's body, and how deep they are nested. NVFlare's own messages name every site of a job."""
+"""Values in a message's body, and the depth of their nesting. NVFlare's own messages name every site of a job."""
 
 HEADER = 4096
 """Bytes of the header of one tensor: its name, type and shape."""
 
 CHUNK, SLACK = 1 << 21, 1 << 22
-"""Bytes of small tensors that NVFlare sends together, and what a message may have beside them."""
+"""Bytes of small tensors that NVFlare sends together, and bytes of a message's other content."""
 
 
 class TooMuch(Exception):
@@ -44,21 +44,22 @@ _refused: dict[str, str] = {}
 
 
 def refusal(site: str) -> str | None:
-    """Return why a message of a site was not decoded, once."""
+    """Return the reason why a site's message was not decoded, and forget it."""
     return _refused.pop(site, None)
 
 
 def limit(extents: Iterable[Extent], cell: Any = None) -> None:
     """Set the limits of this process, and of the streams of its cell, to the largest message that a job may have."""
     global _limits
-    known = list(extents)
+    all_extents = list(extents)
     _limits = Extent(
-        *(max((getattr(one, name) for one in known), default=0) for name in ("tensors", "size", "largest"))
+        *(max((getattr(extent, name) for extent in all_extents), default=0) for name in ("tensors", "size", "largest"))
     )
     if cell is None:
         return
     most = max(_limits.largest, CHUNK) + SLACK
     for callback in cell.byte_receiver.registry.reg.values():
+        # NVFlare's own limit ends the stream; our wrapper only records the reason.
         handler = getattr(callback.cb, "__self__", None)
         if isinstance(handler, BlobHandler):
             handler.max_blob_size = most
@@ -66,7 +67,7 @@ def limit(extents: Iterable[Extent], cell: Any = None) -> None:
 
 
 def _noting(handle: Callable[..., int], most: int) -> Callable[..., int]:
-    """Have NVFlare's end of a stream note whose message it refuses for its size."""
+    """Wrap NVFlare's end of a stream, and note the sender of a message that is too large."""
 
     def handled(future: Any, stream: Any, *arguments: Any, **options: Any) -> int:
         if stream.get_size() > most:
@@ -77,7 +78,7 @@ def _noting(handle: Callable[..., int], most: int) -> Callable[..., int]:
 
 
 def install() -> None:
-    """Put the limits in front of NVFlare's decoder; to be called before a job begins."""
+    """Put the limits in front of NVFlare's decoder; call this before a job begins."""
     fobs.register(BoundedTensors)
     if not isinstance(fobs.get_dot_handler(dots.TENSOR_DOWNLOAD), BoundedTensors):
         raise RuntimeError("NVFlare has decoded tensors before their limits were set")
@@ -86,51 +87,52 @@ def install() -> None:
 
 
 def check_body(body: bytes, objects: int = OBJECTS, depth: int = DEPTH) -> None:
-    """Refuse a msgpack body with more values, or deeper ones, before any object is made of it."""
-    left, at, count = [1], 0, 0
-    while left:
-        if not left[-1]:
-            left.pop()
+    """Refuse a msgpack body with too many or too deeply nested values, before any object is made of it."""
+    # ``remaining`` is a stack: the number of values that each open list or map still has to read.
+    remaining, position, count = [1], 0, 0
+    while remaining:
+        if not remaining[-1]:
+            remaining.pop()
             continue
-        left[-1] -= 1
+        remaining[-1] -= 1
         count += 1
-        if at >= len(body):
+        if position >= len(body):
             raise TooMuch("a message ends too early")
-        skipped, inside = _value(body, at)
-        at += skipped
-        if count + inside > objects:
+        length, inner = _value(body, position)
+        position += length
+        if count + inner > objects:
             raise TooMuch(f"a message has more than {objects} values")
-        if inside:
-            if len(left) >= depth:
+        if inner:
+            if len(remaining) >= depth:
                 raise TooMuch(f"a message is nested more than {depth} deep")
-            left.append(inside)
+            remaining.append(inner)
 
 
 _SIZED = {0xC4: (1, 0), 0xC5: (2, 0), 0xC6: (4, 0), 0xC7: (1, 1), 0xC8: (2, 1), 0xC9: (4, 1),
           0xD9: (1, 0), 0xDA: (2, 0), 0xDB: (4, 0)}  # fmt: skip
-"""Types of msgpack with a size in so many bytes, and bytes beside what it counts."""
+"""Types of msgpack with a size: the bytes of the size itself, and bytes that it does not count."""
 _FIXED = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8,
           0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17}  # fmt: skip
 _LISTS = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
-"""Lists and maps with a count in so many bytes, and values for each that it counts."""
+"""Lists and maps: the bytes of their count, and the values per counted entry."""
 
 
 def _value(body: bytes, at: int) -> tuple[int, int]:
-    """Return how many bytes a msgpack value takes without those inside it, and how many are inside."""
-    first = body[at]
-    if first in _SIZED:
-        width, more = _SIZED[first]
-        return 1 + width + more + int.from_bytes(body[at + 1 : at + 1 + width], "big"), 0
-    if first in _LISTS:
-        width, each = _LISTS[first]
-        return 1 + width, each * int.from_bytes(body[at + 1 : at + 1 + width], "big")
-    if 0x80 <= first <= 0x8F:
-        return 1, 2 * (first & 15)
-    if 0x90 <= first <= 0x9F:
-        return 1, first & 15
-    if 0xA0 <= first <= 0xBF:
-        return 1 + (first & 31), 0
-    return 1 + _FIXED.get(first, 0), 0
+    """Return the bytes of a msgpack value without its inner values, and the number of inner values."""
+    tag = body[at]
+    if tag in _SIZED:
+        width, extra = _SIZED[tag]
+        return 1 + width + extra + int.from_bytes(body[at + 1 : at + 1 + width], "big"), 0
+    if tag in _LISTS:
+        width, per_entry = _LISTS[tag]
+        return 1 + width, per_entry * int.from_bytes(body[at + 1 : at + 1 + width], "big")
+    if 0x80 <= tag <= 0x8F:
+        return 1, 2 * (tag & 15)
+    if 0x90 <= tag <= 0x9F:
+        return 1, tag & 15
+    if 0xA0 <= tag <= 0xBF:
+        return 1 + (tag & 31), 0
+    return 1 + _FIXED.get(tag, 0), 0
 
 
 _decode = lobs.deserialize
@@ -146,15 +148,17 @@ def _deserialize(data: bytes, manager: DatumManager, **options: Any) -> Any:
 
 
 def _no_files() -> str:
+    """Refuse a message with a file."""
     raise TooMuch("a message holds a file")
 
 
 def _never(info: Any) -> bool:
-    """Have no error that a site sends end the server's process, as NVFlare does where a message was too large."""
+    """Return False, so that no error from a site ends the server's process, as after too large a message."""
     return False
 
 
 def _origin(manager: DatumManager) -> str:
+    """Return the sender of the message that is being decoded."""
     message = manager.fobs_ctx.get(fobs.FOBSContextKey.MESSAGE)
     return "" if message is None else str(message.get_header(MessageHeaderKey.ORIGIN))
 
@@ -164,10 +168,10 @@ def _note(origin: str, reason: str) -> None:
 
 
 class Counting(TensorConsumer):  # type: ignore[misc]
-    """Takes tensors as long as they are no more than the job's messages have."""
+    """Takes tensors up to the limits of the job's messages."""
 
     def __init__(self, origin: str, limits: Extent) -> None:
-        """Begin with none."""
+        """Start with none."""
         super().__init__(None, {})
         self.origin, self.limits, self.count, self.size = origin, limits, 0, 0
 
@@ -189,10 +193,10 @@ class Counting(TensorConsumer):  # type: ignore[misc]
 
 
 class BoundedTensors(TensorDecomposer):  # type: ignore[misc]
-    """Fetches a message's tensors within the limits, from the one who sent it, and once."""
+    """Fetches a message's tensors within the limits, from its sender, and once."""
 
     def process_datum(self, datum: Datum, manager: DatumManager) -> None:
-        """Refuse a second table of tensors, which could be as large as the first, and one that lies elsewhere."""
+        """Refuse a second table of tensors, which could be as large as the first, and a table of another member's."""
         origin, reason = _origin(manager), ""
         if self.items_key in manager.fobs_ctx:
             reason = "a message has two tables of tensors"
@@ -204,7 +208,7 @@ class BoundedTensors(TensorDecomposer):  # type: ignore[misc]
         super().process_datum(datum, manager)
 
     def download(self, from_fqcn: str, ref_id: str, per_request_timeout: float, cell: Any, **options: Any) -> Any:
-        """Fetch tensors, and count them as they come."""
+        """Fetch tensors, and count them as they arrive."""
         options.pop("fobs_ctx", None)
         consumer = Counting(from_fqcn, _limits)
         download_object(from_fqcn=from_fqcn, ref_id=ref_id, consumer=consumer, cell=cell,

@@ -1,7 +1,7 @@
-"""Certificates and keys of kits: read, checked against each other, and until when they hold; nobody is asked.
+"""Certificates and keys of kits: read, checked against each other and for expiry, without a connection.
 
-What is wrong with a kit's own files is found here, before anything connects. What only the other end can show, a server
-of another federation, is found by ``greeting.py``.
+This module detects faults of a kit's own files, before anything connects. ``greeting.py`` detects faults that only the
+other end can show, such as a server of another federation.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from fedvisage.base.files import read_plain
 
 ROOT = "rootCA.pem"
 LARGEST = 1 << 20
-"""Bytes of a file of certificates, or of a key."""
+"""Bytes of a file of certificates, or of a key, at most."""
 
 REVOKED = "revoked.pem"
-"""Beside the server's certificate: the list of those that it refuses."""
+"""The list of certificates that the server refuses, next to the server's own certificate."""
 
 SOON = timedelta(days=30)
-"""So long before a certificate ends this is said."""
+"""Time before the end of a certificate in which warnings appear."""
 
 ANEW = "ask the one who provisioned the federation for this kit anew"
 RENEW = "ask the one who provisioned the federation to renew it (`provision --renew {}`)"
@@ -38,7 +38,7 @@ NEW = "nothing outlives the federation's root: it needs new kits for all"
 
 @dataclass(frozen=True)
 class Papers:
-    """The three files by which a machine shows who it is."""
+    """The three files that prove a machine's identity."""
 
     certificate: Path
     key: Path
@@ -46,28 +46,31 @@ class Papers:
 
 
 def papers_in(kit: Path, *, at_server: bool) -> Papers:
-    """Return where a kit has its certificate, its key and the certificate of its federation."""
+    """Return the paths of a kit's certificate, its key and the root certificate of its federation."""
     stem, startup = "server" if at_server else "client", kit / "startup"
     return Papers(startup / f"{stem}.crt", startup / f"{stem}.key", startup / ROOT)
 
 
 def check(papers: Papers, name: str, now: datetime | None = None) -> None:
-    """Refuse papers that do not belong together, to this name or to this day; the message names the file."""
+    """Refuse files that do not match each other, this name or today's date; the message names the file."""
     chain, (root, *_), key = certificates_in(papers.certificate), certificates_in(papers.root), key_in(papers.key)
-    own, now = chain[0], now or datetime.now(UTC)
-    if _public(key) != own.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo):
+    kit_certificate, now = chain[0], now or datetime.now(UTC)
+    if _public(key) != kit_certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo):
         raise UserError(str(papers.key), f"is not the key of {papers.certificate.name}; {ANEW}")
-    if (found := name_of(own)) != name:
-        raise UserError(str(papers.certificate), f"is that of {found!r}, the kit is that of {name!r}; {ANEW}")
+    if (actual_name := name_of(kit_certificate)) != name:
+        raise UserError(str(papers.certificate), f"is that of {actual_name!r}, the kit is that of {name!r}; {ANEW}")
     if not leads_to(chain, root):
         raise UserError(str(papers.certificate), f"is not of the federation that {papers.root.name} belongs to; {ANEW}")
-    for path, one, advice in ((papers.certificate, own, RENEW.format(name)), (papers.root, root, NEW)):
-        _check_day(path, one, now, advice)
+    for path, certificate, advice in (
+        (papers.certificate, kit_certificate, RENEW.format(name)),
+        (papers.root, root, NEW),
+    ):
+        _check_day(path, certificate, now, advice)
     _check_with_openssl(papers)
 
 
 def _check_with_openssl(papers: Papers) -> None:
-    """Refuse what connections would refuse: keys that are too short today, or of kinds that TLS does not know."""
+    """Refuse files that connections would refuse: keys that are too short today, or of kinds unknown to TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     for path in (papers.root, papers.certificate):
         try:
@@ -76,33 +79,38 @@ def _check_with_openssl(papers: Papers) -> None:
             else:
                 context.load_cert_chain(papers.certificate, papers.key)
         except ssl.SSLError as error:
-            said = (error.reason or "unknown").lower().replace("_", " ")
-            raise UserError(str(path), f"cannot be used for a connection ({said}); {ANEW}") from error
+            reason = (error.reason or "unknown").lower().replace("_", " ")
+            raise UserError(str(path), f"cannot be used for a connection ({reason}); {ANEW}") from error
 
 
 def expires(papers: Papers) -> datetime:
-    """Return when the first of a kit's certificates ends."""
-    return min(one.not_valid_after_utc for path in (papers.certificate, papers.root) for one in certificates_in(path))
+    """Return the earliest end of a kit's certificates."""
+    return min(
+        certificate.not_valid_after_utc
+        for path in (papers.certificate, papers.root)
+        for certificate in certificates_in(path)
+    )
 
 
 def warning(papers: Papers, name: str, now: datetime | None = None) -> str | None:
-    """Return a line about the first of a kit's certificates that ends soon, if one does."""
+    """Return a line about the kit's certificate that ends first, if it ends soon."""
     until = {path: certificates_in(path)[0].not_valid_after_utc for path in (papers.certificate, papers.root)}
     first = min(until, key=lambda path: until[path])
-    left = until[first] - (now or datetime.now(UTC))
-    if left > SOON:
+    remaining = until[first] - (now or datetime.now(UTC))
+    if remaining > SOON:
         return None
     advice = RENEW.format(name) if first == papers.certificate and until[papers.root] > until[first] else NEW
-    return f"{first} ends on {until[first]:%Y-%m-%d}, in {max(left.days, 0)} days; {advice}"
+    return f"{first} ends on {until[first]:%Y-%m-%d}, in {max(remaining.days, 0)} days; {advice}"
 
 
 def name_of(certificate: x509.Certificate) -> str:
-    """Return whose certificate it is."""
+    """Return the name of a certificate's owner."""
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) if names else ""
 
 
 def _check_day(path: Path, certificate: x509.Certificate, now: datetime, advice: str) -> None:
+    """Refuse a certificate that is not valid now."""
     if now > certificate.not_valid_after_utc:
         raise UserError(str(path), f"expired on {certificate.not_valid_after_utc:%Y-%m-%d}; {advice}")
     if now < certificate.not_valid_before_utc:
@@ -113,8 +121,8 @@ def _check_day(path: Path, certificate: x509.Certificate, now: datetime, advice:
 def leads_to(chain: Sequence[x509.Certificate], root: x509.Certificate) -> bool:
     """Return whether each certificate is signed by the next one, and the last one by the root."""
     try:
-        for one, issuer in zip(chain, (*chain[1:], root), strict=True):
-            one.verify_directly_issued_by(issuer)
+        for certificate, issuer in zip(chain, (*chain[1:], root), strict=True):
+            certificate.verify_directly_issued_by(issuer)
     except (ValueError, TypeError, InvalidSignature):
         return False
     return True

@@ -1,4 +1,4 @@
-"""What the verbs ``run --on nvflare``, ``provision``, ``server`` and ``site`` do."""
+"""The functions behind the verbs ``run --on nvflare``, ``provision``, ``server`` and ``site``."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def run_over_nvflare(
     patience: float = PATIENCE,
     checks: Checks = USUAL,
 ) -> dict[str, Any]:
-    """Run a recipe with the federation that a kit belongs to, or rehearse it on this machine."""
+    """Run a recipe with the federation of a kit, or without a kit rehearse it on this machine."""
     check_travels(recipe)
-    carried = partial(run_and_report, recipe, out, cache, reporter, resume=resume, checks=checks)
+    run = partial(run_and_report, recipe, out, cache, reporter, resume=resume, checks=checks)
     if kit is None:
-        return carried(training=train_in_rehearsal)
+        return run(training=train_in_rehearsal)
     check_real(recipe)
-    return carried(training=partial(_train, open_kit(kit, "operator"), wait, patience), opening=at_operator)
+    return run(training=partial(_train, open_kit(kit, "operator"), wait, patience), opening=at_operator)
 
 
 def _train(
@@ -58,14 +58,14 @@ def _train(
 
 
 def provision_from_file(path: Path, directory: Path, revoke: Iterable[str], renew: Iterable[str]) -> Changes:
-    """Make what the federation of a file lacks, and return what that was."""
+    """Make the missing kits and updates of the federation in a file, and return them."""
     return provision(read_federation(path), directory, revoke=revoke, renew=renew)
 
 
 def start_server(
     kit: Path, state: Path | None, public: Path | None, weights: Path | None, front: Front, *, verbose: bool
 ) -> None:
-    """Be the federation's server until stopped."""
+    """Run the federation's server until stopped."""
     opened = open_kit(kit, "server")
     _check_papers(papers_in(opened.path, at_server=True), opened.name, SERVER, front)
     port = address_in(opened).port
@@ -86,10 +86,11 @@ def start_site(
     weights: Path | None = None,
     rosters: Sequence[str] = (),
 ) -> None:
-    """Be a site until stopped."""
+    """Run a site until stopped."""
     opened = open_kit(kit, "site")
     _check_papers(papers_in(opened.path, at_server=False), opened.name, opened.name, front)
     with front.stoppable(), held(opened.path, kept_in(opened, state)):
+        # All checks of this machine come before the first connection.
         check_own_sets(opened, data, state, public, front.say, checks)
         prepare_site(opened, str(data.resolve()), state, _entry(public), weights, rosters)
         for roster in rosters:
@@ -99,7 +100,7 @@ def start_site(
 
 
 def _check_papers(papers: Papers, name: str, called: str, front: Front) -> None:
-    """Refuse papers that do not hold, and say if they end soon."""
+    """Refuse invalid certificates, and print a warning if they end soon."""
     check(papers, name)
     if line := warning(papers, called):
         front.say(line)

@@ -1,7 +1,7 @@
-"""Shaking hands with a federation's server before NVFlare begins: is it there, is it ours, does it know our papers?
+"""Handshake with a federation's server before NVFlare starts: is it reachable, is it ours, does it accept our kit?
 
-NVFlare tries again for ever, whatever the reason, and leaves it to OpenSSL to say so. Here a server that cannot be
-reached is told apart from one that must not be talked to.
+NVFlare tries again forever, whatever the reason, and leaves the message to OpenSSL. This module distinguishes a server
+that cannot be reached from a server that must not be contacted.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ from fedvisage.nvflare.certificates import Papers, papers_in
 from fedvisage.nvflare.kits import ANEW, STARTUP, Kit
 
 SECONDS = 5.0
-"""How long a handshake may take."""
+"""Seconds that a handshake may take."""
 
 PAUSES = (1.0, 2.0, 5.0, 10.0)
-"""Seconds between tries to reach a server; the last one holds for ever."""
+"""Seconds between tries to reach a server; the last value applies to all further tries."""
 
 HANG_UPS = 3
-"""So often must a server hang up without a word before it counts as a refusal: one that is ending does so, too."""
+"""Hang-ups in a row that count as a refusal; a server that is ending hangs up, too."""
 
 ENDED = (errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN)
-"""What a connection says that was taken and ended at once; who refuses papers has begun TLS before."""
+"""Errors of a connection that was accepted and ended at once; a server that refuses a certificate begins TLS first."""
 
 FOREIGN = (18, 19, 20, 21)
-"""OpenSSL's numbers for a certificate that is not signed by an authority one knows."""
+"""OpenSSL's numbers for a certificate that no known authority signed."""
 EXPIRED, EARLY, OTHER_HOST = 10, 9, 62
 
 
 class Unreachable(Exception):
-    """Nobody answers, or nobody who speaks as a server does: worth another try."""
+    """The server does not answer, or not in its protocol; another try may succeed."""
 
 
 class HungUp(Unreachable):
-    """The other end closed the connection without a word."""
+    """The server closed the connection without a reply."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where the server of a kit's federation listens."""
+    """The address of the server of a kit's federation."""
 
     host: str
     port: int
 
     def __str__(self) -> str:
-        """Return it as people write it."""
+        """Return it as ``host:port``."""
         return f"{self.host}:{self.port}"
 
 
 def address_in(kit: Kit) -> Address:
-    """Return where a kit says that its server is."""
+    """Return the address of the server in a kit."""
     path = kit.path / "startup" / STARTUP[kit.kind]
     try:
         tree = read_json(path, ANEW)
@@ -73,71 +73,79 @@ def address_in(kit: Kit) -> Address:
 
 
 def greet(kit: Kit, seconds: float = SECONDS) -> None:
-    """Shake hands once: return when the server greets, raise ``Unreachable``, or ``UserError`` if it never will."""
-    where, papers = address_in(kit), papers_in(kit.path, at_server=False)
+    """Shake hands once; raise ``Unreachable`` if another try may succeed, or ``UserError`` if none will."""
+    address, papers = address_in(kit), papers_in(kit.path, at_server=False)
     context = _context(papers)
     try:
         with (
-            socket.create_connection((where.host, where.port), timeout=seconds) as plain,
-            context.wrap_socket(plain, server_hostname=where.host, do_handshake_on_connect=False) as shaken,
+            socket.create_connection((address.host, address.port), timeout=seconds) as connection,
+            context.wrap_socket(
+                connection, server_hostname=address.host, do_handshake_on_connect=False
+            ) as tls_connection,
         ):
-            shaken.do_handshake()  # looks whether the other end is still there, as wrapping alone does not
-            _first_word(shaken, where)
+            tls_connection.do_handshake()  # checks that the other end is still connected, as wrapping alone does not
+            _first_word(tls_connection, address)
+    # The order of the branches matters: each exception is a subclass of a later one.
     except ssl.SSLCertVerificationError as error:
-        raise _not_ours(error, where, papers.root) from error
+        raise _not_ours(error, address, papers.root) from error
     except ssl.SSLError as error:
         if "ALERT" in (error.reason or ""):
-            said = (error.reason or "").lower().replace("_", " ")
-            raise refused(where, papers.certificate, said) from error
+            alert = (error.reason or "").lower().replace("_", " ")
+            raise refused(address, papers.certificate, alert) from error
         if isinstance(error, ssl.SSLEOFError):
-            raise _nobody_behind(where) from error
-        raise Unreachable(f"what answers at {where} does not speak TLS") from error
+            raise _nobody_behind(address) from error
+        raise Unreachable(f"what answers at {address} does not speak TLS") from error
     except OSError as error:
         if error.errno in ENDED:
-            raise _nobody_behind(where) from error
-        raise Unreachable(f"the server at {where} cannot be reached ({error.strerror or error})") from error
+            raise _nobody_behind(address) from error
+        raise Unreachable(f"the server at {address} cannot be reached ({error.strerror or error})") from error
 
 
 def _first_word(shaken: ssl.SSLSocket, where: Address) -> None:
-    """Wait for what a server says when it has seen our certificate; who refuses it may end the connection instead."""
+    """Wait for the server's first byte after our certificate; a server may end the connection instead of a refusal."""
     try:
-        said = shaken.recv(1)
+        first_byte = shaken.recv(1)
     except ConnectionResetError as error:
         raise HungUp(f"the server at {where} hangs up") from error
-    if not said:
+    if not first_byte:
         raise HungUp(f"the server at {where} hangs up")
 
 
 def wait_for_greeting(kit: Kit, say: Say, *, until: float | None = None, seconds: float = SECONDS) -> None:
-    """Try until the server greets; say once why not yet. With ``until`` (monotonic) the last reason is raised then."""
-    said, hung, tries = "", 0, 0
+    """Try until the server greets, and report each reason for waiting once.
+
+    After ``until`` (monotonic) the last reason is raised.
+    """
+    last_reason, hang_ups, tries = "", 0, 0
     while True:
         try:
             greet(kit, seconds if until is None else min(seconds, max(0.5, until - time.monotonic())))
             return
         except Unreachable as reason:
-            hung = hung + 1 if isinstance(reason, HungUp) else 0
-            if hung >= HANG_UPS:
+            hang_ups = hang_ups + 1 if isinstance(reason, HungUp) else 0
+            if hang_ups >= HANG_UPS:
                 papers = papers_in(kit.path, at_server=False)
                 raise refused(address_in(kit), papers.certificate, "it hangs up") from reason
-            pause = PAUSES[min(tries, len(PAUSES) - 1)] if not hung else PAUSES[0]
+            # Hang-ups are repeated quickly, because only several in a row are a refusal.
+            pause = PAUSES[min(tries, len(PAUSES) - 1)] if not hang_ups else PAUSES[0]
             if until is not None:
                 if time.monotonic() >= until:
                     raise
                 pause = min(pause, until - time.monotonic())
-            if said != str(reason) and not hung:
-                said = str(reason)
-                say(f"{said}; trying again until it answers")
+            if last_reason != str(reason) and not hang_ups:
+                last_reason = str(reason)
+                say(f"{last_reason}; trying again until it answers")
         tries += 1
         time.sleep(pause)
 
 
 def _nobody_behind(where: Address) -> Unreachable:
-    """Return what is said of a door that takes connections and ends them, as a proxy does whose server is down."""
+    """Return the error for an address that accepts and ends connections, like a proxy whose server is down."""
     return Unreachable(f"{where} ends connections before TLS begins; is the server behind it up?")
 
 
 def _context(papers: Papers) -> ssl.SSLContext:
+    """Return a TLS context with a kit's certificate and root."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(papers.root)
     context.load_cert_chain(papers.certificate, papers.key)
@@ -146,58 +154,59 @@ def _context(papers: Papers) -> ssl.SSLContext:
 
 
 def _not_ours(error: ssl.SSLCertVerificationError, where: Address, root: Path) -> UserError:
+    """Return the error for a server whose certificate fails verification."""
     if error.verify_code in FOREIGN:
-        what = "is of another federation: its certificate is not signed by this one's; is the kit the right one?"
+        fault = "is of another federation: its certificate is not signed by this one's; is the kit the right one?"
     elif error.verify_code == EXPIRED:
-        what = "has a certificate that has expired; whoever runs it needs it renewed"
+        fault = "has a certificate that has expired; whoever runs it needs it renewed"
     elif error.verify_code == EARLY:
-        what = "has a certificate that is not valid yet; is this machine's clock right?"
+        fault = "has a certificate that is not valid yet; is this machine's clock right?"
     elif error.verify_code == OTHER_HOST:
-        what = "has a certificate for another host name; use the name in the federation's file"
+        fault = "has a certificate for another host name; use the name in the federation's file"
     else:
-        what = f"has a certificate that does not hold ({error.verify_message})"
-    return UserError(str(root), f"the server at {where} {what}")
+        fault = f"has a certificate that does not hold ({error.verify_message})"
+    return UserError(str(root), f"the server at {where} {fault}")
 
 
 def refused(where: Address, certificate: Path, why: str) -> UserError:
-    """Return what to say of a server that knows this kit's certificate, and does not take it."""
+    """Return the error for a server that verified, and does not accept, this kit's certificate."""
     message = f"the server at {where} refuses this kit's certificate ({why}); ask its owner, or for a new kit"
     return UserError(str(certificate), message)
 
 
-# Asking the server whether it would let a kit in, before NVFlare begins: TLS alone cannot tell who was revoked.
+# Requests for admission, before NVFlare starts: TLS alone does not refuse revoked certificates.
 
 
 PLACE = "/fedvisage/knock"
 
 
 def knock(kit: Kit, seconds: float = SECONDS) -> dict[str, datetime]:
-    """Ask once; an operator is told when the certificates of those who connected end.
+    """Request admission once; an operator receives the ends of connected members' certificates.
 
     Raises ``UserError`` if the server refuses the kit, ``Unreachable`` if it does not answer.
     """
-    where, papers = address_in(kit), papers_in(kit.path, at_server=False)
+    address, papers = address_in(kit), papers_in(kit.path, at_server=False)
     credentials = grpc.ssl_channel_credentials(
         papers.root.read_bytes(), papers.key.read_bytes(), papers.certificate.read_bytes()
     )
     try:
-        with grpc.secure_channel(str(where), credentials) as channel:
+        with grpc.secure_channel(str(address), credentials) as channel:
             answer = channel.unary_unary(PLACE)(b"", timeout=seconds)
         return {str(name): datetime.fromisoformat(until) for name, until in parse_json(answer).items()}
     except grpc.RpcError as error:
         if error.code() == grpc.StatusCode.PERMISSION_DENIED:
-            raise refused(where, papers.certificate, error.details()) from error
+            raise refused(address, papers.certificate, error.details()) from error
         if error.code() == grpc.StatusCode.UNIMPLEMENTED:
-            message = f"the server at {where} is of another version; all members need the same one"
+            message = f"the server at {address} is of another version; all members need the same one"
             raise UserError(str(kit.path), message) from error
-        raise Unreachable(f"the server at {where} does not answer ({error.details()})") from error
+        raise Unreachable(f"the server at {address} does not answer ({error.details()})") from error
     except (ValueError, TypeError, AttributeError) as error:
-        raise Unreachable(f"what the server at {where} answers makes no sense") from error
+        raise Unreachable(f"what the server at {address} answers makes no sense") from error
 
 
 def wait_for_admission(kit: Kit, say: Say, *, until: float | None = None) -> None:
-    """Try until the server greets and lets this kit in; with ``until`` (monotonic) the last reason is raised then."""
-    said = ""
+    """Try until the server greets and admits this kit; after ``until`` (monotonic) raise the last reason."""
+    last_reason = ""
     while True:
         wait_for_greeting(kit, say, until=until)
         try:
@@ -206,7 +215,7 @@ def wait_for_admission(kit: Kit, say: Say, *, until: float | None = None) -> Non
         except Unreachable as reason:
             if until is not None and time.monotonic() >= until:
                 raise
-            if said != str(reason):
-                said = str(reason)
-                say(f"{said}; trying again until it answers")
+            if last_reason != str(reason):
+                last_reason = str(reason)
+                say(f"{last_reason}; trying again until it answers")
         time.sleep(PAUSES[0])

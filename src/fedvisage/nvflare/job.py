@@ -1,7 +1,7 @@
-"""What travels when a run is submitted: four JSON files and no code.
+"""The files that travel when a run is submitted: four JSON files and no code.
 
-NVFlare signs them; each machine reads the recipe from its own copy and checks it again, name included, before anything
-is done with it. The recipe that travels names the sites, and no path of anyone's machine.
+NVFlare signs them. Each machine reads the recipe from its own copy, and checks it again, name included, before using
+it. The travelling recipe names the sites, but no path of any machine.
 """
 
 from __future__ import annotations
@@ -24,44 +24,44 @@ from fedvisage.tasks.catalogue import task_of
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 RECIPE_FILE = "recipe.json"
 ELSEWHERE = "elsewhere"
-"""Stands in a travelling recipe where a site's path was."""
+"""Stands for a site's path in a travelling recipe."""
 
 SETTLING = 300.0
-"""Seconds that sites have for starting: imports alone take several."""
+"""Seconds that sites have to start: imports alone take several."""
 
 CALLS = 100
-"""Calls that NVFlare makes at once, however few the sites are; with fewer than sites, some would wait for others."""
+"""Calls that NVFlare makes at once, however few the sites are; with fewer calls than sites, some sites would wait."""
 
 CHUNK = "tensor_streaming_per_request_timeout"
-"""NVFlare's patience, in seconds, with a piece of a tensor that the other end sends: 600 where a job says nothing."""
+"""NVFlare's timeout, in seconds, for a piece of a tensor from the other end: 600 unless a job sets it."""
 
 TRIES = 4
-"""How often NVFlare asks for a piece. All tries together take a deadline, and 14 s of pauses between them: an end
-that died while it answered would hold the other one for forty minutes else."""
+"""NVFlare's tries to fetch a piece. All tries together take a deadline, with 14 s of pauses between them. Without this
+limit, an end that died while it answered would hold the other one for forty minutes."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run as it travels."""
+    """A run in its travelling form."""
 
     run: str
     recipe: Recipe
 
 
 def travelling(recipe: Recipe) -> Recipe:
-    """Return a recipe without anything that is only its writer's: paths, the user, and benchmarks."""
+    """Return a recipe without the parts that concern only its writer: paths, target, benchmarks and trackers."""
     check_travels(recipe)
     tree = recipes.tree_of(recipe)
-    tree.pop("tracking", None)  # figures arrive where the run was begun
+    tree.pop("tracking", None)  # figures are tracked where the run was started
     name_by_digest(tree)
     public = None if recipe.data.public is None else ELSEWHERE
     tree["data"] |= {"sites": dict.fromkeys(tree["data"]["sites"], ELSEWHERE), "user": None, "public": public}
-    tree["data"].pop("benchmarks", None)  # whoever writes the recipe judges on them
+    tree["data"].pop("benchmarks", None)  # only the writer of the recipe evaluates on them
     return recipes.validate(tree, read_method)
 
 
 def check_travels(recipe: Recipe) -> None:
-    """Refuse what only a simulation can do."""
+    """Refuse recipes that only a simulation can run."""
     method = find(recipe.method)
     if method.pooled:
         raise UserError("recipe.method.name", f"{method.name} merges all sites' data; use --on local")
@@ -94,7 +94,7 @@ def write_job(directory: Path, job: Job, sites: Sequence[str]) -> None:
 
 
 def read_job(config: Path) -> Job:
-    """Read and check what was submitted."""
+    """Read and check a submitted job."""
     try:
         submitted = parse_json((config / RECIPE_FILE).read_text(encoding="utf-8"))
         run, tree = submitted["run"], submitted["recipe"]
@@ -107,7 +107,7 @@ def read_job(config: Path) -> Job:
     check_named_by_digest(tree)
     recipe = recipes.validate(tree, read_method)
     check_travels(recipe)
-    if recipe.runtime.layout == "auto":  # machines that measured would each have numbers of their own
+    if recipe.runtime.layout == "auto":  # each machine would measure and decide for itself
         raise UserError("recipe.runtime.layout", "auto must be decided before a run is submitted; give first or last")
     return Job(run, recipe)
 

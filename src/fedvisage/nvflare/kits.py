@@ -1,4 +1,4 @@
-"""Kits: a directory for the server, each site and each operator, with keys and certificates for mutual TLS."""
+"""Kits of the server, each site and each operator: keys and certificates for mutual TLS, permissions, and a readme."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from typing import Any, Literal
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import read_json
 
-# What a kit may do, as NVFlare's own files say it: no code of a job, no other classes, no logs, no shells.
-#
-# NVFlare's defaults are made for research: any class of its library, any right for the operator, jobs that bring
-# code,
-# sites that send their error log to the server. Kits of a federation over faces begin closed.
+# Permissions of a kit, in NVFlare's own files: no code from jobs, no other classes, no logs, no shells. NVFlare's
+# defaults suit research: any class of its library, any right for the operator, jobs that bring code, sites that send
+# their error log to the server. Kits of a federation over faces deny all of this.
 
 
 HERE = "fedvisage.nvflare"
@@ -31,7 +29,7 @@ Tree = dict[str, Any]
 
 
 def server_resources(default: Tree, jobs: str, snapshots: str) -> Tree:
-    """Return the server's resources: our two classes and a watch, and a job store of its own, not the host's."""
+    """Return the server's resources: our two classes and a watch, and a job store apart from the host's shared one."""
     tree = _closed(default, [SERVER_CLASS, CONTROLLER], SERVER_WATCH)
     tree["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = snapshots
     for component in tree["components"]:
@@ -41,11 +39,12 @@ def server_resources(default: Tree, jobs: str, snapshots: str) -> Tree:
 
 
 def site_resources(default: Tree) -> Tree:
-    """Return a site's resources: our two classes and a watch, and nothing that sends a log."""
+    """Return a site's resources: our two classes and a watch, and no component that sends a log."""
     return _closed(default, [SITE_CLASS, EXECUTOR], SITE_WATCH)
 
 
 def _closed(default: Tree, classes: list[str], watch: str) -> Tree:
+    """Return resources that allow only these classes, and send no log."""
     tree = copy.deepcopy(default)
     tree["class_allow_list"], tree["class_list_enforcement_mode"] = [*classes, watch], "enforce"
     tree["allow_log_streaming"] = False
@@ -55,7 +54,7 @@ def _closed(default: Tree, classes: list[str], watch: str) -> Tree:
 
 
 def authorization(*, at_site: bool) -> Tree:
-    """Return who may do what: the operator runs federations, and can neither bring code nor look into a machine."""
+    """Return NVFlare's permissions: the operator runs federations, but can neither bring code nor inspect a machine."""
     rights = {
         "submit_job": "any",
         "manage_job": "any",
@@ -73,7 +72,7 @@ def authorization(*, at_site: bool) -> Tree:
     return {"format_version": "1.0", "permissions": roles}
 
 
-# The page that lies in each kit: what it is, the command that uses it, and what to keep to oneself.
+# The readme of a kit: its purpose, the command that uses it, and a warning to keep it secret.
 
 
 START = {
@@ -111,7 +110,7 @@ ends. To renew: cp -r UPDATE/. KIT, and start again. docs/deploy.md says more.
 
 
 def readme_of(kind: Literal["server", "site", "operator"], name: str, federation: str, host: str, port: int) -> str:
-    """Return the text for one kit."""
+    """Return the readme of one kit."""
     whose = {"site": f"the site {name}", "operator": f"the operator {name}", "server": "the server"}[kind]
     head = f"The kit of {whose} in the federation {federation}"
     start = START[kind].format(host=host, port=port)
@@ -121,18 +120,18 @@ def readme_of(kind: Literal["server", "site", "operator"], name: str, federation
 Kind = Literal["server", "site", "operator"]
 STARTUP: dict[Kind, str] = {"server": "fed_server.json", "site": "fed_client.json", "operator": "fed_admin.json"}
 OWN = "fedvisage.json"
-"""In a kit's ``local`` directory: settings that are this machine's own and never travel."""
+"""Name of a file in a kit's ``local`` directory: settings that belong to this machine and never travel."""
 
 ANEW = "take this kit anew from the one who provisioned it"
-"""What helps where a kit's own files are damaged."""
+"""The remedy for damage to a kit's own files."""
 
 REHEARSAL = "rehearsal"
-"""Among these settings: all members are processes of one machine, so that nobody is to be protected from anybody."""
+"""Key among these settings: all members are processes of one machine, so that none needs protection from another."""
 
 
 STREAMS, STREAMS_EACH = 1024, 16
-"""Streams that a server carries, and those of one certificate, unless its kit says otherwise. A site has one, and one
-more for each run that it takes part in, so that this is enough for 500 sites in one run."""
+"""Default numbers of streams that a server carries, and of streams of one certificate. A site has one, and one more for
+each run that it takes part in, so that this is enough for 500 sites in one run."""
 
 
 @dataclass(frozen=True)
@@ -145,17 +144,19 @@ class Kit:
 
     @property
     def own(self) -> Path:
-        """Where this machine's own settings are."""
+        """The file of this machine's own settings."""
         return self.path / "local" / OWN
 
 
 def open_kit(path: Path, kind: Kind) -> Kit:
-    """Open a kit that must be of a kind."""
+    """Open a kit, and refuse a kit of another kind."""
     path = path.resolve()
-    for found, file in STARTUP.items():
+    for actual_kind, file in STARTUP.items():
         if (path / "startup" / file).is_file():
-            if found != kind:
-                raise UserError(str(path), f"is the kit of {_article(found)}, this needs that of {_article(kind)}")
+            if actual_kind != kind:
+                raise UserError(
+                    str(path), f"is the kit of {_article(actual_kind)}, this needs that of {_article(kind)}"
+                )
             if not (path / "local").is_dir():
                 raise UserError(str(path / "local"), f"is missing; {ANEW}")
             return Kit(path, kind, _name_in(path / "startup" / file, kind))
@@ -163,10 +164,12 @@ def open_kit(path: Path, kind: Kind) -> Kit:
 
 
 def _article(kind: Kind) -> str:
+    """Return a kind of kit with its article, for messages."""
     return {"server": "the server", "site": "a site", "operator": "an operator"}[kind]
 
 
 def _name_in(path: Path, kind: Kind) -> str:
+    """Read a member's name from NVFlare's file in a kit."""
     try:
         tree = read_json(path, ANEW)
         name = {"server": lambda: tree["servers"][0]["admin_server"], "site": lambda: tree["client"]["fqsn"],

@@ -1,4 +1,4 @@
-"""One process for each kit, state directory and port; a second one is refused. The kernel lets go of a dead one's."""
+"""Locks: one process per kit, state directory and port. The kernel releases the locks of a dead process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedvisage.base.files import locked
 
 @contextmanager
 def held(*directories: Path) -> Iterator[None]:
-    """Hold directories; whichever is already held is named, with the process that holds it."""
+    """Hold directories; the error for a directory that is already held names the process that holds it."""
     with ExitStack() as stack:
         for directory in dict.fromkeys(directory.resolve() for directory in directories):
             directory.mkdir(parents=True, exist_ok=True)
@@ -24,17 +24,17 @@ def held(*directories: Path) -> Iterator[None]:
 
 @contextmanager
 def port_held(port: int) -> Iterator[None]:
-    """Hold a port until this process ends, and refuse one that anybody listens on.
+    """Hold a port, and refuse a port with another listener.
 
-    gRPC lets two servers listen on one port, and connections then go to either. Looking whether somebody listens is not
-    enough for two that begin at one moment. So a name is taken as well, in Linux' abstract sockets: like a port it
-    belongs to the machine (or container), and to one process at most. Elsewhere only looking is left.
+    gRPC lets two servers listen on one port, and connections then go to either. A check for a listener is not enough
+    for two servers that start at the same moment. So this function also takes a name in Linux' abstract sockets: like a
+    port it belongs to the machine (or container), and to one process at most. Other systems only have the check.
     """
-    with socket.socket(socket.AF_UNIX) if sys.platform == "linux" else ExitStack() as name:
+    with socket.socket(socket.AF_UNIX) if sys.platform == "linux" else ExitStack() as name_socket:
         try:
-            if isinstance(name, socket.socket):
-                name.bind(f"\0fedvisage-port-{port}")
-            with socket.socket() as probe:  # without SO_REUSEPORT, so that it finds whoever listens
+            if isinstance(name_socket, socket.socket):
+                name_socket.bind(f"\0fedvisage-port-{port}")
+            with socket.socket() as probe:  # without SO_REUSEPORT, so that it detects any listener
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(("", port))
         except OSError as error:

@@ -1,7 +1,7 @@
-"""Making kits: NVFlare writes them, they are closed, and a page of our own is put in.
+"""Make kits: NVFlare writes them, then they are restricted and get our readme.
 
-NVFlare gives each a new key and a certificate of the federation's root. It keeps nothing: what it wrote on its way is
-thrown away, so that a member's key is in its kit alone.
+NVFlare gives each kit a new key and a certificate of the federation's root. NVFlare's working files are deleted, so
+that a member's key is in its kit alone.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from fedvisage.nvflare.kits import ANEW, OWN, Kind, readme_of
 
 README = "readme.txt"
 UNWANTED = (README, "start.sh", "sub_start.sh", "stop_fl.sh", "fl_admin.sh", "system_info.ipynb")
-"""NVFlare's own ways to start and look, which are not ours."""
+"""NVFlare's own pages and start scripts, which our commands replace."""
 
 TYPES: Mapping[Kind, str] = {"server": "server", "site": "client", "operator": "admin"}
 
 
 @contextmanager
 def made(authority: Authority, server: Member, members: Mapping[str, Member]) -> Iterator[dict[str, Path]]:
-    """Make a kit for each of these members, beside the authority; those that were not moved away vanish afterwards."""
+    """Make a kit for each of these members, next to the authority; delete kits that are not moved away."""
     with tempfile.TemporaryDirectory(dir=authority.directory, prefix=".making-") as scratch:
         place = _written(authority, server, members, Path(scratch)) if members else Path(scratch)
         for name, member in members.items():
@@ -50,35 +50,36 @@ def made(authority: Authority, server: Member, members: Mapping[str, Member]) ->
 
 
 def certificate_in(kit: Path, kind: Kind) -> x509.Certificate:
-    """Return the certificate of a kit that was just made."""
+    """Return the certificate of a new kit."""
     return x509.load_pem_x509_certificate((kit / "startup" / f"{stem_of(kind)}.crt").read_bytes())
 
 
 def stem_of(kind: Kind) -> str:
-    """Return the name of a kit's key and certificate without their endings."""
+    """Return the file name of a kit's key and certificate, without the suffix."""
     return "server" if kind == "server" else "client"
 
 
 def _written(authority: Authority, server: Member, members: Mapping[str, Member], scratch: Path) -> Path:
-    """Have NVFlare make its kits and return where they lie; what it prints is shown only if it fails."""
+    """Have NVFlare make its kits, and return their directory; NVFlare's output is shown only on failure."""
     root = serialize_cert(authority.root)
     project = Project(
         authority.name, "", props={"api_version": 3}, serialized_root_cert=root, root_private_key=authority.key
     )
-    for name, member in {authority.host: server, **members}.items():  # kits of others name the server
+    for name, member in {authority.host: server, **members}.items():  # every kit names the server
         project.add_participant(participant_from_dict(_entry(name, member, authority.port)))
     builders = [WorkspaceBuilder(["master_template.yml"]), StaticFileBuilder(config_folder="config", scheme="grpc"),
                 CertBuilder(), SignatureBuilder()]  # fmt: skip
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         Provisioner(str(scratch), builders).provision(project)
     written = sorted((scratch / authority.name).glob("prod_*"))
     if not written:
-        raise RunFailed(f"{authority.directory}: NVFlare could not make the kits: {said.getvalue().strip()}")
+        raise RunFailed(f"{authority.directory}: NVFlare could not make the kits: {output.getvalue().strip()}")
     return written[-1]
 
 
 def _entry(name: str, member: Member, port: int) -> dict[str, Any]:
+    """Return a member as NVFlare's project describes it."""
     entry = {"type": TYPES[member.kind], "name": name, "org": member.organisation}
     if member.kind == "server":
         return entry | {"fed_learn_port": port}
@@ -86,7 +87,7 @@ def _entry(name: str, member: Member, port: int) -> dict[str, Any]:
 
 
 def _finish(kit: Path, name: str, member: Member, authority: Authority) -> None:
-    """Close a kit, and put our page in the place of NVFlare's, whose commands know neither data nor a hardened kit."""
+    """Restrict a kit, and replace NVFlare's page and scripts, which know neither our data nor restricted kits."""
     if member.kind == "operator":
         (kit / "local" / "resources.json.default").unlink(missing_ok=True)
     else:
@@ -99,7 +100,7 @@ def _finish(kit: Path, name: str, member: Member, authority: Authority) -> None:
 
 
 def _harden(kit: Path, member: Member) -> None:
-    """Say what a machine may do; the paths of the server's stores are filled in where it is started."""
+    """Write a machine's permissions; the paths of the server's stores are filled in when it starts."""
     default = read_json(kit / "local" / "resources.json.default", ANEW)
     at_site = member.kind == "site"
     resources = kits.site_resources(default) if at_site else kits.server_resources(default, "jobs", "snapshots")
@@ -111,6 +112,6 @@ def _harden(kit: Path, member: Member) -> None:
 
 
 def move(kit: Path, place: Path) -> None:
-    """Move a kit that was just made to where it is handed out."""
+    """Move a new kit to the place from which it is handed out."""
     place.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(kit, place)

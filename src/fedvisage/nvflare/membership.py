@@ -1,7 +1,7 @@
-"""Who is a member of a federation: kits for those who are new, certificates renewed, and revoked.
+"""The members of a federation: kits for new members, renewed certificates, and revocations.
 
-``provision`` is called again whenever something changes. It touches no kit that it made before: what a member needs
-later is an update, a few files that its owner copies over the kit.
+Call ``provision`` again after every change. It changes no kit that it made before: later changes are updates, a few
+files that the owner copies over the kit.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from fedvisage.nvflare.locks import held
 from fedvisage.nvflare.making import certificate_in, made, move, stem_of
 
 SERVER = "server"
-"""How the server is called where a name is asked for, beside its host's name."""
+"""The server's name in options that take a member's name; its host name works, too."""
 
 UPDATES = "updates"
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What came of provisioning."""
+    """The result of provisioning."""
 
     kits: Mapping[Path, str]
-    """New kits, and whose they are."""
+    """New kits, and their owners."""
     updates: Mapping[Path, str]
-    """Files to be copied over a kit, and over whose."""
+    """Files to copy over a kit, and the owner of that kit."""
     notes: tuple[str, ...]
-    """What was left as it was, and what to think of."""
+    """Members that were left unchanged, and further advice."""
 
 
 def provision(
@@ -57,20 +57,23 @@ def provision(
     renew: Iterable[str] = (),
     root_days: int = ROOT_DAYS,
 ) -> Changes:
-    """Make what a federation lacks: all kits in a new directory, later those of new members and what is asked for."""
-    place, new = directory / FOLDER, not directory.exists() or not any(directory.iterdir())
-    if not new and not (place / "members.json").exists():
+    """Make the kits and updates that a federation lacks.
+
+    A new directory gets all kits. Later calls make kits for new members, and apply ``revoke`` and ``renew``.
+    """
+    folder, new = directory / FOLDER, not directory.exists() or not any(directory.iterdir())
+    if not new and not (folder / "members.json").exists():
         raise UserError(str(directory), "is not empty and holds no federation; give another directory for its kits")
-    with held(place):
-        authority = found(federation, place, root_days) if new else open_authority(place)
+    with held(folder):
+        authority = found(federation, folder, root_days) if new else open_authority(folder)
         _check_unchanged(federation, authority)
-        wanted = _described(federation)
-        joining = {name: member for name, member in wanted.items() if name not in authority.members}
+        described = _described(federation)
+        joining = {name: member for name, member in described.items() if name not in authority.members}
         revoked = [_known(name, authority, {}) for name in dict.fromkeys(revoke)]
         renewed = [_known(name, authority, joining) for name in dict.fromkeys(renew)]
         if authority.host in revoked:
             raise UserError("--revoke", "sites would not hear of it: if the server's key is lost, provision anew")
-        notes = () if new else tuple(_notes(authority, wanted, revoked, renewed))
+        notes = () if new else tuple(_notes(authority, described, revoked, renewed))
         kits = _add(authority, joining, directory, federation.server)
         updates = _revoke(authority, revoked, directory) | _renew(authority, renewed, directory)
         authority.save()
@@ -78,16 +81,18 @@ def provision(
 
 
 def _described(federation: FederationFile) -> dict[str, Member]:
-    """Return everyone in the file; the first operator's kit has the shorter path."""
+    """Return all members in the file; the first operator's kit has the shorter path."""
     members = {federation.server.host: Member("server", federation.server.organisation, "server")}
-    for number, one in enumerate(federation.operator):
-        kit = f"operators/{one.email}" if number else "operator"
-        members[one.email] = Member("operator", one.organisation, kit)
-    return members | {name: Member("site", one.organisation, f"sites/{name}") for name, one in federation.sites.items()}
+    for number, operator in enumerate(federation.operator):
+        kit = f"operators/{operator.email}" if number else "operator"
+        members[operator.email] = Member("operator", operator.organisation, kit)
+    return members | {
+        name: Member("site", site.organisation, f"sites/{name}") for name, site in federation.sites.items()
+    }
 
 
 def _check_unchanged(federation: FederationFile, authority: Authority) -> None:
-    """Refuse what stands in the kits of others, or in a certificate."""
+    """Refuse changes to values in other members' kits, or in a certificate."""
     for key, now, then in (
         ("name", federation.name, authority.name),
         ("server.host", federation.server.host, authority.host),
@@ -96,20 +101,22 @@ def _check_unchanged(federation: FederationFile, authority: Authority) -> None:
         if now != then:
             raise UserError(key, f"was {then!r}, which stands in every kit; provision a new federation elsewhere")
     for name, member in _described(federation).items():
-        known = authority.members.get(name)
-        if known and (known.kind, known.organisation) != (member.kind, member.organisation):
-            was = f"a {known.kind} of {known.organisation!r}"
-            raise UserError(name, f"was {was}, as its certificate says; revoke it and give the new one another name")
+        existing = authority.members.get(name)
+        if existing and (existing.kind, existing.organisation) != (member.kind, member.organisation):
+            previous = f"a {existing.kind} of {existing.organisation!r}"
+            raise UserError(
+                name, f"was {previous}, as its certificate says; revoke it and give the new one another name"
+            )
 
 
 def _known(name: str, authority: Authority, joining: Mapping[str, Member]) -> str:
-    """Return the member that somebody means."""
-    full = authority.host if name == SERVER else name
-    if full in joining:
+    """Return the full name of an existing member."""
+    full_name = authority.host if name == SERVER else name
+    if full_name in joining:
         raise UserError(name, "is new in the file and gets its first kit now; there is nothing to renew")
-    if full not in authority.members:
+    if full_name not in authority.members:
         raise UserError(name, f"is no member; these are: {', '.join((SERVER, *_others(authority)))}")
-    return full
+    return full_name
 
 
 def _others(authority: Authority) -> list[str]:
@@ -125,7 +132,7 @@ def _add(authority: Authority, joining: Mapping[str, Member], directory: Path, s
     with made(authority, placed.get(authority.host) or authority.members[authority.host], placed) as kits:
         for name, kit in kits.items():
             authority.members[name] = placed[name].given(certificate_in(kit, placed[name].kind))
-            if placed[name].kind == "server":  # from the first start on, a list must be there
+            if placed[name].kind == "server":  # the server requires a list from its first start on
                 write_atomically(kit / "startup" / REVOKED, authority.revocations())
                 streams = {"streams": str(server.streams), "streams_each": str(server.streams_each)}
                 write_json(kit / "local" / OWN, own_settings(kit) | streams)
@@ -134,7 +141,7 @@ def _add(authority: Authority, joining: Mapping[str, Member], directory: Path, s
 
 
 def _placed(authority: Authority, joining: Mapping[str, Member]) -> dict[str, Member]:
-    """Return new members, an operator who takes the first place in the file elsewhere than where one already is."""
+    """Return new members; a new first operator gets another path if an operator already has the shorter one."""
     taken = {member.kit for member in authority.members.values()}
     return {
         name: replace(member, kit=f"operators/{name}") if member.kit in taken else member
@@ -143,7 +150,7 @@ def _placed(authority: Authority, joining: Mapping[str, Member]) -> dict[str, Me
 
 
 def _revoke(authority: Authority, names: Iterable[str], directory: Path) -> dict[Path, str]:
-    """Revoke all certificates of members; the server is given the list."""
+    """Revoke all certificates of members; the list is an update for the server."""
     names, now = list(names), datetime.now(UTC).replace(microsecond=0)
     for name in names:
         authority.members[name] = authority.members[name].refused(now)
@@ -151,7 +158,7 @@ def _revoke(authority: Authority, names: Iterable[str], directory: Path) -> dict
     if not names:
         return {}
     authority.revocation_number += 1
-    authority.save()  # before anyone is told: a list that is longer than the book would be shortened by the next one
+    authority.save()  # first: after a crash here, the next list must not lack a revocation of this one
     update = directory / UPDATES / SERVER
     (update / "startup").mkdir(parents=True, exist_ok=True)
     write_atomically(update / "startup" / REVOKED, authority.revocations())
@@ -159,9 +166,11 @@ def _revoke(authority: Authority, names: Iterable[str], directory: Path) -> dict
 
 
 def _renew(authority: Authority, names: Iterable[str], directory: Path) -> dict[Path, str]:
-    """Give members a new certificate for the key that they have; a revoked one gets a new key as well."""
+    """Give members a new certificate for their existing key; a revoked member gets a new key as well."""
     members = {name: authority.members[name] for name in names}
-    updates = {name: directory / UPDATES / (SERVER if one.kind == "server" else name) for name, one in members.items()}
+    updates = {
+        name: directory / UPDATES / (SERVER if member.kind == "server" else name) for name, member in members.items()
+    }
     for update in updates.values():
         (update / "startup").mkdir(parents=True, exist_ok=True)
     revoked = {name: member for name, member in members.items() if not member.holding}
@@ -183,8 +192,8 @@ def _renew(authority: Authority, names: Iterable[str], directory: Path) -> dict[
 def _notes(
     authority: Authority, wanted: Mapping[str, Member], revoked: Iterable[str], renewed: Iterable[str]
 ) -> Iterator[str]:
-    """Say which members were left as they were, and which of them need something."""
-    now, left = datetime.now(UTC), []
+    """Yield a note about members that were left unchanged, and about each that needs a change."""
+    now, unchanged = datetime.now(UTC), []
     for name, member in authority.members.items():
         if name in revoked or name in renewed:
             continue
@@ -196,8 +205,8 @@ def _notes(
         elif member.until - now < SOON:
             yield f"{name}'s certificate ends on {member.until:%Y-%m-%d}: --renew {name}"
         else:
-            left.append(name)
-    if left:
-        yield f"left as they were: {', '.join(left)}"
+            unchanged.append(name)
+    if unchanged:
+        yield f"left as they were: {', '.join(unchanged)}"
     if authority.root.not_valid_after_utc - now < SOON:
         yield f"the federation's root ends on {authority.root.not_valid_after_utc:%Y-%m-%d}: provision a new federation"

@@ -1,7 +1,7 @@
-"""One process of a federation on this machine: NVFlare's server or client, started from a kit.
+"""A process of a federation on this machine: prepare a kit, and run NVFlare's server or client from it.
 
-Run as ``python -m fedvisage.nvflare.node KIT``. With ``--tied`` it ends, with all that it started, when the
-process that started it ends: a rehearsal leaves nothing behind, however it ends.
+Run as ``python -m fedvisage.nvflare.node KIT``. With ``--tied`` the process ends, with all its descendants, when its
+parent ends: a rehearsal leaves nothing behind, however it ends.
 """
 
 from __future__ import annotations
@@ -41,34 +41,32 @@ from fedvisage.nvflare.trust import ROSTERS, as_setting
 from fedvisage.nvflare.watching import Post
 from fedvisage.tasks.checks import USUAL, Checks
 
-# What NVFlare leaves in a kit of each job, for ever: folders with logs, and at the server the results once more.
-#
-# The newest are kept, for whoever wants to know why a run failed. A result is in the run's own directory, too, from
-# where
-# an operator who was away gets it.
+# Folders of old jobs. NVFlare keeps them in a kit forever: logs, and at the server another copy of the results. The
+# newest are kept to explain failed runs. A result is in the run's own directory, too, where an operator who was away
+# gets it.
 
 
 KEPT = 20
-"""Jobs whose traces stay."""
+"""Jobs whose folders are kept."""
 
 STORE = "jobs"
 """The server's store of submitted jobs, in its kit."""
 
 WAITING = ("SUBMITTED", "APPROVED", "DISPATCHED")
-"""What NVFlare calls jobs that are still to begin."""
+"""NVFlare's statuses of jobs that have not begun."""
 
 
 def tidy(kit: Path, keep: int = KEPT) -> None:
-    """Delete what is left of old jobs; to be called while nothing of the kit runs."""
+    """Delete the folders of old jobs; call this while no process uses the kit."""
     for place in (kit, kit / STORE):
         jobs = [path for path in place.iterdir() if _is_job(path)] if place.is_dir() else []
-        for path in sorted(jobs, key=lambda one: one.stat().st_mtime, reverse=True)[keep:]:
+        for path in sorted(jobs, key=lambda job: job.stat().st_mtime, reverse=True)[keep:]:
             if not _waits(path):
                 shutil.rmtree(path, ignore_errors=True)
 
 
 def _is_job(path: Path) -> bool:
-    """Return whether a folder has the name that NVFlare gives to a job's."""
+    """Return whether a folder has the form of name that NVFlare gives to a job's."""
     try:
         return str(uuid.UUID(path.name)) == path.name and path.is_dir()
     except ValueError:
@@ -76,28 +74,28 @@ def _is_job(path: Path) -> bool:
 
 
 def _waits(path: Path) -> bool:
-    """Return whether a job of the store has not begun; one that is half written never will."""
+    """Return whether a job in the store has not begun; a half-written job never will."""
     try:
         return read_json(path / "meta")["status"] in WAITING
     except (UserError, KeyError):
         return False
 
 
-# Getting a kit ready to start on this machine: where its stores, runs, data and private state are.
+# Preparation of a kit on this machine: the places of its stores, runs, data and private state.
 
 
 def runs_in(kit: Kit, state: Path | None) -> Path:
-    """Return where a server keeps its runs."""
+    """Return the directory of a server's runs."""
     return (state or kit.path / "runs").resolve()
 
 
 def kept_in(kit: Kit, state: Path | None) -> Path:
-    """Return where a site keeps its private state."""
+    """Return the directory of a site's private state."""
     return (state or kit.path / "state").resolve()
 
 
 def prepare_server(kit: Kit, state: Path | None = None, public: str | None = None, weights: Path | None = None) -> None:
-    """Settle where runs, jobs and snapshots lie: by default in the kit, never in a place that federations share."""
+    """Set the places of runs, jobs and snapshots: in the kit by default, never in a place that federations share."""
     tidy(kit.path)
     runs = runs_in(kit, state)
     runs.mkdir(parents=True, exist_ok=True)
@@ -107,7 +105,7 @@ def prepare_server(kit: Kit, state: Path | None = None, public: str | None = Non
 
 
 def checked_in(kept: Path) -> Path:
-    """Return where a site keeps what it found out about its sets, beside its runs, which have longer names."""
+    """Return the directory of a site's cached checks, next to its runs, which have longer names."""
     return kept / "cache"
 
 
@@ -119,20 +117,20 @@ def check_own_sets(
     say: Say,
     checks: Checks = USUAL,
 ) -> None:
-    """Refuse a site's sets if bytes were changed, or if pictures are at two places of this machine.
+    """Refuse a site's sets if their files were changed, or if pictures are at two places of this machine.
 
-    The places are what the site trains on, what it holds out, and the public set. All of it stays here.
+    The places are the site's training images, its held-out images, and the public set. All results stay here.
     """
     cache, places = checked_in(kept_in(kit, state)), {}
     for path in (data, *(() if public is None else (public,))):
-        found = PreparedSet.open(path)
+        prepared = PreparedSet.open(path)
         check_bytes(path, cache, whole=checks.verify, say=say)
         if path == public:
-            places[PUBLIC] = [View.of(found)]
+            places[PUBLIC] = [View.of(prepared)]
         else:
-            trained = View.of(found, "train")
+            trained = View.of(prepared, "train")
             places["--data"] = [trained]
-            places[f"--data{HELD_OUT}"] = [View.of(found, split) for split in SPLITS if split != "train"]
+            places[f"--data{HELD_OUT}"] = [View.of(prepared, split) for split in SPLITS if split != "train"]
     for line in check_apart(look_for_overlap(places, cache, say), checks.allow_overlap):
         say(f"note: {line}")
 
@@ -145,7 +143,7 @@ def prepare_site(
     weights: Path | None = None,
     rosters: Sequence[str] = (),
 ) -> None:
-    """Settle whose data a site trains on: its own prepared set, looked at before anything starts.
+    """Set a site's own prepared set, which is checked before anything starts.
 
     ``rosters`` are allowed in secure sums until the next start, whatever the site remembers.
     """
@@ -154,13 +152,13 @@ def prepare_site(
     tidy(kit.path)
     kept = kept_in(kit, state)
     kept.mkdir(parents=True, exist_ok=True)
-    own = {"data": data, "state": str(kept), ROSTERS: allowed}
-    write_json(kit.own, own_settings(kit.path) | own | _public(public) | _weights(weights))
+    settings = {"data": data, "state": str(kept), ROSTERS: allowed}
+    write_json(kit.own, own_settings(kit.path) | settings | _public(public) | _weights(weights))
     _close(kit, kits.site_resources)
 
 
 def _close(kit: Kit, closed: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Write a kit's resources as they must be, whatever was made of them since it was provisioned."""
+    """Write a kit's resources with their restrictions, whatever was changed since it was provisioned."""
     path = kit.path / "local" / "resources.json"
     try:
         write_json(path, closed(read_json(path, ANEW)))
@@ -169,6 +167,7 @@ def _close(kit: Kit, closed: Callable[[dict[str, Any]], dict[str, Any]]) -> None
 
 
 def _public(entry: str | None) -> dict[str, str]:
+    """Return the setting for a public set, which must be a prepared set."""
     if entry is None:
         return {}
     _check_set(entry)
@@ -176,6 +175,7 @@ def _public(entry: str | None) -> dict[str, str]:
 
 
 def _weights(path: Path | None) -> dict[str, str]:
+    """Return the setting for a file of weights, which must exist."""
     if path is None:
         return {}
     if not path.is_file():
@@ -191,17 +191,17 @@ logger = logging.getLogger("fedvisage.node")
 
 SERVER, SITE = "nvflare.private.fed.app.server.server_train", "nvflare.private.fed.app.client.client_train"
 GONE = 0.5
-"""Seconds between two looks at whether the parent is still there, or a server listens."""
+"""Seconds between two checks that the parent still exists, or that a server listens."""
 
 TRIMMED = 60.0
-"""Seconds after which a server hands memory back that nobody uses."""
+"""Seconds between two times at which a server returns unused memory to the system."""
 
 LISTENING = 60.0
-"""Seconds that a server has until it listens."""
+"""Seconds that a server has to start listening."""
 
 
 def main() -> None:
-    """Become NVFlare's process, which writes where it was told to."""
+    """Run NVFlare's process for the kit that the command line names."""
     path, tied = Path(sys.argv[1]).resolve(), "--tied" in sys.argv[2:]
     if tied:
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
@@ -223,6 +223,7 @@ def serve(kit: Kit, front: Front, *, port: int | None = None) -> None:
     if kit.kind == "site":
         words.append(f"uid={kit.name}")
     sys.argv = [name, "-m", str(kit.path), "-s", STARTUP[kit.kind], "--set", *words]
+    # NVFlare builds the watches and the guard without arguments, so they read these values.
     Post.kit, Post.front = kit, front
     if kit.kind == "server":
         Post.admission = _admission(kit, front)
@@ -236,7 +237,7 @@ def serve(kit: Kit, front: Front, *, port: int | None = None) -> None:
 
 
 def _admission(kit: Kit, front: Front) -> Admission:
-    """Return whom a server lets in, by the list in its kit."""
+    """Return the admission of a server, by the list in its kit."""
     admission = Admission(kit.path, front.say)
     admission.read()
     admission.until[kit.name] = expires(papers_in(kit.path, at_server=True))
@@ -244,33 +245,35 @@ def _admission(kit: Kit, front: Front) -> Admission:
 
 
 def serve_quietly(kit: Kit, front: Front, *, verbose: bool, port: int | None = None) -> None:
-    """Run it so that a person sees a few lines, and all others are in the kit's log."""
+    """Run NVFlare with a few lines on the terminal and all other output in the kit's log."""
     front.say(f"log: {kit.path / LOG}")
     with hushed(kit.path, verbose=verbose):
         serve(kit, front, port=port)
 
 
 def _guarded(work: Callable[[Any], object], kit: Kit, front: Front) -> Callable[[Any], object]:
-    """Have NVFlare's main function end with a line instead of a traceback, and before its monitor ends the process."""
+    """Have NVFlare's main function end with a line instead of a traceback, before its monitor ends the process."""
 
     def run(args: Any) -> object:
         try:
             return work(args)
         except (UserError, RunFailed) as error:
             front.end(error)
-        except Exception as error:  # the boundary to NVFlare: whatever it raises is in the log
+        except Exception as error:  # the boundary to NVFlare: every exception goes to the log
             logger.exception("NVFlare ended")
-            what = "the server did not take this site in" if "Login failed" in str(error) else "NVFlare ended by itself"
-            front.end(RunFailed(f"{what} ({type(error).__name__}: {error}); {kit.path / LOG} says more"))
+            message = (
+                "the server did not take this site in" if "Login failed" in str(error) else "NVFlare ended by itself"
+            )
+            front.end(RunFailed(f"{message} ({type(error).__name__}: {error}); {kit.path / LOG} says more"))
 
     return run
 
 
 def _hand_memory_back() -> None:
-    """Free each minute what NVFlare's messages leave: circles of a few objects around a mebibyte each.
+    """Free reference cycles of NVFlare's messages every minute: a few objects around a mebibyte each.
 
-    Python looks for circles by counting objects, and would find these only when hundreds of them lie about; what is
-    free then goes back to the system where the C library can (glibc).
+    Python searches for cycles by the number of objects, and would free these only after hundreds of them. The C library
+    then returns free memory to the system where it can (glibc).
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", int)
     while True:
@@ -280,9 +283,12 @@ def _hand_memory_back() -> None:
 
 
 def _say_when_listening(port: int, front: Front) -> None:
-    """Say that a server is up, or end it: NVFlare goes on without a word when it could not listen."""
-    own, until = psutil.Process(), time.monotonic() + LISTENING
-    while not any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in own.net_connections("tcp")):
+    """Report that a server listens, or end it: NVFlare continues silently when it cannot listen."""
+    process, until = psutil.Process(), time.monotonic() + LISTENING
+    while not any(
+        connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+        for connection in process.net_connections("tcp")
+    ):
         if time.monotonic() > until:
             front.end(RunFailed(f"cannot listen on port {port}; is another program using it?"))
         time.sleep(GONE)
@@ -298,18 +304,19 @@ def end(pid: int) -> None:
     """End a process and all its descendants, by their ids, at once."""
     try:
         root = psutil.Process(pid)
-        family = [*root.children(recursive=True), root]
+        processes = [*root.children(recursive=True), root]
     except psutil.NoSuchProcess:
         return
-    for process in family:
+    for process in processes:
         try:
             process.kill()
         except psutil.NoSuchProcess:
             continue
-    psutil.wait_procs(family, timeout=10)
+    psutil.wait_procs(processes, timeout=10)
 
 
 def _end_with(parent: int) -> None:
+    """End this process with all its descendants when the parent ends."""
     while os.getppid() == parent:
         time.sleep(GONE)
     for child in psutil.Process().children(recursive=True):

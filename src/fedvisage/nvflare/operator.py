@@ -1,4 +1,4 @@
-"""The operator's end of a run: submit it, follow it, submit it again when the federation lost it, fetch the result.
+"""The operator's side of a run: submit it, follow it, submit it again if the federation lost it, fetch the result.
 
 NVFlare aborts a job when a site's process crashes, and forgets it when the server's does. The run is then submitted
 again under its name and continues from its last checkpoint, a bounded number of times without progress. A site whose
@@ -51,66 +51,66 @@ from fedvisage.runs.directory import NAME
 from fedvisage.tasks import saved_model
 from fedvisage.tasks.task import Trained
 
-# Following a job from the operator's end: rounds as they come, what is waited for, a lost job, a site that is back.
+# Following a job: completed rounds, reasons for waiting, lost jobs, and sites that come back.
 
 
 LOST = 20.0
-"""Seconds without any sign of a job that is said to be running; NVFlare never says that it is gone."""
+"""Seconds without any sign of a job with the status RUNNING; NVFlare never reports that it is gone."""
 
 LOOK = 1.0
-"""Seconds between two looks at who is connected."""
+"""Seconds between two checks of the federation."""
 
 RECENT = 20.0
-"""A site that was heard of in so many seconds is up; heartbeats come every ten."""
+"""A site with contact in this number of seconds is up; heartbeats come every ten."""
 
 PATIENCE = 600.0
-"""Seconds without an answer of a run's program after which it is given up; sites alone have 300 for starting."""
+"""Seconds without an answer of a run's program before it is given up; sites alone have 300 to start."""
 
 STARTING = 30.0
-"""Seconds after which a site that has no process for a job that starts will have none: NVFlare waits for 300."""
+"""Seconds after which a site without a process for a starting job will have none: NVFlare waits for 300."""
 
 DEATHS = 2
-"""Ends of a site's process in one run after which it is left out. After the first one the run is repeated with it from
-the last checkpoint, and has the bytes of an undisturbed run."""
+"""Ends of a site's process in one run after which the site is left out. After the first one the run is repeated with it
+from the last checkpoint, and has the bytes of an undisturbed run."""
 
 QUIET = 60.0
-"""Seconds of a round after which it is said that it goes on; then twice as many, and so on."""
+"""Seconds of a round before a line reports that it is still running; the interval then doubles each time."""
 
 UNANSWERED = (InternalError, InvalidTarget, JobNotFound, JobNotRunning, NoClientsAvailable, NoReply, RuntimeError)
-"""What NVFlare raises for a question to a job that begins, ends or is lost."""
+"""NVFlare's exceptions for a question to a job that begins, ends or is lost."""
 
 
 @dataclass
 class Course:
-    """A run as the operator sees it."""
+    """The operator's view of a run."""
 
     job: Job
     reporter: Reporter
     round: int = 0
     began: int = 0
     missing: tuple[str, ...] = ()
-    """Sites that the last round was without."""
+    """Sites that did not reply in the last round."""
     deaths: Counter[str] = field(default_factory=Counter)
-    """How many jobs ended because a site's process did."""
+    """For each site, the jobs that ended because its process did."""
     over: set[str] = field(default_factory=set)
-    """Jobs that are not to be followed any more, whatever NVFlare says of them."""
+    """Jobs that are no longer followed, whatever NVFlare reports about them."""
     patience: float = PATIENCE
     heard: float = field(default_factory=time.monotonic)
-    """When the run's program answered last; later by the time in which it could not have answered."""
+    """Time of the program's last answer, moved on by the time in which it could not have answered."""
     answering: str = ""
     """The job whose program has answered."""
     told: str = ""
-    """What was last said of what is waited for."""
+    """The last message about waiting."""
     quiet: tuple[float, float] = (0.0, QUIET)
-    """When the last round ended, and the seconds after which it is said that this one goes on."""
+    """The end of the last round, and the seconds after which a line reports that the current one is still running."""
 
     @property
     def left_out(self) -> set[str]:
-        """The sites that this run goes on without, because their processes ended more than once."""
+        """The sites that this run continues without, because their processes ended more than once."""
         return {name for name, count in self.deaths.items() if count >= DEATHS}
 
     def note_deaths(self, names: Iterable[str]) -> None:
-        """Remember whose processes ended, and report the sites that are left out from now on."""
+        """Count the sites whose processes ended, and report the sites that are left out from now on."""
         before = self.left_out
         self.deaths.update(names)
         for name in sorted(self.left_out - before):
@@ -119,7 +119,7 @@ class Course:
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """Let time pass that is not the run's, because it cannot answer yet."""
+        """Exclude time in which the run cannot answer from its silence."""
         began = time.monotonic()
         try:
             yield
@@ -127,7 +127,7 @@ class Course:
             self.heard += time.monotonic() - began
 
     def tell(self, text: str) -> None:
-        """Say what is waited for, once."""
+        """Report a reason for waiting, once."""
         if text != self.told:
             self.told = text
             self.reporter.say(text)
@@ -135,34 +135,35 @@ class Course:
 
 @contextmanager
 def asking_again(course: Course) -> Iterator[None]:
-    """Let a server be asked again that cannot do as it is asked, as when its disk is full, for as long as a run has."""
+    """Retry after a server's internal error, such as a full disk, for as long as the run's patience lasts."""
     try:
         yield
     except InternalError as error:
-        silent, why = time.monotonic() - course.heard, str(error).rpartition(": ")[2]
+        silent, reason = time.monotonic() - course.heard, str(error).rpartition(": ")[2]
         if silent > course.patience:
-            raise RunFailed(f"the server could not do what it was asked for {silent:.0f} s ({why})") from error
-        course.tell(f"the server cannot do what it is asked ({why}); asking again")
+            raise RunFailed(f"the server could not do what it was asked for {silent:.0f} s ({reason})") from error
+        course.tell(f"the server cannot do what it is asked ({reason}); asking again")
         time.sleep(LOOK)
 
 
 def follow(session: Session, course: Course, number: str) -> str:
-    """Report a job's rounds until it ends, or until it is lost; return how it ended."""
-    course.began, seen, begun, asked = course.round, None, None, False
+    """Report a job's rounds until it ends or is lost; return its last status, or ``lost``."""
+    course.began, alive_at, running_since, abort_requested = course.round, None, None, False
     while True:
         status = str(session.get_job_meta(number).get("status"))
         if status.startswith("FINISHED"):
             return status
         if status == "RUNNING":
-            if seen is None or _is_alive(session, number):
-                seen = time.monotonic()
-            if time.monotonic() - seen > LOST:
+            # NVFlare keeps the status RUNNING after the server's process died, so look for the job's process.
+            if alive_at is None or _is_alive(session, number):
+                alive_at = time.monotonic()
+            if time.monotonic() - alive_at > LOST:
                 return "lost"
             report(session, course, number)
-            begun = begun or time.monotonic()
-            if not asked and (why := _reason_to_begin_again(session, course, number, begun)):
-                asked = True
-                course.reporter.say(why)
+            running_since = running_since or time.monotonic()
+            if not abort_requested and (reason := _reason_to_begin_again(session, course, number, running_since)):
+                abort_requested = True
+                course.reporter.say(reason)
                 session.abort_job(number)
         else:
             course.tell(f"submitted; waiting for {_absent(session, course) or 'the server to begin it'}")
@@ -171,18 +172,18 @@ def follow(session: Session, course: Course, number: str) -> str:
 
 
 def _reason_to_begin_again(session: Session, course: Course, number: str, begun: float) -> str:
-    """Say why a job is to be ended and submitted again: NVFlare takes nobody into a job that has begun."""
-    if back := _back(session, course, number):
-        return f"{', '.join(back)} is back: the run continues with it, from the last checkpoint"
+    """Return a reason to end a job and submit it again: NVFlare adds no site to a job that has begun."""
+    if returned := _back(session, course, number):
+        return f"{', '.join(returned)} is back: the run continues with it, from the last checkpoint"
     starting = course.answering != number and time.monotonic() - begun > STARTING
-    if starting and (fallen := _fallen(session, number)):
-        course.note_deaths(fallen)
-        return f"{', '.join(fallen)} lost its part of the run while it started: the run is begun again"
+    if starting and (sites := _fallen(session, number)):
+        course.note_deaths(sites)
+        return f"{', '.join(sites)} lost its part of the run while it started: the run is begun again"
     return ""
 
 
 def report(session: Session, course: Course, number: str) -> None:
-    """Report rounds that are new, or what is waited for."""
+    """Report new rounds, or the reason for waiting."""
     reply, total = ask(session, number, course.round), course.job.recipe.training.rounds
     if reply is None:
         if course.answering != number:
@@ -191,6 +192,7 @@ def report(session: Session, course: Course, number: str) -> None:
         elif course.round == total:
             course.tell("the last round is over; waiting for the server to hand out the result")
         return
+    # The first answer of a job starts the clock of its first round.
     now = course.heard = time.monotonic()
     if course.answering != number:
         course.answering = number
@@ -209,7 +211,7 @@ def report(session: Session, course: Course, number: str) -> None:
 
 
 def ask(session: Session, number: str, after: int = 0, *, more: bool = False) -> dict[str, Any] | None:
-    """Ask a job's program how far it is, and for ``more`` its log and what it spent.
+    """Ask a job's program for its progress, and with ``more`` for its log and its spent budget.
 
     A job that begins, ends or is lost does not answer.
     """
@@ -222,17 +224,18 @@ def ask(session: Session, number: str, after: int = 0, *, more: bool = False) ->
 
 
 def newest(listed: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the job of a run that may be under way; of one whose server died NVFlare says RUNNING for ever."""
+    """Return a run's newest job; NVFlare reports RUNNING forever for a job whose server died."""
     return max(listed, key=lambda job: str(job.get("submit_time")), default=None)
 
 
 def _absent(session: Session, course: Course) -> str:
-    here = {client.name for client in session.get_connected_client_list()}
-    return ", ".join(sorted(set(course.job.recipe.data.sites) - here))
+    """Return the names of the sites that are not connected."""
+    online = {client.name for client in session.get_connected_client_list()}
+    return ", ".join(sorted(set(course.job.recipe.data.sites) - online))
 
 
 def _give_up_in_time(session: Session, course: Course, number: str) -> None:
-    """End a run whose program does not answer: it has not begun, or nobody would hear of its end."""
+    """End a run whose program is silent: it has not begun, or its end would go unnoticed."""
     silent = time.monotonic() - course.heard
     if silent <= course.patience:
         return
@@ -247,29 +250,30 @@ def _give_up_in_time(session: Session, course: Course, number: str) -> None:
 
 
 def _is_alive(session: Session, number: str) -> bool:
+    """Return whether the server has a process for a job."""
     return any(job.job_id == number for job in session.get_system_info().job_info)
 
 
 def _back(session: Session, course: Course, number: str) -> list[str]:
-    """Return the sites that a job is without though they are up.
+    """Return the sites that a job lacks although they are up.
 
-    Asked for only after a round of this job, so that a site that comes and goes cannot keep a run from going on.
+    The check starts after the first round of this job, so that a site that comes and goes cannot stop a run's progress.
     """
     if not course.missing or not course.began < course.round < course.job.recipe.training.rounds:
         return []
-    heard = {client.name: float(client.last_connect_time or 0) for client in session.get_connected_client_list()}
+    last_contact = {client.name: float(client.last_connect_time or 0) for client in session.get_connected_client_list()}
     missing = set(course.missing) - course.left_out
-    up = [name for name in sorted(missing) if time.time() - heard.get(name, 0.0) < RECENT]
-    if not up:
+    up_again = [name for name in sorted(missing) if time.time() - last_contact.get(name, 0.0) < RECENT]
+    if not up_again:
         return []
-    at_work = _at_work(session.get_client_job_status(up) or [], number)
-    return [name for name in up if name not in at_work]
+    at_work = _at_work(session.get_client_job_status(up_again) or [], number)
+    return [name for name in up_again if name not in at_work]
 
 
 def _fallen(session: Session, number: str) -> list[str]:
-    """Return the sites that were given a job which starts, and say themselves that they have no process for it."""
-    given = session.get_job_meta(number).get("job_deploy_detail") or []
-    names = [str(one).partition(":")[0] for one in given if str(one).endswith(": OK")]
+    """Return the sites that received a starting job, and report that they have no process for it."""
+    deployments = session.get_job_meta(number).get("job_deploy_detail") or []
+    names = [str(deployment).partition(":")[0] for deployment in deployments if str(deployment).endswith(": OK")]
     sites = [name for name in names if name != "server"]
     try:
         answers = session.get_client_job_status(sites) or []
@@ -280,7 +284,7 @@ def _fallen(session: Session, number: str) -> list[str]:
 
 
 def without_process(answers: Sequence[Mapping[str, Any]], number: str) -> list[str]:
-    """Return the sites that answered, and not for this job; one that is silent may well be at work."""
+    """Return the sites whose answers do not name this job; a silent site may well be at work."""
     silent = (MetaStatusValue.NO_REPLY, MetaStatusValue.ERROR)
     heard = {str(answer.get("client_name")) for answer in answers if answer.get("status") not in silent}
     return sorted(heard - _at_work(answers, number))
@@ -297,16 +301,16 @@ ATTEMPTS = 5
 """Submissions of one run without a new round in between."""
 
 LOGIN = 10.0
-"""Seconds that a server has for letting us in once it has greeted."""
+"""Seconds that a server has for the login after its greeting."""
 
 TROUBLE = (NoConnection, FLCommunicationError, InternalError, OSError)
-"""What NVFlare raises for a server that is beginning, ending, or cut off."""
+"""NVFlare's exceptions for a server that starts, ends, or is cut off."""
 
 
 def train(
     recipe: Recipe, out: Path, reporter: Reporter, kit: Kit, *, wait: float, patience: float = PATIENCE
 ) -> Trained:
-    """Have a federation train, and return what came of it, as training in this process would."""
+    """Have a federation train, and return the same result as training in this process."""
     job = Job(_name_of_run(out), travelling(recipe))
     course = Course(job, reporter, patience=patience)
     if line := warning(papers_in(kit.path, at_server=False), kit.name):
@@ -314,47 +318,50 @@ def train(
     with reporter.course(recipe.method.name, 0, recipe.training.rounds):
         _until_finished(course, kit, out, wait)
     trained = read_trained(out)
+    # The server knows the travelling recipe only; the run directory gets the operator's own.
     saved = replace(trained.saved, recipe=recipes.tree_of(recipe))
     saved_model.save(out, saved)
     return replace(trained, saved=saved)
 
 
 def _until_finished(course: Course, kit: Kit, out: Path, wait: float) -> None:
-    """Submit the run as often as it takes, and fetch its result."""
-    attempts, known = 0, 0
+    """Submit the run until it finishes, and fetch its result."""
+    attempts, last_round = 0, 0
     while attempts < ATTEMPTS:
-        number, ended, before, left_out = None, "", attempts, course.left_out
+        number, failed_status, before, left_out = None, "", attempts, course.left_out
         try:
             with ExitStack() as stack:
                 with course.uncounted():
                     session = stack.enter_context(connected(kit, wait, course.tell))
                 stack.enter_context(asking_again(course))
+                # A job of an earlier session is followed instead of submitted again.
                 number = _under_way(session, course)
                 if number is None:
                     attempts += 1
                     number = _submit(session, course, wait)
-                how = follow(session, course, number)
-                if how != "lost" and _fetch(session, course, number, out):
+                end_status = follow(session, course, number)
+                if end_status != "lost" and _fetch(session, course, number, out):
                     return
-                ended = how
+                failed_status = end_status
         except (NoConnection, SessionClosed):
             course.reporter.say("lost the server; connecting again")
             continue
-        if number is None or not ended:  # it is asked again
+        if number is None or not failed_status:  # asking the server again costs no attempt
             attempts = before
             continue
         course.over.add(number)
-        course.reporter.say(f"the job ended without a result ({ended}); submitting the run again")
-        progress = course.round > known or course.left_out != left_out
-        attempts, known = 0 if progress else attempts, course.round
+        course.reporter.say(f"the job ended without a result ({failed_status}); submitting the run again")
+        # Attempts count from the last progress: a new round, or a site newly left out.
+        progress = course.round > last_round or course.left_out != left_out
+        attempts, last_round = 0 if progress else attempts, course.round
     raise RunFailed(f"{ATTEMPTS} jobs ended without a result or a new round; the logs of server and sites say why")
 
 
 @contextmanager
 def connected(kit: Kit, wait: float, say: Say | None = None) -> Iterator[Session]:
-    """Talk to the server; a session that is not closed would keep this process alive for ever."""
+    """Connect to the server; an open session would keep this process alive forever."""
     began = time.monotonic()
-    logging.getLogger("nvflare").addHandler(logging.NullHandler())  # what it says of a closed connection, we say too
+    logging.getLogger("nvflare").addHandler(logging.NullHandler())  # we report closed connections ourselves
     check(papers_in(kit.path, at_server=False), kit.name)
     session = _open(kit, began, began + wait, say or logger.info)
     try:
@@ -367,13 +374,13 @@ def connected(kit: Kit, wait: float, say: Say | None = None) -> Iterator[Session
 
 
 def _open(kit: Kit, began: float, until: float, say: Say) -> Session:
-    """Open a session as soon as the server lets us, until a moment."""
+    """Open a session as soon as the server allows it, before a deadline."""
     while True:
         try:
             wait_for_admission(kit, say, until=until)
-            left = min(LOGIN, max(1.0, until - time.monotonic()))
-            with redirect_stdout(io.StringIO()):  # it prints
-                return new_secure_session(kit.name, str(kit.path), timeout=left, auto_login_max_tries=1)
+            timeout = min(LOGIN, max(1.0, until - time.monotonic()))
+            with redirect_stdout(io.StringIO()):  # NVFlare prints here
+                return new_secure_session(kit.name, str(kit.path), timeout=timeout, auto_login_max_tries=1)
         except (AuthenticationError, AuthorizationError) as error:
             raise UserError(str(kit.path), f"the server does not know this kit: {error}") from error
         except (Unreachable, *TROUBLE) as error:
@@ -384,7 +391,7 @@ def _open(kit: Kit, began: float, until: float, say: Say) -> Session:
 
 
 def _submit(session: Session, course: Course, wait: float) -> str:
-    """Submit the run once its sites are connected, or as many as its quorum needs when waiting is over."""
+    """Submit the run once its sites are connected, or a quorum of them after the time for waiting."""
     with course.uncounted():
         sites = _wait_for_sites(session, course, wait)
     with tempfile.TemporaryDirectory() as scratch:
@@ -394,18 +401,19 @@ def _submit(session: Session, course: Course, wait: float) -> str:
 
 
 def _wait_for_sites(session: Session, course: Course, wait: float) -> list[str]:
-    wanted, until = sorted(set(course.job.recipe.data.sites) - course.left_out), time.monotonic() + wait
-    if len(wanted) < course.job.recipe.federation.quorum:
+    """Return the sites that take part: all, or a quorum of them when waiting is over."""
+    expected, until = sorted(set(course.job.recipe.data.sites) - course.left_out), time.monotonic() + wait
+    if len(expected) < course.job.recipe.federation.quorum:
         names = ", ".join(sorted(course.left_out))
         raise RunFailed(f"processes of {names} ended again and again, and without them there is no quorum; their logs "
                         "say why, and --resume tries again")  # fmt: skip
     while True:
-        here = {client.name for client in session.get_connected_client_list()}
-        missing = [name for name in wanted if name not in here]
+        online = {client.name for client in session.get_connected_client_list()}
+        missing = [name for name in expected if name not in online]
         if not missing:
-            return wanted
+            return expected
         if time.monotonic() > until:
-            present = [name for name in wanted if name in here]
+            present = [name for name in expected if name in online]
             if len(present) < course.job.recipe.federation.quorum:
                 raise RunFailed(f"not connected after {wait:g} s: {', '.join(missing)}; fewer than the quorum are here")
             course.reporter.say(f"beginning without {', '.join(missing)}")
@@ -415,7 +423,7 @@ def _wait_for_sites(session: Session, course: Course, wait: float) -> list[str]:
 
 
 def _under_way(session: Session, course: Course) -> str | None:
-    """Return the number of this run's job if it has one: an operator's process may have been cut off, or killed."""
+    """Return the number of this run's unfinished job, if it has one: its operator may have been cut off, or killed."""
     job = newest(session.list_jobs(detailed=True, name_prefix=course.job.run))
     if job is None or str(job["job_id"]) in course.over or str(job.get("status")).startswith("FINISHED"):
         return None
@@ -423,7 +431,7 @@ def _under_way(session: Session, course: Course) -> str | None:
 
 
 def _fetch(session: Session, course: Course, number: str, out: Path) -> bool:
-    """Fetch a job's result, if it left one: a job whose program ended well may still be called abnormal."""
+    """Fetch a job's result, if it left one: NVFlare may call a job abnormal although its program ended well."""
     with tempfile.TemporaryDirectory(dir=out, prefix=".download-") as scratch:
         downloaded = Path(session.download_job_result(number, scratch))
         if take(downloaded, out):
@@ -433,7 +441,7 @@ def _fetch(session: Session, course: Course, number: str, out: Path) -> bool:
 
 
 def _name_of_run(out: Path) -> str:
-    """Return the run's name in the federation, made once for a run directory; two runs never share one."""
+    """Return the run's name in the federation, created once per run directory; two runs never share one."""
     path = out / NAME
     if path.exists():
         return str(read_json(path)["run"])

@@ -1,4 +1,4 @@
-"""What a job leaves for the operator: files of the run, and how it ended."""
+"""The files of a job: its log at the server and each site, and the result and outcome for the operator."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from fedvisage.metrics.identification import OfSite
 from fedvisage.tasks import saved_model
 from fedvisage.tasks.task import Trained
 
-# A run's log at a server or site: a JSON object a line, with time, run and round.
+# A run's log at a server or site: one JSON object per line, with time, run and round.
 
 
 LOG = "log.jsonl"
 LAST, BYTES, LETTERS = 20, 32_768, 300
-"""Lines that a console shows, within so many bytes at the end of a log, and letters of a line."""
+"""Lines that a console shows, bytes at the end of a log that it reads, and characters of a line."""
 
 
 class RunLog(Reporter):
-    """Writes what a person would see of a run into its log."""
+    """Writes a run's progress and messages to its log."""
 
     def __init__(self, directory: Path, run: str) -> None:
         """Continue the log of a run."""
@@ -36,12 +36,12 @@ class RunLog(Reporter):
         self._path, self._run, self._round = directory / LOG, run, 0
 
     def advance(self, done: int, total: int, note: str) -> None:
-        """Note that a round has ended."""
+        """Log the end of a round."""
         self._round = done
         self.note("round", note, of=total)
 
     def say(self, text: str) -> None:
-        """Note a sentence."""
+        """Log a message."""
         self.note("said", text)
 
     def note(self, event: str, message: str, **values: str | int) -> None:
@@ -53,16 +53,16 @@ class RunLog(Reporter):
 
 
 def last_lines(directory: Path) -> list[dict[str, Any]]:
-    """Return when and what was noted last in the log of a run."""
+    """Return time and message of the last entries of a run's log."""
     path = directory / LOG
     if not path.exists():
         return []
     with path.open("rb") as file:
-        beyond = file.seek(0, io.SEEK_END) > BYTES
-        file.seek(-BYTES if beyond else 0, io.SEEK_END if beyond else io.SEEK_SET)
-        lines = file.read().decode(errors="replace").split("\n")[beyond:-1]  # what is cut off at either end
-    found = [parse_json(line) for line in lines[-LAST:]]
-    return [{"time": str(one["time"]), "message": plain_line(str(one["message"]), LETTERS)} for one in found]
+        is_longer = file.seek(0, io.SEEK_END) > BYTES
+        file.seek(-BYTES if is_longer else 0, io.SEEK_END if is_longer else io.SEEK_SET)
+        lines = file.read().decode(errors="replace").split("\n")[is_longer:-1]  # without partial lines at either end
+    entries = [parse_json(line) for line in lines[-LAST:]]
+    return [{"time": str(entry["time"]), "message": plain_line(str(entry["message"]), LETTERS)} for entry in entries]
 
 
 RESULT = "fedvisage"
@@ -70,21 +70,21 @@ RESULT = "fedvisage"
 
 OUTCOME, TRAINED = "outcome.json", "trained.json"
 DIED = "died.json"
-"""Beside the outcome: the sites whose processes ended while the job ran."""
+"""Next to the outcome: the sites whose processes ended while the job ran."""
 
 FILES = (saved_model.WEIGHTS, saved_model.SETTINGS, LEDGER, ROUNDS, TRAINED)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended: well, with a mistake of the user's, or not at all."""
+    """The end of a job: finished, refused for a person's mistake, or failed."""
 
     how: Literal["finished", "refused", "failed"]
     place: str = ""
     message: str = ""
 
     def check(self) -> None:
-        """Raise what was raised at the server."""
+        """Raise the error of the server."""
         if self.how == "refused":
             raise UserError(self.place, self.message)
         if self.how == "failed":
@@ -92,9 +92,11 @@ class Outcome:
 
 
 def write_trained(run: Path, trained: Trained) -> None:
-    """Note what stands in no other file; this is the last file that a training writes."""
+    """Write the values of a training that are in no other file; a training writes this file last."""
     personal = {
-        model: {site: [list(one.tar.items()), list(one.tpir.items()), one.counts] for site, one in sites.items()}
+        model: {
+            site: [list(rates.tar.items()), list(rates.tpir.items()), rates.counts] for site, rates in sites.items()
+        }
         for model, sites in trained.personal.items()
     }
     note = {"rounds": trained.rounds, "heldout": trained.heldout, "personal": personal, "ended": trained.ended}
@@ -102,7 +104,7 @@ def write_trained(run: Path, trained: Trained) -> None:
 
 
 def read_trained(run: Path) -> Trained:
-    """Read a finished training back."""
+    """Read a finished training."""
     note = _read(run / TRAINED)
     personal = {
         model: {site: OfSite(dict(tar), dict(tpir), tuple(counts)) for site, (tar, tpir, counts) in sites.items()}
@@ -127,14 +129,14 @@ def leave(outcome: Outcome, run: Path, place: Path) -> None:
 
 
 def take(downloaded: Path, out: Path) -> bool:
-    """Move a downloaded result into the operator's run directory, or raise what went wrong at the server.
+    """Move a downloaded result into the operator's run directory, or raise the server's error.
 
     Returns whether there was a result: a job that was ended from outside leaves none.
     """
-    found = sorted(downloaded.rglob(f"{RESULT}/{OUTCOME}"))
-    if not found:
+    outcomes = sorted(downloaded.rglob(f"{RESULT}/{OUTCOME}"))
+    if not outcomes:
         return False
-    place, note = found[0].parent, _read(found[0])
+    place, note = outcomes[0].parent, _read(outcomes[0])
     Outcome(note["how"], str(note["place"]), str(note["message"])).check()
     for name in FILES:
         write_atomically(out / name, (place / name).read_bytes())
@@ -142,10 +144,10 @@ def take(downloaded: Path, out: Path) -> bool:
 
 
 def note_death(place: Path, site: str) -> None:
-    """Add a site to those whose processes ended, where NVFlare lets the operator download it."""
+    """Add a site to the sites whose processes ended, in a file that NVFlare lets the operator download."""
     place.mkdir(parents=True, exist_ok=True)
-    known = read_json(place / DIED)["sites"] if (place / DIED).exists() else []
-    write_json(place / DIED, {"sites": sorted({*known, site})})
+    sites = read_json(place / DIED)["sites"] if (place / DIED).exists() else []
+    write_json(place / DIED, {"sites": sorted({*sites, site})})
 
 
 def died(downloaded: Path) -> list[str]:
@@ -154,6 +156,7 @@ def died(downloaded: Path) -> list[str]:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """Read JSON; a damaged file is a failure of the run."""
     try:
         return read_json(path)
     except UserError as error:

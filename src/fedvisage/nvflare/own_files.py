@@ -1,7 +1,7 @@
-"""What a machine of a federation opens: its own sets, through the same checks as a run in one process.
+"""The sets and files of weights of each machine, opened with the same checks as in a run in one process.
 
-The travelling recipe says "elsewhere" for every set. A site puts its own directory in its place, the operator the
-user's set, and each machine that needs the public set of a recognition run has a copy of its own.
+The travelling recipe has "elsewhere" for every set. A site replaces it by its own directory, the operator by the
+target's set, and each machine that needs the public set of a recognition run has a copy of its own.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from fedvisage.tasks.task import Task
 
 
 class NotReady(Exception):
-    """A machine cannot take part; the reason quotes nothing of its data, so that it may be told to others."""
+    """A machine cannot take part; the reason quotes nothing of its data, so that it may be sent to others."""
 
 
 def data_at_site(setup: Setup, name: str, own: Mapping[str, str], cache: Path) -> Opened:
-    """Open a site's data, as the recipe of a run with this site alone."""
+    """Open a site's data, as for a run with this site alone."""
     recipe = _with(setup.recipe, {name: own["data"]}, _public(setup.recipe, own))
     return setup.task.open(recipe, setup.method, cache, unheard)
 
 
 def at_operator(task: Task, recipe: Recipe, method: Method, cache: Path, say: Say) -> Opened:
-    """Open what the operator's recipe names beside the sites; what it counts of sites' people is not known here."""
+    """Open the sets of the operator's recipe without the sites; the numbers of the sites' people are not known here."""
     alone = recipe.model_copy(update={"data": recipe.data.model_copy(update={"sites": {}})})
     opened = task.open(alone, method, cache, say)
     return opened if opened.people is None else replace(opened, people=replace(opened.people, counted={}))
 
 
 def first_at_server(setup: Setup, own: Mapping[str, str], cache: Path) -> Message:
-    """Pre-train on the server's own copy of the public set, if the recipe wants it."""
+    """Pre-train on the server's own copy of the public set, if the recipe requires it."""
     recipe, task = setup.recipe, setup.task
     if recipe.training.pretrain is None:
         return {}
@@ -54,11 +54,13 @@ def first_at_server(setup: Setup, own: Mapping[str, str], cache: Path) -> Messag
 
 
 def _with(recipe: Recipe, sites: Mapping[str, str], public: str | None) -> Recipe:
-    own = {"sites": dict(sites), "user": None, "public": public, "benchmarks": None}
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update=own)})
+    """Return a recipe with these data entries alone."""
+    entries = {"sites": dict(sites), "user": None, "public": public, "benchmarks": None}
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update=entries)})
 
 
 def _public(recipe: Recipe, own: Mapping[str, str]) -> str | None:
+    """Return this machine's copy of the public set, if the recipe has one."""
     if recipe.data.public is None:
         return None
     if "public" not in own:
@@ -66,20 +68,16 @@ def _public(recipe: Recipe, own: Mapping[str, str]) -> str | None:
     return own["public"]
 
 
-# Files of weights that a recipe names: they stay where they are, and their digests travel.
-#
-# The operator's recipe names a file of the operator's. In the travelling recipe stands what the file is, its
-# SHA-256; the
-# server starts from its own copy, or says which file it lacks. Sites need theirs where a method keeps frozen weights
-# that
-# are never sent.
+# Files of weights in a recipe: they stay where they are, and their digests travel. The operator's recipe names a file
+# of the operator's. The travelling recipe has its SHA-256 instead. The server starts from its own copy, or reports the
+# file that it lacks. Sites need theirs if a method keeps frozen weights that are never sent.
 
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def name_by_digest(tree: dict[str, Any]) -> None:
-    """Put digests in the place of the files that a recipe of plain values names."""
+    """Replace the files in a recipe of plain values by their digests."""
     for place, value in named_weights(tree).items():
         section = tree
         for key in place[:-1]:
@@ -88,30 +86,31 @@ def name_by_digest(tree: dict[str, Any]) -> None:
 
 
 def check_named_by_digest(tree: Mapping[str, Any]) -> None:
-    """Refuse a job that names a path: it would be one of this machine, chosen by somebody else."""
+    """Refuse a job that names a path: it would be a path of this machine that another one chose."""
     for place, value in named_weights(tree).items():
         if not DIGEST.fullmatch(value):
             raise UserError(".".join(("recipe", *place)), "names a file by its path; between machines it has a digest")
 
 
 def at_server(recipe: Recipe, own: Mapping[str, str]) -> dict[str, Path]:
-    """Return the server's own copies of the files that a travelling recipe names."""
-    wanted = set(named_weights(recipes.tree_of(recipe)).values())
-    if not wanted:
+    """Return the server's own copies of the files in a travelling recipe."""
+    digests = set(named_weights(recipes.tree_of(recipe)).values())
+    if not digests:
         return {}
-    has = weights_at_site(own)
-    for digest in sorted(wanted - has.keys()):
+    copies = weights_at_site(own)
+    for digest in sorted(digests - copies.keys()):
         raise NotReady(f"the server has no file of weights with {digest}; start it with --weights FILE")
-    return has
+    return copies
 
 
 def weights_at_site(own: Mapping[str, str]) -> dict[str, Path]:
-    """Return the file of weights that a machine has, by its digest: sites need it for what never travels."""
+    """Return a machine's file of weights by its digest: sites need it for weights that never travel."""
     path = Path(own["weights"]) if "weights" in own else None
     return {} if path is None else {_digest(path, str(path)): path}
 
 
 def _digest(path: Path, place: str) -> str:
+    """Return the digest of a file as recipes write it."""
     if not path.is_file():
         raise UserError(place, f"{path} does not exist")
     return f"sha256:{file_digest(path)}"

@@ -1,6 +1,6 @@
 """A rehearsal: the whole federation on this machine, with kits, mutual TLS and a process for each member.
 
-It takes the way of a real run, from provisioning to the fetched result; only the machines are missing.
+It takes every step of a real run, from provisioning to fetching the result; only the separate machines are missing.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from fedvisage.tasks.opened import Opened
 from fedvisage.tasks.task import Trained
 
 WAIT = 180.0
-"""Seconds for all processes to start and find each other."""
+"""Seconds for all processes to start and connect."""
 
 LOOK = 1.0
-"""Seconds between two looks at whether all members are up."""
+"""Seconds between two checks that all members are running."""
 
 
 def train_in_rehearsal(setup: Setup, out: Path, data: Opened, reporter: Reporter) -> Trained:
-    """Train on a federation that lives as long as this takes."""
+    """Train on a federation that exists only for this call."""
     recipe = setup.recipe
     sets = {name: _entry(recipe.data.sites[name], site.train) for name, site in data.sites.items()}
-    known = data.people.public if data.people else None
-    public = None if known is None or recipe.data.public is None else _entry(recipe.data.public, known)
+    public_set = data.people.public if data.people else None
+    public = None if public_set is None or recipe.data.public is None else _entry(recipe.data.public, public_set)
     weights = next((Path(path) for path in named_weights(recipes.tree_of(recipe)).values()), None)
     with rehearsal(out / "rehearsal", sets, public, weights) as federation:
         return operator.train(recipe, out, reporter, federation.operator, wait=WAIT)
 
 
 def _entry(entry: str, opened: View) -> str:
-    """Return a data entry with the set's directory in the place of its name; a share of a set stays a share."""
+    """Return a data entry with the set's directory instead of its name; a share of a set stays a share."""
     return str(opened.slices[0].set.path.resolve()) + entry[len(without_part(entry)[0]) :]
 
 
@@ -64,7 +64,7 @@ class Rehearsal:
     processes: dict[str, subprocess.Popen[bytes]]
 
     def keep_up(self, over: threading.Event) -> None:
-        """Start members that ended by themselves again, as systemd would on their own machines."""
+        """Restart members whose processes ended by themselves, as systemd would on their own machines."""
         while not over.wait(LOOK):
             for name, process in list(self.processes.items()):
                 if process.poll() is not None and self.processes.get(name) is process:
@@ -82,7 +82,7 @@ class Rehearsal:
         log.close()
 
     def kill(self, name: str) -> None:
-        """End the process of a member with all that it started."""
+        """End the process of a member and all its descendants."""
         process = self.processes.pop(name)
         end(process.pid)
         process.wait()
@@ -97,9 +97,9 @@ class Rehearsal:
 def rehearsal(
     directory: Path, sets: Mapping[str, str], public: str | None = None, weights: Path | None = None
 ) -> Iterator[Rehearsal]:
-    """Provision a federation below a directory, start it, and end it; what runs and sites keep stays there."""
+    """Provision a federation below a directory, start it, and end it; the files of runs and sites stay."""
     kits = directory / "kits"
-    shutil.rmtree(kits, ignore_errors=True)  # a federation before; its keys are of no use any more
+    shutil.rmtree(kits, ignore_errors=True)  # an earlier federation, whose keys are useless now
     directory.mkdir(parents=True, exist_ok=True)
     sites = {name: SiteEntry(organisation=f"owner_of_{name}".replace("-", "_")) for name in sets}
     server = ServerEntry(host="localhost", port=free_port())
@@ -126,6 +126,7 @@ def rehearsal(
 
 @contextmanager
 def _kept_up(members: Rehearsal) -> Iterator[None]:
+    """Restart members in a thread, until the context ends."""
     over = threading.Event()
     watch = threading.Thread(target=members.keep_up, args=(over,), daemon=True)
     watch.start()
@@ -137,7 +138,7 @@ def _kept_up(members: Rehearsal) -> Iterator[None]:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on now."""
+    """Return a port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

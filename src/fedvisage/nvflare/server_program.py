@@ -1,7 +1,7 @@
-"""What runs at the server while a run goes on: the same training as in one process, over NVFlare's calls.
+"""The program of a job at the server: the same training as in one process, over NVFlare's calls.
 
-NVFlare starts this in a process of its own for each job. The run's directory lies outside the job's workspace and is
-named after the run: a job that is submitted again finds it and continues.
+NVFlare starts it in a process of its own for each job. The run's directory is outside the job's workspace and is named
+after the run: a job that is submitted again continues there.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ PATIENCE = 60.0
 """Seconds to wait for a process of an earlier job that still holds the run."""
 
 SPENT = ("epsilon", "delta", "tight_epsilon", "site")
-"""What a console shows of an account."""
+"""The fields of a privacy account that a console shows."""
 
 PROGRESS = "fedvisage.base.progress"
-"""The command by which the operator asks how far a run is."""
+"""The command by which the operator asks for a run's progress."""
 
 
 class ServerProgram:
-    """The program of a job."""
+    """The server's program of a job."""
 
     def __init__(self) -> None:
-        """Bound what is decoded before anything is: NVFlare builds this object first."""
+        """Limit the decoder before it decodes anything: NVFlare builds this object first."""
         bounds.install()
 
     @collab.main
     def run(self) -> None:
-        """Train, and leave the result or the reason why there is none."""
+        """Train, and leave the result, or the reason for its absence."""
         context, call = collab.fl_ctx, collab.context
         workspace, number = context.get_workspace(), context.get_job_id()
         place = Path(workspace.get_run_dir(number)) / RESULT
-        own = own_settings(Path(workspace.get_root_dir()))
-        directory = Path(own["state"])
+        settings = own_settings(Path(workspace.get_root_dir()))
+        directory = Path(settings["state"])
         try:
             job = read_job(Path(workspace.get_app_config_dir(number)))
             directory = directory / job.run
@@ -67,15 +67,16 @@ class ServerProgram:
             answer = partial(progress, directory, job.recipe)
             context.get_engine().register_app_command(PROGRESS, answer)
             with locked(directory, PATIENCE):
-                train(job, own, directory, list(call.clients), call.is_aborted, context.get_engine().get_cell())
+                train(job, settings, directory, list(call.clients), call.is_aborted, context.get_engine().get_cell())
             outcome = Outcome("finished")
+        # NVFlare handles its own abort; every other end becomes an outcome for the operator.
         except RunAborted:
             raise
         except UserError as error:
             outcome = Outcome("refused", error.place, error.message)
         except (RunFailed, NotReady) as error:
             outcome = Outcome("failed", "", str(error))
-        except Exception as error:  # whatever breaks a run is told to the operator, and logged
+        except Exception as error:  # any failure of a run is logged and sent to the operator
             logger.exception("the run broke")
             outcome = Outcome("failed", "", f"{type(error).__name__}: {error}")
         leave(outcome, directory, place)
@@ -84,7 +85,7 @@ class ServerProgram:
 def train(
     job: Job, own: Mapping[str, str], directory: Path, proxies: list[Any], aborted: Callable[[], bool], cell: Any
 ) -> None:
-    """Train from where the run's directory stands; a finished run is only handed out again."""
+    """Continue training from the state in the run's directory; a finished run only hands out its result again."""
     recipe = job.recipe
     sweep(directory)
     _check_same_recipe(directory / "recipe.yaml", recipes.text_of(recipe))
@@ -93,6 +94,7 @@ def train(
     files = at_server(recipe, own)
     setup, log = set_up(recipe, find(recipe.method), files), RunLog(directory, job.run)
     schemas = setup.workspace().schemas
+    # No site may send more than the largest message of this job.
     bounds.limit((extent_of(schema.tensors.values()) for schema in schemas.values()), cell)
     first = first_at_server(setup, own, directory / "cache")
     transport = CollabTransport(tuple(recipe.data.sites), proxies, recipe.federation, aborted, log.say)
@@ -104,28 +106,29 @@ def train(
 
 
 def progress(directory: Path, recipe: Recipe, topic: str, data: Any, context: Any) -> dict[str, Any]:
-    """Tell the operator of rounds after the one that it knows of; a line may be about to be written."""
-    asked = data if isinstance(data, dict) else {}
-    known = int(asked.get("after", 0))
+    """Return the rounds after the last one that the operator has; an unfinished last line is left out."""
+    query = data if isinstance(data, dict) else {}
+    last_round = int(query.get("after", 0))
     path = directory / ROUNDS
-    whole = path.read_text(encoding="utf-8").rpartition("\n")[0] if path.exists() else ""
-    rows = [parse_json(line) for line in whole.splitlines()]
-    told = {"of": recipe.training.rounds, "rounds": [row for row in rows if row["round"] > known]}
-    return told | (_more(directory, recipe, len(rows)) if asked.get("more") else {})
+    complete_lines = path.read_text(encoding="utf-8").rpartition("\n")[0] if path.exists() else ""
+    rows = [parse_json(line) for line in complete_lines.splitlines()]
+    reply = {"of": recipe.training.rounds, "rounds": [row for row in rows if row["round"] > last_round]}
+    return reply | (_more(directory, recipe, len(rows)) if query.get("more") else {})
 
 
 def _more(directory: Path, recipe: Recipe, rounds: int) -> dict[str, Any]:
-    """Tell the operator what its console shows besides: the run's own log, and what was spent of a budget."""
+    """Return the further values of the operator's console: the run's own log, and the spent part of a budget."""
     method, spent = find(recipe.method), dict[str, Any]()
     if method.releases or recipe.federation.dp is not None:
         with suppress(UserError):  # a ledger that cannot be read ends the run by itself
             spent = figures_of(recipe, method, rounds, privacy_of(read_lines(directory / LEDGER)))
-    told = {key: spent[key] for key in SPENT if key in spent}
+    account = {key: spent[key] for key in SPENT if key in spent}
     budget = {"epsilon": recipe.privacy.epsilon, "delta": recipe.privacy.delta} if recipe.privacy.epsilon else {}
-    return {"method": method.title, "spent": told, "budget": budget, "log": last_lines(directory)}
+    return {"method": method.title, "spent": account, "budget": budget, "log": last_lines(directory)}
 
 
 def _check_same_recipe(path: Path, text: str) -> None:
+    """Refuse a recipe other than the one that the run began with."""
     if not path.exists():
         write_atomically(path, text.encode())
     elif path.read_text(encoding="utf-8") != text:

@@ -1,8 +1,8 @@
-"""What runs at a site while a run goes on: orders come in, replies or reasons go out, nothing else.
+"""The program of a job at a site: it receives orders, and sends replies or reasons, nothing else.
 
-NVFlare starts this in a process of its own for each job. The desk behind it is the one that ``local`` uses. A reason
-that leaves the site never holds what its exception said, unless we wrote it: an exception may quote a file name or a
-person's id. The whole text is in the site's own log.
+NVFlare starts it in a process of its own for each job. The site worker is the same as in a local run. A reason that
+leaves the site never has the text of an exception, unless we wrote it: an exception may quote a file name or a person's
+id. The full text is in the site's own log.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ PATIENCE = 60.0
 DATA_FILE = "data.json"
 
 PLACES = ("recipe", "data.")
-"""How places in a recipe begin: these may be told."""
+"""Prefixes of places in a recipe: these may leave the site."""
 
 
 class SiteProgram:
     """The calls that the server can make."""
 
     def __init__(self) -> None:
-        """Begin empty: NVFlare builds this object before it knows the job, and gives no arguments."""
+        """Start empty: NVFlare builds this object before it knows the job, and passes no arguments."""
         self._lock = threading.Lock()
         self._held = ExitStack()
         self._desk: SiteDesk | None = None
@@ -75,7 +75,7 @@ class SiteProgram:
         return self._answer(lambda: self._commit(generation))
 
     def _answer(self, work: Callable[[], Message], ticket: str = "") -> transport.Parcel:
-        """Do one thing at a time; whatever goes wrong becomes a reason that says no more than it may."""
+        """Run one task at a time, and turn any failure into a reason that reveals no data."""
         spent = False
         with self._lock:
             try:
@@ -85,9 +85,9 @@ class SiteProgram:
                 reason, spent = str(error), isinstance(error, BudgetSpent)
             except UserError as error:
                 logger.error("%s", error)
-                place = error.place if error.place.startswith(PLACES) else "a file"  # which may be named after a person
+                place = error.place if error.place.startswith(PLACES) else "a file"  # it may be named after a person
                 reason = f"{place} was refused at the site; its log says why"
-            except Exception as error:  # whatever a method raises becomes a reply without its words, and is logged
+            except Exception as error:  # any exception is logged, and becomes a reply without its text
                 logger.exception("an order could not be carried out")
                 reason = f"{type(error).__name__} at the site; its log says more"
             logger.error("answered: %s", reason)
@@ -96,17 +96,20 @@ class SiteProgram:
             return transport.pack_failure(reason, ticket, spent=spent)
 
     def _at_desk(self) -> SiteDesk:
+        """Return the site worker, which ``restore`` opens."""
         if self._desk is None:
             raise NotReady("was asked before it was told where to begin")
         return self._desk
 
     def _commit(self, generation: int) -> Message:
+        """Commit a generation, and return the one that is committed."""
         committed = self._at_desk().commit(generation)
         if self._log is not None:
             self._log.advance(generation, 0, "committed")
         return {"generation": torch.tensor(committed)}
 
     def _restore(self, context: Any, generation: int) -> Message:
+        """Open the site worker on the first call, and restore a generation."""
         if self._desk is None:
             self._desk = self._open(context)
         self._desk.restore(generation)
@@ -120,7 +123,7 @@ class SiteProgram:
             raise NotReady("is not among the recipe's sites")
         settings = own_settings(Path(workspace.get_root_dir()))
         if REHEARSAL not in settings:
-            check_real(job.recipe)  # whatever the operator's command let pass
+            check_real(job.recipe)  # also if the operator's command did not
         directory = Path(settings["state"]) / job.run
         directory.mkdir(parents=True, exist_ok=True)
         with ExitStack() as held:
@@ -132,14 +135,15 @@ class SiteProgram:
             self._log = RunLog(directory, job.run)
             self._threads = job.recipe.runtime.threads
             torch.set_num_threads(self._threads)
-            desk = _desk(name, job, settings, directory, Path(workspace.get_root_dir()))
-            orders = (accepted.extent for accepted in desk.workspace.accepted.values())
+            worker = _desk(name, job, settings, directory, Path(workspace.get_root_dir()))
+            orders = (accepted.extent for accepted in worker.workspace.accepted.values())
             bounds.limit(orders, context.get_engine().get_cell())
-            self._held = held.pop_all()  # a site that could not open its data must not lock itself out
-        return desk
+            self._held = held.pop_all()  # only on success: a site that could not open its data must not lock itself out
+        return worker
 
 
 def _desk(name: str, job: Job, own: Mapping[str, str], directory: Path, kit: Path) -> SiteDesk:
+    """Open a site's data, and return its worker."""
     setup = set_up(job.recipe, find(job.recipe.method), at_site_weights(own))
     data = data_at_site(setup, name, own, checked_in(Path(own["state"])))
     _check_same_data(directory / DATA_FILE, data.digests)
@@ -151,7 +155,7 @@ def _desk(name: str, job: Job, own: Mapping[str, str], directory: Path, kit: Pat
 
 
 def _check_same_data(path: Path, digests: Mapping[str, str]) -> None:
-    """Refuse to go on with other data than this site's part of the run began with."""
+    """Refuse data other than the data with which this site's part of the run began."""
     if not path.exists():
         write_json(path, dict(digests))
     elif read_json(path) != digests:

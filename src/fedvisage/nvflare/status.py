@@ -1,4 +1,4 @@
-"""How a federation is: who is connected and was last heard of when, which runs go on and how far they are."""
+"""The status of a federation: connected sites, active runs with their progress, certificates, and the console page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SiteSeen:
 
 @dataclass(frozen=True)
 class CertificateSeen:
-    """A certificate of a member who connected since the server started, of the server, or of the operator who asks."""
+    """A certificate of the server, of the operator who asks, or of a member who connected since the server started."""
 
     name: str
     until: str
@@ -60,17 +60,17 @@ class RunSeen:
     round: int
     rounds: int
     without: tuple[str, ...]
-    """The sites that the last round was without."""
+    """The sites that did not reply in the last round."""
     bytes_up: int
     bytes_down: int
     state: State = "running"
-    """Waiting for the server to begin it; starting; running; lost with a server that died: it waits for --resume."""
+    """Waiting for the server to begin it; starting; running; or lost with a server that died, until --resume."""
     job: str = ""
-    """NVFlare's name for it."""
+    """NVFlare's id of its newest job."""
 
 
 Ask = Callable[[Session, str], dict[str, Any] | None]
-"""Asks a job's program how far it is."""
+"""A function that asks a job's program for its progress."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _ended(job: dict[str, Any]) -> bool:
 
 
 def _run(session: Session, name: str, job: dict[str, Any], alive: set[str], ask: Ask) -> RunSeen:
-    """Describe a run by its newest job; NVFlare says RUNNING for ever of one whose server died."""
+    """Describe a run by its newest job; NVFlare reports RUNNING forever for a job whose server died."""
     number = str(job["job_id"])
     if str(job.get("status")) != "RUNNING":
         return RunSeen(name, 0, 0, (), 0, 0, "waiting", number)
@@ -111,11 +111,13 @@ def _run(session: Session, name: str, job: dict[str, Any], alive: set[str], ask:
 
 
 def _site(name: str, seen: float) -> SiteSeen:
+    """Describe a site by the time of its last contact."""
     when = datetime.fromtimestamp(seen, UTC).isoformat(timespec="seconds")
     return SiteSeen(name, when, round(max(0.0, time.time() - seen), 1))
 
 
 def _going(name: str, number: str, progress: dict[str, Any]) -> RunSeen:
+    """Describe a running run by its rounds."""
     rows = progress["rounds"]
     last: dict[str, Any] = rows[-1] if rows else {"round": 0, "asked": [], "replied": []}
     without = tuple(site for site in last["asked"] if site not in last["replied"])
@@ -124,13 +126,13 @@ def _going(name: str, number: str, progress: dict[str, Any]) -> RunSeen:
 
 
 def prometheus(status: Status) -> Iterator[str]:
-    """Return the lines of Prometheus' text format, for a collector that reads a file."""
+    """Yield the lines of Prometheus' text format, for a collector that reads a file."""
     yield "# TYPE fedvisage_site_seconds_since_seen gauge"
     for site in status.sites:
         yield f'fedvisage_site_seconds_since_seen{{site="{site.name}"}} {site.seconds_ago}'
     yield "# TYPE fedvisage_certificate_days_left gauge"
-    for one in status.certificates:
-        yield f'fedvisage_certificate_days_left{{member="{one.name}"}} {one.days_left}'
+    for certificate in status.certificates:
+        yield f'fedvisage_certificate_days_left{{member="{certificate.name}"}} {certificate.days_left}'
     for name, kind in (("round", "gauge"), ("rounds", "gauge"), ("bytes_up", "counter"), ("bytes_down", "counter")):
         yield f"# TYPE fedvisage_run_{name} {kind}"
         for run in (run for run in status.runs if run.state == "running"):
@@ -138,14 +140,14 @@ def prometheus(status: Status) -> Iterator[str]:
 
 
 def status_of(kit: Path, wait: float) -> Status:
-    """Ask the server of the federation that an operator's kit belongs to."""
+    """Ask the server of an operator's federation for its status."""
     opened = open_kit(kit, "operator")
     with connected(opened, wait) as session:
         return replace(look(session), certificates=certificates(opened))
 
 
 def certificates(kit: Kit) -> tuple[CertificateSeen, ...]:
-    """Ask the server when certificates end; this kit knows its own, and the root of all."""
+    """Ask the server for the ends of certificates; the kit itself has those of its own and the root."""
     papers, now = papers_in(kit.path, at_server=False), datetime.now(UTC)
     until = knock(kit) | {kit.name: expires(papers)}
     return tuple(
@@ -159,9 +161,9 @@ def certificates(kit: Kit) -> tuple[CertificateSeen, ...]:
 
 HERE = "127.0.0.1"
 EVERY = 5.0
-"""Seconds between two looks, and until a browser fetches the page again."""
+"""Seconds between two updates of the console, and until a browser fetches the page again."""
 AGAIN = 60.0
-"""Seconds until a browser reads the page again that was written as a file, and between two looks at certificates."""
+"""Seconds until a browser reads a page from a file again, and between two updates of certificates."""
 HEADERS = {
     "Content-Type": "text/html; charset=utf-8",
     "Cache-Control": "no-store",
@@ -172,16 +174,16 @@ HEADERS = {
 
 
 class Memory:
-    """What runs told so far, so that each is asked for its new rounds only."""
+    """The rounds that runs have reported so far, so that each query returns new rounds only."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Start empty."""
         self._told: dict[str, dict[str, Any]] = {}
         self._certificates: tuple[CertificateSeen, ...] = ()
         self._due = 0.0
 
     def ask(self, session: Session, number: str) -> dict[str, Any] | None:
-        """Ask a job, and return all that it has told."""
+        """Ask a job for its new rounds, and return all that it has reported."""
         rows = self._told.get(number, {}).get("rounds", [])
         reply = ask(session, number, int(rows[-1]["round"]) if rows else 0, more=True)
         if reply is not None:
@@ -189,7 +191,7 @@ class Memory:
         return self._told.get(number)
 
     def look(self, session: Session, kit: Kit) -> Standing:
-        """Look at the federation."""
+        """Return the present state of the federation."""
         if time.monotonic() >= self._due:
             self._certificates, self._due = certificates(kit), time.monotonic() + AGAIN
         status = replace(look(session, self.ask), certificates=self._certificates)
@@ -199,7 +201,7 @@ class Memory:
 
 
 def write_page(path: Path, kit: Path, wait: float) -> None:
-    """Look once, and write the page."""
+    """Ask the federation once, and write the page."""
     opened = open_kit(kit, "operator")
     with connected(opened, wait) as session:
         standing = Memory().look(session, opened)
@@ -207,32 +209,32 @@ def write_page(path: Path, kit: Path, wait: float) -> None:
 
 
 class Board:
-    """Where the newest standing is, for whoever asks."""
+    """The newest state of the federation, shared with the threads that answer browsers."""
 
     def __init__(self, federation: str) -> None:
-        """Begin with nothing known."""
+        """Start without a state."""
         self._lock = threading.Lock()
         self._standing = Standing(federation, {}, {})
 
     def put(self, standing: Standing) -> None:
-        """Put up what was seen."""
+        """Replace the state."""
         with self._lock:
             self._standing = standing
 
     def complain(self, trouble: str) -> None:
-        """Say beside what was seen last why nothing new is."""
+        """Add to the last state the reason why there is no newer one."""
         with self._lock:
             self._standing = replace(self._standing, trouble=trouble)
 
     def page(self) -> bytes:
-        """Return the page about it."""
+        """Return the page for the newest state."""
         with self._lock:
             standing = self._standing
         return page(standing, EVERY).encode()
 
 
 def serve_console(kit: Path, port: int, wait: float, say: Say) -> None:
-    """Look at the federation again and again, and show it to browsers on this machine, until stopped."""
+    """Ask the federation at intervals, and show its page to browsers on this machine, until stopped."""
     opened = open_kit(kit, "operator")
     board = Board(str(address_in(opened)))
     with served(board, port) as address:
@@ -241,7 +243,7 @@ def serve_console(kit: Path, port: int, wait: float, say: Say) -> None:
 
 
 def watch(kit: Kit, wait: float, board: Board, over: threading.Event) -> None:
-    """Put up what the server says, or why it says nothing; what only a person can mend ends this."""
+    """Show the server's answers, or the reason for their absence; an error that only a person can correct ends this."""
     while not over.is_set():
         try:
             with connected(kit, wait) as session:
@@ -256,7 +258,7 @@ def watch(kit: Kit, wait: float, board: Board, over: threading.Event) -> None:
 
 @contextmanager
 def served(board: Board, port: int) -> Iterator[str]:
-    """Serve a board's page on this machine's own address, which no other machine can reach; 0 is any free port."""
+    """Serve a board's page on the loopback address, which no other machine can reach; port 0 is any free port."""
     try:
         server = ThreadingHTTPServer((HERE, port), _handler(board.page))
     except OSError as error:
@@ -273,16 +275,16 @@ def served(board: Board, port: int) -> Iterator[str]:
 
 
 def _handler(page: Callable[[], bytes]) -> type[BaseHTTPRequestHandler]:
-    """Return what answers a browser: with one page, for one address."""
+    """Return the handler of a browser's requests: one page at one address."""
 
     class Handler(BaseHTTPRequestHandler):
         server_version, sys_version = "fedvisage", ""
         timeout = 10.0
 
         def do_GET(self) -> None:
-            """Send the page to whoever calls it by this machine's address: no other site's name may point here."""
-            named = self.headers.get("Host", "").rpartition(":")[0]
-            if named not in (HERE, "localhost"):
+            """Send the page if the request names this machine's address: other host names must not point here."""
+            host = self.headers.get("Host", "").rpartition(":")[0]
+            if host not in (HERE, "localhost"):
                 self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
             elif self.path != "/":
                 self.send_error(HTTPStatus.NOT_FOUND)
@@ -295,6 +297,6 @@ def _handler(page: Callable[[], bytes]) -> type[BaseHTTPRequestHandler]:
                 self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing: a page that is fetched every few seconds is no event."""
+            """Log nothing: a page that is fetched every few seconds is no event."""
 
     return Handler

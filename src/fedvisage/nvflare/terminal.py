@@ -1,4 +1,4 @@
-"""What a person sees of a server or site: a few lines. All that NVFlare and OpenSSL say goes to the kit's log."""
+"""The terminal output of a server or site: a few lines. Output of NVFlare and OpenSSL goes to the kit's log."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ SCREEN = "consoleHandler"
 
 @dataclass(frozen=True)
 class Front:
-    """What is told, and how a process ends that NVFlare's threads would keep alive."""
+    """The output functions of a process, and its end, which NVFlare's threads would otherwise prevent."""
 
     say: Say
     complain: Say
-    """Says why the process ends badly."""
+    """Prints the reason for an unsuccessful end."""
 
     def end(self, error: UserError | RunFailed) -> NoReturn:
-        """Say why, and end this process with all that it started."""
+        """Print the reason, and end this process with all its descendants."""
         self.complain(str(error))
         self.leave(2 if isinstance(error, UserError) else 1)
 
     @contextmanager
     def stoppable(self) -> Iterator[None]:
-        """Turn Ctrl-C into an end on request."""
+        """Turn Ctrl-C into a successful end."""
         try:
             yield
         except KeyboardInterrupt:
@@ -46,7 +46,7 @@ class Front:
             self.leave(0)
 
     def leave(self, code: int) -> NoReturn:
-        """End this process with all that it started."""
+        """End this process with all its descendants."""
         for child in psutil.Process().children(recursive=True):
             child.kill()
         os._exit(code)
@@ -54,14 +54,17 @@ class Front:
 
 @contextmanager
 def hushed(kit: Path, *, verbose: bool) -> Iterator[None]:
-    """Send what this process and its children write to the kit's log; with ``verbose`` to the screen as well."""
+    """Send the output of this process and its children to the kit's log; with ``verbose`` show it instead.
+
+    NVFlare also writes its own log to the kit, in both cases.
+    """
     _screen(kit, shown=verbose)
     if verbose:
         yield
         return
     sys.stdout.flush()
     sys.stderr.flush()
-    kept = os.dup(1), os.dup(2)
+    saved = os.dup(1), os.dup(2)
     log = os.open(kit / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         os.dup2(log, 1)
@@ -70,18 +73,18 @@ def hushed(kit: Path, *, verbose: bool) -> Iterator[None]:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        for number, old in zip((1, 2), kept, strict=True):
-            os.dup2(old, number)
-            os.close(old)
+        for descriptor, copy in zip((1, 2), saved, strict=True):
+            os.dup2(copy, descriptor)
+            os.close(copy)
         os.close(log)
 
 
 def _screen(kit: Path, *, shown: bool) -> None:
-    """Have NVFlare log to its files, and to the screen only where it is shown."""
+    """Have NVFlare log to its files, and to the screen only if ``shown``."""
     default = kit / "local" / DEFAULT
     if not default.exists():
-        return  # the owner has a logging of their own
-    tree = read_json(default)
-    root = tree["loggers"]["root"]
+        return  # the owner has a custom logging configuration
+    config = read_json(default)
+    root = config["loggers"]["root"]
     root["handlers"] = [name for name in root["handlers"] if shown or name != SCREEN]
-    write_json(kit / "local" / LOGGING, tree)
+    write_json(kit / "local" / LOGGING, config)

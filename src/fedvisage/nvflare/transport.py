@@ -1,8 +1,8 @@
-"""Orders over NVFlare: sites work side by side, replies are taken in sorted order, and nobody is waited for twice.
+"""Send orders over NVFlare: sites work in parallel, replies arrive in sorted order, and an absent site costs one wait.
 
 A site that misses the deadline, or cannot be reached, sits out some rounds, so that one machine that is switched off
-costs one deadline and not one per call. Before its first order, and when it comes back, a site is told which generation
-of its private state the server's checkpoint names.
+costs one deadline and not one per call. Before its first order, and when it comes back, a site receives the generation
+of its private state that the server's checkpoint names.
 """
 
 from __future__ import annotations
@@ -23,36 +23,35 @@ from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.nvflare import bounds
 from fedvisage.recipe import Federation
 
-# Orders and replies as NVFlare carries them: plain values beside tensors that are detached, contiguous, on the CPU.
-#
-# Tensors stay tensors: one blob of bytes would take four times as long and twice the memory.
+# Orders and replies in NVFlare's form: plain values and tensors that are detached, contiguous, on the CPU. Tensors stay
+# tensors: one blob of bytes would take four times as long and twice the memory.
 
 
 Parcel = dict[str, Any]
 
 ORDER = frozenset(("call", "round", "visit", "ticket"))
 REPLY = frozenset(("ticket", "failure", "spent"))
-"""The words of a parcel."""
+"""The keys of a reply's plain values; ``ORDER`` has those of an order."""
 
 LONGEST = 300
-"""Letters of a word or a name."""
+"""Characters of a value or a name, at most."""
 
 
 def pack_order(order: Order) -> Parcel:
-    """Return an order ready to travel."""
+    """Return an order in NVFlare's form."""
     words = {"call": order.call, "round": order.round, "visit": order.visit, "ticket": order.ticket}
     return {"words": words, "tensors": _plain(order.message)}
 
 
 def ticket_of(parcel: object) -> str:
-    """Return an order's ticket, as far as it has one, for the answer to an order that cannot be read."""
+    """Return an order's ticket, if it has one, for the answer to an unreadable order."""
     words = parcel.get("words") if isinstance(parcel, dict) else None
     ticket = words.get("ticket") if isinstance(words, dict) else None
     return ticket[:LONGEST] if isinstance(ticket, str) else ""
 
 
 def unpack_order(parcel: object) -> Order:
-    """Read an order back; nothing about its form is taken for granted."""
+    """Read an order from NVFlare's form, and check every part of that form."""
     words, tensors = _opened(parcel, ORDER)
     types = {"call": str, "round": int, "visit": int, "ticket": str}
     for name, kind in types.items():
@@ -62,17 +61,17 @@ def unpack_order(parcel: object) -> Order:
 
 
 def pack_reply(message: Message, ticket: str) -> Parcel:
-    """Return a reply ready to travel."""
+    """Return a reply in NVFlare's form."""
     return {"words": {"ticket": ticket}, "tensors": _plain(message)}
 
 
 def pack_failure(reason: str, ticket: str = "", *, spent: bool = False) -> Parcel:
-    """Return the reason why there is no reply; one of them, a spent budget, is more than a lost site."""
+    """Return the reason for a missing reply; ``spent`` marks a spent budget, which is more than a lost site."""
     return {"words": {"ticket": ticket, "failure": reason, "spent": spent}, "tensors": {}}
 
 
 def unpack_reply(site: str, parcel: object) -> Reply:
-    """Read a reply; it comes from another organisation, so nothing about its form is taken for granted."""
+    """Read a reply, and check every part of its form, because it comes from another organisation."""
     try:
         words, tensors = _opened(parcel, REPLY)
     except Refused as error:
@@ -86,7 +85,7 @@ def unpack_reply(site: str, parcel: object) -> Reply:
 
 
 def _opened(parcel: object, known: frozenset[str]) -> tuple[dict[str, Any], Message]:
-    """Return a parcel's words and tensors; refuse one that holds anything else."""
+    """Return a parcel's plain values and tensors; refuse a parcel with anything else."""
     if type(parcel) is not dict or parcel.keys() != {"words", "tensors"}:
         raise Refused("parcel", "must hold words and tensors, and nothing else")
     words, tensors = parcel["words"], parcel["tensors"]
@@ -100,21 +99,22 @@ def _opened(parcel: object, known: frozenset[str]) -> tuple[dict[str, Any], Mess
 
 
 def _plain(message: Message) -> Message:
+    """Return tensors detached, on the CPU, and contiguous."""
     return {name: value.detach().to("cpu").contiguous() for name, value in message.items()}
 
 
 logger = logging.getLogger("fedvisage.transport")
 
 PREPARING = 120.0
-"""Seconds that a site has at least for opening its data and building its network."""
+"""Seconds that a site has at least to open its data and build its network."""
 
 
 GRACE = 8.0
-"""Seconds until NVFlare has noticed that a job must end; three were seen."""
+"""Seconds until NVFlare notices that a job must end; the longest measured time is three."""
 
 
 class CollabTransport:
-    """The sites of a federation, as far as they take part in this job."""
+    """The sites of a federation that take part in this job."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class CollabTransport:
         aborted: Callable[[], bool],
         say: Say = logger.warning,
     ) -> None:
-        """Take all sites of the recipe, NVFlare's ends of those that are here, and whether it has ended the job."""
+        """Take all sites of the recipe, NVFlare's proxies of the connected ones, and a check for the end of the job."""
         self.names = tuple(sorted(names))
         self._here = {proxy.name: proxy for proxy in proxies if proxy.name in self.names}
         self._settings, self._aborted, self._say = settings, aborted, say
@@ -136,7 +136,7 @@ class CollabTransport:
         self._pool = ThreadPoolExecutor(max(1, len(self._here)), thread_name_prefix="site")
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-        """Have sites carry out their orders side by side."""
+        """Have sites execute their orders in parallel, and yield the replies in sorted order."""
         for order in orders.values():
             self._round = order.round
         waiting = self._side_by_side(sorted(orders), lambda name: self._carry_out(name, orders[name]))
@@ -144,21 +144,21 @@ class CollabTransport:
             yield reply
 
     def commit(self, generation: int) -> dict[str, int]:
-        """Commit the sites that can be reached; the others go back to the generation that is known of them.
+        """Commit the sites that can be reached; the others go back to their last known generation.
 
         They would do so anyway if the run were submitted again now: the checkpoint names that generation.
         """
         for name, reply in self._side_by_side(self.names, lambda name: self._commit(name, generation)):
-            reported = None if reply.message is None else reply.message.get("generation")
-            if reported is not None and reported.numel() == 1:
-                self._generations[name] = int(reported)
+            committed = None if reply.message is None else reply.message.get("generation")
+            if committed is not None and committed.numel() == 1:
+                self._generations[name] = int(committed)
             else:
                 self._behind.add(name)
                 self._say(f"{name} did not commit round {generation}: {reply.failure}")
         return dict(self._generations)
 
     def restore(self, generations: Mapping[str, int]) -> None:
-        """Tell the sites where to begin; those that cannot be reached now are told when they come back."""
+        """Send the sites their generations; a site that cannot be reached now receives its own when it comes back."""
         self._generations |= generations
         self._behind = set(self._here)
         for name, reply in self._side_by_side(sorted(self._here), self._catch_up):
@@ -166,7 +166,7 @@ class CollabTransport:
                 logger.warning("%s did not begin: %s", name, reply.failure)
 
     def close(self) -> None:
-        """Let go of the threads."""
+        """Stop the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     @property
@@ -175,32 +175,34 @@ class CollabTransport:
         return {name for name, (last, _) in self._absent.items() if last >= self._round}
 
     def _side_by_side(self, names: Sequence[str], work: Callable[[str], Reply]) -> Iterator[tuple[str, Reply]]:
-        """Do something with all sites at once, and yield what came of it in their order."""
+        """Run a task for all sites in parallel, and yield the replies in the order of the names."""
         if len(names) == 1:
             yield names[0], work(names[0])
             return
-        begun: dict[str, Future[Reply]] = {name: self._pool.submit(work, name) for name in names}
-        for name, future in begun.items():
+        futures: dict[str, Future[Reply]] = {name: self._pool.submit(work, name) for name in names}
+        for name, future in futures.items():
             yield name, future.result()
 
     def _carry_out(self, name: str, order: Order) -> Reply:
+        """Send an order to a site, unless it is not connected or sits out; a site that is behind catches up."""
         if name not in self._here:
             return Reply(name, None, "is not connected", order.ticket)
         if name in self.absent:
             last, reason = self._absent[name]
             return Reply(name, None, f"{reason}; sits out until round {last}", order.ticket)
-        if name in self._behind and (told := self._catch_up(name)).message is None:
-            return Reply(name, None, told.failure, order.ticket)
+        if name in self._behind and (caught_up := self._catch_up(name)).message is None:
+            return Reply(name, None, caught_up.failure, order.ticket)
         reply = self._ask(name, self._settings.deadline, lambda proxy: proxy.carry_out(pack_order(order)))
         return reply if reply.message is not None else replace(reply, ticket=order.ticket)
 
     def _commit(self, name: str, generation: int) -> Reply:
+        """Have a site commit a generation, if it takes part."""
         if name not in self._here or name in self._behind or name in self.absent:
             return Reply(name, None, "is not taking part")
         return self._ask(name, self._settings.deadline, lambda proxy: proxy.commit(generation))
 
     def _catch_up(self, name: str) -> Reply:
-        """Tell a site where to begin; opening its data takes a while, coming back does not."""
+        """Send a site its generation. The first call allows more time, in which the site opens its data."""
         deadline = self._settings.deadline
         patience = deadline if name in self._ready else max(PREPARING, deadline)
         reply = self._ask(name, patience, lambda proxy: proxy.restore(self._generations[name]))
@@ -210,23 +212,24 @@ class CollabTransport:
         return reply
 
     def _ask(self, name: str, seconds: float, what: Callable[[Any], object]) -> Reply:
-        """Call a site; one that does not answer in time, or at all, sits out."""
+        """Call a site; a site that does not answer in time, or at all, sits out."""
         began = time.monotonic()
         try:
             return unpack_reply(name, what(self._here[name](timeout=seconds)))
         except CollabCallError as error:
-            if (why := bounds.refusal(name)) is not None:
-                return Reply(name, None, f"refused: {why}")
+            if (limit_reason := bounds.refusal(name)) is not None:
+                return Reply(name, None, f"refused: {limit_reason}")
+            # A call that fails early can be a sign that the job ends, which NVFlare notices seconds later.
             late = time.monotonic() - began >= seconds
             self._stop_if_aborted(0.0 if late else GRACE)
             reason = f"did not answer within {seconds:g} s" if late else "could not be reached"
             self._absent[name] = (self._round + self._settings.sit_out, reason)
-            self._behind.add(name)  # what it did for an order that it never answered must not count
+            self._behind.add(name)  # its work for an unanswered order must not count
             logger.warning("%s %s: %s", name, reason, error)
             return Reply(name, None, reason)
 
     def _stop_if_aborted(self, grace: float) -> None:
-        """Wait for NVFlare to say that it ends the job, as it does when a site's process crashes.
+        """Raise ``RunAborted`` if NVFlare ends the job within ``grace`` seconds, as after a crash at a site.
 
         A round that loses sites only because the job is ending must not be kept: the job that follows repeats it.
         """

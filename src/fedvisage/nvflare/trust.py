@@ -1,9 +1,9 @@
-"""A site's means against a lying server: its kit's certificate and key, and its memory of secure sums.
+"""A site's defence against a dishonest server: its kit's certificate and key, and its memory of secure sums.
 
 A credential is a certificate and a signature. The receiver checks that its own root certificate issued the certificate,
-that this has the signer's name and holds today, and that the signature is one of the statement. Each statement is about
-one run of one recipe. Its first byte is zero: NVFlare has a kit's key sign texts that the server chooses when a site
-connects, and such a text begins with the site's name.
+that the certificate has the signer's name and is valid today, and that the signature matches the statement. Each
+statement is about one run of one recipe. Its first byte is zero: when a site connects, NVFlare has the kit's key sign
+texts that the server chooses, and such a text begins with the site's name.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from fedvisage.nvflare.job import Job
 from fedvisage.recipe import SITE_NAME
 
 ROSTERS = "rosters"
-"""Among a machine's own settings: the rosters that the administrator allows, separated by spaces."""
+"""Key among a machine's own settings: the rosters that the administrator allows, separated by spaces."""
 
 MEMORY = ".secure"
-"""Where a site's memory of secure sums lies, beside its runs, whose names begin with a letter or digit."""
+"""The folder of a site's memory of secure sums, next to its runs, whose names begin with a letter or digit."""
 
 SIZES = struct.Struct(">HH")
 PADDING = PSS(MGF1(SHA256()), SHA256.digest_size)
@@ -51,7 +51,7 @@ class KitTrust(RosterMemory):
         self, papers: Papers, context: str, memory: Path, run: str, images: Digests,
         allowed: Sequence[frozenset[str]] = (),
     ) -> None:  # fmt: skip
-        """Read the kit's papers; ``context`` says which run of which recipe statements are about."""
+        """Read the kit's certificates and key; ``context`` names the run and recipe of all statements."""
         super().__init__(memory, run, images, allowed)
         key = key_in(papers.key)
         if not isinstance(key, RSAPrivateKey):
@@ -87,7 +87,7 @@ class KitTrust(RosterMemory):
 
 
 def trust_of(kit: Path, own: Mapping[str, str], job: Job, trained: View, cache: Path) -> Trust:
-    """Return a site's trust for a job: without secure sums there is nothing to sign."""
+    """Return a site's trust for a job; without secure sums there is nothing to sign."""
     if job.recipe.federation.secure is None:
         return SIMULATED
     state = Path(own["state"])
@@ -98,7 +98,7 @@ def trust_of(kit: Path, own: Mapping[str, str], job: Job, trained: View, cache: 
 
 
 def images_of(view: View, cache: Path) -> Digests:
-    """Return the digests of a view's images; plain ones, such as black frames, show nothing and are left out."""
+    """Return the digests of a view's images; plain ones, such as black frames, reveal nothing and are left out."""
     digests = [np.empty(0, np.uint64)]
     for part in view.slices:
         contents = contents_of(part.set, cache)
@@ -107,7 +107,7 @@ def images_of(view: View, cache: Path) -> Digests:
 
 
 def as_setting(rosters: Sequence[str]) -> str:
-    """Return rosters as a setting of a machine, or refuse one that is not a list of sites."""
+    """Return rosters as a setting of a machine, or refuse a roster that is not a list of sites."""
     for roster in rosters:
         names = roster.split(",")
         if len(set(names)) < max(2, len(names)) or not all(SITE_NAME.fullmatch(name) for name in names):
@@ -116,9 +116,11 @@ def as_setting(rosters: Sequence[str]) -> str:
 
 
 def _parts(credential: bytes) -> tuple[x509.Certificate, bytes]:
-    long, rest = SIZES.unpack_from(credential), credential[SIZES.size :]
-    return x509.load_der_x509_certificate(rest[: long[0]]), rest[long[0] : sum(long)]
+    """Split a credential into certificate and signature."""
+    lengths, rest = SIZES.unpack_from(credential), credential[SIZES.size :]
+    return x509.load_der_x509_certificate(rest[: lengths[0]]), rest[lengths[0] : sum(lengths)]
 
 
 def _holds(certificate: x509.Certificate, now: datetime) -> bool:
+    """Return whether a certificate is valid now."""
     return certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc

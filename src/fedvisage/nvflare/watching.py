@@ -1,7 +1,7 @@
-"""Our eyes inside NVFlare's long-lived processes: what they notice is told, and a stale registration mended.
+"""Components in NVFlare's long-lived processes that report connections, and repair stale registrations.
 
-NVFlare builds these two components from a kit's ``local/resources.json``, without arguments; whoever starts the process
-puts the front there that they talk to. In processes of jobs there is none, and they are silent.
+NVFlare builds these two components from a kit's ``local/resources.json``, without arguments. The code that starts the
+process puts its front into ``Post``. Processes of jobs have no front, and there the components do nothing.
 """
 
 from __future__ import annotations
@@ -29,29 +29,30 @@ from fedvisage.nvflare.terminal import Front
 logger = logging.getLogger("fedvisage.watch")
 
 LOST = 30.0
-"""Seconds of silence after which a site's server, or a registration, counts as gone; sites send every ten."""
+"""Seconds of silence after which a site's server, or a registration, counts as lost; sites send a heartbeat every
+ten."""
 
 CRASHED = (ProcessExitCode.EXCEPTION, ProcessExitCode.CONFIG_ERROR, ProcessExitCode.INFRASTRUCTURE_ERROR)
-"""What NVFlare reports of a process that ended by itself."""
+"""NVFlare's codes for a process that ended by itself."""
 
 ALREADY = "already registered"
-"""In what the server answers to a site whose place another process has taken."""
+"""Part of the server's answer to a site whose place another process has taken."""
 
 
 class Post:
-    """Where the watches of this process find what they need; empty in a process of a job."""
+    """The objects that the watches of this process use; empty in a process of a job."""
 
     kit: Kit | None = None
     front: Front | None = None
     admission: Admission | None = None
-    """Whom this server lets in."""
+    """The revocation list of this server, and its connected members."""
 
 
 class SiteWatch(FLComponent):  # type: ignore[misc]
-    """Says when a site is connected, loses its server or its place, and has them again."""
+    """Reports when a site connects, loses its server or its place, and connects again."""
 
     def __init__(self) -> None:
-        """Begin unconnected."""
+        """Start unconnected."""
         super().__init__()
         self._heard, self._state = 0.0, "new"
 
@@ -71,7 +72,7 @@ class SiteWatch(FLComponent):  # type: ignore[misc]
             self._look_again(Post.kit, Post.front)
 
     def _answered(self, message: Any) -> None:
-        """Take the server's answer to a heartbeat."""
+        """Process the server's answer to a heartbeat."""
         self._heard = time.monotonic()
         if message.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.OK:
             self._become("connected", "connected again, waiting for runs")
@@ -79,13 +80,14 @@ class SiteWatch(FLComponent):  # type: ignore[misc]
             self._become("taken", "another process has this site's place at the server; waiting for it to be silent")
 
     def _become(self, state: str, text: str) -> None:
+        """Enter a state, and print a line if it is a new one."""
         if self._state != state:
             self._state = state
             assert Post.front is not None
             Post.front.say(text)
 
     def _look_again(self, kit: Kit, front: Front) -> None:
-        """Find out whether the server would greet at all: papers may have ended, or another one be there."""
+        """Check that the server still accepts this kit: a certificate may have ended, or another server may listen."""
         try:
             greet(kit)
             knock(kit)
@@ -96,22 +98,22 @@ class SiteWatch(FLComponent):  # type: ignore[misc]
 
 
 class ServerWatch(FLComponent):  # type: ignore[misc]
-    """Gives a site its place back that a process took which has died since, and takes that of one that is revoked.
+    """Frees a site's place that a dead process holds, and takes the places of revoked members.
 
-    It notes whose process of a job ended by itself, for the operator who submits the run again.
+    It notes sites whose process of a job ended by itself, for the operator who submits the run again.
 
-    A second process of a site takes its place; when it dies, NVFlare refuses the first one for ten minutes. So long it
-    would also count a site whose connection was cut among those who are there.
+    A second process of a site takes its place; when it dies, NVFlare refuses the first one for ten minutes. For that
+    time it would also count a site whose connection was cut as connected.
     """
 
     _server: Any = None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Look at each heartbeat that was refused, and hear of those who are cut off."""
+        """Install callbacks for cut connections and failed jobs, and check every refused heartbeat."""
         if event_type == EventType.SYSTEM_START and Post.admission is not None:
             server = self._server = fl_ctx.get_prop(FLContextKey.SITE_OBJ)
             Post.admission.dropped = partial(_log_out, server)
-            # in the place of NVFlare's own, which it calls; a filter would hide those that check who is asking
+            # Ours replaces NVFlare's callback and calls it; a filter would hide the filters that check the sender.
             place = CellChannel.SERVER_MAIN, CellChannelTopic.REPORT_JOB_FAILURE
             server.cell.register_request_cb(*place, self._job_failed)
         if event_type != EventType.CLIENT_HEARTBEAT_PROCESSED:
@@ -124,12 +126,12 @@ class ServerWatch(FLComponent):  # type: ignore[misc]
                     logger.warning("%s comes back: its place was held by a process that is silent", client.name)
                     clients.remove_client(token)
 
-    def _job_failed(self, message: Any) -> Any:  # a method, for NVFlare asks what it calls for its name
-        """Note a site whose process of a job ended by itself; NVFlare then aborts the job, and says of nobody why."""
+    def _job_failed(self, message: Any) -> Any:  # a method, because NVFlare reads its callback's name
+        """Note a site whose process of a job ended by itself; NVFlare aborts the job without naming the site."""
         client = self._server.client_manager.clients.get(message.get_header(CellMessageHeaderKeys.TOKEN))
         report = message.payload if isinstance(message.payload, dict) else {}
         job, crashed = report.get(JobFailureMsgKey.JOB_ID), report.get(JobFailureMsgKey.CODE) in CRASHED
-        # only of a job that exists, and has this site
+        # Only if the job exists and includes this site.
         if (
             client
             and crashed
@@ -141,7 +143,7 @@ class ServerWatch(FLComponent):  # type: ignore[misc]
 
 
 def _log_out(server: Any, name: str) -> None:
-    """Have NVFlare's server count a member as gone, in its runs as well."""
+    """Have NVFlare's server count a member as disconnected, in its runs as well."""
     for token, client in list(server.client_manager.get_clients().items()):
         if client.name == name:
             server.logout_client(token)

@@ -1,1 +1,1 @@
-"""Weights of other projects as starts: read, renamed by tables, checked, and written with their origin."""
+"""Starts from other projects' weights: files are read, renamed by tables, checked, and written with their origin."""

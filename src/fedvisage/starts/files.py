@@ -1,4 +1,4 @@
-"""A file of weights in any of the formats in which projects publish them, as named tensors."""
+"""Read a file of weights in any format in which projects publish them, and return named tensors."""
 
 from __future__ import annotations
 
@@ -20,21 +20,18 @@ from fedvisage.base.processes import CannotClose, can_close, closed_off, free_me
 from fedvisage.data.prepared import file_digest
 from fedvisage.federation.wire.message import Malformed, decode, encode
 
-# The weights of an ONNX graph: its initialisers by name, and its layers in order with what each was given.
-#
-# Exporters often fold BatchNorm into the convolution before it, and then call the result by a number. So a graph is
-# also
-# read as the row of its layers, which a table of layers in the order of computation can be laid beside.
+# ONNX graphs. Exporters often fold BatchNorm into the convolution before it and number the result. So a graph is also
+# read as the sequence of its layers, which can be compared with a table of layers in the order of computation.
 
 
 LAYERS = {"Conv", "BatchNormalization", "PRelu", "Gemm", "MatMul"}
 REMEDY = "write the network as one file, with tensors and standard operators only"
-"""What owners of a graph from elsewhere can do about a refusal."""
+"""Advice to owners of a graph that is refused."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A node of a graph with weights: what it is, the name of its first weight, and its weights in order."""
+    """A node of a graph with weights: its kind, the name of its first weight, and its weights in order."""
 
     kind: str
     name: str
@@ -42,61 +39,62 @@ class Layer:
 
 
 def read_graph(path: Path) -> tuple[dict[str, Tensor], tuple[Layer, ...]]:
-    """Return a graph's initialisers by name, and its layers that have weights, in order."""
+    """Return a graph's initialisers by name, and its layers with weights, in order."""
     from onnx import numpy_helper
 
     model = parse_graph(str(path), read_plain(path, LARGEST), REMEDY)
     try:
-        tensors = {one.name: _tensor(numpy_helper.to_array(one)) for one in model.graph.initializer}
+        tensors = {
+            initializer.name: _tensor(numpy_helper.to_array(initializer)) for initializer in model.graph.initializer
+        }
         constants = {
-            node.output[0]: _tensor(numpy_helper.to_array(one.t))
+            node.output[0]: _tensor(numpy_helper.to_array(attribute.t))
             for node in model.graph.node
             if node.op_type == "Constant"
-            for one in node.attribute
-            if one.name == "value"
+            for attribute in node.attribute
+            if attribute.name == "value"
         }
     except (ValueError, TypeError, IndexError) as error:
         raise UserError(str(path), f"is not a whole ONNX graph ({' '.join(str(error).split())[:160]})") from error
-    known = constants | tensors
-    return tensors, tuple(_layer(node, known) for node in model.graph.node if _has_weights(node, known))
+    values = constants | tensors
+    return tensors, tuple(_layer(node, values) for node in model.graph.node if _has_weights(node, values))
 
 
 def _has_weights(node: Any, known: dict[str, Tensor]) -> bool:
+    """Return whether a node is a layer with at least one stored weight."""
     return node.op_type in LAYERS and any(name in known for name in node.input)
 
 
 def _layer(node: Any, known: dict[str, Tensor]) -> Layer:
-    given = [name for name in node.input if name in known]
-    weights = [known[name] for name in given]
+    """Return a node's weights in the layout of torch."""
+    names = [name for name in node.input if name in known]
+    weights = [known[name] for name in names]
     if node.op_type == "MatMul" or (node.op_type == "Gemm" and not _attribute(node, "transB")):
         weights[0] = weights[0].T.contiguous()
     if node.op_type == "PRelu":
         weights[0] = weights[0].reshape(-1)
-    return Layer(node.op_type, given[0], tuple(weights))
+    return Layer(node.op_type, names[0], tuple(weights))
 
 
 def _attribute(node: Any, name: str) -> int:
-    return next((int(one.i) for one in node.attribute if one.name == name), 0)
+    return next((int(attribute.i) for attribute in node.attribute if attribute.name == name), 0)
 
 
 def _tensor(array: np.ndarray[Any, Any]) -> Tensor:
     return torch.from_numpy(np.array(array, copy=True))
 
 
-# Weights out of a checkpoint of torch's, which is a pickle: read in a process that is closed off, as tensors only.
-#
-# ``torch.load(weights_only=True)`` runs a small part of what a pickle can say. Should that part have a hole, the
-# process
-# has no network, starts no program, writes no file and has little memory. What it hands over is safetensors, which
-# is
-# checked like any file.
+# Checkpoints of torch are pickles. A closed-off process reads them, and only tensors leave it.
+# ``torch.load(weights_only=True)`` runs a small part of the pickle language. In case that part has a hole, the process
+# has no network, starts no program, writes no file and has little memory. It hands over safetensors, which are checked
+# like any other file.
 
 
 SPARE = 1 << 30
-"""Bytes of memory beyond five times the file: what is read, its copy, and its bytes on the way out."""
+"""Bytes of memory beyond five times the file's size: for the tensors, their copy, and their encoded bytes."""
 
 PATIENCE = 900
-"""Seconds; the slowest disk reads the largest file sooner."""
+"""Seconds to wait; the slowest disk reads the largest file sooner."""
 
 HOLDERS = (
     "state_dict",
@@ -110,67 +108,70 @@ HOLDERS = (
     "ema",
     "weights",
 )
-"""Keys under which checkpoints keep the weights, beside optimizers and counters."""
+"""Keys under which checkpoints keep the weights, next to optimizers and counters."""
 
 
 def read_checkpoint(path: Path, key: str | None) -> dict[str, Tensor]:
-    """Return the tensors of a checkpoint by name; ``key`` says under which key they stand, where that is not plain."""
+    """Return the tensors of a checkpoint by name, from under ``key`` where their place is ambiguous."""
     if not can_close():
         raise UserError(str(path), "is a pickle, which is read in a process without network, and only Linux closes one "
                         "off; convert it there, or write safetensors where it was made")  # fmt: skip
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
+    receiver, sender = context.Pipe(duplex=False)
     size = path.stat().st_size
-    child = context.Process(target=_child, args=(str(path), key, 5 * size + SPARE, theirs), daemon=True)
+    child = context.Process(target=_child, args=(str(path), key, 5 * size + SPARE, sender), daemon=True)
     with starting():
         child.start()
-    theirs.close()
+    # Close our copy of the child's end, so that reading raises EOFError if the child dies.
+    sender.close()
     try:
-        return _answer(ours, path)
+        return _answer(receiver, path)
     finally:
         child.kill()
         child.join()
-        ours.close()
+        receiver.close()
 
 
 def _answer(ours: Connection, path: Path) -> dict[str, Tensor]:
+    """Return the tensors that the child sends, or raise its reason for sending none."""
     try:
         if not ours.poll(PATIENCE):
             raise UserError(str(path), f"was not read within {PATIENCE} seconds")
-        said = ours.recv_bytes()
+        reply = ours.recv_bytes()
     except EOFError:
         raise UserError(str(path), "ended the process that read it; it needs more memory than a file of its size may, "
                         "or is not what it says") from None  # fmt: skip
-    if said[:1] != b"+":
-        raise UserError(str(path), said[1:].decode("utf-8", "replace"))
+    if reply[:1] != b"+":
+        raise UserError(str(path), reply[1:].decode("utf-8", "replace"))
     try:
-        return decode(said[1:])
+        return decode(reply[1:])
     except Malformed as error:
         raise UserError(str(path), f"holds no plain tensors ({error})") from error
 
 
 def _child(path: str, key: str | None, memory: int, out: Connection) -> None:
-    """Read a checkpoint and send its tensors, or the reason why not; whatever it raises ends this process alone."""
+    """Read a checkpoint and send its tensors, or the reason for a failure; an exception ends this process alone."""
     import torch
 
-    torch.set_num_threads(1)  # what is closed off begins no thread
+    torch.set_num_threads(1)  # a closed-off process cannot start threads
     try:
         closed_off(memory)
-        found = torch.load(path, map_location="cpu", weights_only=True)
-        tensors = weights_in(found, key)
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        tensors = weights_in(checkpoint, key)
         plain = {name: _plain(value) for name, value in tensors.items()}
         out.send_bytes(b"+" + encode(plain))
     except MemoryError:
         out.send_bytes(b"-needs more memory than a file of its size may")
     except CannotClose as error:
         out.send_bytes(f"-is a pickle, which is only read where a process can be closed off: {error}".encode())
-    except Exception as error:  # a file can raise anything; it is told, and this process ends
+    except Exception as error:  # a file can raise anything; the parent gets the reason, and this process ends
         out.send_bytes(f"-{_said(error)}".encode())
     finally:
         out.close()
 
 
 def _said(error: Exception) -> str:
+    """Return the reason for an unreadable checkpoint, in words for the person who converts it."""
     text = " ".join(str(error).split())
     if isinstance(error, NoWeights):
         return text
@@ -183,23 +184,23 @@ def _said(error: Exception) -> str:
 
 
 class NoWeights(Exception):
-    """A checkpoint in which no set of named tensors is found, or several are."""
+    """A checkpoint holds no set of named tensors, or several."""
 
 
 def weights_in(found: Any, key: str | None = None) -> dict[str, Tensor]:
-    """Return the named tensors of a checkpoint: all it is, or what stands under a key."""
+    """Return the named tensors of a checkpoint: the whole mapping, or the value under a key."""
     if key is not None:
-        for one in key.split("."):
-            if not isinstance(found, Mapping) or one not in found:
+        for part in key.split("."):
+            if not isinstance(found, Mapping) or part not in found:
                 raise NoWeights(f"has no key {key!r}")
-            found = found[one]
+            found = found[part]
     if not isinstance(found, Mapping):
         raise NoWeights("holds no mapping of names to tensors")
     if tensors := {str(name): value for name, value in found.items() if isinstance(value, Tensor)}:
         return tensors
     inner = {name: value for name, value in found.items() if isinstance(value, Mapping) and _has_tensors(value)}
-    known = [name for name in HOLDERS if name in inner]
-    chosen = known[:1] if known else list(inner) if len(inner) == 1 else []
+    usual_keys = [name for name in HOLDERS if name in inner]
+    chosen = usual_keys[:1] if usual_keys else list(inner) if len(inner) == 1 else []
     if not chosen:
         names = ", ".join(sorted(map(str, inner))) or "none with tensors"
         raise NoWeights(f"has weights under several keys or none ({names}); name one with --key")
@@ -207,7 +208,9 @@ def weights_in(found: Any, key: str | None = None) -> dict[str, Tensor]:
 
 
 def _has_tensors(value: Mapping[Any, Any]) -> bool:
-    return any(isinstance(one, Tensor) or (isinstance(one, Mapping) and _has_tensors(one)) for one in value.values())
+    return any(
+        isinstance(entry, Tensor) or (isinstance(entry, Mapping) and _has_tensors(entry)) for entry in value.values()
+    )
 
 
 def _plain(value: Tensor) -> Tensor:
@@ -217,7 +220,7 @@ def _plain(value: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Source:
-    """What a file holds: tensors by name, and of a graph also its layers in order."""
+    """The content of a file: tensors by name, and for a graph also its layers in order."""
 
     path: Path
     format: str
@@ -227,7 +230,7 @@ class Source:
 
 
 def read_source(path: Path, key: str | None = None) -> Source:
-    """Read a file; its format is told by its first bytes, and an ONNX graph by its name."""
+    """Read a file. Its first bytes determine the format; an ONNX graph is recognised by its suffix."""
     if not path.is_file():
         raise UserError(str(path), "does not exist, or is no plain file")
     size, free = path.stat().st_size, free_memory()
@@ -242,6 +245,7 @@ def read_source(path: Path, key: str | None = None) -> Source:
         tensors = read_checkpoint(path, key)
     else:
         tensors, _ = read_tensors(path)
+    # All later steps compute in float32; files often hold float16.
     plain = {name: value.float() if value.is_floating_point() else value for name, value in tensors.items()}
     _check_sound(path, plain)
     return Source(path, form, file_digest(path), plain, layers)

@@ -1,7 +1,8 @@
-"""A project's layout: which of its layers is which of ours, in the order in which it computes them.
+"""Layouts of other projects' networks: tables that map their layers to ours, and the mapping of a file by one.
 
-A table has a row a layer. Names of tensors follow from the layer, and so do the few things in which two projects write
-the same layer: a linear layer for a convolution of one pixel, a bias before BatchNorm, BatchNorm without a scale.
+A table has one row per layer, in the order of computation. Names of tensors follow from the layer. So do the few
+different ways in which two projects write the same layer: a linear layer for a convolution of one pixel, a bias before
+BatchNorm, BatchNorm without a scale.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ COUNTER = "num_batches_tracked"
 
 @dataclass(frozen=True)
 class Row:
-    """One layer: its name there, or none where they compute nothing, and its name here."""
+    """One layer: its name in the source, or None where the source computes nothing, and its name in our network."""
 
     source: str | None
     target: str
@@ -36,28 +37,28 @@ class Row:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a project names its layers, and how it takes pictures."""
+    """A project's names for its layers, and its conventions for input pictures."""
 
     project: str
     rows: tuple[Row, ...]
     colours: Mapping[str, Colour] = field(default_factory=lambda: {ANY: "rgb"})
-    """In which order it takes colours, by what stands before its names, or for ``ANY``."""
+    """The order of colours, by the prefix of the names, or for ``ANY``."""
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
-    """How it takes pixels from 0 to 1."""
+    """The source's normalisation of pixels from 0 to 1."""
     left_out: tuple[str, ...] = ()
-    """What files hold beside the network, such as the centres of the classes of training: beginnings of names."""
+    """Prefixes of names that do not belong to the network, such as the class centres of training."""
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A file laid beside a layout."""
+    """A file mapped to a layout."""
 
     layout: Layout
     prefix: str
     state: dict[str, Tensor] = field(default_factory=dict)
     pairs: list[tuple[str, str]] = field(default_factory=list)
-    """What maps to what."""
+    """Names in the source and in our network."""
     left_out: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     lacking: list[str] = field(default_factory=list)
@@ -65,39 +66,42 @@ class Fitted:
 
     @property
     def colour(self) -> Colour | None:
-        """In which order the file's network takes colours, where its names tell."""
+        """The order of colours of the file's network, if its names determine it."""
         return self.layout.colours.get(self.prefix, self.layout.colours.get(ANY))
 
     @property
     def problem(self) -> str:
-        """Say what does not fit, by name; empty if all does."""
-        said = []
-        for names, what in ((self.lacking, "lacks"), (self.wrong, "does not fit in"), (self.unknown, "has left over")):
+        """The mismatches, by name; empty if everything fits."""
+        problems = []
+        for names, verb in ((self.lacking, "lacks"), (self.wrong, "does not fit in"), (self.unknown, "has left over")):
             if names:
                 more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-                said.append(f"{what} {', '.join(names[:4])}{more}")
-        return "; ".join(said)
+                problems.append(f"{verb} {', '.join(names[:4])}{more}")
+        return "; ".join(problems)
 
 
 def prefix_of(tensors: Mapping[str, Tensor], rows: Sequence[Row]) -> str:
-    """Return what stands before all names, as of a network that another module held."""
+    """Return the prefix of all names, as when another module contained the network."""
     first = next(f"{row.source}.weight" for row in rows if row.source is not None)
     names = [name for name in tensors if name == first or name.endswith(f".{first}")]
-    found = {name.removesuffix(first) for name in names}
-    return max(sorted(found), key=lambda one: sum(f"{one}{row.source}.weight" in tensors for row in rows), default="")
+    prefixes = {name.removesuffix(first) for name in names}
+    return max(
+        sorted(prefixes), key=lambda prefix: sum(f"{prefix}{row.source}.weight" in tensors for row in rows), default=""
+    )
 
 
 def fit(tensors: Mapping[str, Tensor], layout: Layout, net: nn.Module) -> Fitted:
-    """Lay a file beside a layout, tensor by tensor; what does not fit is told by name."""
+    """Map a file to a layout, tensor by tensor, and collect mismatches by name."""
     fitted = Fitted(layout, prefix_of(tensors, layout.rows))
     taken: set[str] = set()
     bias: Tensor | None = None
     for row in layout.rows:
         bias = _take(fitted, row, net.get_submodule(row.target), tensors, taken, bias)
+    # The remaining tensors are expected extras, counters of BatchNorm, or unknown.
     for name in (name for name in tensors if name not in taken):
         bare = name.removeprefix(fitted.prefix)
-        beside = bare.startswith(layout.left_out) or name.startswith(layout.left_out)
-        if layout.left_out and beside:
+        is_extra = bare.startswith(layout.left_out) or name.startswith(layout.left_out)
+        if layout.left_out and is_extra:
             fitted.left_out.append(name)
         elif not name.endswith(COUNTER):
             fitted.unknown.append(name)
@@ -107,41 +111,44 @@ def fit(tensors: Mapping[str, Tensor], layout: Layout, net: nn.Module) -> Fitted
 def _take(
     fitted: Fitted, row: Row, layer: nn.Module, tensors: Mapping[str, Tensor], taken: set[str], bias: Tensor | None
 ) -> Tensor | None:
-    """Take one layer; return a bias that the next one, BatchNorm, must take up."""
+    """Map one layer; return a bias that the next layer, a BatchNorm, must absorb."""
     if row.source is None:
         fitted.state.update({f"{row.target}.{name}": value for name, value in _unchanged(layer).items()})
         return None
     source = f"{fitted.prefix}{row.source}"
-    for name, ours in layer.state_dict().items():
-        theirs, target = f"{source}.{name}", f"{row.target}.{name}"
-        found = tensors.get(theirs)
-        if found is None:
-            found = _implied(layer, name, ours, f"{source}.weight" in tensors)
+    for name, expected in layer.state_dict().items():
+        source_name, target = f"{source}.{name}", f"{row.target}.{name}"
+        value = tensors.get(source_name)
+        if value is None:
+            value = _implied(layer, name, expected, f"{source}.weight" in tensors)
         else:
-            taken.add(theirs)
-        if found is None:
-            fitted.lacking.append(theirs)
+            taken.add(source_name)
+        if value is None:
+            fitted.lacking.append(source_name)
             continue
-        if found.shape != ours.shape and found.squeeze().shape == ours.squeeze().shape:
-            found = found.reshape(ours.shape)
-        if found.shape != ours.shape:
-            fitted.wrong.append(f"{theirs} {tuple(found.shape)} for {tuple(ours.shape)}")
+        # A linear layer and a convolution of one pixel hold the same numbers.
+        if value.shape != expected.shape and value.squeeze().shape == expected.squeeze().shape:
+            value = value.reshape(expected.shape)
+        if value.shape != expected.shape:
+            fitted.wrong.append(f"{source_name} {tuple(value.shape)} for {tuple(expected.shape)}")
             continue
+        # BatchNorm subtracts its mean, so a bias in front of it lowers the mean.
         if bias is not None and name == "running_mean":
-            found = found - bias
-        fitted.state[target] = found.to(ours.dtype)
+            value = value - bias
+        fitted.state[target] = value.to(expected.dtype)
         if name != COUNTER:
-            fitted.pairs.append((theirs, target))
-    spare = f"{source}.bias"
-    if isinstance(layer, nn.Conv2d | nn.Linear) and layer.bias is None and spare in tensors:
-        taken.add(spare)
-        fitted.pairs.append((spare, "the mean of the BatchNorm behind it"))
-        return tensors[spare]
+            fitted.pairs.append((source_name, target))
+    # Our layer has no bias here: BatchNorm follows and absorbs the source's.
+    source_bias = f"{source}.bias"
+    if isinstance(layer, nn.Conv2d | nn.Linear) and layer.bias is None and source_bias in tensors:
+        taken.add(source_bias)
+        fitted.pairs.append((source_bias, "the mean of the BatchNorm behind it"))
+        return tensors[source_bias]
     return None
 
 
 def _implied(layer: nn.Module, name: str, ours: Tensor, scaled: bool) -> Tensor | None:
-    """Return what a file need not hold: a counter, and the scale and shift of a BatchNorm that has none."""
+    """Return a value that a file may omit: a counter, or the scale and shift of a BatchNorm without them."""
     if name == COUNTER:
         return torch.zeros(ours.shape, dtype=ours.dtype)
     if isinstance(layer, _BatchNorm) and not scaled and name in ("weight", "bias"):
@@ -150,6 +157,7 @@ def _implied(layer: nn.Module, name: str, ours: Tensor, scaled: bool) -> Tensor 
 
 
 def _unchanged(layer: nn.Module) -> dict[str, Tensor]:
+    """Return the weights with which a layer that the source lacks changes nothing."""
     channels = layer.out_channels if isinstance(layer, nn.Conv2d) else layer.num_features
     assert isinstance(channels, int)
     return _nothing(layer, channels)
@@ -170,37 +178,39 @@ def _nothing(layer: nn.Module, channels: int) -> dict[str, Tensor]:
 
 
 def in_order(layers: Sequence[Layer], layout: Layout, net: nn.Module) -> dict[str, Tensor] | None:
-    """Return the tensors of a graph's layers under the names of a layout, by their order; None if they are others.
+    """Map the layers of a graph to the names of a layout by their order; return None if the layers differ.
 
-    A convolution with a bias stands for itself and the BatchNorm behind it.
+    A convolution with a bias counts as itself and the BatchNorm that follows it.
     """
-    waiting, tensors = list(layers), dict[str, Tensor]()
+    remaining, tensors = list(layers), dict[str, Tensor]()
     rows = [(row.source, net.get_submodule(row.target)) for row in layout.rows if row.source is not None]
     folded = False
     for source, layer in rows:
+        # The exporter folded this BatchNorm into the convolution before it.
         if folded and isinstance(layer, _BatchNorm):
             folded = False
             continue
-        if not waiting or not _is(waiting[0].kind, layer):
+        if not remaining or not _is(remaining[0].kind, layer):
             return None
-        given = waiting.pop(0).weights
-        tensors |= {f"{source}.{name}": value for name, value in zip(_names(layer), given, strict=False)}
-        folded = isinstance(layer, nn.Conv2d) and layer.bias is None and len(given) > 1
+        weights = remaining.pop(0).weights
+        tensors |= {f"{source}.{name}": value for name, value in zip(_names(layer), weights, strict=False)}
+        folded = isinstance(layer, nn.Conv2d) and layer.bias is None and len(weights) > 1
         if folded:
             tensors |= _folded(rows, source, tensors.pop(f"{source}.bias"))
-    return None if waiting else tensors
+    return None if remaining else tensors
 
 
 def _folded(rows: Sequence[tuple[str, nn.Module]], source: str, bias: Tensor) -> dict[str, Tensor]:
-    """Return the BatchNorm behind a layer that holds it already: it only adds the bias."""
-    behind = next(index for index, row in enumerate(rows) if row[0] == source) + 1
-    name, layer = rows[behind]
+    """Return the values of a BatchNorm that was folded into its convolution: it only adds the bias."""
+    next_index = next(index for index, row in enumerate(rows) if row[0] == source) + 1
+    name, layer = rows[next_index]
     assert isinstance(layer, _BatchNorm), "a convolution without bias has BatchNorm behind it"
     values = _nothing(layer, len(bias)) | {"bias": bias}
     return {f"{name}.{key}": value for key, value in values.items()}
 
 
 def _is(kind: str, layer: nn.Module) -> bool:
+    """Return whether a node of a graph computes the same as one of our layers."""
     kinds: dict[str, type[nn.Module] | tuple[type[nn.Module], ...]] = {
         "Conv": nn.Conv2d, "BatchNormalization": _BatchNorm, "PRelu": nn.PReLU,
         "Gemm": (nn.Linear, nn.Conv2d), "MatMul": (nn.Linear, nn.Conv2d),
@@ -209,6 +219,7 @@ def _is(kind: str, layer: nn.Module) -> bool:
 
 
 def _names(layer: nn.Module) -> tuple[str, ...]:
+    """Return the names of a layer's tensors in the order of a graph's inputs."""
     return ("weight", "bias", "running_mean", "running_var") if isinstance(layer, _BatchNorm) else ("weight", "bias")
 
 
@@ -218,74 +229,72 @@ def rows(pairs: Iterator[tuple[str | None, str]]) -> tuple[Row, ...]:
 
 
 def refuse(path: Path, network: str, fitted: Fitted) -> None:
-    """Refuse a file that does not fit, by name."""
+    """Raise ``UserError`` for a file that does not fit, with the names of the mismatches."""
     if problem := fitted.problem:
         raise UserError(str(path), f"is no {network} as {fitted.layout.project} writes it: it {problem}")
 
 
 def in_rgb(state: Mapping[str, Tensor], net: nn.Module, order: Colour) -> dict[str, Tensor]:
-    """Return weights for colours in the order RGB: the first layer's, turned around if they were for BGR."""
+    """Return weights for RGB input: the first layer's channels are reversed if they were for BGR."""
     if order == "rgb":
         return dict(state)
     first = next(name for name, layer in net.named_modules() if isinstance(layer, nn.Conv2d))
     return {**state, f"{first}.weight": state[f"{first}.weight"].flip(1)}
 
 
-# What a conversion has come to: a network with weights, where each came from, and what the file says of itself.
-
-
 @dataclass(frozen=True, eq=False)
 class Converted:
-    """A network of ours with a file's weights in it, not yet compared or written."""
+    """One of our networks with a file's weights, the mapping of the weights, and the metadata for the file.
+
+    It is not yet compared with a reference or written.
+    """
 
     project: str
-    """Whose layout the file had."""
+    """The project whose layout the file has."""
     net: nn.Module
-    """Ours, taking RGB from 0 to 1."""
+    """Our network; its input is RGB from 0 to 1."""
     weights: Mapping[str, Tensor]
-    """What is written, under the names of the place that it is for."""
+    """The tensors to write, under the names in the network that starts from them."""
     pairs: list[tuple[str, str]]
-    """What maps to what."""
+    """Names in the source and in our network."""
     left_out: list[str]
-    """What the file holds beside the network."""
+    """Tensors of the file that do not belong to the network."""
     colour: Colour
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    """How the source takes pictures, with pixels from 0 to 1."""
+    """The source's normalisation of pixels from 0 to 1."""
     size: int
-    """The side of a picture."""
+    """The side of a picture in pixels."""
     network: Mapping[str, Any]
-    """What a recipe says in ``method.network``."""
+    """The value of ``method.network`` in a recipe."""
     use: str
-    """The lines of a recipe that start from the file."""
+    """The lines of a recipe that starts from the file."""
     note: str = ""
-    """In what it is not quite the source."""
+    """A difference from the source network, if there is one."""
     tolerance: float = 1e-3
-    """How far features at unit length may be from a reference's."""
+    """The largest accepted distance from the reference's features, at unit length."""
 
     def lines(self) -> list[str]:
-        """Say what maps to what."""
-        width = max(len(theirs) for theirs, _ in self.pairs)
-        said = [f"{theirs:<{width}}  {ours}" for theirs, ours in self.pairs]
-        return said + [f"{name:<{width}}  left out" for name in self.left_out]
+        """Return the mapping, one line per tensor."""
+        width = max(len(source) for source, _ in self.pairs)
+        lines = [f"{source:<{width}}  {target}" for source, target in self.pairs]
+        return lines + [f"{name:<{width}}  left out" for name in self.left_out]
 
 
-# Layouts of published face recognition networks, each beside the network here that computes the same.
+# Layouts of published face recognition networks, each with our equivalent network.
 #
 # - insightface's ``arcface_torch`` (J. Guo, J. Deng et al.): iresnet18, 50 and 100; RGB from −1 to 1.
 # - AdaFace and CVLface (M. Kim et al.): "IR" networks with the same blocks. Where a stage keeps the width, their
-# shortcut
-# takes every second pixel, which is a convolution with the unit matrix. AdaFace's own checkpoints have names that
-# begin
-# with ``model.`` and take BGR, CVLface's have names that begin with ``net.`` and take RGB.
-# - InsightFace_Pytorch (TreB1eN), on which many others rest: MobileFaceNet with the layers of its paper.
+#   shortcut takes every second pixel, which is a convolution with the unit matrix. AdaFace's own checkpoints have names
+#   that begin with ``model.`` and take BGR, CVLface's have names that begin with ``net.`` and take RGB.
+# - InsightFace_Pytorch (TreB1eN), the base of many other projects: MobileFaceNet with the layers of its paper.
 # - MobileFaceNet of Y. Liu (``foamliu``), whose network is ``mobilefacenet-dw`` here.
 
 
 Pairs = Iterator[tuple[str | None, str]]
 
 RESIDUAL = ("bn1", "conv1", "bn2", "prelu", "conv2", "bn3")
-"""The layers of a block of insightface's, in the order of ours."""
+"""The layers of a block of insightface's, in the order of our block's layers."""
 
 
 def insightface(depth: int) -> Layout:
@@ -293,11 +302,11 @@ def insightface(depth: int) -> Layout:
 
     def pairs() -> Pairs:
         yield from zip(("conv1", "bn1", "prelu"), ("stem.0", "stem.1", "stem.2"), strict=True)
-        for stage, number, here in _blocks(depth):
-            there = f"layer{stage}.{number}"
-            yield from ((f"{there}.{name}", f"{here}.residual.{index}") for index, name in enumerate(RESIDUAL))
+        for stage, number, target in _blocks(depth):
+            source = f"layer{stage}.{number}"
+            yield from ((f"{source}.{name}", f"{target}.residual.{index}") for index, name in enumerate(RESIDUAL))
             if number == 0:
-                yield from ((f"{there}.downsample.{index}", f"{here}.shortcut.{index}") for index in (0, 1))
+                yield from ((f"{source}.downsample.{index}", f"{target}.shortcut.{index}") for index in (0, 1))
         yield from (("bn2", "norm"), ("fc", "linear"), ("features", "features"))
 
     return Layout("insightface arcface_torch", rows(pairs()))
@@ -308,13 +317,13 @@ def adaface(depth: int) -> Layout:
 
     def pairs() -> Pairs:
         yield from ((f"input_layer.{index}", f"stem.{index}") for index in range(3))
-        for position, (stage, number, here) in enumerate(_blocks(depth)):
-            there = f"body.{position}"
+        for position, (stage, number, target) in enumerate(_blocks(depth)):
+            source = f"body.{position}"
             if number == 0:
-                named = stage > 1  # the first stage keeps the width
+                has_shortcut = stage > 1  # the first stage keeps the width
                 for index in (0, 1):
-                    yield f"{there}.shortcut_layer.{index}" if named else None, f"{here}.shortcut.{index}"
-            yield from ((f"{there}.res_layer.{index}", f"{here}.residual.{index}") for index in range(6))
+                    yield f"{source}.shortcut_layer.{index}" if has_shortcut else None, f"{target}.shortcut.{index}"
+            yield from ((f"{source}.res_layer.{index}", f"{target}.residual.{index}") for index in range(6))
         yield from (("output_layer.0", "norm"), ("output_layer.3", "linear"), ("output_layer.4", "features"))
 
     colours: dict[str, Colour] = {"model.": "bgr", "net.": "rgb", "model.net.": "rgb"}
@@ -322,7 +331,7 @@ def adaface(depth: int) -> Layout:
 
 
 def _blocks(depth: int) -> Iterator[tuple[int, int, str]]:
-    """Yield each block's stage, its number in it, and its name here."""
+    """Yield each block's stage, its number within the stage, and its name in our network."""
     for stage, count in enumerate(IRESNET_BLOCKS[depth], 1):
         for number in range(count):
             yield stage, number, f"stage{stage}.{number}"
@@ -336,15 +345,15 @@ def treb1en() -> Layout:
               "stage4": ("conv_45", ""), "stage5": ("", "conv_5")}  # fmt: skip
 
     def pairs() -> Pairs:
-        for there, here in (("conv1", "convolution"), ("conv2_dw", "depthwise")):
-            yield from ((f"{there}.{name}", f"{here}.{index}") for index, name in enumerate(("conv", "bn", "prelu")))
+        for source, target in (("conv1", "convolution"), ("conv2_dw", "depthwise")):
+            yield from ((f"{source}.{name}", f"{target}.{index}") for index, name in enumerate(("conv", "bn", "prelu")))
         for number, (_, _, repetitions, _) in enumerate(BOTTLENECKS, 1):
             first, rest = places[f"stage{number}"]
-            theirs = [first] if first else []
-            theirs += [f"{rest}.model.{index}" for index in range(repetitions - len(theirs))]
-            for index, there in enumerate(theirs):
-                here = f"stage{number}.{index}.residual"
-                yield from ((f"{there}.{name}", f"{here}.{layer}") for layer, name in enumerate(block))
+            blocks = [first] if first else []
+            blocks += [f"{rest}.model.{index}" for index in range(repetitions - len(blocks))]
+            for index, source in enumerate(blocks):
+                target = f"stage{number}.{index}.residual"
+                yield from ((f"{source}.{name}", f"{target}.{layer}") for layer, name in enumerate(block))
         yield from ((f"conv_6_sep.{name}", f"wide.{index}") for index, name in enumerate(("conv", "bn", "prelu")))
         yield from ((f"conv_6_dw.{name}", f"global.{index}") for index, name in enumerate(("conv", "bn")))
         yield from (("linear", "features.0"), ("bn", "features.1"))
@@ -363,8 +372,8 @@ def foamliu() -> Layout:
         position = 0
         for number, (_, _, repetitions, _) in enumerate(BOTTLENECKS, 1):
             for index in range(repetitions):
-                here = f"stage{number}.{index}.residual"
-                yield from ((f"features.{position}.conv.{name}", f"{here}.{at}") for name, at in block.items())
+                target = f"stage{number}.{index}.residual"
+                yield from ((f"features.{position}.conv.{name}", f"{target}.{at}") for name, at in block.items())
                 position += 1
         yield from ((f"conv2.{index}", f"wide.{index}") for index in (0, 1))
         yield from (("gdconv.depthwise", "global.0"), ("gdconv.bn", "global.1"))
@@ -374,7 +383,7 @@ def foamliu() -> Layout:
 
 
 def layouts_of(network: str) -> tuple[Layout, ...]:
-    """Return the layouts in which files of one of our face networks are known."""
+    """Return the layouts of published files for one of our face networks."""
     if network.startswith("iresnet"):
         depth = int(network.removeprefix("iresnet"))
         return insightface(depth), adaface(depth)

@@ -1,4 +1,4 @@
-"""Files laid beside our networks: those for face recognition, and FedPAD's ResNet-18."""
+"""Map files of weights to our networks: face recognition networks, FedPAD's ResNet-18, and any network of timm's."""
 
 from __future__ import annotations
 
@@ -34,36 +34,36 @@ from fedvisage.starts.layouts import (
     refuse,
 )
 
-# Files for any network of timm's: in timm's names, or in those that timm's own tables rename.
-#
-# CLIP's and OpenCLIP's image towers, DINOv2, DINOv3, SigLIP and others have such tables; positions for another size
-# of
-# pictures are interpolated by them. The last layer is for other classes and stays out.
+# Networks of timm. A file has timm's names, or names that timm's own tables translate. CLIP's and OpenCLIP's image
+# towers, DINOv2, DINOv3, SigLIP and others have such tables, which also interpolate positions for another size of
+# pictures. The last layer belongs to other classes and is left out.
 
 
 def of_timm(source: Source, arch: str, size: int | None, colour: Colour | None) -> Converted:
-    """Lay a file beside an architecture of timm's; what does not fit is refused by name."""
+    """Map a file to an architecture of timm's; refuse mismatches by name."""
     import timm
 
     published = timm.get_pretrained_cfg(arch)
     side = size or (published.input_size[-1] if published is not None else 224)
-    whole = timm_network(TimmNetwork(arch=arch), Input(size=side, colour="rgb"), outputs=0)
-    wanted, named = whole.network.state_dict(), renamed(source, whole.network)
-    by_others = bool((named.keys() & wanted.keys()) - source.tensors.keys())
-    values = [tuple(float(one) for one in channel.flatten()) for channel in (whole.mean, whole.std)]
-    project = "a project that timm renames" if by_others else "timm"
+    model = timm_network(TimmNetwork(arch=arch), Input(size=side, colour="rgb"), outputs=0)
+    expected, renamed_tensors = model.network.state_dict(), renamed(source, model.network)
+    # Names that only appear after timm's translation come from another project.
+    is_translated = bool((renamed_tensors.keys() & expected.keys()) - source.tensors.keys())
+    values = [tuple(float(value) for value in channel.flatten()) for channel in (model.mean, model.std)]
+    project = "a project that timm renames" if is_translated else "timm"
     fitted = Fitted(Layout(project, (), mean=values[0], std=values[1]), "")
-    _fit(fitted, named, wanted)
+    _fit(fitted, renamed_tensors, expected)
+    # A published classifier is an expected extra; any other extra tensor is a mismatch.
     heads = _heads(published)
-    spare = [name for name in (named if by_others else source.tensors) if name not in wanted]
+    spare = [name for name in (renamed_tensors if is_translated else source.tensors) if name not in expected]
     fitted.left_out.extend(sorted(name for name in spare if name.startswith(heads)))
     fitted.unknown.extend(sorted(name for name in spare if not name.startswith(heads) and not name.endswith(COUNTER)))
     refuse(source.path, arch, fitted)
-    state = in_rgb(fitted.state, whole.network, colour or "rgb")
-    whole.network.load_state_dict(state)
+    state = in_rgb(fitted.state, model.network, colour or "rgb")
+    model.network.load_state_dict(state)
     return Converted(
         project=project,
-        net=whole.eval(),
+        net=model.eval(),
         weights=state,
         pairs=fitted.pairs,
         left_out=fitted.left_out,
@@ -78,27 +78,28 @@ def of_timm(source: Source, arch: str, size: int | None, colour: Colour | None) 
 
 
 def _fit(fitted: Fitted, named: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
-    for name, ours in wanted.items():
-        found = named.get(name)
-        if found is None and name.endswith(COUNTER):
-            found = torch.zeros_like(ours)
-        if found is None:
+    """Copy the tensors that fit, and collect missing and mismatched ones."""
+    for name, expected in wanted.items():
+        value = named.get(name)
+        if value is None and name.endswith(COUNTER):
+            value = torch.zeros_like(expected)
+        if value is None:
             fitted.lacking.append(name)
-        elif found.shape != ours.shape:
-            fitted.wrong.append(f"{name} {tuple(found.shape)} for {tuple(ours.shape)}")
+        elif value.shape != expected.shape:
+            fitted.wrong.append(f"{name} {tuple(value.shape)} for {tuple(expected.shape)}")
         else:
-            fitted.state[name] = found.to(ours.dtype).contiguous().clone()
+            fitted.state[name] = value.to(expected.dtype).contiguous().clone()
             fitted.pairs.append((name, name))
 
 
 def _heads(published: Any) -> tuple[str, ...]:
-    """Return how the names of an architecture's last layers begin."""
-    named = getattr(published, "classifier", None) or ("head", "fc", "classifier")
-    return tuple(f"{name}." for name in ((named,) if isinstance(named, str) else named))
+    """Return the prefixes of the names of an architecture's last layers."""
+    classifier = getattr(published, "classifier", None) or ("head", "fc", "classifier")
+    return tuple(f"{name}." for name in ((classifier,) if isinstance(classifier, str) else classifier))
 
 
 def renamed(source: Source, network: nn.Module) -> dict[str, Tensor]:
-    """Return a file's tensors under the names, and with the positions, that timm's own table for them gives."""
+    """Return a file's tensors under timm's names, with the positions that timm's own table interpolates."""
     table = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
     if table is None:
         return dict(source.tensors)
@@ -113,7 +114,7 @@ OPTION = "--as"
 
 
 def converted(source: Source, name: str, size: int | None, colour: Colour | None) -> Converted:
-    """Lay a file beside one of our networks; what does not fit is refused by name."""
+    """Map a file to one of our networks; refuse mismatches by name."""
     if name in FACES:
         return _face(source, name, size, colour)
     if name == "resnet18":
@@ -121,18 +122,24 @@ def converted(source: Source, name: str, size: int | None, colour: Colour | None
     import timm
 
     if not timm.is_model(name):
-        known = [*FACES, "resnet18", "an architecture of timm's"]
-        raise UserError(OPTION, f"{name!r} is no network{choice(name, known)}")
+        choices = [*FACES, "resnet18", "an architecture of timm's"]
+        raise UserError(OPTION, f"{name!r} is no network{choice(name, choices)}")
     return of_timm(source, name, size, colour)
 
 
 def _face(source: Source, name: str, size: int | None, colour: Colour | None) -> Converted:
-    fits = [_laid_beside(source, layout, name) for layout in layouts_of(name)]
-    options, side, fitted = min(fits, key=lambda one: (bool(one[2].problem), len(one[2].lacking)))
+    """Map a file to a face recognition network by the layout that fits best."""
+    candidates = [_laid_beside(source, layout, name) for layout in layouts_of(name)]
+    # The best layout has no mismatch; otherwise the fewest missing tensors make the clearest message.
+    options, side, fitted = min(
+        candidates, key=lambda candidate: (bool(candidate[2].problem), len(candidate[2].lacking))
+    )
     refuse(source.path, name, fitted)
+    # The last layer of a face network determines the size of its pictures.
     if size is not None and size != side:
         raise UserError("--size", f"is {size}, and the last layer of this network is for pictures of {side} pixels")
     order = colour or fitted.colour
+    # Some layouts exist for both orders of colours, and the order is never guessed.
     if order is None:
         raise UserError(
             "--colour", f"is needed: files of {fitted.layout.project} with these names are for rgb or for bgr"
@@ -140,7 +147,7 @@ def _face(source: Source, name: str, size: int | None, colour: Colour | None) ->
     net = face_network(options, side)
     net.load_state_dict(in_rgb(fitted.state, net, order))
     network = {"name": name} | _unlike_default(options)
-    said = ", ".join(f"{key}: {value}" for key, value in network.items())
+    settings = ", ".join(f"{key}: {value}" for key, value in network.items())
     return Converted(
         project=fitted.layout.project,
         net=net.eval(),
@@ -152,18 +159,19 @@ def _face(source: Source, name: str, size: int | None, colour: Colour | None) ->
         std=fitted.layout.std,
         size=side,
         network=network,
-        use=f"method: {{name: fedavg, network: {{{said}}}}}\ninput: {{size: {side}, colour: rgb}}\n"
+        use=f"method: {{name: fedavg, network: {{{settings}}}}}\ninput: {{size: {side}, colour: rgb}}\n"
         "training: {start: FILE}",
     )
 
 
 def _laid_beside(source: Source, layout: Layout, name: str) -> tuple[FaceNetwork, int, Fitted]:
-    """Return the network's sizes, as a file has them, and the file beside a layout, by names or by a graph's order."""
+    """Return the network's sizes according to the file, and the file mapped to a layout by names or by order."""
     tensors: Mapping[str, Tensor] = source.tensors
     options, side = _sizes(tensors, layout, name)
     fitted = fit(tensors, layout, _outline(options, side))
     if not fitted.problem or not source.layers:
         return options, side, fitted
+    # Exporters may replace the names of a graph's layers; their order remains.
     named = in_order(source.layers, layout, _outline(options, side))
     if named is None:
         return options, side, fitted
@@ -173,31 +181,34 @@ def _laid_beside(source: Source, layout: Layout, name: str) -> tuple[FaceNetwork
 
 
 def _unlike_default(options: FaceNetwork) -> dict[str, Any]:
-    usual = FaceNetwork()
-    sizes = {"width": (options.width, usual.width), "embedding": (options.embedding, usual.embedding)}
+    """Return the sizes that a recipe must state because they differ from the defaults."""
+    defaults = FaceNetwork()
+    sizes = {"width": (options.width, defaults.width), "embedding": (options.embedding, defaults.embedding)}
     return {key: value for key, (value, default) in sizes.items() if value != default}
 
 
 def _outline(options: FaceNetwork, side: int) -> nn.Module:
+    """Return a face network without memory for its weights."""
     with torch.device("meta"):
         return face_network(options, side)
 
 
 def _sizes(tensors: Mapping[str, Tensor], layout: Layout, name: str) -> tuple[FaceNetwork, int]:
-    """Read width, length of a feature and side of a picture from the shapes of a file's first and last layers."""
-    prefix, at = prefix_of(tensors, layout.rows), {row.target: row.source for row in layout.rows}
+    """Read width, feature length and picture side from the shapes of a file's first and last layers."""
+    prefix, sources = prefix_of(tensors, layout.rows), {row.target: row.source for row in layout.rows}
 
     def shape(target: str) -> tuple[int, ...] | None:
-        found = tensors.get(f"{prefix}{at.get(target)}.weight")
-        return None if found is None else tuple(found.shape)
+        weight = tensors.get(f"{prefix}{sources.get(target)}.weight")
+        return None if weight is None else tuple(weight.shape)
 
     first = shape("stem.0") or shape("convolution.0")
     last = shape("linear") or shape("features.0")
-    whole = shape("global.0")
+    kernel = shape("global.0")
     if first is None or last is None or len(last) < 2:
         return FaceNetwork.model_validate({"name": name}), 112
-    wide = LAST * first[0]
-    side = whole[-1] if whole else round((last[1] / wide) ** 0.5)
+    # A linear layer's input is channels times area; a global convolution's kernel is the side itself.
+    channels = LAST * first[0]
+    side = kernel[-1] if kernel else round((last[1] / channels) ** 0.5)
     sizes = {"name": name, "width": first[0], "embedding": last[0]}
     try:
         return FaceNetwork.model_validate(sizes), max(1, side) * REDUCTION
@@ -207,7 +218,10 @@ def _sizes(tensors: Mapping[str, Tensor], layout: Layout, name: str) -> tuple[Fa
 
 
 def _resnet18(source: Source, colour: Colour | None) -> Converted:
-    """FedPAD's network takes pixels from 0 to 1, in six channels: what a file for ImageNet's expects is folded in."""
+    """Map a file to FedPAD's ResNet-18, which takes pixels from 0 to 1 in six channels.
+
+    ImageNet's normalisation is folded into the first layers, and the additional channels begin with zero weights.
+    """
     first = source.tensors.get(f"{prefix_of(source.tensors, [Row('conv1', 'conv1')])}conv1.weight")
     width = 64 if first is None else first.shape[0]
     try:
@@ -216,7 +230,9 @@ def _resnet18(source: Source, colour: Colour | None) -> Converted:
         raise UserError(OPTION, f"resnet18 has another shape: the file's first layer has {width} channels") from None
     net = resnet18(options, "rgb")
     layers = [
-        name for name, one in net.named_modules() if name != "fc" and not list(one.children()) and one.state_dict()
+        name
+        for name, module in net.named_modules()
+        if name != "fc" and not list(module.children()) and module.state_dict()
     ]
     layout = Layout("timm and torchvision", tuple(Row(name, name) for name in layers), mean=IMAGENET_MEAN,
                     std=IMAGENET_STD, left_out=("fc.",))  # fmt: skip
@@ -224,15 +240,16 @@ def _resnet18(source: Source, colour: Colour | None) -> Converted:
     refuse(source.path, "resnet18", fitted)
     order = colour or "rgb"
     state = _in_unit_pixels(in_rgb(fitted.state, net, order))
-    whole = resnet18(options, "rgb+hsv")
-    more = CHANNELS["rgb+hsv"] - 3
-    padding = state["conv1.weight"].new_zeros(width, more, *state["conv1.weight"].shape[2:])
+    # FedPAD's network also has HSV channels; with zero weights they do not change the features.
+    six_channel_net = resnet18(options, "rgb+hsv")
+    added = CHANNELS["rgb+hsv"] - 3
+    padding = state["conv1.weight"].new_zeros(width, added, *state["conv1.weight"].shape[2:])
     state["conv1.weight"] = torch.cat([state["conv1.weight"], padding], dim=1)
-    whole.load_state_dict(state, strict=False)
+    six_channel_net.load_state_dict(state, strict=False)
     use = "method: {name: fedpad}\ninput: {size: 224}\ntraining: {start: {file: FILE, strict: false}}"
     return Converted(
         project=layout.project,
-        net=_Pooled(whole.eval()),
+        net=_Pooled(six_channel_net.eval()),
         weights={f"model.{key}": value for key, value in state.items()},
         pairs=fitted.pairs,
         left_out=fitted.left_out,
@@ -249,16 +266,16 @@ def _resnet18(source: Source, colour: Colour | None) -> Converted:
 
 
 class _Pooled(nn.Module):
-    """The features of a ResNet for six channels, of pictures with three: the others have no influence yet."""
+    """The features of a ResNet with six input channels for RGB pictures; the other channels have no influence yet."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.net = net
 
     def forward(self, images: Tensor) -> Tensor:
-        whole: Any = self.net
-        six = torch.cat([images, torch.zeros_like(images)], dim=1)
-        features: Tensor = whole.forward_head(whole.forward_features(six), pre_logits=True)
+        net: Any = self.net
+        inputs = torch.cat([images, torch.zeros_like(images)], dim=1)
+        features: Tensor = net.forward_head(net.forward_features(inputs), pre_logits=True)
         return features
 
 
