@@ -158,7 +158,9 @@ class Written:
         ]
         if self.config.int8 is not None and self.moved is not None:
             pad, moved = self.config.int8.description.task == "pad", self.moved
-            rates = [f"{parity.error if pad else 1 - parity.error:.2%}" for parity in (moved.float32, moved.int8)]
+            rates = [
+                f"{evaluated.error if pad else 1 - evaluated.error:.2%}" for evaluated in (moved.float32, moved.int8)
+            ]
             lines += [
                 f"{self.directory / INT8_GRAPH}: {self.config.int8.file.bytes / 1e6:.1f} MB",
                 f"{'HTER' if pad else 'TAR'} on {moved.set}: {rates[0]} in float32, {rates[1]} in int8",
@@ -187,7 +189,7 @@ def export(
     the splits of a site; with it, the export also contains an int8 graph.
     """
     check_free(out)
-    # Open all sets before anything is written, so that a mistake in an option costs no export.
+    # Open all sets before anything is written, so that a mistake in an option is reported early.
     chosen = choose(model, member)
     description = described(model, chosen).model_copy(update={"adapted": adapted})
     crops, compared_on = to_compare(model, data, LEAST, cache, say)

@@ -142,11 +142,11 @@ def splits(view: View, task: str, rule: str) -> tuple[View, View]:
     heldout = "train" if rule == ON_TRAINING else "test" if task == "recognition" else "heldout"
     split = part.set.rows.split[part.indices]
     views = [view.subset(np.flatnonzero(split == name).astype(np.int64)) for name in ("train", heldout)]
-    for name, split_view in zip(("train", heldout), views, strict=True):
-        if len(split_view) < _FEWEST:
+    for name, images in zip(("train", heldout), views, strict=True):
+        if len(images) < _FEWEST:
             raise UserError(
                 PLACE,
-                f"the set has {len(split_view)} images in its split {name!r}; int8 needs a set that a site could train on",
+                f"the set has {len(images)} images in its split {name!r}; int8 needs a set that a site could train on",
             )
     return views[0], views[1]
 
