@@ -173,7 +173,7 @@ def _sites() -> LocalTransport:
     return _Seat.sites
 
 
-# The server's side of one worker process.
+# The main process's side of one worker process.
 
 TRIES = 3
 """The number of times that a process is replaced between two commits."""
@@ -191,7 +191,7 @@ class Asked:
 
     @property
     def secret(self) -> bool:
-        """Whether the task drew or used secrets that cannot be drawn again."""
+        """True for a task that drew or used secrets, which cannot be drawn again."""
         return isinstance(self.what, Errand) and self.what.order.call in AT_THE_DESK
 
 
