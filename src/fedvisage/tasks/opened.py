@@ -43,14 +43,14 @@ def check_for_model(trained: Iterable[CropRecord], crop: CropRecord | None, plac
 
 
 def notice_of_set(crop: CropRecord | None, place: str) -> list[str]:
-    """Return a notice about a set with misplaced crops of earlier versions, or nothing."""
+    """Return a notice about a set with crops of the earlier detector, or nothing."""
     if crop is None or not crop.outdated:
         return []
     return [f"{place}: has crops {_FOUND_ASIDE}; import it again"]
 
 
 def notices_of_model(trained: Iterable[CropRecord], entries: Iterable[str], place: str) -> list[str]:
-    """Return a notice about a model whose training crops were, or may have been, misplaced by earlier versions.
+    """Return a notice about a model whose training crops come, or may come, from the earlier detector.
 
     If the model has no crop records, the sets of its recipe are examined: rendered sets have exact crops, and available
     directories have records or come from an unknown source.
