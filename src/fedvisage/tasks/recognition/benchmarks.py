@@ -146,15 +146,11 @@ def judge_generic(scorer: Scorer, finished: Message, view: View, thresholds: Map
         return judged[0]
     figures = {
         **judged[0].figures,
-        "members": {
-            name: member_result.figures
-            for name, member_result in zip(sorted(members_of(finished)), judged, strict=True)
-        },
+        "members": {name: result.figures for name, result in zip(sorted(members_of(finished)), judged, strict=True)},
     }
     for kind in ("tar_at_far", "tpir_at_fpir"):
         figures[kind] = {
-            rate: mean_of([member_result.figures[kind][rate] for member_result in judged])
-            for rate in judged[0].figures[kind]
+            rate: mean_of([result.figures[kind][rate] for result in judged]) for rate in judged[0].figures[kind]
         }
     return JudgedGeneric(figures, judged[0].pairs, judged[0].items, judged[0].counts)
 
@@ -166,7 +162,7 @@ def _judge_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: 
     identified = generic.identification(faces, probe, settings.fpir, settings.counting)
     pairs = generic.on_fixed_pairs(faces, settings.folds_of)
     listed = on_listed_pairs(faces, pairs_among(view, settings.pairs)) if settings.pairs else None
-    # Small groups have no pairs to evaluate and are left out.
+    # A group of one person has no impostor pairs and is left out.
     counts, by_group = {"": within_counts(faces)}, {}
     for group in np.unique(view.groups).tolist():
         members = faces.take(view.groups == group)

@@ -1,7 +1,7 @@
 """The data of recognition: views of identity sets from a recipe's data entries, and their checks before training.
 
 Each identity must be in one place only. An identity at two sites, or at a site and among public or benchmark images,
-would turn genuine pairs into impostor pairs. Omitted identities are counted.
+would turn genuine pairs into impostor pairs. Identities that the evaluation leaves out are counted.
 """
 
 from __future__ import annotations
@@ -103,11 +103,11 @@ def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str]
     public, heldout = None, None
     if recipe.data.public is not None:
         public, heldout = view(recipe.data.public, PUBLIC, "train"), view(recipe.data.public, PUBLIC, "heldout")
-    shown = _places(sites, public, heldout, target)
-    _check_nobody_twice(shown)
+    all_places = _places(sites, public, heldout, target)
+    _check_nobody_twice(all_places)
     benchmarks = open_benchmarks(recipe.data.benchmarks, recipe, cache, say)
     for name, benchmark in benchmarks.items():
-        trained_on = {place: views for place, views in shown.items() if place != USER}
+        trained_on = {place: views for place, views in all_places.items() if place != USER}
         _check_nobody_twice({**trained_on, f"{PLACE}{name}": (benchmark.view,)})
     # Fail before training if a requested rate needs more pairs than a site or the target has.
     counted = {name: sum(_check_site(site, place, recipe, method)[name] for place, site in sites.items())
@@ -125,7 +125,7 @@ def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str]
     named = {**places, USER: recipe.data.user, PUBLIC: recipe.data.public}
     crops = {place: opened[without_part(entry.strip())[0]].crop for place, entry in named.items() if entry is not None}
     sites = merged(apart) if method.pooled else apart
-    return Opened(sites, target, digests, people, crops=crops, places=shown, benchmarks=benchmarks)
+    return Opened(sites, target, digests, people, crops=crops, places=all_places, benchmarks=benchmarks)
 
 
 def _digest(opened: Mapping[str, PreparedSet], entry: str) -> str:
