@@ -332,14 +332,14 @@ def run(
     unless ``allow_mixed_crops`` is set, and so do images that appear in two places, such as a site and the target,
     unless ``allow_overlap`` is set. ``verify`` reads every byte of the sets and compares it with their digests.
     """
-    chosen = load(recipe, changes, method=method)
+    resolved = load(recipe, changes, method=method)
     if data:
-        chosen = load(chosen, _entries(data, chosen), method=method)
-    stem = Path(recipe).stem if isinstance(recipe, str | Path) else chosen.method.name
-    directory = Path(out) if out is not None else Path("runs") / f"{stem}-seed{chosen.runtime.seed}"
+        resolved = load(resolved, _entries(data, resolved), method=method)
+    stem = Path(recipe).stem if isinstance(recipe, str | Path) else resolved.method.name
+    directory = Path(out) if out is not None else Path("runs") / f"{stem}-seed{resolved.runtime.seed}"
     reporter = Reporter(Console(highlight=False), quiet=quiet)
     run_and_report(
-        chosen, directory, Path(cache), reporter, method=method, resume=resume, wire=transport,
+        resolved, directory, Path(cache), reporter, method=method, resume=resume, wire=transport,
         checks=Checks(allow_mixed_crops, allow_overlap, verify),
     )  # fmt: skip
     return Run(directory, method)

@@ -226,7 +226,7 @@ def assess(
     at = _point(pipeline)
     course = _Course(pipeline, frames, steps, trials.count)
     templates, not_enrolled = _templates(course, trials) if at.recognition is not None else ({}, Counter[str]())
-    probes = [(trial, seen) for trial in trials.probes if (seen := course.look(trial)) is not None]
+    probes = [(trial, result) for trial in trials.probes if (result := course.look(trial)) is not None]
     if course.unreadable > PASSED_OVER * trials.count:
         raise RunFailed(
             f"{course.unreadable} of {trials.count} presentations cannot be read, such as {course.example}; a report on"
@@ -294,14 +294,14 @@ def _templates(course: _Course, trials: Trials) -> tuple[dict[str, Embedding], C
     """Enrol all people; return the templates, and counts of the reasons for failed enrolments."""
     templates, refused = dict[str, Embedding](), Counter[str]()
     for subject, enrolment in sorted(trials.enrol.items()):
-        looks = [seen for trial in enrolment if (seen := course.look(trial)) is not None]
-        passed = [embedding for seen in looks for embedding in seen.passed]
+        results = [result for trial in enrolment if (result := course.look(trial)) is not None]
+        passed = [embedding for result in results for embedding in result.passed]
         if passed:
             templates[subject] = _mean(passed)
-        elif any(seen.logits for seen in looks):
+        elif any(result.logits for result in results):
             refused["taken for an attack"] += 1
         else:
-            refused[next((seen.reason for seen in looks if seen.reason), "cannot be read")] += 1
+            refused[next((result.reason for result in results if result.reason), "cannot be read")] += 1
     return templates, refused
 
 

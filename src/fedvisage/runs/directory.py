@@ -127,10 +127,11 @@ def place(out: Path, number: int) -> Path:
 
 
 def judged(setup: Setup, out: Path, trained: Trained, data: Opened) -> dict[str, Any]:
-    """Return the target metrics of each saved round, as a part of metrics.json; nothing without a target.
+    """Return the target metrics of each saved round, as a part of metrics.json.
 
-    Only simulations can evaluate snapshots, because a federation does not see its target. The metrics select nothing,
-    and they need no threshold, because the sites choose thresholds only for the finished model.
+    Without a target and benchmarks there are none. Only simulations can evaluate snapshots, because a federation does
+    not see its target. The metrics select nothing, and they need no threshold, because the sites choose thresholds only
+    for the finished model.
     """
     if setup.recipe.evaluation.snapshots is None or (data.user is None and not data.benchmarks):
         return {}
@@ -190,8 +191,8 @@ def taken_back(out: Path) -> Iterator[None]:
     try:
         yield
     except UserError:
-        begun = (out / NAME).exists() or any(out.glob(f"{CHECKPOINTS}/*")) or any(out.rglob(CHARGES))
-        if fresh and not begun:
+        has_records = (out / NAME).exists() or any(out.glob(f"{CHECKPOINTS}/*")) or any(out.rglob(CHARGES))
+        if fresh and not has_records:
             for path in _shown(out):
                 if path.is_dir():
                     shutil.rmtree(path)

@@ -134,14 +134,14 @@ def _opened(benchmarks: Mapping[str, str], how: _Judging, overlap: dict[str, Any
     model = how.model
     for name, entry in benchmarks.items():
         check_entry(entry, f"{PLACE}{name}", model.recipe.input.size)
-    opened = model.setup.task.open_benchmarks(benchmarks, model.recipe, how.cache, how.course)
+    benchmark_sets = model.setup.task.open_benchmarks(benchmarks, model.recipe, how.cache, how.course)
     if how.checks.verify:
-        verify_sets([benchmark.entry for benchmark in opened.values()], how.cache, how.say)
+        verify_sets([benchmark.entry for benchmark in benchmark_sets.values()], how.cache, how.say)
     overlap["benchmarks"] = check_unseen(
-        opened, _trained_on(model, how.cache), model.saved.crops, how.cache, how.say,
+        benchmark_sets, _trained_on(model, how.cache), model.saved.crops, how.cache, how.say,
         how.checks,
     )  # fmt: skip
-    return opened
+    return benchmark_sets
 
 
 def _trained_on(model: FinishedModel, cache: Path) -> dict[str, list[View]]:

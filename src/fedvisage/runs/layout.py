@@ -80,13 +80,13 @@ def as_begun(recipe: Recipe, out: Path) -> Recipe:
     if recipe.runtime.layout != "auto" or not (out / RECIPE).is_file():
         return recipe
     try:
-        begun = recipes.load(out / RECIPE, [], read_method).runtime
+        runtime = recipes.load(out / RECIPE, [], read_method).runtime
     except UserError:
         return recipe  # `directory.finished` reports the fault later
-    if begun.layout is None:
+    if runtime.layout is None:
         return recipe
     precision = recipe.runtime.precision
-    return _with(recipe, begun.layout, begun.precision if precision == "auto" else precision)
+    return _with(recipe, runtime.layout, runtime.precision if precision == "auto" else precision)
 
 
 def decided(setup: Setup, cache: Path, say: Say, measure: Callable[[Setup], Choice] | None = None) -> Choice | None:
@@ -156,9 +156,9 @@ def measured(setup: Setup, clock: Callable[[], float] | None = None) -> Choice:
     seconds, net = dict.fromkeys(settings, float("inf")), _network(setup)
     for setting in settings:
         _step(setup, setting, net)()  # the first step prepares kernels
-    began = time.monotonic()
+    start_time = time.monotonic()
     for repeat in range(REPEATS):
-        if repeat >= LEAST and time.monotonic() - began > PATIENCE:
+        if repeat >= LEAST and time.monotonic() - start_time > PATIENCE:
             break
         for setting in settings:
             step, start = _step(setup, setting, net), clock()
@@ -195,8 +195,8 @@ def _step(setup: Setup, setting: Setting, net: nn.ModuleDict) -> Callable[[], No
     compute = Compute(setup.compute.device, setting.precision == "bf16", LAYOUTS[setting.layout])
     count, size = min(recipe.training.batch.default, IMAGES), recipe.input.size
     shape = count, CHANNELS[recipe.input.colour], size, size
-    drawn = torch.rand(shape, generator=torch_rng(recipe.runtime.seed, "layout", "images"))
-    images = drawn.to(compute.device).contiguous(memory_format=compute.layout)
+    pixels = torch.rand(shape, generator=torch_rng(recipe.runtime.seed, "layout", "images"))
+    images = pixels.to(compute.device).contiguous(memory_format=compute.layout)
 
     net.zero_grad(set_to_none=True)
     compute.place(net)
@@ -205,8 +205,8 @@ def _step(setup: Setup, setting: Setting, net: nn.ModuleDict) -> Callable[[], No
         generator = torch_rng(recipe.runtime.seed, "layout", device=compute.device.type)
         with scoped(recipe.runtime.seed, "layout", "library draws"):
             with compute.autocast():
-                passed: Tensor = (method.step or method.user)(Member(net, images, generator, recipe))
-            loss = passed.float().square().mean()
+                output: Tensor = (method.step or method.user)(Member(net, images, generator, recipe))
+            loss = output.float().square().mean()
             if loss.requires_grad:
                 loss.backward()  # type: ignore[no-untyped-call]
 

@@ -63,8 +63,8 @@ def check_files(recipe: Recipe, whole: bool) -> None:
 
     Without ``whole``, the check skips the sites' data and all weights except those of ``training.start``.
     """
-    opened = recipe if whole else recipe.model_copy(update={"data": recipe.data.model_copy(update={"sites": {}})})
-    check_entries(opened)
+    checked = recipe if whole else recipe.model_copy(update={"data": recipe.data.model_copy(update={"sites": {}})})
+    check_entries(checked)
     for place, path in named_weights(recipes.tree_of(recipe)).items():
         if whole or place[:2] == ("training", "start"):
             check_weights(Path(path), ".".join(("recipe", *place)))
@@ -96,8 +96,8 @@ def check_same_source(environment: Path, now: Mapping[str, Any]) -> None:
     """Refuse to continue a run with a method whose source differs from the one passed in at its start."""
     if not environment.exists():
         return
-    begun = read_json(environment)
-    if begun.get("method") != now.get("method") and "method" in begun:
+    recorded = read_json(environment)
+    if recorded.get("method") != now.get("method") and "method" in recorded:
         raise UserError(str(environment), "the run began with another method, which was passed in from Python; pass in "
                         "the same one, or use a new directory")  # fmt: skip
 
@@ -116,8 +116,8 @@ def _check_parts(recipe: Recipe, method: Method) -> None:
 
 def checked_overlap(data: Opened, recipe: Recipe, out: Path, cache: Path, checks: Checks, say: Say) -> dict[str, Any]:
     """Return the overlap between datasets; refuse it unless it is allowed now or was when the run began."""
-    began = (out / OVERLAP).exists() and read_json(out / OVERLAP).get("allowed") is True
-    allowed = checks.allow_overlap or began
+    allowed_before = (out / OVERLAP).exists() and read_json(out / OVERLAP).get("allowed") is True
+    allowed = checks.allow_overlap or allowed_before
     overlap = look_for_overlap(data.places, cache, say)
     for line in check_apart(overlap, allowed, recipe.data.user_name):
         say(f"note: {line}")
@@ -155,7 +155,7 @@ def run_and_report(
     opening: Opening | None = None,
     checks: Checks = USUAL,
 ) -> dict[str, Any]:
-    """Run a recipe and write its report; return the figures."""
+    """Run a recipe, write its report, and return the metrics."""
     metrics = run(
         recipe, out, cache, reporter, method=method, resume=resume, wire=wire, training=training, opening=opening,
         checks=checks,
@@ -217,10 +217,10 @@ def _run(
     if unfinished and recipe.data.public is not None:  # `task.filled` may render the public set
         check_files(recipe, whole=opening is None)
     recipe = as_begun(task.filled(recipe, cache, reporter), out)
-    done = finished(out, recipe, resume)
-    if done is not None:
+    metrics_before = finished(out, recipe, resume)
+    if metrics_before is not None:
         reporter.say(f"{out} is finished already; nothing to do")
-        return done
+        return metrics_before
     if (warning := method.warning(recipe)) is not None:
         reporter.say(f"warning: {warning}")
     setup = set_up(recipe, method)
@@ -241,8 +241,8 @@ def _run(
     setup = set_up(recipe, method)
     out.mkdir(parents=True, exist_ok=True)
     with locked(out), needing_room(out), taken_back(out):
-        if (done := finished(out, recipe, resume=True)) is not None:
-            return done  # another process finished the run while this one opened its data
+        if (metrics_before := finished(out, recipe, resume=True)) is not None:
+            return metrics_before  # another process finished the run while this one opened its data
         sweep(out)
         swept(out)
         write_once(out / RECIPE, recipes.text_of(recipe))  # first, as it marks the directory as a run
@@ -286,8 +286,8 @@ def _here(wire: Wire, crew: Crew) -> Training:
 
     def train(setup: Setup, out: Path, data: Opened, reporter: Reporter) -> Trained:
         desks, schemas = _desks(setup, out, data, reporter)
-        with crew.wire(wire, out) as chosen:
-            return training.train(setup, out, chosen(desks), schemas, reporter, first=data.first)
+        with crew.wire(wire, out) as make_transport:
+            return training.train(setup, out, make_transport(desks), schemas, reporter, first=data.first)
 
     return train
 

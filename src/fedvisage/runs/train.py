@@ -73,19 +73,19 @@ class Course:
         self._resume()
         total = recipe.training.rounds
         with self.reporter.course(server.method.title, server.round, total):
-            began = time.monotonic()
+            start_time = time.monotonic()
             if not server.round:
                 self.method.begin(server)
             program = self.method.server(server)
             while self._advance(program):
                 counted = server.exchange.record.counted  # `_evaluate` sends further orders
                 heldout = self._evaluate()
-                self._record(time.monotonic() - began, counted, heldout)
+                self._record(time.monotonic() - start_time, counted, heldout)
                 self.keep(server)
                 last = server.round == total or server.stopped
                 if last or server.round % recipe.runtime.checkpoint_every == 0:
                     self._checkpoint()
-                began = time.monotonic()
+                start_time = time.monotonic()
         if server.ended:
             self.reporter.say(f"ended after round {server.round} of {total}: {server.ended}")
         self._check_delivered()
@@ -251,13 +251,13 @@ def _begin_from_file(server: Server, out: Path, reporter: Reporter) -> None:
     start = server.recipe.training.starts_from
     if start is None:
         return
-    begun = started(server.file(start.file), start, server.tensors(*server.net))
-    server.load(begun.weights)
-    server.start = {name: begun.weights[name] for name in begun.taken}
+    start_weights = started(server.file(start.file), start, server.tensors(*server.net))
+    server.load(start_weights.weights)
+    server.start = {name: start_weights.weights[name] for name in start_weights.taken}
     if not (out / START).exists():
-        for line in begun.lines():
+        for line in start_weights.lines():
             reporter.say(line)
-    write_once(out / START, json_text(begun.as_json()))
+    write_once(out / START, json_text(start_weights.as_json()))
 
 
 def _adopt(trained: Path, setup: Setup, server: Server) -> Message:

@@ -243,9 +243,9 @@ class Lane:
         """Drop tasks that need no repetition: the sites are at these generations, or still at the last ones."""
         if generations is not None:
             self._generations = generations
-        done: Future[None] = Future()
-        done.set_result(None)
-        self._log, self._lost = [Asked(restore, self._generations, done)], 0
+        restored: Future[None] = Future()
+        restored.set_result(None)
+        self._log, self._lost = [Asked(restore, self._generations, restored)], 0
 
     def result(self, asked: Asked, glance: Callable[[], None]) -> Any:
         """Wait for a task's result and replace the process if it ends; call ``glance`` at regular intervals."""
@@ -269,12 +269,12 @@ class Lane:
         self._lost += 1
         if self._lost > TRIES:
             raise RunFailed(self._why())
-        if self.draws_anew and any(asked.secret for asked in self._log):
+        if self.draws_anew and any(task.secret for task in self._log):
             raise RunFailed("a worker process was killed, and its sites' secrets with it; --resume continues the run")
         self.process.replace()
         self._seated = self._handed_in(sit, self._sent)
-        for asked in self._log:
-            asked.future = self._handed_in(asked.job, asked.what)
+        for task in self._log:
+            task.future = self._handed_in(task.job, task.what)
 
     def _why(self) -> str:
         if self._seated.done() and self._seated.exception() is None:
@@ -325,9 +325,9 @@ class Crew:
         if self._asked in (None, 1) or sites == 1:
             return
         count = min(sites, _fitting(sites, threads) if isinstance(self._asked, str) else self._asked or 1)
-        why = "one process has all cores with its threads" if count == 1 else _hindered(recipe, method, ours)
-        if why is not None:
-            say(f"note: {why}; runtime.workers changes nothing")
+        reason = "one process has all cores with its threads" if count == 1 else _hindered(recipe, method, ours)
+        if reason is not None:
+            say(f"note: {reason}; runtime.workers changes nothing")
             return
         if threads > 1 and count * threads > cores():
             say(f"note: {count} processes of {threads} threads are more than {cores()} cores; see runtime.threads")
@@ -494,10 +494,10 @@ class Abreast:
     def _glance(self) -> None:
         """Report the progress of the sites, if it has changed."""
         for lane in self._crew:
-            place, done, of = now = tuple(lane.board)
-            if of and self._seen.get(lane) != now:
+            index, finished, total = now = tuple(lane.board)
+            if total and self._seen.get(lane) != now:
                 self._seen[lane] = now
-                self._on_batch(lane.names[place], done, of)
+                self._on_batch(lane.names[index], finished, total)
 
 
 def dealt(desks: Sequence[SiteDesk], count: int) -> list[list[Place]]:

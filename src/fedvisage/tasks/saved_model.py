@@ -178,8 +178,8 @@ def check_fits(directory: Path, finished: Message, method: Declared, recipe: Rec
         raise UserError(str(path), f"does not hold one model, as method {method.name} makes")
     for member, weights in sorted(members.items()):
         if problem := _problem(weights, expected):
-            of = f"of {member}: " if member else ""
-            raise UserError(str(path), f"{of}{problem}; these weights are not of the network in model.json's recipe")
+            owner = f"of {member}: " if member else ""
+            raise UserError(str(path), f"{owner}{problem}; these weights are not of the network in model.json's recipe")
 
 
 def _outline(settings: Path, method: Declared, recipe: Recipe) -> nn.ModuleDict:

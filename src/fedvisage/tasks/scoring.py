@@ -230,11 +230,11 @@ def with_exact_statistics(server: Server, scorer: Scorer, finished: Message) -> 
     members, sites = members_of(finished), server.present
     single = list(members) == [""]
     for number, layer in enumerate(layers_of(scorer)):
-        which: Message = {LAYER: torch.tensor(number)}
+        request: Message = {LAYER: torch.tensor(number)}
         if single:
-            replies = server.ask(CALL, {**members[""], **which}, to=sites)
+            replies = server.ask(CALL, {**members[""], **request}, to=sites)
         else:
-            replies = server.ask(CALL, which, each={name: members[name] for name in sites}, to=sites)
+            replies = server.ask(CALL, request, each={name: members[name] for name in sites}, to=sites)
         channels = next(iter(members.values()))[f"{layer}.{MEAN}"].shape
         sites = tuple(name for name, reply in replies.items() if _fits(server, name, reply, channels))
         if not sites:

@@ -63,10 +63,10 @@ def _results(model: FinishedModel, figures: Mapping[str, Any]) -> list[Any] | No
 
     if model.task != "pad":
         return None
-    user = str(figures.get("user") or "user")
+    target = str(figures.get("user") or "user")
     measured = {name: figures.get(name) for name in _MEASURED}
     results = [
-        EvalResult("image-classification", "private", user, name, value, task_name="presentation attack detection")
+        EvalResult("image-classification", "private", target, name, value, task_name="presentation attack detection")
         for name, value in measured.items()
         if isinstance(value, int | float)
     ]

@@ -251,15 +251,15 @@ def adapted_weights(
     members, outcomes = {}, {}
     for name, member in sorted(members_of(finished).items()):
         scorer.load(member)
-        found: list[Message] = []
+        adapted: list[Message] = []
 
-        def keep(found: list[Message] = found) -> None:
+        def keep(found: list[Message] = adapted) -> None:
             found.append(_weights(scorer))
 
         source = sources.get(name) or sources[""]
         _, outcome = adapted_logits(scorer, view, settings, source, keep)
-        kept = outcome.skipped or outcome.taken_back
-        members[name] = member if kept or not found else {**member, **found[0]}
+        rejected = outcome.skipped or outcome.taken_back
+        members[name] = member if rejected or not adapted else {**member, **adapted[0]}
         outcomes[name] = outcome
     return joined(members), outcomes
 

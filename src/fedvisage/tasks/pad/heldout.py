@@ -52,8 +52,8 @@ def calls(scorer: Scorer) -> dict[str, Call]:
         return _counted(site, logits)
 
     def scatter(site: Site, finished: Message) -> Message:
-        of, distance = scatters.get(site.name, ("", 0.0))
-        if of != digests.of(finished):
+        digest, distance = scatters.get(site.name, ("", 0.0))
+        if digest != digests.of(finished):
             distance = scorer.scatter(finished, site.data)
         return {"scatter": torch.tensor(distance, dtype=torch.float64)}
 

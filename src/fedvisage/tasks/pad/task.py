@@ -185,10 +185,10 @@ class Pad:
 
     def rejudge(self, scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None) -> dict[str, Any]:
         """Score a view, and write one line per frame."""
-        judged = evaluation.judge(scorer, saved, view, name)
+        result = evaluation.judge(scorer, saved, view, name)
         if out is not None:
-            write_scores(out / SCORES, judged.scores)
-        return judged.figures
+            write_scores(out / SCORES, result.scores)
+        return result.figures
 
     def without_threshold(self, scorer: Scorer, saved: SavedModel, data: Opened) -> dict[str, Any]:
         """Return the equal error rate and the area under the curve, as means over members if there are several."""

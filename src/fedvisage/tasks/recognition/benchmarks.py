@@ -133,7 +133,7 @@ class JudgedGeneric:
 
 def judge_generic(scorer: Scorer, finished: Message, view: View, thresholds: Mapping[str, Threshold]) -> JudgedGeneric:
     """Evaluate the generic model on the target's identity set; with several members, keep the first one's pairs."""
-    judged = []
+    results = []
     for name, member in sorted(members_of(finished).items()):
         scorer.load(member)
         identity = np.unique(view.subjects, return_inverse=True)[1]
@@ -141,18 +141,18 @@ def judge_generic(scorer: Scorer, finished: Message, view: View, thresholds: Map
         if not has_directions(features):
             raise RunFailed("the model's features are zero or not finite: training diverged; lower the learning rate")
         faces = labelled(features.numpy(), identity)
-        judged.append(_judge_faces(faces, view, thresholds.get(name), scorer.recipe))
-    if len(judged) == 1:
-        return judged[0]
+        results.append(_judge_faces(faces, view, thresholds.get(name), scorer.recipe))
+    if len(results) == 1:
+        return results[0]
     figures = {
-        **judged[0].figures,
-        "members": {name: result.figures for name, result in zip(sorted(members_of(finished)), judged, strict=True)},
+        **results[0].figures,
+        "members": {name: result.figures for name, result in zip(sorted(members_of(finished)), results, strict=True)},
     }
     for kind in ("tar_at_far", "tpir_at_fpir"):
         figures[kind] = {
-            rate: mean_of([result.figures[kind][rate] for result in judged]) for rate in judged[0].figures[kind]
+            rate: mean_of([result.figures[kind][rate] for result in results]) for rate in results[0].figures[kind]
         }
-    return JudgedGeneric(figures, judged[0].pairs, judged[0].items, judged[0].counts)
+    return JudgedGeneric(figures, results[0].pairs, results[0].items, results[0].counts)
 
 
 def _judge_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: Recipe) -> JudgedGeneric:
@@ -161,7 +161,7 @@ def _judge_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: 
     verified = generic.verification(faces, settings.far)
     identified = generic.identification(faces, probe, settings.fpir, settings.counting)
     pairs = generic.on_fixed_pairs(faces, settings.folds_of)
-    listed = on_listed_pairs(faces, pairs_among(view, settings.pairs)) if settings.pairs else None
+    on_list = on_listed_pairs(faces, pairs_among(view, settings.pairs)) if settings.pairs else None
     # A group of one person has no impostor pairs and is left out.
     counts, by_group = {"": within_counts(faces)}, {}
     for group in np.unique(view.groups).tolist():
@@ -193,9 +193,9 @@ def _judge_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: 
         inside = [counts[group] for group in by_group]
         kinds = tar_by_impostors(counts[""], inside, sorted(verified.tar if verified else ()))
         figures["tar_by_impostors"] = {kind: named(rates) for kind, rates in kinds.items()}
-    if listed is not None:
-        figures["listed_pairs"] = listed_figures(str(settings.pairs), listed)
-    return JudgedGeneric(figures, pairs, view.items.tolist(), counts, listed)
+    if on_list is not None:
+        figures["listed_pairs"] = listed_figures(str(settings.pairs), on_list)
+    return JudgedGeneric(figures, pairs, view.items.tolist(), counts, on_list)
 
 
 def listed_figures(path: str, listed: OnPairs) -> dict[str, Any]:
@@ -257,8 +257,8 @@ def are_templates(view: View) -> bool:
 def check_templates(view: View, lists: TemplateLists, place: str) -> None:
     """Refuse images without a template, templates of zero weight, and lists of other templates."""
     template, _, confidence = _columns(view, place)
-    names, which = np.unique(template, return_inverse=True)
-    weight = np.bincount(which, weights=confidence)
+    names, index = np.unique(template, return_inverse=True)
+    weight = np.bincount(index, weights=confidence)
     if (weight <= 0).any():
         raise UserError(place, f"has a template, {names[np.argmin(weight)]}, of whose images a detector was not sure at"
                         " all; take it out of the set")  # fmt: skip
@@ -442,10 +442,12 @@ def _on_lists(scorer: Scorer, view: View, pairs: Mapping[str, Path]) -> dict[str
         raise RunFailed("the model's features are zero or not finite: training diverged; lower the learning rate")
     faces = labelled(values.numpy(), np.unique(view.subjects, return_inverse=True)[1])
     figures = {
-        which or ALL: listed_figures(str(path), on_listed_pairs(faces, pairs_among(view, str(path))))
-        for which, path in pairs.items()
+        list_name or ALL: listed_figures(str(path), on_listed_pairs(faces, pairs_among(view, str(path))))
+        for list_name, path in pairs.items()
     }
-    of_groups = [figures[which]["accuracy"] for which in np.unique(view.groups).tolist() if which in figures]
+    of_groups = [
+        figures[list_name]["accuracy"] for list_name in np.unique(view.groups).tolist() if list_name in figures
+    ]
     complete = len(of_groups) > 1 and None not in of_groups
     return {"lists": figures, **({"spread": spread_of(of_groups)} if complete else {})}
 

@@ -112,19 +112,19 @@ def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str]
     # Fail before training if a requested rate needs more pairs than a site or the target has.
     counted = {name: sum(_check_site(site, place, recipe, method)[name] for place, site in sites.items())
                for name in ("without_test_images", "with_one_test_image")}  # fmt: skip
-    apart = {place.removeprefix(SITE): site for place, site in sites.items()}
-    strangers = _strangers(recipe, apart, heldout)
-    _check_rates(recipe, apart, strangers)
+    site_data = {place.removeprefix(SITE): site for place, site in sites.items()}
+    strangers = _strangers(recipe, site_data, heldout)
+    _check_rates(recipe, site_data, strangers)
     if target is not None:
         _check_generic_rates(recipe, target)
     digests = {place: _digest(opened, entry) for place, entry in places.items()}
     digests |= {USER: _digest(opened, recipe.data.user)} if recipe.data.user is not None else {}
     digests |= {PUBLIC: _digest(opened, recipe.data.public)} if recipe.data.public is not None else {}
     digests |= {f"{PLACE}{name}": benchmark.digest for name, benchmark in benchmarks.items()}
-    people = People(public, strangers, apart, counted)
+    people = People(public, strangers, site_data, counted)
     named = {**places, USER: recipe.data.user, PUBLIC: recipe.data.public}
     crops = {place: opened[without_part(entry.strip())[0]].crop for place, entry in named.items() if entry is not None}
-    sites = merged(apart) if method.pooled else apart
+    sites = merged(site_data) if method.pooled else site_data
     return Opened(sites, target, digests, people, crops=crops, places=all_places, benchmarks=benchmarks)
 
 
@@ -142,12 +142,14 @@ def _places(sites: Mapping[str, SiteData], public: View | None, heldout: View | 
 
 def _check_nobody_twice(places: Places) -> None:
     """Refuse an identity that appears in two places."""
-    seen: dict[str, str] = {}
+    first_place: dict[str, str] = {}
     for place, views in places.items():
         for name in sorted({str(name) for view in views for name in view.identities}):
-            if name in seen:
-                raise UserError(place, f"has identity {name!r}, who is also in {seen[name]}; each must be at one place")
-            seen[name] = place
+            if name in first_place:
+                raise UserError(
+                    place, f"has identity {name!r}, who is also in {first_place[name]}; each must be at one place"
+                )
+            first_place[name] = place
 
 
 def _check_site(site: SiteData, place: str, recipe: Recipe, method: Declared) -> dict[str, int]:
@@ -203,7 +205,7 @@ def _check_rates(recipe: Recipe, sites: Mapping[str, SiteData], strangers: Mappi
             if settings.personal_far or settings.personal_fpir:
                 raise UserError(f"{place}.personal_far", "needs impostors; name data.public")
             continue
-        counted = f"impostor pairs of site {name}"
-        require_measurable(settings.personal_far, len(site.heldout) * len(others), f"{place}.personal_far", counted)
+        description = f"impostor pairs of site {name}"
+        require_measurable(settings.personal_far, len(site.heldout) * len(others), f"{place}.personal_far", description)
         searches = len(others) + (len(site.heldout) if settings.counting == "published" else 0)
         require_measurable(settings.personal_fpir, searches, f"{place}.personal_fpir", f"searches at site {name}")

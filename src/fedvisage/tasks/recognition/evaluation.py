@@ -78,14 +78,14 @@ def judge(
     """Evaluate the generic model on the target's set, and write the files from which its metrics can be recomputed."""
     if user is None:
         return {}
-    judged = judge_generic(scorer, finished, user, thresholds)
+    result = judge_generic(scorer, finished, user, thresholds)
     if out is None:
-        return {"generic": judged.figures}
-    write_atomically(out / "scores.csv", _pairs_as_csv(judged).encode())
-    if judged.listed is not None:
-        write_atomically(out / PAIRS, _listed_as_csv(judged.items, judged.listed).encode())
-    write_tensors(out / SIMILARITIES, {name or "all": torch.from_numpy(c) for name, c in judged.counts.items()})
-    return {"generic": judged.figures}
+        return {"generic": result.figures}
+    write_atomically(out / "scores.csv", _pairs_as_csv(result).encode())
+    if result.listed is not None:
+        write_atomically(out / PAIRS, _listed_as_csv(result.items, result.listed).encode())
+    write_tensors(out / SIMILARITIES, {name or "all": torch.from_numpy(c) for name, c in result.counts.items()})
+    return {"generic": result.figures}
 
 
 def _pairs_as_csv(judged: JudgedGeneric) -> str:

@@ -65,7 +65,7 @@ def models_of(method: Declared) -> Mapping[str, Personal]:
 
 
 def rates(recipe: Recipe) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the FARs and FPIRs of the personal figures."""
+    """Return the FARs and FPIRs of the personal metrics."""
     settings = recipe.evaluation.people
     return settings.personal_far or PERSONAL_FARS, settings.personal_fpir or PERSONAL_FPIRS
 
@@ -183,8 +183,8 @@ def collect_personal(server: Server, finished: Message) -> dict[str, dict[str, O
 
 def personal_of_merged(scorer: Scorer, finished: Message, people: People) -> dict[str, dict[str, OfSite]]:
     """Evaluate a model of merged data on each site's people separately; merged data implies a simulation."""
-    faces_by_site = {name: faces_of(scorer, finished, site.train, site.heldout, others)
-           for name, site in people.apart.items() if (others := people.strangers[name]) is not None}  # fmt: skip
+    faces_by_site = {name: faces_of(scorer, finished, site.train, site.heldout, strangers)
+           for name, site in people.apart.items() if (strangers := people.strangers[name]) is not None}  # fmt: skip
     settings, far_and_fpir = scorer.recipe.evaluation.people, rates(scorer.recipe)
     unit_length = settings.gallery != "raw"
     return {"generic": {name: figures_of_site(*faces, *far_and_fpir, settings.counting, unit_length=unit_length)
@@ -196,15 +196,15 @@ def personal_figures(recipe: Recipe, found: Mapping[str, Mapping[str, OfSite]]) 
     if not found or not any(found.values()):
         return None
     models = {model: _mean_of_sites(sites) for model, sites in found.items()}
-    chosen = list(found)[-1]
+    headline = list(found)[-1]
     names = ("genuine_pairs", "impostor_pairs", "probes_of_own_people", "probes_of_strangers")
     sites = {
         name: {**rates_of(site_rates.tar, site_rates.tpir), **dict(zip(names, site_rates.counts, strict=True))}
-        for name, site_rates in found[chosen].items()
+        for name, site_rates in found[headline].items()
     }
     return {
-        **models[chosen],
-        "model": chosen,
+        **models[headline],
+        "model": headline,
         "impostors": recipe.evaluation.people.impostors,
         "models": models,
         "sites": sites,

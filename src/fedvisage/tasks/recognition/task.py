@@ -50,16 +50,16 @@ def summary_lines(figures: Mapping[str, Any]) -> list[str]:
     if (listed := generic.get("listed_pairs")) is not None:
         pairs = f"{listed['pairs']} pairs of {listed['list']} ({listed['left_out']} left out: no such image)"
         lines.append(f"  {pairs}: {percent(listed['accuracy'])} on {listed['folds']} folds")
-    for name, judged in (figures.get("benchmarks") or {}).items():
-        lines += [f"  {name}: {line}" for line in _benchmark_lines(judged)]
+    for name, benchmark in (figures.get("benchmarks") or {}).items():
+        lines += [f"  {name}: {line}" for line in _benchmark_lines(benchmark)]
     return lines
 
 
 def _benchmark_lines(judged: Mapping[str, Any]) -> list[str]:
     """Return the headline metrics of one benchmark as lines."""
     lines = []
-    for which, listed in (judged.get("lists") or {}).items():
-        pairs = f"{which}, {listed['pairs']} pairs ({listed['left_out']} left out)"
+    for name, listed in (judged.get("lists") or {}).items():
+        pairs = f"{name}, {listed['pairs']} pairs ({listed['left_out']} left out)"
         lines.append(f"{pairs}: {percent(listed['accuracy'])} on {listed['folds']} folds")
     if (spread := judged.get("spread")) is not None:
         ratio = (
@@ -113,11 +113,11 @@ class Recognising:
         return pretrained(recipe, data.people.public, data.digests[PUBLIC], compute, cache, say)
 
     def uploads(self, method: Declared) -> Mapping[str, tuple[Upload, ...]]:
-        """Return the fields of histograms and personal figures."""
+        """Return the fields of histograms and personal metrics."""
         return heldout.uploads(method)
 
     def calls(self, scorer: Scorer) -> dict[str, Call]:
-        """Return the calls for histograms and personal figures."""
+        """Return the calls for histograms and personal metrics."""
         return heldout.calls(scorer)
 
     def settle(self, server: Server, finished: Message) -> Trained:
@@ -163,8 +163,8 @@ class Recognising:
     def on_benchmarks(self, scorer: Scorer, saved: SavedModel, benchmarks: Mapping[str, Benchmark]) -> dict[str, Any]:
         """Evaluate the generic model with the lists of each benchmark."""
         figures = {"task": self.name, **evaluation.threshold_figures(scorer.recipe, saved.thresholds)}
-        judged = judge_benchmarks(scorer, saved.finished, benchmarks, saved.thresholds)
-        return figures | {"benchmarks": judged}
+        benchmark_figures = judge_benchmarks(scorer, saved.finished, benchmarks, saved.thresholds)
+        return figures | {"benchmarks": benchmark_figures}
 
     def summary(self, figures: Mapping[str, Any]) -> list[str]:
         """Return verification and identification rates, generic and personal."""
