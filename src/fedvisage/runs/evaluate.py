@@ -115,6 +115,7 @@ def _on_set(
         how.say(line)
     if data is not None:
         check_for_model(model.saved.crops, prepared.crop, entry, how.checks.allow_mixed_crops)
+    # A named set is evaluated as a whole; the recipe's split applies to the run's own target.
     view = View.of(prepared, None if data or recipe.data.user_split == "all" else recipe.data.user_split)
     view = select(share_of(view, part), selection, entry)
     if data is not None:  # training has already checked the run's own target

@@ -208,6 +208,7 @@ def export(
         notices = _notices(model, description)
         write_json(directory / PARITY, parity_values(parity, compared_on, moved, model.task))
         write_tensors(directory / WEIGHTS, _weights(chosen))
+        # The configuration records the digests of these two files, so it is written again after them.
         config = config.model_copy(update={"files": files_beside(directory)})
         write_json(directory / CONFIG, as_values(config))
         written = Written(out, config, parity, compared_on, (*model.notices, *notices), moved)

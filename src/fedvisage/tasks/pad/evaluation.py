@@ -139,6 +139,7 @@ def judge(scorer: Scorer, saved: SavedModel, view: View, user: str) -> Judged:
         if scorer.recipe.evaluation.published:
             members[name]["published"] = as_published(scores, name, saved, scorer.recipe)
         parts.append(scores)
+    # One model, or one mean score of all members, is the headline itself; otherwise members' metrics are averaged.
     headline = next(iter(members.values())) if list(members) == [""] else mean_figures(list(members.values()))
     if list(members) != [""]:
         headline["members"] = members

@@ -276,6 +276,7 @@ def judge_templates(scorer: Scorer, view: View, lists: TemplateLists, place: str
     faces = template_faces(scorer, view, place)
     names = faces[CONSERVATIVE].identity
     figures: dict[str, Any] = {"templates": len(names), "flip": settings.flip}
+    # Lists may name templates that the set lacks: such pairs and searches are left out and counted.
     pairs = None
     if lists.pairs is not None:
         pairs = lists.pairs[_there(lists.pairs, names, 2)]

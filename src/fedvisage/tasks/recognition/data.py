@@ -78,7 +78,7 @@ def _public_identities(recipe: Recipe, entry: str, cache: Path, say: Callable[[s
 
 def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str], None]) -> Opened:
     """Open or render the identity sets of a recipe, and check them against the recipe and each other."""
-    opened: dict[str, PreparedSet] = {}
+    opened: dict[str, PreparedSet] = {}  # by entry without the share, as several sites may use shares of one set
 
     def view(entry: str, place: str, split: str | None) -> View:
         name, part = without_part(entry.strip())

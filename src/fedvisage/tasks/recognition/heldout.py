@@ -79,7 +79,7 @@ def calls(scorer: Scorer) -> dict[str, Call]:
         """Return the generic model's features of a view that several sites share, computed once."""
         key = digests.of(finished), id(view)
         if key not in cached:
-            cached.clear()
+            cached.clear()  # one view is enough, as sites are evaluated one after another
             cached[key] = _features(scorer, finished, view, None)
         return cached[key]
 
@@ -88,6 +88,7 @@ def calls(scorer: Scorer) -> dict[str, Call]:
         own_faces = labelled(_features(scorer, finished, site.data, None), identity)
         if site.strangers is None:
             return {"histogram": torch.from_numpy(within_counts(own_faces))}
+        # All strangers share one label: only their pairs with the site's people count.
         strangers = labelled(generic(finished, site.strangers), np.full(len(site.strangers), -1))
         return {"histogram": torch.from_numpy(pair_counts(own_faces, strangers))}
 

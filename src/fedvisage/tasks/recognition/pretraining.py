@@ -75,6 +75,7 @@ def _train(
         rng = numpy_rng(recipe.runtime.seed, "pretraining", "order", epoch)
         batches = enumerate(order(public, rng, size=settings.batch, sampling="shuffled"))
 
+        # Each batch has its own random stream, so that reading ahead does not change its augmentation.
         def read(key: tuple[int, Positions], epoch: int = epoch) -> tuple[Tensor, Tensor]:
             stream = torch_rng(recipe.runtime.seed, "pretraining", "augment", epoch, key[0])
             labels = torch.tensor([classes[str(name)] for name in public.subjects[key[1]]])
