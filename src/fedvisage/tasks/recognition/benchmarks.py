@@ -161,7 +161,7 @@ def _judge_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: 
     verified = generic.verification(faces, settings.far)
     identified = generic.identification(faces, probe, settings.fpir, settings.counting)
     pairs = generic.on_fixed_pairs(faces, settings.folds_of)
-    on_list = on_listed_pairs(faces, pairs_among(view, settings.pairs)) if settings.pairs else None
+    pair_results = on_listed_pairs(faces, pairs_among(view, settings.pairs)) if settings.pairs else None
     # A group of one person has no impostor pairs and is left out.
     counts, by_group = {"": within_counts(faces)}, {}
     for group in np.unique(view.groups).tolist():
@@ -193,9 +193,9 @@ def _judge_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: 
         inside = [counts[group] for group in by_group]
         kinds = tar_by_impostors(counts[""], inside, sorted(verified.tar if verified else ()))
         figures["tar_by_impostors"] = {kind: named(rates) for kind, rates in kinds.items()}
-    if on_list is not None:
-        figures["listed_pairs"] = listed_figures(str(settings.pairs), on_list)
-    return JudgedGeneric(figures, pairs, view.items.tolist(), counts, on_list)
+    if pair_results is not None:
+        figures["listed_pairs"] = listed_figures(str(settings.pairs), pair_results)
+    return JudgedGeneric(figures, pairs, view.items.tolist(), counts, pair_results)
 
 
 def listed_figures(path: str, listed: OnPairs) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def calls(scorer: Scorer) -> dict[str, Call]:
         """Return the generic model's features of a view that several sites share, computed once."""
         key = digests.of(finished), id(view)
         if key not in cached:
-            cached.clear()  # one view is enough, as sites are evaluated one after another
+            cached.clear()  # bounds the memory: only the latest model and view stay
             cached[key] = _features(scorer, finished, view, None)
         return cached[key]
 
