@@ -264,9 +264,7 @@ def _adopt(trained: Path, setup: Setup, server: Server) -> Message:
     """Adopt the members of a finished run whose recipe differs only in its evaluation."""
     saved = saved_model.load(trained)
     their_recipe = recipes.validate(saved.recipe, read_method)  # newer keys have their defaults
-    counted = scoring.wanted(
-        setup.recipe
-    )  # exact statistics are computed after training, so the earlier setting does not matter
+    counted = scoring.wanted(setup.recipe)  # computed after training, so the earlier setting does not matter
     alike = training_of(recipes.tree_of(their_recipe), counted) == training_of(recipes.tree_of(setup.recipe), counted)
     if not alike or find(their_recipe.method).server is not setup.method.server:
         raise UserError(str(trained), f"was not trained as {setup.method.name} would train here")
