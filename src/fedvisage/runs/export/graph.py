@@ -127,8 +127,10 @@ class Graph(nn.Module):
         """Return the graph's outputs, in the order of their names in ``OUTPUTS``."""
         recipe = self._setup.recipe
         ready = colour_channels(images.permute(0, 3, 1, 2).to(torch.float32) / 255.0, recipe.input.colour)
-        outputs = [self._user(Member(self._parts(number), ready, self._generator, recipe)).float()
-                 for number in range(len(self.members))]  # fmt: skip
+        outputs = [
+            self._user(Member(self._parts(number), ready, self._generator, recipe)).float()
+            for number in range(len(self.members))
+        ]
         if not self._pad:
             return (nn.functional.normalize(outputs[0]),)
         logits = [output.clamp(-LIMIT, LIMIT) for output in outputs]

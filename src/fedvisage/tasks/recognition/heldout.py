@@ -184,8 +184,11 @@ def collect_personal(server: Server, finished: Message) -> dict[str, dict[str, O
 
 def personal_of_merged(scorer: Scorer, finished: Message, people: People) -> dict[str, dict[str, OfSite]]:
     """Evaluate a model of merged data on each site's people separately; merged data implies a simulation."""
-    faces_by_site = {name: faces_of(scorer, finished, site.train, site.heldout, strangers)
-           for name, site in people.apart.items() if (strangers := people.strangers[name]) is not None}  # fmt: skip
+    faces_by_site = {
+        name: faces_of(scorer, finished, site.train, site.heldout, strangers)
+        for name, site in people.apart.items()
+        if (strangers := people.strangers[name]) is not None
+    }
     settings, far_and_fpir = scorer.recipe.evaluation.people, rates(scorer.recipe)
     unit_length = settings.gallery != "raw"
     return {"generic": {name: figures_of_site(*faces, *far_and_fpir, settings.counting, unit_length=unit_length)
