@@ -1,6 +1,7 @@
-"""Federated learning for faces, where the faces never leave their owners.
+"""Federated learning for faces: images never leave the site that holds them.
 
-The Python door: ``import fedvisage as fv`` is instant, and each name below is fetched when it is first used.
+This module is the Python interface. ``import fedvisage as fv`` is fast, because each public name is imported at its
+first use.
 """
 
 from __future__ import annotations
@@ -67,10 +68,10 @@ PLACES = {
     "FinishedModel": "tasks.finished_model",
     "Model": "methods.models.model",
 }
-"""In which module each name of the door stands."""
+"""The module of each lazily imported name."""
 
 ROOMS = {"averaging": "methods.averaging", "losses": "nn.losses", "methods": "methods", "metrics": "metrics"}
-"""Modules that are names of the door themselves."""
+"""The lazily imported modules, by public name."""
 
 
 def __getattr__(name: str) -> Any:

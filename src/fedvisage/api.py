@@ -1,4 +1,4 @@
-"""Recipes from files, names or plain values, and runs of them; what is handed in takes the place of what they name."""
+"""The Python API: load recipes, run and compare them, run studies, and evaluate finished models."""
 
 from __future__ import annotations
 
@@ -46,11 +46,9 @@ from fedvisage.tasks.catalogue import summary
 from fedvisage.tasks.checks import Checks
 from fedvisage.tasks.finished_model import FinishedModel, open_model
 
-# Tables as people look at them: pandas' where it is installed, and a list of rows where it is not.
-
 
 def table(rows: Sequence[dict[str, Any]]) -> Any:
-    """Return rows as a DataFrame, or as they are."""
+    """Return rows as a DataFrame, or as a list if pandas is not installed."""
     if find_spec("pandas") is None:
         return list(rows)
     from pandas import DataFrame
@@ -59,12 +57,12 @@ def table(rows: Sequence[dict[str, Any]]) -> Any:
 
 
 def lines_of(path: Path) -> Any:
-    """Return a file of JSON lines as a table; a last line that was cut off is left out."""
+    """Return a file of JSON lines as a table, without an incomplete last line."""
     return table(read_lines(path))
 
 
 def columns_of(path: Path) -> Any:
-    """Return a CSV file as a table, with numbers where all of a column are."""
+    """Return a CSV file as a table, with a column as numbers if all its values are numbers."""
     rows: list[dict[str, Any]] = list(whole_rows(path)[1])
     for column in rows[0] if rows else ():
         for kind in (int, float):
@@ -76,44 +74,41 @@ def columns_of(path: Path) -> Any:
     return table(rows)
 
 
-# A run as an object: the files of its directory, read when they are asked for.
-
-
 SCORES = "scores.csv"
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run; in a notebook it shows its report."""
+    """A finished run, whose files are read at their first use; a notebook displays its report."""
 
     directory: Path
     method: Method | None = None
-    """The method, where it was handed in."""
+    """The method, if the caller passed it in."""
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
-        """All figures."""
+        """All metrics."""
         return read_json(self._file(METRICS))
 
     @property
     def recipe(self) -> Recipe:
         """The resolved recipe."""
-        own = read_method if self.method is None else self.method.options.model_validate
-        return load_recipe(self._file(RECIPE), [], own)
+        read_section = read_method if self.method is None else self.method.options.model_validate
+        return load_recipe(self._file(RECIPE), [], read_section)
 
     @property
     def rounds(self) -> Any:
-        """A row for each round: seconds, losses, who replied, bytes; a DataFrame where pandas is installed."""
+        """One row per round: seconds, losses, sites that replied, bytes; a DataFrame if pandas is installed."""
         return lines_of(self._file(ROUNDS))
 
     @property
     def ledger(self) -> Any:
-        """A row for each field that crossed between a site and the server."""
+        """One row per field that a site or the server sent."""
         return lines_of(self._file(LEDGER))
 
     @property
     def scores(self) -> Any:
-        """A row for each scored frame; for recognition, for each pair of the benchmark."""
+        """One row per scored frame; for recognition, one row per pair of the benchmark."""
         return columns_of(self._file(SCORES))
 
     @cached_property
@@ -122,7 +117,7 @@ class Run:
         return open_model(self.directory, method=self.method)
 
     def report(self) -> Path:
-        """Return the path of the report, one HTML page; it is drawn if it is not there."""
+        """Return the path of the report, one HTML page, and write it first if it is missing."""
         path = self.directory / REPORT
         if not path.exists():
             write_events(self.directory)
@@ -136,7 +131,7 @@ class Run:
         return path
 
     def __str__(self) -> str:
-        """Return the headline figures."""
+        """Return the headline metrics."""
         with as_written(self.directory):
             judged = self.metrics["user"] is not None
             return "\n".join([*(summary(self.metrics) if judged else ()), f"run: {self.directory}"])
@@ -146,17 +141,14 @@ class Run:
         return f'<iframe srcdoc="{page}" style="width: 100%; height: 40em; border: 0"></iframe>'
 
 
-# Runs beside each other.
-
-
 @dataclass(frozen=True)
 class Comparisons:
-    """A comparison: mean ± std over seeds, and differences to the first group with t intervals over targets."""
+    """A comparison of runs: mean ± std over seeds, and differences to the first group with t intervals over targets."""
 
     rows: tuple[Comparison, ...]
 
     def values(self) -> list[dict[str, Any]]:
-        """Return all figures as plain values."""
+        """Return all metrics as plain values."""
         return as_values(self.rows)
 
     def __str__(self) -> str:
@@ -169,16 +161,16 @@ class Comparisons:
 
 def compare(runs: Sequence[Run | str | Path]) -> Comparisons:
     """Compare finished runs."""
-    return Comparisons(tuple(compared([one.directory if isinstance(one, Run) else Path(one) for one in runs])))
+    return Comparisons(tuple(compared([run.directory if isinstance(run, Run) else Path(run) for run in runs])))
 
 
-# Finished models, opened and judged again.
+# Evaluation of finished models.
 
 
 def open(directory: str | Path, *, method: Method | None = None) -> FinishedModel:
-    """Open the model of a finished run, from the run's directory or from one that holds its two model files.
+    """Open the model of a finished run, from the run's directory or from a directory with its two model files.
 
-    ``method`` is that of the run, where the list does not know it.
+    ``method`` is the method of the run, if the catalogue does not contain it.
     """
     return _told(open_model(Path(directory), method=method))
 
@@ -196,27 +188,27 @@ def evaluate(
     allow_overlap: bool = False,
     verify: bool = False,
 ) -> dict[str, Any]:
-    """Judge a finished model on a prepared set or ``synth:`` line, its own user's unless one is named.
+    """Evaluate a finished model on a dataset or ``synth:`` line, by default the run's target.
 
-    ``adapt`` adapts it to the images first, without their labels; ``pairs`` is a list of pairs for recognition.
-    ``benchmarks`` are further sets by name, each judged by the lists that lie beside it; nothing else is judged then,
-    unless ``data`` is named.
-    ``allow_mixed_crops`` takes a set that was cropped otherwise than what the model was trained on.
-    Pictures that the model was trained on are refused unless ``allow_overlap``; with ``verify`` every byte of the set
-    is read and compared with its digest.
+    ``adapt`` first adapts the model to the images, without their labels. ``pairs`` is a list of pairs for recognition.
+    ``benchmarks`` maps names to further sets; each is evaluated with the lists in its directory. With benchmarks, the
+    function evaluates another set only if ``data`` names one.
+    ``allow_mixed_crops`` accepts a set whose crops differ from those of the training data. Images from the training
+    data raise an error unless ``allow_overlap`` is set. ``verify`` reads every byte of the set and compares it with the
+    set's digest.
     """
     directory = model.directory if isinstance(model, FinishedModel | Run) else Path(model)
     opened = _told(open_model(directory, adapt, None if pairs is None else Path(pairs), _method_of(model)))
-    entry, where = None if data is None else str(data), None if out is None else Path(out)
-    others = {name: str(one) for name, one in (benchmarks or {}).items()}
+    entry, out_directory = None if data is None else str(data), None if out is None else Path(out)
+    sets = {name: str(path) for name, path in (benchmarks or {}).items()}
     return judge(
-        opened, entry, Path(cache), where, benchmarks=others,
+        opened, entry, Path(cache), out_directory, benchmarks=sets,
         checks=Checks(allow_mixed_crops, allow_overlap, verify), say=_warn,
     )  # fmt: skip
 
 
 def _told(model: FinishedModel) -> FinishedModel:
-    """Warn of what is to be known of a model's crops."""
+    """Issue the notices about a model's crops as warnings."""
     for line in model.notices:
         _warn(line)
     return model
@@ -227,31 +219,25 @@ def _warn(line: str) -> None:
 
 
 def _method_of(model: FinishedModel | Run | str | Path) -> Method | None:
-    """Return the method of a model that is open already; files name theirs."""
+    """Return the method of an open model or run; None for a path, whose files name the method."""
     if isinstance(model, FinishedModel):
         return model.setup.method
     return model.method if isinstance(model, Run) else None
 
 
-# The lists: methods by name, and the models that algorithms can train.
-
-
 def methods() -> dict[str, Method]:
-    """Return all methods by name, those of other packages among them."""
+    """Return all methods by name, including those of other packages."""
     return all_methods()
 
 
 def models() -> dict[str, Model]:
-    """Return the models that algorithms can train, by name, those of other packages among them."""
+    """Return the models that algorithms can train, by name, including those of other packages."""
     return MODELS | {name: model_named(name) for name in extensions.names("models")}
-
-
-# Studies: a grid of recipes that makes one table.
 
 
 @dataclass(frozen=True)
 class Studied:
-    """A finished study: where it lies, and its table."""
+    """A finished study: its directory and its table."""
 
     directory: Path
     table: dict[str, Any]
@@ -278,35 +264,36 @@ def study(
     allow_mixed_crops: bool = False,
     allow_overlap: bool = False,
 ) -> Studied:
-    """Run what is missing of a study, a file or a shipped name, and return its table.
+    """Run the missing runs of a study, a file or a shipped name, and return its table.
 
-    Below ``root`` lie datasets; what lacks is imported into ``sets``. ``allow_mixed_crops`` takes sets that were
-    cropped in different ways, ``allow_overlap`` pictures that are at two places, such as a site and the user.
+    A study is a grid of recipes that makes one table. ``root`` is the directory of downloaded datasets; missing sets
+    are imported from there into ``sets``. ``allow_mixed_crops`` accepts sets with different crops, ``allow_overlap``
+    images that appear in two places, such as a site and the target.
     """
-    where = Path(out) if out is not None else Path("runs") / f"{Path(path).stem}{'-smoke' if smoke else ''}"
+    directory = Path(out) if out is not None else Path("runs") / f"{Path(path).stem}{'-smoke' if smoke else ''}"
     say = Reporter(Console(highlight=False), quiet=quiet).say
     file = locate(Path(path), verb="study")
     table = conduct(
-        file, where, Path(cache), say, changes=changes, smoke=smoke, workers=workers,
+        file, directory, Path(cache), say, changes=changes, smoke=smoke, workers=workers,
         root=None if root is None else Path(root), sets=None if sets is None else Path(sets),
         checks=Checks(allow_mixed_crops, allow_overlap),
     )  # fmt: skip
-    return Studied(where, table)
+    return Studied(directory, table)
 
 
 Given = Recipe | str | Path | Mapping[str, Any]
-"""A recipe: read already, a file or a shipped name, or its content as plain values."""
+"""A recipe: an object, a file, a shipped name, or its content as plain values."""
 
 Set = PreparedSet | str | Path
-"""A prepared set, opened or not, or a ``synth:`` line that makes one."""
+"""A dataset as an object or a path, or a ``synth:`` line that renders one."""
 
 
 def load(recipe: Given, changes: Mapping[str, Any] | None = None, *, method: Method | None = None) -> Recipe:
-    """Return a recipe with changes such as ``{"training.rounds": 4}``, validated.
+    """Load and validate a recipe with changes such as ``{"training.rounds": 4}``.
 
-    ``method`` takes the place of the method that the recipe names. It is one that the list does not know, and its
-    options validate the recipe's section ``method``. Options of the recipe's own method that it lacks are left out; any
-    other unknown key is an error.
+    ``method`` replaces the method that the recipe names. It is a method outside the catalogue, and its options validate
+    the recipe's section ``method``. Options that only the recipe's own method has are dropped; any other unknown key is
+    an error.
     """
     tree = _tree_of(recipe)
     if method is not None:
@@ -317,8 +304,8 @@ def load(recipe: Given, changes: Mapping[str, Any] | None = None, *, method: Met
     if method is None:
         return recipes.validate(tree, read_method)
     section = tree["method"]
-    own = dict(section) if isinstance(section, Mapping) else {}
-    return recipes.validate({**tree, "method": {**own, "name": method.name}}, method.options.model_validate)
+    options = dict(section) if isinstance(section, Mapping) else {}
+    return recipes.validate({**tree, "method": {**options, "name": method.name}}, method.options.model_validate)
 
 
 def run(
@@ -336,33 +323,33 @@ def run(
     allow_overlap: bool = False,
     verify: bool = False,
 ) -> Run:
-    """Run a recipe: train, judge at the user, write the run directory with its report.
+    """Run a recipe: train, evaluate on the target, and write the run directory with its report.
 
-    ``method`` takes the place of the recipe's, with its options as far as the method has them; the run records where it
-    came from. ``transport`` makes a transport of the sites' ends. ``data`` replaces entries of the recipe: sets by the
-    name of a site, or under ``user`` and ``public``; a name that the recipe does not have is refused. ``out`` is a new
-    directory, or with ``resume`` one to continue in. Sets that were cropped in different ways are refused, unless
-    ``allow_mixed_crops``. Pictures that are at two places, such as a site and the user, are refused unless
-    ``allow_overlap``; with ``verify`` every byte of the sets is read and compared with its digest.
+    ``method`` replaces the recipe's method and takes over those of its options that it has; the run records its source.
+    ``transport`` makes a transport from the sites of this process. ``data`` replaces entries of the recipe: sets by the
+    name of a site, or under ``user`` (the target) and ``public``; a name that the recipe lacks is an error. ``out`` is
+    a new directory, or with ``resume`` the directory of an unfinished run. Sets with different crops raise an error
+    unless ``allow_mixed_crops`` is set, and so do images that appear in two places, such as a site and the target,
+    unless ``allow_overlap`` is set. ``verify`` reads every byte of the sets and compares it with their digests.
     """
-    chosen = load(recipe, changes, method=method)
+    resolved = load(recipe, changes, method=method)
     if data:
-        chosen = load(chosen, _entries(data, chosen), method=method)
-    stem = Path(recipe).stem if isinstance(recipe, str | Path) else chosen.method.name
-    where = Path(out) if out is not None else Path("runs") / f"{stem}-seed{chosen.runtime.seed}"
+        resolved = load(resolved, _entries(data, resolved), method=method)
+    stem = Path(recipe).stem if isinstance(recipe, str | Path) else resolved.method.name
+    directory = Path(out) if out is not None else Path("runs") / f"{stem}-seed{resolved.runtime.seed}"
     reporter = Reporter(Console(highlight=False), quiet=quiet)
     run_and_report(
-        chosen, where, Path(cache), reporter, method=method, resume=resume, wire=transport,
+        resolved, directory, Path(cache), reporter, method=method, resume=resume, wire=transport,
         checks=Checks(allow_mixed_crops, allow_overlap, verify),
     )  # fmt: skip
-    return Run(where, method)
+    return Run(directory, method)
 
 
 def recount(run: Run | str | Path, out: str | Path, *, cache: str | Path = CACHE, quiet: bool = False) -> Run:
-    """Judge a finished run again with exact BatchNorm statistics, as ``training.statistics: exact`` would have left it.
+    """Evaluate a finished run with exact BatchNorm statistics, like a run with ``training.statistics: exact``.
 
-    Nothing is trained. The run's sites are asked for the statistics of their training images, layer by layer, and for
-    new thresholds; ``out`` is a new directory, or the unfinished one of a recount that was interrupted.
+    Nothing is trained. The server requests the statistics of the sites' training images, layer by layer, and new
+    thresholds. ``out`` is a new directory, or the directory of an interrupted recount.
     """
     trained = run.directory if isinstance(run, Run) else Path(run)
     recount_run(trained, Path(out), Path(cache), Reporter(Console(highlight=False), quiet=quiet))
@@ -380,28 +367,30 @@ def _tree_of(recipe: Given) -> dict[str, Any]:
 
 
 def _shared(section: Any, method: Method) -> dict[str, Any]:
-    """Return a recipe's section ``method`` without the options that only the method has which the recipe names."""
-    own = dict(section) if isinstance(section, Mapping) else {"name": section}
-    model = own.get("model")
-    named = {"name": own.get("name"), "model": model.get("name") if isinstance(model, Mapping) else model}
+    """Return a recipe's section ``method`` without the options that only the recipe's own method has."""
+    options = dict(section) if isinstance(section, Mapping) else {"name": section}
+    model = options.get("model")
+    named = {"name": options.get("name"), "model": model.get("name") if isinstance(model, Mapping) else model}
     try:
-        theirs = {*find(named).options.model_fields, "model"}
+        recipe_options = {*find(named).options.model_fields, "model"}
     except UserError:  # the recipe was written for the method that is passed in
-        theirs = set()
-    return {key: value for key, value in own.items() if key in method.options.model_fields or key not in theirs}
+        recipe_options = set()
+    return {
+        key: value for key, value in options.items() if key in method.options.model_fields or key not in recipe_options
+    }
 
 
 def _entries(data: Mapping[str, Set], recipe: Recipe) -> dict[str, str]:
-    """Return the changes of a recipe that replace its entries by these sets."""
+    """Return the changes that replace data entries of a recipe with these sets."""
     fixed = {name: f"data.{name}" for name in ("user", "public") if getattr(recipe.data, name) is not None}
     keys = {name: f"data.sites.{name}" for name in recipe.data.sites} | fixed
     if unknown := [name for name in data if name not in keys]:
-        named = ", ".join(map(repr, unknown))
-        raise UserError("data", f"the recipe has no {named}; it has {', '.join(keys)}. Replace one of these, or add an "
+        names = ", ".join(map(repr, unknown))
+        raise UserError("data", f"the recipe has no {names}; it has {', '.join(keys)}. Replace one of these, or add an "
                         "entry with changes={'data.sites.NAME': ...}")  # fmt: skip
     entries = {}
-    for name, one in data.items():
-        if not isinstance(one, PreparedSet | str | Path):
-            raise UserError(f"data.{name}", f"must be a prepared set or where one lies, got {type(one).__name__}")
-        entries[keys[name]] = str(one.path.resolve() if isinstance(one, PreparedSet) else one)
+    for name, dataset in data.items():
+        if not isinstance(dataset, PreparedSet | str | Path):
+            raise UserError(f"data.{name}", f"must be a prepared set or where one lies, got {type(dataset).__name__}")
+        entries[keys[name]] = str(dataset.path.resolve() if isinstance(dataset, PreparedSet) else dataset)
     return entries

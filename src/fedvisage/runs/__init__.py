@@ -1,1 +1,1 @@
-"""Runs: from a recipe to a run directory, and what can be done with a finished one."""
+"""Runs: training from a recipe to a run directory, and evaluation, prediction and export of finished models."""

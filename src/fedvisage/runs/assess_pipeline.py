@@ -1,7 +1,8 @@
-"""The pipeline as it is deployed, judged on presentations: attack detection and recognition together.
+"""Evaluation of a deployed pipeline, attack detection and recognition together, on the presentations of a dataset.
 
-A presentation's score is the mean of its frames' probabilities, as a running mean at a door comes to. Nobody is judged
-by a frame that the pipeline refuses. Attacks come first, also when people enrol: only frames that pass make a template.
+The score of a presentation is the mean probability of its frames, like the running mean of a deployed system. Frames
+that the pipeline rejects do not count. Attack detection comes first, also at enrolment: only frames that pass it
+contribute to a template.
 """
 
 from __future__ import annotations
@@ -38,20 +39,15 @@ from fedvisage.metrics.presentations import Point, Presentations, judge
 from fedvisage.metrics.similarity import unit
 from fedvisage.report import iso30107
 
-# Presentations of a dataset as it was downloaded: who enrols, who comes back, and who is attacked.
-#
-# A presentation is a video, or the pictures of one folder. Where a dataset has enrolment videos, as Replay-Attack
-# has,
-# these enrol; else a person's first bona fide presentation does, in order of names, and the rest come back.
-
+# Presentations of a dataset in its original layout: enrolment, bona fide probes and attacks.
 
 OWN = "folder"
-"""The layout of folders that no dataset's names are known in."""
+"""The layout of folders that follow no dataset's naming scheme."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One presentation: its name, who it is of or against ("" where nobody knows), the species of an attack."""
+    """One presentation: its name, its subject or the subject under attack ("" if unknown), and the attack type."""
 
     name: str
     subject: str
@@ -59,7 +55,7 @@ class Trial:
     items: tuple[Item, ...]
 
     def frames(self, most: int) -> Iterator[Image]:
-        """Yield up to so many frames at equal distances; what cannot be read is BadFile."""
+        """Yield up to ``most`` equidistant frames; raise ``BadFile`` for an unreadable file."""
         if len(self.items) > 1:
             for number in equidistant(len(self.items), most):
                 yield from (image for _, image in open_film(self.items[number]).frames({0}))
@@ -70,7 +66,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class Trials:
-    """All presentations of a dataset, and what is known of them."""
+    """All presentations of a dataset, with their recording conditions.
+
+    A presentation is a video, or the images of one folder. Where a dataset has enrolment videos, as Replay-Attack does,
+    they enrol its people; otherwise the first bona fide presentation of each person does, in order of names. All other
+    presentations are probes.
+    """
 
     title: str
     enrolment: str
@@ -78,43 +79,44 @@ class Trials:
     probes: tuple[Trial, ...]
     skipped: int
     conditions: Mapping[str, Mapping[str, int]]
-    """How many presentations have each value of what names say, such as the device or the light."""
+    """The number of probes per value of each attribute in the file names, such as the device or the light."""
     copy: tuple[str, ...] = ()
-    """How much of what was published is there, by place: a small copy is not the dataset."""
+    """The available part of the published data, by place: a small copy is not the dataset."""
 
     @property
     def count(self) -> int:
-        """How many presentations there are, with those that enrol."""
+        """The number of presentations, including those for enrolment."""
         return len(self.probes) + sum(map(len, self.enrol.values()))
 
 
 def trials_of(source: Path, kind: str = "", split: str = "") -> Trials:
-    """List the presentations of a dataset, of one of its official splits if one is named."""
+    """List the presentations of a dataset, or of one of its official splits."""
     scanner = _scanner(source, kind)
     listing = scanner.list(walk(source), Choices(enroll=scanner.enrolment))
     items = [item for item in listing.items if split in ("", item.split)]
     if not items:
-        known = sorted({item.split for item in listing.items if item.split})
-        said = f"choose one of {', '.join(known)}" if known else "this data has no official splits"
-        raise UserError("--split", f"no presentation is of {split!r}; {said}")
+        splits = sorted({item.split for item in listing.items if item.split})
+        choice = f"choose one of {', '.join(splits)}" if splits else "this data has no official splits"
+        raise UserError("--split", f"no presentation is of {split!r}; {choice}")
     ordered = sorted(items, key=lambda item: (item.video, item.frame, item.name))
     grouped = [(_trial(tuple(group))) for _, group in groupby(ordered, key=lambda item: item.video)]
     official = any(item.extra.get(PURPOSE) == ENROL for item in items)
     enrol = _enrolment(grouped, official)
-    apart = {trial.name for trials in enrol.values() for trial in trials}
-    probes = tuple(trial for trial in grouped if trial.name not in apart)
-    told = "the dataset's enrolment videos" if official else "each person's first bona fide presentation by name"
+    enrolled = {trial.name for trials in enrol.values() for trial in trials}
+    # Every presentation that does not enrol a person is a probe.
+    probes = tuple(trial for trial in grouped if trial.name not in enrolled)
+    enrolment = "the dataset's enrolment videos" if official else "each person's first bona fide presentation by name"
     copy = tuple(_counted(scanner, items))
-    return Trials(scanner.title, told, enrol, probes, len(listing.skipped), _conditions(probes), copy)
+    return Trials(scanner.title, enrolment, enrol, probes, len(listing.skipped), _conditions(probes), copy)
 
 
 def _counted(scanner: Scanner, items: Sequence[Item]) -> Iterator[str]:
-    found = Counter((item.place, item.label) for item in items)
+    counts = Counter((item.place, item.label) for item in items)
     for place, (real, attacks) in scanner.counts.items():
-        both = ((found[place, 1], real, "bona fide"), (found[place, 0], attacks, "attacks"))
-        if any(there for there, _, _ in both):
-            said = [f"{there:,} of {count:,} {kind}" for there, count, kind in both if count]
-            yield f"{place}: {', '.join(said)}"
+        classes = ((counts[place, 1], real, "bona fide"), (counts[place, 0], attacks, "attacks"))
+        if any(available for available, _, _ in classes):
+            parts = [f"{available:,} of {count:,} {kind}" for available, count, kind in classes if count]
+            yield f"{place}: {', '.join(parts)}"
 
 
 def _scanner(source: Path, kind: str) -> Scanner:
@@ -122,8 +124,8 @@ def _scanner(source: Path, kind: str) -> Scanner:
         raise UserError(str(source), "is no folder; give a dataset as it was downloaded, or one with real/ and attack/")
     name = kind or recognise(walk(source)) or OWN
     if name not in SCANNERS:
-        known = ", ".join(SCANNERS)
-        raise UserError("--kind", f"{name} is no dataset of presentation attacks; choose one of {known}")
+        kinds = ", ".join(SCANNERS)
+        raise UserError("--kind", f"{name} is no dataset of presentation attacks; choose one of {kinds}")
     return SCANNERS[name]
 
 
@@ -133,24 +135,24 @@ def _trial(items: tuple[Item, ...]) -> Trial:
 
 
 def _enrolment(trials: Sequence[Trial], official: bool) -> dict[str, list[Trial]]:
-    found: dict[str, list[Trial]] = {}
+    enrolment: dict[str, list[Trial]] = {}
     for trial in trials:
         if trial.species or not trial.subject:
             continue
         if official and trial.items[0].extra.get(PURPOSE) == ENROL:
-            found.setdefault(trial.subject, []).append(trial)
+            enrolment.setdefault(trial.subject, []).append(trial)
         elif not official:
-            found.setdefault(trial.subject, [trial])
-    return found
+            enrolment.setdefault(trial.subject, [trial])
+    return enrolment
 
 
 def _conditions(trials: Sequence[Trial]) -> dict[str, dict[str, int]]:
-    found: dict[str, Counter[str]] = {}
+    conditions: dict[str, Counter[str]] = {}
     for trial in trials:
         for name, value in trial.items[0].extra.items():
             if value and name != PURPOSE:
-                found.setdefault(name, Counter())[value] += 1
-    return {name: dict(sorted(values.items())) for name, values in sorted(found.items())}
+                conditions.setdefault(name, Counter())[value] += 1
+    return {name: dict(sorted(values.items())) for name, values in sorted(conditions.items())}
 
 
 METRICS, TABLE, REPORT, PAGE = "metrics.json", "presentations.csv", "iso30107.json", "iso30107.html"
@@ -160,18 +162,18 @@ COLUMNS = (
 )
 RESAMPLES = 1000
 PASSED_OVER = 0.05
-"""The share of presentations that may be unreadable."""
+"""The largest share of presentations that may be unreadable."""
 
 
 @dataclass
 class Seen:
-    """What the pipeline said of one presentation."""
+    """The pipeline's results for one presentation."""
 
     frames: int = 0
     logits: list[float] = field(default_factory=list)
     embeddings: list[Embedding] = field(default_factory=list)
     passed: list[Embedding] = field(default_factory=list)
-    """Embeddings of frames that attack detection let pass."""
+    """Embeddings of the frames that attack detection classified as bona fide."""
     reasons: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -185,13 +187,13 @@ class Seen:
 
     @property
     def reason(self) -> str:
-        """Why there was no response: what most frames were refused for."""
+        """The most frequent reason for rejected frames; empty if the pipeline gave a response."""
         return "" if self.logits or not self.reasons else self.reasons.most_common(1)[0][0]
 
 
 @dataclass(frozen=True, eq=False)
 class Assessed:
-    """All that came of an assessment."""
+    """The result of an assessment: presentations, operating point, metrics and table rows."""
 
     found: Presentations
     at: Point
@@ -199,11 +201,11 @@ class Assessed:
     rows: list[dict[str, Any]]
 
     def lines(self) -> list[str]:
-        """Return the figures as lines, for people."""
+        """Return the metrics as lines of text, for people."""
         return iso30107.lines(self.values)
 
     def write(self, out: Path, *, report: bool) -> None:
-        """Write the figures and a row a presentation, with the report as JSON and HTML if it is asked for."""
+        """Write the metrics and one row per presentation; ``report`` writes the metrics as JSON and HTML reports."""
         out.mkdir(parents=True, exist_ok=True)
         table = io.StringIO(newline="")
         writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
@@ -220,11 +222,11 @@ class Assessed:
 def assess(
     pipeline: Pipeline, trials: Trials, *, frames: int = 10, resamples: int = RESAMPLES, steps: Steps = unwatched
 ) -> Assessed:
-    """Show every presentation to the pipeline and work out what both models together are worth."""
+    """Run the pipeline on every presentation and compute the metrics of both models together."""
     at = _point(pipeline)
     course = _Course(pipeline, frames, steps, trials.count)
     templates, not_enrolled = _templates(course, trials) if at.recognition is not None else ({}, Counter[str]())
-    probes = [(trial, seen) for trial in trials.probes if (seen := course.look(trial)) is not None]
+    probes = [(trial, result) for trial in trials.probes if (result := course.look(trial)) is not None]
     if course.unreadable > PASSED_OVER * trials.count:
         raise RunFailed(
             f"{course.unreadable} of {trials.count} presentations cannot be read, such as {course.example}; a report on"
@@ -232,14 +234,14 @@ def assess(
         )
     if not probes:
         raise UserError("--data", "has presentations that enrol, and none to judge")
-    found = _presentations(probes, templates)
+    presentations = _presentations(probes, templates)
     values = {
         "format": 1,
         "pipeline": _pipeline(pipeline),
         "test": _test(trials, probes, frames, course.unreadable, templates, not_enrolled),
-        **judge(found, at, resamples, numpy_rng(0, "presentations")),
+        **judge(presentations, at, resamples, numpy_rng(0, "presentations")),
     }
-    return Assessed(found, at, values, list(_rows(found, at, probes)))
+    return Assessed(presentations, at, values, list(_rows(presentations, at, probes)))
 
 
 def _point(pipeline: Pipeline) -> Point:
@@ -253,14 +255,14 @@ def _point(pipeline: Pipeline) -> Point:
 
 
 class _Course:
-    """Looks at presentations one after another, and counts those that cannot be read."""
+    """A pass over presentations that counts the unreadable ones and reports progress."""
 
     def __init__(self, pipeline: Pipeline, frames: int, steps: Steps, count: int) -> None:
         self._pipeline, self._frames, self._steps, self._count = pipeline, frames, steps, count
         self._done, self.unreadable, self.example = 0, 0, "nothing"
 
     def look(self, trial: Trial) -> Seen | None:
-        """Return what is said of a presentation; None if it cannot be read."""
+        """Return the results for a presentation; None if it is unreadable."""
         seen = Seen()
         try:
             for frame in trial.frames(self._frames):
@@ -289,17 +291,17 @@ class _Course:
 
 
 def _templates(course: _Course, trials: Trials) -> tuple[dict[str, Embedding], Counter[str]]:
-    """Enrol everybody; return templates, and why others have none."""
+    """Enrol all people; return the templates, and counts of the reasons for failed enrolments."""
     templates, refused = dict[str, Embedding](), Counter[str]()
     for subject, enrolment in sorted(trials.enrol.items()):
-        looks = [seen for trial in enrolment if (seen := course.look(trial)) is not None]
-        passed = [embedding for seen in looks for embedding in seen.passed]
+        results = [result for trial in enrolment if (result := course.look(trial)) is not None]
+        passed = [embedding for result in results for embedding in result.passed]
         if passed:
             templates[subject] = _mean(passed)
-        elif any(seen.logits for seen in looks):
+        elif any(result.logits for result in results):
             refused["taken for an attack"] += 1
         else:
-            refused[next((seen.reason for seen in looks if seen.reason), "cannot be read")] += 1
+            refused[next((result.reason for result in results if result.reason), "cannot be read")] += 1
     return templates, refused
 
 
@@ -312,10 +314,10 @@ def _presentations(probes: Sequence[tuple[Trial, Seen]], templates: dict[str, Em
     enrolled = np.array(sorted(templates), np.str_)
     similarity = np.full((len(probes), len(enrolled)), np.nan)
     if templates:
-        known = np.stack([templates[name] for name in sorted(templates)])
+        enrolled_templates = np.stack([templates[name] for name in sorted(templates)])
         for row, (_, seen) in enumerate(probes):
             if seen.embeddings:
-                similarity[row] = known @ _mean(seen.embeddings)
+                similarity[row] = enrolled_templates @ _mean(seen.embeddings)
     return Presentations(
         item=np.array([trial.name for trial, _ in probes], np.str_),
         subject=np.array([trial.subject for trial, _ in probes], np.str_),
@@ -330,11 +332,16 @@ def _pipeline(pipeline: Pipeline) -> dict[str, Any]:
     def model(one: Exported | None) -> dict[str, Any] | None:
         if one is None or one.threshold is None:
             return None
-        said = one.description
+        description = one.description
         return {
-            "method": said.method, "arithmetic": said.arithmetic, "size": said.size, "model_sha256": one.digest,
-            "graph_sha256": one.graph_digest, "threshold": one.threshold.value, "operating_point": one.threshold.rule,
-        }  # fmt: skip
+            "method": description.method,
+            "arithmetic": description.arithmetic,
+            "size": description.size,
+            "model_sha256": one.digest,
+            "graph_sha256": one.graph_digest,
+            "threshold": one.threshold.value,
+            "operating_point": one.threshold.rule,
+        }
 
     return {
         "pad": model(pipeline.pad),
@@ -347,7 +354,7 @@ def _test(
     trials: Trials, probes: Sequence[tuple[Trial, Seen]], frames: int, unreadable: int,
     templates: dict[str, Embedding], not_enrolled: Counter[str],
 ) -> dict[str, Any]:  # fmt: skip
-    """Describe the test, without naming anybody."""
+    """Describe the test data without names of people."""
     silent = Counter(seen.reason or "no frame" for _, seen in probes if not seen.logits)
     return {
         "data": trials.title,
@@ -365,28 +372,31 @@ def _test(
 
 
 def _rows(found: Presentations, at: Point, probes: Sequence[tuple[Trial, Seen]]) -> Iterator[dict[str, Any]]:
-    """Yield a row a presentation, from which everybody can work out all figures but those of two people."""
+    """Yield one row per presentation; all metrics except comparisons between two people can be recomputed from them."""
     claimed = found.claimed
     for number, (trial, seen) in enumerate(probes):
         logit = seen.logit
-        own = found.similarity[number][claimed[number]]
-        similarity = float(own[0]) if len(own) and np.isfinite(own[0]) else None
+        claimed_similarity = found.similarity[number][claimed[number]]
+        similarity = (
+            float(claimed_similarity[0]) if len(claimed_similarity) and np.isfinite(claimed_similarity[0]) else None
+        )
         decision = NO_DECISION if not seen.logits else BONA_FIDE if logit >= at.pad else ATTACK
         match = None if similarity is None or at.recognition is None else int(similarity >= at.recognition)
         yield {
             "item": trial.name, "subject": trial.subject, "species": trial.species, "frames": seen.frames,
             "judged": len(seen.logits), "logit": repr(logit) if seen.logits else "", "decision": decision,
             "similarity": "" if similarity is None else repr(similarity), "match": "" if match is None else match,
-            "accepted": "" if not len(own) else int(bool(match) and decision == BONA_FIDE), "reason": seen.reason,
+            "accepted": "" if not len(claimed_similarity) else int(bool(match) and decision == BONA_FIDE),
+            "reason": seen.reason,
         }  # fmt: skip
 
 
-# Exported models judged together from beginning to end: what is asked is checked, judged, and written.
+# Assessment of exported models on a dataset: checks, evaluation and output files.
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Which models are judged on what, and what is written."""
+    """The options of an assessment: models, data, checks and outputs."""
 
     data: str | None
     pad: Path | None
@@ -401,7 +411,7 @@ class Asked:
 
 
 def assess_dataset(asked: Asked, course: Say = unheard) -> Assessed:
-    """Judge the models on every presentation of a dataset, and write what was asked for."""
+    """Evaluate the models on every presentation of a dataset, and write the requested files."""
     if asked.pad is None:
         raise UserError("--pad", "names no model that tells attacks; a pipeline is judged with one")
     if asked.data is None:
@@ -410,11 +420,11 @@ def assess_dataset(asked: Asked, course: Say = unheard) -> Assessed:
         raise UserError("--out", "names no directory; the report is written into one")
     if asked.out is not None:
         check_free(asked.out)
-    models = [one and Exported.open(one, int8=asked.int8) for one in (asked.pad, asked.recognition)]
+    models = [path and Exported.open(path, int8=asked.int8) for path in (asked.pad, asked.recognition)]
     pipeline = Pipeline(*models, settings=Settings(enlarge=asked.enlarge))
     trials = trials_of(Path(asked.data), asked.kind, asked.split)
     with in_steps("presentations", course) as steps:
-        found = assess(pipeline, trials, frames=asked.frames, steps=steps)
+        assessed = assess(pipeline, trials, frames=asked.frames, steps=steps)
     if asked.out is not None:
-        found.write(asked.out, report=asked.report)
-    return found
+        assessed.write(asked.out, report=asked.report)
+    return assessed

@@ -1,4 +1,4 @@
-"""A run's directory: which files it has, whether it may be written into, and whether it is finished."""
+"""The directory of a run: its files, its environment record, its models of single rounds, and checks before a start."""
 
 from __future__ import annotations
 
@@ -30,14 +30,13 @@ from fedvisage.tasks.catalogue import Setup, set_up
 from fedvisage.tasks.opened import Opened
 from fedvisage.tasks.task import Trained
 
-# What the bytes of a result depend on besides the recipe, written beside every run.
-
+# The environment record: everything besides the recipe that the bytes of a result depend on.
 
 PACKAGES = ("torch", "timm", "numpy", "kornia", "scikit-learn", "opencv-python-headless", "safetensors")
 
 
 def describe(compute: Compute, threads: int) -> dict[str, Any]:
-    """Return versions, processor, threads and number format."""
+    """Return versions, processor, device, memory layout, number format and threads."""
     return {
         "fedvisage": VERSION,
         "python": platform.python_version(),
@@ -53,20 +52,20 @@ def describe(compute: Compute, threads: int) -> dict[str, Any]:
 
 
 def peak_rss_mb(workers: Iterable[int] = ()) -> float:
-    """Return the most memory that this process has used, in MiB, and its workers, each by its number.
+    """Return the peak memory in MiB of this process and of its workers, which are given by process ID.
 
-    Linux says it best in /proc: the figure that every system has begins, there, with that of the process that started
-    this one. Other systems say nothing of the workers.
+    Linux reports it best in /proc: the portable figure of ``getrusage`` starts there with the peak of the parent
+    process. On other systems the result does not include the workers.
     """
-    own = _peak_kb("self")
-    if own is None:
+    own_peak = _peak_kb("self")
+    if own_peak is None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return round(peak / (1024 if sys.platform.startswith("linux") else 1024 * 1024), 1)
-    return round((own + sum(_peak_kb(str(number)) or 0 for number in workers)) / 1024, 1)
+    return round((own_peak + sum(_peak_kb(str(number)) or 0 for number in workers)) / 1024, 1)
 
 
 def _peak_kb(process: str) -> int | None:
-    """Return the most memory that a process has used; none if the system does not say."""
+    """Return the peak memory of a process in KiB; None if the system does not report it."""
     try:
         lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -90,27 +89,23 @@ def _processor() -> str:
     return platform.processor() or "unknown"
 
 
-# Models of single rounds: kept on the way, and judged at the user once the run is finished.
-#
-# Papers draw figures by round (PrivacyFace's Figure 5, FedPAD's courses), and start from models of mid-course. Each
-# file
-# is as ``model.safetensors`` would be if the run had ended there, but for exact statistics, which sites are asked
-# for
-# once; ``training.start`` takes it. To judge them is a simulation's privilege: a federation does not see its user.
-# Nothing is chosen by it, and only figures are told that follow from no threshold, since the sites choose that for
-# the
-# finished model alone.
-
+# Snapshots: models of single rounds, saved during training and evaluated on the target after the run.
 
 SNAPSHOTS = "snapshots"
 BY_ROUND = "by_round"
-"""Where metrics.json has the figures."""
+"""The key of the snapshots' metrics in metrics.json."""
 
 Keep = Callable[[Server], None]
 
 
 def kept_in(out: Path, recipe: Recipe) -> Keep:
-    """Return what keeps the model of a round, if its turn has come; a round that is trained again is kept again."""
+    """Return a function that saves the models of the rounds that the recipe selects, in a run directory.
+
+    Papers plot metrics by round (PrivacyFace's Figure 5, FedPAD's curves) and start from models of earlier rounds. Each
+    file equals the ``model.safetensors`` of a run that ends at that round, except for exact statistics, which the
+    server collects only once. ``training.start`` accepts such a file. A round that is trained again overwrites its
+    snapshot.
+    """
     every = recipe.evaluation.snapshots
 
     def keep(server: Server) -> None:
@@ -122,30 +117,35 @@ def kept_in(out: Path, recipe: Recipe) -> Keep:
 
 
 def whole(server: Server, finished: Message) -> Message:
-    """Put beside a finished model what never travelled, so that it needs no other file."""
+    """Add the constant weights, which are never sent, to a finished model, so that it needs no other file."""
     return {**finished, **{name: plain(value) for name, value in server.method.beside(server.net).items()}}
 
 
 def place(out: Path, number: int) -> Path:
-    """Return where the model of a round lies."""
+    """Return the path of the model of a round."""
     return out / SNAPSHOTS / f"round-{number}.safetensors"
 
 
 def judged(setup: Setup, out: Path, trained: Trained, data: Opened) -> dict[str, Any]:
-    """Return the figures at the user of each round that was kept, as a part of metrics.json; without a user, none."""
+    """Return the target metrics of each saved round, as a part of metrics.json.
+
+    Without a target and benchmarks there are none. Only simulations can evaluate snapshots, because a federation does
+    not see its target. The metrics select nothing, and they need no threshold, because the sites choose thresholds only
+    for the finished model.
+    """
     if setup.recipe.evaluation.snapshots is None or (data.user is None and not data.benchmarks):
         return {}
     evaluation = setup.recipe.evaluation.model_copy(update={"resamples": 0, "published": None})
     scorer = set_up(setup.recipe.model_copy(update={"evaluation": evaluation}), setup.method).scorer()
-    found = []
+    figures = []
     for number, path in _kept(out, setup.recipe, trained.rounds):
         saved = replace(trained.saved, finished=read_tensors(path)[0])
-        found.append({"round": number, **setup.task.without_threshold(scorer, saved, data)})
-    return {BY_ROUND: found} if found else {}
+        figures.append({"round": number, **setup.task.without_threshold(scorer, saved, data)})
+    return {BY_ROUND: figures} if figures else {}
 
 
 def _kept(out: Path, recipe: Recipe, rounds: int) -> Iterator[tuple[int, Path]]:
-    """Yield the rounds that were kept; a run that took over another one's model has none."""
+    """Yield the number and the path of each saved round; a run that adopted the model of another run has none."""
     every = recipe.evaluation.snapshots
     for number in range(every, rounds + 1, every) if every is not None else ():
         if (path := place(out, number)).exists():
@@ -156,15 +156,15 @@ RECIPE, ENVIRONMENT, DATA, METRICS, REPORT, SITES = (
     *("recipe.yaml", "environment.json", "data.json", "metrics.json", "report.html", "sites"),
 )
 START = "start.json"
-"""What the network took from the file that it started from."""
+"""The record of the weights that the network took from its start file."""
 NAME = "federation.json"
-"""The name that a run has in the federation that trains it."""
+"""The file with the name of a run in the federation that trains it."""
 
 JUDGE_AGAIN = "delete it and continue with --resume, which judges the model again"
 
 
 def finished(out: Path, recipe: Recipe, resume: bool) -> dict[str, Any] | None:
-    """Return a finished run's figures; refuse a directory that is in use for something else."""
+    """Return a finished run's metrics, or None for a new or unfinished run; refuse a directory of anything else."""
     if not out.exists() or (out.is_dir() and not _shown(out)):
         return None  # a run that was killed before it wrote its recipe leaves hidden files only
     if not out.is_dir():
@@ -181,18 +181,18 @@ def finished(out: Path, recipe: Recipe, resume: bool) -> dict[str, Any] | None:
 
 @contextmanager
 def taken_back(out: Path) -> Iterator[None]:
-    """Leave a directory as empty as it was, when a mistake of the user's ends its first run before the first round.
+    """Empty a new run's directory again if a user's mistake ends the run before its first checkpoint.
 
-    With the mistake mended, the recipe is another one: what the failed start left would refuse it. What sites or the
-    server have told under differential privacy stays told, and is never removed; a federation may still be at work on
-    a run that has a name there.
+    The corrected recipe is a different one, and the files of the failed start would make the run refuse it. Records of
+    values that sites or the server released under differential privacy are never removed. A run that has a name in a
+    federation stays too, because the federation may still be working on it.
     """
     fresh = not _shown(out)
     try:
         yield
     except UserError:
-        begun = (out / NAME).exists() or any(out.glob(f"{CHECKPOINTS}/*")) or any(out.rglob(CHARGES))
-        if fresh and not begun:
+        has_records = (out / NAME).exists() or any(out.glob(f"{CHECKPOINTS}/*")) or any(out.rglob(CHARGES))
+        if fresh and not has_records:
             for path in _shown(out):
                 if path.is_dir():
                     shutil.rmtree(path)
@@ -202,12 +202,12 @@ def taken_back(out: Path) -> Iterator[None]:
 
 
 def _shown(directory: Path) -> list[Path]:
-    """Return what lies in a directory, but for hidden files."""
+    """Return the entries of a directory, except hidden files."""
     return [path for path in directory.iterdir() if not path.name.startswith(".")]
 
 
 def _says(path: Path, recipe: Recipe) -> bool:
-    """Tell whether a file says what a recipe says; keys that came later than the file have their defaults."""
+    """Return whether a file contains a recipe; keys that are newer than the file have their default values."""
     if read_text(path) == recipes.text_of(recipe):
         return True
     try:
@@ -217,21 +217,21 @@ def _says(path: Path, recipe: Recipe) -> bool:
 
 
 def write_once(path: Path, text: str) -> None:
-    """Write a file that a resumed run leaves as it was."""
+    """Write a file unless it exists, as in a resumed run."""
     if not path.exists():
         write_atomically(path, text.encode())
 
 
 def write_or_compare(path: Path, digests: Mapping[str, str]) -> None:
-    """Record what the data was, and refuse to go on with other data than a run began with."""
+    """Record the digests of the data, and refuse to continue a run with other data than it began with."""
     write_once(path, json_text(digests))
-    known = read_json(path)
-    changed = sorted(name for name in known.keys() | digests.keys() if known.get(name) != digests.get(name))
+    recorded = read_json(path)
+    changed = sorted(name for name in recorded.keys() | digests.keys() if recorded.get(name) != digests.get(name))
     if changed:
         raise UserError(changed[0], f"is not the data that the run in {path.parent} began with; start anew elsewhere")
 
 
 def start_digest(recipe: Recipe) -> dict[str, str]:
-    """Return the digest of the weights that a recipe starts from, beside those of its data."""
+    """Return the digest of the weights that a recipe starts from, in the format of the data digests."""
     start = recipe.training.starts_from
     return {} if start is None else {"training.start": digest_of(read_tensors(Path(start.file))[0])}

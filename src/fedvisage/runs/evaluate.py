@@ -1,4 +1,4 @@
-"""Judging a finished model again, on other data."""
+"""Evaluation of finished models on other data, and recounts of their BatchNorm statistics."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from fedvisage.tasks.opened import Benchmark, check_entry, check_for_model, noti
 from fedvisage.tasks.recognition.benchmarks import PLACE, check_unseen, share_of
 from fedvisage.tasks.seal import write_sealed
 
-# A finished run again with exact BatchNorm statistics: nothing is trained, thresholds and figures are new.
-
-
 EXACT = "training.statistics=exact"
+"""The recipe change that a recount makes."""
 
 
 def recount(trained: Path, out: Path, cache: Path, reporter: Reporter) -> dict[str, Any]:
-    """Take over the model of a finished run, count its statistics over the sites' images, and judge it again."""
+    """Adopt the model of a finished run, compute exact BatchNorm statistics over the sites' images, and evaluate it.
+
+    Nothing is trained; thresholds and metrics are new.
+    """
     if not (trained / METRICS).exists():
         raise UserError(str(trained), "is no finished run; name its directory, or end it with `fedvisage run --resume`")
     recipe = load(trained / RECIPE, [EXACT], read_method)
@@ -45,7 +46,7 @@ PUBLIC_SPLITS = ("train", "heldout")
 
 @dataclass(frozen=True, eq=False)
 class _Judging:
-    """How a set is to be judged: by which model, where things are kept, what is allowed, and who listens."""
+    """The settings of an evaluation: model, cache directory, checks, and the callbacks for notes and progress."""
 
     model: FinishedModel
     cache: Path
@@ -65,12 +66,12 @@ def evaluate(
     say: Say = unheard,
     course: Say = unheard,
 ) -> dict[str, Any]:
-    """Judge a model on a set, its own user's unless one is named; with ``out``, write figures and scores there.
+    """Evaluate a model on a set, by default the run's target; with ``out``, write metrics and scores there.
 
-    With ``benchmarks``, data entries by name, it is judged on these, and on a set besides if one is named.
-    Unless ``checks`` allow it, sets are refused that were cropped otherwise than those that the model was trained on,
-    and so are pictures of a named set that it was trained on, as far as the sets of its sites are at hand.
-    ``say`` takes what to know of the result, ``course`` what is done meanwhile.
+    ``benchmarks`` maps names to data entries. With it, the model is evaluated on these, and on a set only if ``data``
+    names one. Unless ``checks`` allow it, a set is refused if its crops differ from those of the training data, or if a
+    named set contains images of the training data, as far as the sites' sets are available.
+    ``say`` receives notes on the result, ``course`` receives progress.
     """
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(str(out), "is not empty; give a new directory, so that no result is written over")
@@ -78,12 +79,12 @@ def evaluate(
     figures: dict[str, Any] = {"method": model.recipe.method.name, "user": None, "seed": model.recipe.runtime.seed}
     digests: dict[str, str] = {}
     overlap: dict[str, Any] = {}
-    others = _opened(benchmarks, how, overlap) if benchmarks else {}
-    if data is not None or not others:
+    benchmark_sets = _opened(benchmarks, how, overlap) if benchmarks else {}
+    if data is not None or not benchmark_sets:
         figures |= _on_set(data, how, out, digests, overlap)
-    if others:
-        figures |= model.setup.task.on_benchmarks(model.scorer, model.saved, others)
-        digests |= {f"{PLACE}{name}": one.digest for name, one in others.items()}
+    if benchmark_sets:
+        figures |= model.setup.task.on_benchmarks(model.scorer, model.saved, benchmark_sets)
+        digests |= {f"{PLACE}{name}": benchmark.digest for name, benchmark in benchmark_sets.items()}
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         write_json(out / DATA, digests)
@@ -96,14 +97,14 @@ def evaluate(
 def _on_set(
     data: str | None, how: _Judging, out: Path | None, digests: dict[str, str], overlap: dict[str, Any]
 ) -> dict[str, Any]:
-    """Judge on one set and return the figures; its digest and what it has in common with training are filled in."""
+    """Evaluate on one set and return the metrics; fill in its digest and its overlap with the training data."""
     model = how.model
     recipe, task = model.recipe, model.setup.task
     entry = data or recipe.data.user
     if entry is None:
         raise UserError("--data", "the run has no user; name a prepared set")
     name, part = without_part(entry)
-    source, meant = without_selection(name)
+    source, selection = without_selection(name)
     path = resolve(source, how.cache, workers=recipe.runtime.threads, say=how.course)
     prepared = PreparedSet.open(path)
     check_bytes(path, how.cache, whole=how.checks.verify, say=how.say)
@@ -114,13 +115,14 @@ def _on_set(
         how.say(line)
     if data is not None:
         check_for_model(model.saved.crops, prepared.crop, entry, how.checks.allow_mixed_crops)
+    # A named set is evaluated as a whole; the recipe's split applies to the run's own target.
     view = View.of(prepared, None if data or recipe.data.user_split == "all" else recipe.data.user_split)
-    view = select(share_of(view, part), meant, entry)
-    if data is not None:  # of its own user's it was known when it was trained
-        found = look_for_overlap({**_trained_on(model, how.cache), USER: (view,)}, how.cache, how.say).about(USER)
-        for line in check_apart(found, how.checks.allow_overlap, prepared.name):
+    view = select(share_of(view, part), selection, entry)
+    if data is not None:  # training has already checked the run's own target
+        shared = look_for_overlap({**_trained_on(model, how.cache), USER: (view,)}, how.cache, how.say).about(USER)
+        for line in check_apart(shared, how.checks.allow_overlap, prepared.name):
             how.say(line)
-        overlap |= found.as_json(how.checks.allow_overlap)
+        overlap |= shared.as_json(how.checks.allow_overlap)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     figures = {"user": prepared.name, **task.rejudge(model.scorer, model.saved, view, prepared.name, out)}
@@ -129,37 +131,37 @@ def _on_set(
 
 
 def _opened(benchmarks: Mapping[str, str], how: _Judging, overlap: dict[str, Any]) -> dict[str, Benchmark]:
-    """Open the benchmarks that are named, and say first what is wrong with them."""
+    """Open the named benchmarks, after checks of all their entries."""
     model = how.model
     for name, entry in benchmarks.items():
         check_entry(entry, f"{PLACE}{name}", model.recipe.input.size)
-    found = model.setup.task.open_benchmarks(benchmarks, model.recipe, how.cache, how.course)
+    benchmark_sets = model.setup.task.open_benchmarks(benchmarks, model.recipe, how.cache, how.course)
     if how.checks.verify:
-        verify_sets([one.entry for one in found.values()], how.cache, how.say)
+        verify_sets([benchmark.entry for benchmark in benchmark_sets.values()], how.cache, how.say)
     overlap["benchmarks"] = check_unseen(
-        found, _trained_on(model, how.cache), model.saved.crops, how.cache, how.say,
+        benchmark_sets, _trained_on(model, how.cache), model.saved.crops, how.cache, how.say,
         how.checks,
     )  # fmt: skip
-    return found
+    return benchmark_sets
 
 
 def _trained_on(model: FinishedModel, cache: Path) -> dict[str, list[View]]:
-    """View what is at hand of the sets that a model was trained on: a model may have travelled without them."""
+    """Return views of the training sets that are available; a model may have been copied without them."""
     data = model.recipe.data
     places = {f"{SITE}{name}": entry for name, entry in data.sites.items()}
     places |= {} if data.public is None else {PUBLIC: data.public}
-    found = {}
+    views = {}
     for place, entry in places.items():
         name, part = without_part(entry.strip())
-        source, meant = without_selection(name)
+        source, selection = without_selection(name)
         path = place_of(source, cache)
         if path is None:
             continue
         prepared = PreparedSet.open(path)
-        if meant.heldout is not None:
-            found[place] = list(splits_of(prepared, meant, place))
+        if selection.heldout is not None:
+            views[place] = list(splits_of(prepared, selection, place))
             continue
         splits = PUBLIC_SPLITS if place == PUBLIC else model.setup.task.seen
-        views = [share_of(View.of(prepared, split), part) for split in splits]
-        found[place] = [select(view, meant, place) for view in views]
-    return found
+        shares = [share_of(View.of(prepared, split), part) for split in splits]
+        views[place] = [select(view, selection, place) for view in shares]
+    return views

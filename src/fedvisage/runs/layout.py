@@ -1,10 +1,10 @@
-"""Which layout and number format a network's steps are fastest in: measured before a run begins, where its recipe asks.
+"""Choice of the fastest memory layout and number format for a network, measured before a run if its recipe asks for it.
 
 With ``runtime.layout: auto`` a step of the run's own network is timed with the channels first and last in memory, and
-in both number formats where the device has both and the recipe leaves the choice. The steps run in a child process,
-which a layout that crashes a library ends alone. What was decided goes into the run's
-resolved recipe: a resumed run, the sites of a federation and whoever runs that recipe again compute alike, and nobody
-measures twice. A choice is remembered in the user's cache by network, batch and processor.
+in both number formats if the device supports both and the recipe leaves the choice. The steps run in a child process,
+so that a layout that crashes a library ends only that process. The choice is written into the run's resolved recipe, so
+a resumed run, the sites of a federation and a repetition of that recipe use the same settings without a new
+measurement. The cache directory stores choices by network, batch size and processor.
 """
 
 from __future__ import annotations
@@ -39,58 +39,58 @@ from fedvisage.tasks.catalogue import Setup, set_up
 Precision = Literal["fp32", "bf16"]
 
 MARGIN = 0.2
-"""Share of the time that another setting must save: without it, noise would choose between equals."""
+"""The share of the time that another setting must save; without it, noise would choose between equal settings."""
 IMAGES = 4
-"""Images of a step that is timed, at most: what is faster for these is faster for more."""
+"""The largest number of images in a timed step: a setting that is faster for these is faster for more."""
 LEAST, REPEATS, PATIENCE = 2, 4, 0.5
-"""Timed steps of each setting, at least and at most, and the seconds after which there is none beyond the least."""
+"""The least and the most timed steps per setting, and the seconds after which no step beyond the least is timed."""
 WAIT = 600.0
-"""Seconds for which another process may measure the same."""
+"""The longest time in seconds to wait for another process that measures the same network."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to compute."""
+    """A memory layout and a number format."""
 
     layout: Layout
     precision: Precision
 
     def __str__(self) -> str:
-        """Return both in words."""
+        """Return layout and number format in words."""
         return f"channels {self.layout}, {self.precision}"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was decided, and the seconds that a step took in each setting."""
+    """The chosen setting, and the seconds that a step took in each setting."""
 
     layout: Layout
     precision: Precision
     seconds: dict[str, float]
 
     def __post_init__(self) -> None:
-        """Refuse what no measurement wrote."""
+        """Refuse values that no measurement can have written."""
         timed = isinstance(self.seconds, dict) and all(type(value) is float for value in self.seconds.values())
         if self.layout not in LAYOUTS or self.precision not in ("fp32", "bf16") or not timed:
             raise ValueError("is no choice of a layout")
 
 
 def as_begun(recipe: Recipe, out: Path) -> Recipe:
-    """Return a recipe with the choice that the run in a directory began with, if there is one."""
+    """Return a recipe with the choice of the run in a directory, if that run exists and made one."""
     if recipe.runtime.layout != "auto" or not (out / RECIPE).is_file():
         return recipe
     try:
-        begun = recipes.load(out / RECIPE, [], read_method).runtime
+        runtime = recipes.load(out / RECIPE, [], read_method).runtime
     except UserError:
-        return recipe  # whoever looks at the directory next will say what is wrong with it
-    if begun.layout is None:
+        return recipe  # `directory.finished` reports the fault later
+    if runtime.layout is None:
         return recipe
-    asked = recipe.runtime.precision
-    return _with(recipe, begun.layout, begun.precision if asked == "auto" else asked)
+    precision = recipe.runtime.precision
+    return _with(recipe, runtime.layout, runtime.precision if precision == "auto" else precision)
 
 
 def decided(setup: Setup, cache: Path, say: Say, measure: Callable[[Setup], Choice] | None = None) -> Choice | None:
-    """Return the setting for a run whose recipe leaves it open: as it is remembered, or by ``measure``."""
+    """Return the setting for a run whose recipe leaves it open, from the cache or by ``measure``."""
     if setup.recipe.runtime.layout != "auto":
         return None
     if not travels(setup.method, setup.recipe):
@@ -98,9 +98,9 @@ def decided(setup: Setup, cache: Path, say: Say, measure: Callable[[Setup], Choi
     measure = measure or measured_apart
     try:
         choice = _looked_up(setup, cache / "layouts", measure)
-    except OSError:  # a cache that cannot be written to remembers nothing
+    except OSError:  # the cache is not writable
         choice = measure(setup)
-    except BrokenProcessPool:  # nothing is remembered: the system may have ended the process for lack of memory
+    except BrokenProcessPool:  # not cached: the system may have killed the process for lack of memory
         return _unmeasured(setup, "first", "the process that timed both layouts crashed", say)
     times = ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in sorted(choice.seconds.items()))
     say(f"layout: channels {choice.layout}, {choice.precision} ({times})")
@@ -108,14 +108,14 @@ def decided(setup: Setup, cache: Path, say: Say, measure: Callable[[Setup], Choi
 
 
 def _unmeasured(setup: Setup, layout: Layout, reason: str, say: Say) -> Choice:
-    """Return a layout that no time speaks for, in the number format that needs no measurement either."""
+    """Return a layout without a measurement, in the default number format, and report the reason."""
     choice = Choice(layout, candidates(setup)[0].precision, {})
     say(f"layout: channels {choice.layout}, {choice.precision} ({reason})")
     return choice
 
 
 def _looked_up(setup: Setup, directory: Path, measure: Callable[[Setup], Choice]) -> Choice:
-    """Return the choice that is remembered in a directory, or measure and remember it; one process at a time."""
+    """Return the choice that a directory stores, or measure and store it; only one process measures at a time."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{_digest(setup)}.json"
     with locked(directory, WAIT):
@@ -127,7 +127,7 @@ def _looked_up(setup: Setup, directory: Path, measure: Callable[[Setup], Choice]
 
 
 def settled(recipe: Recipe, choice: Choice | None) -> Recipe:
-    """Return a recipe that says what was decided."""
+    """Return a recipe with the chosen setting."""
     return recipe if choice is None else _with(recipe, choice.layout, choice.precision)
 
 
@@ -149,16 +149,16 @@ def _measure_sent(sent: bytes) -> Choice:
 def measured(setup: Setup, clock: Callable[[], float] | None = None) -> Choice:
     """Time steps of a run's network in each setting, in turn, and return the fastest.
 
-    What disturbs a step only adds to its time, so the least counts. The setting that runs have without a measurement
-    stays, unless another one is faster by more than noise.
+    Disturbances only add to the time of a step, so the least time counts. The default setting stays unless another one
+    is faster by more than noise.
     """
     settings, clock = candidates(setup), clock or _clock(setup.compute.device)
     seconds, net = dict.fromkeys(settings, float("inf")), _network(setup)
     for setting in settings:
-        _step(setup, setting, net)()  # the first one prepares kernels
-    began = time.monotonic()
+        _step(setup, setting, net)()  # the first step prepares kernels
+    start_time = time.monotonic()
     for repeat in range(REPEATS):
-        if repeat >= LEAST and time.monotonic() - began > PATIENCE:
+        if repeat >= LEAST and time.monotonic() - start_time > PATIENCE:
             break
         for setting in settings:
             step, start = _step(setup, setting, net), clock()
@@ -166,14 +166,16 @@ def measured(setup: Setup, clock: Callable[[], float] | None = None) -> Choice:
             seconds[setting] = min(seconds[setting], clock() - start)
     usual, fastest = settings[0], min(settings, key=lambda setting: seconds[setting])
     chosen = fastest if seconds[fastest] < (1 - MARGIN) * seconds[usual] else usual
-    return Choice(chosen.layout, chosen.precision, {str(one): round(value, 6) for one, value in seconds.items()})
+    return Choice(
+        chosen.layout, chosen.precision, {str(setting): round(value, 6) for setting, value in seconds.items()}
+    )
 
 
 def candidates(setup: Setup) -> list[Setting]:
-    """Return the settings that a recipe leaves open on a device, the one that it would have unmeasured first."""
+    """Return the settings that a recipe leaves open on a device, the default first."""
     usual: Precision = "bf16" if setup.compute.half else "fp32"
     both = setup.recipe.runtime.precision == "auto" and has_fast_bf16(setup.compute.device)
-    formats = sorted({usual, *(("fp32", "bf16") if both else ())}, key=lambda one: one != usual)
+    formats = sorted({usual, *(("fp32", "bf16") if both else ())}, key=lambda number_format: number_format != usual)
     return [Setting(layout, precision) for precision in formats for layout in ("last", "first")]
 
 
@@ -188,13 +190,13 @@ def _network(setup: Setup) -> nn.ModuleDict:
 
 
 def _step(setup: Setup, setting: Setting, net: nn.ModuleDict) -> Callable[[], None]:
-    """Return a step in a setting: what the method passes images through, and gradients back; no weight changes."""
+    """Return a timed step: a forward pass of the method on random images and a backward pass; no weight changes."""
     recipe, method = setup.recipe, setup.method
     compute = Compute(setup.compute.device, setting.precision == "bf16", LAYOUTS[setting.layout])
     count, size = min(recipe.training.batch.default, IMAGES), recipe.input.size
     shape = count, CHANNELS[recipe.input.colour], size, size
-    drawn = torch.rand(shape, generator=torch_rng(recipe.runtime.seed, "layout", "images"))
-    images = drawn.to(compute.device).contiguous(memory_format=compute.layout)
+    pixels = torch.rand(shape, generator=torch_rng(recipe.runtime.seed, "layout", "images"))
+    images = pixels.to(compute.device).contiguous(memory_format=compute.layout)
 
     net.zero_grad(set_to_none=True)
     compute.place(net)
@@ -203,8 +205,8 @@ def _step(setup: Setup, setting: Setting, net: nn.ModuleDict) -> Callable[[], No
         generator = torch_rng(recipe.runtime.seed, "layout", device=compute.device.type)
         with scoped(recipe.runtime.seed, "layout", "library draws"):
             with compute.autocast():
-                passed: Tensor = (method.step or method.user)(Member(net, images, generator, recipe))
-            loss = passed.float().square().mean()
+                output: Tensor = (method.step or method.user)(Member(net, images, generator, recipe))
+            loss = output.float().square().mean()
             if loss.requires_grad:
                 loss.backward()  # type: ignore[no-untyped-call]
 
@@ -212,7 +214,7 @@ def _step(setup: Setup, setting: Setting, net: nn.ModuleDict) -> Callable[[], No
 
 
 def _clock(device: torch.device) -> Callable[[], float]:
-    """Return a clock: on a processor its time, which other programs disturb least; of a GPU, when it has done all."""
+    """Return a clock: CPU time, which other programs disturb least, or the wall time after a GPU has finished."""
     if device.type == "cpu":
         return time.process_time
 
@@ -224,7 +226,7 @@ def _clock(device: torch.device) -> Callable[[], float]:
 
 
 def _remembered(path: Path) -> Choice | None:
-    """Return an earlier choice; what cannot be read is measured again."""
+    """Return an earlier choice; None if there is none or its file is invalid."""
     if not path.exists():
         return None
     try:
@@ -234,7 +236,7 @@ def _remembered(path: Path) -> Choice | None:
 
 
 def _digest(setup: Setup) -> str:
-    """Name what decides how long a step takes."""
+    """Return a digest of everything that affects the time of a step."""
     tree, network = recipes.tree_of(setup.recipe), setup.method.network
     machine = directory.describe(setup.compute, setup.recipe.runtime.threads)
     decides: dict[str, Any] = {

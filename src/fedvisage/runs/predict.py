@@ -1,7 +1,7 @@
-"""Scoring new pictures with a finished model and its stored threshold, or saying why a picture is rejected.
+"""Prediction on new images with a finished model and its stored threshold, and comparison of faces.
 
-The steps are functions of arrays: ``look_for`` gives the one that finds the face of a picture and cuts it out,
-``score_with`` the one that scores such crops, many at a time.
+The steps are functions of arrays: ``face_cropper`` and ``face_aligner`` return functions that detect and crop the face
+of an image or give the reason for a rejection; ``score_with`` returns a function that scores batches of such crops.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ from fedvisage.metrics.threshold import Threshold
 from fedvisage.tasks.finished_model import FinishedModel
 from fedvisage.tasks.scoring import Logits, Scorer, as_logits, mean_score
 
-# Comparing faces with a finished recognition model: one person or two, at the false match rate of its threshold.
-
 
 def compare_faces(
     model: FinishedModel,
@@ -44,7 +42,10 @@ def compare_faces(
     crop: str = "face",
     steps: Steps = unwatched,
 ) -> Matches:
-    """Compare a face with another one, or with each of many; crops are scored in batches."""
+    """Compare a face with one or many others, at the false match rate of the model's threshold.
+
+    Crops are scored in batches.
+    """
     if model.task != "recognition":
         raise UserError("--against", "this model detects attacks; leave --against out")
     scorer, saved = model.scorer, model.saved
@@ -62,12 +63,12 @@ def features_of(scorer: Scorer, crops: Sequence[Image]) -> Features:
 def _ready(
     scorer: Scorer, finished: dict[str, torch.Tensor], thresholds: dict[str, Threshold], member: str
 ) -> Threshold:
-    """Load the model that is asked for and return its threshold."""
+    """Load the requested member and return its threshold."""
     members = members_of(finished)
     if member not in members:
         choice = ", ".join(sorted(members)) or "none"
-        said = "this run has one model; leave --member out" if "" in members else f"choose one of {choice}"
-        raise UserError("--member", said)
+        remedy = "this run has one model; leave --member out" if "" in members else f"choose one of {choice}"
+        raise UserError("--member", remedy)
     if member not in thresholds:
         raise UserError("threshold", TOO_FEW)
     scorer.load(members[member])
@@ -77,27 +78,27 @@ def _ready(
 def predict(
     model: FinishedModel, asked: Asked, *, member: str = "", crop: str = "face", steps: Steps = unwatched
 ) -> Predictions:
-    """Score pictures: read and look at them one by one, score their crops in batches."""
+    """Score images: read and crop them one by one, score their crops in batches."""
     if model.task != "pad":
         raise UserError(
             "--against", "this model recognises people: name a picture, or a folder of them, to compare with"
         )
-    finished, threshold = _chosen(model.scorer, model.saved.finished, model.saved.thresholds, member)
+    weights, threshold = _chosen(model.scorer, model.saved.finished, model.saved.thresholds, member)
     look = face_cropper(crop, model.recipe.input.size, model.recipe.runtime.threads)
-    return predictions(asked, look, score_with(model.scorer, finished), threshold, steps)
+    return predictions(asked, look, score_with(model.scorer, weights), threshold, steps)
 
 
 def score_with(scorer: Scorer, finished: Message) -> Score:
     """Return the function that scores crops (H×W×3, RGB, of the network's size) with a finished model's weights."""
-    members = [one for _, one in sorted(members_of(finished).items())]
+    members = [weights for _, weights in sorted(members_of(finished).items())]
     if len(members) == 1:
         scorer.load(members[0])
         return lambda crops: as_logits(scorer.score_alone(crops))
 
     def score(crops: Sequence[Image]) -> Logits:
         logits = []
-        for one in members:
-            scorer.load(one)
+        for weights in members:
+            scorer.load(weights)
             logits.append(as_logits(scorer.score_alone(crops)))
         return mean_score(logits)
 

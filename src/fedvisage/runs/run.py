@@ -1,4 +1,4 @@
-"""A run: from a recipe to a run directory. The one place that wires data, sites, transport, server and judgement."""
+"""Runs from a recipe to a run directory: the one module that connects data, sites, transport, server and evaluation."""
 
 from __future__ import annotations
 
@@ -55,27 +55,30 @@ from fedvisage.tasks.recognition.benchmarks import check_unseen
 from fedvisage.tasks.seal import write_sealed
 from fedvisage.tasks.task import Task, Trained
 
-# What is refused before a run begins: files that are not there, options that do not fit, pictures at two places.
+# Checks before a run: missing files, unsuitable options, and overlaps between datasets.
 
 
 def check_files(recipe: Recipe, whole: bool) -> None:
-    """Refuse sets and weights that are not there or no such files, before anything is written, made or opened."""
-    ours = recipe if whole else recipe.model_copy(update={"data": recipe.data.model_copy(update={"sites": {}})})
-    check_entries(ours)
+    """Refuse missing or invalid sets and weights, before anything is written, rendered or opened.
+
+    Without ``whole``, the check skips the sites' data and all weights except those of ``training.start``.
+    """
+    checked = recipe if whole else recipe.model_copy(update={"data": recipe.data.model_copy(update={"sites": {}})})
+    check_entries(checked)
     for place, path in named_weights(recipes.tree_of(recipe)).items():
         if whole or place[:2] == ("training", "start"):
             check_weights(Path(path), ".".join(("recipe", *place)))
 
 
 def check_fits(setup: Setup) -> None:
-    """Refuse options that this method would have to ignore."""
+    """Refuse options that the method cannot follow."""
     recipe, method = setup.recipe, setup.method
     if method.pooled and recipe.federation != Federation():
         raise UserError("recipe.federation", f"{method.name} merges all sites into one; leave this section out")
     if method.pooled and recipe.training.batch.per_site:
         raise UserError("recipe.training.batch.per_site", f"{method.name} merges all sites into one; leave this out")
     check_protection(recipe, method)
-    noised = method.noised(recipe)  # this also refuses settings under which noise would protect nothing
+    noised = method.noised(recipe)  # also refuses settings under which the noise would protect nothing
     if recipe.privacy.epsilon is not None and not (method.releases or noised):
         raise UserError("recipe.privacy", f"{method.name} releases nothing that noise protects; leave this section out")
     setup.task.check(recipe, method)
@@ -90,17 +93,17 @@ def check_fits(setup: Setup) -> None:
 
 
 def check_same_source(environment: Path, now: Mapping[str, Any]) -> None:
-    """Refuse to continue a run with a method of another source than the one that was passed in when it began."""
+    """Refuse to continue a run with a method whose source differs from the one passed in at its start."""
     if not environment.exists():
         return
-    begun = read_json(environment)
-    if begun.get("method") != now.get("method") and "method" in begun:
+    recorded = read_json(environment)
+    if recorded.get("method") != now.get("method") and "method" in recorded:
         raise UserError(str(environment), "the run began with another method, which was passed in from Python; pass in "
                         "the same one, or use a new directory")  # fmt: skip
 
 
 def _check_parts(recipe: Recipe, method: Method) -> None:
-    """Refuse batches in parts where the loss looks at a batch as a whole."""
+    """Refuse micro-batches for a loss that depends on a whole batch."""
     if recipe.training.micro_batch is None:
         return
     if not method.accumulates:
@@ -112,31 +115,31 @@ def _check_parts(recipe: Recipe, method: Method) -> None:
 
 
 def checked_overlap(data: Opened, recipe: Recipe, out: Path, cache: Path, checks: Checks, say: Say) -> dict[str, Any]:
-    """Refuse pictures at two places, unless that is allowed now or was when the run began; return what there is."""
-    began = (out / OVERLAP).exists() and read_json(out / OVERLAP).get("allowed") is True
-    allowed = checks.allow_overlap or began
+    """Return the overlap between datasets; refuse it unless it is allowed now or was when the run began."""
+    allowed_before = (out / OVERLAP).exists() and read_json(out / OVERLAP).get("allowed") is True
+    allowed = checks.allow_overlap or allowed_before
     overlap = look_for_overlap(data.places, cache, say)
     for line in check_apart(overlap, allowed, recipe.data.user_name):
         say(f"note: {line}")
-    told = overlap.as_json(allowed)
+    record = overlap.as_json(allowed)
     if data.benchmarks:
         trained_on = {place: views for place, views in data.places.items() if place != USER}
-        told["benchmarks"] = check_unseen(data.benchmarks, trained_on, crops_trained_on(data), cache, say,
+        record["benchmarks"] = check_unseen(data.benchmarks, trained_on, crops_trained_on(data), cache, say,
                                           replace(checks, allow_overlap=allowed))  # fmt: skip
-    return told
+    return record
 
 
 def crops_trained_on(data: Opened) -> tuple[CropRecord, ...]:
-    """Return the kinds of crops that training saw, each once; only here sets and model are at hand."""
-    known = [data.crops[place] for place in sorted(data.crops) if place != "data.user"]
-    return tuple(dict.fromkeys(one for one in known if one is not None))
+    """Return the distinct crop records of the training data. Only a run has both the sets and the model."""
+    records = [data.crops[place] for place in sorted(data.crops) if place != "data.user"]
+    return tuple(dict.fromkeys(record for record in records if record is not None))
 
 
 Training = Callable[[Setup, Path, Opened, Reporter], Trained]
-"""How a run trains: with all sites in this process, with other machines, or not at all."""
+"""The training of a run: with all sites in this process, with other machines, or not at all."""
 
 Opening = Callable[[Task, Recipe, Method, Path, Say], Opened]
-"""Whose data a run opens in this process."""
+"""The function that opens the data of a run in this process: of all sites, or of some."""
 
 
 def run_and_report(
@@ -152,15 +155,15 @@ def run_and_report(
     opening: Opening | None = None,
     checks: Checks = USUAL,
 ) -> dict[str, Any]:
-    """Run a recipe and write its report; return the figures."""
+    """Run a recipe, write its report, and return the metrics."""
     metrics = run(
         recipe, out, cache, reporter, method=method, resume=resume, wire=wire, training=training, opening=opening,
         checks=checks,
     )  # fmt: skip
     if not (out / REPORT).exists():
-        from fedvisage.report.page import write_report  # with what draws, which no step should wait for
+        from fedvisage.report.page import write_report  # imported late, as it loads the plotting libraries
 
-        use_threads(recipe.runtime.threads)  # those of the libraries that have just come, too
+        use_threads(recipe.runtime.threads)  # again, for the libraries that were just loaded
         write_events(out)
         write_report(out, cache)
     return metrics
@@ -179,12 +182,11 @@ def run(
     opening: Opening | None = None,
     checks: Checks = USUAL,
 ) -> dict[str, Any]:
-    """Train and judge what a recipe says, and return the figures; everything lies in ``out`` afterwards.
+    """Train and evaluate a model by a recipe, write all files into ``out``, and return the metrics.
 
-    ``method`` is the recipe's, unless one is handed in. The sites are in this process, behind the transport that
-    ``wire`` makes, unless ``training`` says otherwise; ``opening`` says whose data is opened here, and ``checks`` what
-    is refused of it: sets that were cropped in different ways, pictures of the user's that are also trained on, or of
-    one site that are also another's.
+    ``method`` replaces the method of the recipe. The sites are in this process, behind the transport that ``wire``
+    makes, unless ``training`` trains elsewhere. ``opening`` opens the data of this process. ``checks`` lists the faults
+    that are allowed: sets with different crops, and images that both the target and a site, or two sites, hold.
     """
     workers, recipe = recipe.runtime.workers, without_workers(recipe)
     with telling(recipe, out, reporter) as trackers, gathered(workers) as crew:
@@ -209,16 +211,16 @@ def _run(
     checks: Checks,
     crew: Crew,
 ) -> dict[str, Any]:
-    """Train and judge, once all is settled."""
+    """Check a recipe, open its data, train and evaluate, and write the run directory."""
     task = task_of(method)
     unfinished = not (out / METRICS).exists()  # a finished run needs no data any more
-    if unfinished and recipe.data.public is not None:  # which is made next
+    if unfinished and recipe.data.public is not None:  # `task.filled` may render the public set
         check_files(recipe, whole=opening is None)
     recipe = as_begun(task.filled(recipe, cache, reporter), out)
-    done = finished(out, recipe, resume)
-    if done is not None:
+    metrics_before = finished(out, recipe, resume)
+    if metrics_before is not None:
         reporter.say(f"{out} is finished already; nothing to do")
-        return done
+        return metrics_before
     if (warning := method.warning(recipe)) is not None:
         reporter.say(f"warning: {warning}")
     setup = set_up(recipe, method)
@@ -233,16 +235,17 @@ def _run(
     check_alike(data.crops, checks.allow_mixed_crops)
     overlap = checked_overlap(data, recipe, out, cache, checks, reporter.say)
     digests = {**data.digests, **start_digest(recipe)}
+    # The layout and number format are part of the resolved recipe, which is written first.
     choice = decided(setup, cache, reporter.say)
     recipe = settled(recipe, choice)
     setup = set_up(recipe, method)
     out.mkdir(parents=True, exist_ok=True)
     with locked(out), needing_room(out), taken_back(out):
-        if (done := finished(out, recipe, resume=True)) is not None:
-            return done  # by another process, while this one opened its data
+        if (metrics_before := finished(out, recipe, resume=True)) is not None:
+            return metrics_before  # another process finished the run while this one opened its data
         sweep(out)
         swept(out)
-        write_once(out / RECIPE, recipes.text_of(recipe))  # first: it makes the directory a run
+        write_once(out / RECIPE, recipes.text_of(recipe))  # first, as it marks the directory as a run
         write_or_compare(out / DATA, digests)
         write_once(out / OVERLAP, json_text(overlap))
         surroundings = _surroundings(setup, choice, crew)
@@ -261,16 +264,16 @@ def _run(
 
 
 def _surroundings(setup: Setup, choice: Choice | None, crew: Crew) -> dict[str, Any]:
-    """Return what the bytes depend on besides the recipe, and the times by which the layout was chosen, if any were.
+    """Return the environment record of a run, and the times by which the layout was chosen, if any.
 
-    A method that was passed in is recorded by its modules and the digest of its source. The number of worker processes
-    stands there, too, where there are some; no byte depends on that.
+    A method that was passed in is recorded by its modules and the digest of its source. The record also has the number
+    of worker processes, if any, although no byte of the result depends on it.
     """
-    seen = directory.describe(setup.compute, setup.recipe.runtime.threads)
-    seen |= {"workers": len(crew.lanes)} if crew.lanes else {}
+    environment = directory.describe(setup.compute, setup.recipe.runtime.threads)
+    environment |= {"workers": len(crew.lanes)} if crew.lanes else {}
     origin = origin_of(setup.method, setup.recipe.method)
-    seen |= {"method": origin} if origin else {}
-    return seen if choice is None else {**seen, "seconds_of_a_step": choice.seconds}
+    environment |= {"method": origin} if origin else {}
+    return environment if choice is None else {**environment, "seconds_of_a_step": choice.seconds}
 
 
 def _whole(task: Task, recipe: Recipe, method: Method, cache: Path, say: Say) -> Opened:
@@ -279,18 +282,18 @@ def _whole(task: Task, recipe: Recipe, method: Method, cache: Path, say: Say) ->
 
 
 def _here(wire: Wire, crew: Crew) -> Training:
-    """Train with all sites on this machine: in this process, or in those of a crew."""
+    """Return a training with all sites on this machine: in this process, or in worker processes."""
 
     def train(setup: Setup, out: Path, data: Opened, reporter: Reporter) -> Trained:
         desks, schemas = _desks(setup, out, data, reporter)
-        with crew.wire(wire, out) as chosen:
-            return training.train(setup, out, chosen(desks), schemas, reporter, first=data.first)
+        with crew.wire(wire, out) as make_transport:
+            return training.train(setup, out, make_transport(desks), schemas, reporter, first=data.first)
 
     return train
 
 
 def adopting(trained: Path) -> Training:
-    """Judge the members of a finished run, and its sites' own models, instead of training the same ones again."""
+    """Return a training that adopts the members of a finished run, and its sites' own models, without new rounds."""
 
     def adopt(setup: Setup, out: Path, data: Opened, reporter: Reporter) -> Trained:
         desks, schemas = _desks(setup, out, data, reporter)
@@ -323,7 +326,7 @@ def _desks(setup: Setup, out: Path, data: Opened, reporter: Reporter) -> tuple[l
 
 
 def _judge(setup: Setup, out: Path, trained: Trained, data: Opened) -> dict[str, Any]:
-    """Judge the model, and return what goes into metrics.json."""
+    """Evaluate the model, and return the content of metrics.json except costs."""
     recipe, method = setup.recipe, setup.method
     metrics: dict[str, Any] = {
         "method": method.name,
@@ -334,7 +337,7 @@ def _judge(setup: Setup, out: Path, trained: Trained, data: Opened) -> dict[str,
         "rounds": trained.rounds,
     }
     attendance = attendance_of(read_lines(out / ROUNDS))
-    if attendance.counted:  # a run that took over another one's members had no rounds of its own
+    if attendance.counted:  # a run that adopted the members of another run had no rounds of its own
         metrics["attendance"] = attendance.as_json()
     if trained.ended:
         metrics["ended"] = trained.ended
@@ -344,9 +347,9 @@ def _judge(setup: Setup, out: Path, trained: Trained, data: Opened) -> dict[str,
 
 
 def _costs(out: Path, crew: Crew) -> dict[str, Any]:
-    """Add up what the run took.
+    """Return the sums of bytes and seconds, and the peak memory of a run.
 
-    Bytes are those of the whole ledger. An interrupted run states besides how many of them an interruption repeated.
+    Bytes are those of the whole ledger. An interrupted run also reports the bytes that were sent again.
     """
     ledger, rounds = read_lines(out / LEDGER), read_lines(out / ROUNDS)
     repeated = [row for row in ledger if row.get(REPEATED)]
@@ -359,5 +362,5 @@ def _costs(out: Path, crew: Crew) -> dict[str, Any]:
 
 
 def _bytes_of(lines: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Add up the bytes of lines of the ledger, by direction."""
+    """Add up the bytes of ledger lines by direction."""
     return {f"bytes_{way}": sum(row["bytes"] for row in lines if row["direction"] == way) for way in ("up", "down")}

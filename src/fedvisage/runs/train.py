@@ -1,4 +1,4 @@
-"""Training over a transport, from the first order to the saved model: what happens where the server is."""
+"""Training at the server, over any transport, from the first order to the saved model."""
 
 from __future__ import annotations
 
@@ -35,21 +35,14 @@ from fedvisage.tasks.catalogue import Setup
 from fedvisage.tasks.heldout_counts import write_counts
 from fedvisage.tasks.task import Trained
 
-# The course of a training: what happens around a method's server program, written once for all methods.
-#
-# The program yields when its state is consistent. Between two yields the round is recorded, held-out scores are
-# asked
-# for when the recipe wants them, and a checkpoint is written.
-
-
 BEST = "best/"
 SAID = 4
-"""Failures of a round that an error names."""
+"""The largest number of failures that an error message lists."""
 
 
 @dataclass
 class Watch:
-    """The best round so far by the sites' held-out EER, and how many evaluated rounds ago that was."""
+    """The best round so far by the sites' held-out EER, and the number of evaluated rounds since."""
 
     eer: float | None = None
     round: int = 0
@@ -58,7 +51,11 @@ class Watch:
 
 @dataclass
 class Course:
-    """Drives a server program from where its checkpoints stand to the end."""
+    """A training run that drives a method's server program from its latest checkpoint to the end.
+
+    The program yields when its state is consistent. Between two yields the round is recorded, held-out scores are
+    collected if the recipe asks for them, and a checkpoint is written.
+    """
 
     method: Method
     server: Server
@@ -67,28 +64,28 @@ class Course:
     rounds: JsonLines
     reporter: Reporter
     keep: Callable[[Server], None]
-    """Keeps a round's model beside the checkpoints, where the recipe wants that."""
+    """Saves a snapshot of the round's model, if the recipe asks for it."""
     watch: Watch = field(default_factory=Watch)
 
     def train(self) -> Message:
-        """Run the program and return the finished model that the recipe wants kept."""
+        """Run the program and return the model of the last or of the best round, as the recipe says."""
         recipe, server = self.server.recipe, self.server
         self._resume()
         total = recipe.training.rounds
         with self.reporter.course(server.method.title, server.round, total):
-            began = time.monotonic()
+            start_time = time.monotonic()
             if not server.round:
                 self.method.begin(server)
             program = self.method.server(server)
             while self._advance(program):
-                counted = server.exchange.record.counted  # before more is asked, about what came of the round
+                counted = server.exchange.record.counted  # `_evaluate` sends further orders
                 heldout = self._evaluate()
-                self._record(time.monotonic() - began, counted, heldout)
+                self._record(time.monotonic() - start_time, counted, heldout)
                 self.keep(server)
                 last = server.round == total or server.stopped
                 if last or server.round % recipe.runtime.checkpoint_every == 0:
                     self._checkpoint()
-                began = time.monotonic()
+                start_time = time.monotonic()
         if server.ended:
             self.reporter.say(f"ended after round {server.round} of {total}: {server.ended}")
         self._check_delivered()
@@ -98,7 +95,7 @@ class Course:
         return server.finished()
 
     def _check_delivered(self) -> None:
-        """End a run in which no round came to anything: its model would be the one that it began with."""
+        """Raise an error if no round succeeded: the model would be the initial one."""
         self.rounds.flush()
         rows = read_lines(self.rounds.path)
         if attendance_of(rows).counted:
@@ -113,7 +110,7 @@ class Course:
         )
 
     def _advance(self, program: Iterator[None]) -> bool:
-        """Run the program to its next yield; what it draws from the global generator comes from the round's stream."""
+        """Run the program to its next yield, with the global random generator seeded from the round's stream."""
         with scoped(self.server.recipe.runtime.seed, "server", self.server.round, "library draws"):
             return next(program, self) is None
 
@@ -203,11 +200,10 @@ def train(
     first: Message | None = None,
     files: Mapping[str, Path] | None = None,
 ) -> Trained:
-    """Train over a transport from where the run directory stands, choose thresholds at the sites, save the model.
+    """Train over a transport from the latest checkpoint, choose thresholds at the sites, and save the model.
 
-    ``adopted`` names a finished run whose members are taken over instead of training the same ones again; ``first``
-    holds pre-trained parts to start from, and ``files`` this machine's copies of files that the recipe does not name by
-    their paths.
+    ``adopted`` names a finished run whose members are adopted instead of trained again. ``first`` holds pre-trained
+    parts to start from. ``files`` maps files that the recipe names without a path to their copies on this machine.
     """
     recipe, method = setup.recipe, setup.method
     with ExitStack() as stack:
@@ -230,7 +226,7 @@ def train(
 
 
 def _why_ended(server: Server) -> dict[str, str]:
-    """Say for ``metrics.json`` why a run is shorter than its recipe."""
+    """Return the reason for fewer rounds than the recipe asks for, as ``metrics.json`` records it."""
     if server.ended:
         return {"cause": "budget", "reason": server.ended}
     if server.stopped and server.round < server.recipe.training.rounds:
@@ -239,7 +235,7 @@ def _why_ended(server: Server) -> dict[str, str]:
 
 
 def _server(setup: Setup, exchange: Exchange, releases: Releases, first: Message, files: Mapping[str, Path]) -> Server:
-    """Build the server's network, which begins with the pre-trained parts that it has, or with a file's weights."""
+    """Build the server and its network, with the pre-trained parts and the constant weights loaded."""
     recipe, method, compute = setup.recipe, setup.method, setup.compute
     with scoped(recipe.runtime.seed, "initial weights"):
         net = method.network(recipe)
@@ -251,37 +247,37 @@ def _server(setup: Setup, exchange: Exchange, releases: Releases, first: Message
 
 
 def _begin_from_file(server: Server, out: Path, reporter: Reporter) -> None:
-    """Put the weights that the recipe starts from into the network, and say what fits."""
+    """Load the weights that the recipe starts from into the network, and report the parts that fit."""
     start = server.recipe.training.starts_from
     if start is None:
         return
-    begun = started(server.file(start.file), start, server.tensors(*server.net))
-    server.load(begun.weights)
-    server.start = {name: begun.weights[name] for name in begun.taken}
+    start_weights = started(server.file(start.file), start, server.tensors(*server.net))
+    server.load(start_weights.weights)
+    server.start = {name: start_weights.weights[name] for name in start_weights.taken}
     if not (out / START).exists():
-        for line in begun.lines():
+        for line in start_weights.lines():
             reporter.say(line)
-    write_once(out / START, json_text(begun.as_json()))
+    write_once(out / START, json_text(start_weights.as_json()))
 
 
 def _adopt(trained: Path, setup: Setup, server: Server) -> Message:
-    """Take over the members of a finished run of which only the judging differs."""
+    """Adopt the members of a finished run whose recipe differs only in its evaluation."""
     saved = saved_model.load(trained)
-    theirs = recipes.validate(saved.recipe, read_method)  # keys that came later have their defaults
-    counted = scoring.wanted(setup.recipe)  # after training, and again for a model that has them already
-    alike = training_of(recipes.tree_of(theirs), counted) == training_of(recipes.tree_of(setup.recipe), counted)
-    if not alike or find(theirs.method).server is not setup.method.server:
+    their_recipe = recipes.validate(saved.recipe, read_method)  # newer keys have their defaults
+    counted = scoring.wanted(setup.recipe)  # computed after training, so the earlier setting does not matter
+    alike = training_of(recipes.tree_of(their_recipe), counted) == training_of(recipes.tree_of(setup.recipe), counted)
+    if not alike or find(their_recipe.method).server is not setup.method.server:
         raise UserError(str(trained), f"was not trained as {setup.method.name} would train here")
     server.round = int(read_json(trained / METRICS)["rounds"])
-    server.exchange.ledger.mark_repeated(0)  # an attempt that was killed may have left lines
+    server.exchange.ledger.mark_repeated(0)  # a killed attempt may have left lines
     server.exchange.close_training(server.round)
     return saved.finished
 
 
 def training_of(recipe: dict[str, Any], counted: bool) -> dict[str, Any]:
-    """Return what of a recipe decides the trained weights: all but names, and how and on whom the result is judged.
+    """Return the part of a recipe that decides the trained weights: all except names, target and evaluation.
 
-    Where BatchNorm's statistics are ``counted`` exactly after training, it does not matter whether they were before.
+    With ``counted``, exact BatchNorm statistics are computed after training, so ``training.statistics`` does not count.
     """
     tree = copy.deepcopy(recipe)
     tree.pop("title")

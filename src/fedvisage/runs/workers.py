@@ -1,7 +1,7 @@
-"""Sites side by side in worker processes: the transport of simulations that use more cores than one, to the same bytes.
+"""Parallel simulation of sites in worker processes, with byte-identical results for any number of processes.
 
-Each site belongs to one process for the whole run; orders go out together, replies come back in sorted order of sites.
-The reasons are in docs/decisions/0015-workers.md.
+Each site belongs to one process for the whole run. The server sends orders together and reads replies in sorted order
+of sites. docs/decisions/0015-workers.md gives the reasons.
 """
 
 from __future__ import annotations
@@ -37,16 +37,15 @@ from fedvisage.methods import find, read_method
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.catalogue import set_up
 
-# What runs in a worker process: the ends of some of a run's sites, and orders that they carry out.
-
+# Code of a worker process: it holds some of a run's sites and executes their orders.
 
 Board = Array[c_longlong]
-"""Memory in which a process says how far it is: the place of a site among its own, batches done, and how many."""
+"""Shared memory for the progress of a process: the index of a site, its finished batches, and their total."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """One site as it travels: its views as paths and positions, and where its private state lies."""
+    """One site in a form that can be pickled: its views as paths and positions, and its directory of private state."""
 
     name: str
     train: View
@@ -57,24 +56,24 @@ class Place:
 
     @staticmethod
     def of(desk: SiteDesk) -> Place:
-        """Take down what a site's end was made of."""
+        """Return the parts that a site was built from."""
         return Place(desk.name, desk.train, desk.held_out, desk.public, desk.strangers, desk.store.directory)
 
 
 @dataclass(frozen=True)
 class Errand:
-    """An order as it travels, and where the reply is to lie."""
+    """An order in a form that can be pickled, and the path for the reply."""
 
     site: str
     order: Order
-    """Without its message."""
+    """The order without its message."""
     message: Parcel
     reply: Path
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A reply as it travels."""
+    """A reply in a form that can be pickled."""
 
     message: Parcel | None
     failure: str
@@ -82,42 +81,43 @@ class Answer:
 
 
 class _Seat:
-    """The sites that this process is there for."""
+    """The sites of this worker process, and its progress memory."""
 
     board: Board | None = None
     sites: LocalTransport | None = None
 
 
 def begin(board: Board) -> None:
-    """Remember where to say how far the sites are."""
+    """Store the memory for progress updates."""
     _Seat.board = board
 
 
 def packed(recipe: Recipe, method: Declared, places: Sequence[Place]) -> bytes:
-    """Return what a process needs to take its place; a method of the list travels by its name.
+    """Pickle the input of a worker process; a method from the catalogue is sent by name.
 
-    The recipe goes as plain values: the options of an algorithm on a model are a class that no process can import.
+    The recipe is sent as plain values, because no process can import the generated options class of an algorithm on a
+    model.
     """
     return pickle.dumps((recipes.tree_of(recipe), None if in_list(method, recipe) else method, tuple(places)))
 
 
 def in_list(method: Declared, recipe: Recipe) -> bool:
-    """Tell whether a method is the one that every process finds by a recipe's section."""
+    """Return whether every process finds this method by the recipe's section ``method``."""
     try:
         return find(recipe.method) is method
-    except UserError:  # one that was handed in may have a name that the list does not know
+    except UserError:  # the catalogue may not contain a method that was passed in
         return False
 
 
 def unpacked(sent: bytes) -> tuple[Recipe, Method, Sequence[Place]]:
-    """Return what :func:`packed` packed, in another process."""
+    """Return the arguments of :func:`packed`, in another process."""
     tree, method, places = pickle.loads(sent)
     recipe = recipes.validate(tree, read_method if method is None else method.options.model_validate)
     return recipe, method or find(recipe.method), places
 
 
 def sit(sent: bytes) -> None:
-    """Open the sites' data and build the network that they borrow."""
+    """Open the sites' data and build the network that the sites share."""
     recipe, method, places = unpacked(sent)
     workspace, shelf = set_up(recipe, method).workspace(), Shelf()
     workspace.on_batch = _told({place.name: number for number, place in enumerate(places)})
@@ -143,7 +143,7 @@ def _told(places: dict[str, int]) -> Callable[[str, int, int], None]:
 
 
 def carry_out(errand: Errand) -> Answer:
-    """Carry out one order of one site."""
+    """Execute one order at one site."""
     order = replace(errand.order, message=errand.message.opened())
     (reply,) = _sites().call({errand.site: order})
     message = None if reply.message is None else pack(reply.message, errand.reply)
@@ -151,7 +151,7 @@ def carry_out(errand: Errand) -> Answer:
 
 
 def owing(_: object) -> bool:
-    """End what visits there are, at a round's end, and say whether a site has private state that is not committed."""
+    """End all visits after a round, and return whether a site has uncommitted private state."""
     desks = _sites().desks.values()
     for desk in desks:
         desk.leave()
@@ -164,7 +164,7 @@ def commit(generation: int) -> dict[str, int]:
 
 
 def restore(generations: dict[str, int]) -> None:
-    """Send this process's sites back."""
+    """Restore this process's sites to earlier generations of their private state."""
     _sites().restore(generations)
 
 
@@ -173,18 +173,17 @@ def _sites() -> LocalTransport:
     return _Seat.sites
 
 
-# One worker process with its sites: what it was asked since the last commit is asked again if it is killed.
-
+# The main process's side of one worker process.
 
 TRIES = 3
-"""Times that a process is replaced between two commits."""
+"""The number of times that a process is replaced between two commits."""
 GLANCE = 0.1
-"""Seconds between two looks at how far the sites are."""
+"""The time in seconds between two checks of the sites' progress."""
 
 
 @dataclass
 class Asked:
-    """One thing that the process was asked, and what comes of it."""
+    """One task of a worker process, and its future result."""
 
     job: Callable[[Any], Any]
     what: Any
@@ -192,15 +191,18 @@ class Asked:
 
     @property
     def secret(self) -> bool:
-        """Whether it drew or used secrets that nobody can draw again."""
+        """True for a task that drew or used secrets, which cannot be drawn again."""
         return isinstance(self.what, Errand) and self.what.order.call in AT_THE_DESK
 
 
 class Lane:
-    """A process that carries out the orders of its sites one after another."""
+    """A worker process that executes the orders of its sites one after another.
+
+    If the process is killed, a new one repeats all tasks since the last commit.
+    """
 
     def __init__(self) -> None:
-        """Start the process; it has no sites yet."""
+        """Start the process without sites."""
         self.names: tuple[str, ...] = ()
         self.board: Board = get_context("spawn").RawArray("q", 3)
         self.process = LastingProcess(partial(begin, self.board))
@@ -212,41 +214,41 @@ class Lane:
         self._lost = 0
 
     def take(self, names: tuple[str, ...], sent: bytes, *, draws_anew: bool) -> None:
-        """Take these sites, with what :func:`fedvisage.runs.workers.packed` made of them.
+        """Load these sites from the output of :func:`fedvisage.runs.workers.packed`.
 
-        ``draws_anew``: secrets of a secure sum come from the operating system, and would be others the next time.
+        With ``draws_anew`` the operating system draws the secrets of secure sums, so a repeated draw gives other ones.
         """
         self.names, self._sent, self.draws_anew = names, sent, draws_anew
         self._log, self._lost, self.board[:] = [], 0, [0, 0, 0]
         self._seated = self._handed_in(sit, sent)
 
     def ask(self, errand: Errand) -> Asked:
-        """Hand in an order."""
+        """Submit an order."""
         return self._ask(carry_out, errand)
 
     def commit(self, generation: int) -> Asked:
-        """Hand in the wish to commit."""
+        """Submit a commit."""
         return self._ask(commit, generation)
 
     def owing(self) -> Asked:
-        """Ask, between two rounds, whether what was written down is needed after a kill."""
+        """Submit a check, between two rounds, whether the process holds uncommitted private state."""
         return self._ask(owing, None)
 
     def restore(self, generations: dict[str, int]) -> Asked:
-        """Send the sites back; from here on everything is written down."""
+        """Submit a restore of the sites, and log all tasks from here on."""
         self._log, self._generations = [], generations
         return self._ask(restore, generations)
 
     def forget(self, generations: dict[str, int] | None = None) -> None:
-        """Forget what need not be asked again: sites are as they were at these generations, or still at the last."""
+        """Drop tasks that need no repetition: the sites are at these generations, or still at the last ones."""
         if generations is not None:
             self._generations = generations
-        done: Future[None] = Future()
-        done.set_result(None)
-        self._log, self._lost = [Asked(restore, self._generations, done)], 0
+        restored: Future[None] = Future()
+        restored.set_result(None)
+        self._log, self._lost = [Asked(restore, self._generations, restored)], 0
 
     def result(self, asked: Asked, glance: Callable[[], None]) -> Any:
-        """Wait for what comes of it; a process that ended is replaced meanwhile. ``glance`` is called now and then."""
+        """Wait for a task's result and replace the process if it ends; call ``glance`` at regular intervals."""
         while True:
             try:
                 for future in (self._seated, asked.future):
@@ -263,16 +265,16 @@ class Lane:
         return self._log[-1]
 
     def _begin_again(self) -> None:
-        """Replace the process, and ask it all that its predecessor was asked since the last commit."""
+        """Replace the process, and submit all tasks since the last commit again."""
         self._lost += 1
         if self._lost > TRIES:
             raise RunFailed(self._why())
-        if self.draws_anew and any(asked.secret for asked in self._log):
+        if self.draws_anew and any(task.secret for task in self._log):
             raise RunFailed("a worker process was killed, and its sites' secrets with it; --resume continues the run")
         self.process.replace()
         self._seated = self._handed_in(sit, self._sent)
-        for asked in self._log:
-            asked.future = self._handed_in(asked.job, asked.what)
+        for task in self._log:
+            task.future = self._handed_in(task.job, task.what)
 
     def _why(self) -> str:
         if self._seated.done() and self._seated.exception() is None:
@@ -289,43 +291,43 @@ class Lane:
 
 
 FOLDER = ".handed"
-"""Where, in a run's directory, messages lie while they go from process to process."""
+"""The folder in a run's directory for messages between processes."""
 
 Wire = Callable[[Sequence[SiteDesk]], Transport]
-"""What makes a transport of the sites of this process."""
+"""A function that makes a transport from the sites of this process."""
 
 Workers = Literal["auto"] | int | None
-"""What a recipe says about processes."""
+"""The values of ``runtime.workers``."""
 
 
 def without_workers(recipe: Recipe) -> Recipe:
-    """Return a recipe that does not say how many processes work on it: no byte of a result depends on that."""
+    """Return a recipe without its number of worker processes, as no byte of the result depends on it."""
     if recipe.runtime.workers is None:
         return recipe
     return recipe.model_copy(update={"runtime": recipe.runtime.model_copy(update={"workers": None})})
 
 
 class Crew:
-    """The processes of a run, none before it knows how many."""
+    """The worker processes of a run; none before :meth:`start`."""
 
     def __init__(self, asked: Workers) -> None:
-        """Remember what the recipe asked for."""
+        """Store the number of processes that the recipe asks for."""
         self._asked = asked
         self.lanes: list[Lane] = []
 
     def start(self, recipe: Recipe, method: Method, ours: bool, say: Say) -> None:
-        """Start as many as are of use; they load what they need while the run's data is opened.
+        """Start the useful number of processes; they import their modules while the run opens its data.
 
-        What cannot go side by side is said in one line, and goes one after another as it would without the key.
-        ``ours`` is false where another transport was handed in.
+        If the sites cannot train in parallel, report the reason in one line and start none; the sites then train one
+        after another, as without the key. ``ours`` is false if the caller passed in another transport.
         """
         sites, threads = 1 if method.pooled else len(recipe.data.sites), recipe.runtime.threads
         if self._asked in (None, 1) or sites == 1:
             return
         count = min(sites, _fitting(sites, threads) if isinstance(self._asked, str) else self._asked or 1)
-        why = "one process has all cores with its threads" if count == 1 else _hindered(recipe, method, ours)
-        if why is not None:
-            say(f"note: {why}; runtime.workers changes nothing")
+        reason = "one process has all cores with its threads" if count == 1 else _hindered(recipe, method, ours)
+        if reason is not None:
+            say(f"note: {reason}; runtime.workers changes nothing")
             return
         if threads > 1 and count * threads > cores():
             say(f"note: {count} processes of {threads} threads are more than {cores()} cores; see runtime.threads")
@@ -334,7 +336,7 @@ class Crew:
 
     @contextmanager
     def wire(self, otherwise: Wire, out: Path) -> Iterator[Wire]:
-        """Lend what makes a transport of a run's sites: of these processes, if there are any."""
+        """Yield a function that makes a transport from a run's sites: in these processes, if there are any."""
         if not self.lanes:
             yield otherwise
             return
@@ -347,18 +349,18 @@ class Crew:
 
     @property
     def pids(self) -> list[int]:
-        """The processes, as the system numbers them."""
+        """The process IDs."""
         return [lane.process.pid for lane in self.lanes]
 
     def end(self) -> None:
-        """End them all."""
+        """End all processes."""
         for lane in self.lanes:
             lane.process.end()
 
 
 @contextmanager
 def gathered(asked: Workers) -> Iterator[Crew]:
-    """Lend a crew; whatever becomes of the run, none of its processes is left."""
+    """Yield the worker processes of a run, and end them all when the run ends or fails."""
     crew = Crew(asked)
     try:
         yield crew
@@ -367,7 +369,7 @@ def gathered(asked: Workers) -> Iterator[Crew]:
 
 
 def _hindered(recipe: Recipe, method: Method, ours: bool) -> str | None:
-    """Say why sites cannot train side by side."""
+    """Return the reason why sites cannot train in parallel, or None if they can."""
     if not ours:
         return "a transport was handed in, which has the sites where it wants"
     if method.in_turn:
@@ -381,35 +383,35 @@ def _hindered(recipe: Recipe, method: Method, ours: bool) -> str | None:
 
 
 def _fitting(sites: int, threads: int) -> int:
-    """Return how many processes use this machine's cores best.
+    """Return the number of processes that uses this machine's cores best.
 
-    Where sites do not divide evenly among the cores there is a process more: the operating system shares the cores.
+    If the sites do not divide evenly among the cores, one more process runs and the operating system shares the cores.
     """
-    room = max(1, cores() // threads)
-    return room if room == 1 or sites % room == 0 else room + 1
+    slots = max(1, cores() // threads)
+    return slots if slots == 1 or sites % slots == 0 else slots + 1
 
 
 def travels(method: Method, recipe: Recipe) -> bool:
-    """Return whether a method can be sent to another process of this machine."""
+    """Return whether a method can be pickled for another process of this machine."""
     if in_list(method, recipe):
         return True
     try:
         sent = pickle.dumps(method)
     except (pickle.PicklingError, AttributeError, TypeError):
         return False
-    return b"__main__" not in sent  # what a program's own file defines, no other process knows
+    return b"__main__" not in sent  # no other process can import from the program's main file
 
 
 def swept(out: Path) -> None:
-    """Remove the messages that a run was handing on, also one that was killed."""
+    """Remove the messages between processes, including those of a killed run."""
     shutil.rmtree(out / FOLDER, ignore_errors=True)
 
 
 class Abreast:
-    """All sites in worker processes: the transport."""
+    """The transport to sites in worker processes."""
 
     def __init__(self, desks: Sequence[SiteDesk], crew: Sequence[Lane], folder: Path) -> None:
-        """Deal the sites out to the processes of a crew; messages lie in a folder meanwhile."""
+        """Assign the sites to worker processes; messages pass through files in a folder."""
         workspace = desks[0].workspace
         self.names = tuple(sorted(desk.name for desk in desks))
         self._schemas, self._folder, self._on_batch = workspace.schemas, folder, workspace.on_batch
@@ -424,9 +426,9 @@ class Abreast:
             self._lanes |= dict.fromkeys(names, lane)
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-        """Have all sites carry out their orders at once; those that release under a budget go in turn.
+        """Execute the orders of all sites in parallel, or in turn if the call releases values under a budget.
 
-        A site whose budget is spent ends the round, and nobody behind it should have paid for that.
+        A site with a spent budget ends the round, and the sites after it must not be charged for that round.
         """
         self._open_round(max((order.round for order in orders.values()), default=self._round))
         self._exchanges += 1
@@ -440,16 +442,16 @@ class Abreast:
         names = sorted(orders)
         in_turn = any(self._schemas[order.call].releases for order in orders.values())
         for together in [[name] for name in names] if in_turn else [names]:
-            asked = {name: self._lanes[name].ask(errands[name]) for name in together}
+            tasks = {name: self._lanes[name].ask(errands[name]) for name in together}
             for name in together:
-                yield self._reply(name, orders[name].ticket, asked[name])
+                yield self._reply(name, orders[name].ticket, tasks[name])
 
     def commit(self, generation: int) -> dict[str, int]:
         """Commit every site."""
-        asked = [(lane, lane.commit(generation)) for lane in self._crew]
+        tasks = [(lane, lane.commit(generation)) for lane in self._crew]
         reached: dict[str, int] = {}
-        for lane, one in asked:
-            reached |= lane.result(one, self._glance)
+        for lane, task in tasks:
+            reached |= lane.result(task, self._glance)
         for lane in self._crew:
             lane.forget({name: reached[name] for name in lane.names})
         self._clear()
@@ -457,26 +459,26 @@ class Abreast:
 
     def restore(self, generations: Mapping[str, int]) -> None:
         """Restore every site."""
-        asked = [
+        tasks = [
             (lane, lane.restore({name: generations[name] for name in lane.names if name in generations}))
             for lane in self._crew
         ]
-        for lane, one in asked:
-            lane.result(one, self._glance)
+        for lane, task in tasks:
+            lane.result(task, self._glance)
 
     def _open_round(self, number: int) -> None:
-        """Forget the rounds before this one, unless a site has private state from them that is not committed."""
+        """Drop the tasks of earlier rounds, unless a site still has uncommitted private state from them."""
         if self._round == number:
             return
         self._round = number
-        asked = [(lane, lane.owing()) for lane in self._crew]
-        if not any(lane.result(one, self._glance) for lane, one in asked):
+        tasks = [(lane, lane.owing()) for lane in self._crew]
+        if not any(lane.result(task, self._glance) for lane, task in tasks):
             for lane in self._crew:
                 lane.forget()
             self._clear()
 
     def _clear(self) -> None:
-        """Remove messages that nobody needs any more."""
+        """Remove all message files."""
         for path in self._folder.iterdir():
             path.unlink()
 
@@ -490,25 +492,25 @@ class Abreast:
         return Reply(name, message, ticket=ticket)
 
     def _glance(self) -> None:
-        """Tell how far the sites are, where that has changed."""
+        """Report the progress of the sites, if it has changed."""
         for lane in self._crew:
-            place, done, of = now = tuple(lane.board)
-            if of and self._seen.get(lane) != now:
+            index, finished, total = now = tuple(lane.board)
+            if total and self._seen.get(lane) != now:
                 self._seen[lane] = now
-                self._on_batch(lane.names[place], done, of)
+                self._on_batch(lane.names[index], finished, total)
 
 
 def dealt(desks: Sequence[SiteDesk], count: int) -> list[list[Place]]:
-    """Deal sites out by how many images they train on in a round, the largest first, to whom has least so far."""
+    """Assign sites to processes, largest first, each to the process with the fewest images per round so far."""
 
     def work(desk: SiteDesk) -> int:
         recipe = desk.workspace.recipe
         return round_length(recipe, desk.name, len(desk.train)) * recipe.training.batch.of(desk.name)
 
-    hands: list[list[Place]] = [[] for _ in range(count)]
-    held = [0] * count
+    assigned: list[list[Place]] = [[] for _ in range(count)]
+    images = [0] * count
     for desk in sorted(desks, key=lambda desk: (-work(desk), desk.name)):
-        least = held.index(min(held))
-        hands[least].append(Place.of(desk))
-        held[least] += work(desk)
-    return [sorted(hand, key=lambda place: place.name) for hand in hands]
+        process = images.index(min(images))
+        assigned[process].append(Place.of(desk))
+        images[process] += work(desk)
+    return [sorted(places, key=lambda place: place.name) for places in assigned]

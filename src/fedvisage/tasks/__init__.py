@@ -1,1 +1,1 @@
-"""The two tasks: presentation attack detection (``pad``) and face recognition."""
+"""Tasks: presentation attack detection (``pad``) and face recognition, behind one interface."""

@@ -1,4 +1,4 @@
-"""Asking the sites about a finished model, and what their held-out scores say together."""
+"""Requests to the sites about a finished model, and a summary of their held-out scores."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fedvisage.tasks.pad import heldout
 
 
 def collect_histograms(server: Server, finished: Message, call: str = heldout.SCORES) -> dict[str, Histogram]:
-    """Ask the sites for histograms of their scores: of held-out images, unless another call is named."""
+    """Request histograms of scores from the sites, by default the scores of held-out images."""
     return {name: reply["histogram"].numpy() for name, reply in ask_about(server, call, finished).items()}
 
 
 def ask_about(server: Server, call: str, finished: Message) -> dict[str, Message]:
-    """Ask about a finished model; where each site has its own, it judges that one."""
+    """Send a call about a finished model to the sites; if each site has its own model, send each site that one."""
     if server.method.members != "each":
         return server.ask(call, finished)
     members = members_of(finished)

@@ -1,4 +1,4 @@
-"""The list of tasks."""
+"""The catalogue of tasks, the descriptions of methods, and the setup of a run."""
 
 from __future__ import annotations
 
@@ -28,18 +28,17 @@ def task_of(method: Declared) -> Task:
 
 
 def summary(figures: Mapping[str, Any]) -> list[str]:
-    """Return a run's headline figures as lines; files from before there were two tasks do not name theirs."""
+    """Return a run's headline metrics as lines; files that are older than the second task do not name theirs."""
     return TASKS[figures.get("task", "pad")].summary(figures)
 
 
-# What ``fedvisage methods`` says: for each method what leaves a site, and what the server sees.
-
+# Descriptions for ``fedvisage methods``: the fields that leave a site, and the server's view.
 
 SUMS = "weights and losses of all sites as a sum; held-out counts and scatter singly"
 
 
 def describe(method: Method) -> dict[str, Any]:
-    """Return one method's row."""
+    """Return the description of one method as plain values."""
     uploads = {upload.name: upload for call in method.calls.values() for upload in call.uploads}
     uploads |= {upload.name: upload for group in task_of(method).uploads(method).values() for upload in group}
     return {
@@ -61,39 +60,36 @@ def _describe(upload: Upload) -> dict[str, Any]:
 
 
 def block(row: dict[str, Any]) -> str:
-    """Return what a person reads of one method."""
+    """Return the description of one method as text."""
     lines = [f"{row['name']}  {row['title']}{'  (simulation only)' if row['simulation_only'] else ''}"]
     lines.append(f"  paper          {row['paper']}")
     lines.append(f"  parts          {', '.join(f'{part} ({home})' for part, home in row['parts'].items())}")
     for number, upload in enumerate(row["leaves_a_site"]):
-        what = f"{upload['field']} ({upload['kind']}): {', '.join(upload.get('parts', [])) or upload['guarantee']}"
-        lines.append(f"  {'leaves a site  ' if number == 0 else ' ' * 15}{what}")
+        field = f"{upload['field']} ({upload['kind']}): {', '.join(upload.get('parts', [])) or upload['guarantee']}"
+        lines.append(f"  {'leaves a site  ' if number == 0 else ' ' * 15}{field}")
     lines.append(f"  server sees    {row['server_sees']}")
     if row["sees_in_secure_sums"]:
         lines.append(f"  with federation.secure: {row['sees_in_secure_sums']}")
     return "\n".join(lines)
 
 
-# What a run works with, looked up once and handed on: the method, the task, and where and how precisely to compute.
-
-
 @dataclass(frozen=True)
 class Setup:
-    """A recipe with all that it names."""
+    """A recipe with the objects that it names: method, task, and device, layout and precision of computation."""
 
     recipe: Recipe
     method: Method
     task: Task
     compute: Compute
     files: Mapping[str, Path] = field(default_factory=dict)
-    """This machine's copies of files that the recipe names."""
+    """This machine's copies of the files that the recipe names."""
 
     def scorer(self) -> Scorer:
         """Return the delivered parts of the network, ready to score images."""
         return Scorer(self.method, self.recipe, self.compute)
 
     def workspace(self) -> Workspace:
-        """Return the network that the sites of this process borrow, with all calls that they answer."""
+        """Return the network that the sites of this process share, with all calls that they answer."""
         scorer = self.scorer()
         about_finished = {**self.task.calls(scorer), **scoring.calls(scorer)}
         workspace = Workspace(self.method, self.recipe, self.compute, about_finished)
@@ -103,9 +99,9 @@ class Setup:
 
 
 def set_up(recipe: Recipe, method: Method, files: Mapping[str, Path] | None = None) -> Setup:
-    """Look up what a recipe needs, and give this process the recipe's threads.
+    """Look up the method, task and device of a recipe, and apply the recipe's number of threads to this process.
 
-    A layout that is still to be decided (:mod:`fedvisage.runs.layout`) is the one that nobody has to measure.
+    Until a layout is chosen (:mod:`fedvisage.runs.layout`), the setup has the default one.
     """
     use_threads(recipe.runtime.threads)
     layout: Layout = "first" if recipe.runtime.layout == "first" else "last"

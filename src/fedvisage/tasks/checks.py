@@ -1,4 +1,4 @@
-"""How sets are looked at before anything is trained or judged on them."""
+"""Options of the checks of datasets before training or evaluation."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Checks:
-    """What is refused of sets unless somebody allows it, and whether every byte is read."""
+    """The faults of datasets that are allowed, and the thoroughness of the checks."""
 
     allow_mixed_crops: bool = False
-    """Faces may have been cut out in different ways."""
+    """Accept sets whose faces were cropped in different ways."""
 
     allow_overlap: bool = False
-    """Pictures may be at two places, such as a site and the user."""
+    """Accept images that appear in two places, such as a site and the target."""
 
     verify: bool = False
-    """Every byte is compared with the set's digest, not only some."""
+    """Compare every byte with the set's digest instead of a sample."""
 
 
 USUAL = Checks()

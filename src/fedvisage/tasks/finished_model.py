@@ -1,4 +1,4 @@
-"""A finished model, opened from its files: ready to score images, or to show its network."""
+"""Finished models, opened from their files, to score images or to inspect the network."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from fedvisage.tasks.seal import check_seal
 
 
 class Delivered(nn.Module):
-    """What a user downloads, as one module: RGB in [0, 1], B×3×H×W, to live logits or to features."""
+    """The delivered parts as one module, from RGB in [0, 1], B×3×H×W, to bona fide logits or features."""
 
     def __init__(self, setup: Setup, parts: nn.ModuleDict) -> None:
         """Take the parts, with their weights."""
@@ -41,7 +41,7 @@ class Delivered(nn.Module):
         self._setup = setup
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return what the method's user computes; a user that draws does so alike each time."""
+        """Return the method's prediction; a method with random draws repeats the same draws at every call."""
         recipe = self._setup.recipe
         ready = colour_channels(images, recipe.input.colour)
         generator = torch_rng(recipe.runtime.seed, "inference", device=images.device.type)
@@ -50,7 +50,7 @@ class Delivered(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class FinishedModel:
-    """A model with all that it needs: its recipe, weights and thresholds, and the network that they go into."""
+    """A model with its recipe, weights, thresholds and network."""
 
     directory: Path
     setup: Setup
@@ -59,22 +59,22 @@ class FinishedModel:
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe that the model was trained by, as it is used here."""
+        """The recipe of the model, adjusted to this machine and to the options of :func:`open_model`."""
         return self.setup.recipe
 
     @property
     def task(self) -> str:
-        """What the model is for: ``pad`` or ``recognition``."""
+        """The task of the model: ``pad`` or ``recognition``."""
         return self.setup.task.name
 
     @property
     def thresholds(self) -> dict[str, Threshold]:
-        """The thresholds that were chosen at the sites, by member; one model is the member with the empty name."""
+        """The thresholds that the sites chose, by member; a single model is the member with the empty name."""
         return self.saved.thresholds
 
     @property
     def notices(self) -> list[str]:
-        """What to know of the crops that the model was trained on, a line each; mostly nothing."""
+        """Notices about the crops of the training data, usually none."""
         data = self.recipe.data
         entries = [*data.sites.values(), *([data.public] if data.public else [])]
         return notices_of_model(self.saved.crops, entries, str(self.directory))
@@ -86,7 +86,7 @@ class FinishedModel:
         return Delivered(self.setup, copy.deepcopy(self.scorer.net)).eval()
 
     def score(self, images: Tensor) -> NDArray[Any]:
-        """Return the live logit of each face crop, uint8 B×3×H×W in RGB; members' scores are averaged."""
+        """Return the bona fide logit of each face crop, uint8 B×3×H×W in RGB, with members' scores averaged."""
         self._require("pad", "score", "embed")
         logits = []
         for weights in self._members().values():
@@ -118,29 +118,29 @@ class FinishedModel:
 def open_model(
     directory: Path, adapt: str | None = None, pairs: Path | None = None, method: Method | None = None
 ) -> FinishedModel:
-    """Read a finished model and build its network, without touching any training data.
+    """Read a finished model and build its network, without access to training data.
 
-    A run's directory must hold the files that the run wrote. ``method`` is that of the run, where the list does not
-    know it.
+    The directory of a run must contain the unchanged files of that run. ``method`` is the method of the run, if the
+    catalogue does not contain it.
     """
     check_seal(directory)
     saved = saved_model.load(directory)
     try:
         recipe = _recipe_of(saved, adapt, pairs, method)
-        found = method or find(recipe.method)
-        if found.task != saved.task:
-            raise UserError("recipe.method", f"{found.name} is for {found.task}, the model for {saved.task}")
+        resolved = method or find(recipe.method)
+        if resolved.task != saved.task:
+            raise UserError("recipe.method", f"{resolved.name} is for {resolved.task}, the model for {saved.task}")
     except UserError as error:
         if adapt is not None or pairs is not None:
-            raise  # it may be about these
+            raise  # the fault may be in these options
         raise UserError(str(directory / saved_model.SETTINGS), f"holds a recipe that fails: {error}") from error
-    check_fits(directory, saved.finished, found, recipe)
-    setup = set_up(recipe, found)
+    check_fits(directory, saved.finished, resolved, recipe)
+    setup = set_up(recipe, resolved)
     return FinishedModel(directory, setup, saved, setup.scorer())
 
 
 def _recipe_of(saved: saved_model.SavedModel, adapt: str | None, pairs: Path | None, method: Method | None) -> Recipe:
-    """Return a model's recipe as it is used here: where a model was trained does not matter for using it."""
+    """Return a model's recipe with this machine's device instead of the training device, and with these options."""
     runtime, evaluation = (_section(saved.recipe, name) for name in ("runtime", "evaluation"))
     if adapt is not None:
         evaluation["adapt"] = adapt
@@ -151,7 +151,7 @@ def _recipe_of(saved: saved_model.SavedModel, adapt: str | None, pairs: Path | N
 
 
 def _section(tree: Mapping[str, Any], name: str) -> dict[str, Any]:
-    found = tree.get(name) or {}
-    if not isinstance(found, dict):
+    section = tree.get(name) or {}
+    if not isinstance(section, dict):
         raise UserError(f"recipe.{name}", "must be a section (key: value)")
-    return dict(found)
+    return dict(section)

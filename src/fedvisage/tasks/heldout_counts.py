@@ -1,7 +1,7 @@
-"""Counts of the sites' held-out scores beside the model that they are of: what its threshold was chosen from.
+"""The file with histograms of the sites' held-out scores, from which a model's threshold was chosen.
 
-A site sends a histogram (:mod:`fedvisage.metrics.threshold`); of its thousands of bins most are empty, so the file has
-those that are not: three rows a site, with the class, the bin and the count.
+A site sends a histogram (:mod:`fedvisage.metrics.threshold`). Most of its thousands of bins are empty, so the file only
+stores the others: three rows per site with class, bin and count.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ def write_counts(run: Path, histograms: Mapping[str, Histogram]) -> None:
 
 
 def read_counts(run: Path) -> dict[str, Histogram]:
-    """Read the sites' histograms, by site; none where a run has no such file."""
+    """Read the histograms by site; return none if the run has no such file."""
     path = run / COUNTS
     if not path.exists():
         return {}
-    found = {}
+    histograms = {}
     for name, tensor in sorted(read_tensors(path)[0].items()):
         rows = tensor.numpy()
         if rows.dtype != np.int64 or rows.shape[:1] != (3,) or not _within(rows):
             raise UserError(str(path), f"does not hold classes, bins and counts of site {name}")
-        found[name] = np.zeros((CLASSES, BINS), np.int64)
-        found[name][rows[0], rows[1]] = rows[2]
-    return found
+        histograms[name] = np.zeros((CLASSES, BINS), np.int64)
+        histograms[name][rows[0], rows[1]] = rows[2]
+    return histograms
 
 
 def _within(rows: np.ndarray) -> bool:

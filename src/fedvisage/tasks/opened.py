@@ -1,4 +1,4 @@
-"""The data of a run as views of prepared sets: what every task's opening returns."""
+"""The data of a run as views of datasets, and checks of data entries and crops before training or evaluation."""
 
 from __future__ import annotations
 
@@ -20,41 +20,40 @@ from fedvisage.federation.wire.message import Message
 from fedvisage.recipe import Recipe
 from fedvisage.recipe.data import SITE_NAME
 
-# Whether the sets of a run, or a model and a set, were cropped alike: said before anything is trained or judged.
-
+# Checks that sets, or a model and a set, have crops of the same kind.
 
 ALLOW = "--allow-mixed-crops"
 _FOUND_ASIDE = "of the detector of earlier versions, which lie about 2 % of a face beside today's"
 
 
 def check_alike(crops: Mapping[str, CropRecord | None], allowed: bool) -> None:
-    """Refuse sets, by their places in the recipe, whose crops do not go together; sites are what others differ from."""
+    """Refuse sets whose crops are incompatible; errors name the place in the recipe and compare it with a site."""
     ordered = sorted(crops, key=lambda place: (not place.startswith("data.sites."), place))
     for place, other_place in combinations(ordered, 2):
-        one, other = crops[place], crops[other_place]
-        if clash(one, other) and not allowed:
-            raise UserError(other_place, _otherwise(other, f"those of {place}", one))
+        crop, other_crop = crops[place], crops[other_place]
+        if clash(crop, other_crop) and not allowed:
+            raise UserError(other_place, _otherwise(other_crop, f"those of {place}", crop))
 
 
 def check_for_model(trained: Iterable[CropRecord], crop: CropRecord | None, place: str, allowed: bool) -> None:
-    """Refuse a set whose crops do not go with those that a model was trained on."""
-    for one in trained:
-        if clash(one, crop) and not allowed:
-            raise UserError(place, _otherwise(crop, "those that the model was trained on", one))
+    """Refuse a set whose crops are incompatible with those of a model's training data."""
+    for record in trained:
+        if clash(record, crop) and not allowed:
+            raise UserError(place, _otherwise(crop, "those that the model was trained on", record))
 
 
 def notice_of_set(crop: CropRecord | None, place: str) -> list[str]:
-    """Return the line about a set whose crops lie aside, if it is one."""
+    """Return a notice about a set with crops of the earlier detector, or nothing."""
     if crop is None or not crop.outdated:
         return []
     return [f"{place}: has crops {_FOUND_ASIDE}; import it again"]
 
 
 def notices_of_model(trained: Iterable[CropRecord], entries: Iterable[str], place: str) -> list[str]:
-    """Return the line about a model that was trained on crops that lie aside, or may have been.
+    """Return a notice about a model whose training crops come, or may come, from the earlier detector.
 
-    Where the model does not say how they were made, the sets of its recipe may: rendered ones were cut exactly, and
-    directories that are at hand have records, or were made by something that is not known.
+    If the model has no crop records, the sets of its recipe are examined: rendered sets have exact crops, and available
+    directories have records or come from an unknown source.
     """
     crops = list(trained)
     if not crops:
@@ -63,7 +62,7 @@ def notices_of_model(trained: Iterable[CropRecord], entries: Iterable[str], plac
         except UserError:
             unsure = "does not say how its training crops were made, and their sets are not here; it may have been"
             return [f"{place}: {unsure} trained on crops {_FOUND_ASIDE}"]
-    return [f"{place}: was trained on crops {_FOUND_ASIDE}"] if any(one.outdated for one in crops) else []
+    return [f"{place}: was trained on crops {_FOUND_ASIDE}"] if any(crop.outdated for crop in crops) else []
 
 
 def _crop_of(entry: str) -> CropRecord | None:
@@ -75,24 +74,23 @@ def _otherwise(crop: CropRecord | None, others: str, other: CropRecord | None) -
     return f"its crops ({crop}) were made otherwise than {others} ({other}); import it alike, or add {ALLOW}"
 
 
-# What benchmarks are called that are named on the command line.
-
+# Names of benchmarks from the command line.
 
 _NAMED = re.compile(rf"({SITE_NAME.pattern})=(.*)", re.DOTALL)
 
 
 def named_benchmarks(texts: Iterable[str]) -> dict[str, str]:
-    """Read ``lfw=sets/lfw``, or ``sets/lfw`` alone, which is called as its directory is."""
-    found: dict[str, str] = {}
+    """Parse entries such as ``lfw=sets/lfw``, or ``sets/lfw`` alone, which takes the name of its directory."""
+    entries: dict[str, str] = {}
     for text in texts:
         named = _NAMED.fullmatch(text.strip())
         name, entry = (named[1], named[2].strip()) if named else (_own_name(text.strip()), text.strip())
         if not entry:
             raise UserError("--benchmark", f"{text!r} names no set; write NAME=SET or SET")
-        if name in found:
-            raise UserError("--benchmark", f"{found[name]} and {entry} are both called {name}; write NAME=SET")
-        found[name] = entry
-    return found
+        if name in entries:
+            raise UserError("--benchmark", f"{entries[name]} and {entry} are both called {name}; write NAME=SET")
+        entries[name] = entry
+    return entries
 
 
 def _own_name(entry: str) -> str:
@@ -103,14 +101,14 @@ def _own_name(entry: str) -> str:
 
 
 POOLED = "all"
-"""The name of the pseudo-site that holds all sites' data, for the baseline that breaks the rules."""
+"""The name of the pseudo-site with the data of all sites, for the baseline that pools them."""
 
 
 @dataclass(frozen=True)
 class SiteData:
-    """One site's two splits: what it trains on, and the other subjects that it keeps for choosing.
+    """A site's two splits: training images, and held-out subjects for the choice of thresholds and models.
 
-    Where a model is judged on what it was trained on, both are the same.
+    If the recipe evaluates a model on its training images, both are the same view.
     """
 
     train: View
@@ -118,13 +116,13 @@ class SiteData:
 
     @property
     def all_trains(self) -> bool:
-        """Tell whether the site judges on what it trains on."""
+        """Return whether the site evaluates on its training images."""
         return self.heldout is self.train
 
 
 @dataclass(frozen=True)
 class People:
-    """What recognition has besides: public images, whom each site must reject, and the sites as they were to judge."""
+    """Additional data of recognition: public images, the impostors of each site, the unmerged sites, and counts."""
 
     public: View | None
     strangers: dict[str, View | None]
@@ -134,7 +132,7 @@ class People:
 
 @dataclass(frozen=True, eq=False)
 class Benchmark:
-    """A further set to judge a recognition model on: its images, and where it lies, with lists beside it."""
+    """A further set for the evaluation of a recognition model: its images, and its directory with the lists."""
 
     entry: str
     path: Path
@@ -154,26 +152,26 @@ class Opened:
     first: Message = field(default_factory=dict)
     """Pre-trained parts to start from."""
     crops: dict[str, CropRecord | None] = field(default_factory=dict)
-    """How each set was cropped, by its place in the recipe."""
+    """The crop record of each set, by its place in the recipe."""
     places: Places = field(default_factory=dict)
-    """All pictures, by whose they are; methods that merge the sites have theirs apart here."""
+    """All images by owner; here the sites stay separate, also for methods that merge them."""
     benchmarks: dict[str, Benchmark] = field(default_factory=dict)
-    """Recognition: further sets to judge the model on."""
+    """Recognition: further sets for the evaluation."""
 
 
 def open_set(entry: str, place: str, recipe: Recipe, cache: Path, say: Callable[[str], None]) -> PreparedSet:
-    """Open the set of a data entry, rendering it into the cache if need be, and check that it fits the recipe."""
+    """Open the set of a data entry, render it into the cache if necessary, and check that it fits the recipe."""
     source, _ = without_selection(entry)
     path = resolve(source, cache, workers=recipe.runtime.threads, say=say)
-    found = PreparedSet.open(path)
-    for line in notice_of_set(found.crop, place):
+    prepared = PreparedSet.open(path)
+    for line in notice_of_set(prepared.crop, place):
         say(line)
     check_bytes(path, cache, say=say)
-    return _checked(found, place, recipe)
+    return _checked(prepared, place, recipe)
 
 
 def verify_sets(entries: Sequence[str], cache: Path, say: Callable[[str], None]) -> None:
-    """Read every byte of the sets that are there, and refuse one whose digest is not that of its bytes."""
+    """Read every byte of the available sets, and refuse a set whose bytes do not match its digest."""
     for source in dict.fromkeys(without_selection(without_part(entry)[0])[0] for entry in entries):
         path = place_of(source, cache)
         if path is not None:
@@ -181,7 +179,7 @@ def verify_sets(entries: Sequence[str], cache: Path, say: Callable[[str], None])
 
 
 def check_entries(recipe: Recipe) -> None:
-    """Refuse data entries that cannot be opened, each by its key, before the first is opened or rendered."""
+    """Refuse unreadable data entries before the first is opened or rendered; errors name the recipe key."""
     entries: dict[str, str | None] = {f"sites.{name}": entry for name, entry in sorted(recipe.data.sites.items())}
     entries |= {"user": recipe.data.user, "public": recipe.data.public}
     entries |= {f"benchmarks.{name}": entry for name, entry in sorted((recipe.data.benchmarks or {}).items())}
@@ -191,12 +189,12 @@ def check_entries(recipe: Recipe) -> None:
 
 
 def check_entry(entry: str, place: str, size: int) -> None:
-    """Refuse an entry that cannot be opened, by the place where it stands."""
+    """Refuse an unreadable entry; the error names its place."""
     try:
         check_source(without_part(without_selection(entry)[0].strip())[0], size)
     except UserError as error:
-        said = {"synth": ""}.get(error.place, f"{error.place.removeprefix('synth.')}: ")
-        raise UserError(place, f"{said}{error.message}") from error
+        location = {"synth": ""}.get(error.place, f"{error.place.removeprefix('synth.')}: ")
+        raise UserError(place, f"{location}{error.message}") from error
 
 
 def _checked(prepared: PreparedSet, place: str, recipe: Recipe) -> PreparedSet:
@@ -210,6 +208,6 @@ def _checked(prepared: PreparedSet, place: str, recipe: Recipe) -> PreparedSet:
 
 
 def merged(sites: dict[str, SiteData]) -> dict[str, SiteData]:
-    """Return the one pseudo-site that has all sites' data."""
+    """Return one pseudo-site with the data of all sites."""
     train = View.joined([site.train for site in sites.values()])
     return {POOLED: SiteData(train, View.joined([site.heldout for site in sites.values()]))}

@@ -1,4 +1,4 @@
-"""The finished model as files: weights in safetensors, and beside them all that is needed to predict with them."""
+"""The files of a finished model: weights in safetensors, and a JSON file with everything else that prediction needs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AGAIN = "put back the two model files that a run wrote"
 
 @dataclass(frozen=True)
 class Words:
-    """How the settings of a task's models are put."""
+    """The texts of a task in the settings file of its models."""
 
     normalisation: str
     output: str
@@ -51,9 +51,9 @@ WORDS: dict[TaskName, Words] = {
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A finished model: the recipe that it follows, its weights, its thresholds by member, and the sites' scatter.
+    """A finished model: its recipe, its weights, its thresholds by member, and the sites' scatter.
 
-    A site's scatter says how far its held-out batches lie from each other; adaptation takes that for chance.
+    A site's scatter is the distance between its held-out batches; adaptation treats distances of that size as chance.
     """
 
     recipe: dict[str, Any]
@@ -62,13 +62,13 @@ class SavedModel:
     scatter: dict[str, float]
     task: TaskName = "pad"
     crops: tuple[CropRecord, ...] = ()
-    """In which ways the sets that it was trained on were cropped, as far as that was known where it was written."""
+    """The crop records of the training sets, as far as the run knew them."""
     on_training: Mapping[str, Threshold] = field(default_factory=dict)
-    """Thresholds from the scores of training, by which papers print figures; no decision goes by them."""
+    """Thresholds from scores of training images, for metrics by the rules of papers; decisions do not use them."""
 
 
 def save(run: Path, saved: SavedModel) -> None:
-    """Write weights and settings; the settings name the weights' digest. A model that overflowed is none."""
+    """Write weights and settings, which contain the digest of the weights; raise an error for non-finite weights."""
     if name := first_unsound(saved.finished):
         raise RunFailed(f"{name} of the finished model is no number, or infinite: train with a smaller learning rate")
     write_tensors(run / WEIGHTS, saved.finished)
@@ -76,7 +76,7 @@ def save(run: Path, saved: SavedModel) -> None:
 
 
 def save_settings(run: Path, saved: SavedModel) -> None:
-    """Write the settings alone, of a model whose weights lie there."""
+    """Write only the settings of a model, next to its weights."""
     recipe = saved.recipe
     words = WORDS[saved.task]
     settings = {
@@ -93,7 +93,7 @@ def save_settings(run: Path, saved: SavedModel) -> None:
         "thresholds": _by_member(saved.thresholds, words.score),
         **({"thresholds_on_training": _by_member(saved.on_training, words.score)} if saved.on_training else {}),
         "heldout_scatter": dict(sorted(saved.scatter.items())),
-        **({"crops": [one.model_dump() for one in saved.crops]} if saved.crops else {}),
+        **({"crops": [crop.model_dump() for crop in saved.crops]} if saved.crops else {}),
         "recipe": recipe,
     }
     write_json(run / SETTINGS, settings)
@@ -106,7 +106,7 @@ def _by_member(thresholds: Mapping[str, Threshold], score: str) -> dict[str, Any
 
 
 def load(directory: Path) -> SavedModel:
-    """Read a model back and check that weights and settings belong together, and that every number is one."""
+    """Read a model, and check that weights and settings belong together and that all weights are finite."""
     path = directory / SETTINGS
     if not path.exists():
         raise UserError(str(path), "does not exist; give the directory of a finished run")
@@ -119,8 +119,8 @@ def load(directory: Path) -> SavedModel:
         task: TaskName = "recognition" if settings.get("task") == "recognition" else "pad"
         crops = _crops(settings.get("crops", []))
         thresholds, on_training = (
-            {name: _threshold(t, WORDS[task].score) for name, t in found.items()}
-            for found in (settings["thresholds"], settings.get("thresholds_on_training", {}))
+            {name: _threshold(t, WORDS[task].score) for name, t in entries.items()}
+            for entries in (settings["thresholds"], settings.get("thresholds_on_training", {}))
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(str(path), f"is not the settings of a model ({_what(error)}); {AGAIN}") from error
@@ -133,13 +133,15 @@ def load(directory: Path) -> SavedModel:
 
 
 def first_unsound(weights: Message) -> str:
-    """Return the name of the first tensor with a value that is no number, or infinite; empty when there is none."""
-    unsound = (name for name, one in sorted(weights.items()) if one.is_floating_point() and not one.isfinite().all())
+    """Return the name of the first tensor with NaN or infinite values, or an empty text."""
+    unsound = (
+        name for name, tensor in sorted(weights.items()) if tensor.is_floating_point() and not tensor.isfinite().all()
+    )
     return next(unsound, "")
 
 
 def _threshold(said: Mapping[str, Any], score: str) -> Threshold:
-    """Read a threshold, a number, and its error rates, shares or nothing."""
+    """Read a threshold and its error rates, which are shares or missing."""
     rates = [None if said[name] is None else float(said[name]) for name in ("far", "frr")]
     if not all(rate is None or 0 <= rate <= 1 for rate in rates):
         raise ValueError("a threshold's far or frr is no share")
@@ -147,9 +149,9 @@ def _threshold(said: Mapping[str, Any], score: str) -> Threshold:
 
 
 def _crops(said: Any) -> tuple[CropRecord, ...]:
-    """Read how crops were made."""
+    """Read crop records."""
     try:
-        return tuple(CropRecord.model_validate(one) for one in said)
+        return tuple(CropRecord.model_validate(record) for record in said)
     except ValidationError as error:
         raise ValueError(f"crops: {error.errors(include_url=False)[0]['msg']}") from error
 
@@ -158,15 +160,12 @@ def _what(error: Exception) -> str:
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
-# Whether a model's weights are those of the network that its recipe describes, told before the network is built.
-#
-# A model is a file from anywhere. The network is first built without memory for its weights, so that a recipe which
-# asks
-# for one that is far too large costs nothing.
-
-
 def check_fits(directory: Path, finished: Message, method: Declared, recipe: Recipe) -> None:
-    """Refuse a model whose weights have a tensor too many, too few, or of another shape or type than the network's."""
+    """Refuse a model whose weights do not match the names, shapes and types of its network's tensors.
+
+    A model file may come from any source. The network is first built without memory for its weights, so that a recipe
+    with a far too large network costs nothing.
+    """
     outline = _outline(directory / SETTINGS, method, recipe)
     expected = {
         f"{part}.{name}": value
@@ -179,16 +178,16 @@ def check_fits(directory: Path, finished: Message, method: Declared, recipe: Rec
         raise UserError(str(path), f"does not hold one model, as method {method.name} makes")
     for member, weights in sorted(members.items()):
         if problem := _problem(weights, expected):
-            of = f"of {member}: " if member else ""
-            raise UserError(str(path), f"{of}{problem}; these weights are not of the network in model.json's recipe")
+            owner = f"of {member}: " if member else ""
+            raise UserError(str(path), f"{owner}{problem}; these weights are not of the network in model.json's recipe")
 
 
 def _outline(settings: Path, method: Declared, recipe: Recipe) -> nn.ModuleDict:
-    """Return the network with shapes and types, and without values where it can be built so."""
+    """Return the network with shapes and types, and if possible without values."""
     try:
         with torch.device("meta"):
             return method.network(recipe)
-    except NotImplementedError:  # of networks that look at their first weights
+    except NotImplementedError:  # the network reads its initial weights
         return method.network(recipe)
     except (RuntimeError, ValueError, ArithmeticError, AssertionError) as error:
         raise UserError(str(settings), f"describes a network that cannot be built: {error}") from error
@@ -200,7 +199,9 @@ def _problem(found: Message, expected: Message) -> str:
     if extra := sorted(found.keys() - expected.keys()):
         return f"has {extra[0]}, unknown to the network"
     for name, value in expected.items():
-        have, want = ((str(one.dtype).removeprefix("torch."), tuple(one.shape)) for one in (found[name], value))
+        have, want = (
+            (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for tensor in (found[name], value)
+        )
         if have != want:
             return f"{name} is {have[0]} {have[1]}, the network's is {want[0]} {want[1]}"
     return ""

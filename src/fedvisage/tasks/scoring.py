@@ -1,4 +1,14 @@
-"""Scores of a finished model on a view of images: the same code at a site, at the user and in ``predict``."""
+"""Scoring of images with a finished model, for sites, the target and ``predict`` alike, and exact BatchNorm statistics.
+
+Exact statistics (``training.statistics: exact``) are computed after training, over the sites' training images. During
+training every site keeps running statistics of its latest batches under changing weights, and the server averages them;
+this mean loses the variance between sites. With the option, the server sends one more request per BatchNorm layer after
+training, in the order of a forward pass. Each site returns mean and variance of the layer's input, with all earlier
+layers using the new statistics, and the server pools them into the statistics of all images. The result equals one
+batch of all training images, whatever the sizes of the sites. The statistics of a site's own model come from that site
+alone. The images are the stored training images, without augmentation. A layer that the network passes several times
+uses the statistics of all passes.
+"""
 
 from __future__ import annotations
 
@@ -25,33 +35,33 @@ from fedvisage.recipe import Recipe
 
 Logits = NDArray[np.float64]
 MIXED = 64
-"""Images a batch where BatchNorm statistics of batches are compared."""
+"""The batch size for comparisons of BatchNorm statistics between batches."""
 
 NO_NUMBER = "the model gives what is no number: it was damaged, or its training diverged (lower the learning rate)"
 LIMIT = 40.0
-"""Logits are cut here; float64 still tells such a probability from 0 and 1."""
+"""The largest absolute logit; float64 still distinguishes its probability from 0 and 1."""
 
 
 class Scorer:
     """The delivered parts of a method's network, ready to score images."""
 
     def __init__(self, method: Declared, recipe: Recipe, compute: Compute) -> None:
-        """Build the delivered parts; their weights come with each member."""
+        """Build the delivered parts; :meth:`load` loads the weights of a member."""
         self.method, self.recipe, self.compute = method, recipe, compute
         with scoped(recipe.runtime.seed, "initial weights"):
-            whole = method.network(recipe)
-        self.net = nn.ModuleDict({part: whole[part] for part in method.finished}).eval()
+            network = method.network(recipe)
+        self.net = nn.ModuleDict({part: network[part] for part in method.finished}).eval()
         compute.place(self.net)
 
     def load(self, member: Message) -> None:
-        """Put one member's weights in."""
+        """Load one member's weights."""
         for name in self.net:
             if self.net[name].state_dict() and not under(f"{name}.", member):
                 raise UserError("model", f"has no weights of part {name}")
         load_parts(self.net, member)
 
     def scores(self, finished: Message, view: View) -> dict[str, Logits]:
-        """Return live logits by member; for methods that average members, only the average's."""
+        """Return bona fide logits by member; for methods that average members, only the average."""
         logits = {}
         for name, member in sorted(members_of(finished).items()):
             self.load(member)
@@ -59,31 +69,31 @@ class Scorer:
         return {"": mean_score(list(logits.values()))} if self.method.members == "mean" else logits
 
     def logits(self, view: View) -> Logits:
-        """Score a view's images in order with the weights that are loaded."""
+        """Return the logits of a view's images, in order, with the loaded weights."""
         with torch.inference_mode():
             parts = [as_logits(self.live(view, at)) for at in self._positions(view)]
         return np.concatenate(parts) if parts else np.empty(0)
 
     def live(self, view: View, positions: NDArray[np.int64]) -> Tensor:
-        """Return the live logits of some images, with gradients where the caller wants them."""
+        """Return the bona fide logits of images, with gradients unless the caller disables them."""
         return self._through(self.method.user, view, positions).float()
 
     def features(self, view: View) -> Tensor:
-        """Return the features of a view's images in order, for figures."""
+        """Return the features of a view's images, in order, for plots."""
         if self.method.features is None:
             raise ValueError(f"{self.method.name} has no features to show")
         return self._all(self.method.features, view)
 
     def embeddings(self, view: View) -> Tensor:
-        """Return what a recognition method's user computes of a view's images, in order: their features."""
+        """Return a recognition method's features of a view's images, in order."""
         return self._all(self.method.user, view)
 
     def spread(self, view: View) -> float | None:
-        """Return how far apart the draws of a prediction lie, as a mean over images; None where nothing is drawn."""
+        """Return the spread of random draws per prediction, as a mean over images; None without random draws."""
         return None if self.method.spread is None else float(self._all(self.method.spread, view).mean())
 
     def scatter(self, finished: Message, view: View) -> float:
-        """Return how far mixed batches lie from each other in BatchNorm statistics, as a mean over members."""
+        """Return the distance between mixed batches in BatchNorm statistics, as a mean over members."""
         distances = []
         for _, member in sorted(members_of(finished).items()):
             self.load(member)
@@ -94,9 +104,9 @@ class Scorer:
         return float(np.mean(distances))
 
     def scores_and_scatter(self, finished: Message, view: View) -> tuple[Logits, float]:
-        """Return what ``scores`` and ``scatter`` give together, from one pass: the images go by in mixed batches.
+        """Return the results of ``scores`` and ``scatter`` from one pass over mixed batches.
 
-        Not for a method that draws: another batch would draw otherwise.
+        Methods with random draws cannot use this function, because their draws depend on the batches.
         """
         by_member, distances = [], []
         for _, member in sorted(members_of(finished).items()):
@@ -115,20 +125,20 @@ class Scorer:
         ready = prepare(images, self.recipe.input.colour, self.compute.device, self.compute.layout)
         generator = torch_rng(self.recipe.runtime.seed, "inference", device=self.compute.device.type)
         with torch.inference_mode(), self.compute.autocast():
-            found = self.method.user(Member(self.net, ready, generator, self.recipe)).float()
-        if not bool(torch.isfinite(found).all()):
+            output = self.method.user(Member(self.net, ready, generator, self.recipe)).float()
+        if not bool(torch.isfinite(output).all()):
             raise RunFailed(NO_NUMBER)
-        return found
+        return output
 
     def score_alone(self, crops: Sequence[NDArray[np.uint8]]) -> Tensor:
-        """Score crops (H×W×3, RGB, of the network's size) in batches, each as if it came alone.
+        """Score crops (H×W×3, RGB, of the network's size) in batches, independently of each other.
 
-        In float32 a batch gives what one by one gives up to rounding, below 1e-6 in probability. A method that draws
-        would draw otherwise for the second image of a batch, so its images do come alone.
+        In float32 the scores of a batch equal those of single images up to rounding, below 1e-6 in probability. A
+        method with random draws would use other draws for the second image of a batch, so its batches have one image.
         """
         size = self.recipe.evaluation.batch if self.method.spread is None else 1
         batches = (np.stack(crops[start : start + size]) for start in range(0, len(crops), size))
-        return torch.cat([self.score_images(torch.from_numpy(one).permute(0, 3, 1, 2)).cpu() for one in batches])
+        return torch.cat([self.score_images(torch.from_numpy(batch).permute(0, 3, 1, 2)).cpu() for batch in batches])
 
     def _all(self, function: Callable[[Member], Tensor], view: View) -> Tensor:
         with torch.inference_mode():
@@ -147,7 +157,7 @@ class Scorer:
 
 
 def as_logits(logits: Tensor) -> Logits:
-    """Return a network's logits as numbers, cut to the range that is kept."""
+    """Return a network's logits as float64, clipped to ``LIMIT``."""
     values: Logits = np.clip(logits.double().cpu().numpy(), -LIMIT, LIMIT)
     return values
 
@@ -159,31 +169,14 @@ def mean_score(logits: list[Logits]) -> Logits:
     return np.asarray(np.log(live) - np.log(attack))
 
 
-# Exact BatchNorm statistics of a finished model, over the sites' training images: ``training.statistics: exact``.
-#
-# While a federation trains, every site keeps running statistics of its own last batches under weights that still
-# move,
-# and the server takes their mean; in it the variance between the sites is lost. With this option the server asks
-# once
-# more after training, layer by layer in the order of a forward pass: each site tells mean and variance of what comes
-# to
-# the layer when all layers before it go by the new statistics, and the server works out those of all images
-# together.
-# That is what one batch of all training images would give, whatever the sites' sizes. A model that is a site's own
-# is
-# asked about at that site alone.
-#
-# Images are those of training as they lie in the sets, without augmentation. A layer that a network passes several
-# times
-# goes by all its passes.
-
+# Exact BatchNorm statistics.
 
 CALL, LAYER = "statistics", "layer"
 MEAN, VARIANCE = "running_mean", "running_var"
-"""How BatchNorm calls them; under these names variances below zero are refused."""
+"""BatchNorm's names of the statistics; the wire format rejects negative variances under this name."""
 
 MOST = 1 << 16
-"""No layer has more channels."""
+"""The largest number of channels of a layer."""
 
 _SAID = "of each channel before one BatchNorm layer, over the training images"
 UPLOADS = (
@@ -194,12 +187,12 @@ UPLOADS = (
 
 
 def wanted(recipe: Recipe) -> bool:
-    """Tell whether a recipe wants exact statistics."""
+    """Return whether a recipe asks for exact statistics."""
     return recipe.training.statistics == "exact"
 
 
 def calls(scorer: Scorer) -> dict[str, Call]:
-    """Return the call, where the recipe wants it; a network that has no BatchNorm is refused."""
+    """Return the call for statistics if the recipe asks for it; raise an error for a network without BatchNorm."""
     if not wanted(scorer.recipe):
         return {}
     layers = layers_of(scorer)
@@ -209,8 +202,8 @@ def calls(scorer: Scorer) -> dict[str, Call]:
         scorer.load({name: value for name, value in message.items() if name != LAYER})
         name, times = list(layers.items())[number]
         with torch.inference_mode():
-            found = before(scorer.net.get_submodule(name), times, _passes(scorer, site.data))
-        return {MEAN: found.mean, VARIANCE: found.variance, EXAMPLES.name: torch.tensor(len(site.data))}
+            statistics = before(scorer.net.get_submodule(name), times, _passes(scorer, site.data))
+        return {MEAN: statistics.mean, VARIANCE: statistics.variance, EXAMPLES.name: torch.tensor(len(site.data))}
 
     return {CALL: Call(of_layer, UPLOADS, exact=True, private=True, takes=_takes, questions=len(layers))}
 
@@ -220,7 +213,7 @@ def _takes(recipe: Recipe) -> tuple[Upload, ...]:
 
 
 def layers_of(scorer: Scorer) -> Mapping[str, int]:
-    """Return the BatchNorm layers that a score passes, in their order, and how often."""
+    """Return the BatchNorm layers of a forward pass, in order, with the number of their passes."""
     size = scorer.recipe.input.size
     layers = passed(scorer.net, lambda: scorer.score_images(torch.zeros(1, 3, size, size, dtype=torch.uint8)))
     if not layers:
@@ -230,36 +223,36 @@ def layers_of(scorer: Scorer) -> Mapping[str, int]:
 
 
 def with_exact_statistics(server: Server, scorer: Scorer, finished: Message) -> Message:
-    """Return a finished model with the statistics of all training images of its sites; own members have their site's.
+    """Return a finished model with the statistics of all sites' training images; a site's own member has its own.
 
-    One layer is asked for after another. A site that was lost is not asked about the layers behind.
+    The server requests one layer after another. A lost site receives no requests for later layers.
     """
     members, sites = members_of(finished), server.present
-    one = list(members) == [""]
+    single = list(members) == [""]
     for number, layer in enumerate(layers_of(scorer)):
-        which: Message = {LAYER: torch.tensor(number)}
-        if one:
-            replies = server.ask(CALL, {**members[""], **which}, to=sites)
+        request: Message = {LAYER: torch.tensor(number)}
+        if single:
+            replies = server.ask(CALL, {**members[""], **request}, to=sites)
         else:
-            replies = server.ask(CALL, which, each={name: members[name] for name in sites}, to=sites)
+            replies = server.ask(CALL, request, each={name: members[name] for name in sites}, to=sites)
         channels = next(iter(members.values()))[f"{layer}.{MEAN}"].shape
         sites = tuple(name for name, reply in replies.items() if _fits(server, name, reply, channels))
         if not sites:
             raise RunFailed(f"no site told the statistics before {layer}")
-        for whose, names in {"": sites}.items() if one else ((name, (name,)) for name in sites):
-            members[whose] = _with(members[whose], layer, [replies[name] for name in names])
+        for member, names in {"": sites}.items() if single else ((name, (name,)) for name in sites):
+            members[member] = _with(members[member], layer, [replies[name] for name in names])
     return joined(members)
 
 
 def _with(member: Message, layer: str, replies: Sequence[Message]) -> Message:
-    """Return a model's weights with one layer's statistics those of all images that sites told of."""
-    every = pooled(Pooled(one[MEAN], one[VARIANCE], float(one[EXAMPLES.name])) for one in replies)
-    new = {f"{layer}.{MEAN}": every.mean, f"{layer}.{VARIANCE}": every.variance}
-    return {**member, **{name: value.to(member[name]) for name, value in new.items()}}
+    """Return a model's weights with one layer's statistics replaced by those of all replies."""
+    combined = pooled(Pooled(reply[MEAN], reply[VARIANCE], float(reply[EXAMPLES.name])) for reply in replies)
+    layer_statistics = {f"{layer}.{MEAN}": combined.mean, f"{layer}.{VARIANCE}": combined.variance}
+    return {**member, **{name: value.to(member[name]) for name, value in layer_statistics.items()}}
 
 
 def _fits(server: Server, name: str, reply: Message, channels: torch.Size) -> bool:
-    """Tell whether a site told as many numbers as the layer has channels; another one does not count."""
+    """Return whether a reply has one value per channel of the layer; note a failure of the site otherwise."""
     fits = reply[MEAN].shape == reply[VARIANCE].shape == channels
     if not fits:
         server.exchange.note_failure(name, f"refused: told {len(reply[MEAN])} channels of {channels[0]}")
@@ -267,7 +260,7 @@ def _fits(server: Server, name: str, reply: Message, channels: torch.Size) -> bo
 
 
 def _passes(scorer: Scorer, view: View) -> Iterator[Callable[[], Tensor]]:
-    """Return forward passes over a view's images, in order."""
+    """Yield forward passes over a view's images, in order."""
     size = scorer.recipe.evaluation.batch
     for start in range(0, len(view), size):
         yield partial(scorer.live, view, np.arange(start, min(start + size, len(view))))

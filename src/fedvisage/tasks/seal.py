@@ -1,8 +1,8 @@
-"""The seal of a run: a chain of digests over its files, which shows whether they belong together.
+"""The seal of a run: a chain of digests over its files that detects missing, damaged and mixed-up files.
 
 `seal.json` lists each file of a finished run with its size and SHA-256, and the digest of the chain over this list.
-The chain has no key. It shows files that were lost, cut off, edited or taken from another run by mistake; whoever
-changes a run on purpose can write a new seal.
+The chain has no key. It detects files that were lost, cut off, edited or taken from another run by mistake. It does not
+detect forgery: an attacker who changes a run can write a new seal.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ FILES = (
     *("recipe.yaml", "environment.json", "data.json", OVERLAP, "start.json", ROUNDS, LEDGER, WEIGHTS, SETTINGS),
     *(COUNTS, "scores.csv", PAIRS, SIMILARITIES, FEATURES, METRICS),
 )
-"""The files that a seal covers where a run has them: all from which figures are drawn or a model is opened."""
+"""The files that a seal covers if a run has them: all files that metrics, reports or the model depend on."""
 SEALED = "sealed"
-"""The key by which `metrics.json` says that a seal was written, so that a lost one is missed."""
+"""The key of `metrics.json` that records the existence of a seal, so that a missing seal is detected."""
 FORMAT = 1
 RESTORE = "restore the file that the run wrote, or run again"
 
 
 class _Entry(BaseModel):
-    """What a seal holds of one file."""
+    """The entry of one file in a seal."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
     bytes: int = Field(ge=0)
@@ -53,9 +53,9 @@ class _Seal(BaseModel):
 
 
 def write_sealed(directory: Path, metrics: Mapping[str, Any]) -> None:
-    """Seal the files of a finished run, then write its figures, which make it a finished one.
+    """Seal the files of a run, then write its metrics, which mark it as finished.
 
-    The seal covers the figures that are about to be written: an interruption in between leaves an unfinished run.
+    The seal already covers the metrics, so an interruption between both writes leaves an unfinished run.
     """
     text = json_text({**metrics, SEALED: True}).encode()
     paths = {name: directory / name for name in FILES if name != METRICS and (directory / name).exists()}
@@ -66,9 +66,9 @@ def write_sealed(directory: Path, metrics: Mapping[str, Any]) -> None:
 
 
 def check_seal(directory: Path) -> bool:
-    """Refuse a run whose files do not belong together, by the file; return whether the run has a seal.
+    """Return whether a run has a seal; raise an error that names the first file that does not match it.
 
-    Runs of earlier versions, and the two files of a model by themselves, have none.
+    Runs of earlier versions, and a copy of only the two model files, have no seal.
     """
     path = directory / SEAL
     if not path.exists():
@@ -81,19 +81,19 @@ def check_seal(directory: Path) -> bool:
     if 2 * len(wrong) > len(seal.files) and METRICS in wrong:
         raise UserError(str(path), "is of another run: most files beside it differ from it; restore this run's own")
     for name, reason in wrong.items():
-        others = ", ".join(other for other in wrong if other != name)
-        raise UserError(str(directory / name), reason + (f" (also wrong: {others})" if others else ""))
+        other_files = ", ".join(file for file in wrong if file != name)
+        raise UserError(str(directory / name), reason + (f" (also wrong: {other_files})" if other_files else ""))
     return True
 
 
 def chain_of(directory: Path) -> str:
-    """Return the digest of a run's chain, which names the run; empty without a seal."""
+    """Return the digest of a run's chain, which identifies the run, or an empty text without a seal."""
     path = directory / SEAL
     return _read(path).chain if path.exists() else ""
 
 
 def _mismatch(path: Path, entry: _Entry | None) -> str:
-    """Say how a file differs from its entry, and what to do; empty if it does not differ."""
+    """Return the difference between a file and its entry, with a remedy; empty if there is none."""
     if entry is None:
         return f"is not of this run: {SEAL} does not list it; remove it" if path.exists() else ""
     if not path.exists():
@@ -111,8 +111,8 @@ def _read(path: Path) -> _Seal:
         seal = _Seal.model_validate(read_json(path))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        what = plain_line(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", 200)
-        raise UserError(str(path), f"is not the seal of a run ({what}); {RESTORE}") from None
+        detail = plain_line(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", 200)
+        raise UserError(str(path), f"is not the seal of a run ({detail}); {RESTORE}") from None
     if seal.format != FORMAT:
         raise UserError(str(path), f"has format {seal.format}, this version reads {FORMAT}; use a newer fedvisage")
     if METRICS not in seal.files or set(seal.files) - set(FILES) or seal.chain != _chain(seal.files):
@@ -121,7 +121,7 @@ def _read(path: Path) -> _Seal:
 
 
 def _chain(files: Mapping[str, _Entry]) -> str:
-    """Return the last link of the chain: each is the digest of the one before and of a file's entry."""
+    """Return the last link of the chain; each link is the digest of the previous link and of a file's entry."""
     link = f"fedvisage run {FORMAT}"
     for name, entry in sorted(files.items()):
         link = hashlib.sha256(f"{link}\n{name}\n{entry.bytes}\n{entry.sha256}".encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""What a task is: all in which attack detection and recognition differ, behind one object.
+"""The interface of a task, with everything in which attack detection and recognition differ.
 
-A run chooses its task once, from its method, and hands it on. What differs by task is asked of the object; nothing else
-in the package asks which task it is.
+A run chooses its task once, by its method, and passes the object on. Code outside the tasks calls the object and does
+not branch on the kind of task.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from fedvisage.tasks.scoring import Scorer
 
 @dataclass(frozen=True)
 class Trained:
-    """What a federation leaves: the finished model, the rounds that it took, and the sites' held-out figures."""
+    """The result of a training: the finished model, the number of rounds, and the sites' held-out metrics."""
 
     saved: SavedModel
     rounds: int
     heldout: dict[str, Any]
     counts: dict[str, Histogram] = field(default_factory=dict)
-    """Histograms of the sites' held-out scores, where the training was in this process."""
+    """Histograms of the sites' held-out scores, if the training ran in this process."""
     personal: dict[str, dict[str, OfSite]] = field(default_factory=dict)
-    """Recognition: how well the sites' own models know their people, by model and site."""
+    """Recognition: metrics of the sites' own models on their people, by model and site."""
     ended: dict[str, str] = field(default_factory=dict)
-    """Why there were fewer rounds than the recipe wants, a cause and a reason; empty: there were not."""
+    """Cause and reason of an early end of training; empty if all rounds of the recipe took place."""
 
 
 class Task(Protocol):
@@ -47,72 +47,72 @@ class Task(Protocol):
 
     @property
     def name(self) -> TaskName:
-        """The word for it in methods and files."""
+        """The name of the task in methods and files."""
         ...
 
     @property
     def seen(self) -> tuple[str, ...]:
-        """The splits of a site's set that training, or what is chosen for the model, looks at."""
+        """The splits of a site's set that training, or a choice for the model, depends on."""
         ...
 
     def check(self, recipe: Recipe, method: Declared) -> None:
-        """Refuse what a method of this task would have to ignore, or what would look at what it is judged by."""
+        """Refuse settings that a method of this task cannot follow, or that would select by its evaluation data."""
         ...
 
     def check_real(self, recipe: Recipe) -> None:
-        """Refuse what of this task only a simulation can do."""
+        """Refuse settings of this task that only a simulation supports."""
         ...
 
     def filled(self, recipe: Recipe, cache: Path, say: Say) -> Recipe:
-        """Return the recipe with what follows from its data alone, and decides about networks."""
+        """Return the recipe with values that follow from its data and that networks depend on."""
         ...
 
     def open(self, recipe: Recipe, method: Declared, cache: Path, say: Say) -> Opened:
-        """Open (and, for ``synth:`` lines, make) the recipe's sets, and say first what is wrong about them."""
+        """Open or render the recipe's sets, and raise an error for faulty ones before training."""
         ...
 
     def first(self, recipe: Recipe, data: Opened, compute: Compute, cache: Path, say: Say) -> Message:
-        """Return the parts that the server trains before the first round, if the recipe wants any."""
+        """Return the parts that the server trains before the first round, if the recipe asks for any."""
         ...
 
     def uploads(self, method: Declared) -> Mapping[str, tuple[Upload, ...]]:
-        """Return what the calls about a finished model upload, by call."""
+        """Return the uploads of the calls about a finished model, by call."""
         ...
 
     def calls(self, scorer: Scorer) -> dict[str, Call]:
-        """Return the calls about a finished model, which every site answers whatever the method."""
+        """Return the calls about a finished model, which sites of every method answer."""
         ...
 
     def settle(self, server: Server, finished: Message) -> Trained:
-        """Ask the sites about the finished model, and choose thresholds from what they say."""
+        """Send the calls about the finished model to the sites, and choose thresholds from the replies."""
         ...
 
     def judge(self, scorer: Scorer, trained: Trained, data: Opened, out: Path) -> dict[str, Any]:
-        """Judge a run's model at its user; return the figures and write the files from which they follow."""
+        """Evaluate a run's model on its target, return the metrics, and write the files for recomputing them."""
         ...
 
     def check_set(self, found: PreparedSet, recipe: Recipe, entry: str) -> None:
-        """Refuse a set, or a way to judge, that a finished model of this task has no use for."""
+        """Refuse a set or an evaluation setting that does not apply to models of this task."""
         ...
 
     def rejudge(self, scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None) -> dict[str, Any]:
-        """Judge a finished model on other data; with a directory, write the files from which the figures follow."""
+        """Evaluate a finished model on other data; with a directory, write the files for recomputing the metrics."""
         ...
 
     def without_threshold(self, scorer: Scorer, saved: SavedModel, data: Opened) -> dict[str, Any]:
-        """Return a model's figures at the user that follow from no threshold, as metrics.json has them."""
+        """Return a model's metrics on the target that need no threshold, in the format of metrics.json."""
         ...
 
     def open_benchmarks(
         self, entries: Mapping[str, str], recipe: Recipe, cache: Path, say: Say
     ) -> dict[str, Benchmark]:
-        """Open further sets to judge a finished model on, by their names."""
+        """Open further sets for the evaluation of a finished model, by name."""
         ...
 
     def on_benchmarks(self, scorer: Scorer, saved: SavedModel, benchmarks: Mapping[str, Benchmark]) -> dict[str, Any]:
-        """Judge a finished model on these."""
+        """Evaluate a finished model on these benchmarks."""
         ...
 
     def summary(self, figures: Mapping[str, Any]) -> list[str]:
-        """Return the headline figures as lines."""
+        """Return the headline metrics as lines."""
         ...

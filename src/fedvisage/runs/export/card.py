@@ -1,4 +1,4 @@
-"""The model card of an exported directory: what the model is for, where its threshold comes from, what it is not."""
+"""The model card of an exported directory: purpose, origin of the threshold, and limits of the model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedvisage.render import ON_REAL_PRINTS
 from fedvisage.tasks.finished_model import FinishedModel
 
 _MEASURED = ("hter", "eer", "auc", "apcer_worst", "bpcer")
-"""Figures of attack detection at the run's user that stand in the card, where the run has them."""
+"""Attack detection metrics on the run's target that the card repeats if the run recorded them."""
 
 _PURPOSE = {
     "pad": "Tells a living face from a presentation attack (prints, replays, masks) in an RGB crop of a face.",
@@ -31,7 +31,7 @@ _SIMULATED = (
 
 
 def card(model: FinishedModel, config: Config, figures: Mapping[str, Any], notices: Sequence[str]) -> str:
-    """Return the card as a hub reads it: data for programs, then text; nothing is fetched or sent."""
+    """Return the card in the format of a model hub: metadata, then text. The function makes no network requests."""
     try:
         from huggingface_hub import ModelCardData
     except ImportError:
@@ -48,7 +48,7 @@ def card(model: FinishedModel, config: Config, figures: Mapping[str, Any], notic
 
 
 def write_card(path: Path, text: str) -> None:
-    """Write the card, after reading it back as a hub does."""
+    """Parse the card with the hub's own reader, then write it to a file."""
     from huggingface_hub import ModelCard
 
     ModelCard(text).save(path)
@@ -63,10 +63,10 @@ def _results(model: FinishedModel, figures: Mapping[str, Any]) -> list[Any] | No
 
     if model.task != "pad":
         return None
-    user = str(figures.get("user") or "user")
+    target = str(figures.get("user") or "user")
     measured = {name: figures.get(name) for name in _MEASURED}
     results = [
-        EvalResult("image-classification", "private", user, name, value, task_name="presentation attack detection")
+        EvalResult("image-classification", "private", target, name, value, task_name="presentation attack detection")
         for name, value in measured.items()
         if isinstance(value, int | float)
     ]
@@ -74,44 +74,44 @@ def _results(model: FinishedModel, figures: Mapping[str, Any]) -> list[Any] | No
 
 
 def _text(model: FinishedModel, config: Config, notices: Sequence[str]) -> str:
-    one, method = config.float32.description, model.setup.method
+    description, method = config.float32.description, model.setup.method
     graphs = [f"- `{GRAPH}`: float32, SHA-256 `{config.float32.file.sha256}`"]
     if config.int8 is not None:
         graphs.append(
             f"- `{INT8_GRAPH}`: int8, SHA-256 `{config.int8.file.sha256}`; {_threshold(config.int8.description)}"
         )
-    trained = "; ".join(map(str, one.trained_on)) or "unknown"
+    trained = "; ".join(map(str, description.trained_on)) or "unknown"
     lines = [
         f"# {method.title}",
         "",
-        _PURPOSE[one.task],
+        _PURPOSE[description.task],
         f"Trained by {method.title} ({method.paper}): federated learning, in which the faces stayed with their owners.",
         "",
         "## Use",
         "```python",
         "from fedvisage.device import Pipeline",
         "",
-        f'Pipeline({one.task}="this directory").check(image)  # uint8, height × width × 3, RGB',
+        f'Pipeline({description.task}="this directory").check(image)  # uint8, height × width × 3, RGB',
         "```",
-        f"The graph takes `images`, uint8 N×{one.size}×{one.size}×3 in RGB, and gives {_OUTPUT[one.task]}."
-        " All arithmetic is inside.",
+        f"The graph takes `images`, uint8 N×{description.size}×{description.size}×3 in RGB, and gives"
+        f" {_OUTPUT[description.task]}. All arithmetic is inside.",
         "",
         *graphs,
         "",
         "## Threshold",
-        f"{_threshold(one)}. Another population, camera or kind of attack has other error rates: measure them.",
+        f"{_threshold(description)}. Another population, camera or kind of attack has other error rates: measure them.",
         "",
         "## Crops",
-        f"A device cuts out: {one.crop}. Trained on: {trained}.",
+        f"A device cuts out: {description.crop}. Trained on: {trained}.",
         "",
         "## Limits",
         "- The sites' data are private and not described here. Error rates for groups of people are not known.",
         "- A decision is a probability, no proof. Do not let it alone refuse or admit anybody.",
-        *([f"- {_SIMULATED}"] if one.task == "pad" else []),
+        *([f"- {_SIMULATED}"] if description.task == "pad" else []),
         *([f"- {notice}" for notice in notices]),
         "",
         "## Digests",
-        f"weights `{one.model_sha256}`, recipe `{one.recipe_sha256}`, fedvisage {one.version}."
+        f"weights `{description.model_sha256}`, recipe `{description.recipe_sha256}`, fedvisage {description.version}."
         " `parity.json` says how near the graph is to torch.",
     ]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""An export from beginning to end: graph, comparison with torch, description, card; all of it or nothing."""
+"""Export of a finished or adapted model: graph, comparison with torch, description and card, all of it or nothing."""
 
 from __future__ import annotations
 
@@ -55,16 +55,15 @@ from fedvisage.tasks.pad.adaptation import Outcome, adapted_weights
 from fedvisage.tasks.pad.evaluation import sources_of
 from fedvisage.tasks.scoring import as_logits, mean_score
 
-# Which weights of a run are exported, as what, and what torch says of crops with them.
-
+# Selection of the exported weights, and torch's reference outputs for the comparison.
 
 PRIVATE = ("data",)
-"""Sections of a recipe that name places of the machine that trained."""
+"""Recipe sections that contain paths of the training machine."""
 
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """The members that become one graph, by which name, and their threshold."""
+    """The members that one graph is built from, the name of their model, and its threshold."""
 
     weights: list[Message]
     name: str
@@ -72,7 +71,7 @@ class Chosen:
 
 
 def choose(model: FinishedModel, name: str) -> Chosen:
-    """Return what of a run is exported: its model, all whose scores are averaged, or the one that is named."""
+    """Return the exported weights of a run: its only model, all members whose scores are averaged, or the named one."""
     members, method = members_of(model.saved.finished), model.setup.method
     if method.members == "each":
         if name not in members:
@@ -83,11 +82,11 @@ def choose(model: FinishedModel, name: str) -> Chosen:
     threshold = model.thresholds.get(name)
     if threshold is None and model.task == "pad":
         raise UserError("threshold", "the model was judged with target-eer, an oracle; a device needs one of the sites")
-    return Chosen([one for _, one in sorted(members.items())], name, threshold)
+    return Chosen([weights for _, weights in sorted(members.items())], name, threshold)
 
 
 def described(model: FinishedModel, chosen: Chosen) -> Description:
-    """Return what the graph will say of itself."""
+    """Return the description that is stored in the graph's metadata."""
     method, threshold = model.setup.method, chosen.threshold
     return Description(
         task=method.task,
@@ -105,34 +104,34 @@ def described(model: FinishedModel, chosen: Chosen) -> Description:
 
 
 def point_of(threshold: Threshold) -> OperatingPoint:
-    """Return a threshold as a device reads it."""
+    """Return a threshold in the format of an exported model."""
     return OperatingPoint(value=threshold.value, rule=threshold.rule, far=threshold.far, frr=threshold.frr)
 
 
 def reference(model: FinishedModel, chosen: Chosen, crops: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Return torch's logits or unit embeddings of crops (N×S×S×3), in float32 on the processor."""
+    """Return torch's logits or unit embeddings of crops (N×S×S×3), computed in float32 on the CPU."""
     method, recipe = model.setup.method, model.recipe
-    user = method.user if method.as_graph is None or method.spread is None else method.as_graph
+    predict = method.user if method.as_graph is None or method.spread is None else method.as_graph
     net = copy.deepcopy(model.scorer.net).cpu().eval()
     ready = prepare(torch.from_numpy(crops).permute(0, 3, 1, 2), recipe.input.colour, torch.device("cpu"))
-    found = []
+    outputs = []
     for weights in chosen.weights:
         load_parts(net, weights)
         with torch.inference_mode():
-            found.append(user(Member(net, ready, torch_rng(recipe.runtime.seed, "inference"), recipe)).float())
+            outputs.append(predict(Member(net, ready, torch_rng(recipe.runtime.seed, "inference"), recipe)).float())
     if method.task == "recognition":
-        return np.asarray(torch.nn.functional.normalize(found[0].double()).numpy())
-    logits = [as_logits(one) for one in found]
+        return np.asarray(torch.nn.functional.normalize(outputs[0].double()).numpy())
+    logits = [as_logits(output) for output in outputs]
     return mean_score(logits) if len(logits) > 1 else logits[0]
 
 
 METRICS = "metrics.json"
-"""A run's figures, which the card repeats where they are there."""
+"""The file of a run's metrics, which the card repeats if it exists."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """What an export wrote, and how near it is to torch."""
+    """The result of an export: its directory, its configuration, and its difference from torch."""
 
     directory: Path
     config: Config
@@ -142,15 +141,16 @@ class Written:
     moved: Moved | None = None
 
     def as_values(self) -> dict[str, Any]:
-        """Return it as plain values, for programs."""
+        """Return the result as plain values, for programs."""
         return {"directory": str(self.directory), **as_values(self.config), "parity": self._parity()}
 
     def lines(self) -> list[str]:
-        """Return it as lines, for people."""
-        worst = [f"{one.score_difference:.1e} in score" if one.cosine is None else f"cosine {one.cosine:.7f}"
-                 for one in self.parity]  # fmt: skip
+        """Return the result as lines of text, for people."""
+        worst = [f"{parity.score_difference:.1e} in score" if parity.cosine is None else f"cosine {parity.cosine:.7f}"
+                 for parity in self.parity]  # fmt: skip
         sizes = ", ".join(
-            f"{counted(one.batch, 'crop')} at a time: {said}" for one, said in zip(self.parity, worst, strict=True)
+            f"{counted(parity.batch, 'crop')} at a time: {difference}"
+            for parity, difference in zip(self.parity, worst, strict=True)
         )
         lines = [
             f"{self.directory / GRAPH}: {self.config.float32.file.bytes / 1e6:.1f} MB",
@@ -158,7 +158,9 @@ class Written:
         ]
         if self.config.int8 is not None and self.moved is not None:
             pad, moved = self.config.int8.description.task == "pad", self.moved
-            rates = [f"{one.error if pad else 1 - one.error:.2%}" for one in (moved.float32, moved.int8)]
+            rates = [
+                f"{evaluated.error if pad else 1 - evaluated.error:.2%}" for evaluated in (moved.float32, moved.int8)
+            ]
             lines += [
                 f"{self.directory / INT8_GRAPH}: {self.config.int8.file.bytes / 1e6:.1f} MB",
                 f"{'HTER' if pad else 'TAR'} on {moved.set}: {rates[0]} in float32, {rates[1]} in int8",
@@ -181,12 +183,13 @@ def export(
     threads: int = 1,
     adapted: Adapted | None = None,
 ) -> Written:
-    """Write a finished model for devices into a directory that is not there yet, or leave nothing.
+    """Export a finished model for devices into a new directory; leave nothing behind if a step fails.
 
-    The graph is compared with torch on crops of ``data``, the run's own user unless one is named. With ``calibrate``, a
-    set that a site could train on, there is an int8 graph beside it.
+    The graph is compared with torch on crops of ``data``, by default the run's target. ``calibrate`` names a set with
+    the splits of a site; with it, the export also contains an int8 graph.
     """
     check_free(out)
+    # Open all sets before anything is written, so that a mistake in an option is reported early.
     chosen = choose(model, member)
     description = described(model, chosen).model_copy(update={"adapted": adapted})
     crops, compared_on = to_compare(model, data, LEAST, cache, say)
@@ -196,27 +199,28 @@ def export(
         config = with_graph(directory, model, chosen, description)
         exported = Exported.open(directory, threads=threads)
         say("comparing it with torch")
-        found = measure(exported.run, lambda part: reference(model, chosen, part), pixels(crops), model.task)
-        require(found)
+        parity = measure(exported.run, lambda part: reference(model, chosen, part), pixels(crops), model.task)
+        require(parity)
         moved = None
         if source is not None:
             say("writing the int8 graph")
             config, moved = _with_int8(directory, model, config, exported, source)
         notices = _notices(model, description)
-        write_json(directory / PARITY, parity_values(found, compared_on, moved, model.task))
+        write_json(directory / PARITY, parity_values(parity, compared_on, moved, model.task))
         write_tensors(directory / WEIGHTS, _weights(chosen))
+        # The configuration records the digests of these two files, so it is written again after them.
         config = config.model_copy(update={"files": files_beside(directory)})
         write_json(directory / CONFIG, as_values(config))
-        written = Written(out, config, found, compared_on, (*model.notices, *notices), moved)
+        written = Written(out, config, parity, compared_on, (*model.notices, *notices), moved)
         write_card(directory / CARD, card(model, config, _figures(model), notices))
     return written
 
 
 def parity_values(found: list[Parity], compared_on: str, moved: Moved | None, task: str) -> dict[str, Any]:
-    """Return how near graph and torch are, as `parity.json` holds it."""
+    """Return the difference between graph and torch in the format of `parity.json`."""
     return {
         "compared_on": compared_on,
-        "batches": [one.as_values() for one in found],
+        "batches": [parity.as_values() for parity in found],
         "allowed": {"score_difference": SCORE, "cosine": COSINE},
         "torch": torch.__version__,
         "onnxruntime": version("onnxruntime"),
@@ -232,25 +236,25 @@ def _source(model: FinishedModel, chosen: Chosen, entry: str, cache: Path, say: 
 def _with_int8(
     directory: Path, model: FinishedModel, config: Config, exported: Exported, source: tuple[View, View]
 ) -> tuple[Config, Moved]:
-    """Write the int8 graph with its threshold; its metadata hold that, so they are written when it is chosen."""
-    description, path, (calibration, held) = config.float32.description, directory / INT8_GRAPH, source
+    """Write the int8 graph. Its metadata contain the threshold, so they are written after the threshold is chosen."""
+    description, path, (calibration, heldout) = config.float32.description, directory / INT8_GRAPH, source
     rule = "" if description.threshold is None else description.threshold.rule
     quantise(directory / GRAPH, path, calibration)
-    before = judge(exported, held, model.recipe, rule)
+    before = judge(exported, heldout, model.recipe, rule)
     session = open_session(str(path), path.read_bytes(), 1, remedy=AGAIN)
-    after = judge(replace(exported, session=session), held, model.recipe, rule)
-    moved = Moved(held.slices[0].set.name, len(held), before, after)
+    after = judge(replace(exported, session=session), heldout, model.recipe, rule)
+    moved = Moved(heldout.slices[0].set.name, len(heldout), before, after)
     moved.require(model.task)
-    said = description.model_copy(update={"arithmetic": "int8", "threshold": point_of(after.threshold)})
-    describe(path, said)
-    config = config.model_copy(update={"int8": Graphs(file=entry_of(path), description=said)})
+    int8_description = description.model_copy(update={"arithmetic": "int8", "threshold": point_of(after.threshold)})
+    describe(path, int8_description)
+    config = config.model_copy(update={"int8": Graphs(file=entry_of(path), description=int8_description)})
     write_json(directory / CONFIG, as_values(config))
     Exported.open(directory, int8=True)
     return config, moved
 
 
 def with_graph(directory: Path, model: FinishedModel, chosen: Chosen, description: Description) -> Config:
-    """Write a model's graph, and what it is, into a directory; nothing is compared yet."""
+    """Write a model's graph and its description into a directory, without comparing the graph with torch."""
     path = directory / GRAPH
     path.parent.mkdir()
     with needing_room(path):
@@ -261,8 +265,11 @@ def with_graph(directory: Path, model: FinishedModel, chosen: Chosen, descriptio
 
 
 def _weights(chosen: Chosen) -> dict[str, torch.Tensor]:
-    """Return the weights, without the sites' names where several members were averaged."""
-    named = {"" if len(chosen.weights) == 1 else f"member{number}": one for number, one in enumerate(chosen.weights, 1)}
+    """Return the weights. Where several members are averaged, numbers replace the names of their sites."""
+    named = {
+        "" if len(chosen.weights) == 1 else f"member{number}": weights
+        for number, weights in enumerate(chosen.weights, 1)
+    }
     return joined(named)
 
 
@@ -287,44 +294,44 @@ def _figures(model: FinishedModel) -> dict[str, Any]:
     return read_json(path) if path.exists() else {}
 
 
-# A finished model adapted to a user's images without labels, and exported: where torch is, so that it can learn.
+# Adaptation before export. Exported models cannot learn, so this step runs where torch is installed.
 
 
 @dataclass(frozen=True)
 class AdaptedExport:
-    """What was written, and to how many images the model was adapted."""
+    """The export of an adapted model, and the number of images that it was adapted to."""
 
     written: Written
     images: int
 
     def lines(self) -> list[str]:
-        """Return it as lines, for people."""
+        """Return the result as lines of text, for people."""
         return [f"adapted to {counted(self.images, 'image')}, without labels", *self.written.lines()]
 
 
 def adapt_and_export(
     model: FinishedModel, out: Path, data: str, *, member: str = "", cache: Path, say: Say = unheard, threads: int = 1
 ) -> AdaptedExport:
-    """Adapt a model to a prepared set behind the gate, and export it; if the gate keeps the model, write nothing."""
+    """Adapt a model to an unlabelled dataset and export it; write nothing if the gate rejects the adaptation."""
     check_free(out)
     if model.task != "pad":
         raise UserError(str(model.directory), "recognises people; only attack detection is adapted")
     view = view_of(model, data, "--data", cache, say)
     say(f"adapting to {counted(len(view), 'image')}")
-    own = model.recipe.evaluation.adapt
-    settings = own if own is not None and own.loop == "settled" else Adapt()
+    configured = model.recipe.evaluation.adapt
+    settings = configured if configured is not None and configured.loop == "settled" else Adapt()
     sources = sources_of(model.setup.method, model.saved)
     finished, outcomes = adapted_weights(model.scorer, model.saved.finished, view, settings, sources)
     _require(outcomes)
     source = digest_of(model.saved.finished)
-    described = Adapted(from_sha256=source, how="gated", images=len(view))
+    adaptation = Adapted(from_sha256=source, how="gated", images=len(view))
     adapted = replace(model, saved=replace(model.saved, finished=finished))
-    written = export(adapted, out, data=data, member=member, cache=cache, say=say, threads=threads, adapted=described)
+    written = export(adapted, out, data=data, member=member, cache=cache, say=say, threads=threads, adapted=adaptation)
     return AdaptedExport(written, len(view))
 
 
 def _require(outcomes: dict[str, Outcome]) -> None:
-    """Refuse to pass the source model off as an adapted one."""
-    reasons = sorted({reason for one in outcomes.values() for reason in (*one.skipped, *one.taken_back)})
-    if not any(one.adapted and not one.taken_back for one in outcomes.values()):
+    """Raise an error if no member was adapted: the source model must not be exported as an adapted one."""
+    reasons = sorted({reason for outcome in outcomes.values() for reason in (*outcome.skipped, *outcome.taken_back)})
+    if not any(outcome.adapted and not outcome.taken_back for outcome in outcomes.values()):
         raise RunFailed(f"the gate keeps the model as it is ({', '.join(reasons)}); nothing was written")

@@ -1,7 +1,7 @@
-"""One module from an image's bytes to a score or an embedding, and its ONNX graph.
+"""The ONNX graph of a model, from the bytes of a crop to a score or an embedding, and its comparison with torch.
 
-Colour space, normalisation, what a method's user computes, members' mean, sigmoid and length are all inside, so that a
-device hands over the bytes of a crop and has nothing to get wrong.
+The graph contains the colour space, the normalisation, the method's prediction, the mean over members, and the sigmoid
+or the scaling to unit length. A device passes in the bytes of a crop and needs no preprocessing of its own.
 """
 
 from __future__ import annotations
@@ -30,14 +30,13 @@ from fedvisage.nn.inputs import colour_channels
 from fedvisage.tasks.finished_model import FinishedModel
 from fedvisage.tasks.scoring import LIMIT
 
-# Whether a graph says what torch says: on crops of a prepared set, one at a time and five together.
-
+# Comparison of a graph with torch on crops of a dataset, in batches of one and of five.
 
 Crops = NDArray[np.uint8]
 Compute = Callable[[Crops], NDArray[np.floating[Any]]]
 
 SCORE, COSINE = 1e-4, 0.9999
-"""How far scores, which are probabilities, may be apart; and how near embeddings must be."""
+"""The largest difference allowed between scores, which are probabilities, and the least cosine between embeddings."""
 
 BATCHES = (1, 5)
 LEAST = max(BATCHES)
@@ -45,7 +44,7 @@ LEAST = max(BATCHES)
 
 @dataclass(frozen=True)
 class Parity:
-    """How near graph and torch are for batches of one size: for scores the largest difference, or the least cosine."""
+    """The difference between graph and torch at one batch size: the largest of scores, or the least cosine."""
 
     batch: int
     crops: int
@@ -54,41 +53,55 @@ class Parity:
 
     @property
     def holds(self) -> bool:
-        """Tell whether they are near enough; what is no number is not."""
+        """Return whether the difference is small enough; NaN is not."""
         if self.score_difference is not None:
             return self.score_difference <= SCORE
         return self.cosine is not None and self.cosine >= COSINE
 
     def as_values(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the fields that are set, as plain values."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def measure(graph: Compute, torch: Compute, crops: Crops, task: str) -> list[Parity]:
-    """Compare a graph with torch, both in batches of one and of five; crops that make no five are left out of those."""
-    found = []
+    """Compare a graph with torch in batches of one and of five; an incomplete last batch of five is left out."""
+    parity = []
     for batch in BATCHES:
         starts = range(0, len(crops) - batch + 1, batch)
-        one, other = (np.concatenate([compute(crops[start : start + batch]) for start in starts]).astype(np.float64)
-                      for compute in (graph, torch))  # fmt: skip
+        graph_outputs, torch_outputs = (
+            np.concatenate([compute(crops[start : start + batch]) for start in starts]).astype(np.float64)
+            for compute in (graph, torch)
+        )
         if task == "pad":
-            with np.errstate(invalid="ignore"):  # what is no number is refused below
-                difference = float(np.abs(_probability(one) - _probability(other)).max())
-            found.append(Parity(batch, len(one), score_difference=difference))
+            with np.errstate(invalid="ignore"):  # `require` rejects NaN
+                difference = float(np.abs(_probability(graph_outputs) - _probability(torch_outputs)).max())
+            parity.append(Parity(batch, len(graph_outputs), score_difference=difference))
         else:
-            lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
-            found.append(Parity(batch, len(one), cosine=float(((one * other).sum(axis=1) / lengths).min())))
-    return found
+            lengths = np.linalg.norm(graph_outputs, axis=1) * np.linalg.norm(torch_outputs, axis=1)
+            parity.append(
+                Parity(
+                    batch,
+                    len(graph_outputs),
+                    cosine=float(((graph_outputs * torch_outputs).sum(axis=1) / lengths).min()),
+                )
+            )
+    return parity
 
 
 def require(found: list[Parity]) -> None:
-    """Refuse a graph that says other things than torch."""
-    for one in found:
-        if not one.holds:
-            said = f"scores differ by {one.score_difference:.2g}" if one.cosine is None else f"cosine {one.cosine:.6f}"
-            limit = f"at most {SCORE:g}" if one.cosine is None else f"at least {COSINE:g}"
-            raise RunFailed(f"the graph does not say what torch says: {said} in batches of {one.batch}, allowed is "
-                            f"{limit}; nothing was written")  # fmt: skip
+    """Raise an error if the outputs of the graph differ from those of torch."""
+    for parity in found:
+        if not parity.holds:
+            difference = (
+                f"scores differ by {parity.score_difference:.2g}"
+                if parity.cosine is None
+                else f"cosine {parity.cosine:.6f}"
+            )
+            limit = f"at most {SCORE:g}" if parity.cosine is None else f"at least {COSINE:g}"
+            raise RunFailed(
+                f"the graph does not say what torch says: {difference} in batches of {parity.batch}, allowed is "
+                f"{limit}; nothing was written"
+            )
 
 
 def _probability(logits: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -99,26 +112,28 @@ OPSET = 20
 
 
 class Graph(nn.Module):
-    """Uint8 N×S×S×3 in RGB to (score, logit) of attack detection, or to unit embeddings of recognition."""
+    """A module that maps uint8 N×S×S×3 in RGB to (score, logit) for attack detection, or to unit embeddings."""
 
     def __init__(self, model: FinishedModel, members: Sequence[Message]) -> None:
-        """Take the members' weights; several are averaged by probability, as the method's scores are."""
+        """Load the members' weights. Several members are averaged by probability, like the method's scores."""
         super().__init__()
         self._setup, self._pad = model.setup, model.task == "pad"
         method = model.setup.method
         self._user = method.user if method.as_graph is None else method.as_graph
         self._generator = torch_rng(model.recipe.runtime.seed, "inference")
-        self.members = nn.ModuleList(_loaded(model, one) for one in members)
+        self.members = nn.ModuleList(_loaded(model, weights) for weights in members)
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Return what a device reads, in the order of the outputs."""
+        """Return the graph's outputs, in the order of their names in ``OUTPUTS``."""
         recipe = self._setup.recipe
         ready = colour_channels(images.permute(0, 3, 1, 2).to(torch.float32) / 255.0, recipe.input.colour)
-        found = [self._user(Member(self._parts(number), ready, self._generator, recipe)).float()
-                 for number in range(len(self.members))]  # fmt: skip
+        outputs = [
+            self._user(Member(self._parts(number), ready, self._generator, recipe)).float()
+            for number in range(len(self.members))
+        ]
         if not self._pad:
-            return (nn.functional.normalize(found[0]),)
-        logits = [one.clamp(-LIMIT, LIMIT) for one in found]
+            return (nn.functional.normalize(outputs[0]),)
+        logits = [output.clamp(-LIMIT, LIMIT) for output in outputs]
         logit = logits[0] if len(logits) == 1 else _mean(torch.stack(logits))
         return torch.sigmoid(logit), logit
 
@@ -129,12 +144,12 @@ class Graph(nn.Module):
 
 
 def write_graph(graph: Graph, path: Path, size: int, metadata: Mapping[str, str]) -> None:
-    """Write the ONNX graph of a model, for any number of images, with texts beside it."""
+    """Write the ONNX graph of a model, for any batch size, with metadata."""
     try:
-        import onnxscript  # noqa: F401  (the exporter asks for it only when it has traced everything)
+        import onnxscript  # noqa: F401  (the exporter imports it only after tracing the whole model)
     except ImportError:
         raise UserError("export", "the exporter is not installed; install fedvisage[export]") from None
-    # With one image the tracer would take the batch for a constant.
+    # With one image the tracer would treat the batch size as a constant.
     example = torch.zeros(2, size, size, 3, dtype=torch.uint8)
     outputs = OUTPUTS["pad" if graph._pad else "recognition"]
     try:
@@ -145,8 +160,8 @@ def write_graph(graph: Graph, path: Path, size: int, metadata: Mapping[str, str]
             )  # fmt: skip
     except (torch.onnx.errors.OnnxExporterError, torch._dynamo.exc.TorchDynamoException) as error:
         name = graph._setup.method.name
-        said = " ".join(str(error).split())[:200]
-        raise RunFailed(f"the network of {name} cannot be written as a graph: {said}") from error
+        reason = " ".join(str(error).split())[:200]
+        raise RunFailed(f"the network of {name} cannot be written as a graph: {reason}") from error
     assert program is not None
     _without_traces(program.model)
     program.model.metadata_props.update(metadata)
@@ -154,23 +169,23 @@ def write_graph(graph: Graph, path: Path, size: int, metadata: Mapping[str, str]
 
 
 def _without_traces(model: Any) -> None:
-    """Take out where in which file of this machine each operation was written."""
+    """Remove the source locations of operations, which contain paths of this machine."""
     model.graph.metadata_props.clear()
     for node in model.graph.all_nodes():
-        for one in (node, *node.outputs):
-            one.metadata_props.clear()
-            one.doc_string = None
+        for annotated in (node, *node.outputs):
+            annotated.metadata_props.clear()
+            annotated.doc_string = None
 
 
 def _loaded(model: FinishedModel, weights: Message) -> nn.ModuleDict:
-    """Return a copy of the delivered parts with a member's weights, in float32 and with names that a graph can have."""
+    """Return a float32 copy of the delivered parts with a member's weights and with names that the tracer accepts."""
     parts = copy.deepcopy(model.scorer.net).cpu()
     load_parts(parts, weights)
     model.setup.method.merged(parts)
     for module in parts.modules():
-        # The tracer writes Python, in which a sub-module cannot be called `global`.
+        # The tracer generates Python code, in which a keyword such as `global` cannot name a sub-module.
         module._modules = {
-            f"{name}_" if keyword.iskeyword(name) else name: one for name, one in module._modules.items()
+            f"{name}_" if keyword.iskeyword(name) else name: submodule for name, submodule in module._modules.items()
         }
     return parts.to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload,no-any-return]
 
@@ -183,12 +198,12 @@ def _mean(logits: Tensor) -> Tensor:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Keep the exporter's notes about itself from people: what it cannot do it raises, and the result is compared."""
-    loud = logging.root.manager.disable
+    """Suppress the exporter's warnings: it raises its errors, and the result is compared with torch."""
+    previous = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.disable(loud)
+        logging.disable(previous)

@@ -1,8 +1,8 @@
-"""A graph in whole numbers of 8 bits: a quarter of the size, a threshold of its own, or none if its error moves.
+"""Int8 graphs of an export: a quarter of the float32 size, their own thresholds, rejected if the error rate moves.
 
-Weights become int8 a channel, activations uint8, whose ranges are measured on crops of the source set. What is rounded
-moves every score a little, and with them the place where decisions change: so the threshold is chosen again, by the
-rule of the run and on what the set holds out, for both graphs alike. If the error there moves, it is refused.
+Weights are quantised to int8 per channel and activations to uint8; the ranges are measured on crops of a source set.
+Rounding shifts every score slightly, so the threshold is chosen again for both graphs, by the rule of the run and on
+the held-out images of that set. An int8 graph whose error rate moves there is rejected.
 """
 
 from __future__ import annotations
@@ -35,17 +35,16 @@ from fedvisage.tasks.finished_model import FinishedModel
 from fedvisage.tasks.opened import check_for_model
 from fedvisage.tasks.recognition.benchmarks import share_of
 
-# The prepared crops on which an export is compared with torch, and on which an int8 graph is calibrated and judged.
-
+# Crops for the comparison with torch, and for the calibration and evaluation of an int8 graph.
 
 COMPARED = 10
-"""Crops on which graph and torch are compared."""
+"""The number of crops on which graph and torch are compared."""
 
 
 def view_of(model: FinishedModel, entry: str, place: str, cache: Path, say: Say) -> View:
-    """Open a set for a model, whole, by the option or recipe's key that names it."""
+    """Open all images of a dataset for a model; ``place`` is the option or recipe key that errors name."""
     name, part = without_part(entry.strip())
-    source, meant = without_selection(name)
+    source, selection = without_selection(name)
     path = resolve(source, cache, workers=model.recipe.runtime.threads, say=say)
     prepared = PreparedSet.open(path)
     check_bytes(path, cache, say=say)
@@ -53,17 +52,17 @@ def view_of(model: FinishedModel, entry: str, place: str, cache: Path, say: Say)
         raise UserError(place, f"images are {prepared.size}×{prepared.size}, the model wants {model.recipe.input.size}")
     model.setup.task.check_set(prepared, model.recipe, place)
     check_for_model(model.saved.crops, prepared.crop, place, allowed=False)
-    return select(share_of(View.of(prepared), part), meant, place)
+    return select(share_of(View.of(prepared), part), selection, place)
 
 
 def to_compare(model: FinishedModel, entry: str | None, least: int, cache: Path, say: Say) -> tuple[View, str]:
-    """Return crops of the set that is named, or of the recipe's user, spread evenly over it; and the set's name."""
-    said = entry or model.recipe.data.user
-    if said is None:
+    """Return evenly spaced crops of the named set, by default the recipe's target, and the name of the set."""
+    named = entry or model.recipe.data.user
+    if named is None:
         raise UserError("--data", "the run has no user; name a prepared set, on whose crops the graph is compared")
     place = "--data" if entry else "recipe.data.user"
     try:
-        view = view_of(model, said, place, cache, say)
+        view = view_of(model, named, place, cache, say)
     except UserError as error:
         if entry:
             raise
@@ -76,7 +75,7 @@ def to_compare(model: FinishedModel, entry: str | None, least: int, cache: Path,
 
 
 def evenly(view: View, most: int) -> View:
-    """Return so many images of a view, spread evenly over it."""
+    """Return at most ``most`` images, evenly spaced over a view."""
     count = min(len(view), most)
     return view.subset((np.arange(count) * len(view)) // count)
 
@@ -88,10 +87,10 @@ def pixels(view: View) -> NDArray[np.uint8]:
 
 
 CALIBRATED = 200
-"""Crops on which ranges are measured."""
+"""The largest number of crops on which the ranges of activations are measured."""
 
 MOST = 0.005
-"""How far the error rate may move: HTER of attack detection, or missed genuine pairs of recognition."""
+"""The largest change allowed in the error rate: HTER of attack detection, or missed genuine pairs of recognition."""
 
 _LAYERS = ["Conv", "Gemm", "MatMul"]
 _FEWEST = 2
@@ -100,7 +99,7 @@ PLACE = "--calibrate"
 
 @dataclass(frozen=True)
 class Judged:
-    """A graph's threshold on a set, and its error rate there."""
+    """The threshold and the error rate of a graph on a set."""
 
     threshold: Threshold
     error: float
@@ -108,7 +107,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Moved:
-    """Both graphs on what a set holds out."""
+    """The threshold and error rate of both graphs on the held-out images of a set."""
 
     set: str
     crops: int
@@ -116,7 +115,7 @@ class Moved:
     int8: Judged
 
     def require(self, task: str) -> None:
-        """Refuse an int8 graph whose error has moved."""
+        """Raise an error if the error rate of the int8 graph has moved by more than ``MOST``."""
         if abs(self.int8.error - self.float32.error) > MOST + 1e-9:
             name = "HTER" if task == "pad" else "TAR"
             raise RunFailed(
@@ -125,33 +124,35 @@ class Moved:
             )
 
     def as_values(self, task: str) -> dict[str, Any]:
-        """Return it as `parity.json` holds it."""
+        """Return the comparison in the format of `parity.json`."""
         name = "hter" if task == "pad" else "tar"
         values = {
             kind: {
-                "threshold": one.threshold.value,
-                name: one.error if task == "pad" else 1 - one.error,
+                "threshold": evaluated.threshold.value,
+                name: evaluated.error if task == "pad" else 1 - evaluated.error,
             }
-            for kind, one in (("float32", self.float32), ("int8", self.int8))
+            for kind, evaluated in (("float32", self.float32), ("int8", self.int8))
         }
         return {"judged_on": self.set, "crops": self.crops, **values, "allowed": MOST}
 
 
 def splits(view: View, task: str, rule: str) -> tuple[View, View]:
-    """Return the images that ranges are measured on, and those that thresholds are chosen on."""
+    """Return the images for the ranges of activations, and the images for the thresholds."""
     (part,) = view.slices
-    held = "train" if rule == ON_TRAINING else "test" if task == "recognition" else "heldout"
+    heldout = "train" if rule == ON_TRAINING else "test" if task == "recognition" else "heldout"
     split = part.set.rows.split[part.indices]
-    found = [view.subset(np.flatnonzero(split == name).astype(np.int64)) for name in ("train", held)]
-    for name, one in zip(("train", held), found, strict=True):
-        if len(one) < _FEWEST:
-            raise UserError(PLACE, f"the set has {len(one)} images in its split {name!r}; int8 needs a set that a site"
-                            " could train on")  # fmt: skip
-    return found[0], found[1]
+    views = [view.subset(np.flatnonzero(split == name).astype(np.int64)) for name in ("train", heldout)]
+    for name, images in zip(("train", heldout), views, strict=True):
+        if len(images) < _FEWEST:
+            raise UserError(
+                PLACE,
+                f"the set has {len(images)} images in its split {name!r}; int8 needs a set that a site could train on",
+            )
+    return views[0], views[1]
 
 
 def quantise(graph: Path, path: Path, calibration: View) -> None:
-    """Write the int8 graph of a float32 one."""
+    """Quantise a float32 graph and write the int8 graph."""
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -166,7 +167,7 @@ def quantise(graph: Path, path: Path, calibration: View) -> None:
 
 
 def describe(path: Path, description: Description) -> None:
-    """Put what a graph is into its metadata."""
+    """Write a graph's description into its metadata."""
     import onnx
 
     model = parse_graph(str(path), path.read_bytes(), AGAIN)
@@ -176,41 +177,41 @@ def describe(path: Path, description: Description) -> None:
 
 
 def judge(model: Exported, view: View, recipe: Recipe, rule: str) -> Judged:
-    """Choose a graph's threshold on a set by the run's rule, and say how often it errs there."""
-    found = model.run(pixels(view))
+    """Choose a graph's threshold on a set by the run's rule, and return it with the error rate there."""
+    outputs = model.run(pixels(view))
     if model.task == "recognition":
-        whose = np.unique(view.subjects, return_inverse=True)[1]
-        faces = Faces(np.asarray(found, np.float32), whose.astype(np.int64))
+        identity = np.unique(view.subjects, return_inverse=True)[1]
+        faces = Faces(np.asarray(outputs, np.float32), identity.astype(np.int64))
         threshold = threshold_at_fmr([within_counts(faces)], recipe.evaluation.people.fmr)
         if threshold is None or threshold.frr is None:
             raise UserError(PLACE, "has too few pairs of faces for the recipe's false match rate; give a larger set")
         return Judged(threshold, threshold.frr)
     if rule not in SOURCE_RULES:
         raise UserError(PLACE, f"the run's threshold was chosen by {rule}, which is no rule for sites")
-    threshold = threshold_from_histograms([histogram(found.astype(np.float64), view.labels.astype(np.int64))], rule)
+    threshold = threshold_from_histograms([histogram(outputs.astype(np.float64), view.labels.astype(np.int64))], rule)
     if threshold.far is None or threshold.frr is None:
         raise UserError(PLACE, "holds out no bona fide images, or no attacks; give a set with both")
     return Judged(threshold, (threshold.far + threshold.frr) / 2)
 
 
 class _Crops:
-    """Crops one by one, as the calibration reads them."""
+    """A reader that gives the calibration one crop at a time."""
 
     def __init__(self, crops: NDArray[np.uint8]) -> None:
         self._left = iter(crops)
 
     def get_next(self) -> dict[str, NDArray[np.uint8]] | None:
-        """Return the next crop, or nothing."""
+        """Return the next crop, or None after the last."""
         crop = next(self._left, None)
         return None if crop is None else {INPUT: crop[None]}
 
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Keep the quantiser's advice about its own options from people."""
-    loud = logging.root.manager.disable
+    """Suppress the quantiser's advice about its own options."""
+    previous = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
         yield
     finally:
-        logging.disable(loud)
+        logging.disable(previous)

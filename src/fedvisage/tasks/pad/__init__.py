@@ -1,1 +1,1 @@
-"""Presentation attack detection: its data, what sites say of a finished model, its judgement, predictions."""
+"""Presentation attack detection: data, held-out scores of the sites, evaluation, and test-time adaptation."""

@@ -3,8 +3,8 @@
 R. Shao, B. Zhang, P. C. Yuen, V. M. Patel, "Federated Test-Time Adaptive Face Presentation Attack Detection with
 Dual-Phase Privacy Preservation", 2021, §III-B; after D. Wang et al., "Tent", 2021. The loop minimises the entropy of
 predictions over the scale and shift of normalisation layers (Adam, rate 5e-3); everything else stays fixed. The paper
-leaves the order of the steps open; this file has four loops. With a gate (``metrics/gate.py``), images that the loop
-must not adapt to and adaptations that went wrong keep the source model's decisions.
+leaves the order of steps and decisions open, so this module has four loops. With a gate (``metrics/gate.py``), the
+source model decides on images that are unsuitable for adaptation, and wherever an adaptation failed.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ def entropy(logits: Tensor) -> Tensor:
     return (softplus(logits) - logits * logits.sigmoid()).mean()
 
 
-# The model while it is adapted: only scale and shift of normalisation layers learn, by steps down the entropy.
-
-
 KEPT = 0.25
-"""The share of the sites' BatchNorm statistics in a settled model, chosen on the sites' held-out subjects."""
+"""The share of the sites' BatchNorm statistics in a model of the ``settled`` loop, chosen on held-out subjects."""
 
 
 class Learner:
-    """A scorer's network in adaptation; afterwards the network is what it was before."""
+    """A context in which a scorer's network is adapted; the exit restores the network.
+
+    Only the scale and shift of normalisation layers learn, by gradient descent on the entropy.
+    """
 
     def __init__(self, scorer: Scorer, view: View, settings: Adapt) -> None:
-        """Find what is to learn; nothing is changed before the learner is entered."""
+        """Select the parameters that learn; the network does not change before the context is entered."""
         self.scorer, self.view, self.settings = scorer, view, settings
         self._learns = affine(scorer.net, settings.over)
         changing = [*self._learns, *(buffer for layer in batchnorms(scorer.net) for buffer in layer.buffers())]
@@ -55,7 +55,7 @@ class Learner:
         self._source: list[tuple[Tensor, Tensor]] = [(tensor, tensor.detach().clone()) for tensor in changing]
 
     def __enter__(self) -> Learner:
-        """Begin: nothing but scale and shift gets gradients."""
+        """Begin the adaptation: only scale and shift receive gradients."""
         for parameter in self.scorer.net.parameters():
             parameter.requires_grad_(False)
         for parameter in self._learns:
@@ -64,28 +64,28 @@ class Learner:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End: the source model is back."""
+        """End the adaptation and restore the source model."""
         self.reset()
         for parameter, learned in zip(self.scorer.net.parameters(), self._learned, strict=True):
             parameter.requires_grad_(learned)
 
     def reset(self) -> None:
-        """Go back to the source model, with a fresh optimizer."""
+        """Restore the source model and create a new optimizer."""
         with torch.no_grad():
             for tensor, value in self._source:
                 tensor.copy_(value)
         self._optimizer = torch.optim.Adam(self._learns, lr=self.settings.lr)
 
     def with_batch_statistics(self) -> AbstractContextManager[None]:
-        """Let BatchNorm look at the batch, in steps and decisions (the paper, and Tent)."""
+        """Make BatchNorm use batch statistics, in steps and decisions (the paper, and Tent)."""
         return batch_statistics(self.scorer.net)
 
     def collecting(self) -> AbstractContextManager[None]:
-        """Let BatchNorm look at the batch in steps, and store a mixture of what it saw for the decisions."""
+        """Make BatchNorm use batch statistics in steps, and store a mixture of them for the decisions."""
         return collected_statistics(self.scorer.net, KEPT)
 
     def step(self, positions: Positions) -> Logits:
-        """Take one step down the batch's entropy, and return its logits from before the step."""
+        """Take one gradient step on the batch's entropy, and return the logits from before the step."""
         logits = self.scorer.live(self.view, positions)
         self._optimizer.zero_grad(set_to_none=True)
         entropy(logits).backward()  # type: ignore[no-untyped-call]
@@ -105,33 +105,32 @@ def affine(net: nn.Module, over: str) -> list[nn.Parameter]:
         "layernorm": [module for module in net.modules() if isinstance(module, nn.LayerNorm)],
     }
     learn = {
-        kind: [one for layer in found for one in layer.parameters(recurse=False)] for kind, found in layers.items()
+        kind: [parameter for layer in modules for parameter in layer.parameters(recurse=False)]
+        for kind, modules in layers.items()
     }
     if learn[over]:
         return learn[over]
-    other = next((kind for kind, parameters in learn.items() if parameters), None)
-    if other is None:
+    alternative = next((kind for kind, parameters in learn.items() if parameters), None)
+    if alternative is None:
         raise UserError("evaluation.adapt", "this model has no normalisation layers, whose scale and shift "
                         "would learn; leave adaptation out")  # fmt: skip
-    raise UserError("evaluation.adapt.over", f"this model has no {over} layers to adapt; choose {other}")
+    raise UserError("evaluation.adapt.over", f"this model has no {over} layers to adapt; choose {alternative}")
 
 
-# The order of steps and decisions, which the paper leaves open.
+# Loops: the order of steps and decisions, which the paper leaves open.
 #
-# A loop gets the user's images in units and yields units with their adapted scores: ``two-pass`` is the reading that
-# ``adapt: paper`` stands for, ``settled`` is ours. It steps on batches of its own drawing, so that the order in
-# which the
-# images come does not matter, and then decides image by image with a model that no longer looks at batches.
-
+# A loop receives the target's images in units and yields units with their adapted scores. ``adapt: paper`` selects
+# ``two-pass``. ``settled`` is ours: it steps on mixed batches of its own, so that the order of images does not matter,
+# and then decides image by image with fixed statistics.
 
 Units = list[Positions]
 Decided = Iterator[tuple[Positions, Logits]]
 
 
 def settled(learner: Learner, units: Units) -> Decided:
-    """Step on mixed batches of all images, then settle BatchNorm's statistics and decide, on a sample first.
+    """Step on mixed batches of all images, then fix BatchNorm's statistics and decide, on a sample first.
 
-    If the learner has to go back because of the sample, the rest is decided by the source model.
+    If the caller resets the learner because of the sample, the source model decides on the other images.
     """
     for unit in units:
         batches = parts_of(unit, learner.view, learner.settings, learner.scorer.recipe.runtime.seed)
@@ -145,7 +144,7 @@ def settled(learner: Learner, units: Units) -> Decided:
 
 
 def two_pass(learner: Learner, units: Units) -> Decided:
-    """Step once on every batch, then decide on all of them together."""
+    """Step once on every batch, then decide on all batches."""
     with learner.with_batch_statistics():
         for positions in units:
             learner.step(positions)
@@ -161,7 +160,7 @@ def online(learner: Learner, units: Units) -> Decided:
 
 
 def episodic(learner: Learner, units: Units) -> Decided:
-    """Begin every video with the source model: step, decide, forget."""
+    """Start every video from the source model: take one step, then decide."""
     with learner.with_batch_statistics():
         for positions in units:
             learner.reset()
@@ -178,7 +177,7 @@ LOOPS: dict[str, Callable[[Learner, Units], Decided]] = {
 
 
 def units_of(view: View, settings: Adapt, seed: int) -> Units:
-    """Return what the gate judges at a time: a batch of the stream, a video, or everything where order is no matter."""
+    """Return the units of the gate's decisions: batches of the stream, videos, or all images for ``settled``."""
     order = np.arange(len(view), dtype=np.int64)
     if settings.loop == "settled":
         return [order] if len(order) else []
@@ -193,7 +192,7 @@ def units_of(view: View, settings: Adapt, seed: int) -> Units:
 
 
 def parts_of(unit: Positions, view: View, settings: Adapt, seed: int) -> Units:
-    """Return the batches in which a unit passes through the network: itself, or mixed batches of everything."""
+    """Return the batches of a unit for the network: the unit itself, or mixed batches of all images for ``settled``."""
     return mixed_batches(view, _stream(seed), settings.batch) if settings.loop == "settled" else [unit]
 
 
@@ -203,7 +202,7 @@ def _stream(seed: int) -> np.random.Generator:
 
 @dataclass(frozen=True)
 class Source:
-    """What the sites know of a model besides its weights: its threshold, and how far their own batches scatter."""
+    """The sites' information on a model besides its weights: its threshold, and the scatter of held-out batches."""
 
     threshold: float
     scatter: float
@@ -211,7 +210,7 @@ class Source:
 
 @dataclass
 class Outcome:
-    """What became of an adaptation, in images: adapted to, kept back by the gate, or taken back afterwards."""
+    """The result of an adaptation, as counts of images: adapted to, skipped by the gate, or taken back afterwards."""
 
     adapted: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
@@ -229,7 +228,7 @@ class Outcome:
 def adapted_scores(
     scorer: Scorer, finished: Message, view: View, settings: Adapt, sources: Mapping[str, Source]
 ) -> tuple[dict[str, Logits], dict[str, Outcome]]:
-    """Adapt every member on its own; return live logits as ``Scorer.scores`` does, and what became of each member."""
+    """Adapt every member on its own; return bona fide logits like ``Scorer.scores``, and each member's outcome."""
     logits, outcomes = {}, {}
     for name, member in sorted(members_of(finished).items()):
         scorer.load(member)
@@ -243,24 +242,24 @@ def adapted_scores(
 def adapted_weights(
     scorer: Scorer, finished: Message, view: View, settings: Adapt, sources: Mapping[str, Source]
 ) -> tuple[Message, dict[str, Outcome]]:
-    """Adapt every member on its own, and return the weights that the loop settled on; others have no finished model.
+    """Adapt every member on its own with the ``settled`` loop, and return the weights; other loops leave no model.
 
-    Members whose images the gate kept back, or whose adaptation was taken back, keep their weights.
+    Members keep their weights if the gate skipped images or if the adaptation was taken back.
     """
     if settings.loop != "settled":
         raise UserError("evaluation.adapt.loop", f"{settings.loop} decides as it goes and leaves no model; use settled")
     members, outcomes = {}, {}
     for name, member in sorted(members_of(finished).items()):
         scorer.load(member)
-        found: list[Message] = []
+        adapted: list[Message] = []
 
-        def keep(found: list[Message] = found) -> None:
+        def keep(found: list[Message] = adapted) -> None:
             found.append(_weights(scorer))
 
         source = sources.get(name) or sources[""]
         _, outcome = adapted_logits(scorer, view, settings, source, keep)
-        kept = outcome.skipped or outcome.taken_back
-        members[name] = member if kept or not found else {**member, **found[0]}
+        rejected = outcome.skipped or outcome.taken_back
+        members[name] = member if rejected or not adapted else {**member, **adapted[0]}
         outcomes[name] = outcome
     return joined(members), outcomes
 
@@ -272,28 +271,29 @@ def _weights(scorer: Scorer) -> Message:
 def adapted_logits(
     scorer: Scorer, view: View, settings: Adapt, source: Source, settled: Callable[[], None] = lambda: None
 ) -> tuple[Logits, Outcome]:
-    """Return the live logits that the adapted model gives a view's images; the scorer keeps the source model.
+    """Return the adapted model's bona fide logits of a view's images; the scorer keeps the source model.
 
-    The source model is asked about a sample first. Only where images keep its decisions is it asked about all of them.
-    ``settled`` is called when everything is decided, while the scorer still has the adapted model.
+    The source model first scores a sample. It scores all other images only if they keep its decisions. ``settled`` is
+    called after the last decision, while the scorer still holds the adapted model.
     """
     units, outcome = units_of(view, settings, scorer.recipe.runtime.seed), Outcome()
-    opinion = np.full(len(view), np.nan)
+    # Scores of the source model; NaN for images that it has not scored. `_closed` fills in the sample of each unit.
+    source_logits = np.full(len(view), np.nan)
     passed = []
     for unit in units:
-        reason = _closed(scorer, view, unit, settings, source, opinion)
+        reason = _closed(scorer, view, unit, settings, source, source_logits)
         if reason:
             outcome.skipped[reason] += len(unit)
         else:
             passed.append(unit)
-    logits, decided, reason = opinion.copy(), np.isfinite(opinion), ""
+    logits, decided, reason = source_logits.copy(), np.isfinite(source_logits), ""
     with Learner(scorer, view, settings) as learner:
         for positions, adapted in LOOPS[settings.loop](learner, passed):
-            judged = settings.gate and bool(np.isfinite(opinion[positions]).all())
-            if judged:
-                reason = collapsed(opinion[positions], adapted, source.threshold)
-            if judged and reason:
-                learner.reset()  # what follows its sample is then decided by the source model
+            gated = settings.gate and bool(np.isfinite(source_logits[positions]).all())
+            if gated:
+                reason = collapsed(source_logits[positions], adapted, source.threshold)
+            if gated and reason:
+                learner.reset()  # from here on the source model decides
             else:
                 logits[positions], decided[positions] = adapted, True
             if reason:
@@ -301,13 +301,14 @@ def adapted_logits(
             else:
                 outcome.adapted += len(positions)
         settled()
+    # Images that the gate skipped and the rest of a unit without a decision keep the source model's scores.
     if not decided.all():
         logits[~decided] = scorer.logits(view.subset(np.flatnonzero(~decided)))
     return logits, outcome
 
 
 def _closed(scorer: Scorer, view: View, unit: Positions, settings: Adapt, source: Source, opinion: Logits) -> str:
-    """Return why a unit is not adapted to, or nothing; note what the source model says of a sample of it."""
+    """Return the reason to skip a unit, or an empty text; store the source model's scores of a sample in `opinion`."""
     if not settings.gate:
         return "a single image" if len(unit) == 1 else ""
     sample = sampled(parts_of(unit, view, settings, scorer.recipe.runtime.seed))

@@ -1,4 +1,4 @@
-"""Judging a finished model: what the sites' held-out subjects say of it, scores and figures at the user."""
+"""Evaluation of attack detection: thresholds from the sites' held-out scores, and scores and metrics on the target."""
 
 from __future__ import annotations
 
@@ -42,14 +42,13 @@ from fedvisage.tasks.pad.adaptation import Outcome, Source, adapted_scores
 from fedvisage.tasks.saved_model import SavedModel
 from fedvisage.tasks.scoring import NO_NUMBER, Logits, Scorer
 
-# Features of some images of every set, for the t-SNE figures: possible in a simulation only.
-
+# Features of a sample of every set for the t-SNE figures; only a simulation can collect them.
 
 FEATURES = "features.safetensors"
 
 
 def write_features(out: Path, scorer: Scorer, finished: Message, data: Opened) -> None:
-    """Keep features of a sample of every set; where a run has one model a site, those of the first site's model."""
+    """Write features of a sample of every set; a run with one model per site uses the first site's model."""
     recipe = scorer.recipe
     member, weights = next(iter(sorted(members_of(finished).items())))
     scorer.load(weights)
@@ -61,25 +60,25 @@ def write_features(out: Path, scorer: Scorer, finished: Message, data: Opened) -
 
 
 def heldout_views(data: Opened) -> dict[str, View]:
-    """Return each site's held-out images; where a method merges the sites, as they were before, to be told apart."""
+    """Return each site's held-out images; for a method that merges the sites, those of the separate sites."""
     if list(data.sites) != [POOLED]:
         return {name: site.heldout for name, site in data.sites.items()}
-    apart = {}
+    heldout = {}
     for place, views in data.places.items():
         if place.startswith(SITE):
             name = place.removeprefix(SITE).removesuffix(HELD_OUT)
-            if name not in apart or place.endswith(HELD_OUT):
-                (apart[name],) = views
-    return apart
+            if name not in heldout or place.endswith(HELD_OUT):
+                (heldout[name],) = views
+    return heldout
 
 
 def features_of(scorer: Scorer, views: Mapping[str, View], recipe: Recipe) -> tuple[Tensor, Tensor, Tensor]:
-    """Return features, labels and the number of the set for a drawn sample of each view."""
+    """Return features, labels and the index of the set for a random sample of each view."""
     features, labels, sites = [], [], []
     for number, (name, view) in enumerate(views.items()):
         count = min(recipe.evaluation.features, len(view))
-        drawn = numpy_rng(recipe.runtime.seed, "features", name).choice(len(view), size=count, replace=False)
-        sample = view.subset(np.sort(drawn))
+        positions = numpy_rng(recipe.runtime.seed, "features", name).choice(len(view), size=count, replace=False)
+        sample = view.subset(np.sort(positions))
         features.append(scorer.features(sample))
         labels.append(torch.from_numpy(sample.labels.astype(np.int64)))
         sites.append(torch.full((count,), number))
@@ -88,19 +87,19 @@ def features_of(scorer: Scorer, views: Mapping[str, View], recipe: Recipe) -> tu
 
 @dataclass(frozen=True)
 class Judged:
-    """Scores at the user and the figures that follow from them."""
+    """Scores on the target and the metrics computed from them."""
 
     scores: Scores
     figures: dict[str, Any]
 
 
 def collect_scatter(server: Server, finished: Message) -> dict[str, float]:
-    """Ask the sites how far batches of their held-out images lie from each other in BatchNorm statistics."""
+    """Request the scatter of each site: the distance between BatchNorm statistics of its held-out batches."""
     return {name: float(reply["scatter"]) for name, reply in ask_about(server, heldout.SCATTER, finished).items()}
 
 
 def choose_thresholds(method: Declared, rule: str, histograms: Mapping[str, Histogram]) -> dict[str, Threshold]:
-    """Choose a threshold for each member, without the user's data; the oracle rule is settled at the user."""
+    """Choose a threshold for each member without the target's data; the oracle rule chooses on the target instead."""
     if rule == "target-eer":
         return {}
     if method.members == "each":
@@ -109,7 +108,7 @@ def choose_thresholds(method: Declared, rule: str, histograms: Mapping[str, Hist
 
 
 def heldout_table(histograms: Mapping[str, Histogram], thresholds: Mapping[str, Threshold]) -> dict[str, Any]:
-    """Return what the histograms say of every site at the threshold that applies to it."""
+    """Return AUC, EER and error rates of every site's held-out scores, at the site's threshold."""
     table = {}
     for name, counts in sorted(histograms.items()):
         row: dict[str, Any] = {"auc": auc_from_histogram(counts), "eer": eer_from_histogram(counts)}
@@ -123,7 +122,7 @@ def heldout_table(histograms: Mapping[str, Histogram], thresholds: Mapping[str, 
 
 
 def judge(scorer: Scorer, saved: SavedModel, view: View, user: str) -> Judged:
-    """Score the user's data, adapting the model first if the recipe says so, and work out all figures."""
+    """Score the target's data, after adaptation if the recipe asks for it, and compute all metrics."""
     parts, members = [], {}
     adapt = scorer.recipe.evaluation.adapt
     outcomes: dict[str, Outcome] = {}
@@ -140,6 +139,7 @@ def judge(scorer: Scorer, saved: SavedModel, view: View, user: str) -> Judged:
         if scorer.recipe.evaluation.published:
             members[name]["published"] = as_published(scores, name, saved, scorer.recipe)
         parts.append(scores)
+    # One model, or one mean score of all members, is the headline itself; otherwise members' metrics are averaged.
     headline = next(iter(members.values())) if list(members) == [""] else mean_figures(list(members.values()))
     if list(members) != [""]:
         headline["members"] = members
@@ -152,9 +152,10 @@ def judge(scorer: Scorer, saved: SavedModel, view: View, user: str) -> Judged:
 
 
 def sources_of(method: Declared, saved: SavedModel) -> dict[str, Source]:
-    """Return what adaptation may know of each member; an oracle's threshold it may not, so that rule leaves logit 0.
+    """Return the information for the adaptation of each member.
 
-    Of the sites' scatter the median counts: no single site decides when users adapt.
+    Adaptation must not know the threshold of the oracle rule, so that rule gives the logit 0. Of the sites' scatter the
+    median counts, so that no single site controls the gate.
     """
     logits = {name: threshold.value for name, threshold in saved.thresholds.items()}
     scatter = float(np.median(list(saved.scatter.values()))) if saved.scatter else 0.0
@@ -168,7 +169,7 @@ def _names(saved: SavedModel) -> list[str]:
 
 
 def _threshold_of(name: str, thresholds: Mapping[str, Threshold], scores: Scores, recipe: Recipe) -> Threshold:
-    """Return a member's threshold; the user's labels choose it only if the rule says so."""
+    """Return a member's threshold; only the oracle rule chooses it by the target's labels."""
     if recipe.evaluation.threshold == "target-eer":
         return threshold_from_target(scores)
     if name not in thresholds:
@@ -177,7 +178,7 @@ def _threshold_of(name: str, thresholds: Mapping[str, Threshold], scores: Scores
 
 
 def as_scores(logits: Logits, view: View, site: str, model: str) -> Scores:
-    """Put logits beside what is known of their images."""
+    """Combine logits with the labels and names of their images."""
     return from_columns(
         logits,
         view.labels.astype(np.int64),
@@ -191,16 +192,16 @@ def as_scores(logits: Logits, view: View, site: str, model: str) -> Scores:
 
 
 def figures_of(scores: Scores, threshold: Threshold, recipe: Recipe) -> dict[str, Any]:
-    """Return the figures at the recipe's level, those at the other level, and intervals on request."""
+    """Return the metrics at the recipe's level and at the other level, with intervals if requested."""
     levels = {"frame": scores, "video": by_video(scores)}
-    other = "video" if recipe.evaluation.level == "frame" else "frame"
+    other_level = "video" if recipe.evaluation.level == "frame" else "frame"
     figures: dict[str, Any] = {
         "threshold_rule": threshold.rule,
         "threshold": threshold.value,
         "threshold_source": {"far": threshold.far, "frr": threshold.frr},
         "level": recipe.evaluation.level,
         **pad.evaluate(levels[recipe.evaluation.level], threshold.value),
-        other: pad.evaluate(levels[other], threshold.value),
+        other_level: pad.evaluate(levels[other_level], threshold.value),
     }
     if recipe.evaluation.resamples:
         figures["intervals"] = {
@@ -213,13 +214,13 @@ def figures_of(scores: Scores, threshold: Threshold, recipe: Recipe) -> dict[str
 
 
 def as_published(scores: Scores, name: str, saved: SavedModel, recipe: Recipe) -> dict[str, float]:
-    """Return a member's figures by the rules of papers, at the recipe's level."""
-    known = saved.thresholds if recipe.evaluation.threshold == ON_TRAINING else saved.on_training
-    return published(scores if recipe.evaluation.level == "frame" else by_video(scores), known.get(name))
+    """Return a member's metrics by the rules of the papers, at the recipe's level."""
+    thresholds = saved.thresholds if recipe.evaluation.threshold == ON_TRAINING else saved.on_training
+    return published(scores if recipe.evaluation.level == "frame" else by_video(scores), thresholds.get(name))
 
 
 def mean_figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Average figures over members, key by key; text must agree, and intervals of single members are not averaged."""
+    """Average metrics over members, key by key; text must agree, and intervals of members are left out."""
     mean: dict[str, Any] = {}
     for key in rows[0]:
         values = [row[key] for row in rows if row.get(key) is not None]

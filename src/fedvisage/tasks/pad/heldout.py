@@ -1,9 +1,9 @@
-"""The core calls that every site answers about its held-out subjects, with a finished model as the message.
+"""Calls of attack detection that every site answers about a finished model: histograms and scatter of held-out images.
 
-Scores never leave a site; their counts in fixed bins do, as a declared statistic, and thresholds are found from them.
-Once, after training, one more number does: how far batches of a site lie from each other in the model's BatchNorm
-statistics. A user that adapts the model takes that for chance. With the rule `source-train-eer` the images are those
-that the site trained on, and the ledger says so; with `evaluation.published` those are counted besides.
+Scores never leave a site. Their counts in fixed bins do, as a declared statistic, and the server chooses thresholds
+from them. After training, each site also sends its scatter: the distance between BatchNorm statistics of its batches.
+Adaptation to a target treats distances of that size as chance. With the rule `source-train-eer` the images are the
+site's training images, which the ledger states; with `evaluation.published` these are counted in addition.
 """
 
 from __future__ import annotations
@@ -32,27 +32,28 @@ OF_TRAINING = {
     SCORES: replace(UPLOADS[SCORES], guarantee="counts of training scores in fixed bins"),
     SCATTER: replace(UPLOADS[SCATTER], guarantee="mean distance between training batches"),
 }
-"""The same where the recipe has sites judge on what they train on."""
+"""The same uploads for recipes that evaluate sites on their training images."""
 
 
 def calls(scorer: Scorer) -> dict[str, Call]:
-    """Return the calls; the scorer is shared by the sites of a process.
+    """Return the calls; the sites of a process share the scorer.
 
-    In the last round scatter is asked for next, so it rides along with the scores, in one pass over the images.
+    In the last round the server requests the scatter after the scores, so both are computed in one pass over the
+    images.
     """
-    ridden, digests = dict[str, tuple[str, float]](), Digests()
+    scatters, digests = dict[str, tuple[str, float]](), Digests()
 
     def scores(site: Site, finished: Message) -> Message:
         if site.round == site.recipe.training.rounds and scorer.method.spread is None and len(site.data):
             logits, distance = scorer.scores_and_scatter(finished, site.data)
-            ridden[site.name] = digests.of(finished), distance
+            scatters[site.name] = digests.of(finished), distance
         else:
             (logits,) = scorer.scores(finished, site.data).values()
         return _counted(site, logits)
 
     def scatter(site: Site, finished: Message) -> Message:
-        of, distance = ridden.get(site.name, ("", 0.0))
-        if of != digests.of(finished):
+        digest, distance = scatters.get(site.name, ("", 0.0))
+        if digest != digests.of(finished):
             distance = scorer.scatter(finished, site.data)
         return {"scatter": torch.tensor(distance, dtype=torch.float64)}
 
@@ -65,20 +66,20 @@ def calls(scorer: Scorer) -> dict[str, Call]:
     return {
         SCORES: Call(scores, (uploads[SCORES],), exact=True, questions=evaluations(recipe) + 2),
         SCATTER: Call(scatter, (uploads[SCATTER],), exact=True),
-        # what a site trains on is seen by calls that look at what it keeps to itself
+        # only a call with access to private data sees a site's training images
         **({TRAINING: Call(of_training, (OF_TRAINING[SCORES],), exact=True, private=True)}
            if counts_training(recipe) else {}),
     }  # fmt: skip
 
 
 def evaluations(recipe: Recipe) -> int:
-    """Return in how many rounds a recipe has sites judge the model; after the last one it is judged again."""
+    """Return the number of rounds in which sites evaluate the model; the finished model is evaluated in addition."""
     every = recipe.evaluation.every
     return -(-recipe.training.rounds // every) if every else 0
 
 
 def counts_training(recipe: Recipe) -> bool:
-    """Tell whether scores of training are counted beside the held-out ones."""
+    """Return whether scores of training images are counted in addition to held-out scores."""
     return bool(recipe.evaluation.published) and recipe.evaluation.threshold != ON_TRAINING
 
 

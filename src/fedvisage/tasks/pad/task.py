@@ -1,4 +1,4 @@
-"""Presentation attack detection as a task: is this a living face, or a print, a replay, a mask?"""
+"""The task of presentation attack detection: classification of faces as bona fide or as an attack."""
 
 from __future__ import annotations
 
@@ -29,35 +29,33 @@ from fedvisage.tasks.saved_model import SavedModel
 from fedvisage.tasks.scoring import Scorer
 from fedvisage.tasks.task import Trained
 
-# From a recipe's data entries to views of prepared sets, with everything that can be wrong about them said first.
-
 
 def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str], None]) -> Opened:
-    """Open (and, for ``synth:`` lines, make) the sets of a recipe and check them against it and each other."""
+    """Open or render the sets of a recipe, and check them against the recipe and each other."""
     opened = {name: open_set(entry, f"data.sites.{name}", recipe, cache, say)
               for name, entry in sorted(recipe.data.sites.items())}  # fmt: skip
-    meant = {name: without_selection(entry)[1] for name, entry in recipe.data.sites.items()}
+    selections = {name: without_selection(entry)[1] for name, entry in recipe.data.sites.items()}
     rule = recipe.evaluation.threshold
-    sites = {name: _site(prepared, f"data.sites.{name}", meant[name], rule) for name, prepared in opened.items()}
-    user = _user(recipe, cache, say)
+    sites = {name: _site(prepared, f"data.sites.{name}", selections[name], rule) for name, prepared in opened.items()}
+    target = _user(recipe, cache, say)
     digests = {f"data.sites.{name}": prepared.digest for name, prepared in opened.items()}
     crops = {f"data.sites.{name}": prepared.crop for name, prepared in opened.items()}
-    if user is not None:
-        crops["data.user"] = user.slices[0].set.crop
-    digests |= _digest_of(user)
-    apart = _places(sites, user)
-    return Opened(merged(sites) if method.pooled else sites, user, digests, crops=crops, places=apart)
+    if target is not None:
+        crops["data.user"] = target.slices[0].set.crop
+    digests |= _digest_of(target)
+    places = _places(sites, target)
+    return Opened(merged(sites) if method.pooled else sites, target, digests, crops=crops, places=places)
 
 
 def _user(recipe: Recipe, cache: Path, say: Callable[[str], None]) -> View | None:
     if recipe.data.user is None:
         return None
     prepared = open_set(recipe.data.user, "data.user", recipe, cache, say)
-    user = View.of(prepared, None if recipe.data.user_split == "all" else recipe.data.user_split)
-    user = select(user, without_selection(recipe.data.user)[1], "data.user")
-    if len(user) == 0:
+    target = View.of(prepared, None if recipe.data.user_split == "all" else recipe.data.user_split)
+    target = select(target, without_selection(recipe.data.user)[1], "data.user")
+    if len(target) == 0:
         raise UserError("data.user_split", f"the user's data has no images in split {recipe.data.user_split!r}")
-    return user
+    return target
 
 
 def _site(prepared: PreparedSet, place: str, meant: Selection, rule: str) -> SiteData:
@@ -82,11 +80,8 @@ def _digest_of(user: View | None) -> dict[str, str]:
     return {} if user is None else {"data.user": user.slices[0].set.digest}
 
 
-# The headline figures of an attack detector, as lines.
-
-
 def summary_lines(figures: Mapping[str, Any]) -> list[str]:
-    """Return error rates by level and by species, and what became of an adaptation."""
+    """Return the headline metrics as lines: error rates by level and attack type, and the result of an adaptation."""
     lines = [
         f"{figures['method']} at user {figures['user']} ({figures['level']} level, threshold "
         f"{figures['threshold']:.3f} by rule {figures['threshold_rule']})"
@@ -110,11 +105,11 @@ def _published(rates: Mapping[str, Any]) -> str:
 
 
 def _adaptation(adaptation: Mapping[str, Any]) -> str:
-    """Say what became of an adaptation, in images."""
-    said = [f"{counted(adaptation['adapted'], 'image')} adapted to"]
-    said += [f"{count} skipped ({reason})" for reason, count in adaptation["skipped"].items()]
-    said += [f"{count} taken back ({reason})" for reason, count in adaptation["taken_back"].items()]
-    return ", ".join(said)
+    """Return the result of an adaptation in images, as text."""
+    parts = [f"{counted(adaptation['adapted'], 'image')} adapted to"]
+    parts += [f"{count} skipped ({reason})" for reason, count in adaptation["skipped"].items()]
+    parts += [f"{count} taken back ({reason})" for reason, count in adaptation["taken_back"].items()]
+    return ", ".join(parts)
 
 
 SCORES = "scores.csv"
@@ -122,13 +117,13 @@ SCORES = "scores.csv"
 
 @dataclass(frozen=True)
 class Pad:
-    """Attack detection: its data, what sites say of a finished model, its judgement."""
+    """Attack detection: its data, its calls to the sites, and its evaluation."""
 
     name: TaskName = "pad"
     seen: tuple[str, ...] = ("train", "heldout")
 
     def check(self, recipe: Recipe, method: Declared) -> None:
-        """Refuse what is for recognition."""
+        """Refuse settings of recognition."""
         if recipe.data.public is not None or recipe.training.pretrain is not None or recipe.evaluation.recognition:
             raise UserError("recipe.method", f"{method.name} detects attacks; data.public, training.pretrain and "
                             "evaluation.recognition are for recognition")  # fmt: skip
@@ -137,18 +132,18 @@ class Pad:
                             "`fedvisage evaluate RUN --data SET`")  # fmt: skip
 
     def check_real(self, recipe: Recipe) -> None:
-        """Accept all: nothing of this task needs to see two sites at once."""
+        """Accept every recipe: nothing in this task needs the data of two sites at once."""
 
     def filled(self, recipe: Recipe, cache: Path, say: Say) -> Recipe:
-        """Return the recipe as it is."""
+        """Return the recipe unchanged."""
         return recipe
 
     def open(self, recipe: Recipe, method: Declared, cache: Path, say: Say) -> Opened:
-        """Open the sites' sets and the user's."""
+        """Open the sets of the sites and of the target."""
         return open_data(recipe, method, cache, say)
 
     def first(self, recipe: Recipe, data: Opened, compute: Compute, cache: Path, say: Say) -> Message:
-        """Return nothing: training begins with the initial weights."""
+        """Return no weights: training starts from the initial ones."""
         return {}
 
     def uploads(self, method: Declared) -> Mapping[str, tuple[Upload, ...]]:
@@ -160,7 +155,7 @@ class Pad:
         return heldout.calls(scorer)
 
     def settle(self, server: Server, finished: Message) -> Trained:
-        """Choose thresholds by held-out scores, and ask for the scatter that adaptation takes for chance."""
+        """Choose thresholds by held-out scores, and request the scatter that adaptation treats as chance."""
         histograms = collect_histograms(server, finished)
         thresholds = evaluation.choose_thresholds(server.method, server.recipe.evaluation.threshold, histograms)
         scatter = evaluation.collect_scatter(server, finished)
@@ -174,7 +169,7 @@ class Pad:
         return Trained(saved, server.round, evaluation.heldout_table(histograms, thresholds), histograms)
 
     def judge(self, scorer: Scorer, trained: Trained, data: Opened, out: Path) -> dict[str, Any]:
-        """Score the user's data, if there is a user."""
+        """Score the target's data, if there is a target."""
         figures: dict[str, Any] = {}
         if data.user is not None:
             figures = self.rejudge(scorer, trained.saved, data.user, scorer.recipe.data.user_name, out)
@@ -184,19 +179,19 @@ class Pad:
         return figures | {judged_on: trained.heldout}
 
     def check_set(self, found: PreparedSet, recipe: Recipe, entry: str) -> None:
-        """Refuse a way to judge that is for recognition."""
+        """Refuse evaluation settings of recognition."""
         if recipe.evaluation.recognition is not None:
             raise UserError("--pairs", "this model detects attacks; leave --pairs out")
 
     def rejudge(self, scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None) -> dict[str, Any]:
-        """Score a view, and write a line a frame."""
-        judged = evaluation.judge(scorer, saved, view, name)
+        """Score a view, and write one line per frame."""
+        result = evaluation.judge(scorer, saved, view, name)
         if out is not None:
-            write_scores(out / SCORES, judged.scores)
-        return judged.figures
+            write_scores(out / SCORES, result.scores)
+        return result.figures
 
     def without_threshold(self, scorer: Scorer, saved: SavedModel, data: Opened) -> dict[str, Any]:
-        """Return the equal error rate and the area under the curve; the mean over members where there are several."""
+        """Return the equal error rate and the area under the curve, as means over members if there are several."""
         if data.user is None:
             return {}
         figures = evaluation.judge(scorer, saved, data.user, scorer.recipe.data.user_name).figures
@@ -205,13 +200,13 @@ class Pad:
     def open_benchmarks(
         self, entries: Mapping[str, str], recipe: Recipe, cache: Path, say: Say
     ) -> dict[str, Benchmark]:
-        """Refuse what is for recognition."""
+        """Refuse benchmarks, which are sets of recognition."""
         raise UserError("--benchmark", "this model detects attacks; judge it on one set after another, with --data")
 
     def on_benchmarks(self, scorer: Scorer, saved: SavedModel, benchmarks: Mapping[str, Benchmark]) -> dict[str, Any]:
-        """Return nothing: none is ever opened."""
+        """Return nothing, because no benchmark can be opened."""
         return {}
 
     def summary(self, figures: Mapping[str, Any]) -> list[str]:
-        """Return error rates by level and species."""
+        """Return error rates by level and attack type."""
         return summary_lines(figures)

@@ -1,1 +1,1 @@
-"""Face recognition: its data, its first model, what sites say of a finished one, its judgement, comparisons."""
+"""Face recognition: data, pre-training, calls to the sites about a finished model, and evaluation."""

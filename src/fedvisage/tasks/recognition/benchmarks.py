@@ -1,7 +1,8 @@
-"""Several benchmarks of one model: each set is judged by the lists that lie beside it, one without any as a user is.
+"""Benchmarks of recognition: all pairs of an identity set, published lists of pairs, and templates.
 
-Lists of pairs give accuracies; where they are of groups of the set's people, as RFW's are, how far these lie apart.
-Lists of templates are those of IJB-B and IJB-C.
+A set is evaluated with the lists in its directory; a set without lists is evaluated like the target. Lists of pairs
+give accuracies; lists for groups of people, such as RFW's, also give the spread between groups. Lists of templates are
+those of IJB-B and IJB-C.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ from fedvisage.tasks.opened import Benchmark, check_for_model, open_set
 from fedvisage.tasks.recognition.heldout import has_directions, mean_of, named, rates_of
 from fedvisage.tasks.scoring import Scorer
 
-# How well a model does on a published list of pairs, as LFW asks: accuracy on the list's folds, and TAR@FAR.
+# Published lists of pairs, with LFW's protocol: accuracy on the list's folds, and TAR@FAR.
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """The pairs of a list whose images there are: their places, whether each is of one person, its fold."""
+    """The pairs of a list with available images: indices of the images, labels of same-person pairs, and folds."""
 
     first: NDArray[np.int64]
     second: NDArray[np.int64]
@@ -68,7 +69,7 @@ class Found:
 
 @dataclass(frozen=True, eq=False)
 class OnPairs:
-    """What a model makes of the pairs; no folds where fewer than two have pairs, or pairs are of one kind."""
+    """A model's results on the pairs, without folds if fewer than two have pairs or if all pairs are of one kind."""
 
     pairs: Found
     similarity: Features
@@ -84,28 +85,28 @@ def pairs_among(view: View, path: str) -> Found:
 
 
 def find_pairs(listed: ListedPairs, images: Mapping[str, int], identity: NDArray[np.int64], place: str) -> Found:
-    """Look up the images of a list; pairs of images that are not there are left out and counted.
+    """Look up the images of a list; omit pairs with missing images and count them.
 
-    A list that calls two people one, or one two, does not belong to these images and is refused.
+    A list whose labels contradict the identities belongs to other images and raises an error.
     """
     first, second = (np.array([images.get(name, -1) for name in names]) for names in (listed.first, listed.second))
-    here = (first >= 0) & (second >= 0)
-    if not here.any():
+    available = (first >= 0) & (second >= 0)
+    if not available.any():
         raise UserError(place, f"none of its {len(listed)} pairs, such as {listed.first[0]} and {listed.second[0]}, is "
                         "among the images; give the set that the list is about")  # fmt: skip
-    first, second, same = first[here], second[here], listed.same[here]
+    first, second, same = first[available], second[available], listed.same[available]
     wrong = np.flatnonzero((identity[first] == identity[second]) != same)
     if len(wrong):
-        at = int(np.flatnonzero(here)[wrong[0]])
-        said = "one person, and the set two" if listed.same[at] else "two people, and the set one"
-        raise UserError(place, f"says that {listed.first[at]} and {listed.second[at]} are {said}")
-    return Found(first, second, same, listed.fold[here], int((~here).sum()))
+        at = int(np.flatnonzero(available)[wrong[0]])
+        contradiction = "one person, and the set two" if listed.same[at] else "two people, and the set one"
+        raise UserError(place, f"says that {listed.first[at]} and {listed.second[at]} are {contradiction}")
+    return Found(first, second, same, listed.fold[available], int((~available).sum()))
 
 
 def on_listed_pairs(faces: Faces, pairs: Found) -> OnPairs:
     """Compare the faces of each pair."""
     similarity = pair_similarity(faces.features, pairs.first, pairs.second)
-    both = all(len(np.unique(pairs.same[pairs.fold != one])) == 2 for one in np.unique(pairs.fold))
+    both = all(len(np.unique(pairs.same[pairs.fold != fold])) == 2 for fold in np.unique(pairs.fold))
     enough = both and len(np.unique(pairs.fold)) > 1
     folds = accuracy_by_fold(similarity, pairs.same, pairs.fold) if enough else None
     fars = measurable(FARS, int((~pairs.same).sum()))
@@ -113,16 +114,15 @@ def on_listed_pairs(faces: Faces, pairs: Found) -> OnPairs:
     return OnPairs(pairs, similarity, folds, tar)
 
 
-# The generic benchmark: a finished model judged on an identity set, as a whole and by group.
-
+# The generic benchmark: evaluation of a finished model on an identity set, as a whole and by group.
 
 LEAST_GROUP = 2
-"""A group's own figures need so many people."""
+"""The least number of people in a group with its own metrics."""
 
 
 @dataclass(frozen=True, eq=False)
 class JudgedGeneric:
-    """The generic benchmark's figures, its fixed pairs with their images' names, and counts of all pairs by group."""
+    """The metrics of the generic benchmark, its fixed pairs with image names, and counts of all pairs by group."""
 
     figures: dict[str, Any]
     pairs: generic.FixedPairs
@@ -132,8 +132,8 @@ class JudgedGeneric:
 
 
 def judge_generic(scorer: Scorer, finished: Message, view: View, thresholds: Mapping[str, Threshold]) -> JudgedGeneric:
-    """Judge the generic model on the user's identity set; of several members, the first one's pairs are kept."""
-    judged = []
+    """Evaluate the generic model on the target's identity set; with several members, keep the first one's pairs."""
+    results = []
     for name, member in sorted(members_of(finished).items()):
         scorer.load(member)
         identity = np.unique(view.subjects, return_inverse=True)[1]
@@ -141,16 +141,18 @@ def judge_generic(scorer: Scorer, finished: Message, view: View, thresholds: Map
         if not has_directions(features):
             raise RunFailed("the model's features are zero or not finite: training diverged; lower the learning rate")
         faces = labelled(features.numpy(), identity)
-        judged.append(_judge_faces(faces, view, thresholds.get(name), scorer.recipe))
-    if len(judged) == 1:
-        return judged[0]
+        results.append(_judge_faces(faces, view, thresholds.get(name), scorer.recipe))
+    if len(results) == 1:
+        return results[0]
     figures = {
-        **judged[0].figures,
-        "members": {name: one.figures for name, one in zip(sorted(members_of(finished)), judged, strict=True)},
+        **results[0].figures,
+        "members": {name: result.figures for name, result in zip(sorted(members_of(finished)), results, strict=True)},
     }
     for kind in ("tar_at_far", "tpir_at_fpir"):
-        figures[kind] = {rate: mean_of([one.figures[kind][rate] for one in judged]) for rate in judged[0].figures[kind]}
-    return JudgedGeneric(figures, judged[0].pairs, judged[0].items, judged[0].counts)
+        figures[kind] = {
+            rate: mean_of([result.figures[kind][rate] for result in results]) for rate in results[0].figures[kind]
+        }
+    return JudgedGeneric(figures, results[0].pairs, results[0].items, results[0].counts)
 
 
 def _judge_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: Recipe) -> JudgedGeneric:
@@ -159,18 +161,19 @@ def _judge_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: 
     verified = generic.verification(faces, settings.far)
     identified = generic.identification(faces, probe, settings.fpir, settings.counting)
     pairs = generic.on_fixed_pairs(faces, settings.folds_of)
-    listed = on_listed_pairs(faces, pairs_among(view, settings.pairs)) if settings.pairs else None
+    pair_results = on_listed_pairs(faces, pairs_among(view, settings.pairs)) if settings.pairs else None
+    # A group of one person has no impostor pairs and is left out.
     counts, by_group = {"": within_counts(faces)}, {}
     for group in np.unique(view.groups).tolist():
-        some = faces.take(view.groups == group)
-        if len(np.unique(some.identity)) >= LEAST_GROUP:
-            counts[group] = within_counts(some)
-            own = generic.verification(some, ())
+        members = faces.take(view.groups == group)
+        if len(np.unique(members.identity)) >= LEAST_GROUP:
+            counts[group] = within_counts(members)
+            group_rates = generic.verification(members, ())
             by_group[group] = {
-                "tar_at_far": named(own.tar) if own else {},
-                "accuracy_on_ten_folds": _accuracy(some, settings),
-                "identities": len(np.unique(some.identity)),
-                "images": len(some),
+                "tar_at_far": named(group_rates.tar) if group_rates else {},
+                "accuracy_on_ten_folds": _accuracy(members, settings),
+                "identities": len(np.unique(members.identity)),
+                "images": len(members),
                 **_decided(counts[group], threshold),
             }
     figures: dict[str, Any] = {
@@ -190,13 +193,13 @@ def _judge_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: 
         inside = [counts[group] for group in by_group]
         kinds = tar_by_impostors(counts[""], inside, sorted(verified.tar if verified else ()))
         figures["tar_by_impostors"] = {kind: named(rates) for kind, rates in kinds.items()}
-    if listed is not None:
-        figures["listed_pairs"] = listed_figures(str(settings.pairs), listed)
-    return JudgedGeneric(figures, pairs, view.items.tolist(), counts, listed)
+    if pair_results is not None:
+        figures["listed_pairs"] = listed_figures(str(settings.pairs), pair_results)
+    return JudgedGeneric(figures, pairs, view.items.tolist(), counts, pair_results)
 
 
 def listed_figures(path: str, listed: OnPairs) -> dict[str, Any]:
-    """Return what metrics.json says of a list of pairs: its name, what there was of it, and the figures."""
+    """Return the entry of a list of pairs in metrics.json: its name, the numbers of pairs, and the metrics."""
     return {
         "list": Path(path).name,
         "pairs": len(listed.pairs),
@@ -209,13 +212,13 @@ def listed_figures(path: str, listed: OnPairs) -> dict[str, Any]:
 
 
 def _accuracy(faces: Faces, settings: Recognition) -> float | None:
-    """Return the accuracy on ten folds of fixed pairs, as RFW reports it for each group."""
+    """Return the accuracy on ten folds of fixed pairs, which RFW reports for each group."""
     folds = generic.on_fixed_pairs(faces, settings.folds_of).folds
     return folds.mean if folds else None
 
 
 def _decided(counts: Histogram, threshold: Threshold | None) -> dict[str, float | None]:
-    """Return the error rates of a yes or no at the sites' threshold, which is an edge of the bins."""
+    """Return the error rates of decisions at the sites' threshold, which is an edge of the bins."""
     if threshold is None:
         return {"fmr": None, "fnmr": None}
     edge = round((threshold.value + 1) * counts.shape[1] / 2)
@@ -226,11 +229,11 @@ def _decided(counts: Histogram, threshold: Threshold | None) -> dict[str, float 
     }
 
 
-# Shares of an identity set's people, so that one set serves many places.
-
-
 def share_of(view: View, part: Part | None) -> View:
-    """Return the images of a share of a set's people; which people follows from the whole set, not from a split."""
+    """Return the images of a share of a set's people, so that one set can serve several sites.
+
+    The whole set decides on the people in a share, not the view's split.
+    """
     if part is None:
         return view
     everybody = np.unique(view.slices[0].set.rows.subject)
@@ -238,25 +241,24 @@ def share_of(view: View, part: Part | None) -> View:
     return view.of_people(everybody[(share >= part.number) & (share <= part.last)])
 
 
-# Judging a model on templates, as IJB-B and IJB-C ask: features portion by portion, and both readings of them.
-
+# Evaluation on templates, with the protocols of IJB-B and IJB-C, in two readings.
 
 PORTION = 8192
-"""Images whose features are in memory together, but for a template that has more."""
+"""The number of images whose features are in memory together, unless one template has more."""
 
 Numbers = NDArray[np.int64]
 
 
 def are_templates(view: View) -> bool:
-    """Tell whether images say which template they belong to."""
+    """Return whether images are assigned to templates."""
     return all(name in view.columns for name in COLUMNS)
 
 
 def check_templates(view: View, lists: TemplateLists, place: str) -> None:
-    """Refuse images without a template or of no weight, and lists that are about other ones."""
+    """Refuse images without a template, templates of zero weight, and lists of other templates."""
     template, _, confidence = _columns(view, place)
-    names, which = np.unique(template, return_inverse=True)
-    weight = np.bincount(which, weights=confidence)
+    names, index = np.unique(template, return_inverse=True)
+    weight = np.bincount(index, weights=confidence)
     if (weight <= 0).any():
         raise UserError(place, f"has a template, {names[np.argmin(weight)]}, of whose images a detector was not sure at"
                         " all; take it out of the set")  # fmt: skip
@@ -269,11 +271,12 @@ def check_templates(view: View, lists: TemplateLists, place: str) -> None:
 
 
 def judge_templates(scorer: Scorer, view: View, lists: TemplateLists, place: str) -> dict[str, Any]:
-    """Return the figures of the weights that are loaded, in both readings."""
+    """Return the metrics of the loaded weights in both readings."""
     settings = scorer.recipe.evaluation.people
     faces = template_faces(scorer, view, place)
     names = faces[CONSERVATIVE].identity
     figures: dict[str, Any] = {"templates": len(names), "flip": settings.flip}
+    # Lists may name templates that the set lacks: such pairs and searches are left out and counted.
     pairs = None
     if lists.pairs is not None:
         pairs = lists.pairs[_there(lists.pairs, names, 2)]
@@ -292,33 +295,33 @@ def judge_templates(scorer: Scorer, view: View, lists: TemplateLists, place: str
         rank: Mapping[int, float] = {}
         if galleries and probes is not None and all(map(len, galleries.values())) and len(probes):
             enrolled = [_of_people(faces[reading], table) for table in galleries.values()]
-            asked = _of_people(faces[reading], probes)
-            tpir, rank = identified(enrolled, asked, reading, settings.fpir)
-        readings[reading] = {**rates_of(tar, tpir), "rank": {str(most): value for most, value in rank.items()}}
+            probe_faces = _of_people(faces[reading], probes)
+            tpir, rank = identified(enrolled, probe_faces, reading, settings.fpir)
+        readings[reading] = {**rates_of(tar, tpir), "rank": {str(depth): value for depth, value in rank.items()}}
     return {**figures, "readings": readings}
 
 
 def template_faces(scorer: Scorer, view: View, place: str) -> dict[str, Faces]:
-    """Return the templates in each reading, labelled by their numbers."""
+    """Return the templates in each reading, labelled with their numbers."""
     template, media, confidence = _columns(view, place)
     order = np.argsort(template, kind="stable")
-    found: dict[str, list[Faces]] = {reading: [] for reading in READINGS}
+    parts_by_reading: dict[str, list[Faces]] = {reading: [] for reading in READINGS}
     for portion in _portions(template[order]):
         at = order[portion]
         values = scorer.embeddings(view.subset(at))
         if not has_directions(values):
             raise RunFailed("the model's features are zero or not finite: training diverged; lower the learning rate")
         features = np.asarray(values.numpy(), np.float32)
-        whose = template[at], media[at]
-        found[PUBLISHED].append(templates(features, *whose, weight=confidence[at].astype(np.float32)))
-        found[CONSERVATIVE].append(templates(unit(features), *whose))
-    return {reading: Faces(np.concatenate([one.features for one in parts]),
-                           np.concatenate([one.identity for one in parts]))
-            for reading, parts in found.items()}  # fmt: skip
+        labels = template[at], media[at]
+        parts_by_reading[PUBLISHED].append(templates(features, *labels, weight=confidence[at].astype(np.float32)))
+        parts_by_reading[CONSERVATIVE].append(templates(unit(features), *labels))
+    return {reading: Faces(np.concatenate([part.features for part in parts]),
+                           np.concatenate([part.identity for part in parts]))
+            for reading, parts in parts_by_reading.items()}  # fmt: skip
 
 
 def _portions(template: Numbers) -> list[slice]:
-    """Cut sorted images into portions that end where a template does."""
+    """Divide sorted images into portions that end at the end of a template."""
     cuts = [0]
     for begin in np.flatnonzero(np.diff(template)).tolist():
         if begin + 1 - cuts[-1] >= PORTION:
@@ -338,9 +341,9 @@ def _columns(view: View, place: str) -> tuple[Numbers, Numbers, NDArray[np.float
 
 
 def _there(table: Table, names: Numbers, columns: int) -> NDArray[np.bool_]:
-    """Tell which lines of a list name templates that there are."""
-    whole: NDArray[np.bool_] = np.logical_and.reduce(np.isin(table[:, :columns], names), axis=1)
-    return whole
+    """Return a mask of the list's lines whose templates all exist."""
+    existing: NDArray[np.bool_] = np.logical_and.reduce(np.isin(table[:, :columns], names), axis=1)
+    return existing
 
 
 def _verified(faces: Faces, pairs: Table, settings: Recognition, reading: str) -> dict[float, float]:
@@ -350,18 +353,18 @@ def _verified(faces: Faces, pairs: Table, settings: Recognition, reading: str) -
 
 
 def _of_people(faces: Faces, table: Table) -> Faces:
-    """Return the templates of a list, labelled by their persons."""
+    """Return the templates of a list, labelled with their people."""
     return Faces(faces.features[np.searchsorted(faces.identity, table[:, 0])], table[:, 1].astype(np.int64))
 
 
 Say = Callable[[str], None]
 PLACE = "data.benchmarks."
 ALL = "all"
-"""The name of a list that has none."""
+"""The name of an unnamed list."""
 
 
 def open_benchmarks(entries: Mapping[str, str] | None, recipe: Recipe, cache: Path, say: Say) -> dict[str, Benchmark]:
-    """Open further sets to judge a model on, and say first what is wrong with them and with their lists."""
+    """Open further sets for the evaluation of a model, and check them and their lists."""
     return {
         name: _opened(entry.strip(), f"{PLACE}{name}", recipe, cache, say)
         for name, entry in sorted((entries or {}).items())
@@ -370,19 +373,19 @@ def open_benchmarks(entries: Mapping[str, str] | None, recipe: Recipe, cache: Pa
 
 def _opened(entry: str, place: str, recipe: Recipe, cache: Path, say: Say) -> Benchmark:
     name, part = without_part(entry)
-    found = open_set(name, place, recipe, cache, say)
-    if found.rows.group is None:
+    prepared = open_set(name, place, recipe, cache, say)
+    if prepared.rows.group is None:
         raise UserError(place, "is no identity set; make one with `fedvisage data import` of a dataset of people")
-    view = share_of(View.of(found), part)
+    view = share_of(View.of(prepared), part)
     if not len(view):
         raise UserError(place, "has no images")
     path = resolve(name, cache, workers=recipe.runtime.threads, say=say)
-    one = Benchmark(entry, path, view, found.crop, found.digest + (f" {part}" if part else ""))
+    benchmark = Benchmark(entry, path, view, prepared.crop, prepared.digest + (f" {part}" if part else ""))
     if are_templates(view) and (lists := read_lists(path)).named:
         check_templates(view, lists, place)
     for listed in lists_beside(path, PAIR_LISTS).values():
         pairs_among(view, str(listed))
-    return one
+    return benchmark
 
 
 def check_unseen(
@@ -393,30 +396,30 @@ def check_unseen(
     say: Say,
     checks: Checks,
 ) -> dict[str, Any]:
-    """Refuse benchmarks that were cropped otherwise, or whose pictures are trained on; return what is in common."""
-    found, known = {}, tuple(crops)
-    for name, one in benchmarks.items():
-        check_for_model(known, one.crop, f"{PLACE}{name}", checks.allow_mixed_crops)
-        overlap = look_for_overlap({**trained_on, USER: (one.view,)}, cache, say).about(USER)
+    """Refuse benchmarks with other crops than the training data or with its images; return the overlap of each."""
+    overlaps, records = {}, tuple(crops)
+    for name, benchmark in benchmarks.items():
+        check_for_model(records, benchmark.crop, f"{PLACE}{name}", checks.allow_mixed_crops)
+        overlap = look_for_overlap({**trained_on, USER: (benchmark.view,)}, cache, say).about(USER)
         try:
             lines = check_apart(overlap, checks.allow_overlap, name)
         except UserError as error:
             raise UserError(f"{PLACE}{name}", error.message) from None
         for line in lines:
             say(f"note: {line}")
-        found[name] = overlap.as_json(checks.allow_overlap)
-    return found
+        overlaps[name] = overlap.as_json(checks.allow_overlap)
+    return overlaps
 
 
 def judge_benchmarks(
     scorer: Scorer, finished: Message, benchmarks: Mapping[str, Benchmark], thresholds: Mapping[str, Threshold]
 ) -> dict[str, Any]:
-    """Return what metrics.json says of each benchmark."""
-    return {name: _judged(scorer, finished, one, thresholds) for name, one in sorted(benchmarks.items())}
+    """Return the entry of each benchmark in metrics.json."""
+    return {name: _judged(scorer, finished, benchmark, thresholds) for name, benchmark in sorted(benchmarks.items())}
 
 
 def _judged(scorer: Scorer, finished: Message, one: Benchmark, thresholds: Mapping[str, Threshold]) -> dict[str, Any]:
-    """Judge each member; of several, means stand beside the members' own figures."""
+    """Evaluate each member; with several members, return the means and each member's own metrics."""
     figures: dict[str, Any] = {"images": len(one.view), "identities": len(one.view.identities)}
     pairs = lists_beside(one.path, PAIR_LISTS)
     lists = read_lists(one.path) if are_templates(one.view) else None
@@ -429,27 +432,29 @@ def _judged(scorer: Scorer, finished: Message, one: Benchmark, thresholds: Mappi
             members[name] = judge_templates(scorer, one.view, lists, one.entry)
         else:
             members[name] = _on_lists(scorer, one.view, pairs)
-    own = list(members.values())
-    return {**figures, **_mean(own), **({"members": members} if len(own) > 1 else {})}
+    rows = list(members.values())
+    return {**figures, **_mean(rows), **({"members": members} if len(rows) > 1 else {})}
 
 
 def _on_lists(scorer: Scorer, view: View, pairs: Mapping[str, Path]) -> dict[str, Any]:
-    """Return accuracy and TAR on each list, and the spread over the lists that are of groups."""
+    """Return accuracy and TAR on each list, and the spread over the lists of groups."""
     values = scorer.embeddings(view)
     if not has_directions(values):
         raise RunFailed("the model's features are zero or not finite: training diverged; lower the learning rate")
     faces = labelled(values.numpy(), np.unique(view.subjects, return_inverse=True)[1])
-    found = {
-        which or ALL: listed_figures(str(path), on_listed_pairs(faces, pairs_among(view, str(path))))
-        for which, path in pairs.items()
+    figures = {
+        list_name or ALL: listed_figures(str(path), on_listed_pairs(faces, pairs_among(view, str(path))))
+        for list_name, path in pairs.items()
     }
-    of_groups = [found[which]["accuracy"] for which in np.unique(view.groups).tolist() if which in found]
-    told = len(of_groups) > 1 and None not in of_groups
-    return {"lists": found, **({"spread": spread_of(of_groups)} if told else {})}
+    of_groups = [
+        figures[list_name]["accuracy"] for list_name in np.unique(view.groups).tolist() if list_name in figures
+    ]
+    complete = len(of_groups) > 1 and None not in of_groups
+    return {"lists": figures, **({"spread": spread_of(of_groups)} if complete else {})}
 
 
 def _mean(trees: list[Any]) -> Any:
-    """Average the figures of members; what is counted is the same in all."""
+    """Average the metrics of members; counts are the same in all of them."""
     first = trees[0]
     if isinstance(first, dict):
         return {key: _mean([tree[key] for tree in trees]) for key in first if all(key in tree for tree in trees)}

@@ -1,7 +1,7 @@
-"""Recognition: from a recipe's data entries to views of identity sets, with everything that can be wrong said first.
+"""The data of recognition: views of identity sets from a recipe's data entries, and their checks before training.
 
-Nobody may be at two places: an identity at two sites, or at a site and among public or benchmark images, would make a
-genuine pair look like an impostor's. What is left out is counted.
+Each identity must be in one place only. An identity at two sites, or at a site and among public or benchmark images,
+would turn genuine pairs into impostor pairs. Identities that the evaluation leaves out are counted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedvisage.tasks.recognition.benchmarks import PLACE, open_benchmarks, pairs
 
 
 def check_recognition(recipe: Recipe, method: Declared) -> None:
-    """Refuse what a recognition method would have to ignore, or what would look at what it is judged by."""
+    """Refuse settings that recognition cannot follow, or that would select a model by its own evaluation data."""
     if recipe.input.colour != "rgb":
         raise UserError(
             "recipe.input.colour", f"recognition looks at rgb; set input.colour: rgb, got {recipe.input.colour}"
@@ -48,7 +48,7 @@ def check_recognition(recipe: Recipe, method: Declared) -> None:
 
 
 def filled(recipe: Recipe, cache: Path, say: Callable[[str], None]) -> Recipe:
-    """Return the recipe with the number of public identities filled in, from which networks are built."""
+    """Return the recipe with the number of public identities, which the networks depend on."""
     data = recipe.data
     if data.public is None:
         if data.public_identities is not None:
@@ -65,11 +65,11 @@ def filled(recipe: Recipe, cache: Path, say: Callable[[str], None]) -> Recipe:
 
 
 def _public_identities(recipe: Recipe, entry: str, cache: Path, say: Callable[[str], None]) -> int:
-    """Count the identities to train on: a line says how many, a directory has to be opened."""
+    """Count the identities to train on, from a ``synth:`` line if possible, because a directory has to be opened."""
     name, part = without_part(entry.strip())
     line = name.removeprefix(SYNTHETIC).split()
     if part is None and name.startswith(SYNTHETIC) and line[:1] == ["people"]:
-        from fedvisage.render.identities import parse_identities  # it loads the renderer
+        from fedvisage.render.identities import parse_identities  # imported late, as it loads the renderer
 
         return parse_identities(line[1:]).trained_on
     view = View.of(PreparedSet.open(resolve(name, cache, workers=recipe.runtime.threads, say=say)), "train")
@@ -77,8 +77,8 @@ def _public_identities(recipe: Recipe, entry: str, cache: Path, say: Callable[[s
 
 
 def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str], None]) -> Opened:
-    """Open (and, for ``synth:`` lines, make) the identity sets of a recipe and check them against it and each other."""
-    opened: dict[str, PreparedSet] = {}
+    """Open or render the identity sets of a recipe, and check them against the recipe and each other."""
+    opened: dict[str, PreparedSet] = {}  # by entry without the share, as several sites may use shares of one set
 
     def view(entry: str, place: str, split: str | None) -> View:
         name, part = without_part(entry.strip())
@@ -94,37 +94,38 @@ def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str]
     sites = {
         place: SiteData(view(entry, place, "train"), view(entry, place, "test")) for place, entry in places.items()
     }
-    user = None
+    target = None
     if recipe.data.user is not None:
         split = None if recipe.data.user_split == "all" else recipe.data.user_split
-        user = view(recipe.data.user, USER, split)
-        if not len(user):
+        target = view(recipe.data.user, USER, split)
+        if not len(target):
             raise UserError("data.user_split", f"the user's data has no images in split {recipe.data.user_split!r}")
     public, heldout = None, None
     if recipe.data.public is not None:
         public, heldout = view(recipe.data.public, PUBLIC, "train"), view(recipe.data.public, PUBLIC, "heldout")
-    shown = _places(sites, public, heldout, user)
-    _check_nobody_twice(shown)
+    all_places = _places(sites, public, heldout, target)
+    _check_nobody_twice(all_places)
     benchmarks = open_benchmarks(recipe.data.benchmarks, recipe, cache, say)
-    for name, one in benchmarks.items():
-        trained_on = {place: views for place, views in shown.items() if place != USER}
-        _check_nobody_twice({**trained_on, f"{PLACE}{name}": (one.view,)})
+    for name, benchmark in benchmarks.items():
+        trained_on = {place: views for place, views in all_places.items() if place != USER}
+        _check_nobody_twice({**trained_on, f"{PLACE}{name}": (benchmark.view,)})
+    # Fail before training if a requested rate needs more pairs than a site or the target has.
     counted = {name: sum(_check_site(site, place, recipe, method)[name] for place, site in sites.items())
                for name in ("without_test_images", "with_one_test_image")}  # fmt: skip
-    apart = {place.removeprefix(SITE): site for place, site in sites.items()}
-    strangers = _strangers(recipe, apart, heldout)
-    _check_rates(recipe, apart, strangers)
-    if user is not None:
-        _check_generic_rates(recipe, user)
+    site_data = {place.removeprefix(SITE): site for place, site in sites.items()}
+    strangers = _strangers(recipe, site_data, heldout)
+    _check_rates(recipe, site_data, strangers)
+    if target is not None:
+        _check_generic_rates(recipe, target)
     digests = {place: _digest(opened, entry) for place, entry in places.items()}
     digests |= {USER: _digest(opened, recipe.data.user)} if recipe.data.user is not None else {}
     digests |= {PUBLIC: _digest(opened, recipe.data.public)} if recipe.data.public is not None else {}
-    digests |= {f"{PLACE}{name}": one.digest for name, one in benchmarks.items()}
-    people = People(public, strangers, apart, counted)
+    digests |= {f"{PLACE}{name}": benchmark.digest for name, benchmark in benchmarks.items()}
+    people = People(public, strangers, site_data, counted)
     named = {**places, USER: recipe.data.user, PUBLIC: recipe.data.public}
     crops = {place: opened[without_part(entry.strip())[0]].crop for place, entry in named.items() if entry is not None}
-    sites = merged(apart) if method.pooled else apart
-    return Opened(sites, user, digests, people, crops=crops, places=shown, benchmarks=benchmarks)
+    sites = merged(site_data) if method.pooled else site_data
+    return Opened(sites, target, digests, people, crops=crops, places=all_places, benchmarks=benchmarks)
 
 
 def _digest(opened: Mapping[str, PreparedSet], entry: str) -> str:
@@ -140,17 +141,19 @@ def _places(sites: Mapping[str, SiteData], public: View | None, heldout: View | 
 
 
 def _check_nobody_twice(places: Places) -> None:
-    """Refuse an identity that is at two of the places."""
-    seen: dict[str, str] = {}
+    """Refuse an identity that appears in two places."""
+    first_place: dict[str, str] = {}
     for place, views in places.items():
         for name in sorted({str(name) for view in views for name in view.identities}):
-            if name in seen:
-                raise UserError(place, f"has identity {name!r}, who is also in {seen[name]}; each must be at one place")
-            seen[name] = place
+            if name in first_place:
+                raise UserError(
+                    place, f"has identity {name!r}, who is also in {first_place[name]}; each must be at one place"
+                )
+            first_place[name] = place
 
 
 def _check_site(site: SiteData, place: str, recipe: Recipe, method: Declared) -> dict[str, int]:
-    """Refuse a site that cannot train or be judged; count the identities that take part in training only."""
+    """Refuse a site with too little data to train or to evaluate; count identities with no or one test image."""
     if len(site.train) < 2:
         raise UserError(place, f"has {len(site.train)} images to train on; at least 2 are needed")
     people, least = len(site.train.identities), method.least_identities(recipe)
@@ -168,12 +171,12 @@ def _check_site(site: SiteData, place: str, recipe: Recipe, method: Declared) ->
 
 
 def _strangers(recipe: Recipe, sites: Mapping[str, SiteData], heldout: View | None) -> dict[str, View | None]:
-    """Return whose images each site's model must reject."""
+    """Return the images that each site's model must reject, the impostors."""
     settings = recipe.evaluation.people
     if settings.impostors == "pooled":
         if len(sites) < 2:
             raise UserError("recipe.evaluation.recognition.impostors", "pooled needs a second site")
-        return {name: View.joined([other.heldout for one, other in sites.items() if one != name]) for name in sites}
+        return {name: View.joined([data.heldout for site, data in sites.items() if site != name]) for name in sites}
     if heldout is not None and not len(heldout):
         raise UserError(PUBLIC, "has no held-out identities; they are the impostors from whom thresholds and personal "
                         "figures come: prepare it with a share held out")  # fmt: skip
@@ -181,7 +184,7 @@ def _strangers(recipe: Recipe, sites: Mapping[str, SiteData], heldout: View | No
 
 
 def _check_generic_rates(recipe: Recipe, user: View) -> None:
-    """Refuse rates that the benchmark has too few pairs or probes to show, and a list of other people's pairs."""
+    """Refuse rates that need more pairs or probes than the benchmark has, and a list of pairs for another set."""
     settings, place = recipe.evaluation.people, "recipe.evaluation.recognition"
     _, images = np.unique(user.subjects, return_counts=True)
     impostors = (len(user) ** 2 - int((images**2).sum())) // 2
@@ -193,7 +196,7 @@ def _check_generic_rates(recipe: Recipe, user: View) -> None:
 
 
 def _check_rates(recipe: Recipe, sites: Mapping[str, SiteData], strangers: Mapping[str, View | None]) -> None:
-    """Refuse rates that were asked for and that a site has too few pairs to show, before anything is trained."""
+    """Refuse requested rates that need more pairs than a site has, before training."""
     settings = recipe.evaluation.people
     place = "recipe.evaluation.recognition"
     for name, site in sites.items():
@@ -202,7 +205,7 @@ def _check_rates(recipe: Recipe, sites: Mapping[str, SiteData], strangers: Mappi
             if settings.personal_far or settings.personal_fpir:
                 raise UserError(f"{place}.personal_far", "needs impostors; name data.public")
             continue
-        counted = f"impostor pairs of site {name}"
-        require_measurable(settings.personal_far, len(site.heldout) * len(others), f"{place}.personal_far", counted)
+        description = f"impostor pairs of site {name}"
+        require_measurable(settings.personal_far, len(site.heldout) * len(others), f"{place}.personal_far", description)
         searches = len(others) + (len(site.heldout) if settings.counting == "published" else 0)
         require_measurable(settings.personal_fpir, searches, f"{place}.personal_fpir", f"searches at site {name}")

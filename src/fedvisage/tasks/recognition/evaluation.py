@@ -1,4 +1,4 @@
-"""Judging a finished recognition model: its threshold, its figures together, and the files that they follow from."""
+"""Evaluation of a finished recognition model: its threshold, its metrics, and the files for recomputing them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from fedvisage.tasks.task import Trained
 
 SIMILARITIES, PAIRS = "similarities.safetensors", "pairs.csv"
 RATES = ("tar_at_far", "tpir_at_fpir")
-"""The tables of a generic model's rates, which no threshold of a decision comes into."""
+"""The tables of a generic model's rates, which do not depend on a decision threshold."""
 
 
 def heldout_table(histograms: Mapping[str, Histogram]) -> dict[str, Any]:
-    """Return what the histograms say of each site's pairs."""
+    """Return AUC and EER of each site's pairs."""
     return {
         name: {"auc": auc_from_histogram(counts), "eer": eer_from_histogram(counts)}
         for name, counts in sorted(histograms.items())
@@ -39,7 +39,7 @@ def heldout_table(histograms: Mapping[str, Histogram]) -> dict[str, Any]:
 
 
 def choose_thresholds(method: Declared, recipe: Recipe, histograms: Mapping[str, Histogram]) -> dict[str, Threshold]:
-    """Choose the threshold of a yes or no at the recipe's false match rate; none where there are too few pairs."""
+    """Choose the decision thresholds at the recipe's false match rate; members with too few pairs have none."""
     fmr = recipe.evaluation.people.fmr
     groups = {name: [counts] for name, counts in sorted(histograms.items())}
     if method.members != "each":
@@ -49,7 +49,7 @@ def choose_thresholds(method: Declared, recipe: Recipe, histograms: Mapping[str,
 
 
 def judge_run(scorer: Scorer, trained: Trained, data: Opened, out: Path) -> dict[str, Any]:
-    """Judge a run's generic model on its benchmark, and put the sites' figures beside it."""
+    """Evaluate a run's generic model on the target and the benchmarks, and add the sites' metrics."""
     recipe, saved, personal = scorer.recipe, trained.saved, trained.personal
     if scorer.method.pooled and data.people is not None:
         personal = personal_of_merged(scorer, saved.finished, data.people)
@@ -67,7 +67,7 @@ def judge_run(scorer: Scorer, trained: Trained, data: Opened, out: Path) -> dict
 
 
 def _steps_per_epoch(out: Path, recipe: Recipe) -> float | None:
-    """Return the mean number of training steps of an epoch at a site, where the method counts them."""
+    """Return the mean number of training steps per epoch at a site, or None if the method does not count them."""
     counts = [count for row in read_lines(out / ROUNDS) for count in (row.get("steps") or {}).values()]
     return float(np.mean(counts)) / recipe.training.local.epochs if counts and recipe.training.local.epochs else None
 
@@ -75,17 +75,17 @@ def _steps_per_epoch(out: Path, recipe: Recipe) -> float | None:
 def judge(
     out: Path | None, scorer: Scorer, finished: Message, user: View | None, thresholds: Mapping[str, Threshold]
 ) -> dict[str, Any]:
-    """Judge the generic model on the user's set, and write the files that its figures can be worked out from."""
+    """Evaluate the generic model on the target's set, and write the files from which its metrics can be recomputed."""
     if user is None:
         return {}
-    judged = judge_generic(scorer, finished, user, thresholds)
+    result = judge_generic(scorer, finished, user, thresholds)
     if out is None:
-        return {"generic": judged.figures}
-    write_atomically(out / "scores.csv", _pairs_as_csv(judged).encode())
-    if judged.listed is not None:
-        write_atomically(out / PAIRS, _listed_as_csv(judged.items, judged.listed).encode())
-    write_tensors(out / SIMILARITIES, {name or "all": torch.from_numpy(c) for name, c in judged.counts.items()})
-    return {"generic": judged.figures}
+        return {"generic": result.figures}
+    write_atomically(out / "scores.csv", _pairs_as_csv(result).encode())
+    if result.listed is not None:
+        write_atomically(out / PAIRS, _listed_as_csv(result.items, result.listed).encode())
+    write_tensors(out / SIMILARITIES, {name or "all": torch.from_numpy(c) for name, c in result.counts.items()})
+    return {"generic": result.figures}
 
 
 def _pairs_as_csv(judged: JudgedGeneric) -> str:
@@ -109,7 +109,7 @@ def _listed_as_csv(items: list[str], listed: OnPairs) -> str:
 
 
 def threshold_figures(recipe: Recipe, thresholds: Mapping[str, Threshold]) -> dict[str, Any]:
-    """Return what metrics.json says of the threshold of a yes or no."""
+    """Return the entries of the decision threshold in metrics.json."""
     threshold = thresholds.get("") or next(iter(thresholds.values()), None)
     if threshold is None:
         return {

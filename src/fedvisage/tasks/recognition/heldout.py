@@ -1,10 +1,9 @@
-"""The core calls of recognition: what a site says of a finished model without sending a feature.
+"""Calls of recognition that every site answers about a finished model, without sending a feature.
 
-`heldout`: similarities of genuine and impostor pairs, counted in fixed bins, from which a decision's threshold is
-found. `personal`: how well the site's own models know the site's own people (FedFR, "Evaluation Metrics"), as
-figures.
+`heldout` returns similarities of genuine and impostor pairs, counted in fixed bins, from which the decision threshold
+is chosen. `personal` returns metrics of the site's own models on the site's own people (FedFR, "Evaluation Metrics").
 
-Impostors are the site's strangers: held-out public identities, or in a simulation the other sites' people.
+Impostors are the site's strangers: held-out public identities, or in a simulation the people of the other sites.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from fedvisage.tasks.scoring import Scorer
 Transform = Callable[[Tensor], Tensor]
 PERSONAL = "personal"
 UNMEASURED = -1.0
-"""Stands for a rate that a site has too few pairs for: figures are finite numbers on the wire."""
+"""The value of a rate for which a site has too few pairs, because the wire format only allows finite numbers."""
 GENERIC: Mapping[str, Personal] = {"generic": Personal(lambda _, finished: finished)}
 PAIRS = Upload(
     "histogram", "statistic", shape=(2, BINS), dtype="int64", guarantee="counts of similarities of pairs in fixed bins"
@@ -43,7 +42,7 @@ PAIRS = Upload(
 
 
 def uploads(method: Declared) -> dict[str, tuple[Upload, ...]]:
-    """Return what the calls upload; where a method merges the sites' data, no site has a model to judge."""
+    """Return the uploads of the calls; for a method that merges the sites' data, no site has its own model."""
     if method.pooled:
         return {SCORES: (PAIRS,)}
 
@@ -51,46 +50,47 @@ def uploads(method: Declared) -> dict[str, tuple[Upload, ...]]:
         fars, fpirs = rates(recipe)
         return len(models_of(method)), len(fars) + len(fpirs)
 
-    said = "TAR and TPIR of the site's own people"
-    figures = Upload("figures", "statistic", shape=shape, dtype="float64", guarantee=said)
-    said = "numbers of pairs and probes behind the figures"
+    guarantee = "TAR and TPIR of the site's own people"
+    figures = Upload("figures", "statistic", shape=shape, dtype="float64", guarantee=guarantee)
+    guarantee = "numbers of pairs and probes behind the figures"
     return {
         SCORES: (PAIRS,),
-        PERSONAL: (figures, Upload("pairs", "statistic", shape=(4,), dtype="int64", guarantee=said)),
+        PERSONAL: (figures, Upload("pairs", "statistic", shape=(4,), dtype="int64", guarantee=guarantee)),
     }
 
 
 def models_of(method: Declared) -> Mapping[str, Personal]:
-    """Return the models by which a method's sites can know their people; the last one is the method's choice."""
+    """Return the models with which a method's sites can recognise their people; the last is the method's choice."""
     return method.personal or GENERIC
 
 
 def rates(recipe: Recipe) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the FARs and FPIRs of the personal figures."""
+    """Return the FARs and FPIRs of the personal metrics."""
     settings = recipe.evaluation.people
     return settings.personal_far or PERSONAL_FARS, settings.personal_fpir or PERSONAL_FPIRS
 
 
 def calls(scorer: Scorer) -> dict[str, Call]:
-    """Return the calls; the scorer is shared by the sites of a process, and so are strangers' generic features."""
+    """Return the calls; the sites of a process share the scorer and the generic features of strangers."""
     declared = uploads(scorer.method)
-    known, digests = dict[tuple[str, int], Features](), Digests()
+    cached, digests = dict[tuple[str, int], Features](), Digests()
 
     def generic(finished: Message, view: View) -> Features:
-        """Return the generic model's features of a view that many sites share, worked out once."""
+        """Return the generic model's features of a view that several sites share, computed once."""
         key = digests.of(finished), id(view)
-        if key not in known:
-            known.clear()
-            known[key] = _features(scorer, finished, view, None)
-        return known[key]
+        if key not in cached:
+            cached.clear()  # bounds the memory: only the latest model and view stay
+            cached[key] = _features(scorer, finished, view, None)
+        return cached[key]
 
     def pairs(site: Site, finished: Message) -> Message:
-        whose = np.unique(site.data.subjects, return_inverse=True)[1]
-        own = labelled(_features(scorer, finished, site.data, None), whose)
+        identity = np.unique(site.data.subjects, return_inverse=True)[1]
+        own_faces = labelled(_features(scorer, finished, site.data, None), identity)
         if site.strangers is None:
-            return {"histogram": torch.from_numpy(within_counts(own))}
+            return {"histogram": torch.from_numpy(within_counts(own_faces))}
+        # All strangers share one label: only their pairs with the site's people count.
         strangers = labelled(generic(finished, site.strangers), np.full(len(site.strangers), -1))
-        return {"histogram": torch.from_numpy(pair_counts(own, strangers))}
+        return {"histogram": torch.from_numpy(pair_counts(own_faces, strangers))}
 
     def figures(site: Site, finished: Message) -> Message:
         settings = scorer.recipe.evaluation.people
@@ -119,12 +119,14 @@ def calls(scorer: Scorer) -> dict[str, Call]:
 def faces_of(
     scorer: Scorer, weights: Message, training: View, test: View, strangers: View, transform: Transform | None = None
 ) -> tuple[Faces, Faces, Faces]:
-    """Return a site's training and test images and its strangers as one model sees them."""
+    """Return one model's features of a site's training images, its test images and its strangers, labelled."""
     people = len(training.identities)
-    own = [labelled(_features(scorer, weights, view, transform), np.searchsorted(training.identities, view.subjects))
-           for view in (training, test)]  # fmt: skip
-    others = people + np.unique(strangers.subjects, return_inverse=True)[1]
-    return own[0], own[1], labelled(_features(scorer, weights, strangers, transform), others)
+    own_faces = [
+        labelled(_features(scorer, weights, view, transform), np.searchsorted(training.identities, view.subjects))
+        for view in (training, test)
+    ]
+    stranger_labels = people + np.unique(strangers.subjects, return_inverse=True)[1]
+    return own_faces[0], own_faces[1], labelled(_features(scorer, weights, strangers, transform), stranger_labels)
 
 
 def _features(scorer: Scorer, weights: Message, view: View, transform: Transform | None) -> Features:
@@ -141,37 +143,34 @@ def _features(scorer: Scorer, weights: Message, view: View, transform: Transform
 
 
 def has_directions(features: Tensor) -> bool:
-    """Tell whether all features have a length that can be divided by; those of a training that diverged have not."""
+    """Return whether all features have a finite non-zero length; features of a diverged training do not."""
     length = torch.linalg.vector_norm(features, dim=1)
     return bool((torch.isfinite(length) & (length > 0)).all())
 
 
-# Rates as metrics.json names them, and their mean where some could not be measured.
-
-
 def mean_of(values: list[float | None]) -> float | None:
-    """Return the mean of what was measured; None if nothing was."""
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None
+    """Return the mean of the measured values; None if there are none."""
+    measured = [value for value in values if value is not None]
+    return float(np.mean(measured)) if measured else None
 
 
 def rates_of(
     tar: Mapping[float, float | None], tpir: Mapping[float, float | None]
 ) -> dict[str, dict[str, float | None]]:
-    """Return both kinds of rates under their names."""
+    """Return both kinds of rates under their names in metrics.json."""
     return {"tar_at_far": named(tar), "tpir_at_fpir": named(tpir)}
 
 
 def named(values: Mapping[float, float | None]) -> dict[str, float | None]:
-    """Name rates as metrics.json does: 1e-3."""
+    """Name error rates in the format of metrics.json: 1e-3."""
     return {np.format_float_scientific(rate, trim="-", exp_digits=1): value for rate, value in values.items()}
 
 
-# How well the sites' own models know the sites' own people: asked of the sites, or of merged data apart again.
+# Personal metrics: the sites' own models on the sites' own people.
 
 
 def collect_personal(server: Server, finished: Message) -> dict[str, dict[str, OfSite]]:
-    """Ask the sites how well their own models know their own people: figures by model and site."""
+    """Request metrics of the sites' own models on their own people, by model and site."""
     fars, fpirs = rates(server.recipe)
     figures: dict[str, dict[str, OfSite]] = {name: {} for name in models_of(server.method)}
     for site, reply in sorted(ask_about(server, PERSONAL, finished).items()):
@@ -184,29 +183,32 @@ def collect_personal(server: Server, finished: Message) -> dict[str, dict[str, O
 
 
 def personal_of_merged(scorer: Scorer, finished: Message, people: People) -> dict[str, dict[str, OfSite]]:
-    """Judge a model that was trained on merged data on each site's people, apart again: a simulation anyway."""
-    own = {name: faces_of(scorer, finished, site.train, site.heldout, others)
-           for name, site in people.apart.items() if (others := people.strangers[name]) is not None}  # fmt: skip
-    settings, asked = scorer.recipe.evaluation.people, rates(scorer.recipe)
+    """Evaluate a model of merged data on each site's people separately; merged data implies a simulation."""
+    faces_by_site = {
+        name: faces_of(scorer, finished, site.train, site.heldout, strangers)
+        for name, site in people.apart.items()
+        if (strangers := people.strangers[name]) is not None
+    }
+    settings, far_and_fpir = scorer.recipe.evaluation.people, rates(scorer.recipe)
     unit_length = settings.gallery != "raw"
-    return {"generic": {name: figures_of_site(*faces, *asked, settings.counting, unit_length=unit_length)
-                        for name, faces in own.items()}}  # fmt: skip
+    return {"generic": {name: figures_of_site(*faces, *far_and_fpir, settings.counting, unit_length=unit_length)
+                        for name, faces in faces_by_site.items()}}  # fmt: skip
 
 
 def personal_figures(recipe: Recipe, found: Mapping[str, Mapping[str, OfSite]]) -> dict[str, Any] | None:
-    """Return what metrics.json says of the sites' own models; the last model is the headline."""
+    """Return the entry of the sites' own models in metrics.json; the last model is the headline."""
     if not found or not any(found.values()):
         return None
     models = {model: _mean_of_sites(sites) for model, sites in found.items()}
-    chosen = list(found)[-1]
+    headline = list(found)[-1]
     names = ("genuine_pairs", "impostor_pairs", "probes_of_own_people", "probes_of_strangers")
     sites = {
-        name: {**rates_of(one.tar, one.tpir), **dict(zip(names, one.counts, strict=True))}
-        for name, one in found[chosen].items()
+        name: {**rates_of(site_rates.tar, site_rates.tpir), **dict(zip(names, site_rates.counts, strict=True))}
+        for name, site_rates in found[headline].items()
     }
     return {
-        **models[chosen],
-        "model": chosen,
+        **models[headline],
+        "model": headline,
         "impostors": recipe.evaluation.people.impostors,
         "models": models,
         "sites": sites,
@@ -214,8 +216,8 @@ def personal_figures(recipe: Recipe, found: Mapping[str, Mapping[str, OfSite]]) 
 
 
 def _mean_of_sites(sites: Mapping[str, OfSite]) -> dict[str, Any]:
-    """Average over the sites that can show a rate; how many those are stands beside the means."""
-    tables = [rates_of(one.tar, one.tpir) for one in sites.values()]
+    """Average each rate over the sites that can measure it, and return the number of these sites with the means."""
+    tables = [rates_of(site_rates.tar, site_rates.tpir) for site_rates in sites.values()]
     mean: dict[str, Any] = {
         kind: {rate: mean_of([table[kind][rate] for table in tables]) for rate in tables[0][kind]}
         for kind in ("tar_at_far", "tpir_at_fpir")

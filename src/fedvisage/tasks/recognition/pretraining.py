@@ -1,7 +1,7 @@
-"""The first model of recognition, Θ_g⁰ and Φ_g⁰: CosFace on the public set, at the server, before the first round.
+"""Pre-training of the first recognition model, Θ_g⁰ and Φ_g⁰: CosFace on the public set, at the server, before round 1.
 
-FedFR ("Federated Learning") starts from a model that was trained on a public dataset, and so do all methods that it is
-compared with. The result is kept in the cache under the digest of everything that decides it.
+FedFR ("Federated Learning") and all its baselines start from a model that was trained on a public dataset. The cache
+stores the result under a digest of everything that affects it.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from fedvisage.nn.partial import Classes, Sampler
 from fedvisage.recipe import Pretrain, Recipe
 
 VERSION = 1
-"""Changes whenever the same settings give other weights than before."""
+"""The version of the training code; it changes whenever the same settings give other weights."""
 
 
 def pretrained(
     recipe: Recipe, public: View, digest: str, compute: Compute, cache: Path, say: Callable[[str], None]
 ) -> Message:
-    """Return the pre-trained parts `model` and `centres`; the digest is that of the public data."""
+    """Return the pre-trained parts `model` and `centres`; ``digest`` is the digest of the public data."""
     settings = recipe.training.pretrain
     assert settings is not None
     path = cache / f"pretrained-{_digest(recipe, digest, compute)}.safetensors"
@@ -75,6 +75,7 @@ def _train(
         rng = numpy_rng(recipe.runtime.seed, "pretraining", "order", epoch)
         batches = enumerate(order(public, rng, size=settings.batch, sampling="shuffled"))
 
+        # Each batch has its own random stream, so that reading ahead does not change its augmentation.
         def read(key: tuple[int, Positions], epoch: int = epoch) -> tuple[Tensor, Tensor]:
             stream = torch_rng(recipe.runtime.seed, "pretraining", "augment", epoch, key[0])
             labels = torch.tensor([classes[str(name)] for name in public.subjects[key[1]]])
@@ -83,8 +84,14 @@ def _train(
         for images, labels in prepared(batches, read, tuple, compute.side):
             with compute.autocast():
                 features = net["model"](images)
-            some = Classes(centres, compute.bring(labels)) if sampler is None else sampler.of(labels)
-            loss = cosface(features.float(), some.centres, some.labels, scale=settings.scale, margin=settings.margin)
+            batch_classes = Classes(centres, compute.bring(labels)) if sampler is None else sampler.of(labels)
+            loss = cosface(
+                features.float(),
+                batch_classes.centres,
+                batch_classes.labels,
+                scale=settings.scale,
+                margin=settings.margin,
+            )
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizers.step(optimizer, settings.optimizer.clip_norm)
@@ -96,18 +103,18 @@ def _train(
 
 
 def _changed(stored: Tensor, recipe: Recipe, compute: Compute, stream: Generator) -> Tensor:
-    """Change stored images as the recipe says, and bring them to the device; changes of capture are done on the CPU."""
+    """Augment stored images by the recipe and move them to the device; changes of capture run on the CPU."""
     options = recipe.training.augment
     images = as_float(stored if options.changes else compute.bring(stored))
     images = augment(images, None, options, stream)[0]
     if options.changes:
-        people = torch.ones(len(images))  # no attacks among them
+        people = torch.ones(len(images))  # all images are bona fide
         images = degrade(images, None, people, options.changes, stream).images
     return compute.bring(images).contiguous(memory_format=compute.layout)
 
 
 def _sampler(recipe: Recipe, settings: Pretrain, optimizer: Optimizer, centres: nn.Parameter) -> Sampler | None:
-    """Return what draws the classes of each batch, where the recipe wants a sample."""
+    """Return the sampler of classes for each batch, or None if the recipe trains on all classes."""
     if settings.sampled_classes is None:
         return None
     rng = numpy_rng(recipe.runtime.seed, "pretraining", "classes")
@@ -115,10 +122,10 @@ def _sampler(recipe: Recipe, settings: Pretrain, optimizer: Optimizer, centres: 
 
 
 def _digest(recipe: Recipe, data: str, compute: Compute) -> str:
-    """Name what decides the weights."""
+    """Return a digest of everything that affects the weights."""
     tree = recipes.tree_of(recipe)
     if recipe.training.pretrain is not None and recipe.training.pretrain.sampled_classes is None:
-        del tree["training"]["pretrain"]["sampled_classes"]  # what was kept before there was the key is found
+        del tree["training"]["pretrain"]["sampled_classes"]  # keeps files valid that are older than the key
     decides = {
         "version": VERSION,
         "data": data,
@@ -130,6 +137,6 @@ def _digest(recipe: Recipe, data: str, compute: Compute) -> str:
         "device": str(compute.device),
         "torch": torch.__version__,
     }
-    if recipe.runtime.layout == "first":  # what was kept before there was the key is found
+    if recipe.runtime.layout == "first":  # only then, so that files stay valid that are older than the key
         decides["layout"] = "first"
     return hashlib.sha256(json_key(decides).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Face recognition as a task: who is it, for everybody and for the people of one site?"""
+"""The task of face recognition: one generic model, and personal models for the people of each site."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from fedvisage.tasks.saved_model import SavedModel
 from fedvisage.tasks.scoring import Scorer
 from fedvisage.tasks.task import Trained
 
-# The headline figures of a recognition model, as lines.
-
 
 def summary_lines(figures: Mapping[str, Any]) -> list[str]:
-    """Return verification and identification rates, generic and personal."""
+    """Return the headline metrics as lines: verification and identification rates, generic and personal."""
     generic, personal = figures.get("generic") or {}, figures.get("personalised") or {}
-    user = figures.get("user")
-    lines = [f"{figures['method']} on benchmark {user}" if user is not None else f"{figures['method']} on benchmarks"]
+    target = figures.get("user")
+    lines = [
+        f"{figures['method']} on benchmark {target}" if target is not None else f"{figures['method']} on benchmarks"
+    ]
     if figures.get("threshold") is not None:
         lines[0] += f" (threshold {figures['threshold']:.4f} by rule {figures['threshold_rule']})"
     for name, measured in (("generic", generic), (f"personal, {personal.get('model')} model", personal)):
@@ -48,19 +48,19 @@ def summary_lines(figures: Mapping[str, Any]) -> list[str]:
     if generic.get("accuracy_on_ten_folds") is not None:
         lines.append(f"  ten folds: {percent(generic['accuracy_on_ten_folds'])}")
     if (listed := generic.get("listed_pairs")) is not None:
-        said = f"{listed['pairs']} pairs of {listed['list']} ({listed['left_out']} left out: no such image)"
-        lines.append(f"  {said}: {percent(listed['accuracy'])} on {listed['folds']} folds")
-    for name, judged in (figures.get("benchmarks") or {}).items():
-        lines += [f"  {name}: {line}" for line in _benchmark_lines(judged)]
+        pairs = f"{listed['pairs']} pairs of {listed['list']} ({listed['left_out']} left out: no such image)"
+        lines.append(f"  {pairs}: {percent(listed['accuracy'])} on {listed['folds']} folds")
+    for name, benchmark in (figures.get("benchmarks") or {}).items():
+        lines += [f"  {name}: {line}" for line in _benchmark_lines(benchmark)]
     return lines
 
 
 def _benchmark_lines(judged: Mapping[str, Any]) -> list[str]:
-    """Return what there is to say of one benchmark."""
+    """Return the headline metrics of one benchmark as lines."""
     lines = []
-    for which, listed in (judged.get("lists") or {}).items():
-        said = f"{which}, {listed['pairs']} pairs ({listed['left_out']} left out)"
-        lines.append(f"{said}: {percent(listed['accuracy'])} on {listed['folds']} folds")
+    for name, listed in (judged.get("lists") or {}).items():
+        pairs = f"{name}, {listed['pairs']} pairs ({listed['left_out']} left out)"
+        lines.append(f"{pairs}: {percent(listed['accuracy'])} on {listed['folds']} folds")
     if (spread := judged.get("spread")) is not None:
         ratio = (
             "" if spread["skewed_error_ratio"] is None else f", skewed error ratio {spread['skewed_error_ratio']:.2f}"
@@ -71,39 +71,41 @@ def _benchmark_lines(judged: Mapping[str, Any]) -> list[str]:
     tables = {**(judged.get("readings") or {}), **({"all images": judged["generic"]} if "generic" in judged else {})}
     for reading, rates in tables.items():
         for kind, title in (("tar_at_far", "TAR@FAR"), ("tpir_at_fpir", "TPIR@FPIR"), ("rank", "rank")):
-            known = [f"{rate} {percent(value)}" for rate, value in (rates.get(kind) or {}).items() if value is not None]
-            lines += [f"{reading}: {title} {'  '.join(known)}"] if known else []
+            values = [
+                f"{rate} {percent(value)}" for rate, value in (rates.get(kind) or {}).items() if value is not None
+            ]
+            lines += [f"{reading}: {title} {'  '.join(values)}"] if values else []
     return lines
 
 
 @dataclass(frozen=True)
 class Recognising:
-    """Recognition: its data, its first model, what sites say of a finished one, its judgement."""
+    """Recognition: its data, its pre-trained model, its calls to the sites, and its evaluation."""
 
     name: TaskName = "recognition"
     seen: tuple[str, ...] = ("train", "test")
 
     def check(self, recipe: Recipe, method: Declared) -> None:
-        """Refuse what is for attack detection, and choices by what the personal figures are about."""
+        """Refuse settings of attack detection, and model selection on the images of the personal metrics."""
         check_recognition(recipe, method)
 
     def check_real(self, recipe: Recipe) -> None:
-        """Refuse to show sites each other's people."""
+        """Refuse settings that show sites each other's people."""
         if recipe.evaluation.people.impostors == "pooled":
             raise UserError(
                 "recipe.evaluation.recognition.impostors", "pooled shows sites each other's people; use public"
             )
 
     def filled(self, recipe: Recipe, cache: Path, say: Say) -> Recipe:
-        """Return the recipe with the number of public identities, from which networks are built."""
+        """Return the recipe with the number of public identities, which the networks depend on."""
         return filled(recipe, cache, say)
 
     def open(self, recipe: Recipe, method: Declared, cache: Path, say: Say) -> Opened:
-        """Open the identity sets of sites, benchmark and public people."""
+        """Open the identity sets of the sites, the target, the public people and the benchmarks."""
         return open_data(recipe, method, cache, say)
 
     def first(self, recipe: Recipe, data: Opened, compute: Compute, cache: Path, say: Say) -> Message:
-        """Return the model that is pre-trained on the public people."""
+        """Return the model that is pre-trained on the public people, if the recipe asks for it."""
         if recipe.training.pretrain is None:
             return {}
         if data.people is None or data.people.public is None:
@@ -111,15 +113,15 @@ class Recognising:
         return pretrained(recipe, data.people.public, data.digests[PUBLIC], compute, cache, say)
 
     def uploads(self, method: Declared) -> Mapping[str, tuple[Upload, ...]]:
-        """Return the fields of histograms and personal figures."""
+        """Return the fields of histograms and personal metrics."""
         return heldout.uploads(method)
 
     def calls(self, scorer: Scorer) -> dict[str, Call]:
-        """Return the calls for histograms and personal figures."""
+        """Return the calls for histograms and personal metrics."""
         return heldout.calls(scorer)
 
     def settle(self, server: Server, finished: Message) -> Trained:
-        """Choose the threshold of a yes or no, and ask sites about their own models if they have anybody to reject."""
+        """Choose the decision threshold, and request metrics of the sites' own models if the sites have impostors."""
         recipe, method = server.recipe, server.method
         histograms = collect_histograms(server, finished)
         thresholds = evaluation.choose_thresholds(method, recipe, histograms)
@@ -129,7 +131,7 @@ class Recognising:
         return Trained(saved, server.round, evaluation.heldout_table(histograms), histograms, personal)
 
     def judge(self, scorer: Scorer, trained: Trained, data: Opened, out: Path) -> dict[str, Any]:
-        """Judge the generic model on the benchmark, and put the sites' figures beside it."""
+        """Evaluate the generic model on the target and the benchmarks, and add the sites' metrics."""
         return evaluation.judge_run(scorer, trained, data, out)
 
     def check_set(self, found: PreparedSet, recipe: Recipe, entry: str) -> None:
@@ -140,29 +142,29 @@ class Recognising:
             raise UserError("--adapt", "is for attack detection; leave it out")
 
     def rejudge(self, scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None) -> dict[str, Any]:
-        """Judge the generic model on another identity set."""
+        """Evaluate the generic model on another identity set."""
         figures = {"task": self.name, **evaluation.threshold_figures(scorer.recipe, saved.thresholds)}
         return figures | evaluation.judge(out, scorer, saved.finished, view, saved.thresholds)
 
     def without_threshold(self, scorer: Scorer, saved: SavedModel, data: Opened) -> dict[str, Any]:
-        """Return the rates of verification and identification at the recipe's error rates, and those of benchmarks."""
+        """Return verification and identification rates at the recipe's error rates, and those of benchmarks."""
         generic = evaluation.judge(None, scorer, saved.finished, data.user, {}).get("generic") or {}
-        found: dict[str, Any] = {"generic": {key: generic[key] for key in evaluation.RATES if key in generic}}
+        figures: dict[str, Any] = {"generic": {key: generic[key] for key in evaluation.RATES if key in generic}}
         if data.benchmarks:
-            found["benchmarks"] = judge_benchmarks(scorer, saved.finished, data.benchmarks, {})
-        return found
+            figures["benchmarks"] = judge_benchmarks(scorer, saved.finished, data.benchmarks, {})
+        return figures
 
     def open_benchmarks(
         self, entries: Mapping[str, str], recipe: Recipe, cache: Path, say: Say
     ) -> dict[str, Benchmark]:
-        """Open identity sets, with the lists that lie beside them."""
+        """Open identity sets, with the lists in their directories."""
         return open_benchmarks(entries, recipe, cache, say)
 
     def on_benchmarks(self, scorer: Scorer, saved: SavedModel, benchmarks: Mapping[str, Benchmark]) -> dict[str, Any]:
-        """Judge the generic model by the lists of each."""
+        """Evaluate the generic model with the lists of each benchmark."""
         figures = {"task": self.name, **evaluation.threshold_figures(scorer.recipe, saved.thresholds)}
-        judged = judge_benchmarks(scorer, saved.finished, benchmarks, saved.thresholds)
-        return figures | {"benchmarks": judged}
+        benchmark_figures = judge_benchmarks(scorer, saved.finished, benchmarks, saved.thresholds)
+        return figures | {"benchmarks": benchmark_figures}
 
     def summary(self, figures: Mapping[str, Any]) -> list[str]:
         """Return verification and identification rates, generic and personal."""
