@@ -108,9 +108,9 @@ def _of_noise(privacy: Row) -> Iterator[str]:
     tight_cost = f"ε {privacy['tight_epsilon']:.4g} at δ {privacy['at_delta']:.3g}"
     if "noise_multiplier" in privacy:
         yield (
-            f"Differential privacy of sites: {tight_cost}, for {relation}. Updates were clipped to {privacy['clip']:g}, "
-            f"with noise of {privacy['noise_multiplier']:.4g} times that on each of {privacy['releases']} sums. It covers "
-            "the weights that went down, not the statistics beside them."
+            f"Differential privacy of sites: {tight_cost}, for {relation}. Updates were clipped to "
+            f"{privacy['clip']:g}, with noise of {privacy['noise_multiplier']:.4g} times that on each of "
+            f"{privacy['releases']} sums. It covers the weights that went down, not the statistics beside them."
         )
     else:
         yield (
@@ -217,8 +217,8 @@ def _together(joint: Row) -> str:
         "Noise went on the mean of the models, too. Together with it, all that sites released and all models cost ε "
         f"{joint['tight_epsilon']:.4g} at δ {joint['at_delta']:.3g}, or ε {joint['epsilon']:.4g} at δ "
         f"{joint['delta']:.3g} summed, for this change of the data: {relation}. It holds against users and other "
-        "sites. The server adds the noise and sees each site's weights without it. Not covered: training losses, numbers of "
-        "images and of people, counts and figures of held-out images, the sites' own models, and somebody whose images "
+        "sites. The server adds the noise and sees each site's weights without it. Not covered: training losses, "
+        "numbers of images and of people, counts and figures of held-out images, the sites' own models, and somebody whose images "
         "are at two sites, or in two runs, where costs add up."
     )
 
