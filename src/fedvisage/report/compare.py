@@ -273,14 +273,13 @@ def labels_of(groups: Sequence[Settings]) -> dict[Settings, Label]:
     method = {settings: tree.get("method.name", "run") for settings, tree in trees.items()}
     shared = [key for key in _differing(list(trees.values())) if not key.startswith("method.")]
     labels, shortened = {}, []
-    # Keep the long labels short: their settings move to the legend.
     for settings, tree in trees.items():
         peers = [trees[peer] for peer in groups if method[peer] == method[settings]]
         options = [key for key in _differing(peers) if key.startswith("method.")]
         names = {key: name for key, name in short_names([*options, *shared]).items() if key in tree}
         differences = ", ".join(f"{name} {_WORDS.get(tree[key], tree[key])}" for key, name in names.items())
         label = Label(f"{method[settings]} · {differences}" if differences else method[settings])
-        if len(label.text) > LONG:
+        if len(label.text) > LONG:  # the settings move to the legend
             shortened.append(settings)
             label = Label(method[settings], ", ".join(f"{key}={tree[key]}" for key in names))
         labels[settings] = label

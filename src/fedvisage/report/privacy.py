@@ -218,8 +218,8 @@ def _together(joint: Row) -> str:
         f"{joint['tight_epsilon']:.4g} at δ {joint['at_delta']:.3g}, or ε {joint['epsilon']:.4g} at δ "
         f"{joint['delta']:.3g} summed, for this change of the data: {relation}. It holds against users and other "
         "sites. The server adds the noise and sees each site's weights without it. Not covered: training losses, "
-        "numbers of images and of people, counts and figures of held-out images, the sites' own models, and somebody whose images "
-        "are at two sites, or in two runs, where costs add up."
+        "numbers of images and of people, counts and figures of held-out images, the sites' own models, and somebody "
+        "whose images are at two sites, or in two runs, where costs add up."
     )
 
 
