@@ -87,7 +87,7 @@ def present(
     videos: Sequence[int],
     frames: Sequence[int],
 ) -> Tensor:
-    """Return the radiance of the presented media, all of one species; `seen` holds the image positions of the points."""
+    """Return the radiance of the presented media, all of one species; `seen` holds the points' image positions."""
     images, room = photographs.images, setting.room
     displays = [attack.instrument for attack in attacks if isinstance(attack.instrument, Display)]
     printers = [attack.instrument for attack in attacks if isinstance(attack.instrument, Printer)]

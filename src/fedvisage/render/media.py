@@ -140,7 +140,7 @@ def align(images: Tensor, eyes: Tensor, wanted: Tensor) -> Tensor:
 # Periodic structures (display pixels, printer dots) sampled by a sensor. The structure is a sum of cosines in medium
 # coordinates, and each cosine passes the camera as a signal: the lens and the pixel aperture attenuate it by their
 # transfer functions at the cosine's frequency *on the sensor*, sampling folds the frequency by whole multiples of the
-# sampling frequency, and binning to the crop attenuates the folded cosine. So moiré appears at the difference of the two
+# sampling frequency, and binning to the crop attenuates the folded cosine. So moiré appears at the difference of the
 # pitches, bent by the medium's perspective and curl. Red and blue sites of a Bayer sensor are two pixels apart and fold
 # at half the frequency of green sites, which gives moiré its colours.
 

@@ -1,4 +1,4 @@
-"""The scene: people under conditions, rendered as the light that reaches the camera, with exact depth and points."""
+"""The scene: people under conditions, rendered as light at the camera, with exact depth and points."""
 
 from dataclasses import dataclass
 
@@ -39,12 +39,12 @@ __all__ = [
 
 DEPTH_SIZE = 32
 DEPTH_RANGE = 1.7
-"""Head units from the nearest point of the face to where its depth map reaches 0."""
+"""Head units from the nearest point of the face to the level 0 of its depth map."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What stands in front of the camera.
+    """The view in front of the camera.
 
     Attributes:
         radiance: B×3×H×W, linear light, RGB; mid grey under full light is about 0.18.
@@ -63,12 +63,12 @@ class Scene:
 
 @dataclass(frozen=True)
 class _Figure:
-    """A head on the sheet, ready to be seen.
+    """A finished head on the sheet.
 
     Attributes:
         height: B×V×U, the shape.
         small: the shape at half the resolution.
-        maps: B×5×V×U: radiance (3) times outline, outline of head and hair, and the part of it that is face.
+        maps: B×5×V×U: radiance (3) times outline, outline of head and hair, and its part that is face.
 
     """
 
@@ -84,7 +84,7 @@ def render(people: People, conditions: Conditions, size: int, mask: Mask | None 
         people: B persons.
         conditions: B presentations of them.
         size: height and width in pixels, even.
-        mask: B masks that they wear; None for bare faces.
+        mask: B masks on their faces; None for bare faces.
 
     """
     sheet = make_sheet(size)
@@ -130,7 +130,7 @@ def _make_figure(people: People, conditions: Conditions, sheet: Sheet, mask: Mas
 
 
 def face_cover(head: Head, hair: Hair) -> Tensor:
-    """Return where on the sheet the bare face is, B×V×U in [0, 1]."""
+    """Return the cover of the bare face on the sheet, B×V×U in [0, 1]."""
     return step(0.985 - head.radius, 0.03).mul_(1.0 - hair.cover)
 
 
@@ -141,7 +141,7 @@ def depth_map(near: Tensor, face: Tensor) -> Tensor:
 
 
 def small_depth(depth: Tensor) -> NDArray[np.uint8]:
-    """Return depth maps as prepared sets keep them: B×32×32, 255 = nearest point of the face, 0 = not face."""
+    """Return depth maps in the form of prepared sets: B×32×32, 255 = nearest point of the face, 0 = not face."""
     small = adaptive_avg_pool2d(depth[:, None], DEPTH_SIZE)[:, 0]
     return np.asarray((small.clamp(0, 1) * 255).round().byte())
 
