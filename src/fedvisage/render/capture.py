@@ -140,16 +140,16 @@ def blurred(light: Tensor, radius: Tensor, length: Tensor, angle: Tensor) -> Ten
     out_of_focus = torch.where(disc > 1e-4, 2 * torch.special.bessel_j1(disc) / disc.clamp_min(1e-4), 1.0)
     along = angle.cos()[:, None, None] * across + angle.sin()[:, None, None] * down
     transfer = out_of_focus * torch.sinc(length[:, None, None] * along)
-    seen: Tensor = torch.fft.irfft2(torch.fft.rfft2(padded) * transfer[:, None], s=(side, side))
-    return seen[..., most : most + size, most : most + size]
+    filtered: Tensor = torch.fft.irfft2(torch.fft.rfft2(padded) * transfer[:, None], s=(side, side))
+    return filtered[..., most : most + size, most : most + size]
 
 
 def resampled(image: NDArray[np.uint8], share: float, quality: int) -> NDArray[np.uint8]:
     """Return a picture after storage as a smaller JPEG and enlargement to its old size."""
     size = len(image)
     small = max(8, round(share * size))
-    kept = image if small == size else np.asarray(cv2.resize(image, (small, small), interpolation=cv2.INTER_AREA))
-    _, stored = cv2.imencode(".jpg", kept[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, quality])
+    smaller = image if small == size else np.asarray(cv2.resize(image, (small, small), interpolation=cv2.INTER_AREA))
+    _, stored = cv2.imencode(".jpg", smaller[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, quality])
     read = np.asarray(cv2.imdecode(stored, cv2.IMREAD_COLOR), np.uint8)[:, :, ::-1]
     if small == size:
         return np.ascontiguousarray(read)

@@ -70,11 +70,11 @@ def recapture(
     size = photographs.images.shape[-1]
     holdings = [attack.instrument.holding for attack in attacks if attack.instrument]
     view = hold(holdings, videos, frames, size, photographs.framing)
-    seen = locate(view, medium_coordinates(photographs.points, size))
-    radiance = present(photographs, attacks, setting, view, seen, sampling_of(shots), videos, frames)
+    image_points = locate(view, medium_coordinates(photographs.points, size))
+    radiance = present(photographs, attacks, setting, view, image_points, sampling_of(shots), videos, frames)
     if shown is not None:
         radiance = radiance * show(shown, view).clamp(0, 1)
-    return expose(radiance, shots, frames), np.asarray(seen, np.float32)
+    return expose(radiance, shots, frames), np.asarray(image_points, np.float32)
 
 
 def present(
@@ -164,8 +164,8 @@ def living_take(
     size = photographs.images.shape[-1]
     view = hold([LIVING] * len(videos), videos, frames, size, photographs.framing)
     lit = decode(photographs.images) * head_light(depth, size, videos)
-    seen = locate(view, medium_coordinates(photographs.points, size))
-    return photograph(show(lit, view).clamp_min(0), capture, frames), np.asarray(seen, np.float32)
+    image_points = locate(view, medium_coordinates(photographs.points, size))
+    return photograph(show(lit, view).clamp_min(0), capture, frames), np.asarray(image_points, np.float32)
 
 
 def attack_take(
@@ -182,20 +182,20 @@ def attack_take(
     species = attacks[0].species
     rendered = replace(photographs, images=rendition(photographs.images, RENDITIONS[species], videos))
     view = hold([instrument.holding for instrument in instruments], videos, frames, size, photographs.framing)
-    seen = locate(view, medium_coordinates(photographs.points, size))
+    image_points = locate(view, medium_coordinates(photographs.points, size))
     room = replace(setting, room=far_away(setting.room, videos))
-    radiance = present(rendered, attacks, room, view, seen, capture.sampling(size), videos, frames)
+    radiance = present(rendered, attacks, room, view, image_points, capture.sampling(size), videos, frames)
     if species == "mask" and setting.face is not None and setting.points is not None:
         # The light on the mask also falls on the wearer, as it does on thumbs that hold a sheet.
         light = between(
             videos, "print/light", [printer.light for printer in instruments if isinstance(printer, Printer)]
         )
-        behind = align(setting.face, setting.points[:, :2], seen[:, :2]) * column(light) * 0.6
+        behind = align(setting.face, setting.points[:, :2], image_points[:, :2]) * column(light) * 0.6
         cover = mask_outline(view, photographs.points, size, videos)
         radiance = torch.lerp(behind, radiance, as_photographed(cover, videos))
     elif species in ("print", "cut"):
         radiance = held(radiance, view, instruments, videos)
-    return photograph(radiance, capture, frames), np.asarray(seen, np.float32)
+    return photograph(radiance, capture, frames), np.asarray(image_points, np.float32)
 
 
 def as_photographed(seen: Tensor, videos: Sequence[int]) -> Tensor:

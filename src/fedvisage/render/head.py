@@ -368,8 +368,8 @@ def _eyeball(people: People, conditions: Conditions, part: Window) -> Tensor:
     colour = PALE_BROWN + p["iris_blue"] * (BLUE - PALE_BROWN)
     colour = colour * (BROWN / colour) ** torch.maximum(p["iris_dark"], 1.8 * p["melanin"]).clamp(max=1.0)
     white = (p["sclera"] * torch.tensor([1.0, 0.93, 0.90]))[..., None, None]
-    seen = white + iris * (colour[..., None, None] * ring[:, None] - white)
-    return seen * (1.0 - 0.95 * pupil)[:, None]
+    colours = white + iris * (colour[..., None, None] * ring[:, None] - white)
+    return colours * (1.0 - 0.95 * pupil)[:, None]
 
 
 def add_catch_lights(

@@ -152,15 +152,18 @@ def shade(height: Tensor, small: Tensor, relief: Tensor, coat: Coat, lamps: Lamp
         sheet: the grid.
 
     """
+    # Half resolution: shadows, scattered and ambient light.
     lit = _cast_shadow(small, lamps, sheet)
     sparse = coat.finish[:, :, ::2, ::2]
     soft_light, glint = _soft_light(small, sparse[:, 2], sparse[:, 0], lit, lamps, sheet)
+    # Full resolution: direct light and highlights, which follow the fine relief.
     slopes = slopes_of(height + relief, sheet.cell)
     grid = height.shape[1:]
     lit = enlarge(lit, *grid)
     direct = cosine(slopes, lamps.key).clamp_(min=0.0)
     shine = _gloss(slopes, direct, coat, lamps).mul_(lit).add_(enlarge(glint, *grid))
     key = lamps.key_colour
+    # Scattered light is in soft_light already, so direct light loses that share.
     light = tint(coat.scatter, -SCATTER_SHARE * key).add_(key[:, :, None, None])
     light.mul_(direct.mul_(lit)[:, None]).add_(enlarge(soft_light, *grid))
     return light.mul_(coat.albedo).addcmul_(shine[:, None].expand_as(light), key[:, :, None, None])

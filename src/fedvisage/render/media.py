@@ -113,8 +113,8 @@ def locate(view: View, points: Tensor) -> Tensor:
     inverse = torch.linalg.inv(torch.stack(columns, dim=-1))
     pixels = torch.full_like(points, middle + 0.5)
     for _ in range(5):
-        seen = grid_sample(maps, medium_coordinates(pixels, size)[:, :, None], align_corners=False)[..., 0]
-        pixels = pixels + torch.einsum("bij,bnj->bni", inverse, points - seen.transpose(1, 2))
+        places = grid_sample(maps, medium_coordinates(pixels, size)[:, :, None], align_corners=False)[..., 0]
+        pixels = pixels + torch.einsum("bij,bnj->bni", inverse, points - places.transpose(1, 2))
         pixels = pixels.clamp(0.5, size - 0.5)
     return pixels
 
@@ -170,19 +170,19 @@ def wave(view: View, across: Tensor, down: Tensor, offsets: tuple[float, float, 
     size = view.coordinates.shape[1]
     frequency = _frequency(view, across, down, grid)
     step = size / grid.pixels  # crop pixels per sensor pixel
-    seen = view.coordinates.new_zeros(len(across), 3, size, size)
+    image = view.coordinates.new_zeros(len(across), 3, size, size)
     for channel, (site, offset) in enumerate(zip(SITES, offsets, strict=True)):
         if channel == 2 and offset == offsets[0]:
-            seen[:, 2] = seen[:, 0]
+            image[:, 2] = image[:, 0]
             continue
         fold = torch.round(frequency * site) / site
-        kept = _kept(frequency, fold, step, grid.blur)
-        rows = kept.nonzero()[:, 0]
+        amplitude = _kept(frequency, fold, step, grid.blur)
+        rows = amplitude.nonzero()[:, 0]
         if len(rows):
             turns = 2 * math.pi * fold[rows] / step[rows, None]
             phase = _unfolded(view.coordinates[rows], across[rows], down[rows], turns, offset)
-            seen[rows, channel] = _wide(kept[rows]) * phase.cos_()
-    return seen
+            image[rows, channel] = _wide(amplitude[rows]) * phase.cos_()
+    return image
 
 
 def _frequency(view: View, across: Tensor, down: Tensor, grid: Sampling) -> Tensor:
@@ -204,8 +204,8 @@ def _kept(frequency: Tensor, fold: Tensor, step: Tensor, blur: Tensor) -> Tensor
     # The mean of b neighbouring samples of a cosine: the Dirichlet kernel.
     residual, binned = frequency - fold, (1 / step).clamp_min(1)[:, None]
     binning = (torch.sinc(residual * binned) / torch.sinc(residual)).prod(1)
-    kept = lens * aperture * binning
-    return torch.where(kept.abs() < INVISIBLE, 0.0, kept)
+    amplitude = lens * aperture * binning
+    return torch.where(amplitude.abs() < INVISIBLE, 0.0, amplitude)
 
 
 def _unfolded(coordinates: Tensor, across: Tensor, down: Tensor, turns: Tensor, offset: float) -> Tensor:

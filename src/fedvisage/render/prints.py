@@ -131,6 +131,7 @@ def print_attack(
     grain = noise.field(videos, "print/grain", 1, size, size)
     resampled = show(torch.cat([photographs, grain], dim=1), view)
     picture, grain = resampled[:, :3].clamp(0, 1), resampled[:, 3:]
+    # Ink covers the photograph only; the margin around it is bare paper.
     coverage = ink_coverage(decode(picture)) * inside(view)
     white = torch.tensor([printer.white for printer in printers])[:, :, None, None]
     layers = _dots(coverage, view, drawn("dots"), drawn("dot_strength"), grid)
@@ -139,6 +140,7 @@ def print_attack(
         reflectance = with_black_point(reflectance, drawn("density"))
     reflectance = white * reflectance
     reflectance = reflectance * (1 + column(drawn("grain")) * grain)
+    # The light of the second room, then mirrored light, which does not depend on the ink.
     lit = reflectance * _light_on(view, drawn("light"), drawn("warmth"), drawn("gradient"), videos)
     lit = lit + _gloss(view, drawn("gloss") * drawn("light"), videos)
     if printers[0].sheen is not None:
@@ -187,18 +189,18 @@ def inked(coverage: Sequence[Tensor], dot_gain: Tensor, purity: Tensor) -> Tenso
 
 def _dots(coverage: Tensor, view: View, dots: Tensor, strength: Tensor, grid: Sampling) -> list[Tensor]:
     """Return the four coverages in the sensor's three colours, each with the visible part of its screen."""
-    seen = []
+    layers = []
     for ink, angle in zip(torch.split(coverage, 1, dim=1), SCREEN_ANGLES, strict=True):
         if angle is None:
-            seen.append(ink)
+            layers.append(ink)
             continue
         cosine, sine = math.cos(math.radians(angle)), math.sin(math.radians(angle))
         first = wave(view, dots * cosine, dots * sine, (0.0, 0.0, 0.0), grid)
         second = wave(view, -dots * sine, dots * cosine, (0.0, 0.0, 0.0), grid)
         # First harmonic of square dots of area a: the amplitude 2/π sin(πa) shared by both directions.
         amplitude = column(strength) * torch.sin(math.pi * ink) / math.pi
-        seen.append(ink + amplitude * (first + second))
-    return seen
+        layers.append(ink + amplitude * (first + second))
+    return layers
 
 
 def _light_on(view: View, level: Tensor, warmth: Tensor, gradient: Tensor, videos: Sequence[int]) -> Tensor:

@@ -90,8 +90,8 @@ def render(people: People, conditions: Conditions, size: int, mask: Mask | None 
     sheet = make_sheet(size)
     figure = _make_figure(people, conditions, sheet, mask)
     view = see(figure.height, figure.small, conditions, size)
-    seen = look_up(figure.maps, view.u, view.v, outside="zeros")
-    head, outline, face = seen[:, :3], seen[:, 3:4], seen[:, 4]
+    pixels = look_up(figure.maps, view.u, view.v, outside="zeros")
+    head, outline, face = pixels[:, :3], pixels[:, 3:4], pixels[:, 4]
     radiance = make_backgrounds(conditions, size)
     put_body(radiance, people, conditions)
     radiance = radiance.mul_(1.0 - outline).add_(head)
@@ -107,6 +107,7 @@ def _make_figure(people: People, conditions: Conditions, sheet: Sheet, mask: Mas
     paint_beard(coat, people, head, sheet)
     paint_brows(coat, people, conditions, sheet)
     paint_eyes(coat, people, conditions, sheet)
+    # The order of layers: the mask over skin, beard, brows and eyes; glasses and hair over the mask.
     relief = pores_of(people, sheet) * (0.0009 * people["pores"])[..., None]
     height = head.height
     if mask is not None:
@@ -118,10 +119,12 @@ def _make_figure(people: People, conditions: Conditions, sheet: Sheet, mask: Mas
     paint_hair(coat, people, hair, sheet)
     height = torch.maximum(height, hair.height)
     relief = relief.addcmul_(hair.cover, hair.strands, value=0.012)
+    # The sheet is in head axes, so the lights are turned into them.
     lamps = make_lamps(conditions, rotation(conditions))
     small = halve(height)
     radiance = shade(height, small, relief, coat, lamps, sheet)
     add_catch_lights(radiance, people, conditions, sheet, lamps.key, lamps.key_colour)
+    # Radiance is multiplied by the outline, so that interpolation at its edge blends it with the background.
     maps = radiance.new_empty(len(people), 5, *height.shape[1:])
     torch.mul(radiance, hair.outline[:, None].expand_as(radiance), out=maps[:, :3])
     maps[:, 3] = hair.outline

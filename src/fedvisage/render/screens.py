@@ -103,6 +103,7 @@ def replay_attack(
     picture = shown_light(show(photographs, view).clamp(0, 1), drawn("gamma"), drawn("gamut"), drawn("leak"))
     if displays[0].primaries is not None:
         picture = on_panel(picture, drawn("primaries"))
+    # Outside the photograph the display shows its black.
     picture = torch.lerp(column(drawn("leak")), picture, inside(view))
     blue = drawn("blue")
     white = torch.stack([1 - blue, torch.ones_like(blue), 1 + blue], dim=1)[:, :, None, None]
@@ -113,6 +114,7 @@ def replay_attack(
         flicker = band_strength(flicker, drawn("dimming"), torch.ones_like(flicker))
     lit = lit * _bands(lit, flicker, videos, frames)
     lit = lit + _reflections(view, room, drawn("mirror"), drawn("glare"), videos)
+    # From the outside in: the room, the bezel, the screen.
     frame = torch.tensor([display.frame for display in displays])
     bezel = torch.tensor([display.bezel for display in displays])
     margin = drawn("margin")
@@ -138,12 +140,12 @@ def pixel_grid(view: View, displays: Sequence[Display], pixels: Tensor, grid: Sa
     stripe = [2 * torch.sinc(m * opening[:, 0]) for m in (1, 2)]
     row = 2 * torch.sinc(opening[:, 1])
     none = torch.zeros_like(pixels)
-    seen = 1 + column(stripe[0]) * wave(view, pixels, none, (0.0, -THIRD, THIRD), grid)
-    seen = seen + column(stripe[1]) * wave(view, 2 * pixels, none, (0.0, THIRD, -THIRD), grid)
-    seen = seen + column(row) * wave(view, none, pixels, (0.0, 0.0, 0.0), grid)
+    pattern = 1 + column(stripe[0]) * wave(view, pixels, none, (0.0, -THIRD, THIRD), grid)
+    pattern = pattern + column(stripe[1]) * wave(view, 2 * pixels, none, (0.0, THIRD, -THIRD), grid)
+    pattern = pattern + column(row) * wave(view, none, pixels, (0.0, 0.0, 0.0), grid)
     for down in (pixels, -pixels):
-        seen = seen + column(stripe[0] * row / 2) * wave(view, pixels, down, (0.0, -THIRD, THIRD), grid)
-    return seen.clamp_min(0)
+        pattern = pattern + column(stripe[0] * row / 2) * wave(view, pixels, down, (0.0, -THIRD, THIRD), grid)
+    return pattern.clamp_min(0)
 
 
 def _unevenness(view: View, strength: Tensor, videos: Sequence[int]) -> Tensor:

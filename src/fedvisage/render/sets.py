@@ -93,7 +93,7 @@ class Synthesis:
                 f"a choice of {', '.join(offered_names)}",
             )
         if self.generation == RETAKEN:
-            self.retaken_attacks()
+            self.retaken_attacks()  # raises if the selection leaves none
 
     def retaken_attacks(self) -> list[Attack]:
         """Return the requested attacks that can be made from photographs."""

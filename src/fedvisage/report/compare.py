@@ -147,8 +147,8 @@ class Member:
 
     def pair(self, figure: str) -> Pair:
         """Return the key that another run must share to be paired with this one."""
-        judged = self.judged(figure)
-        return Pair(judged.target, self.seed, judged.digest, self.sites)
+        data = self.judged(figure)
+        return Pair(data.target, self.seed, data.digest, self.sites)
 
 
 def read_members(paths: Sequence[Path]) -> tuple[list[Member], list[str]]:

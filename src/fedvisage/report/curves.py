@@ -325,8 +325,8 @@ def rates(scores: Scores) -> tuple[FloatArray, FloatArray]:
 def visible(far: FloatArray, frr: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Leave out points of a curve that are closer than 1/2000 to the previous one."""
     cell = np.round(2000 * np.stack([far, frr]))
-    seen = np.concatenate([[True], (cell[:, 1:] != cell[:, :-1]).any(axis=0)])
-    return far[seen], frr[seen]
+    distinct = np.concatenate([[True], (cell[:, 1:] != cell[:, :-1]).any(axis=0)])
+    return far[distinct], frr[distinct]
 
 
 def _accepted(histograms: Sequence[Histogram]) -> tuple[FloatArray, FloatArray]:

@@ -118,7 +118,7 @@ def _run(run: Row, details: Row, sites: Sequence[Row]) -> dict[str, Any]:
             ("asked and not connected now", _short(", ".join(lost) or "nobody")),
         ],
         "budget": _budget(details),
-        "tables": [one for one in (_failures(rows), _rounds(rows)) if one is not None],
+        "tables": [content for content in (_failures(rows), _rounds(rows)) if content is not None],
         "log": [(str(line["time"])[:19].replace("T", " "), _short(line["message"], 300))
                 for line in details.get("log") or []],
     }  # fmt: skip

@@ -37,6 +37,7 @@ def tsne_figure(features: Features) -> str | None:
     if len(features.label) < FEWEST_POINTS:
         return None
     chosen = sample(len(features.label))
+    # Sites beyond the last distinguishable colour share it.
     place, label, site = project(features.values[chosen]), features.label[chosen], features.site[chosen]
     names = np.unique(features.site).tolist()
     palette = {name: min(index, MOST_SITES - 1) for index, name in enumerate(names)}

@@ -155,8 +155,10 @@ def roc(counts: Mapping[str, Histogram], threshold: float | None, name: str = "r
         handles: list[Artist] = []
         for index, histogram in enumerate(list(counts.values())[:MANY]):
             far, frr = rates(histogram)
-            seen = far >= LEAST_FAR
-            handles += axes.plot(far[seen], 100 * (1 - frr[seen]), color=colour(index), linestyle=dash(index))
+            visible_part = far >= LEAST_FAR
+            handles += axes.plot(
+                far[visible_part], 100 * (1 - frr[visible_part]), color=colour(index), linestyle=dash(index)
+            )
         has_all_pairs = WHOLE in counts
         for x, y, marker in points(counts[WHOLE], threshold) if has_all_pairs else ():
             if x >= LEAST_FAR:
@@ -357,8 +359,8 @@ def personal_table(metrics: Row) -> Table | None:
     personal = metrics.get("personalised") or {}
     models = personal.get("models") or {}
     rows = [{"model": MODELS.get(name, name)} | _columns(figures) for name, figures in models.items()]
-    columns, few = _shown(list(models.values()))
-    note = f"Means over sites. {IMPOSTORS.get(str(personal.get('impostors')), '')}{few}"
+    columns, remark = _shown(list(models.values()))
+    note = f"Means over sites. {IMPOSTORS.get(str(personal.get('impostors')), '')}{remark}"
     titles = {"model": "model"} | columns
     return table("The sites' own people (per cent)", rows, titles, note=note) if rows else None
 
@@ -369,10 +371,10 @@ def site_table(metrics: Row) -> Table | None:
     sites = personal.get("sites") or {}
     rows = [{"site": name, "pairs": f"{row.get('genuine_pairs')} / {row.get('impostor_pairs')}"} | _columns(row)
             for name, row in sites.items()]  # fmt: skip
-    columns, few = _shown(list(sites.values()))
+    columns, note = _shown(list(sites.values()))
     titles = {"site": "site"} | columns | {"pairs": "genuine / impostor pairs"}
     caption = f"Each site's own people, by its {MODELS.get(str(personal.get('model')), 'model')} (per cent)"
-    return table(caption, rows, titles, note=few.strip()) if rows else None
+    return table(caption, rows, titles, note=note.strip()) if rows else None
 
 
 def group_table(metrics: Row) -> Table | None:
@@ -420,6 +422,6 @@ def _rate_titles(rates: Row) -> Row:
 def _shown(rows: Sequence[Row]) -> tuple[Row, str]:
     """Return the columns with a figure in any row, and a sentence on the columns left out for lack of pairs."""
     titles = _rate_titles(next(iter(rows), {}))
-    shown = {key: title for key, title in titles.items() if any(_columns(row).get(key) != MISSING for row in rows)}
-    note = " Stricter rates are left out: no site has pairs enough to show them." if len(shown) < len(titles) else ""
-    return shown, note
+    columns = {key: title for key, title in titles.items() if any(_columns(row).get(key) != MISSING for row in rows)}
+    note = " Stricter rates are left out: no site has pairs enough to show them." if len(columns) < len(titles) else ""
+    return columns, note

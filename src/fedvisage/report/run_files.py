@@ -77,7 +77,7 @@ def read_run(path: Path) -> RunFiles:
         raise UserError(str(path), "is not a directory; give the directory of a run")
     if not (path / "metrics.json").exists():
         raise UserError(str(path), "has no metrics.json: the run is not finished; continue it with --resume")
-    lacking = [] if check_seal(path) else [UNSEALED]
+    lacking = [] if check_seal(path) else [UNSEALED]  # a broken seal raises; a missing one is only reported
     metrics = read_mapping(path / "metrics.json")
     if not isinstance(metrics.get("method"), str):
         raise UserError(str(path / "metrics.json"), "names no method: it is not of a run; restore it, or run again")

@@ -87,8 +87,8 @@ def _tiny(name: str, entry: str, study: Study) -> str:
         raise UserError(f"sets.{name}", "a smoke test renders a stand-in by the set's name, and no domain is called so")
     species = f" species={','.join(spec.species)}" if spec.species else ""
     further = [*([f"seed={spec.seed}"] if spec.seed else []), *spec.further]
-    few = " ".join(["subjects=4 videos=1 frames=1 heldout=0.5", f"size={SIZE}{species}", *further])
-    return f"{SYNTHETIC} {spec.domain} {few}{only}{selection}"
+    amount = " ".join(["subjects=4 videos=1 frames=1 heldout=0.5", f"size={SIZE}{species}", *further])
+    return f"{SYNTHETIC} {spec.domain} {amount}{only}{selection}"
 
 
 def _of_the_domain(entry: str, domain: str, study: Study) -> int:
@@ -165,13 +165,14 @@ def conduct(
     study = changed(read(path), changes)
     if blind:
         study = study.model_copy(update={"figures": list(BLIND), "paper": []})
-    if smoke:
+    if smoke:  # renders all sets, unless a root provides real ones
         study = shrink_for_smoke(study, rendered=root is None)
     cells = cells_of(study, runs or out / "cells")
     if root is not None:
         cells = on_root(study, cells, Root(root, sets or out.parent / "sets", workers, few=smoke), say)
     elif sets is not None:
         raise UserError("--sets", "is where datasets below a root are imported to; give --root, too")
+    # All data is checked before the first cell trains, because a study may run for days.
     for cell in cells:
         if not (cell.out / METRICS).exists():
             _check_data(cell)
@@ -183,6 +184,7 @@ def conduct(
             metrics = {name: value for name, value in metrics.items() if name != "members"}  # on the target
         results.append({**metrics, **figures, "row": cell.row, "user": cell.user, "seed": cell.seed})
         say(_progress(study, results, len(cells)))
+    # Groups finish in any order; sorting makes the table independent of it.
     results.sort(key=lambda result: (result["seed"], result["user"]))
     table = summarise(study, results)
     out.mkdir(parents=True, exist_ok=True)

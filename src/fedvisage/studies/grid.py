@@ -99,8 +99,8 @@ def tree_of(study: Study, name: str, user: str, seed: int) -> Tree:
 def _divide(tree: Tree, protocol: Protocol, fold: str, sites: Sequence[str]) -> None:
     """Write a protocol's fold into a recipe: the data, the evaluation, and the image size."""
     fold_sections = sections(protocol, fold, Path(DATA))
-    kept = {site: entry for site, entry in fold_sections["data"]["sites"].items() if site in sites}
-    tree["data"] = fold_sections["data"] | {"sites": kept}
+    training = {site: entry for site, entry in fold_sections["data"]["sites"].items() if site in sites}
+    tree["data"] = fold_sections["data"] | {"sites": training}
     evaluation = dict(fold_sections["evaluation"])
     if protocol.threshold == "source-train-eer":
         evaluation["every"] = 0  # scores of training images choose no round

@@ -66,9 +66,9 @@ def definitions(
 
 def _widened(key: Schema, short: Schema) -> Schema:
     """Return a key's schema that also accepts a short form."""
-    kept: Schema = {word: key[word] for word in ("default", "description") if word in key}
-    alternatives = key["anyOf"] if "anyOf" in key else [{word: key[word] for word in key if word not in kept}]
-    return {**kept, "anyOf": [short, *alternatives]}
+    annotations: Schema = {word: key[word] for word in ("default", "description") if word in key}
+    alternatives = key["anyOf"] if "anyOf" in key else [{word: key[word] for word in key if word not in annotations}]
+    return {**annotations, "anyOf": [short, *alternatives]}
 
 
 def docstrings(section: type[Section]) -> dict[str, str]:

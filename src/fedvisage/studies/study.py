@@ -114,7 +114,7 @@ def value_of(metrics: Mapping[str, Any], figure: str) -> float | None:
         kinds = (metrics.get("generic") or {}).get("tar_by_impostors") or {}
         return (kinds.get(f"{impostors[1]} groups") or {}).get(impostors[2])
     match = _RATE.fullmatch(figure)
-    if match is None:
+    if match is None:  # a key of metrics.json, or a cost
         key = COSTS[figure][0] if figure in COSTS else figure
         value: float | None = metrics.get(key)
         again: int | None = (metrics.get("repeated") or {}).get(key)  # bytes sent again after an interruption
@@ -370,6 +370,7 @@ def read(path: Path) -> Study:
     """Read and validate a study file and all files that it names."""
     study = _validated(path)
     places: dict[str, str] = {}
+    # Rows: only an earlier row can have trained a model, and each row needs a directory of its own.
     for number, (name, row) in enumerate(study.rows.items()):
         place = f"{path}: rows.{name}"
         if row.trained_by is not None and row.trained_by not in list(study.rows)[:number]:
@@ -384,10 +385,11 @@ def read(path: Path) -> Study:
             raise UserError(place, f"has the same directory as {places[slug(name)]!r}; give it another name")
     _check_names(study.sites, study, f"{path}: sites")
     _check_names(list(study.trains), study, f"{path}: trains")
+    # A site may train on another part of its set, but not on another set.
     for name, entry in study.trains.items():
         if without_selection(entry)[0] != without_selection(study.sets[name])[0]:
             raise UserError(f"{path}: trains.{name}", f"{entry!r} is of another set than {study.sets[name]!r}")
-    for name, text in study.imports.items():
+    for name, text in study.imports.items():  # raises for malformed settings
         read_wanted(text, f"{path}: imports.{name}")
     if study.protocol is None:
         _check_names(study.users, study, f"{path}: users")
@@ -395,6 +397,7 @@ def read(path: Path) -> Study:
         folds = PROTOCOLS[study.protocol].folds
         raise UserError(f"{path}: users", f"{unknown[0]!r} is no user of {study.protocol}{choice(unknown[0], folds)}")
     _check_names([] if study.public is None else [study.public], study, f"{path}: public")
+    # The pattern of figures allows any benchmark name; only the study knows its benchmarks.
     for figure in study.figures:
         if (benchmark := benchmark_of(figure)) not in (None, *study.benchmarks):
             place = f"{path}: figures"

@@ -23,9 +23,9 @@ WORDS = (
 
 def round_scalars(row: Mapping[str, Any]) -> dict[str, float]:
     """Return the reported figures of a round: losses, held-out figures, bytes, time, replies and failures."""
-    kept = {key: row[key] for key in ("loss", "heldout", "bytes_up", "bytes_down", "seconds") if key in row}
+    figures = {key: row[key] for key in ("loss", "heldout", "bytes_up", "bytes_down", "seconds") if key in row}
     return scalars(
-        kept | {"sites_replied": len(row.get("replied") or []), "sites_failed": len(row.get("failed") or {})}
+        figures | {"sites_replied": len(row.get("replied") or []), "sites_failed": len(row.get("failed") or {})}
     )
 
 
