@@ -72,8 +72,6 @@ def _moved(span: Range, by: float) -> Range:
     return (span[0] + by, span[1] + by)
 
 
-# The domains.
-
 GOOD_PHOTOGRAPHER = Camera("reflex", (500, 900), blur=(0.3, 0.5), noise=(0.001, 0.003), quality=(88, 97))
 PLAIN_PHOTOGRAPHER = Camera("compact", (150, 400), noise=(0.003, 0.008), quality=(75, 92))
 

@@ -100,9 +100,9 @@ def present(
     return cut_attack(images, printers, room, grid, view, videos, eyes=eyes, behind=behind)
 
 
-# Takes: photographs of faces are taken again, either as living faces, or printed or shown
-# first. Both pass the same capture. The second light shades a living face by its depth. A sheet or a panel is lit as a
-# flat or bent surface, so its shading does not follow the face in the picture.
+# Takes: photographs of faces are taken again, either as living faces, or printed or shown first. Both pass the same
+# capture. The second light shades a living face by its depth. A sheet or a panel is lit as a flat or bent surface, so
+# its shading does not follow the face in the picture.
 
 LIVING = Holding(tilt=0.02)
 MASK_OF_PAPER = Printer("paper mask", (200, 420), holding=Holding(bend=(0.4, 0.9), tilt=0.08))

@@ -195,7 +195,7 @@ class Hair:
 def hair_colour(people: People) -> Tensor:
     """Return the mean albedo of each person's hair, B×3."""
     colour = FAIR + people["hair_red"] * (RED - FAIR)
-    # People with dark skin have dark hair.
+    # Dark skin implies dark hair.
     colour = colour * (BLACK / colour) ** torch.maximum(people["hair_dark"], 1.6 * people["melanin"]).clamp(max=1.0)
     return colour + people["hair_grey"] * (GREY - colour)
 

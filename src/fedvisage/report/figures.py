@@ -37,9 +37,9 @@ def tsne_figure(features: Features) -> str | None:
     if len(features.label) < FEWEST_POINTS:
         return None
     chosen = sample(len(features.label))
-    # Sites beyond the last distinguishable colour share it.
     place, label, site = project(features.values[chosen]), features.label[chosen], features.site[chosen]
     names = np.unique(features.site).tolist()
+    # Sites beyond the last distinguishable colour share it.
     palette = {name: min(index, MOST_SITES - 1) for index, name in enumerate(names)}
     group = np.array([palette[name] for name in site.tolist()])
     with styled():

@@ -89,7 +89,7 @@ def value_of(metrics: Mapping[str, Any], figure: str) -> float | None:
 
     Figures of attack detection are keys of metrics.json: `hter`. Figures of recognition combine model, rate and error
     rate: `generic.tar@1e-3`, `personal.tpir@1e-2`, and `personal.local.tar@1e-3` for one of the models that a site may
-    use for its people. `published.hter_target_eer` follows a rule of papers (`metrics/published`), if the recipe has
+    use for its people. `published.hter_target_eer` follows a rule of papers (`metrics/threshold`), if the recipe has
     `evaluation.published`. `impostors.across.tar@1e-3` only counts impostor pairs from different groups,
     `impostors.within` those within one group; `group.African.accuracy` is the accuracy on ten folds of pairs within a
     group of the target's set. `heldout.eer` and `heldout.auc` are means over the sites, on their held-out images; they
