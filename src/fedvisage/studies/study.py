@@ -282,13 +282,13 @@ class Row(Section):
 class Study(Section):
     """A study file, with the content of the recipes and printed tables that it names.
 
-    All ``sites`` except the target's train, and each of ``users`` is the target in turn; both default to all sets. For
-    recognition, ``public`` names the set of public identities, which is neither, and ``benchmarks`` names further sets
-    for the evaluation of every finished model: their figures start with their names. A ``protocol`` replaces sets: its
-    folds are the targets, and define the training data of each site. ``trains`` gives the part of a set on which its
-    site trains, if that differs from the part for evaluation: one frame per video, for example. ``imports`` gives the
-    dataset and import settings of each set, by the name of the set's directory. ``beside`` assigns printed figures to
-    figures of another name.
+    All ``sites`` except the target's train, and each of ``users`` is the target in turn; both default to all sets
+    except public ones. For recognition, ``public`` names the set of public identities, which is neither, and
+    ``benchmarks`` names further sets for the evaluation of every finished model: their figures start with their names.
+    A ``protocol`` replaces sets: its folds are the targets, and define the training data of each site. ``trains`` gives
+    the part of a set on which its site trains, if that differs from the part for evaluation: one frame per video, for
+    example. ``imports`` gives the dataset and import settings of each set, by the name of the set's directory.
+    ``beside`` assigns printed figures to figures of another name.
     """
 
     title: str
