@@ -1,9 +1,9 @@
-"""The camera: what a lens, a sensor and its software make of the light that reaches them.
+"""The camera: a lens, a sensor and its software turn incoming light into a photograph.
 
 Radiance (linear, B×3×H×W, mid grey about 0.18) becomes an 8-bit sRGB photograph: vignetting and exposure, optics and
 pixel aperture, sampling at the sensor's own resolution, shot and read noise, white balance and saturation, tone curve,
-sharpening, JPEG at the sensor's resolution, and at last the resize to the size of the crop, as a face crop from a
-video would be made. All of it is vectorised over the batch except JPEG.
+sharpening, JPEG at the sensor's resolution, and finally the resize to the size of the crop, as for a face crop from a
+video. All steps except JPEG are vectorised over the batch.
 """
 
 from collections.abc import Sequence
@@ -18,17 +18,17 @@ from torch import Tensor
 from fedvisage.render.noise import Range, between, column, field, unit
 
 LUMA = (0.2126, 0.7152, 0.0722)
-TONE_STEPS = 4096  # a sensor's twelve bits: the tone curve is a table, as it is in cameras
+TONE_STEPS = 4096  # a sensor's twelve bits: the tone curve is a table, as in real cameras
 
 
 @dataclass(frozen=True)
 class Camera:
-    """A kind of camera; ranges are of videos taken with it."""
+    """A kind of camera; each video draws its values from these ranges."""
 
     name: str
     pixels: Range  # sensor pixels across the face crop
     blur: Range = (0.25, 0.45)  # standard deviation of the lens blur, in sensor pixels
-    exposure: Range = (-0.2, 0.3)  # stops beside the metered exposure
+    exposure: Range = (-0.2, 0.3)  # stops relative to the metered exposure
     warmth: Range = (-0.05, 0.05)  # error of the white balance: + is red
     tint: Range = (-0.02, 0.02)  # error of the white balance: + is green
     saturation: Range = (0.95, 1.1)
@@ -84,7 +84,7 @@ def decode(encoded: Tensor) -> Tensor:
 
 
 def sensor_pixels(shots: Shots, size: int) -> Tensor:
-    """Return how many sensor pixels are kept across a crop of this size: a finer sensor is binned to the crop."""
+    """Return the number of sensor pixels across a crop of this size: a finer sensor is binned to the crop."""
     return shots.pixels.round().clamp(8, size)
 
 
@@ -121,7 +121,10 @@ def _metered_gain(light: Tensor, stops: Tensor) -> Tensor:
 
 
 def _sampling(size: int, pixels: Tensor, blur: Tensor) -> Tensor:
-    """Return B×S×S rows: how each of n sensor pixels gathers S samples (Gaussian lens, square pixel); the rest 0."""
+    """Return B×S×S rows: the weights with which each of n sensor pixels gathers S samples; the other rows are 0.
+
+    The lens is Gaussian, the pixel square.
+    """
     width = size / pixels[:, None, None]
     centre = (torch.arange(size)[None, :, None] + 0.5) * width
     position = torch.arange(size)[None, None, :] + 0.5
@@ -139,15 +142,15 @@ def _softening(size: int, pixels: Tensor, spread: float = 1.0) -> Tensor:
 
 
 def _normalised(weight: Tensor, pixels: Tensor) -> Tensor:
-    # Far weights underflow to denormal numbers, on which products are many times slower.
+    # Far weights underflow to denormal numbers, which slow down products many times.
     weight = torch.where(weight > 1e-7, weight, 0.0)
     row_used = torch.arange(weight.shape[1])[None, :, None] < pixels[:, None, None]
     return weight / weight.sum(2, keepdim=True).clamp_min(1e-6) * row_used
 
 
 def _separable(images: Tensor, matrices: Tensor) -> Tensor:
-    """Apply one matrix an image to the rows and to the columns of all its channels."""
-    # One product an image: faster than a batched one, and its rounding cannot depend on the size of the batch.
+    """Apply one matrix per image to the rows and to the columns of all its channels."""
+    # One product per image is faster than a batched one, and its rounding cannot depend on the batch size.
     return torch.stack([matrix @ image @ matrix.T for matrix, image in zip(matrices, images, strict=True)])
 
 
@@ -158,7 +161,7 @@ def _with_noise(light: Tensor, level: Tensor, seeds: Sequence[int]) -> Tensor:
 
 
 def _develop(light: Tensor, shots: Shots) -> Tensor:
-    """White balance, saturation (one colour matrix) and tone curve: linear light to encoded values in [0, 1]."""
+    """Apply white balance and saturation (one colour matrix) and the tone curve: linear light to values in [0, 1]."""
     gains = torch.stack([1 + shots.warmth, 1 + shots.tint, 1 - shots.warmth], dim=1)
     grey = torch.tensor(LUMA).expand(3, 3)
     mixing = torch.lerp(grey, torch.eye(3), shots.saturation[:, None, None]) * gains[:, None, :] * TONE_STEPS
@@ -180,7 +183,7 @@ _TONE_CURVE = _tone_curve()
 
 
 def _compress(image: NDArray[np.uint8], quality: int, offset: int, size: int) -> NDArray[np.uint8]:
-    """Store as JPEG whose 8×8 blocks start anywhere (the crop is cut from a larger frame), read back, resize."""
+    """Store as JPEG and read back, then resize; the 8×8 blocks start anywhere, as in a crop from a larger frame."""
     padded = cv2.copyMakeBorder(image, offset, 0, offset, 0, cv2.BORDER_REFLECT)
     _, stored = cv2.imencode(".jpg", padded[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, quality])
     read = np.asarray(cv2.imdecode(stored, cv2.IMREAD_COLOR), np.uint8)[offset:, offset:, ::-1]

@@ -1,7 +1,7 @@
-"""The capture that both classes pass: whatever stands there, a face or a print of one, the same cameras take it.
+"""The capture: the same cameras photograph living faces and attacks.
 
-One wide distribution of cameras, exposures, white balances, focus, motion, stray light and storage is drawn from for
-bona fide images and for attacks alike, so that nothing of it tells one from the other.
+One wide distribution of cameras, exposures, white balances, focus, motion, stray light and storage serves bona fide
+images and attacks alike, so that the capture does not reveal the class.
 """
 
 import math
@@ -20,11 +20,11 @@ from fedvisage.render.media import Sampling
 from fedvisage.render.noise import Range, between, column, unit
 
 CAPTURE_VERSION = 3
-"""Changes whenever photographs become other pixels; the first left bona fide images as they were, the second cut paper
-masks out with edges that no camera had seen."""
+"""Increases whenever photographs get other pixels. Version 1 left bona fide images unchanged; version 2 cut out paper
+masks with edges too sharp for a camera."""
 
 PORTRAIT = (1.45, 1.0, 0.75)
-"""Mean linear red, green and blue of crops of faces, beside green."""
+"""Mean linear red, green and blue of crops of faces, relative to green."""
 
 _WIDE = {
     "exposure": (-0.8, 0.7),
@@ -48,25 +48,25 @@ CAMERAS = (
     _camera("back of a phone", (350, 800), (0.25, 0.5), (0.002, 0.012), (75, 96)),
     _camera("system camera", (450, 900), (0.25, 0.5), (0.001, 0.008), (80, 97)),
 )
-"""Kinds of cameras. What they do to light and colour is drawn from the same wide ranges for all."""
+"""Kinds of cameras. Their effects on light and colour come from the same wide ranges for all kinds."""
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What happens around the exposure; ranges are of videos, lengths are shares of the crop's side."""
+    """Effects before and after the exposure; ranges are of videos, lengths are shares of the crop's side."""
 
-    motion: Range = (0.0, 0.012)  # path of the picture over the sensor while it is exposed
-    focus: Range = (0.0, 0.006)  # radius of the disc that a point becomes
-    balance: Range = (0.6, 1.0)  # how far automatic white balance brings the mean to that of usual portraits
-    levels: Range = (0.75, 1.0)  # how far the camera's software takes the darkest parts for black
-    flare: Range = (0.0, 0.3)  # haze that it leaves or lays over, against the mean light of the picture
-    stored: Range = (0.7, 1.0)  # size at which the picture was kept on its way, before it was resampled
-    quality: Range = (65, 97)  # JPEG on that way
+    motion: Range = (0.0, 0.012)  # path of the picture over the sensor during the exposure
+    focus: Range = (0.0, 0.006)  # radius of the disc into which the lens blurs a point
+    balance: Range = (0.6, 1.0)  # share by which automatic white balance corrects the mean to that of usual portraits
+    levels: Range = (0.75, 1.0)  # share by which the camera's software darkens the darkest parts to black
+    flare: Range = (0.0, 0.3)  # remaining or added haze, relative to the mean light of the picture
+    stored: Range = (0.7, 1.0)  # size of an intermediate copy, before the final resampling
+    quality: Range = (65, 97)  # JPEG quality of that copy
 
 
 @dataclass(frozen=True)
 class Capture:
-    """One draw of everything for each image: tensors of B numbers."""
+    """One draw of all settings for each image: tensors of B numbers."""
 
     shots: Shots
     motion: Tensor
@@ -79,7 +79,7 @@ class Capture:
     quality: Tensor
 
     def sampling(self, size: int) -> Sampling:
-        """Return the grid with which scenes are sampled: motion and focus widen the lens's blur, in sensor pixels."""
+        """Return the sampling grid of the scene, in sensor pixels: motion and defocus add to the lens blur."""
         spread = (self.focus**2 / 4 + self.motion**2 / 12).sqrt() * self.shots.pixels
         return Sampling(self.shots.pixels, (self.shots.blur**2 + spread**2).sqrt())
 
@@ -98,24 +98,24 @@ def draw_capture(cameras: Sequence[Camera], seeds: Sequence[int], around: Condit
 
 
 def photograph(radiance: Tensor, capture: Capture, frames: Sequence[int]) -> NDArray[np.uint8]:
-    """Take B×3×S×S radiance: focus and motion, automatic balance and black, the camera, and the picture's way after."""
+    """Photograph B×3×S×S radiance: defocus and motion, automatic balance and black, the camera, and storage."""
     size = radiance.shape[-1]
-    seen = with_flare(levelled(balanced(radiance, capture.balance), capture.levels), capture.flare)
-    light = blurred(seen, capture.focus * size, capture.motion * size, capture.angle)
+    processed = with_flare(levelled(balanced(radiance, capture.balance), capture.levels), capture.flare)
+    light = blurred(processed, capture.focus * size, capture.motion * size, capture.angle)
     images = expose(light.clamp_min(0), capture.shots, frames)
-    ways = zip(images, capture.stored.tolist(), capture.quality.round().int().tolist(), strict=True)
-    return np.stack([resampled(image, share, quality) for image, share, quality in ways])
+    storage = zip(images, capture.stored.tolist(), capture.quality.round().int().tolist(), strict=True)
+    return np.stack([resampled(image, share, quality) for image, share, quality in storage])
 
 
 def balanced(light: Tensor, strength: Tensor) -> Tensor:
-    """Bring the mean colour of each picture towards that of usual portraits; its green stays."""
+    """Move the mean colour of each picture towards that of usual portraits; the green channel is unchanged."""
     mean = light.mean((2, 3), keepdim=True).clamp_min(1e-4)
-    wanted = light.new_tensor(PORTRAIT)[:, None, None] * mean[:, 1:2]
-    return light * (wanted / mean) ** column(strength)
+    portrait = light.new_tensor(PORTRAIT)[:, None, None] * mean[:, 1:2]
+    return light * (portrait / mean) ** column(strength)
 
 
 def levelled(light: Tensor, strength: Tensor) -> Tensor:
-    """Take light of the darkest hundredth for black, by a share; the mean stays."""
+    """Move the light of the darkest hundredth towards black, by a share; the mean is unchanged."""
     grey = luminance(light).flatten(1)
     black = column(torch.quantile(grey, 0.01, dim=1) * strength)
     mean = grey.mean(1)[:, None, None, None]
@@ -123,14 +123,14 @@ def levelled(light: Tensor, strength: Tensor) -> Tensor:
 
 
 def with_flare(radiance: Tensor, share: Tensor) -> Tensor:
-    """Spread a share of the mean light evenly over the picture: its mean stays, its black is lifted."""
+    """Spread a share of the mean light evenly over the picture: the mean is unchanged, black gets lighter."""
     return torch.lerp(radiance, radiance.mean((2, 3), keepdim=True), column(share))
 
 
 def blurred(light: Tensor, radius: Tensor, length: Tensor, angle: Tensor) -> Tensor:
-    """Return light behind a lens out of focus (a disc of this radius) that moves (a line of this length), in pixels.
+    """Return the light behind a defocused lens (a disc of this radius) in motion (a line of this length), in pixels.
 
-    By the transfer functions of disc, 2 J1(x)/x, and line, sinc; borders are mirrored.
+    The transfer functions are 2 J1(x)/x for the disc and sinc for the line; borders are mirrored.
     """
     size, most = light.shape[-1], int(max(radius.max().item(), length.max().item() / 2)) + 2
     padded = pad(light, (most,) * 4, mode="reflect")
@@ -140,16 +140,16 @@ def blurred(light: Tensor, radius: Tensor, length: Tensor, angle: Tensor) -> Ten
     out_of_focus = torch.where(disc > 1e-4, 2 * torch.special.bessel_j1(disc) / disc.clamp_min(1e-4), 1.0)
     along = angle.cos()[:, None, None] * across + angle.sin()[:, None, None] * down
     transfer = out_of_focus * torch.sinc(length[:, None, None] * along)
-    seen: Tensor = torch.fft.irfft2(torch.fft.rfft2(padded) * transfer[:, None], s=(side, side))
-    return seen[..., most : most + size, most : most + size]
+    filtered: Tensor = torch.fft.irfft2(torch.fft.rfft2(padded) * transfer[:, None], s=(side, side))
+    return filtered[..., most : most + size, most : most + size]
 
 
 def resampled(image: NDArray[np.uint8], share: float, quality: int) -> NDArray[np.uint8]:
-    """Return a picture that was kept smaller, as JPEG, and brought back to its size."""
+    """Return a picture after storage as a smaller JPEG and enlargement to its old size."""
     size = len(image)
     small = max(8, round(share * size))
-    kept = image if small == size else np.asarray(cv2.resize(image, (small, small), interpolation=cv2.INTER_AREA))
-    _, stored = cv2.imencode(".jpg", kept[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, quality])
+    smaller = image if small == size else np.asarray(cv2.resize(image, (small, small), interpolation=cv2.INTER_AREA))
+    _, stored = cv2.imencode(".jpg", smaller[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, quality])
     read = np.asarray(cv2.imdecode(stored, cv2.IMREAD_COLOR), np.uint8)[:, :, ::-1]
     if small == size:
         return np.ascontiguousarray(read)

@@ -1,11 +1,11 @@
-"""Depth of real photographs: the average face, turned until its five landmarks lie on those that were found.
+"""Depth of real photographs: the average face in the pose that matches the photograph's five landmarks.
 
 The surface is the renderer's own head with every trait at its mean and no expression. Its pose is weak perspective
 (three angles, scale, place), fitted to the two eyes, the tip of the nose and the corners of the mouth by least squares.
-The map is made as the renderer makes its exact ones, so both kinds can be mixed: 255 is the nearest point of the face,
-0 is 1.7 head units (half head widths) further back, or no face.
+The map is made like the renderer's exact ones, so both kinds can be mixed: 255 is the nearest point of the face, 0 is
+1.7 head units (half head widths) further back, or no face.
 
-What it cannot know: a person's own shape, the expression, and who has hair before the forehead.
+The fit does not recover a person's own shape, the expression, or hair in front of the forehead.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ Points = NDArray[np.floating[Any]]
 Map = NDArray[np.uint8]
 
 SIZE = 64
-"""Pixels at which the surface is seen, before it is averaged to the size of a map."""
+"""Resolution in pixels of the rendered surface, before it is averaged to the size of a map."""
 STRAY = 0.05
-"""How far a landmark is off, as a share of the face's width: people differ, and so do detectors. The best of 0.0125 to
-0.1 on rendered faces, with exact and with detected points; nothing depends on it by more than a tenth of the error."""
+"""Deviation of a landmark as a share of the face's width, from differences between people and errors of detectors. The
+best of 0.0125 to 0.1 on rendered faces, with exact and with detected points; the choice changes no result by more than
+a tenth of the error."""
 USUAL = (0.5, 0.3)
-"""How far heads are turned and nodded in photographs (standard deviations, radians). It decides where points do not:
-a raised chin and a short nose look alike."""
+"""Usual turn and nod of heads in photographs (standard deviations, radians). This prior decides where the points
+cannot: a raised chin and a short nose look alike."""
 FARTHEST = (1.0, 0.6)
-"""No fit is turned or nodded further; beyond, half of the landmarks would be hidden."""
+"""Limits of the fitted turn and nod; beyond them, half of the landmarks would be hidden."""
 
 
 @dataclass(frozen=True)
 class _Surface:
-    """The average face on the sheet: its height, also at half the resolution, where it is face, its five points."""
+    """The average face on the sheet: its height, also at half the resolution, its face area, and its five points."""
 
     height: Tensor
     small: Tensor
@@ -74,7 +75,7 @@ def fit_pose(points: Points) -> Conditions:
         missed = placed(around, pose) - target
         return np.concatenate([(missed / (2 * spread * STRAY)).ravel(), pose[:2] / USUAL])
 
-    from scipy.optimize import least_squares  # here, because a run on sets that are there never comes to this
+    from scipy.optimize import least_squares  # imported here, because most runs use prepared sets and never fit depth
 
     eyes = target[1] - target[0]
     start = np.array([0.0, 0.0, np.arctan2(eyes[1], eyes[0]), 2 * spread, *target.mean(axis=0)])
@@ -84,7 +85,7 @@ def fit_pose(points: Points) -> Conditions:
 
 
 def placed(around: Points, pose: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return where points around the pivot are in the frame: `pose.project`, hundreds of times for a fit, of five."""
+    """Return the frame positions of points around the pivot: a fast `sheet.project` for the fit of five points."""
     yaw, pitch, roll, scale = pose[:4].tolist()
     across = np.array([cos(yaw), 0.0, sin(yaw)])
     down = np.array([sin(pitch) * sin(yaw), cos(pitch), -sin(pitch) * cos(yaw)])

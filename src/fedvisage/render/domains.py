@@ -1,4 +1,9 @@
-"""What a domain is: cameras, places, instruments and habits that stand for one dataset."""
+"""Rendered domains: the cameras, places, instruments and habits of each simulated dataset.
+
+Each domain imitates a public dataset, after the papers' Table I and the datasets' own descriptions. All domains share
+the physics of re-capture, so some cues transfer between them; each has its own resolution, compression, light and way
+of holding media, so other cues do not.
+"""
 
 from dataclasses import dataclass, field, replace
 
@@ -16,7 +21,7 @@ SPECIES = ("print", "cut", "replay", "mask")
 
 @dataclass(frozen=True)
 class Place:
-    """Where people sit: the light and the kinds of background."""
+    """The light and the kinds of background of a recording place."""
 
     light: LightRange = field(default_factory=LightRange)
     backgrounds: tuple[int, ...] = (PLAIN, GRADIENT, ROOM, CLUTTER)
@@ -33,17 +38,17 @@ class Attack:
 
 @dataclass(frozen=True)
 class Domain:
-    """A dataset's stand-in."""
+    """A simulated dataset."""
 
     name: str
     title: str
-    subjects: int  # by default; the largest datasets are scaled down
-    videos: int  # bona fide videos a subject, by default
-    ratio: float  # attack videos a bona fide video
+    subjects: int  # default number; the largest datasets are scaled down
+    videos: int  # default number of bona fide videos per subject
+    ratio: float  # attack videos per bona fide video
     cameras: tuple[Camera, ...]
     attack_cameras: tuple[Camera, ...]  # the same cameras, in the sessions in which attacks were recorded
     attacks: tuple[Attack, ...]
-    photographer: Camera  # took the photographs that attackers show
+    photographer: Camera  # takes the photographs that attackers show
     place: Place = field(default_factory=Place)
     attack_place: Place = field(default_factory=Place)  # where attacks are presented
     yaw: float = 0.2  # largest turn of the head in radians
@@ -51,7 +56,7 @@ class Domain:
 
 
 def sessions(cameras: tuple[Camera, ...], stops: float, warmth: float, noise: float = 1.0) -> tuple[Camera, ...]:
-    """Return cameras as they are in other sessions: exposed otherwise, white balance off, more or less gain."""
+    """Return cameras with the settings of other sessions: exposure, white balance and gain are shifted."""
     return tuple(
         replace(
             camera,
@@ -65,14 +70,6 @@ def sessions(cameras: tuple[Camera, ...], stops: float, warmth: float, noise: fl
 
 def _moved(span: Range, by: float) -> Range:
     return (span[0] + by, span[1] + by)
-
-
-# The domains: what stands for each public dataset, after the papers' Table I and the datasets' own descriptions.
-#
-# A domain has its cameras, its places (light, background) and its instruments. All domains share the physics of
-# re-capture, so there are cues to learn that carry over; and each has habits of its own (resolution, compression,
-# light,
-# how media are held), so there are cues that do not.
 
 
 GOOD_PHOTOGRAPHER = Camera("reflex", (500, 900), blur=(0.3, 0.5), noise=(0.001, 0.003), quality=(88, 97))
@@ -346,6 +343,6 @@ DOMAINS = {
 def find_domain(name: str) -> Domain:
     """Return the domain with this one-letter name."""
     if name not in DOMAINS:
-        known = ", ".join(f"{domain.name} ({domain.title})" for domain in DOMAINS.values())
-        raise UserError("synth", f"no domain is called {name!r}; there are {known}")
+        titles = ", ".join(f"{domain.name} ({domain.title})" for domain in DOMAINS.values())
+        raise UserError("synth", f"no domain is called {name!r}; there are {titles}")
     return DOMAINS[name]

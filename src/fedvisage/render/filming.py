@@ -1,4 +1,8 @@
-"""Films the videos of a rendered domain: people before cameras, and attacks before the same cameras."""
+"""Filming of a rendered domain: people and attacks in front of the same cameras, and re-capture of flat media.
+
+Re-capture turns any face photographs, rendered or real, into photographs of prints, cut prints and displays; it also
+needs the room in which the medium is held up.
+"""
 
 import math
 from collections.abc import Sequence
@@ -24,16 +28,14 @@ from fedvisage.render.scene import DEPTH_SIZE, Scene, render, small_depth
 from fedvisage.render.screens import Display, replay_attack
 from fedvisage.render.surroundings import make_backgrounds
 
-# Re-capture of flat media: photographs of faces become photographs of prints, cut prints and displays.
-#
-# Works on any face photographs, rendered or real: what it needs beside them is a room to hold the medium up in.
+# Re-capture of flat media.
 
 
 @dataclass(frozen=True)
 class Photographs:
-    """Pictures that an attacker has: sRGB in [0, 1] (B×3×S×S) and five points of the face in pixels (B×5×2).
+    """Pictures in an attacker's hands: sRGB in [0, 1] (B×3×S×S) and five points of the face in pixels (B×5×2).
 
-    `framing` is the size of their faces against the size that faces have in the crops of the set.
+    `framing` is the size of their faces relative to faces in the crops of the set.
     """
 
     images: Tensor
@@ -43,7 +45,7 @@ class Photographs:
 
 @dataclass(frozen=True)
 class Setting:
-    """Where the medium is held up: radiance of the room; for cut prints also of a face behind, with its points."""
+    """The place of presentation: radiance of the room; for cut prints also the face behind, with its points."""
 
     room: Tensor
     face: Tensor | None = None
@@ -61,18 +63,18 @@ def recapture(
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """Present the photographs and photograph them again.
 
-    All attacks of a batch are of one species; `videos` and `frames` seed what stays the same in a video and what
-    changes from frame to frame. Where `shown` (B×1×S×S, on the photograph) is 0 the result is blacked out.
-    Returns images (uint8 B×S×S×3) and where the five points are seen (B×5×2).
+    All attacks of a batch are of one species; `videos` and `frames` are the seeds of constant values of a video and of
+    changes between its frames. Where `shown` (B×1×S×S, on the photograph) is 0, the result is black. Returns images
+    (uint8 B×S×S×3) and the image positions of the five points (B×5×2).
     """
     size = photographs.images.shape[-1]
     holdings = [attack.instrument.holding for attack in attacks if attack.instrument]
     view = hold(holdings, videos, frames, size, photographs.framing)
-    seen = locate(view, medium_coordinates(photographs.points, size))
-    radiance = present(photographs, attacks, setting, view, seen, sampling_of(shots), videos, frames)
+    image_points = locate(view, medium_coordinates(photographs.points, size))
+    radiance = present(photographs, attacks, setting, view, image_points, sampling_of(shots), videos, frames)
     if shown is not None:
         radiance = radiance * show(shown, view).clamp(0, 1)
-    return expose(radiance, shots, frames), np.asarray(seen, np.float32)
+    return expose(radiance, shots, frames), np.asarray(image_points, np.float32)
 
 
 def present(
@@ -85,7 +87,7 @@ def present(
     videos: Sequence[int],
     frames: Sequence[int],
 ) -> Tensor:
-    """Return the radiance of the presented media, all of one species; `seen` is where the five points are."""
+    """Return the radiance of the presented media, all of one species; `seen` holds the points' image positions."""
     images, room = photographs.images, setting.room
     displays = [attack.instrument for attack in attacks if isinstance(attack.instrument, Display)]
     printers = [attack.instrument for attack in attacks if isinstance(attack.instrument, Printer)]
@@ -98,46 +100,43 @@ def present(
     return cut_attack(images, printers, room, grid, view, videos, eyes=eyes, behind=behind)
 
 
-# Takes: photographs of faces taken again, as a living face would be, or printed or shown first.
-#
-# Both pass the same capture. A living face keeps its shape: its second light shades it by its depth. A sheet or a
-# panel
-# is lit as what it is, flat or bent, so shading does not follow the face in it.
-
+# Takes: photographs of faces are taken again, either as living faces, or printed or shown first. Both pass the same
+# capture. The second light shades a living face by its depth. A sheet or a panel is lit as a flat or bent surface, so
+# its shading does not follow the face in the picture.
 
 LIVING = Holding(tilt=0.02)
 MASK_OF_PAPER = Printer("paper mask", (200, 420), holding=Holding(bend=(0.4, 0.9), tilt=0.08))
 RELIEF = 1.7
-"""Head units from the nearest to the farthest level of a depth map, whose frame is 2 / 0.55 of them wide."""
+"""Head units from the nearest to the farthest level of a depth map; the frame is 2 / 0.55 of them wide."""
 FRAME = 2 / 0.55
 LENSES = ((3.7, 2.0, 1.2), (4.3, 1.9, 1.8), (6.8, 1.8, 2.8), (35.0, 2.8, 8.0))
-"""Webcam, two phones, system camera: focal length in mm, f-number, mm of the sensor that the crop takes."""
+"""Webcam, two phones, system camera: focal length in mm, f-number, width of the crop on the sensor in mm."""
 
 
 @dataclass(frozen=True)
 class Rendition:
-    """How media and attackers' software change photographs that are printed or shown; ranges are of videos."""
+    """Changes of photographs by media and attackers' software before the presentation; ranges are of videos."""
 
     vivid: Range
     contrast: Range
-    spread: Range  # radius to which ink or sub-pixels spread a point, as a share of the side
+    spread: Range  # radius of a point after spreading by ink or sub-pixels, as a share of the side
 
 
 HALF_CONTRAST = (0.2, 0.5)
-"""Cycles a pixel at which a photograph keeps half the contrast (MTF50 of ISO 12233's edges), from soft pictures to as
-sharp ones as pixels hold; most cameras' are between."""
+"""Cycles per pixel at which a photograph keeps half the contrast (MTF50 of ISO 12233's edges), from soft pictures to
+the sharpest that pixels allow; most cameras are in between."""
 SPREAD = (0.0, 0.012)
 GRAIN, DOTS = (0.0, 0.02), (0.0, 0.6)
 """Unevenness of paper, and screens from continuous tone to nearly hard dots."""
 SHOWN = (0.94, 1.4)
-"""How far media reach: their edges come into view on some sides of some videos, in every domain."""
+"""Extent of media: in every domain, their edges are visible on some sides of some videos."""
 RENDITIONS = {
     "print": Rendition((1.1, 1.9), (0.8, 1.2), SPREAD),
     "cut": Rendition((1.1, 1.9), (0.8, 1.2), SPREAD),
     "mask": Rendition((1.1, 1.9), (0.8, 1.2), SPREAD),
     "replay": Rendition((0.95, 1.6), (0.9, 1.25), (0.0, 0.005)),
 }
-"""Drivers and phones render pleasing pictures: they give back colour and contrast that ink and glass take."""
+"""Drivers and phones enhance colour and contrast, to compensate for the loss on paper and glass."""
 
 
 def media_of(domain: Domain) -> list[Attack]:
@@ -147,8 +146,8 @@ def media_of(domain: Domain) -> list[Attack]:
 
 def _full(attack: Attack) -> Attack:
     if isinstance(attack.instrument, Display):
-        held_so = replace(attack.instrument.holding, shown=SHOWN)
-        full = replace(attack.instrument, primaries=(0.0, 2.0), dimming=(0.3, 3.0), gamut=(0.0, 0.1), holding=held_so)
+        holding = replace(attack.instrument.holding, shown=SHOWN)
+        full = replace(attack.instrument, primaries=(0.0, 2.0), dimming=(0.3, 3.0), gamut=(0.0, 0.1), holding=holding)
         return replace(attack, instrument=full)
     glossy = attack.instrument.gloss[1] > 0.1 if attack.instrument else False
     paper = attack.instrument or MASK_OF_PAPER
@@ -161,12 +160,12 @@ def _full(attack: Attack) -> Attack:
 def living_take(
     photographs: Photographs, depth: Tensor, capture: Capture, videos: Sequence[int], frames: Sequence[int]
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Take living faces: B×3×S×S photographs with their depth maps, B×32×32 bytes, under a light that follows it."""
+    """Photograph living faces: B×3×S×S photographs with B×32×32 depth maps (bytes), under a light shaded by depth."""
     size = photographs.images.shape[-1]
     view = hold([LIVING] * len(videos), videos, frames, size, photographs.framing)
     lit = decode(photographs.images) * head_light(depth, size, videos)
-    seen = locate(view, medium_coordinates(photographs.points, size))
-    return photograph(show(lit, view).clamp_min(0), capture, frames), np.asarray(seen, np.float32)
+    image_points = locate(view, medium_coordinates(photographs.points, size))
+    return photograph(show(lit, view).clamp_min(0), capture, frames), np.asarray(image_points, np.float32)
 
 
 def attack_take(
@@ -177,31 +176,33 @@ def attack_take(
     videos: Sequence[int],
     frames: Sequence[int],
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Take attacks of one species: the photographs are printed or shown, and held up in the room."""
+    """Photograph attacks of one species: the photographs are printed or shown, and held up in the room."""
     size = photographs.images.shape[-1]
     instruments = [attack.instrument for attack in attacks if attack.instrument]
     species = attacks[0].species
     rendered = replace(photographs, images=rendition(photographs.images, RENDITIONS[species], videos))
     view = hold([instrument.holding for instrument in instruments], videos, frames, size, photographs.framing)
-    seen = locate(view, medium_coordinates(photographs.points, size))
+    image_points = locate(view, medium_coordinates(photographs.points, size))
     room = replace(setting, room=far_away(setting.room, videos))
-    radiance = present(rendered, attacks, room, view, seen, capture.sampling(size), videos, frames)
+    radiance = present(rendered, attacks, room, view, image_points, capture.sampling(size), videos, frames)
     if species == "mask" and setting.face is not None and setting.points is not None:
-        # What falls on the mask falls on the wearer, too, as on thumbs that hold a sheet.
-        light = between(videos, "print/light", [one.light for one in instruments if isinstance(one, Printer)])
-        behind = align(setting.face, setting.points[:, :2], seen[:, :2]) * column(light) * 0.6
+        # The light on the mask also falls on the wearer, as it does on thumbs that hold a sheet.
+        light = between(
+            videos, "print/light", [printer.light for printer in instruments if isinstance(printer, Printer)]
+        )
+        behind = align(setting.face, setting.points[:, :2], image_points[:, :2]) * column(light) * 0.6
         cover = mask_outline(view, photographs.points, size, videos)
         radiance = torch.lerp(behind, radiance, as_photographed(cover, videos))
     elif species in ("print", "cut"):
         radiance = held(radiance, view, instruments, videos)
-    return photograph(radiance, capture, frames), np.asarray(seen, np.float32)
+    return photograph(radiance, capture, frames), np.asarray(image_points, np.float32)
 
 
 def as_photographed(seen: Tensor, videos: Sequence[int]) -> Tensor:
-    """Return what no camera has seen yet, B×C×S×S, as soft as photographs of this size are.
+    """Return rendered shapes, B×C×S×S, with the softness of photographs of this size.
 
-    The edge of a cut, for one: a camera has blurred the faces before and behind it already, and it would be sharper
-    than all of them.
+    The edge of a cut is an example: the faces in front of it and behind it come from cameras and are blurred, and an
+    exact edge would be sharper than both.
     """
     half = between(videos, "half contrast", HALF_CONTRAST)
     deviation = math.sqrt(math.log(2) / 2) / (math.pi * half)  # of the Gaussian whose transfer is 1/2 there
@@ -224,7 +225,7 @@ def rendition(images: Tensor, how: Rendition, videos: Sequence[int]) -> Tensor:
 
 
 def head_light(depth: Tensor, size: int, videos: Sequence[int]) -> Tensor:
-    """Return B×1×S×S light on heads with these depth maps (bytes): a lamp's cosine law, 1 on what faces the camera."""
+    """Return B×1×S×S light on heads with these depth maps (bytes): a lamp's cosine law, 1 on frontal surfaces."""
     height = interpolate(depth[:, None].float() / 255, size, mode="bicubic", align_corners=False)
     height = blurred(height, *(torch.full((len(depth),), share * size) for share in (0.03, 0.0, 0.0))) * RELIEF
     step = FRAME / size
@@ -237,7 +238,7 @@ def head_light(depth: Tensor, size: int, videos: Sequence[int]) -> Tensor:
 
 
 def far_away(room: Tensor, videos: Sequence[int]) -> Tensor:
-    """Return the room out of focus, as a lens sees it that is focused on what is held before it."""
+    """Return the room out of focus, through a lens focused on the medium in front of it."""
     size = room.shape[-1]
     near, far = between(videos, "room/near", (250.0, 600.0)), between(videos, "room/far", (900.0, 4000.0))
     lenses = [LENSES[int(len(LENSES) * number)] for number in unit(videos, "room/lens").tolist()]
@@ -251,20 +252,20 @@ def far_away(room: Tensor, videos: Sequence[int]) -> Tensor:
 
 def held(radiance: Tensor, view: View, instruments: Sequence[Printer | Display], videos: Sequence[int]) -> Tensor:
     """Return the scene with thumbs on the sheet's sides, for half of the videos."""
-    light = between(videos, "print/light", [one.light for one in instruments if isinstance(one, Printer)])
+    light = between(videos, "print/light", [printer.light for printer in instruments if isinstance(printer, Printer)])
     cover, skin = fingers(view, unit(videos, "hand/tone"), videos)
-    there = column((unit(videos, "hand/there") < 0.5).float())
-    return torch.lerp(radiance, skin * column(light) * 0.6, cover * there)
+    has_thumbs = column((unit(videos, "hand/there") < 0.5).float())
+    return torch.lerp(radiance, skin * column(light) * 0.6, cover * has_thumbs)
 
 
-FRAMING = 0.85  # photographs to be shown are framed wider than crops, so that their edges need not come into view
+FRAMING = 0.85  # shown photographs are framed wider than crops, so that their edges can stay out of view
 
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class Video:
-    """One video to film: who, what kind, and the seed of everything that stays the same in it."""
+    """One video to film: the person, the kind of presentation, and the seed of all constant values."""
 
     name: str
     subject: str
@@ -282,7 +283,7 @@ class Video:
 
 @dataclass(frozen=True)
 class Frames:
-    """What was filmed: uint8 N×S×S×3, depth uint8 N×32×32, points float32 N×5×2, in the order of the videos."""
+    """Filmed frames: uint8 N×S×S×3, depth uint8 N×32×32, points float32 N×5×2, in the order of the videos."""
 
     images: NDArray[np.uint8]
     depth: NDArray[np.uint8]
@@ -309,7 +310,7 @@ class Frames:
 
 
 def film(videos: Sequence[Video], domain: Domain, size: int) -> Frames:
-    """Film videos of one species, all their frames in one batch."""
+    """Film videos of one species, with all their frames in one batch."""
     species = videos[0].species
     if species in ("bonafide", "mask"):
         return _film_faces(videos, domain, size)
@@ -344,7 +345,7 @@ def _film_media(videos: Sequence[Video], domain: Domain, size: int) -> Frames:
 
 
 def _photographs(videos: Sequence[Video], domain: Domain, size: int) -> tuple[Photographs, Tensor]:
-    """Return what the attacker shows in every frame, and its face mask: a still, or for half of the replays a video."""
+    """Return the attacker's picture for every frame, and its face mask: a still, or for half of the replays a video."""
     alive = [video.species == "replay" and unit([video.seed], "replay/video").item() < 0.5 for video in videos]
     takes = [video.frames if moving else 1 for video, moving in zip(videos, alive, strict=True)]
     scene = _act(videos, "photograph", domain, domain.place, size, takes=takes)
@@ -361,7 +362,7 @@ def _photographs(videos: Sequence[Video], domain: Domain, size: int) -> tuple[Ph
 
 
 def _setting(videos: Sequence[Video], domain: Domain, size: int) -> Setting:
-    """Return the room in which attacks are presented, one per video, and for cut prints the impostor in it."""
+    """Return the room of the presentation, one per video, and for cut prints the impostor in it."""
     rows = _repeated(list(range(len(videos))), [video.frames for video in videos])
     if videos[0].species == "cut":
         scene = _act(videos, "impostor", domain, domain.attack_place, size, takes=[1] * len(videos))
@@ -373,7 +374,7 @@ def _setting(videos: Sequence[Video], domain: Domain, size: int) -> Setting:
 
 
 def _blurred(radiance: Tensor) -> Tensor:
-    """Return what is far behind the plane that is in focus."""
+    """Return a background far behind the plane of focus."""
     return interpolate(adaptive_avg_pool2d(radiance, 8), radiance.shape[-1], mode="bilinear", align_corners=False)
 
 
@@ -387,7 +388,7 @@ def _act(
     takes: Sequence[int] | None = None,
     mask: bool = False,
 ) -> Scene:
-    """Render people acting: one draw of conditions a video, small movements between its takes."""
+    """Render people in motion: one draw of conditions per video, small movements between its takes."""
     takes = takes or [video.frames for video in videos]
     seeds = [derive(video.seed, role) for video in videos]
     persons = [derive(video.seed, "impostor person") if role == "impostor" else video.person for video in videos]

@@ -1,8 +1,8 @@
-"""The head: height of the face above the sheet, from a person's traits and expression.
+"""The head: face shape, hair, eyes, brows and glasses, from a person's traits and expression.
 
-The height is a rounded block (an implicit outline that is round above the eyes and tapers to the chin) plus a sum of
-bells: brow, sockets, nose, lips, chin. Each bell is a product of two one-dimensional curves, so that the sum over all
-bells is one matrix product.
+The height above the sheet is a rounded block (an implicit outline that is round above the eyes and tapers to the chin)
+plus a sum of bells: brow, sockets, nose, lips, chin. Each bell is a product of two one-dimensional curves, so the sum
+over all bells is one matrix product.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from fedvisage.render.sheet import BOTTOM, Bell, Sheet, Window, bell, outer, pla
 BACK = -1.35
 """Height of the plane at which the head ends, behind the ears."""
 EDGE = 1.045
-"""Radius at which the head ends: beyond the outline of the face lies a strip of the head's side."""
+"""Radius at which the head ends; between the outline of the face (1) and this radius is a strip of the head's side."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Head:
     """The bare head on the sheet.
 
     Attributes:
-        height: B×V×U, towards the viewer; about 0 at the cheeks, BACK outside of the head.
-        radius: B×V×U, 0 in the middle of the face, 1 at the outline of the face, EDGE where the head ends.
-        ears: B×V×U in [0, 1], where the ears are.
+        height: B×V×U, towards the viewer; about 0 at the cheeks, BACK outside the head.
+        radius: B×V×U, 0 in the middle of the face, 1 at the outline of the face, EDGE at the end of the head.
+        ears: B×V×U in [0, 1], coverage of the ears.
 
     """
 
@@ -50,12 +50,12 @@ def mouth_half_width(people: People, conditions: Conditions) -> Tensor:
 
 
 def mouth_corner_lift(people: People, conditions: Conditions) -> Tensor:
-    """Return how far the corners of the mouth lie above its middle, B×1."""
+    """Return the height of the corners of the mouth above its middle, B×1."""
     return people["mouth_curve"] + 0.075 * conditions.smile[:, None]
 
 
 def make_head(people: People, conditions: Conditions, sheet: Sheet) -> Head:
-    """Build the bare head (no hair) of each person with the expression of this moment."""
+    """Build the bare head (no hair) of each person with the current expression."""
     radius = _outline(people, conditions, sheet)
     square = radius * radius
     height = (square * square).square_().mul_(-0.42).sub_(square, alpha=0.10)
@@ -162,8 +162,7 @@ def _lower_bells(people: People, conditions: Conditions) -> list[Bell]:
     ]
 
 
-# Hair: a cap of strands on the skull, which may fall beside the face, and beards.
-
+# Hair: a cap of strands on the skull, long hair next to the face, and beards.
 
 FAIR, RED, BLACK = (
     torch.tensor([0.42, 0.27, 0.125]),
@@ -172,7 +171,7 @@ FAIR, RED, BLACK = (
 )
 GREY = torch.tensor([0.36, 0.35, 0.33])
 LONG = 0.25
-"""Hair longer than this (``hair_length``) falls beside the face."""
+"""Hair longer than this (``hair_length``) falls at the sides of the face."""
 
 
 @dataclass(frozen=True)
@@ -180,9 +179,9 @@ class Hair:
     """Hair on the sheet.
 
     Attributes:
-        cover: B×V×U in [0, 1], where hair covers the head.
+        cover: B×V×U in [0, 1], coverage of the head by hair.
         outline: B×V×U in [0, 1], the silhouette of head and hair together.
-        height: B×V×U, how high the surface of the hair lies.
+        height: B×V×U, height of the hair's surface.
         strands: B×V×U, the pattern of light and dark strands.
 
     """
@@ -196,7 +195,7 @@ class Hair:
 def hair_colour(people: People) -> Tensor:
     """Return the mean albedo of each person's hair, B×3."""
     colour = FAIR + people["hair_red"] * (RED - FAIR)
-    # Dark skin comes with dark hair.
+    # Dark skin implies dark hair.
     colour = colour * (BLACK / colour) ** torch.maximum(people["hair_dark"], 1.6 * people["melanin"]).clamp(max=1.0)
     return colour + people["hair_grey"] * (GREY - colour)
 
@@ -225,7 +224,7 @@ def make_hair(people: People, head: Head, sheet: Sheet) -> Hair:
 
 
 def _volume(people: People, sheet: Sheet) -> Tensor:
-    """Return how far the hair stands off the skull, as a share of its radius, by height v."""
+    """Return the distance of the hair from the skull, as a share of its radius, by height v."""
     return people["hair_volume"] * step(0.35 - sheet.v, 0.9)
 
 
@@ -245,9 +244,9 @@ def _hair_line(people: People, sheet: Sheet) -> Tensor:
 
 
 def _hanging_ground(people: People, sheet: Sheet) -> Tensor:
-    """Return the height of the surface on which long hair hangs beside the cheeks, BACK and below for short hair.
+    """Return the height of the surface of long hair at the sides of the cheeks, BACK and below for short hair.
 
-    It goes on beyond the edges of the hair: a cliff along each strand would tear holes when the head turns.
+    The surface extends beyond the edges of the hair: a cliff along each strand would tear holes in a turned head.
     """
     long = step(people["hair_length"] - LONG, 0.01)
     row = -0.95 - 0.40 * (sheet.u.abs() - 0.95).clamp(min=0.0)
@@ -255,7 +254,7 @@ def _hanging_ground(people: People, sheet: Sheet) -> Tensor:
 
 
 def _curtain(people: People, part: Window, ragged: Tensor) -> Tensor:
-    """Return where long hair falls beside the face, of the window's shape."""
+    """Return the cover of long hair at the sides of the face, in the window's shape."""
     p = people
     length, wavy = p["hair_length"], 0.06 * p["hair_waves"] * torch.sin(2.2 * part.v)
     end = (0.3 + 1.5 * length)[..., None]
@@ -268,16 +267,16 @@ def _curtain(people: People, part: Window, ragged: Tensor) -> Tensor:
 
 
 def paint_hair(coat: Coat, people: People, hair: Hair, sheet: Sheet) -> None:
-    """Lay the hair over a coat."""
+    """Add the hair to a coat."""
     shade = (1.0 + 0.26 * hair.strands).clamp_(min=0.25)
     albedo = tint(shade, hair_colour(people))
-    # Beyond the skull there is nothing but hair, however thin: no skin may shine through its soft edge.
+    # Outside the skull there is only hair, however thin, so no skin may shine through its soft edge.
     share = hair.cover / hair.outline.clamp(min=0.02)
     coat.cover(window(sheet), share.clamp_(max=1.0), albedo, Finish(0.05, 9.0))
 
 
 def paint_beard(coat: Coat, people: People, head: Head, sheet: Sheet) -> None:
-    """Paint a full beard and moustache on those who wear one."""
+    """Paint a full beard and moustache on people with a beard."""
     p, part = people, window(sheet, -0.15, BOTTOM, 1.15)
     hairs = noise("fine", p.seeds, "beard", part.v.shape[1], part.u.shape[1], sheet.cell)
     mouth, side = p["mouth_height"], part.u.abs()
@@ -291,8 +290,7 @@ def paint_beard(coat: Coat, people: People, head: Head, sheet: Sheet) -> None:
     coat.cover(part, (0.82 * share).clamp_(max=0.95), albedo, Finish(0.03, 9.0))
 
 
-# Eyes and brows: eyeball with iris and pupil between two lids, lashes, crease, and the hairs of the brows.
-
+# Eyes and brows: eyeballs with iris and pupil between two lids, lashes, creases, and the hairs of the brows.
 
 IRIS_RADIUS, PUPIL_RADIUS = 0.086, 0.034
 BROWN, PALE_BROWN = torch.tensor([0.030, 0.014, 0.007]), torch.tensor([0.16, 0.085, 0.030])
@@ -316,12 +314,12 @@ class Lids:
 
 
 def eye_height(people: People, u: Tensor) -> Tensor:
-    """Return the height v of the eyes' middle; one eye sits a little higher than the other."""
+    """Return the height v of the eyes' middle; one eye is slightly higher than the other."""
     return people["eye_lift"] + torch.sign(u) * people["asymmetry"]
 
 
 def make_lids(people: People, conditions: Conditions, part: Window) -> Lids:
-    """Return the rims of the eyes for this opening of the lids."""
+    """Return the rims of the eyes for the current opening of the lids."""
     p = people
     x = (part.u.abs() - p["eye_spacing"]) / p["eye_width"]
     inside = (1.0 - x * x).clamp(min=0.0)
@@ -353,7 +351,7 @@ def paint_eyes(coat: Coat, people: People, conditions: Conditions, sheet: Sheet)
 
 
 def eye_window(sheet: Sheet) -> Window:
-    """Return the part of the sheet that can hold eyes."""
+    """Return the part of the sheet that can contain eyes."""
     return window(sheet, -0.24, 0.22, 0.84)
 
 
@@ -370,8 +368,8 @@ def _eyeball(people: People, conditions: Conditions, part: Window) -> Tensor:
     colour = PALE_BROWN + p["iris_blue"] * (BLUE - PALE_BROWN)
     colour = colour * (BROWN / colour) ** torch.maximum(p["iris_dark"], 1.8 * p["melanin"]).clamp(max=1.0)
     white = (p["sclera"] * torch.tensor([1.0, 0.93, 0.90]))[..., None, None]
-    seen = white + iris * (colour[..., None, None] * ring[:, None] - white)
-    return seen * (1.0 - 0.95 * pupil)[:, None]
+    colours = white + iris * (colour[..., None, None] * ring[:, None] - white)
+    return colours * (1.0 - 0.95 * pupil)[:, None]
 
 
 def add_catch_lights(
@@ -379,8 +377,8 @@ def add_catch_lights(
 ) -> None:
     """Add the mirror image of the key light on both corneas to the radiance (B×3×V×U), in place.
 
-    A cornea is a small convex mirror: the reflection sits between its middle and the light's direction.
-    ``light`` is the direction of the key light in head axes, ``colour`` its irradiance, both B×3.
+    A cornea is a small convex mirror: the reflection is between its middle and the light's direction. ``light`` is the
+    direction of the key light in head axes, ``colour`` its irradiance, both B×3.
     """
     part = eye_window(sheet)
     lids = make_lids(people, conditions, part)
@@ -410,20 +408,19 @@ def paint_brows(coat: Coat, people: People, conditions: Conditions, sheet: Sheet
     coat.cover(part, share, 0.8 * hair_colour(p)[:, :, None, None], Finish(0.02, 15.0))
 
 
-# Glasses: two rims, a bridge and the temples, lying just in front of the face.
-
+# Glasses: two rims, a bridge and the temples, just in front of the face.
 
 DISTANCE = 0.05
-"""How far in front of the skin the frame lies, head units."""
+"""Distance of the frame from the skin, head units."""
 
 
 def glasses_window(sheet: Sheet) -> Window:
-    """Return the part of the sheet that can hold glasses."""
+    """Return the part of the sheet that can contain glasses."""
     return window(sheet, -0.45, 0.55, 1.15)
 
 
 def paint_glasses(coat: Coat, people: People, conditions: Conditions, sheet: Sheet) -> Tensor:
-    """Paint the frames on a coat and return where they are, in the window of the glasses (B×V'×U')."""
+    """Paint the frames on a coat and return their cover, in the window of the glasses (B×V'×U')."""
     part = glasses_window(sheet)
     drawn = torch.tensor(np.stack([_draw_frame(seed) for seed in conditions.seeds]), dtype=torch.float32)
     half_width, half_height, thick, power = (drawn[:, 3 + k, None] for k in range(4))
@@ -437,8 +434,8 @@ def paint_glasses(coat: Coat, people: People, conditions: Conditions, sheet: She
     outer_end = people["eye_spacing"] + half_width
     temples = outer(bell(part.v, middle - 0.08, 0.9 * thick), step(part.u.abs() - outer_end, 0.03))
     temples = temples * plateau(part.u, 1.05, 8)[:, None, :]
-    worn = torch.maximum(torch.maximum(rims, bridge), temples) * conditions.glasses[:, None, None]
-    frame = step(worn - 0.42, 0.25)
+    parts = torch.maximum(torch.maximum(rims, bridge), temples) * conditions.glasses[:, None, None]
+    frame = step(parts - 0.42, 0.25)
     coat.cover(part, frame, drawn[:, :3, None, None], Finish(0.10, 30.0))
     return frame
 

@@ -1,10 +1,11 @@
-"""Rendered people for face recognition: many photographs of each, aligned by five points, into an identity set.
+"""Rendered people for face recognition: many photographs of each person, aligned by five points, as an identity set.
 
-A photograph differs from another of the same person in pose, expression, light, background, glasses, camera, and in
-age: the traits that lean on age move a few years up or down. What stays is the person: shape, colours and marks. People
-come from four groups (``people.GROUPS``) in turn, which stand for populations that differ in appearance.
+Photographs of a person differ in pose, expression, light, background, glasses, camera and age: the traits that depend
+on age move a few years up or down. Shape, colours and marks of the person are constant. People come from four groups
+(``people.GROUPS``) in turn, which represent populations of different appearance.
 
-Person number n is the same person in every set of a seed: sets are disjoint if their ranges of numbers are.
+Person number n is the same person in every set of a seed: sets with disjoint ranges of numbers have no person in
+common.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,23 +31,23 @@ from fedvisage.render.sets import BATCH, MOST_OF_ONE, MOST_SUBJECTS, check, chec
 
 NAME = "people"
 IDENTITIES_VERSION = 1
-"""Changes whenever a specification gives other pixels than before."""
+"""Increases whenever a specification gives other pixels than before."""
 
 LIGHT = LightRange(
     key_strength=(0.3, 1.3), ambient_strength=(0.15, 0.6), azimuth=1.4, softness=(0.1, 1.0), key_kelvin=(3200.0, 7500.0)
 )
 YAW, PITCH, ROLL = 0.5, 0.25, 0.25
 YEARS = 0.35
-"""How far two photographs lie apart in age, as a standard deviation; people's own ages span 2.6 of this unit."""
+"""Standard deviation of age between photographs of a person; people's own ages span 2.6 of this unit."""
 DETECTOR = 0.012
-"""How far found points are from the true ones, in widths of the picture."""
+"""Standard deviation of detected points from the true ones, in widths of the picture."""
 WIDER = 1.3
-"""The picture that an aligned crop is cut out of, in sides of the crop: its pixels are about the crop's."""
+"""Side of the rendered picture in sides of the aligned crop: its pixels are about as large as the crop's."""
 
 
 @dataclass(frozen=True)
 class Identities:
-    """What to render: how many people, beginning with which, how many photographs of each, and their splits."""
+    """The specification of a set: number of people, photographs per person, first person, and splits."""
 
     identities: int = 40
     images: int = 20
@@ -58,7 +59,7 @@ class Identities:
     group: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be rendered."""
+        """Refuse impossible specifications."""
         check("size", self.size, 32 <= self.size <= 384 and self.size % 2 == 0, "an even number from 32 to 384")
         for name, most in (("identities", MOST_SUBJECTS), ("images", MOST_OF_ONE)):
             check(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
@@ -72,7 +73,7 @@ class Identities:
 
     @property
     def digest_text(self) -> str:
-        """Return one line that names the pixels."""
+        """Return one line that identifies the pixels."""
         values = " ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
         return f"{NAME} {values} identities-renderer={IDENTITIES_VERSION}"
 
@@ -83,7 +84,7 @@ class Identities:
 
 
 class Photograph(NamedTuple):
-    """One photograph to take: of whom, how old beside their own age, and the seed of everything else."""
+    """One photograph to take: the person, their group, the age relative to their own, and the seed of all else."""
 
     person: int
     group: int
@@ -130,7 +131,7 @@ def album(spec: Identities, number: int) -> list[Photograph]:
 
 
 def photograph_person(shots: Sequence[Photograph], size: int) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Take and align photographs; return the crops and the five points in them."""
+    """Render and align photographs; return the crops and the five points in them."""
     parts = [_take(shots[start : start + BATCH], size) for start in range(0, len(shots), BATCH)]
     images, points = zip(*(pair for part in parts for pair in part), strict=True)
     return np.stack(images), np.stack(points).astype(np.float32)
@@ -154,7 +155,7 @@ def _take(shots: Sequence[Photograph], size: int) -> list[tuple[NDArray[np.uint8
 
 
 def aged(people: People, years: Sequence[float]) -> People:
-    """Return people some years older or younger: every trait that leans on age moves, within its limits."""
+    """Return people some years older or younger: every trait that depends on age moves, within its limits."""
     columns = [
         (people[name][:, 0] + trait.old * torch.tensor(years, dtype=torch.float32)).clamp(trait.low, trait.high)
         for name, trait in TRAITS.items()
@@ -167,12 +168,15 @@ def _group(spec: Identities, number: int) -> int:
 
 
 def _splits(spec: Identities) -> list[str]:
-    """Photographs are exchangeable, so the last ones are the test images; one at least is left to train on."""
+    """Return the split of each photograph: the last ones are test images, because photographs are exchangeable.
+
+    At least one photograph is left for training.
+    """
     tested = min(round(spec.test * spec.images), spec.images - 1)
     return ["train"] * (spec.images - tested) + ["test"] * tested
 
 
 def _heldout(spec: Identities) -> set[int]:
-    """Return the numbers of the people who are held out: the last ones, never all."""
+    """Return the numbers of the held-out people: the last ones, never all."""
     count = min(round(spec.heldout * spec.identities), spec.identities - 1)
     return set(range(spec.first + spec.identities - count, spec.first + spec.identities))

@@ -1,8 +1,8 @@
-"""Light: how a coated surface on the sheet looks under a key light, a fill light and light from all around.
+"""Light: the appearance of a coated surface on the sheet under a key light, a fill light and ambient light.
 
-Diffuse light follows Lambert, softened where skin scatters it: red light travels farthest under the skin, so the edge
-of a shadow is blurred and reddish there. The mirror-like part is a Blinn-Phong lobe. Shadows are found by walking a
-few steps from each cell towards the light; ambient light is dimmed in hollows.
+Diffuse light follows Lambert, softened by scattering in skin: red light travels farthest under the skin, so the edge of
+a shadow is blurred and reddish. The mirror-like part is a Blinn-Phong lobe. Shadows are found by walking a few steps
+from each cell towards the light; ambient light is dimmed in hollows.
 """
 
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ from torch import Tensor
 from fedvisage.render.people import Conditions
 from fedvisage.render.sheet import Sheet, Window, blur, enlarge, halve, look_up, tint
 
-# The coat: what the surface on the sheet is made of, as far as light is concerned.
+# The coat: the optical properties of the surface on the sheet.
 
 
 @dataclass(frozen=True)
 class Finish:
-    """How a material reflects besides its colour.
+    """Reflection of a material apart from its colour.
 
     Attributes:
         gloss: strength of the mirror-like reflection at the surface.
-        sharpness: exponent of the highlight; larger is a smaller, brighter spot.
-        scatter: how far light travels under the surface, 1 = living skin, 0 = paper or plaster.
+        sharpness: exponent of the highlight; larger values give a smaller, brighter spot.
+        scatter: distance that light travels under the surface, 1 = living skin, 0 = paper or plaster.
 
     """
 
@@ -48,23 +48,23 @@ class Coat:
 
     @property
     def gloss(self) -> Tensor:
-        """Return B×V×U."""
+        """Return the gloss, B×V×U."""
         return self.finish[:, 0]
 
     @property
     def sharpness(self) -> Tensor:
-        """Return B×V×U."""
+        """Return the sharpness, B×V×U."""
         return self.finish[:, 1]
 
     @property
     def scatter(self) -> Tensor:
-        """Return B×V×U."""
+        """Return the scatter, B×V×U."""
         return self.finish[:, 2]
 
     def cover(self, window: Window, share: Tensor, albedo: Tensor, finish: Finish | Tensor) -> None:
-        """Lay another material over a share (0 to 1, of the window's shape) of this coat, in place.
+        """Cover a share (0 to 1, of the window's shape) of this coat with another material, in place.
 
-        In place because a coat is painted in a dozen layers, most of them small: copies would cost more than paint.
+        A coat is painted in a dozen layers, most of them small, and copies would cost more time than the painting.
         """
         if isinstance(finish, Finish):
             finish = torch.tensor([finish.gloss, finish.sharpness, finish.scatter])[:, None, None]
@@ -73,17 +73,17 @@ class Coat:
         window.of(self.finish).lerp_(finish.expand_as(window.of(self.finish)), part)
 
     def darken(self, window: Window, share: Tensor) -> None:
-        """Take away a share (0 to 1, of the window's shape) of the albedo, in place."""
+        """Remove a share (0 to 1, of the window's shape) of the albedo, in place."""
         window.of(self.albedo).mul_(1.0 - share[:, None])
 
 
 SHADOW_DISTANCES = (0.07, 0.15, 0.27, 0.45, 0.70)
 SCATTER_WRAP = (0.24, 0.09, 0.05)
-"""How far round the terminator each colour reaches in skin."""
+"""Reach of each colour beyond the terminator in skin."""
 SCATTER_SHARE = torch.tensor([0.65, 0.35, 0.22])
-"""How much of each colour has scattered under the skin before it comes back."""
+"""Share of each colour's reflected light that has scattered under the skin."""
 HOLLOW_REDNESS = torch.tensor([0.35, 0.05, 0.0])
-"""How much brighter each colour is in hollows of the skin, through light that goes from wall to wall."""
+"""Relative gain of each colour in hollows of the skin, from light between their walls."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def colour_of(kelvin: Tensor) -> Tensor:
 
 
 def make_lamps(conditions: Conditions, turn: Tensor) -> Lamps:
-    """Return the lights as a head sees them that is turned by these rotations (B×3×3, head to camera axes)."""
+    """Return the lights in the axes of a head with these rotations (B×3×3, head to camera axes)."""
     c = conditions
 
     def to_head(direction: Tensor) -> Tensor:
@@ -138,31 +138,34 @@ def make_lamps(conditions: Conditions, turn: Tensor) -> Lamps:
 
 
 def shade(height: Tensor, small: Tensor, relief: Tensor, coat: Coat, lamps: Lamps, sheet: Sheet) -> Tensor:
-    """Return the radiance that the surface sends to the camera, B×3×V×U.
+    """Return the radiance from the surface to the camera, B×3×V×U.
 
-    What varies slowly (ambient light, light that scattered under the skin, shadows) is found on a grid of half the
+    Slowly varying parts (ambient light, light scattered under the skin, shadows) are computed at half the
     resolution.
 
     Args:
         height: B×V×U, the shape.
         small: the shape at half the resolution.
         relief: B×V×U, fine structure such as pores, added to the shape for the direction of the surface only.
-        coat: what the surface is made of.
+        coat: the material of the surface.
         lamps: the lights.
         sheet: the grid.
 
     """
+    # Half resolution: shadows, scattered and ambient light.
     lit = _cast_shadow(small, lamps, sheet)
     sparse = coat.finish[:, :, ::2, ::2]
     soft_light, glint = _soft_light(small, sparse[:, 2], sparse[:, 0], lit, lamps, sheet)
+    # Full resolution: direct light and highlights, which follow the fine relief.
     slopes = slopes_of(height + relief, sheet.cell)
-    whole = height.shape[1:]
-    lit = enlarge(lit, *whole)
+    grid = height.shape[1:]
+    lit = enlarge(lit, *grid)
     direct = cosine(slopes, lamps.key).clamp_(min=0.0)
-    shine = _gloss(slopes, direct, coat, lamps).mul_(lit).add_(enlarge(glint, *whole))
+    shine = _gloss(slopes, direct, coat, lamps).mul_(lit).add_(enlarge(glint, *grid))
     key = lamps.key_colour
+    # Scattered light is in soft_light already, so direct light loses that share.
     light = tint(coat.scatter, -SCATTER_SHARE * key).add_(key[:, :, None, None])
-    light.mul_(direct.mul_(lit)[:, None]).add_(enlarge(soft_light, *whole))
+    light.mul_(direct.mul_(lit)[:, None]).add_(enlarge(soft_light, *grid))
     return light.mul_(coat.albedo).addcmul_(shine[:, None].expand_as(light), key[:, :, None, None])
 
 
@@ -176,7 +179,7 @@ def _soft_light(
     fill = (0.5 + 0.5 * cosine(soft, lamps.fill)).square_() * sky_seen
     sky = (0.80 + 0.20 * cosine(soft, lamps.up)) * sky_seen
     around = tint(sky, lamps.ambient_colour).add_(tint(fill, lamps.fill_colour))
-    # Light that enters a hollow of the skin comes out redder.
+    # Light that leaves a hollow of the skin is redder.
     around.mul_(tint(scatter * (1.0 - sky_seen), HOLLOW_REDNESS.expand(len(small), 3)).add_(1.0))
     facing = cosine(soft, lamps.key)
     through = scatter * lit
@@ -197,13 +200,13 @@ def slopes_of(height: Tensor, cell: float) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def cosine(normal: tuple[Tensor, Tensor, Tensor], direction: Tensor) -> Tensor:
-    """Return the cosine between normals and one direction a person, B×V×U."""
+    """Return the cosine between normals and one direction per person, B×V×U."""
     x, y, z = direction[:, :, None, None].unbind(1)
     return (normal[0] * x).addcmul_(normal[1], y).addcmul_(normal[2], z)
 
 
 def _gloss(normal: tuple[Tensor, Tensor, Tensor], direct: Tensor, coat: Coat, lamps: Lamps) -> Tensor:
-    """Return the mirror-like reflection (Blinn-Phong, with the energy kept over the sharpness), B×V×U."""
+    """Return the mirror-like reflection (Blinn-Phong, energy kept over the sharpness), B×V×U."""
     half = nnf.normalize(lamps.key + lamps.viewer, dim=1)
     sharpness = coat.sharpness * (1.0 - 0.5 * lamps.softness)[:, None, None]
     lobe = cosine(normal, half).sub_(1.0).clamp_(max=0.0).mul_(sharpness).exp_()
@@ -212,7 +215,7 @@ def _gloss(normal: tuple[Tensor, Tensor, Tensor], direct: Tensor, coat: Coat, la
 
 
 def _cast_shadow(small: Tensor, lamps: Lamps, sheet: Sheet) -> Tensor:
-    """Return how much of the key light reaches each cell of the halved sheet, B×V×U in [0, 1]."""
+    """Return the share of the key light that reaches each cell of the halved sheet, B×V×U in [0, 1]."""
     slope = (lamps.key[:, 2].clamp(min=0.12) / lamps.key[:, :2].norm(dim=1).clamp(min=0.05))[:, None, None]
     along = nnf.normalize(lamps.key[:, :2], dim=1)
     u, v = nnf.avg_pool1d(sheet.u[None], 2)[0], nnf.avg_pool1d(sheet.v[None], 2)[0]
@@ -228,7 +231,7 @@ def _cast_shadow(small: Tensor, lamps: Lamps, sheet: Sheet) -> Tensor:
 
 
 def _openness(small: Tensor, cell: float) -> Tensor:
-    """Return how much of the surroundings a cell sees: less where the surface around it stands higher."""
+    """Return the share of the surroundings visible from a cell: less where the surface around it is higher."""
     near = blur(small, 0.06 / cell) - small
     coarse = halve(small)
     wide = enlarge(blur(coarse, 0.22 / (2 * cell)) - coarse, *small.shape[1:])

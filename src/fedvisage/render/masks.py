@@ -1,4 +1,4 @@
-"""Masks: a rigid or elastic copy of a face worn over a face: true geometry, wrong reflectance, hard edges.
+"""Masks: a rigid or elastic copy of a face worn over a face, with true geometry, wrong reflectance and hard edges.
 
 The wearer's own eyes, and often the mouth, show through holes whose rims are as thick as the material.
 """
@@ -23,17 +23,17 @@ class Mask:
     """The material of a batch of B masks.
 
     Attributes:
-        tint: B×3, albedo that the mask's colours are pulled towards.
+        tint: B×3, albedo towards which the mask's colours are pulled.
         flatness: B in [0, 1]; 0 = painted like the face, 1 = one colour.
-        gloss: B, strength of the highlight, the same all over.
+        gloss: B, strength of the highlight, constant over the mask.
         sharpness: B, exponent of the highlight.
-        scatter: B in [0, 1], how far light travels in the material.
+        scatter: B in [0, 1], distance that light travels in the material.
         hole: B, size of the eye holes relative to the eyes.
         mouth_hole: B, 1 = the mouth is cut out.
         thickness: B, head units.
-        reach: B, where the mask ends, as a share of the head's radius.
+        reach: B, radius at which the mask ends, as a share of the head's radius.
         grain: B, roughness of the surface (print layers, paper, plaster).
-        seeds: one seed a mask.
+        seeds: one seed per mask.
 
     """
 
@@ -50,7 +50,7 @@ class Mask:
     seeds: tuple[int, ...]
 
     def __len__(self) -> int:
-        """Return how many masks there are."""
+        """Return the number of masks."""
         return len(self.seeds)
 
     def select(self, rows: Sequence[int]) -> "Mask":
@@ -86,7 +86,7 @@ _MATERIALS = {
 
 
 def draw_masks(seeds: Sequence[int], kinds: int | Sequence[int] = RESIN) -> Mask:
-    """Draw a mask for each seed, of the kind RESIN, SILICONE, PLASTER or PAPER (one for all, or one each)."""
+    """Draw a mask for each seed, of the kind RESIN, SILICONE, PLASTER or PAPER (one kind for all, or one per mask)."""
     each = [kinds] * len(seeds) if isinstance(kinds, int) else kinds
     rows = [_draw_mask(seed, _MATERIALS[kind]) for seed, kind in zip(seeds, each, strict=True)]
     values = {name: torch.tensor([row[name] for row in rows], dtype=torch.float32) for name in rows[0]}
@@ -111,7 +111,7 @@ def _draw_mask(seed: int, material: _Material) -> dict[str, object]:
 
 
 def mask_cover(mask: Mask, people: People, conditions: Conditions, radius: Tensor, sheet: Sheet) -> Tensor:
-    """Return where the mask is, B×V×U in [0, 1]: inside its rim, without the holes for eyes and mouth."""
+    """Return the cover of the mask, B×V×U in [0, 1]: inside its rim, without the holes for eyes and mouth."""
     p, edge = people, 1.6 * sheet.cell
     rim = step(mask.reach[:, None, None] - radius, edge) * step(sheet.v + 0.92, 0.03)[:, :, None]
     across = (sheet.u.abs() - p["eye_spacing"]) / (p["eye_width"] * mask.hole[:, None] * 1.08)
@@ -124,11 +124,11 @@ def mask_cover(mask: Mask, people: People, conditions: Conditions, radius: Tenso
 
 
 def wear(mask: Mask, cover: Tensor, coat: Coat, skin: Tensor, sheet: Sheet) -> Tensor:
-    """Lay the mask over a coat, in place, and return the fine relief of its surface, B×V×U.
+    """Put the mask over a coat, in place, and return the fine relief of its surface, B×V×U.
 
     Args:
         mask: the material.
-        cover: B×V×U, where the mask is.
+        cover: B×V×U, cover of the mask.
         coat: the coat of the head, from which the paint of the mask is copied.
         skin: B×3, the colour of the imitated skin.
         sheet: the grid.

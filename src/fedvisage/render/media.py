@@ -1,8 +1,8 @@
-"""Holding a flat medium in front of a camera: where on the medium does each pixel of the new photograph look?
+"""Flat media in front of a camera: the map from pixels of the new photograph to places on the medium, and moiré.
 
-Medium coordinates: the shown photograph is the square [-1, 1]², x to the right, y down; beyond it lies the margin
-(paper, bezel), and beyond the margin the room. The camera's crop sees [-1, 1]² too when the medium is held straight
-and so that the shown face fills the crop as a living one would.
+Medium coordinates: the shown photograph is the square [-1, 1]², x to the right, y down; around it is the margin (paper,
+bezel), and around the margin the room. The camera's crop also covers [-1, 1]² if the medium is held straight, at the
+distance at which the shown face fills the crop like a living one.
 """
 
 import math
@@ -19,10 +19,10 @@ from fedvisage.render.noise import Range, bell, between
 
 @dataclass(frozen=True)
 class Holding:
-    """How a medium is held; ranges are of videos."""
+    """The position and motion of a held medium; ranges are of videos."""
 
-    zoom: Range = (0.92, 1.08)  # size of the shown face against a living one's in the crop
-    shown: Range = (1.0, 1.0)  # how far the photograph reaches on each side, against its whole half width
+    zoom: Range = (0.92, 1.08)  # size of the shown face relative to a living one in the crop
+    shown: Range = (1.0, 1.0)  # extent of the photograph on each side, relative to its half width
     shift: float = 0.03  # standard deviation, in half crops
     turn: float = 0.04  # in-plane rotation in radians, standard deviation
     tilt: float = 0.06  # perspective, standard deviation
@@ -32,12 +32,12 @@ class Holding:
 
 @dataclass(frozen=True)
 class View:
-    """What the camera sees of the medium.
+    """The camera's view of the medium.
 
     Attributes:
         coordinates: B×H×W×2, the place on the medium that each pixel sees.
         slope: B×1×H×W, slope of a curled sheet.
-        sides: B×4, where the photograph ends to the right, at the bottom, to the left, at the top.
+        sides: B×4, ends of the photograph at the right, bottom, left and top.
 
     """
 
@@ -49,9 +49,9 @@ class View:
 def hold(
     holdings: Sequence[Holding], videos: Sequence[int], frames: Sequence[int], size: int, framing: float = 1.0
 ) -> View:
-    """Place the medium: the pose by the video's seed, the shake of the hand by the frame's.
+    """Place the medium: the pose by the video's seed, the shake of the hand by the frame's seed.
 
-    `framing` says how wide photographs are framed: the size of their faces against that of a living one in the crop.
+    `framing` is the framing of the photographs: the size of their faces relative to a living face in the crop.
     """
 
     def normal(name: str, spread: str) -> Tensor:
@@ -71,7 +71,7 @@ def hold(
     across = (x + _three(normal("shift x", "shift"))) / depth
     down = (y + _three(normal("shift y", "shift"))) / depth
     u, v = cosine * across - sine * down, sine * across + cosine * down
-    # A curled sheet: distance along the sheet grows faster than distance across the view away from the fold.
+    # On a curled sheet, the distance from the fold along the sheet grows faster than the distance in the view.
     along = u * _three(axis.cos()) + v * _three(axis.sin())
     slope = _three(bend) * along
     stretch = slope**2 * along / 6
@@ -80,12 +80,12 @@ def hold(
 
 
 def show(images: Tensor, view: View) -> Tensor:
-    """Resample images on the medium (B×C×S×S) at the pixels of the view; what is outside repeats the edge."""
+    """Resample images on the medium (B×C×S×S) at the pixels of the view; places outside repeat the edge."""
     return grid_sample(images, view.coordinates, mode="bicubic", padding_mode="border", align_corners=False)
 
 
 def inside(view: View, margin: Tensor | float = 0.0) -> Tensor:
-    """Return B×1×H×W coverage (anti-aliased) of the photograph with a margin around it (B numbers or B×4)."""
+    """Return the anti-aliased coverage, B×1×H×W, of the photograph and a margin around it (B numbers or B×4)."""
     x, y = view.coordinates.unbind(-1)
     reach = view.sides + (margin.reshape(len(view.sides), -1) if isinstance(margin, Tensor) else margin)
     right, bottom, left, top = (_three(side) for side in reach.unbind(1))
@@ -94,7 +94,7 @@ def inside(view: View, margin: Tensor | float = 0.0) -> Tensor:
 
 
 def glow(view: View, x: Tensor, y: Tensor, width: Tensor, height: Tensor) -> Tensor:
-    """Return B×1×H×W: a soft blob of light on the medium, 1 at its centre."""
+    """Return a soft blob of light on the medium, B×1×H×W, 1 at its centre."""
     u, v = view.coordinates.unbind(-1)
     return torch.exp(-(((u - _three(x)) / _three(width)) ** 2 + ((v - _three(y)) / _three(height)) ** 2))[:, None]
 
@@ -104,7 +104,7 @@ def _three(values: Tensor) -> Tensor:
 
 
 def locate(view: View, points: Tensor) -> Tensor:
-    """Return where points of the medium (B×N×2, medium coordinates) are seen, in pixels: Newton's iteration."""
+    """Return the pixel positions of points on the medium (B×N×2, medium coordinates), by Newton's iteration."""
     size = view.coordinates.shape[1]
     maps = view.coordinates.permute(0, 3, 1, 2)
     middle = size // 2
@@ -113,8 +113,8 @@ def locate(view: View, points: Tensor) -> Tensor:
     inverse = torch.linalg.inv(torch.stack(columns, dim=-1))
     pixels = torch.full_like(points, middle + 0.5)
     for _ in range(5):
-        seen = grid_sample(maps, medium_coordinates(pixels, size)[:, :, None], align_corners=False)[..., 0]
-        pixels = pixels + torch.einsum("bij,bnj->bni", inverse, points - seen.transpose(1, 2))
+        places = grid_sample(maps, medium_coordinates(pixels, size)[:, :, None], align_corners=False)[..., 0]
+        pixels = pixels + torch.einsum("bij,bnj->bni", inverse, points - places.transpose(1, 2))
         pixels = pixels.clamp(0.5, size - 0.5)
     return pixels
 
@@ -125,31 +125,28 @@ def medium_coordinates(pixels: Tensor, size: int) -> Tensor:
 
 
 def align(images: Tensor, eyes: Tensor, wanted: Tensor) -> Tensor:
-    """Turn, scale and shift images so that two eyes (pixels, B×2×2) come to lie at the wanted pixels."""
+    """Turn, scale and shift images to move two eyes (pixels, B×2×2) to the wanted pixels."""
     size = images.shape[-1]
-    here, there = (torch.view_as_complex(medium_coordinates(pair, size).contiguous()) for pair in (eyes, wanted))
-    ratio = (here[:, 1] - here[:, 0]) / (there[:, 1] - there[:, 0])
+    source_eyes, target_eyes = (
+        torch.view_as_complex(medium_coordinates(pair, size).contiguous()) for pair in (eyes, wanted)
+    )
+    ratio = (source_eyes[:, 1] - source_eyes[:, 0]) / (target_eyes[:, 1] - target_eyes[:, 0])
     step = (torch.arange(size) + 0.5) / size * 2 - 1
     pixels = torch.complex(step[None, :].expand(size, size), step[:, None].expand(size, size))
-    source = ratio[:, None, None] * (pixels - there[:, :1, None]) + here[:, :1, None]
+    source = ratio[:, None, None] * (pixels - target_eyes[:, :1, None]) + source_eyes[:, :1, None]
     return grid_sample(images, torch.view_as_real(source), padding_mode="border", align_corners=False)
 
 
-# A periodic structure (display pixels, printer dots) sampled by a sensor: what is left of it, and as what.
-#
-# The structure is a sum of cosines in medium coordinates. Each is carried through the camera as a signal is: the
-# lens
-# and the pixel aperture attenuate it by their transfer functions at the cosine's frequency *on the sensor*, sampling
-# folds the frequency by whole multiples of the sampling frequency, and binning to the crop attenuates the folded
-# one.
-# So moiré is where it must be: at the difference of the two pitches, bent by the medium's perspective and curl. Red
-# and
-# blue sites of a Bayer sensor lie two pixels apart and fold at half the frequency of green ones: moiré is coloured.
+# Periodic structures (display pixels, printer dots) sampled by a sensor. The structure is a sum of cosines in medium
+# coordinates, and each cosine passes the camera as a signal: the lens and the pixel aperture attenuate it by their
+# transfer functions at the cosine's frequency *on the sensor*, sampling folds the frequency by whole multiples of the
+# sampling frequency, and binning to the crop attenuates the folded cosine. So moiré appears at the difference of the
+# pitches, bent by the medium's perspective and curl. Red and blue sites of a Bayer sensor are two pixels apart and fold
+# at half the frequency of green sites, which gives moiré its colours.
 
-
-SITES = (2.0, 1.0, 2.0)  # distance of two red, green, blue sites in sensor pixels
+SITES = (2.0, 1.0, 2.0)  # distance between neighbouring red, green, blue sites in sensor pixels
 APERTURE = 0.85  # width of a pixel's light-sensitive part (behind its micro-lens), in pixels
-INVISIBLE = 0.003  # amplitudes below, of a mean of 1, are less than the noise and are left out
+INVISIBLE = 0.003  # smaller amplitudes, at a mean of 1, are below the noise and left out
 
 
 @dataclass(frozen=True)
@@ -161,58 +158,58 @@ class Sampling:
 
 
 def sampling_of(shots: Shots) -> Sampling:
-    """Return the grid with which these photographs sample the scene."""
+    """Return the sampling grid of these photographs."""
     return Sampling(shots.pixels, shots.blur)
 
 
 def wave(view: View, across: Tensor, down: Tensor, offsets: tuple[float, float, float], grid: Sampling) -> Tensor:
-    """Return what the sensor sees, B×3×H×W, of a cosine.
+    """Return the sensor's image of a cosine, B×3×H×W.
 
     `across` and `down` are its cycles over the shown photograph, B numbers each; `offsets` its phase in each colour.
     """
     size = view.coordinates.shape[1]
     frequency = _frequency(view, across, down, grid)
-    step = size / grid.pixels  # crop pixels a sensor pixel
-    seen = view.coordinates.new_zeros(len(across), 3, size, size)
+    step = size / grid.pixels  # crop pixels per sensor pixel
+    image = view.coordinates.new_zeros(len(across), 3, size, size)
     for channel, (site, offset) in enumerate(zip(SITES, offsets, strict=True)):
         if channel == 2 and offset == offsets[0]:
-            seen[:, 2] = seen[:, 0]
+            image[:, 2] = image[:, 0]
             continue
         fold = torch.round(frequency * site) / site
-        kept = _kept(frequency, fold, step, grid.blur)
-        rows = kept.nonzero()[:, 0]
+        amplitude = _kept(frequency, fold, step, grid.blur)
+        rows = amplitude.nonzero()[:, 0]
         if len(rows):
             turns = 2 * math.pi * fold[rows] / step[rows, None]
             phase = _unfolded(view.coordinates[rows], across[rows], down[rows], turns, offset)
-            seen[rows, channel] = _wide(kept[rows]) * phase.cos_()
-    return seen
+            image[rows, channel] = _wide(amplitude[rows]) * phase.cos_()
+    return image
 
 
 def _frequency(view: View, across: Tensor, down: Tensor, grid: Sampling) -> Tensor:
-    """Return cycles a sensor pixel along x and y, in the middle of the view, B×2."""
+    """Return cycles per sensor pixel along x and y, in the middle of the view, B×2."""
     size = view.coordinates.shape[1]
     middle = size // 2
-    here = view.coordinates[:, middle, middle]
-    to_right = view.coordinates[:, middle, middle + 1] - here
-    to_bottom = view.coordinates[:, middle + 1, middle] - here
+    centre = view.coordinates[:, middle, middle]
+    to_right = view.coordinates[:, middle, middle + 1] - centre
+    to_bottom = view.coordinates[:, middle + 1, middle] - centre
     cycles = torch.stack([across, down], dim=1) / 2
     step = size / grid.pixels
     return torch.stack([(cycles * to_right).sum(1), (cycles * to_bottom).sum(1)], dim=1) * step[:, None]
 
 
 def _kept(frequency: Tensor, fold: Tensor, step: Tensor, blur: Tensor) -> Tensor:
-    """Return the amplitude that passes lens, pixel aperture and binning, B numbers; exactly 0 when invisible."""
+    """Return the amplitude after lens, pixel aperture and binning, B numbers; exactly 0 if invisible."""
     lens = torch.exp(-2 * math.pi**2 * blur**2 * (frequency**2).sum(1))
     aperture = torch.sinc(APERTURE * frequency).prod(1)
     # The mean of b neighbouring samples of a cosine: the Dirichlet kernel.
     residual, binned = frequency - fold, (1 / step).clamp_min(1)[:, None]
     binning = (torch.sinc(residual * binned) / torch.sinc(residual)).prod(1)
-    kept = lens * aperture * binning
-    return torch.where(kept.abs() < INVISIBLE, 0.0, kept)
+    amplitude = lens * aperture * binning
+    return torch.where(amplitude.abs() < INVISIBLE, 0.0, amplitude)
 
 
 def _unfolded(coordinates: Tensor, across: Tensor, down: Tensor, turns: Tensor, offset: float) -> Tensor:
-    """Return the phase on the crop's pixels, less the whole turns that sampling cannot see."""
+    """Return the phase on the crop's pixels, without the whole turns that sampling cannot see."""
     position = torch.arange(coordinates.shape[1], dtype=coordinates.dtype) + 0.5
     phase = _wide(math.pi * across) * coordinates[..., 0]
     phase += _wide(math.pi * down) * coordinates[..., 1]

@@ -1,7 +1,10 @@
-"""Noise: irregular patterns at several scales, cut from large fixed tiles at places that a seed chooses.
+"""Noise: irregular patterns at several scales, and random numbers per image and purpose.
 
-Drawing fresh noise for every image would take longer than shading it. A tile is made once for each grid, and an
-image takes a window of it, so the cost is a copy. A pattern depends on its seed only.
+Patterns are windows of large fixed tiles. Fresh noise for every image would take longer than shading it; a tile is made
+once for each grid, so a pattern costs one copy. A pattern depends on its seed only.
+
+Every image has its own seed, and every quantity its own stream derived from that seed. So an image does not depend on
+the rest of its batch, nor on the order of draws: new parameters leave all other draws unchanged.
 """
 
 import math
@@ -14,13 +17,7 @@ from torch import Tensor
 
 from fedvisage.base.streams import derive, torch_rng
 
-# Random numbers per image, named by what they are for.
-#
-# Every image has its own seed, and every quantity its own stream below that seed. So an image does not depend on
-# what
-# else is in its batch, nor on which quantities were drawn before: adding a parameter leaves all other draws as they
-# are.
-
+# Random numbers per image and purpose.
 
 Range = tuple[float, float]
 
@@ -49,12 +46,12 @@ def field(seeds: Sequence[int], name: str, *shape: int) -> Tensor:
 
 
 def column(values: Tensor) -> Tensor:
-    """Shape numbers, one per image, so that they multiply B×C×H×W images."""
+    """Reshape numbers, one per image, to multiply B×C×H×W images."""
     return values[:, None, None, None]
 
 
 TILE_UNITS = 6.5
-"""Height and width of a tile, in head units: more than the sheet or a frame takes."""
+"""Height and width of a tile, in head units: more than the sheet or a frame needs."""
 SCALES: dict[str, tuple[float, float]] = {
     "fine": (0.025, 0.025),
     "medium": (0.09, 0.09),
@@ -77,7 +74,7 @@ def _tile(kind: str, cell: float) -> Tensor:
 
 
 def noise(kind: str, seeds: Sequence[int], purpose: str, rows: int, columns: int, cell: float) -> Tensor:
-    """Return B×rows×columns of noise with mean 0 and variance 1 over the tile, one pattern a seed and purpose."""
+    """Return B×rows×columns of noise with mean 0 and variance 1 over the tile, one pattern per seed and purpose."""
     tile = _tile(kind, round(cell, 6))
     patterns = torch.empty(len(seeds), rows, columns)
     for row, seed in enumerate(seeds):

@@ -1,7 +1,10 @@
-"""People: from a seed to the shape and the appearance of a head.
+"""People: the shape and appearance of a head from a seed, and the conditions of each presentation.
 
-A person is a row of *traits*, plain numbers with a name and a unit. Lengths are in head units: 1 is half of the width
-of an average head (about 70 mm). Most traits lean on two hidden ones, how masculine the face is and how old.
+A person is a row of *traits*, plain numbers with a name and a unit. Lengths are in head units: 1 is half the width of
+an average head (about 70 mm). Most traits depend on two hidden ones, masculinity and age.
+
+Conditions describe one presentation: pose, expression, light, surroundings. A video has one draw of conditions
+(``draw_conditions``); its frames are small movements around it (``move``).
 """
 
 import math
@@ -14,10 +17,7 @@ from torch import Tensor
 
 from fedvisage.base.streams import numpy_rng
 
-# Conditions: how a person presents the face this time (pose, expression, light, surroundings).
-#
-# A video has one draw of conditions (``draw_conditions``); its frames are small movements around it (``move``).
-
+# Conditions of a presentation.
 
 PLAIN, GRADIENT, ROOM, CLUTTER, OUTDOOR = range(5)
 
@@ -34,21 +34,21 @@ class Conditions:
         smile: B in [-0.3, 1].
         blink: B in [0, 1]; 1 = eyes closed.
         brow_raise: B in [-1, 1].
-        gaze: B×2 in [-1, 1]; where the eyes look, right and down, relative to the head.
+        gaze: B×2 in [-1, 1]; direction of the eyes, right and down, relative to the head.
         scale: B; width of the face as a share of the frame's width.
-        centre: B×2 in [0, 1]; where the point between eyes and mouth lies in the frame (x, y).
+        centre: B×2 in [0, 1]; position in the frame (x, y) of the point between eyes and mouth.
         key: B×3, unit vector from the face towards the key light.
         key_strength: B; irradiance of the key light on a surface that faces it.
         key_kelvin: B; colour temperature of the key light relative to a white of 6500 K.
         key_softness: B in [0, 1]; 0 = bare bulb or sun, 1 = window or overcast sky.
         fill: B×3, unit vector towards a second, weaker and soft light.
         fill_strength: B.
-        ambient_strength: B; irradiance from all around.
+        ambient_strength: B; irradiance from all directions.
         ambient_kelvin: B; colour temperature of ambient and fill light.
         background: B integers, one of PLAIN, GRADIENT, ROOM, CLUTTER, OUTDOOR.
         background_level: B; mean reflectance times irradiance of the background.
         glasses: B; 1 = wears glasses, 0 = does not.
-        seeds: one seed a presentation, for the clothes and the background.
+        seeds: one seed per presentation, for the clothes and the background.
 
     """
 
@@ -76,18 +76,18 @@ class Conditions:
     seeds: tuple[int, ...]
 
     def __len__(self) -> int:
-        """Return how many presentations there are."""
+        """Return the number of presentations."""
         return len(self.seeds)
 
     def select(self, rows: Sequence[int]) -> "Conditions":
-        """Return these rows as a new batch; a row may be named more than once (several frames of one video)."""
+        """Return these rows as a new batch; a row may be repeated (several frames of one video)."""
         chosen = {f.name: getattr(self, f.name)[list(rows)] for f in fields(self) if f.name != "seeds"}
         return Conditions(**chosen, seeds=tuple(self.seeds[row] for row in rows))
 
 
 @dataclass(frozen=True)
 class LightRange:
-    """The light that a place offers; every pair is a range from which a video draws uniformly."""
+    """The light of a place; every pair is a range from which a video draws uniformly."""
 
     key_strength: tuple[float, float] = (0.4, 1.0)
     ambient_strength: tuple[float, float] = (0.3, 0.6)
@@ -114,13 +114,13 @@ def draw_conditions(
     """Draw the conditions of one video for each seed.
 
     Args:
-        seeds: a seed a video.
+        seeds: one seed per video.
         yaw_max: largest turn of the head, radians (the renderer is made for up to 0.52, 30°).
         pitch_max: largest nod, radians.
         roll_max: largest tilt, radians.
         light: the light of the place.
         backgrounds: the kinds of background to choose from.
-        expression: how lively the faces are; 0 = neutral.
+        expression: liveliness of the faces; 0 = neutral.
         glasses: share of videos with glasses.
 
     """
@@ -180,9 +180,9 @@ def _direction(azimuth: float, elevation: float) -> list[float]:
 
 
 def move(conditions: Conditions, seeds: Sequence[int], amount: float = 1.0) -> Conditions:
-    """Return the conditions of one frame per row: the video's own, with the small motion of somebody who holds still.
+    """Return the conditions of one frame per row: the video's own, with the small motion of a person holding still.
 
-    ``seeds`` has one seed a frame. Light, clothes, glasses and background stay as they are in the video.
+    ``seeds`` has one seed per frame. Light, clothes, glasses and background are those of the video.
     """
     draws = np.stack([numpy_rng(seed, "motion").standard_normal(11) for seed in seeds]) * amount
     step = torch.tensor(draws, dtype=torch.float32)
@@ -203,7 +203,7 @@ def move(conditions: Conditions, seeds: Sequence[int], amount: float = 1.0) -> C
 
 @dataclass(frozen=True)
 class Trait:
-    """How one number spreads over people: mean, spread, pull of masculinity and of age, and its limits."""
+    """The distribution of one number over people: mean, spread, effects of masculinity and age, and limits."""
 
     mean: float
     spread: float
@@ -296,8 +296,8 @@ TRAITS: dict[str, Trait] = {
     "asymmetry": Trait(0.0, 0.012),
 }
 
-# How the four groups differ on average, in units of each trait's own scale. They stand for sites that enrol different
-# populations; within a group people still vary more than groups differ in shape.
+# Average differences of the four groups, in units of each trait's own scale. The groups simulate sites that enrol
+# different populations; in shape, people within a group differ more than the groups do.
 GROUPS: tuple[dict[str, float], ...] = (
     {"melanin": -0.28, "nose_height": 0.02, "iris_dark": -0.25, "hair_dark": -0.2, "freckles": 0.15},
     {"melanin": -0.14, "nose_bridge": -0.04, "lid_crease": -0.5, "eye_opening": -0.012, "hair_dark": 0.2,
@@ -318,7 +318,7 @@ class People:
 
     Attributes:
         traits: B×T, one column for each name in ``TRAITS``.
-        seeds: B, the person's own seed, from which marks such as moles and the course of the hair are drawn.
+        seeds: B, the person's own seed, which determines marks such as moles and the course of the hair.
 
     """
 
@@ -326,24 +326,24 @@ class People:
     seeds: tuple[int, ...]
 
     def __len__(self) -> int:
-        """Return how many persons there are."""
+        """Return the number of persons."""
         return len(self.seeds)
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return one trait as a column, B×1, ready to be combined with a row of positions."""
+        """Return one trait as a column, B×1, which broadcasts with a row of positions."""
         return self.traits[:, _COLUMN[name], None]
 
     def select(self, rows: Sequence[int]) -> "People":
-        """Return these rows as a new batch; a row may be named more than once (several frames of one person)."""
+        """Return these rows as a new batch; a row may be repeated (several frames of one person)."""
         return People(self.traits[list(rows)], tuple(self.seeds[row] for row in rows))
 
 
 def draw_people(seeds: Sequence[int], group: int | Sequence[int] | None = None) -> People:
-    """Draw one person for each 63-bit seed; the same seed is the same person, no matter who else is in the batch.
+    """Draw one person for each 63-bit seed; the same seed gives the same person, whatever else is in the batch.
 
     Args:
-        seeds: a seed a person.
-        group: which of the four populations the person comes from (one for all, or one each); None for no group.
+        seeds: one seed per person.
+        group: the person's population, 0 to 3 (one for all, or one per person); None for no group.
 
     """
     groups: Sequence[int | None] = [group] * len(seeds) if group is None or isinstance(group, int) else group
@@ -352,7 +352,7 @@ def draw_people(seeds: Sequence[int], group: int | Sequence[int] | None = None) 
 
 
 def average_person() -> People:
-    """Return the person all of whose traits are at their means."""
+    """Return the person with all traits at their means."""
     row = [min(max(trait.mean, trait.low), trait.high) for trait in TRAITS.values()]
     return People(torch.tensor([row]), (0,))
 

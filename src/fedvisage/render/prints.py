@@ -1,8 +1,8 @@
 """Print attacks: a photograph on paper, flat under the light of a second room, whole or with the eyes cut out.
 
-A printer lays down cyan, magenta, yellow and black dots (coverage from the wanted reflectance, grown by dot gain, inks
-that are not pure: the gamut), in screens at the usual angles; paper has a white, a grain and a curl. Everything on the
-sheet has one depth: the second light shades the sheet, never the face in it.
+A printer prints cyan, magenta, yellow and black dots (coverage from the intended reflectance, enlarged by dot gain,
+with impure inks: the gamut), in screens at the usual angles; paper has a white, a grain and a curl. The sheet has one
+depth: the second light shades the sheet, never the face in it.
 """
 
 import math
@@ -17,27 +17,24 @@ from fedvisage.render.camera import decode
 from fedvisage.render.media import Holding, Sampling, View, glow, inside, medium_coordinates, show, wave
 from fedvisage.render.noise import Range, between, column
 
-# What paper adds to ink: a black that is not black, a lobe of mirrored light, the fingers that hold it, and masks.
-#
-# Densities are those of reflection prints: about 1.3 to 1.6 on plain or matte paper, 2.0 to 2.3 on glossy photo
-# paper.
-
+# Effects of paper: its black point, mirrored light, holding fingers, and cut-out masks. Densities are those of
+# reflection prints: about 1.3 to 1.6 on plain or matte paper, 2.0 to 2.3 on glossy photo paper.
 
 SKIN = ((0.55, 0.35, 0.26), (0.20, 0.11, 0.07))
 """Reflectance of light and of dark skin."""
 
 
 def with_black_point(reflectance: Tensor, density: Tensor) -> Tensor:
-    """Return what paper shows of a reflectance, in which no ink is darker than this density (log10 of 1 over light)."""
+    """Return a printed reflectance on paper whose darkest ink has this density (log10 of 1 over light)."""
     black = column(10.0**-density)
     return black + (1 - black) * reflectance
 
 
 def specular(slope: Tensor, lamp: Tensor, roughness: Tensor) -> Tensor:
-    """Return the mirrored light of a lamp on a bent sheet (slopes B×1×H×W): highest where the sheet turns to the lamp.
+    """Return the mirrored light of a lamp on a bent sheet (slopes B×1×H×W), brightest at slopes towards the lamp.
 
-    A Gaussian lobe of slopes, as facets of a rough surface have them (Beckmann); rougher paper mirrors less at its
-    best: the lobe keeps its area.
+    The lobe is a Gaussian of slopes, as on the facets of a rough surface (Beckmann); its area is constant, so rougher
+    paper has a weaker maximum.
     """
     off = (slope - column(lamp)) / column(roughness)
     return torch.exp(-(off**2)) / column(roughness / 0.1)
@@ -46,8 +43,8 @@ def specular(slope: Tensor, lamp: Tensor, roughness: Tensor) -> Tensor:
 def fingers(view: View, tone: Tensor, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Return the cover, B×1×H×W, and the reflectance, B×3×H×W, of two thumbs that hold the sheet at its sides.
 
-    `tone` is 0 for light and 1 for dark skin. A thumb is a capsule that reaches in from the sheet's edge, darker
-    towards its sides, as a cylinder is.
+    `tone` is 0 for light and 1 for dark skin. A thumb is a capsule that enters from the sheet's edge, darker towards
+    its sides like a cylinder.
     """
     x, y = view.coordinates.unbind(-1)
     cover, light = torch.zeros_like(x), torch.ones_like(x)
@@ -57,16 +54,16 @@ def fingers(view: View, tone: Tensor, seeds: Sequence[int]) -> tuple[Tensor, Ten
         reach = between(seeds, f"paper/thumb reach {side}", (0.05, 0.22))[:, None, None]
         inwards = (view.sides[:, side, None, None] - reach + width - sign * x).clamp_min(0)
         distance = torch.hypot(inwards, y - height) / width
-        here = ((1 - distance) * width * x.shape[1] / 2 + 0.5).clamp(0, 1)
-        light = torch.where(here > 0, (1 - 0.6 * distance.clamp(0, 1) ** 2).clamp_min(0.3), light)
-        cover = torch.maximum(cover, here)
+        thumb = ((1 - distance) * width * x.shape[1] / 2 + 0.5).clamp(0, 1)
+        light = torch.where(thumb > 0, (1 - 0.6 * distance.clamp(0, 1) ** 2).clamp_min(0.3), light)
+        cover = torch.maximum(cover, thumb)
     bright, dark = torch.tensor(SKIN)
     skin = torch.lerp(bright, dark, tone[:, None])[:, :, None, None]
     return cover[:, None], skin * light[:, None]
 
 
 def mask_outline(view: View, points: Tensor, size: int, seeds: Sequence[int]) -> Tensor:
-    """Return the cover, B×1×H×W, of a mask that was cut out of a print along the face with these points (B×5×2)."""
+    """Return the cover, B×1×H×W, of a mask cut out of a print along the face with these points (B×5×2)."""
     marks = medium_coordinates(points, size)
     eyes, mouth = marks[:, :2].mean(1), marks[:, 3:].mean(1)
     down = mouth - eyes
@@ -84,21 +81,21 @@ def mask_outline(view: View, points: Tensor, size: int, seeds: Sequence[int]) ->
 
 
 def disc_out_of_focus(distance: float, focused_at: float, focal_length: float, aperture: float) -> float:
-    """Return the diameter of the disc that a point at a distance becomes on the sensor; all in the same unit.
+    """Return the diameter on the sensor of the blur disc of a point at a distance; all lengths in the same unit.
 
-    The thin lens: f²/N · |d − s| / (d (s − f)), with f-number N, for a lens that is focused at s.
+    The thin lens: f²/N · |d − s| / (d (s − f)), with f-number N, for a lens focused at s.
     """
     return focal_length**2 / aperture * abs(distance - focused_at) / (distance * (focused_at - focal_length))
 
 
-# Share of red, green, blue light that full cyan, magenta, yellow, black ink takes.
+# Share of red, green, blue light that full cyan, magenta, yellow, black ink absorbs.
 ABSORPTION = ((0.92, 0.20, 0.06), (0.06, 0.88, 0.22), (0.02, 0.07, 0.86), (0.95, 0.95, 0.95))
 SCREEN_ANGLES = (15.0, 75.0, None, 45.0)  # of the four inks in degrees; yellow dots are too faint to see
 
 
 @dataclass(frozen=True)
 class Printer:
-    """A printer with its paper and how sheets are held; ranges are of videos."""
+    """A printer with its paper and the holding of its sheets; ranges are of videos."""
 
     name: str
     dots: Range  # halftone dots across the photograph
@@ -106,15 +103,15 @@ class Printer:
     dot_gain: Range = (0.1, 0.3)
     grain: Range = (0.02, 0.06)  # unevenness of ink and paper
     white: tuple[float, float, float] = (0.88, 0.88, 0.86)
-    purity: Range = (0.1, 0.6)  # how far the driver corrects for impure inks
-    gloss: Range = (0.0, 0.15)  # brightest mirror-like light, against the light on the paper
+    purity: Range = (0.1, 0.6)  # share by which the driver corrects for impure inks
+    gloss: Range = (0.0, 0.15)  # brightest mirror-like light, relative to the light on the paper
     margin: Range = (0.05, 0.3)  # white edge around the photograph, in half photographs
-    light: Range = (0.6, 1.4)  # light on the sheet against light in the room
+    light: Range = (0.6, 1.4)  # light on the sheet relative to light in the room
     warmth: Range = (-0.08, 0.12)  # colour of that light
     gradient: Range = (0.0, 0.35)  # fall of that light across the sheet
     holding: Holding = field(default_factory=Holding)
     density: Range | None = None  # of the darkest ink, log10; None: as dark as the inks' product
-    sheen: Range | None = None  # mirrored light of the room's lamp on a bent sheet; None: none beside the gloss
+    sheen: Range | None = None  # mirrored light of the room's lamp on a bent sheet; None: only the gloss
 
 
 def print_attack(
@@ -125,15 +122,16 @@ def print_attack(
     view: View,
     videos: Sequence[int],
 ) -> Tensor:
-    """Return the radiance, B×3×S×S, of printed B×3×S×S sRGB photographs held up in a room (radiance alike)."""
+    """Return the radiance, B×3×S×S, of printed B×3×S×S sRGB photographs held up in a room (radiance)."""
 
     def drawn(name: str) -> Tensor:
         return between(videos, f"print/{name}", [getattr(printer, name) for printer in printers])
 
     size = photographs.shape[-1]
     grain = noise.field(videos, "print/grain", 1, size, size)
-    shown = show(torch.cat([photographs, grain], dim=1), view)
-    picture, grain = shown[:, :3].clamp(0, 1), shown[:, 3:]
+    resampled = show(torch.cat([photographs, grain], dim=1), view)
+    picture, grain = resampled[:, :3].clamp(0, 1), resampled[:, 3:]
+    # Ink covers the photograph only; the margin around it is bare paper.
     coverage = ink_coverage(decode(picture)) * inside(view)
     white = torch.tensor([printer.white for printer in printers])[:, :, None, None]
     layers = _dots(coverage, view, drawn("dots"), drawn("dot_strength"), grid)
@@ -142,6 +140,7 @@ def print_attack(
         reflectance = with_black_point(reflectance, drawn("density"))
     reflectance = white * reflectance
     reflectance = reflectance * (1 + column(drawn("grain")) * grain)
+    # The light of the second room, then mirrored light, which does not depend on the ink.
     lit = reflectance * _light_on(view, drawn("light"), drawn("warmth"), drawn("gradient"), videos)
     lit = lit + _gloss(view, drawn("gloss") * drawn("light"), videos)
     if printers[0].sheen is not None:
@@ -161,16 +160,16 @@ def cut_attack(
     eyes: Tensor,
     behind: Tensor,
 ) -> Tensor:
-    """Print, cut holes at the eyes (B×2×2 in medium coordinates) and hold it before a living face (radiance)."""
+    """Print, cut holes at the eyes (B×2×2 in medium coordinates) and hold the sheet before a living face (radiance)."""
     sheet = print_attack(photographs, printers, room, grid, view, videos)
     hole, rim = _holes(view, eyes, videos)
-    # The sheet stands before the face and keeps light from it.
+    # The sheet shades the face behind it.
     dim = column(between(videos, "cut/shade", (0.55, 0.9)))
     return sheet * (1 - rim) * (1 - hole) + hole * dim * behind
 
 
 def ink_coverage(reflectance: Tensor) -> Tensor:
-    """Return coverage of cyan, magenta, yellow, black, B×4×H×W in [0, 1], that should give this B×3×H×W reflectance."""
+    """Return the coverage of cyan, magenta, yellow, black, B×4×H×W in [0, 1], for this B×3×H×W reflectance."""
     missing = 1 - reflectance.clamp(0, 1)
     black = 0.7 * (missing.amin(1, keepdim=True) - 0.3).clamp_min(0) / 0.7
     return torch.cat([((missing - black) / (1 - black).clamp_min(0.05)).clamp(0, 1), black], dim=1)
@@ -189,23 +188,23 @@ def inked(coverage: Sequence[Tensor], dot_gain: Tensor, purity: Tensor) -> Tenso
 
 
 def _dots(coverage: Tensor, view: View, dots: Tensor, strength: Tensor, grid: Sampling) -> list[Tensor]:
-    """Return the four coverages as the sensor sees them, in its three colours: each with what is left of its screen."""
-    seen = []
+    """Return the four coverages in the sensor's three colours, each with the visible part of its screen."""
+    layers = []
     for ink, angle in zip(torch.split(coverage, 1, dim=1), SCREEN_ANGLES, strict=True):
         if angle is None:
-            seen.append(ink)
+            layers.append(ink)
             continue
         cosine, sine = math.cos(math.radians(angle)), math.sin(math.radians(angle))
         first = wave(view, dots * cosine, dots * sine, (0.0, 0.0, 0.0), grid)
         second = wave(view, -dots * sine, dots * cosine, (0.0, 0.0, 0.0), grid)
         # First harmonic of square dots of area a: the amplitude 2/π sin(πa) shared by both directions.
         amplitude = column(strength) * torch.sin(math.pi * ink) / math.pi
-        seen.append(ink + amplitude * (first + second))
-    return seen
+        layers.append(ink + amplitude * (first + second))
+    return layers
 
 
 def _light_on(view: View, level: Tensor, warmth: Tensor, gradient: Tensor, videos: Sequence[int]) -> Tensor:
-    """Return B×3×H×W light on the sheet: one smooth fall across it, and the turn of a curled sheet to the light."""
+    """Return B×3×H×W light on the sheet: a smooth fall across it, and the shading of a curled sheet."""
     angle = between(videos, "print/light angle", (0.0, 2 * math.pi))
     x, y = view.coordinates.unbind(-1)
     fall = (angle.cos()[:, None, None] * x + angle.sin()[:, None, None] * y)[:, None]
@@ -226,7 +225,7 @@ def _mirrored_lamp(view: View, strength: Tensor, videos: Sequence[int]) -> Tenso
 
 
 def _holes(view: View, eyes: Tensor, videos: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return B×1×H×W masks of two almond-shaped holes and of the dark rims that the knife left."""
+    """Return B×1×H×W masks of two almond-shaped holes and of the dark rims left by the knife."""
     distance = (eyes[:, 1] - eyes[:, 0]).norm(dim=1)
     width = distance * between(videos, "cut/width", (0.24, 0.34))
     height = distance * between(videos, "cut/height", (0.10, 0.17))

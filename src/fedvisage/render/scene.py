@@ -1,4 +1,4 @@
-"""The scene: people under conditions, rendered as the light that reaches the camera, with exact depth and points."""
+"""The scene: people under conditions, rendered as light at the camera, with exact depth and points."""
 
 from dataclasses import dataclass
 
@@ -39,12 +39,12 @@ __all__ = [
 
 DEPTH_SIZE = 32
 DEPTH_RANGE = 1.7
-"""Head units from the nearest point of the face to where its depth map reaches 0."""
+"""Head units from the nearest point of the face to the level 0 of its depth map."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What stands in front of the camera.
+    """The view in front of the camera.
 
     Attributes:
         radiance: B×3×H×W, linear light, RGB; mid grey under full light is about 0.18.
@@ -63,12 +63,12 @@ class Scene:
 
 @dataclass(frozen=True)
 class _Figure:
-    """A head on the sheet, ready to be seen.
+    """A finished head on the sheet.
 
     Attributes:
         height: B×V×U, the shape.
         small: the shape at half the resolution.
-        maps: B×5×V×U: radiance (3) times outline, outline of head and hair, and the part of it that is face.
+        maps: B×5×V×U: radiance (3) times outline, outline of head and hair, and its part that is face.
 
     """
 
@@ -84,14 +84,14 @@ def render(people: People, conditions: Conditions, size: int, mask: Mask | None 
         people: B persons.
         conditions: B presentations of them.
         size: height and width in pixels, even.
-        mask: B masks that they wear; None for bare faces.
+        mask: B masks on their faces; None for bare faces.
 
     """
     sheet = make_sheet(size)
     figure = _make_figure(people, conditions, sheet, mask)
     view = see(figure.height, figure.small, conditions, size)
-    seen = look_up(figure.maps, view.u, view.v, outside="zeros")
-    head, outline, face = seen[:, :3], seen[:, 3:4], seen[:, 4]
+    pixels = look_up(figure.maps, view.u, view.v, outside="zeros")
+    head, outline, face = pixels[:, :3], pixels[:, 3:4], pixels[:, 4]
     radiance = make_backgrounds(conditions, size)
     put_body(radiance, people, conditions)
     radiance = radiance.mul_(1.0 - outline).add_(head)
@@ -107,6 +107,7 @@ def _make_figure(people: People, conditions: Conditions, sheet: Sheet, mask: Mas
     paint_beard(coat, people, head, sheet)
     paint_brows(coat, people, conditions, sheet)
     paint_eyes(coat, people, conditions, sheet)
+    # The order of layers: the mask over skin, beard, brows and eyes; glasses and hair over the mask.
     relief = pores_of(people, sheet) * (0.0009 * people["pores"])[..., None]
     height = head.height
     if mask is not None:
@@ -118,10 +119,12 @@ def _make_figure(people: People, conditions: Conditions, sheet: Sheet, mask: Mas
     paint_hair(coat, people, hair, sheet)
     height = torch.maximum(height, hair.height)
     relief = relief.addcmul_(hair.cover, hair.strands, value=0.012)
+    # The sheet is in head axes, so the lights are turned into them.
     lamps = make_lamps(conditions, rotation(conditions))
     small = halve(height)
     radiance = shade(height, small, relief, coat, lamps, sheet)
     add_catch_lights(radiance, people, conditions, sheet, lamps.key, lamps.key_colour)
+    # Radiance is multiplied by the outline, so that interpolation at its edge blends it with the background.
     maps = radiance.new_empty(len(people), 5, *height.shape[1:])
     torch.mul(radiance, hair.outline[:, None].expand_as(radiance), out=maps[:, :3])
     maps[:, 3] = hair.outline
@@ -130,7 +133,7 @@ def _make_figure(people: People, conditions: Conditions, sheet: Sheet, mask: Mas
 
 
 def face_cover(head: Head, hair: Hair) -> Tensor:
-    """Return where on the sheet the bare face is, B×V×U in [0, 1]."""
+    """Return the cover of the bare face on the sheet, B×V×U in [0, 1]."""
     return step(0.985 - head.radius, 0.03).mul_(1.0 - hair.cover)
 
 
@@ -141,7 +144,7 @@ def depth_map(near: Tensor, face: Tensor) -> Tensor:
 
 
 def small_depth(depth: Tensor) -> NDArray[np.uint8]:
-    """Return depth maps as prepared sets keep them: B×32×32, 255 = nearest point of the face, 0 = not face."""
+    """Return depth maps in the form of prepared sets: B×32×32, 255 = nearest point of the face, 0 = not face."""
     small = adaptive_avg_pool2d(depth[:, None], DEPTH_SIZE)[:, 0]
     return np.asarray((small.clamp(0, 1) * 255).round().byte())
 

@@ -1,8 +1,8 @@
-"""Replay attacks: a photograph or video on a display, which shines by itself in a second room.
+"""Replay attacks: a photograph or video on a display, which emits its own light in a second room.
 
-The display has a grid of red, green and blue sub-pixels (their moiré with the sensor's grid comes from
-`gratings`), a black that leaks back-light, a gamut and a white of its own, uneven brightness, glass that mirrors the
-room, a dark bezel, and lines that are refreshed while the sensor reads.
+The display has a grid of red, green and blue sub-pixels (`media.wave` computes their moiré with the sensor's grid), a
+black that leaks back-light, its own gamut and white, uneven brightness, glass that mirrors the room, a dark bezel, and
+lines that are refreshed while the sensor reads.
 """
 
 import math
@@ -18,26 +18,25 @@ from fedvisage.render.camera import decode, luminance
 from fedvisage.render.media import Holding, Sampling, View, glow, inside, show, wave
 from fedvisage.render.noise import Range, between, column
 
-# What a panel does to light: its primaries, and the bands of a dimmed back-light.
-
+# Panels: primaries, and the bands of a dimmed back-light.
 
 Chromaticities = tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
 D65 = (0.3127, 0.3290)
 SRGB: Chromaticities = ((0.640, 0.330), (0.300, 0.600), (0.150, 0.060))
 P3: Chromaticities = ((0.680, 0.320), (0.265, 0.690), (0.150, 0.060))
 OFFICE: Chromaticities = ((0.590, 0.345), (0.325, 0.560), (0.153, 0.110))
-"""A plain laptop's panel, which has somewhat more than half of sRGB's triangle."""
+"""The panel of a plain laptop, with slightly more than half of sRGB's triangle."""
 
 
 def to_xyz(primaries: Chromaticities, white: tuple[float, float] = D65) -> NDArray[np.float64]:
-    """Return the matrix from linear RGB of these primaries to CIE XYZ, white having Y = 1."""
+    """Return the matrix from linear RGB of these primaries to CIE XYZ, with Y = 1 for white."""
     columns = np.array([[x / y, 1, (1 - x - y) / y] for x, y in primaries]).T
     target = np.array([white[0] / white[1], 1, (1 - white[0] - white[1]) / white[1]])
     return np.asarray(columns * np.linalg.solve(columns, target))
 
 
 def between_primaries(shown: Chromaticities, seen: Chromaticities = SRGB) -> Tensor:
-    """Return the matrix by which RGB meant for a panel is seen by a camera of other primaries; white stays white."""
+    """Return the matrix from RGB values on a panel to RGB of a camera with other primaries; white is unchanged."""
     return torch.from_numpy(np.linalg.solve(to_xyz(seen), to_xyz(shown))).float()
 
 
@@ -45,7 +44,7 @@ _PANELS = tuple(between_primaries(panel) for panel in (OFFICE, SRGB, P3))
 
 
 def on_panel(light: Tensor, gamut: Tensor) -> Tensor:
-    """Return linear light, B×3×H×W, as a panel shows it that does not manage colours: 0 office, 1 sRGB, 2 wide."""
+    """Return linear light, B×3×H×W, on a panel without colour management: 0 office, 1 sRGB, 2 wide."""
     small, plain, wide = _PANELS
     below, above = gamut.clamp(0, 1)[:, None, None], (gamut - 1).clamp(0, 1)[:, None, None]
     matrix = torch.lerp(torch.lerp(small, plain, below), wide, above)
@@ -53,9 +52,9 @@ def on_panel(light: Tensor, gamut: Tensor) -> Tensor:
 
 
 def band_strength(depth: Tensor, frequency: Tensor, exposure: Tensor) -> Tensor:
-    """Return the amplitude of bands from a back-light that is dimmed at a frequency, exposed for so long a line.
+    """Return the amplitude of bands from a back-light dimmed at a frequency, for this exposure per line.
 
-    An exposure averages the light: what is left is |sinc|, nothing where it lasts whole periods.
+    An exposure averages the light, which leaves |sinc|: zero for exposures of whole periods.
     """
     return depth * torch.sinc(frequency * exposure).abs()
 
@@ -65,26 +64,26 @@ THIRD = 2 * math.pi / 3
 
 @dataclass(frozen=True)
 class Display:
-    """A display and how it is held; ranges are of videos."""
+    """A display and its holding; ranges are of videos."""
 
     name: str
     pixels: Range  # display pixels across the shown photograph
     opening: tuple[float, float] = (0.28, 0.8)  # lit part of a pixel: width of one sub-pixel, height
     leak: Range = (0.006, 0.025)  # black against white
-    gamut: Range = (0.1, 0.35)  # how far colours shrink to grey
+    gamut: Range = (0.1, 0.35)  # share by which colours shrink to grey
     blue: Range = (0.03, 0.15)  # white point: + is bluer than the room's light
-    brightness: Range = (0.8, 2.0)  # white of the display against a white sheet in the room
+    brightness: Range = (0.8, 2.0)  # white of the display relative to a white sheet in the room
     gamma: Range = (2.0, 2.4)
-    uneven: Range = (0.0, 0.15)  # fall of the back-light towards one side (also: view from aside)
-    mirror: Range = (0.01, 0.05)  # share of the room's light that the glass returns
+    uneven: Range = (0.0, 0.15)  # fall of the back-light towards one side (also: view from the side)
+    mirror: Range = (0.01, 0.05)  # share of the room's light that the glass reflects
     glare: Range = (0.0, 0.5)  # brightest spot of a lamp in the glass
     flicker: Range = (0.0, 0.04)  # bands of the refresh
     bezel: float = 0.03  # brightness of the frame around the picture
     margin: Range = (0.02, 0.3)  # black or frame around the photograph, in half photographs
-    frame: float = 0.35  # width of bezel beyond, in half photographs
+    frame: float = 0.35  # width of the bezel around the margin, in half photographs
     holding: Holding = field(default_factory=Holding)
     primaries: Range | None = None  # of the panel: 0 office, 1 sRGB, 2 wide; None: the gamut alone
-    dimming: Range | None = None  # frequency of the back-light's dimming times exposure; None: bands as strong as drawn
+    dimming: Range | None = None  # frequency of the back-light's dimming times exposure; None: strength of `flicker`
 
 
 def replay_attack(
@@ -104,6 +103,7 @@ def replay_attack(
     picture = shown_light(show(photographs, view).clamp(0, 1), drawn("gamma"), drawn("gamut"), drawn("leak"))
     if displays[0].primaries is not None:
         picture = on_panel(picture, drawn("primaries"))
+    # Outside the photograph the display shows its black.
     picture = torch.lerp(column(drawn("leak")), picture, inside(view))
     blue = drawn("blue")
     white = torch.stack([1 - blue, torch.ones_like(blue), 1 + blue], dim=1)[:, :, None, None]
@@ -114,6 +114,7 @@ def replay_attack(
         flicker = band_strength(flicker, drawn("dimming"), torch.ones_like(flicker))
     lit = lit * _bands(lit, flicker, videos, frames)
     lit = lit + _reflections(view, room, drawn("mirror"), drawn("glare"), videos)
+    # From the outside in: the room, the bezel, the screen.
     frame = torch.tensor([display.frame for display in displays])
     bezel = torch.tensor([display.bezel for display in displays])
     margin = drawn("margin")
@@ -130,21 +131,21 @@ def shown_light(picture: Tensor, gamma: Tensor, gamut: Tensor, leak: Tensor) -> 
 
 
 def pixel_grid(view: View, displays: Sequence[Display], pixels: Tensor, grid: Sampling) -> Tensor:
-    """Return B×3×H×W, mean 1: the sub-pixel pattern as the sensor sees it.
+    """Return the sensor's image of the sub-pixel pattern, B×3×H×W, mean 1.
 
     Fourier series of lit rectangles: stripes of width w have harmonics 2 sinc(m w), rows of height h 2 sinc(h); the
-    three colours' stripes stand a third of a pixel apart.
+    stripes of the three colours are a third of a pixel apart.
     """
     opening = torch.tensor([display.opening for display in displays])
     stripe = [2 * torch.sinc(m * opening[:, 0]) for m in (1, 2)]
     row = 2 * torch.sinc(opening[:, 1])
     none = torch.zeros_like(pixels)
-    seen = 1 + column(stripe[0]) * wave(view, pixels, none, (0.0, -THIRD, THIRD), grid)
-    seen = seen + column(stripe[1]) * wave(view, 2 * pixels, none, (0.0, THIRD, -THIRD), grid)
-    seen = seen + column(row) * wave(view, none, pixels, (0.0, 0.0, 0.0), grid)
+    pattern = 1 + column(stripe[0]) * wave(view, pixels, none, (0.0, -THIRD, THIRD), grid)
+    pattern = pattern + column(stripe[1]) * wave(view, 2 * pixels, none, (0.0, THIRD, -THIRD), grid)
+    pattern = pattern + column(row) * wave(view, none, pixels, (0.0, 0.0, 0.0), grid)
     for down in (pixels, -pixels):
-        seen = seen + column(stripe[0] * row / 2) * wave(view, pixels, down, (0.0, -THIRD, THIRD), grid)
-    return seen.clamp_min(0)
+        pattern = pattern + column(stripe[0] * row / 2) * wave(view, pixels, down, (0.0, -THIRD, THIRD), grid)
+    return pattern.clamp_min(0)
 
 
 def _unevenness(view: View, strength: Tensor, videos: Sequence[int]) -> Tensor:
@@ -154,7 +155,7 @@ def _unevenness(view: View, strength: Tensor, videos: Sequence[int]) -> Tensor:
 
 
 def _bands(lit: Tensor, strength: Tensor, videos: Sequence[int], frames: Sequence[int]) -> Tensor:
-    """Return B×1×H×1: the refresh caught by a sensor that reads line after line; it moves from frame to frame."""
+    """Return B×1×H×1 refresh bands on a sensor that reads line after line; they move from frame to frame."""
     cycles = between(videos, "replay/band cycles", (0.5, 4.0))
     start = between(frames, "replay/band start", (0.0, 1.0))
     line = torch.linspace(0, 1, lit.shape[2])
@@ -163,7 +164,7 @@ def _bands(lit: Tensor, strength: Tensor, videos: Sequence[int], frames: Sequenc
 
 
 def _reflections(view: View, room: Tensor, mirror: Tensor, glare: Tensor, videos: Sequence[int]) -> Tensor:
-    """Return what the glass adds: the dim room, and a lamp seen in it."""
+    """Return the light from the glass: the dim room, and the image of a lamp."""
     veil = column(mirror) * room.flip(3)
     place = [between(videos, f"replay/glare {axis}", (-1.1, 1.1)) for axis in "xy"]
     extent = [between(videos, f"replay/glare {axis}", (0.08, 0.45)) for axis in ("width", "height")]

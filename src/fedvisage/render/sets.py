@@ -1,7 +1,7 @@
-"""From a specification to a prepared set on disk.
+"""Rendered sets: specifications such as ``synth: O subjects=20``, and their rendering into prepared sets.
 
-The unit of work is a subject; subjects are filmed by any number of processes and written in order, so the bytes do
-not depend on how many there are.
+The unit of work is a subject. Any number of processes film subjects, and one process writes them in order, so the bytes
+do not depend on the number of processes.
 """
 
 import re
@@ -19,35 +19,34 @@ from fedvisage.render.capture import CAMERAS, CAPTURE_VERSION
 from fedvisage.render.domains import SPECIES, Attack, Domain, find_domain
 from fedvisage.render.filming import Frames, Video, film, media_of
 
-# Specifications: what ``fedvisage data synth`` and the ``synth:`` lines of recipes say of a rendered set.
-
+# Specifications, of ``fedvisage data synth`` and of the ``synth:`` lines of recipes.
 
 RENDERER_VERSION = 1
-"""Changes whenever a specification gives other pixels than before."""
+"""Increases whenever a specification gives other pixels than before."""
 
 
 MOST_SUBJECTS = 100_000
 MOST_OF_ONE = 1_000
-"""Videos of a subject, frames of a video, photographs of a person."""
+"""Limit on the videos of a subject, the frames of a video, and the photographs of a person."""
 MOST_AT_ONCE = 2 << 30
-"""Bytes of one subject's images: they are in memory together, in each process."""
+"""Bytes of one subject's images: each process holds a subject's images in memory together."""
 MOST_IMAGES = 2_000_000
-"""Images of a set, a row of each in memory: three times as many as the largest dataset of the papers' kind has
-(CelebA-Spoof, 625,537), 100 GB on disk at 128 pixels, and weeks of rendering."""
+"""Images of a set, each with a row in memory. The limit is three times the size of the largest dataset in the papers
+(CelebA-Spoof, 625,537): 100 GB on disk at 128 pixels, and weeks of rendering."""
 
 
 RETAKEN = 2
-"""The generation in which both classes pass one simulated capture, whatever the domain."""
+"""The generation in which both classes pass the same simulated capture in every domain."""
 _OF_RETAKEN = ("generation", "media", "cameras")
-"""Settings that earlier lines did not have; unset, they leave no trace in what names the pixels."""
+"""Settings of later versions; at their defaults, they do not change the text that identifies the pixels."""
 
 
 @dataclass(frozen=True)
 class Synthesis:
-    """What to render: a domain, how much of it, and from which seed.
+    """The specification of a rendered set: a domain, the number of subjects, videos and frames, and a seed.
 
-    Of the second ``generation`` (and of sets made from photographs) ``media`` and ``cameras`` name which printers,
-    panels and cameras are used; all that the domain has unless said.
+    In the second ``generation`` (and in sets made from photographs), ``media`` and ``cameras`` select printers, panels
+    and cameras; by default, all of the domain's.
     """
 
     domain: str
@@ -63,7 +62,7 @@ class Synthesis:
     cameras: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be rendered."""
+        """Refuse impossible specifications."""
         find_domain(self.domain)
         check("size", self.size, self.size % 2 == 0 and 32 <= self.size <= 512, "an even number from 32 to 512")
         for name, most in (("subjects", MOST_SUBJECTS), ("videos", MOST_OF_ONE), ("frames", MOST_OF_ONE)):
@@ -82,19 +81,27 @@ class Synthesis:
                 f"a selection of what {self.domain} has: {', '.join(sorted(offered))}",
             )
         check("generation", self.generation, self.generation in (1, RETAKEN), f"1 or {RETAKEN}")
-        for name, known in (("media", names_of(self.domain)), ("cameras", [word(one.name) for one in CAMERAS])):
-            asked = getattr(self, name)
-            check(name, ",".join(asked or ()), asked is None or {*asked} <= {*known}, f"a choice of {', '.join(known)}")
+        for name, offered_names in (
+            ("media", names_of(self.domain)),
+            ("cameras", [word(camera.name) for camera in CAMERAS]),
+        ):
+            requested = getattr(self, name)
+            check(
+                name,
+                ",".join(requested or ()),
+                requested is None or {*requested} <= {*offered_names},
+                f"a choice of {', '.join(offered_names)}",
+            )
         if self.generation == RETAKEN:
-            self.retaken_attacks()
+            self.retaken_attacks()  # raises if the selection leaves none
 
     def retaken_attacks(self) -> list[Attack]:
-        """Return the attacks that can be made from photographs, of those that are asked for."""
+        """Return the requested attacks that can be made from photographs."""
         possible = media_of(find_domain(self.domain))
-        attacks = [one for one in possible if self.species is None or one.species in self.species]
+        attacks = [attack for attack in possible if self.species is None or attack.species in self.species]
         if not attacks:
             raise UserError("synth", f"domain {self.domain} has only masks here, which cannot be made from photographs")
-        attacks = [one for one in attacks if self.media is None or medium_of(one) in self.media]
+        attacks = [attack for attack in attacks if self.media is None or medium_of(attack) in self.media]
         check("media", ",".join(self.media or ()), bool(attacks), "media of the species that are asked for")
         return attacks
 
@@ -108,7 +115,7 @@ class Synthesis:
 
     @property
     def digest_text(self) -> str:
-        """Return one line that names the pixels: the specification with nothing left to defaults, and the version."""
+        """Return one line that identifies the pixels: the specification without defaults, and the version."""
         domain = find_domain(self.domain)
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _OF_RETAKEN}
         values["subjects"] = self.subjects or domain.subjects
@@ -119,28 +126,28 @@ class Synthesis:
 
     @property
     def further(self) -> list[str]:
-        """Return the settings that earlier lines did not have, as a line says them; none where none is set."""
+        """Return the settings of later versions in the syntax of a line; empty if none is set."""
         chosen = [f"{name}={','.join(getattr(self, name))}" for name in _OF_RETAKEN[1:] if getattr(self, name)]
         return chosen if self.generation == 1 else [f"generation={self.generation}", *chosen]
 
 
 def attacked(ratio: float) -> int:
-    """Return how often each photograph is attacked where a domain has so many attacks a bona fide video."""
+    """Return the number of attacks per photograph, for a domain's ratio of attacks to bona fide videos."""
     return max(1, round(ratio))
 
 
 def medium_of(attack: Attack) -> str:
-    """Return the printer or panel of an attack as a value that a selection can write."""
+    """Return the printer or panel of an attack as a value for selections."""
     return word(attack.instrument.name) if attack.instrument else ""
 
 
 def names_of(domain: str) -> list[str]:
-    """Return the media of a domain that photographs can be presented on, each once."""
+    """Return the domain's media on which photographs can be presented, each once."""
     return list(dict.fromkeys(medium_of(attack) for attack in media_of(find_domain(domain))))
 
 
 def word(name: str) -> str:
-    """Return a name as a value that a selection can write: small letters, digits and hyphens."""
+    """Return a name as a value for selections: small letters, digits and hyphens."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
@@ -155,15 +162,15 @@ def parse_synthesis(line: str) -> Synthesis:
 
 
 def of_rendered_people(spec: Synthesis) -> Synthesis:
-    """Refuse to choose media or cameras of the first generation, in which they belong to the domain's sessions."""
+    """Refuse a choice of media or cameras in the first generation, where they belong to the domain's sessions."""
     for name in _OF_RETAKEN[1:]:
-        wanted = f"left out, or stand beside generation={RETAKEN}"
-        check(name, ",".join(getattr(spec, name) or ()), spec.generation != 1 or not getattr(spec, name), wanted)
+        expected = f"left out, or stand beside generation={RETAKEN}"
+        check(name, ",".join(getattr(spec, name) or ()), spec.generation != 1 or not getattr(spec, name), expected)
     return spec
 
 
 def read_settings(settings: Sequence[str], readers: Mapping[str, Callable[[str], object]]) -> dict[str, object]:
-    """Read the ``name=value`` settings of a ``synth:`` line, each known and given once."""
+    """Read the ``name=value`` settings of a ``synth:`` line; unknown and repeated settings are refused."""
     values: dict[str, object] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
@@ -179,7 +186,7 @@ def read_settings(settings: Sequence[str], readers: Mapping[str, Callable[[str],
 
 
 def read_species(text: str) -> tuple[str, ...]:
-    """Read kinds of attacks, such as ``print,replay``."""
+    """Read species of attacks, such as ``print,replay``."""
     names = tuple(text.split(","))
     unknown = [name for name in names if name not in SPECIES]
     if unknown:
@@ -193,7 +200,7 @@ def read_names(text: str) -> tuple[str, ...]:
 
 
 def check_images(each: int, people: int, size: int) -> None:
-    """Refuse more images than memory, disk and patience have room for."""
+    """Refuse more images than memory, disk and time allow."""
     if each * size * size * 3 > MOST_AT_ONCE:
         raise UserError("synth", f"{each:,} images of one subject at size {size} are more than the "
                         f"{MOST_AT_ONCE >> 30} GiB that are in memory together; ask for fewer")  # fmt: skip
@@ -203,7 +210,7 @@ def check_images(each: int, people: int, size: int) -> None:
 
 
 def check(name: str, value: object, fine: bool, wanted: str) -> None:
-    """Refuse a setting that is not fine."""
+    """Raise UserError for an invalid setting."""
     if not fine:
         raise UserError(f"synth.{name}", f"must be {wanted}, got {value}")
 
@@ -211,11 +218,11 @@ def check(name: str, value: object, fine: bool, wanted: str) -> None:
 __all__ = ["RENDERER_VERSION", "Synthesis", "parse_synthesis", "plan_videos", "synthesise"]
 
 BATCH = 16
-"""Images that are rendered together: more only costs memory traffic."""
+"""Images that are rendered together; larger batches only cost memory traffic."""
 
 
 def synthesise(spec: Synthesis, destination: Path, *, workers: int = 1, progress: Progress | None = None) -> None:
-    """Render the set that the specification names into a prepared set at the destination."""
+    """Render the set of a specification into a prepared set at the destination."""
     plan = plan_videos(spec)
     total, done = sum(video.frames for videos in plan for video in videos), 0
     heldout = heldout_subjects(spec, [videos[0].subject for videos in plan])
@@ -239,7 +246,7 @@ def synthesise(spec: Synthesis, destination: Path, *, workers: int = 1, progress
 
 
 def plan_videos(spec: Synthesis) -> list[list[Video]]:
-    """Return every subject's videos: bona fide ones, then attacks, going round the domain's instruments."""
+    """Return every subject's videos: bona fide ones, then attacks, cycling through the domain's instruments."""
     domain = find_domain(spec.domain)
     attacks = [attack for attack in domain.attacks if spec.species is None or attack.species in spec.species]
     bonafide = spec.videos or domain.videos
@@ -268,7 +275,7 @@ def _plan_subject(
 
 
 def heldout_subjects(spec: Synthesis, subjects: Sequence[str]) -> set[str]:
-    """Return the subjects that are kept for evaluation: a share of them, drawn by the seed, never all."""
+    """Return the subjects for evaluation: a share drawn by the seed, never all."""
     count = min(round(spec.heldout * len(subjects)), len(subjects) - 1)
     if spec.heldout > 0 and len(subjects) > 1:
         count = max(count, 1)

@@ -1,8 +1,8 @@
-"""The sheet: a grid in front of the head on which shape, colour and light are tabulated before the head is turned.
+"""The sheet: a grid in front of the head that stores shape, colour and light before the head is turned.
 
 Positions are (u, v) in head units: u to the right in the image, v downwards, (0, 0) between the eyes. A map on the
-sheet is a tensor B×V×U (or B×C×V×U). Everything that can be is kept as one-dimensional rows (1×U) and columns (1×V)
-whose outer products make the maps, because an exponential at every cell is what a renderer has no time for.
+sheet is a tensor B×V×U (or B×C×V×U). Where possible, quantities are one-dimensional rows (1×U) and columns (1×V) whose
+outer products make the maps, because an exponential at every cell would be too slow.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from fedvisage.render.people import Conditions
 HALF_WIDTH = 1.5
 TOP, BOTTOM = -2.05, 1.95
 CELLS_PER_PIXEL = 1.1
-"""Sheet cells for one image pixel when a face fills 55 % of the frame: the oversampling that keeps edges smooth."""
+"""Sheet cells per image pixel when a face fills 55 % of the frame: oversampling keeps edges smooth."""
 UNITS_PER_FRAME = 2.0 / 0.55
 FARTHEST = -25.0
 """Smallest exponent of a bell."""
@@ -41,13 +41,13 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Window:
-    """A rectangle of the sheet, for what covers only a part of the face.
+    """A rectangle of the sheet, for parts of the face.
 
     Attributes:
         u: 1×U', positions of its columns.
         v: 1×V', positions of its rows.
-        rows: which rows of the sheet these are.
-        columns: which columns of the sheet these are.
+        rows: its rows on the sheet.
+        columns: its columns on the sheet.
 
     """
 
@@ -62,7 +62,7 @@ class Window:
 
 
 def window(sheet: Sheet, top: float = TOP, bottom: float = BOTTOM, half_width: float = HALF_WIDTH) -> Window:
-    """Return the part of the sheet between two heights, as wide to both sides of the middle."""
+    """Return the part of the sheet between two heights, symmetric about the middle."""
     rows = slice(int((sheet.v < top).sum()), int((sheet.v <= bottom).sum()))
     columns = slice(int((sheet.u < -half_width).sum()), int((sheet.u <= half_width).sum()))
     return Window(sheet.u[:, columns], sheet.v[:, rows], rows, columns)
@@ -81,22 +81,22 @@ def make_sheet(size: int) -> Sheet:
 
 def look_up(maps: Tensor, u: Tensor, v: Tensor, outside: str = "border") -> Tensor:
     """Return maps (B×C×V×U) at the positions u, v (B×H×W), bilinear between cells."""
-    where = torch.empty(*u.shape, 2)
-    torch.mul(u, 1.0 / HALF_WIDTH, out=where[..., 0])
-    torch.mul(v - (TOP + BOTTOM) / 2, 2.0 / (BOTTOM - TOP), out=where[..., 1])
-    return nnf.grid_sample(maps, where, mode="bilinear", padding_mode=outside, align_corners=False)
+    positions = torch.empty(*u.shape, 2)
+    torch.mul(u, 1.0 / HALF_WIDTH, out=positions[..., 0])
+    torch.mul(v - (TOP + BOTTOM) / 2, 2.0 / (BOTTOM - TOP), out=positions[..., 1])
+    return nnf.grid_sample(maps, positions, mode="bilinear", padding_mode=outside, align_corners=False)
 
 
 def bell(position: Tensor, centre: Tensor | float, width: Tensor | float) -> Tensor:
     """Return a Gaussian bell along one axis, 1 at its centre.
 
-    It is cut off far outside: numbers too small for the normal float format make all that follows ten times slower.
+    Its exponent is limited, because denormal numbers would slow down all following operations ten times.
     """
     return ((position - centre) / width).square_().mul_(-0.5).clamp_(min=FARTHEST).exp_()
 
 
 def plateau(position: Tensor, half_width: Tensor | float, power: int) -> Tensor:
-    """Return 1 around 0, falling to 0 beyond the half width, the more abruptly the higher the (even) power."""
+    """Return 1 around 0, falling to 0 beyond the half width; a higher (even) power falls more abruptly."""
     return (position / half_width).pow_(power).neg_().clamp_(min=FARTHEST).exp_()
 
 
@@ -107,7 +107,7 @@ def step(distance: Tensor, width: Tensor | float) -> Tensor:
 
 
 def outer(column: Tensor, row: Tensor) -> Tensor:
-    """Return the map B×V×U that is the product of a column (B×V) and a row (B×U)."""
+    """Return the product of a column (B×V) and a row (B×U) as a map B×V×U."""
     return column[:, :, None] * row[:, None, :]
 
 
@@ -118,7 +118,8 @@ Bell = tuple[Tensor | float, Tensor | float, Tensor | float, Tensor | float, Ten
 def sum_of_bells(bells: list[Bell], batch: int, sheet: Sheet) -> Tensor:
     """Return the sum of Gaussian bells as a map: one product of columns (B×V×K) with rows (B×K×U)."""
     amplitude, u, v, u_width, v_width = (
-        torch.stack([torch.as_tensor(one[part]).expand(batch, 1)[:, 0] for one in bells], 1) for part in range(5)
+        torch.stack([torch.as_tensor(parameters[part]).expand(batch, 1)[:, 0] for parameters in bells], 1)
+        for part in range(5)
     )
     columns = bell(sheet.v[:, :, None], v[:, None], v_width[:, None])
     mirrored = bell(sheet.u.abs()[:, None, :], u[:, :, None], u_width[:, :, None])
@@ -126,7 +127,7 @@ def sum_of_bells(bells: list[Bell], batch: int, sheet: Sheet) -> Tensor:
 
 
 def tint(maps: Tensor, colour: Tensor) -> Tensor:
-    """Return B×3×V×U: each map (B×V×U) in a colour (B×3). A product of matrices is faster than broadcasting."""
+    """Return each map (B×V×U) in a colour (B×3), as B×3×V×U. A matrix product is faster than broadcasting."""
     flat = torch.bmm(colour[:, :, None], maps.flatten(1)[:, None])
     return flat.view(len(maps), 3, *maps.shape[1:])
 
@@ -140,7 +141,7 @@ def halve(maps: Tensor) -> Tensor:
 def enlarge(maps: Tensor, rows: int, columns: int) -> Tensor:
     """Return the maps (… ×V×U) interpolated linearly to more rows and columns.
 
-    By products with constant matrices, which is several times faster than the library's interpolation.
+    Products with constant matrices are several times faster than the library's interpolation.
     """
     return (_stretching(maps.shape[-2], rows) @ maps) @ _stretching(maps.shape[-1], columns).T
 
@@ -152,14 +153,14 @@ def _stretching(length: int, target: int) -> Tensor:
 
 
 def blur(maps: Tensor, cells: float) -> Tensor:
-    """Return the maps (B×V×U) smoothed by a Gaussian whose standard deviation is given in cells."""
+    """Return the maps (B×V×U) smoothed by a Gaussian with the given standard deviation in cells."""
     rows, columns = maps.shape[-2:]
     return _smoothing(rows, cells) @ maps @ _smoothing(columns, cells).T
 
 
 @lru_cache(maxsize=64)
 def _smoothing(length: int, cells: float) -> Tensor:
-    """Return the matrix that smooths a column of this length; at the ends the last value goes on."""
+    """Return the matrix that smooths a column of this length; the last values continue beyond the ends."""
     place = torch.arange(length, dtype=torch.float32)
     reach = round(3 * cells) + 1
     offsets = torch.arange(-reach, reach + 1)
@@ -171,21 +172,20 @@ def _smoothing(length: int, cells: float) -> Tensor:
     return matrix
 
 
-# Pose: which point of the sheet each pixel of the turned head shows (relief mapping under weak perspective).
-
+# Pose: the point of the sheet behind each pixel of the turned head (relief mapping under weak perspective).
 
 PIVOT = torch.tensor([0.0, 0.55, -0.75])
-"""The point (u, v, height) about which the head turns; it is what ``Conditions.centre`` places in the frame."""
+"""The point (u, v, height) about which the head turns; ``Conditions.centre`` is its position in the frame."""
 FRONT = 0.75
-"""No part of a face is higher above the sheet than this."""
+"""Largest height of a face above the sheet."""
 USUAL_SPEED, GREATEST_SPEED = 1.3, 6.0
-"""How fast the gap to the surface closes along a line of sight: 1 where the surface faces the camera."""
+"""Speed at which the gap to the surface closes along a line of sight: 1 on surfaces that face the camera."""
 TINY = torch.tensor(1e-4)
 
 
 @dataclass(frozen=True)
 class View:
-    """What every pixel sees.
+    """The point of the head behind every pixel.
 
     Attributes:
         u: B×H×W, position on the sheet.
@@ -200,14 +200,14 @@ class View:
 
 
 def rotation(conditions: Conditions) -> Tensor:
-    """Return B×3×3: head axes to camera axes; first yaw, then pitch, then roll."""
-    one, zero = torch.ones_like(conditions.yaw), torch.zeros_like(conditions.yaw)
+    """Return the rotations from head axes to camera axes, B×3×3: first yaw, then pitch, then roll."""
+    ones, zeros = torch.ones_like(conditions.yaw), torch.zeros_like(conditions.yaw)
     (cy, sy), (cp, sp), (cr, sr) = (
         (angle.cos(), angle.sin()) for angle in (conditions.yaw, conditions.pitch, conditions.roll)
     )
-    yaw = torch.stack([cy, zero, sy, zero, one, zero, -sy, zero, cy], -1).view(-1, 3, 3)
-    pitch = torch.stack([one, zero, zero, zero, cp, -sp, zero, sp, cp], -1).view(-1, 3, 3)
-    roll = torch.stack([cr, -sr, zero, sr, cr, zero, zero, zero, one], -1).view(-1, 3, 3)
+    yaw = torch.stack([cy, zeros, sy, zeros, ones, zeros, -sy, zeros, cy], -1).view(-1, 3, 3)
+    pitch = torch.stack([ones, zeros, zeros, zeros, cp, -sp, zeros, sp, cp], -1).view(-1, 3, 3)
+    roll = torch.stack([cr, -sr, zeros, sr, cr, zeros, zeros, zeros, ones], -1).view(-1, 3, 3)
     return torch.einsum("bij,bjk,bkl->bil", roll, pitch, yaw)
 
 
@@ -235,9 +235,9 @@ def project(points: Tensor, conditions: Conditions, size: int) -> Tensor:
 def see(height: Tensor, small: Tensor, conditions: Conditions, size: int) -> View:
     """Find the first point of the height field on each pixel's line of sight.
 
-    Each step goes as far as the gap to the surface divided by the speed at which the gap closes. The speed is that of
-    the last step (the secant method), so that steps shorten where the side of the head falls away steeply. Most steps
-    are taken at lower resolution, on the shape at half its resolution (``small``).
+    The length of each step is the gap to the surface divided by the speed at which the gap closes. The speed is that of
+    the last step (the secant method), so steps are shorter at the steep sides of the head. Most steps use lower image
+    resolutions and the shape at half its resolution (``small``).
     """
     near = torch.full((len(conditions), size // 4, size // 4), FRONT - float(PIVOT[2]))
     speed = torch.full_like(near, USUAL_SPEED)
@@ -248,16 +248,16 @@ def see(height: Tensor, small: Tensor, conditions: Conditions, size: int) -> Vie
         gap = _gap(surface, sight, near)
         for _ in range(steps - 1):
             near = near - gap / speed
-            left = _gap(surface, sight, near)
-            speed = (speed * (1.0 - left / (gap + torch.copysign(TINY, gap)))).clamp_(USUAL_SPEED, GREATEST_SPEED)
-            gap = left
+            remaining = _gap(surface, sight, near)
+            speed = (speed * (1.0 - remaining / (gap + torch.copysign(TINY, gap)))).clamp_(USUAL_SPEED, GREATEST_SPEED)
+            gap = remaining
         near = near - gap / speed
     return View(_along(sight, 0, near), _along(sight, 1, near), near)
 
 
 @dataclass(frozen=True)
 class _Sight:
-    """The lines of sight of all pixels in head axes: where they meet the plane of the pivot, and where they point.
+    """The lines of sight of all pixels in head axes: their points in the plane of the pivot, and their directions.
 
     Attributes:
         start: for each of u, v and height, B×H×W.
@@ -270,7 +270,7 @@ class _Sight:
 
 
 def _sight(conditions: Conditions, pixels: int) -> _Sight:
-    """Return the lines of sight for a picture of so many pixels a side."""
+    """Return the lines of sight for a square picture with this number of pixels per side."""
     x, y = pixel_grid(conditions, pixels)
     turn = rotation(conditions)[..., None, None]
     start = tuple(turn[:, 0, axis] * x + (turn[:, 1, axis] * y + float(PIVOT[axis])) for axis in range(3))
@@ -283,6 +283,6 @@ def _along(sight: _Sight, axis: int, near: Tensor) -> Tensor:
 
 
 def _gap(height: Tensor, sight: _Sight, near: Tensor) -> Tensor:
-    """Return how far above the surface the points at this nearness are."""
+    """Return the height above the surface of the points at this nearness."""
     surface = look_up(height[:, None], _along(sight, 0, near), _along(sight, 1, near))[:, 0]
     return _along(sight, 2, near).sub_(surface)

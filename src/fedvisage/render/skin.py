@@ -14,7 +14,7 @@ from fedvisage.render.sheet import Bell, Sheet, bell, step, sum_of_bells, tint, 
 PALEST = torch.tensor([0.66, 0.455, 0.36])
 DARKEST = torch.tensor([0.095, 0.052, 0.033])
 BLOOD = torch.tensor([0.10, -0.16, -0.13])
-"""How albedo changes, as a share of itself, where more blood runs under the skin."""
+"""Relative change of the albedo under more blood."""
 MOLES = 7
 SKIN_SHARPNESS = 14.0
 
@@ -28,7 +28,7 @@ def skin_colour(people: People) -> Tensor:
 
 
 def pores_of(people: People, sheet: Sheet) -> Tensor:
-    """Return the pattern of pores, B×V×U, which is seen in colour and relief alike."""
+    """Return the pattern of pores, B×V×U, for both colour and relief."""
     return noise("fine", people.seeds, "pores", sheet.v.shape[1], sheet.u.shape[1], sheet.cell)
 
 
@@ -54,7 +54,7 @@ def make_skin(people: People, conditions: Conditions, sheet: Sheet) -> Coat:
 
 
 def _blood(people: People, sheet: Sheet) -> Tensor:
-    """Return where blood shows: cheeks, nose, chin, the rims of the eyes."""
+    """Return the visibility of blood: on cheeks, nose, chin, and the rims of the eyes."""
     p = people
     bells: list[Bell] = [
         (0.8, 0.52, 0.52, 0.22, 0.2),
@@ -70,7 +70,7 @@ def _blood(people: People, sheet: Sheet) -> Tensor:
 
 
 def _shadows(people: People, conditions: Conditions, sheet: Sheet) -> Tensor:
-    """Return how much darker the skin is in places: round the eyes, shaven beard, nostrils, folds, moles."""
+    """Return the darkening of the skin around the eyes, at shaven beards, nostrils, folds and moles."""
     p = people
     beard = 0.34 * p["stubble"] * (1.0 - 0.5 * p["melanin"])
     mouth = mouth_centre(people, conditions)
@@ -90,7 +90,7 @@ def _shadows(people: People, conditions: Conditions, sheet: Sheet) -> Tensor:
 
 
 def _moles(people: People, sheet: Sheet) -> Tensor:
-    """Return the person's own dark spots: they stay where they are in every picture of the person."""
+    """Return the person's own dark spots, which are at the same places in every picture of the person."""
     draws = []
     for seed in people.seeds:
         rng = numpy_rng(seed, "moles")
@@ -105,13 +105,13 @@ def _moles(people: People, sheet: Sheet) -> Tensor:
 
 
 def _freckles(people: People, fine: Tensor, medium: Tensor) -> Tensor:
-    """Return the darkening by freckles: the peaks of the noise."""
+    """Return the darkening by freckles, at the peaks of the noise."""
     strength = people["freckles"] * (1.0 - people["melanin"])
     return 0.16 * strength[..., None] * (fine + 0.6 * medium - 0.9).clamp(min=0.0, max=1.2)
 
 
 def _oil(people: People, sheet: Sheet) -> Tensor:
-    """Return the gloss of the skin: more on forehead, nose and chin."""
+    """Return the gloss of the skin: stronger on forehead, nose and chin."""
     bells: list[Bell] = [
         (0.7, 0.0, -0.6, 0.5, 0.22),
         (0.9, 0.0, 0.35, 0.1, 0.25),

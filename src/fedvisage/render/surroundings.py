@@ -1,4 +1,4 @@
-"""The body: neck, shoulders and clothes behind the head, drawn in the image with simple shading."""
+"""Surroundings: backgrounds, and the body behind the head with neck, shoulders and clothes."""
 
 from dataclasses import dataclass
 
@@ -13,20 +13,18 @@ from fedvisage.render.people import CLUTTER, GRADIENT, OUTDOOR, PLAIN, ROOM, Con
 from fedvisage.render.sheet import UNITS_PER_FRAME, pixel_grid, step, tint, units_per_frame
 from fedvisage.render.skin import skin_colour
 
-# Backgrounds: plain walls, rooms, clutter and the open air, out of focus, from a seed.
-#
-# A background is a gradient, a number of soft rectangles (furniture, windows, people far away) and noise. Rectangles
-# are products of a column and a row, so any number of them is one matrix product.
-
+# Backgrounds: plain walls, rooms, clutter and the open air, out of focus, from a seed. A background is a gradient, a
+# number of soft rectangles (furniture, windows, distant people) and noise. Rectangles are products of a column and a
+# row, so one matrix product computes any number of them.
 
 RECTANGLES = 14
 MEADOW = np.array([-0.60, -0.48, -0.70])
-"""Ground and trees under a sky of mean 1: darker, and greenish."""
+"""Ground and trees relative to a sky of mean 1: darker and greenish."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a kind of background looks: rectangles, contrasts, colourfulness, blur, noise; a horizon or not."""
+    """The appearance of a kind of background: rectangles, contrasts, colourfulness, blur, noise and horizon."""
 
     rectangles: int
     contrast: float
@@ -53,7 +51,7 @@ def make_backgrounds(conditions: Conditions, size: int) -> Tensor:
         _draw(seed, int(kind)) for seed, kind in zip(conditions.seeds, conditions.background.tolist(), strict=True)
     ]
     base, slope, colours, boxes, softness, amounts = (
-        torch.tensor(np.stack([one[part] for one in drawn]), dtype=torch.float32) for part in range(6)
+        torch.tensor(np.stack([background[part] for background in drawn]), dtype=torch.float32) for part in range(6)
     )
     t = (torch.arange(size) + 0.5) / size
     across = step(boxes[:, :, 2, None] - (t - boxes[:, :, 0, None]).abs(), softness[:, None, None])
@@ -63,7 +61,7 @@ def make_backgrounds(conditions: Conditions, size: int) -> Tensor:
     cell = UNITS_PER_FRAME / size
     rough = amounts[:, 0, None, None] * noise("coarse", conditions.seeds, "background", size, size, cell)
     rough.addcmul_(noise("medium", conditions.seeds, "background", size, size, cell), amounts[:, 1, None, None])
-    # The sky is smooth: where there is a horizon, only what lies below it is rough.
+    # The sky is smooth: in scenes with a horizon, only the part below it is rough.
     rough.mul_((1.0 - amounts[:, 2, None] * (1.0 - down[:, 0]))[:, :, None])
     painted.mul_((1.0 + rough)[:, None])
     return painted.clamp_(min=0.02).mul_(conditions.background_level[:, None, None, None])
@@ -88,7 +86,7 @@ def _draw(seed: int, kind: int) -> tuple[np.ndarray, ...]:
 
 
 def put_body(picture: Tensor, people: People, conditions: Conditions) -> None:
-    """Draw neck and shoulders into a picture (B×3×H×W), in place. Only its lower part can show them."""
+    """Draw neck and shoulders into the lower part of a picture (B×3×H×W), in place."""
     size = picture.shape[-1]
     x, y = pixel_grid(conditions, size)
     y = y[:, size * 2 // 5 :]
@@ -97,7 +95,7 @@ def put_body(picture: Tensor, people: People, conditions: Conditions) -> None:
     neck_half = people["neck_width"][..., None] + 0.25 * (y - 1.25).clamp(min=0.0)
     neck = step(neck_half - x.abs(), edge) * step(y - 0.2, 0.1)
     collar, opening = clothes[:, 3, None, None], clothes[:, 4, None, None]
-    # Shoulders fall away from the neck; the neckline dips in front.
+    # Shoulders slope down from the neck; the neckline dips in front.
     shoulder = 1.18 + 0.42 * (x.abs() - 0.55).clamp(min=0.0)
     neckline = collar + opening * (1.0 - (x / 0.8) ** 2).clamp(min=0.0)
     fabric = step(y - torch.maximum(shoulder, neckline), edge)
@@ -112,7 +110,7 @@ def put_body(picture: Tensor, people: People, conditions: Conditions) -> None:
 
 
 def _irradiance(conditions: Conditions, across: Tensor) -> Tensor:
-    """Return the light on an upright cylinder, B×3×H×W, at a place across it (-1 left edge, 1 right edge)."""
+    """Return the light on an upright cylinder, B×3×H×W, at a position across it (-1 left edge, 1 right edge)."""
     c = conditions
     forward = (1.0 - across * across).sqrt()
     facing = (across * c.key[:, 0, None, None] + forward * c.key[:, 2, None, None] + 0.08).clamp_(min=0.0)
@@ -122,12 +120,12 @@ def _irradiance(conditions: Conditions, across: Tensor) -> Tensor:
 
 
 def _below_chin(people: People, y: Tensor) -> Tensor:
-    """Return how much light reaches the neck, B×H×1: little under the chin, most of it at the collar."""
+    """Return the share of light on the neck, B×H×1: small under the chin, largest at the collar."""
     return 0.30 + 0.60 * step(y - people["chin"][..., None] + 0.22, 0.42)
 
 
 def _folds(conditions: Conditions, rows: int, columns: int) -> Tensor:
-    """Return the light and dark of folds and weave in the lower rows of the picture, B×rows×columns."""
+    """Return the shading by folds and weave in the lower rows of the picture, B×rows×columns."""
     cell = UNITS_PER_FRAME / columns
     folds = noise("coarse", conditions.seeds, "folds", rows, columns, cell)
     weave = noise("fine", conditions.seeds, "weave", rows, columns, cell)

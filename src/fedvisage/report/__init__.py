@@ -1,1 +1,1 @@
-"""Everything that a finished run directory can be drawn into: figures, tables, one page, comparisons."""
+"""Reports of finished runs: figures, tables, HTML pages, comparisons and trackers."""

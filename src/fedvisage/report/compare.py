@@ -1,8 +1,12 @@
-"""Compare runs: mean ± standard deviation over seeds, and differences to the first group over targets.
+"""Compare runs: mean ± standard deviation over seeds, and paired differences over targets.
 
-Runs belong to one group when their recipes differ only in seed, title and data. Targets differ far more than methods,
-so a difference is taken between runs of the same sites, target and seed. Seeds of one target share its images: their
+Runs belong to one group when their recipes differ only in seed, title and data (``NOT_SETTINGS``). Two runs are the
+same run when their content is the same, whatever the names of their directories. Targets differ far more than methods,
+so a difference is taken between runs with the same sites, target and seed. Seeds of one target share its images: their
 differences are averaged, and the interval is Student's t over targets. The verdict follows from the interval alone.
+
+The digests in ``data.json`` identify the data behind a figure: the target's data for most figures; for the personal
+figures of recognition, the sites' data and the public people that the sites' models must reject.
 """
 
 from __future__ import annotations
@@ -22,28 +26,26 @@ from fedvisage.metrics.scores import LARGEST
 from fedvisage.report.run_files import Row, as_written, flat, read_mapping
 from fedvisage.tasks.seal import check_seal
 
-# Which figures of a run are compared, by task, and which of them stand in one table.
-#
-# Names of recognition's are those of studies: `generic.tar@1e-3`, `personal.tpir@1e-2`.
-
+# Compared figures, by task and by table. Names of recognition figures are those of studies: `generic.tar@1e-3`,
+# `personal.tpir@1e-2`.
 
 ATTACKS = {"hter": "HTER %", "eer": "EER %", "auc": "AUC %", "tpr_at_fpr_1pct": "TPR at FPR 1 %", "acer": "ACER %"}
 MODELS = {"generic": "the generic model", "personal": "the sites' own models"}
 PLACES = {"generic": "generic", "personal": "personalised"}
 TABLES = {"tar": "tar_at_far", "tpir": "tpir_at_fpir"}
-"""Where metrics.json has recognition's rates, by model and by kind."""
+"""Keys of metrics.json that hold recognition rates, by their short names."""
 
 _TITLES = {"tar": "TAR % at FAR", "tpir": "TPIR % at FPIR"}
 _ACCURACY = {"ten-folds": "ten folds %", "list": "listed pairs %"}
 
 ERRORS = frozenset({"hter", "eer", "acer", "bpcer", "apcer_pooled", "hter_target_eer", "hter_train_eer"})
-"""Last words of the figures of which less is better."""
+"""Last words of the figures for which lower is better."""
 
 Columns = dict[str, str]
 
 
 def figures_of(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return what a run's metrics.json has of the figures that are compared."""
+    """Return the compared figures that a run's metrics.json holds."""
     figures = (
         _of_recognition(metrics)
         if metrics.get("task") == "recognition"
@@ -58,11 +60,11 @@ def lower_is_better(figure: str) -> bool:
 
 
 def sheets_of(names: Iterable[str]) -> list[tuple[str, Columns]]:
-    """Return the tables that figures stand in: what each is about (nothing if it is all), and titles by figure."""
-    known = set(names)
-    if not any("." in name for name in known):
+    """Return one table per model: its subject (empty for a single table) and its column titles by figure."""
+    available = set(names)
+    if not any("." in name for name in available):
         return [("", ATTACKS)]
-    return [(model, columns) for place, model in MODELS.items() if (columns := _columns(place, known))]
+    return [(model, columns) for place, model in MODELS.items() if (columns := _columns(place, available))]
 
 
 def _of_recognition(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,14 +89,7 @@ def _columns(place: str, known: set[str]) -> Columns:
     return columns | {f"{place}.{name}": title for name, title in _ACCURACY.items() if f"{place}.{name}" in known}
 
 
-# What a comparison needs of a run: its settings, what it was judged on, and its figures.
-#
-# Runs are known by what they hold, never by what somebody called it. The data that a figure was judged on is named
-# by
-# the digests in `data.json`: at the user for most figures; at the sites, with the public people that their models
-# must
-# reject, for recognition's personal ones. A run that is given twice, as a directory or as a copy, is one run.
-
+# Members of a comparison: the settings, evaluation data and figures of each run.
 
 Settings = tuple[tuple[str, str], ...]
 NOT_SETTINGS = (
@@ -102,18 +97,18 @@ NOT_SETTINGS = (
     "evaluation.snapshots",
     *("runtime.seed", "runtime.threads", "runtime.device", "runtime.checkpoint_every"),
 )
-"""What two runs may differ in and still be runs of one thing: names, data, seeds, and what no figure follows from."""
+"""Recipe keys that do not separate groups: names, data, seeds, and settings that affect no figure."""
 PERSONAL = "personal"
-"""The figures of recognition that are about the sites' own people."""
+"""The model whose recognition figures concern the sites' own people."""
 USER, SITE, PUBLIC = "data.user", "data.sites.", "data.public"
 SHOWN_DIGITS = 6
 
 
 @dataclass(frozen=True)
 class Judged:
-    """The data that figures follow from: a name for readers, and a digest that identifies it (empty: unknown).
+    """The data behind a figure: a name for readers, and a digest that identifies it (empty: unknown).
 
-    ``target`` is the digest of the whole set, of which the data may be a part: parts of one set are one target.
+    ``target`` is the digest of the whole set. The data may be only a part of it: parts of one set are one target.
     """
 
     name: str
@@ -122,7 +117,7 @@ class Judged:
 
 
 class Pair(NamedTuple):
-    """What two runs share that are paired: the target, the seed, the data judged on, and the sites."""
+    """The values that two runs must share to be paired: target, seed, evaluation data and sites."""
 
     target: str
     seed: int
@@ -132,41 +127,41 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Member:
-    """What a comparison needs of a run."""
+    """One run in a comparison: its settings, evaluation data and figures."""
 
     path: Path
     method: str
     settings: Settings
     sites: tuple[str, ...]
-    """Digests of the sites' sets; names where the sets were somewhere else and have none here."""
+    """Digests of the sites' sets; names of sites whose sets were on other machines and have no digest here."""
     seed: int
     user: Judged
     people: Judged
-    """Recognition: the sites' own people, and those whom their models must reject."""
+    """Recognition: the data of the sites' own people and of the impostors that the sites' models must reject."""
     figures: dict[str, float] = field(repr=False)
     content: str = ""
 
     def judged(self, figure: str) -> Judged:
-        """Return the data that a figure was judged on."""
+        """Return the data on which a figure was evaluated."""
         return self.people if figure.startswith(f"{PERSONAL}.") else self.user
 
     def pair(self, figure: str) -> Pair:
-        """Return what another run must share to be paired with this one."""
-        judged = self.judged(figure)
-        return Pair(judged.target, self.seed, judged.digest, self.sites)
+        """Return the key that another run must share to be paired with this one."""
+        data = self.judged(figure)
+        return Pair(data.target, self.seed, data.digest, self.sites)
 
 
 def read_members(paths: Sequence[Path]) -> tuple[list[Member], list[str]]:
-    """Read runs, each once, and say which were given again."""
+    """Read runs, each once, and return notes on the duplicates."""
     members: dict[str, Member] = {}
-    known: dict[Path, Path] = {}
+    first_paths: dict[Path, Path] = {}
     notes = []
     for path in paths:
         place = path.resolve()
-        if place in known:
+        if place in first_paths:
             notes.append(f"{path} was given twice; it counts once")
             continue
-        known[place] = path
+        first_paths[place] = path
         member = read_member(path)
         twin = members.setdefault(member.content, member)
         if twin is not member:
@@ -175,7 +170,7 @@ def read_members(paths: Sequence[Path]) -> tuple[list[Member], list[str]]:
 
 
 def read_member(path: Path) -> Member:
-    """Read a run's figures and settings; a run without figures of a user cannot be compared."""
+    """Read a run's figures and settings; a run without figures on a target cannot be compared."""
     check_seal(path)
     with as_written(path):
         return _member(path)
@@ -191,19 +186,19 @@ def _member(path: Path) -> Member:
     settings += _source(path)
     sites = tuple(sorted(str(digests.get(f"{SITE}{name}") or name) for name in metrics.get("sites") or []))
     seed, user, people = int(metrics.get("seed") or 0), _user(metrics, recipe, digests), _people(metrics, digests)
-    said = json_key([settings, sites, seed, user.digest, people.digest, sorted(figures.items())])
-    content = _digest(said, path / "scores.csv")
+    content_key = json_key([settings, sites, seed, user.digest, people.digest, sorted(figures.items())])
+    content = _digest(content_key, path / "scores.csv")
     return Member(path, method, settings, sites, seed, user, people, figures, content)
 
 
 def _source(path: Path) -> Settings:
-    """Return the source of a method that was passed in from Python, so that it is no other method's run."""
+    """Return the digest of a method passed in from Python, which keeps different sources in different groups."""
     sha256 = _section(read_mapping(path / "environment.json"), "method").get("sha256")
     return () if sha256 is None else (("method.source", str(sha256)[:SHOWN_DIGITS]),)
 
 
 def _digest(said: str, scores: Path) -> str:
-    """Return what a run is told by: what was read of it, and its scores as they are."""
+    """Return the digest that identifies a run: of its content, and of the bytes of its scores."""
     digest = hashlib.sha256(said.encode())
     for piece in pieces_of(scores, LARGEST) if scores.exists() else ():
         digest.update(piece)
@@ -211,34 +206,36 @@ def _digest(said: str, scores: Path) -> str:
 
 
 def names_of(judged: Iterable[Judged]) -> dict[Judged, str]:
-    """Return a name for each data: its own, with the beginning of its digest where others are called the same."""
-    data = set(judged)
-    called = [one.name for one in data]
+    """Return a name for each dataset: its own, followed by the start of its digest where several share the name."""
+    distinct = set(judged)
+    titles = [data_set.name for data_set in distinct]
     return {
-        one: f"{one.name} ({one.digest[:SHOWN_DIGITS] or 'unknown'})" if called.count(one.name) > 1 else one.name
-        for one in data
+        data_set: f"{data_set.name} ({data_set.digest[:SHOWN_DIGITS] or 'unknown'})"
+        if titles.count(data_set.name) > 1
+        else data_set.name
+        for data_set in distinct
     }
 
 
 def _user(metrics: Row, recipe: Row, digests: Row) -> Judged:
-    """Name the user's data: the set by its digest, and what of it is meant."""
+    """Identify the target data: the digest of its set, and the selection, split and pairs in use."""
     digest, name = digests.get(USER), str(metrics.get("user"))
     if digest is None:
         return Judged(name, "")
     data, evaluation = _section(recipe, "data"), _section(recipe, "evaluation")
     selection = without_selection(str(data.get("user") or ""))[1]
     pairs = _section(evaluation, "recognition").get("pairs")
-    meant = [repr(selection), str(data.get("user_split") or "all"), str(pairs or "")]
-    return Judged(name, f"{digest} {hashlib.sha256(json_key(meant).encode()).hexdigest()}", str(digest))
+    parts = [repr(selection), str(data.get("user_split") or "all"), str(pairs or "")]
+    return Judged(name, f"{digest} {hashlib.sha256(json_key(parts).encode()).hexdigest()}", str(digest))
 
 
 def _people(metrics: Row, digests: Row) -> Judged:
-    """Name the sites' own people: their sets, and the public set that has the impostors."""
+    """Identify the sites' own people: the digests of their sets, and of the public set with the impostors."""
     sites = [str(name) for name in metrics.get("sites") or []]
-    found = [digests.get(f"{SITE}{name}") for name in sites]
-    if not found or None in found:
+    site_digests = [digests.get(f"{SITE}{name}") for name in sites]
+    if not site_digests or None in site_digests:
         return Judged("the sites", "")
-    people = " ".join([*sorted(map(str, found)), str(digests.get(PUBLIC, ""))])
+    people = " ".join([*sorted(map(str, site_digests)), str(digests.get(PUBLIC, ""))])
     return Judged("the sites", people, people)
 
 
@@ -251,18 +248,17 @@ def _is_setting(key: str) -> bool:
     return not any(key == name or key.startswith(f"{name}.") for name in NOT_SETTINGS)
 
 
-# Short names for groups of runs: the method, and what of the recipes differs; what is long stands in a legend.
-
+# Labels of groups: the method and the settings that differ. The legend explains shortened labels.
 
 LONG = 32
 WITHOUT_MEANING = ("name", "default")
-"""Last words of keys that say nothing alone: `training.optimizer.name` is called optimizer."""
+"""Last words of keys that mean nothing alone: `training.optimizer.name` is shortened to `optimizer`."""
 _WORDS = {"None": "none", "True": "true", "False": "false"}
 
 
 @dataclass(frozen=True)
 class Label:
-    """What a group is called, and what that stands for where it is not all said."""
+    """The name of a group, and the settings that a shortened name leaves out."""
 
     text: str
     stands_for: str = ""
@@ -271,19 +267,19 @@ class Label:
 def labels_of(groups: Sequence[Settings]) -> dict[Settings, Label]:
     """Name each group by its method and the settings in which groups differ.
 
-    A method's own options count among groups of that method only: others do not have them.
+    A method's own options are compared only among groups of that method, because other methods lack them.
     """
     trees = {settings: dict(settings) for settings in groups}
     method = {settings: tree.get("method.name", "run") for settings, tree in trees.items()}
-    everywhere = [key for key in _differing(list(trees.values())) if not key.startswith("method.")]
+    shared = [key for key in _differing(list(trees.values())) if not key.startswith("method.")]
     labels, shortened = {}, []
     for settings, tree in trees.items():
-        rivals = [trees[other] for other in groups if method[other] == method[settings]]
-        own = [key for key in _differing(rivals) if key.startswith("method.")]
-        names = {key: name for key, name in short_names([*own, *everywhere]).items() if key in tree}
-        said = ", ".join(f"{name} {_WORDS.get(tree[key], tree[key])}" for key, name in names.items())
-        label = Label(f"{method[settings]} · {said}" if said else method[settings])
-        if len(label.text) > LONG:
+        peers = [trees[peer] for peer in groups if method[peer] == method[settings]]
+        options = [key for key in _differing(peers) if key.startswith("method.")]
+        names = {key: name for key, name in short_names([*options, *shared]).items() if key in tree}
+        differences = ", ".join(f"{name} {_WORDS.get(tree[key], tree[key])}" for key, name in names.items())
+        label = Label(f"{method[settings]} · {differences}" if differences else method[settings])
+        if len(label.text) > LONG:  # the settings move to the legend
             shortened.append(settings)
             label = Label(method[settings], ", ".join(f"{key}={tree[key]}" for key in names))
         labels[settings] = label
@@ -294,11 +290,11 @@ def short_names(keys: Sequence[str]) -> dict[str, str]:
     """Return the shortest end of each dotted key that no other key has."""
     parts = {key: _meaning(key.split(".")) for key in keys}
     names = {}
-    for key, own in parts.items():
-        ends = (own[-length:] for length in range(1, len(own) + 1))
-        others = [other for name, other in parts.items() if name != key]
-        alone = (end for end in ends if all(other[-len(end) :] != end for other in others))
-        names[key] = ".".join(next(alone, key.split(".")))
+    for key, words in parts.items():
+        ends = (words[-length:] for length in range(1, len(words) + 1))
+        rivals = [rival for name, rival in parts.items() if name != key]
+        unique = (end for end in ends if all(rival[-len(end) :] != end for rival in rivals))
+        names[key] = ".".join(next(unique, key.split(".")))
     return names
 
 
@@ -312,7 +308,7 @@ def _differing(trees: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _told_apart(labels: dict[Settings, Label], shortened: Sequence[Settings]) -> dict[Settings, Label]:
-    """Give letters to groups that were shortened to one text."""
+    """Add letters to groups whose shortened labels are equal."""
     texts = [label.text for label in labels.values()]
     letters = iter([*ascii_uppercase, *map(str, range(1, len(labels) + 1))])
     return {
@@ -331,7 +327,7 @@ HOLDS, NOT_SHOWN, OTHER_WAY = "holds", "not shown", "holds the other way"
 
 @dataclass(frozen=True)
 class Figure:
-    """A mean over seeds (of each seed's mean over users) and its standard deviation, None with one seed."""
+    """A mean over seeds (of each seed's mean over targets) and its standard deviation, None with one seed."""
 
     mean: float
     std: float | None
@@ -364,13 +360,13 @@ class Comparison:
     figures: dict[str, Figure]
     differences: dict[str, Difference]  # empty for the first group, or without common pairs
     stands_for: str = ""
-    """The settings that the label is short for."""
+    """The settings that a shortened label leaves out."""
     notes: tuple[str, ...] = ()
-    """What a reader should know: runs that were given twice, and data that others were not judged on."""
+    """Notes for the reader: duplicate runs, and runs that other data keeps from being paired."""
 
 
 def compare(runs: Sequence[Path]) -> list[Comparison]:
-    """Compare runs, in groups of equal settings; the first run's group is what the others are paired with."""
+    """Compare runs in groups of equal settings; all other groups are paired with the first run's group."""
     members, twice = read_members(runs)
     names = _names_of_one_task(members)
     groups: dict[Settings, list[Member]] = {}
@@ -395,35 +391,42 @@ def compare(runs: Sequence[Path]) -> list[Comparison]:
 
 
 def _names_of_one_task(members: Sequence[Member]) -> list[str]:
-    """Return the figures that any of the runs has; runs of two tasks have none in common and are refused."""
+    """Return the figures that any of the runs has; runs of different tasks share no figures and are refused."""
     recognise = [any("." in name for name in member.figures) for member in members]
     if len(set(recognise)) > 1:
-        other = members[recognise.index(not recognise[0])].path
-        raise UserError(str(other), "has another task than the first run; compare runs of one task")
-    known = {name for member in members for name in member.figures}
-    return [name for _, columns in sheets_of(known) for name in columns]
+        stranger = members[recognise.index(not recognise[0])].path
+        raise UserError(str(stranger), "has another task than the first run; compare runs of one task")
+    available = {name for member in members for name in member.figures}
+    return [name for _, columns in sheets_of(available) for name in columns]
 
 
 def _unpaired(
     first: Sequence[Member], group: Sequence[Member], called: dict[Judged, str], labels: dict[Settings, Label]
 ) -> tuple[str, ...]:
-    """Say which data of a group is not the first group's, so that nothing there could be paired."""
+    """Return a note for all data of a group that cannot be paired with the first group's."""
     notes = []
     for member in (*first, *group):
         unknown = {member.judged(figure).name for figure in member.figures if not member.judged(figure).digest}
         notes += [f"{member.path}: data.json has no digest of the data of {name}, so nothing judged there is paired"
                   for name in sorted(unknown)]  # fmt: skip
-    known, own, base = {member.user for member in first}, labels[group[0].settings].text, labels[first[0].settings].text
-    for other in sorted({member.user for member in group if member.user.digest} - known, key=lambda one: called[one]):
-        theirs = ", ".join(sorted(called[one] for one in known))
+    first_data, group_label, first_label = (
+        {member.user for member in first},
+        labels[group[0].settings].text,
+        labels[first[0].settings].text,
+    )
+    for foreign in sorted(
+        {member.user for member in group if member.user.digest} - first_data, key=lambda data: called[data]
+    ):
+        first_names = ", ".join(sorted(called[data] for data in first_data))
         notes.append(
-            f"{own} was judged on {called[other]}, {base} on {theirs}: other data, so these runs are not paired"
+            f"{group_label} was judged on {called[foreign]}, {first_label} on {first_names}: other data, "
+            "so these runs are not paired"
         )
     return tuple(notes)
 
 
 def over_seeds(group: Sequence[Member], figure: str) -> Figure | None:
-    """Average a figure over users within each seed, then give mean and standard deviation over seeds."""
+    """Average a figure over targets within each seed, then return mean and standard deviation over seeds."""
     by_seed: dict[int, list[float]] = {}
     for member in group:
         if figure in member.figures:
@@ -433,7 +436,7 @@ def over_seeds(group: Sequence[Member], figure: str) -> Figure | None:
 
 
 def paired(first: Sequence[Member], other: Sequence[Member], figure: str) -> Difference | None:
-    """Return the difference other − first over the targets that both have, from the seeds that both have there."""
+    """Return the difference other − first over their common targets, from their common seeds on each target."""
     base, compared = _by_pair(first, figure), _by_pair(other, figure)
     gaps = [(pair.target, pair.seed, compared[pair] - base[pair]) for pair in sorted(compared.keys() & base.keys())]
     return difference(gaps, lower_is_better=lower_is_better(figure))
@@ -459,14 +462,14 @@ def difference(gaps: Iterable[tuple[str, int, float]], *, lower_is_better: bool 
 
 
 def _verdict(low: float, high: float, lower_is_better: bool) -> str:
-    """Return whether the interval shows that a row is better than the first one."""
+    """Return the verdict of an interval on the claim that a row is better than the first."""
     if low <= CLOSE and high >= -CLOSE:
         return NOT_SHOWN
     return HOLDS if (high < 0) == lower_is_better else OTHER_WAY
 
 
 def _by_pair(group: Sequence[Member], figure: str) -> dict[Pair, float]:
-    """Return a figure by what it is paired by: the mean, where several runs of a group share that."""
+    """Return a figure by pairing key; runs of a group with the same key are averaged."""
     values: dict[Pair, list[float]] = {}
     for member in group:
         if figure in member.figures and member.judged(figure).digest:

@@ -1,4 +1,4 @@
-"""A comparison as tables: wide ones with a row a group for Markdown, narrow ones with a row a figure for a terminal."""
+"""A comparison as tables: wide ones for Markdown, one row per group; narrow ones for terminals, one row per figure."""
 
 from __future__ import annotations
 
@@ -31,69 +31,71 @@ LABEL_WIDTH = 16  # longer labels are broken into lines
 
 def as_text(rows: Sequence[Comparison]) -> str:
     """Return a comparison as Markdown."""
-    said = "\n".join(f"- {line}" for line in (*legend(rows), *notes(rows)))
-    return "\n".join([*map(markdown, tables(rows)), *([said, ""] if said else [])])
+    remarks = "\n".join(f"- {line}" for line in (*legend(rows), *notes(rows)))
+    return "\n".join([*map(markdown, tables(rows)), *([remarks, ""] if remarks else [])])
 
 
 def legend(rows: Sequence[Comparison]) -> list[str]:
-    """Return what short labels stand for, a line each."""
+    """Return one line per shortened label, with the settings that it leaves out."""
     return [f"{row.label}: {row.stands_for}" for row in rows if row.stands_for]
 
 
 def notes(rows: Sequence[Comparison]) -> list[str]:
-    """Return what a reader should know of the runs, each once."""
+    """Return the notes on the runs, each once."""
     return list(dict.fromkeys(note for row in rows for note in row.notes))
 
 
 def tables(rows: Sequence[Comparison]) -> list[Table]:
-    """Return the comparison as wide tables: the figures, and the paired differences where there are any."""
-    return [one for about, columns in _sheets(rows) for one in _wide(rows, about, columns)]
+    """Return the comparison as wide tables: the figures, and the paired differences if there are any."""
+    return [sheet for about, columns in _sheets(rows) for sheet in _wide(rows, about, columns)]
 
 
 def _wide(rows: Sequence[Comparison], about: str, columns: Columns) -> list[Table]:
     titles = {"label": "method", "runs": "runs", "users": "users", "seeds": "seeds"}
     figures = [_group(row) | {name: _figure(figure) for name, figure in row.figures.items()} for row in rows]
-    sheet = [table(_about(about, "Mean ± standard deviation over seeds"), figures, titles | columns)]
+    wide_tables = [table(_about(about, "Mean ± standard deviation over seeds"), figures, titles | columns)]
     differences = [
-        {"label": row.label, **counts_of(here.values())}
-        | {name: difference_cell(difference) for name, difference in here.items()}
+        {"label": row.label, **counts_of(gaps.values())}
+        | {name: difference_cell(difference) for name, difference in gaps.items()}
         for row in rows
-        if (here := _of(row, columns))
+        if (gaps := _of(row, columns))
     ]
     if differences:
         titles = {"label": "method", "targets": "targets", "seeds": "seeds"}
         caption, note = _about(about, _difference_to(rows)), _note(rows, columns)
-        sheet.append(table(caption, differences, titles | columns, note=note))
-    return sheet
+        wide_tables.append(table(caption, differences, titles | columns, note=note))
+    return wide_tables
 
 
 def narrow(rows: Sequence[Comparison], width: int) -> list[Table]:
-    """Return the comparison as tables that fit a terminal: groups stand beside each other as far as there is room."""
+    """Return the comparison as tables that fit a terminal, with as many groups per table as the width allows."""
     titles = {"label": "method", "runs": "runs", "users": "judged on", "seeds": "seeds"}
-    made = [table("Runs", [_group(row) for row in rows], titles)]
+    narrow_tables = [table("Runs", [_group(row) for row in rows], titles)]
     for about, columns in _sheets(rows):
-        for some in _fitting(rows, columns, width):
-            cells = [{"figure": title} | {str(i): _figure(row.figures[name]) for i, row in some if name in row.figures}
+        for chunk in _fitting(rows, columns, width):
+            cells = [{"figure": title} | {str(i): _figure(row.figures[name]) for i, row in chunk if name in row.figures}
                      for name, title in columns.items()]  # fmt: skip
-            labels = {str(index): row.label for index, row in some}
-            made.append(table(_about(about, "Mean ± standard deviation over seeds"), cells, {"figure": ""} | labels))
+            labels = {str(index): row.label for index, row in chunk}
+            narrow_tables.append(
+                table(_about(about, "Mean ± standard deviation over seeds"), cells, {"figure": ""} | labels)
+            )
         for row in rows:
-            if here := _of(row, columns):
-                made.append(_differences(row.label, _about(about, _difference_to(rows)), here, columns))
+            if gaps := _of(row, columns):
+                narrow_tables.append(_differences(row.label, _about(about, _difference_to(rows)), gaps, columns))
     if any(row.differences for row in rows):
-        made[-1] = replace(made[-1], note=_note(rows))  # once, for all of them
-    return made
+        narrow_tables[-1] = replace(narrow_tables[-1], note=_note(rows))  # once, for all of them
+    return narrow_tables
 
 
 def _differences(label: str, caption: str, here: dict[str, Difference], columns: Columns) -> Table:
     cells = [
         {
             "figure": columns[name],
-            "mean": f"{100 * one.mean:+.2f}",
-            "interval": None if one.low is None or one.high is None else _between(one.low, one.high),
-            "verdict": one.verdict,
+            "mean": f"{100 * gap.mean:+.2f}",
+            "interval": None if gap.low is None or gap.high is None else _between(gap.low, gap.high),
+            "verdict": gap.verdict,
         }
-        for name, one in here.items()
+        for name, gap in here.items()
     ]
     titles = {"figure": label, "mean": "difference", "interval": "95 % interval", "verdict": "verdict"}
     counts = [f"{count} {noun.removesuffix('s') if count == '1' else noun}"
@@ -102,7 +104,7 @@ def _differences(label: str, caption: str, here: dict[str, Difference], columns:
 
 
 def _fitting(rows: Sequence[Comparison], columns: Columns, width: int) -> Iterable[list[tuple[int, Comparison]]]:
-    """Part groups into as many as can stand in one table."""
+    """Split groups into tables of at most the given width."""
     texts = [_figure(figure) for row in rows for name, figure in row.figures.items() if name in columns]
     each = max(LABEL_WIDTH, *map(len, texts)) if texts else LABEL_WIDTH
     room = max(1, (width - max(map(len, columns.values()), default=0) - GAP) // (each + GAP))
@@ -125,9 +127,9 @@ def _of(row: Comparison, columns: Columns) -> dict[str, Difference]:
 
 
 def counts_of(differences: Iterable[Difference]) -> dict[str, str]:
-    """Return over how many targets differences are, and how many seeds a target has at least."""
-    known = list(differences)
-    return {"targets": _range(one.targets for one in known), "seeds": _range(one.seeds for one in known)}
+    """Return the number of targets behind each difference, and the smallest number of seeds per target, as ranges."""
+    gaps = list(differences)
+    return {"targets": _range(gap.targets for gap in gaps), "seeds": _range(gap.seeds for gap in gaps)}
 
 
 def _range(numbers: Iterable[int]) -> str:
@@ -136,14 +138,14 @@ def _range(numbers: Iterable[int]) -> str:
 
 
 def explained(differences: Iterable[Difference], first: str) -> str:
-    """Return what intervals, verdicts and dashes mean, as far as they occur."""
-    several = {one.targets >= FEWEST_TARGETS for one in differences}
-    return " ".join([INTERVAL.format(first=first)] * (True in several) + [ONE_TARGET] * (False in several))
+    """Explain intervals, verdicts and dashes, as far as they occur."""
+    has_interval = {gap.targets >= FEWEST_TARGETS for gap in differences}
+    return " ".join([INTERVAL.format(first=first)] * (True in has_interval) + [ONE_TARGET] * (False in has_interval))
 
 
 def _note(rows: Sequence[Comparison], columns: Columns | None = None) -> str:
-    shown = [one for row in rows for name, one in row.differences.items() if columns is None or name in columns]
-    return explained(shown, rows[0].label)
+    gaps = [gap for row in rows for name, gap in row.differences.items() if columns is None or name in columns]
+    return explained(gaps, rows[0].label)
 
 
 def _difference_to(rows: Sequence[Comparison]) -> str:
@@ -151,7 +153,7 @@ def _difference_to(rows: Sequence[Comparison]) -> str:
 
 
 def _about(about: str, text: str) -> str:
-    """Say what a table is of, where a comparison has several."""
+    """Prefix a caption with the subject of its table, if the comparison has several subjects."""
     return f"{about[0].upper()}{about[1:]}: {text[0].lower()}{text[1:]}" if about else text
 
 
@@ -161,7 +163,7 @@ def _figure(figure: Figure) -> str:
 
 
 def difference_cell(gap: Difference, scale: float = 100) -> str:
-    """Return a difference with its interval and verdict; a dash stands for both where there is one target."""
+    """Return a difference with its interval and verdict; a dash replaces both where there is one target."""
     mean = f"{scale * gap.mean:+.2f}"
     if gap.low is None or gap.high is None:
         return f"{mean} {MISSING}"

@@ -1,4 +1,4 @@
-"""The tables of one run's report, worked out from its files."""
+"""Tables of one run's report: decisions, error rates, members, adaptation, uploads and failures."""
 
 from __future__ import annotations
 
@@ -15,19 +15,16 @@ from fedvisage.metrics.threshold import RATES as RATES_OF_PAPERS
 from fedvisage.report.run_files import Row, RunFiles
 from fedvisage.report.tables import Table, percent, size, table
 
-# What was decided at the operating point: the truth in rows, decisions in columns, counts with their rates.
-
-
 ALL_PAIRS = "all"
 
 
 def confusion_table(run: RunFiles) -> Table | None:
-    """Return the decisions on faces or on pairs, whichever the run was about."""
+    """Return the decisions at the operating point, on faces or on pairs: truth in rows, decisions in columns."""
     return _on_pairs(run) if run.metrics.get("task") == "recognition" else _on_faces(run)
 
 
 def _on_faces(run: RunFiles) -> Table | None:
-    """Count bona fide and each species of attacks, taken as live or as attacks."""
+    """Count the decisions on bona fide presentations and on each species of attack."""
     scores, metrics = run.user_scores, run.metrics
     if scores is None or not len(scores):
         return None
@@ -35,24 +32,24 @@ def _on_faces(run: RunFiles) -> Table | None:
     scores = by_video(scores) if level == "video" else scores
     members = metrics.get("members") or {}
     names = np.unique(scores.model).tolist()
-    found = {name: (members.get(name) or metrics).get("threshold") for name in names}
-    limits = {name: float(limit) for name, limit in found.items() if limit is not None}
+    thresholds = {name: (members.get(name) or metrics).get("threshold") for name in names}
+    limits = {name: float(limit) for name, limit in thresholds.items() if limit is not None}
     if len(limits) < len(names):
         return None
     live = scores.live >= np.array([limits[name] for name in scores.model.tolist()])
-    rows = [_faces(name, scores, live, here) for name, here in _kinds(scores)]
+    rows = [_faces(name, scores, live, rows_of_kind) for name, rows_of_kind in _kinds(scores)]
     columns = {"what": f"{level}s of", "live": "taken as live", "attack": "taken as attack", "count": "together"}
-    own = " Decisions of all members together, each at its own threshold." if len(limits) > 1 else ""
-    note = f"Bona fide taken as attacks are BPCER, attacks taken as live APCER.{own}"
+    of_members = " Decisions of all members together, each at its own threshold." if len(limits) > 1 else ""
+    note = f"Bona fide taken as attacks are BPCER, attacks taken as live APCER.{of_members}"
     return table("Decisions at the threshold", rows, columns, note=note)
 
 
 def _kinds(scores: Scores) -> list[tuple[str, NDArray[np.bool_]]]:
-    """Return what rows there are: bona fide, each species, and all attacks where there are several."""
+    """Return the rows: bona fide, each species, and all attacks if there are several species."""
     attack = scores.label == 0
     species = np.unique(scores.species[attack]).tolist()
     kinds = [("bona fide", ~attack), *((name or "attack", attack & (scores.species == name)) for name in species)]
-    return [one for one in [*kinds, *([("all attacks", attack)] if len(species) > 1 else [])] if one[1].any()]
+    return [kind for kind in [*kinds, *([("all attacks", attack)] if len(species) > 1 else [])] if kind[1].any()]
 
 
 def _faces(name: str, scores: Scores, live: NDArray[np.bool_], here: NDArray[np.bool_]) -> Row:
@@ -61,7 +58,7 @@ def _faces(name: str, scores: Scores, live: NDArray[np.bool_], here: NDArray[np.
 
 
 def _on_pairs(run: RunFiles) -> Table | None:
-    """Count pairs of one person and of two, called one person or two."""
+    """Count the decisions on genuine pairs and on impostor pairs."""
     counts, threshold = run.similarities.get(ALL_PAIRS), run.metrics.get("threshold")
     if counts is None or threshold is None:
         return None
@@ -73,8 +70,8 @@ def _on_pairs(run: RunFiles) -> Table | None:
 
 
 def _pairs(name: str, counts: NDArray[np.int64], edge: int) -> Row:
-    one, count = int(counts[edge:].sum()), int(counts.sum())
-    return {"what": name, "one": _share(one, count), "two": _share(count - one, count), "count": count}
+    as_genuine, count = int(counts[edge:].sum()), int(counts.sum())
+    return {"what": name, "one": _share(as_genuine, count), "two": _share(count - as_genuine, count), "count": count}
 
 
 def _share(some: int, count: int) -> str:
@@ -102,16 +99,16 @@ MOST_SITE_ROWS = 40
 
 
 def levels(metrics: Row) -> dict[str, Row]:
-    """Return the user's figures by level, the headline's level first."""
+    """Return the target's figures by level, starting with the level of the headline."""
     if metrics.get("hter") is None and "apcer" not in metrics:
         return {}
     first = str(metrics.get("level", "frame"))
-    other = "video" if first == "frame" else "frame"
-    return {first: metrics} | ({other: metrics[other]} if isinstance(metrics.get(other), dict) else {})
+    second = "video" if first == "frame" else "frame"
+    return {first: metrics} | ({second: metrics[second]} if isinstance(metrics.get(second), dict) else {})
 
 
 def bounds(metrics: Row, level: str, figure: str) -> list[float] | None:
-    """Return a figure's 95 % interval, if the run worked it out."""
+    """Return a figure's 95 % interval, if the run computed it."""
     interval = ((metrics.get("intervals") or {}).get(level) or {}).get(figure)
     return interval if isinstance(interval, list) and len(interval) == 2 else None
 
@@ -131,7 +128,7 @@ def headlines(metrics: Row) -> list[dict[str, str]]:
 
 
 def user_table(metrics: Row) -> Table | None:
-    """Return the user's figures, one row per figure, with frame and video level side by side."""
+    """Return the target's figures, one row per figure, with frame and video level side by side."""
     by_level = levels(metrics)
     if not by_level:
         return None
@@ -150,7 +147,7 @@ def user_table(metrics: Row) -> Table | None:
 
 
 def published_table(metrics: Row) -> Table | None:
-    """Return the figures by the rules of papers, where the recipe asked for them."""
+    """Return the figures by the rules of published papers, if the recipe asked for them."""
     figures = metrics.get("published") or {}
     rows: list[Row] = [
         {"figure": title, "value": percent(figures[name])} for name, title in RATES_OF_PAPERS.items() if name in figures
@@ -192,12 +189,12 @@ def members_table(metrics: Row) -> Table | None:
 
 
 def adaptation_table(metrics: Row) -> Table | None:
-    """Return what became of adapting to the user's images, by model."""
+    """Return the results of adapting each model to the target's images."""
     rows: list[Row] = [
         {"model": name, "adapted": outcome["adapted"]}
         | {
-            what: "; ".join(f"{count}: {reason}" for reason, count in outcome[what].items()) or "none"
-            for what in KEPT_BACK
+            outcome_kind: "; ".join(f"{count}: {reason}" for reason, count in outcome[outcome_kind].items()) or "none"
+            for outcome_kind in KEPT_BACK
         }
         for name, outcome in (metrics.get("adaptation") or {}).items()
     ]
@@ -207,19 +204,19 @@ def adaptation_table(metrics: Row) -> Table | None:
 
 
 def heldout_table(metrics: Row) -> Table | None:
-    """Return what the sites' histograms say, of held-out subjects or of those of training."""
+    """Return the error rates from the sites' histograms, of held-out subjects or of training subjects."""
     training = metrics.get("sites_training")
     sites = training or metrics.get("sites_heldout") or {}
     titles = {"auc": "AUC %", "eer": "EER %", "apcer_pooled": "APCER %, pooled", "bpcer": "BPCER %"}
     titles = {key: title for key, title in titles.items() if any(row.get(key) is not None for row in sites.values())}
     rows = [{"site": name} | {key: percent(row.get(key)) for key in titles} for name, row in sites.items()]
-    kind, whom = ("training", "the images of training") if training else ("held-out", "held-out subjects")
+    kind, subjects = ("training", "the images of training") if training else ("held-out", "held-out subjects")
     note = f"From histograms of {kind} scores; the scores themselves stay at the sites."
-    return table(f"At the sites, on {whom}", rows, {"site": "site"} | titles, note=note) if rows else None
+    return table(f"At the sites, on {subjects}", rows, {"site": "site"} | titles, note=note) if rows else None
 
 
 def uploads_table(ledger: list[Row]) -> Table | None:
-    """Return what left the sites: one row per declared field."""
+    """Return the fields that left the sites, one row per declared field."""
     groups = _grouped(ledger, lambda row: tuple(str(row.get(key, "")) for key in ("field", "kind", "guarantee")))
     rows = [
         {
@@ -239,7 +236,7 @@ def uploads_table(ledger: list[Row]) -> Table | None:
 
 
 def _repetition(ledger: list[Row]) -> str:
-    """Say how much of what left the sites belongs to rounds that an interruption had repeated."""
+    """Report how many of the uploads belong to rounds that were repeated after an interruption."""
     sizes = [int(row.get("bytes", 0)) for row in ledger if row.get("direction") == "up" and row.get(REPEATED)]
     if not sizes:
         return ""
@@ -250,7 +247,7 @@ def _repetition(ledger: list[Row]) -> str:
 
 
 def site_uploads_table(ledger: list[Row]) -> Table | None:
-    """Return how much left each site, field by field."""
+    """Return the bytes that left each site, one column per field."""
     fields = sorted({str(row.get("field")) for row in ledger if row.get("direction") == "up"})
     groups = _grouped(ledger, lambda row: (str(row.get("site")),))
     rows = []

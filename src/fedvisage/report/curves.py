@@ -20,17 +20,15 @@ from fedvisage.metrics.pad import attacks_by_species, eer, error_curve, far_frr
 from fedvisage.metrics.scores import FloatArray, Scores
 from fedvisage.metrics.threshold import Histogram, average_rates
 
-# The look that all figures share, and the way from a figure to SVG text.
-#
-# Colours are Okabe and Ito's, told apart by the colour-blind and visible on light and dark paper; line styles repeat
-# the distinction without colour. Text stays text (not outlines), so a page can give it its own font and colour.
-
+# The style of all figures, and their export as SVG text. The colours are Okabe and Ito's, which colour-blind people can
+# distinguish and which are visible on light and dark paper; line styles repeat the distinction without colour. Text
+# stays text (not outlines), so that a page can set its font and colour.
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 ON_DARK = ("#6cc4f5", "#ff9a57", "#3ccf9f", "#e7a6cb", "#f5c04a", "#a9d8f5")
-"""The same, lighter: what a page on dark paper shows in their place."""
+"""Lighter versions of COLOURS, for pages on dark paper."""
 DASHES = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
-INK, QUIET = "#1f2328", "#8c959f"  # a page replaces these two by its own colours
+INK, QUIET = "#1f2328", "#8c959f"  # a page replaces both with its own colours
 SIZE = (4.2, 3.2)  # inches: lettering of 8.5 pt is about 10 px on a phone, 14 px when shown 500 px wide
 LABEL_LENGTH = 32
 OPERATING, EQUAL = "o", "D"  # markers of points on curves
@@ -55,7 +53,7 @@ STYLE = {
     "lines.linewidth": 1.5,
     "svg.fonttype": "none",
     "text.color": INK,
-    "text.parse_math": False,  # a site may be called "$x$"
+    "text.parse_math": False,  # a site's name may be "$x$"
     "xtick.color": QUIET,
     "xtick.labelcolor": INK,
     "ytick.color": QUIET,
@@ -63,7 +61,7 @@ STYLE = {
 }
 
 BAND: dict[str, Any] = {"color": COLOURS[0], "alpha": 0.18, "linewidth": 0}
-"""How an interval of the first line is drawn."""
+"""The style of the first line's interval."""
 
 
 def colour(index: int) -> str:
@@ -72,13 +70,13 @@ def colour(index: int) -> str:
 
 
 def dash(index: int) -> str | tuple[float, tuple[float, ...]]:
-    """Return the line style of the series with this index: another one for each turn of colours."""
+    """Return the line style of the series with this index; it changes with each cycle through the colours."""
     return DASHES[(index + index // len(COLOURS)) % len(DASHES)]
 
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Apply the look to figures that are made inside; names in any script may lack a glyph when measured."""
+    """Apply the style to figures created inside; ignore warnings about glyphs that the font lacks."""
     with mpl.rc_context(STYLE), warnings.catch_warnings():  # type: ignore[arg-type]
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         yield
@@ -91,7 +89,7 @@ def canvas(size: tuple[float, float] = SIZE) -> tuple[Figure, Axes]:
 
 
 def key(figure: Figure, handles: Sequence[Artist], labels: Sequence[str], columns: int = 3) -> None:
-    """Put the legend under the axes, where it hides no data, in as many columns as there is room for."""
+    """Put the legend below the axes, where it hides no data, in as many columns as fit."""
     names = [printable(label) for label in labels]
     for count in range(columns, 0, -1):
         legend = figure.legend(handles, names, loc="outside lower center", ncols=count)
@@ -101,25 +99,25 @@ def key(figure: Figure, handles: Sequence[Artist], labels: Sequence[str], column
 
 
 def mark(axes: Axes, x: float, y: float, marker: str, index: int) -> None:
-    """Mark a point of the line with this index: the operating point filled, the one of equal errors hollow."""
+    """Mark a point of the line with this index: the operating point filled, the point of equal errors hollow."""
     face = colour(index) if marker == OPERATING else "none"
     axes.plot([x], [y], marker=marker, markersize=6, markerfacecolor=face, markeredgecolor=colour(index), clip_on=False)
 
 
 def marks(operating: bool) -> list[Artist]:
-    """Return what stands in a legend for marked points."""
+    """Return the legend's handles of marked points."""
     style = {"linestyle": "", "color": INK, "markersize": 5}
     hollow = Line2D([], [], marker=EQUAL, markerfacecolor="none", **style)  # type: ignore[arg-type]
     return [*([Line2D([], [], marker=OPERATING, **style)] if operating else []), hollow]  # type: ignore[arg-type]
 
 
 def mark_names(operating: bool) -> list[str]:
-    """Return what marked points are called in a legend."""
+    """Return the legend's names of marked points."""
     return [*(["at the threshold"] if operating else []), "EER"]
 
 
 def mark_threshold(axes: Axes, threshold: float, ends: tuple[float, float]) -> None:
-    """Draw the threshold into a histogram, or say at which end it lies outside."""
+    """Draw the threshold into a histogram, or name the end beyond which it lies."""
     low, high = ends
     place = axes.get_xaxis_transform()
     if low <= threshold <= high:
@@ -132,13 +130,13 @@ def mark_threshold(axes: Axes, threshold: float, ends: tuple[float, float]) -> N
 
 
 def printable(text: object) -> str:
-    """Return text that fits into a figure: no control characters, not endless."""
+    """Return text that fits a figure: without control characters, cut to a maximum length."""
     plain = "".join(letter if letter.isprintable() else "·" for letter in str(text))
     return plain if len(plain) <= LABEL_LENGTH else plain[: LABEL_LENGTH - 1] + "…"
 
 
 def svg(figure: Figure, name: str) -> str:
-    """Return the figure as SVG text; `name` keeps its inner ids apart from another figure's on the same page."""
+    """Return the figure as SVG text; `name` keeps its ids distinct from those of other figures on the page."""
     with mpl.rc_context({"svg.hashsalt": name}):
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
@@ -149,12 +147,12 @@ DET_TICKS = (0.001, 0.01, 0.05, 0.2, 0.5, 0.8)
 DET_ENDS = (0.0005, 0.9)
 POOLED = "pooled APCER"
 MANY_SITES = 8
-AIR = 0.04  # of an axis, at either end
-LEAST_SPAN = 1e-3  # scores that are all alike still get an axis
+AIR = 0.04  # margin at either end, as a share of the axis
+LEAST_SPAN = 1e-3  # gives equal scores an axis, too
 
 
 def roc(groups: Mapping[str, Scores], thresholds: Mapping[str, float], shade: Band | None = None) -> str:
-    """Draw how many bona fide pass against how many attacks pass, one line per group of scores."""
+    """Draw accepted bona fide against accepted attacks, one line per group of scores."""
     with styled():
         figure, axes = canvas()
         handles: list[Artist] = []
@@ -175,7 +173,7 @@ def roc(groups: Mapping[str, Scores], thresholds: Mapping[str, float], shade: Ba
 def det(
     groups: Mapping[str, Scores], thresholds: Mapping[str, float], shade: Band | None = None, attacks: str = POOLED
 ) -> str:
-    """Draw BPCER against APCER on normal-deviate axes, where good systems can be told apart."""
+    """Draw BPCER against APCER on normal-deviate axes, which spread out small errors."""
     with styled():
         figure, axes = canvas()
         handles: list[Artist] = []
@@ -200,7 +198,7 @@ def det(
 
 
 def roc_by_site(sites: Mapping[str, Histogram]) -> str:
-    """Draw a ROC for each site from its histogram of held-out scores; of many, quietly with the mean of their rates."""
+    """Draw a ROC for each site from its histogram of held-out scores; many sites are drawn in grey, with their mean."""
     with styled():
         figure, axes = canvas()
         handles: list[Artist] = []
@@ -218,14 +216,14 @@ def roc_by_site(sites: Mapping[str, Histogram]) -> str:
 
 
 def points(groups: Mapping[str, Scores], thresholds: Mapping[str, float]) -> list[tuple[int, tuple[float, float, str]]]:
-    """Return what is marked on each line, by its index: FAR and FRR at the threshold, and where they are equal."""
-    found = []
+    """Return the marked points by line index: FAR and FRR at the threshold, and the point of equal errors."""
+    marked = []
     for index, (name, scores) in enumerate(groups.items()):
         equal = eer(scores)
-        found.append((index, (equal, equal, EQUAL)))
+        marked.append((index, (equal, equal, EQUAL)))
         if name in thresholds:
-            found.append((index, (*far_frr(scores, thresholds[name]), OPERATING)))
-    return found
+            marked.append((index, (*far_frr(scores, thresholds[name]), OPERATING)))
+    return marked
 
 
 def score_histograms(scores: Scores, threshold: float | None, name: str = "histogram") -> str:
@@ -235,7 +233,7 @@ def score_histograms(scores: Scores, threshold: float | None, name: str = "histo
     with styled():
         figure, axes = canvas()
         low, high = span(scores.live, threshold)
-        bins = int(np.clip(2.5 * len(scores) ** (1 / 3), 12, 60))  # as many as the scores can fill evenly
+        bins = int(np.clip(2.5 * len(scores) ** (1 / 3), 12, 60))  # more bins would leave some of them empty
         edges = np.linspace(low, high, bins + 1)
         handles: list[Artist] = []
         for index, live in enumerate(groups.values()):
@@ -251,7 +249,7 @@ def score_histograms(scores: Scores, threshold: float | None, name: str = "histo
 
 
 def span(values: FloatArray, threshold: float | None) -> tuple[float, float]:
-    """Return the ends of an axis: 98 in 100 values and some air; the threshold, unless it is far from all of them."""
+    """Return the ends of an axis: 98 % of the values, a margin, and the threshold unless it is far from them."""
     low, high = (float(end) for end in np.quantile(values, [0.01, 0.99])) if len(values) else (-1.0, 1.0)
     reach = max(high - low, LEAST_SPAN * max(1.0, abs(low), abs(high)))
     if threshold is not None and low - reach < threshold < high + reach:
@@ -261,12 +259,12 @@ def span(values: FloatArray, threshold: float | None) -> tuple[float, float]:
 
 
 def beyond(values: FloatArray, ends: tuple[float, float]) -> int:
-    """Count the values that an axis does not reach."""
+    """Count the values outside an axis."""
     return int(((values < ends[0]) | (values > ends[1])).sum())
 
 
 def over_rounds(series: Mapping[str, Sequence[tuple[float, float]]], label: str, name: str) -> str:
-    """Draw one line per series of (round, value); more than a few are drawn quietly with their mean on top."""
+    """Draw one line per series of (round, value); many series are drawn in grey, with their mean on top."""
     with styled():
         figure, axes = canvas((4.2, 2.8))
         handles: list[Artist] = []
@@ -280,14 +278,14 @@ def over_rounds(series: Mapping[str, Sequence[tuple[float, float]]], label: str,
         axes.set(xlabel="round", ylabel=label)
         first, last = (end(number for line in series.values() for number, _ in line) for end in (min, max))
         if first == last:
-            axes.set_xlim(first - 1, last + 1)  # a single round, which no fractions of rounds surround
+            axes.set_xlim(first - 1, last + 1)  # avoids ticks at fractions of a single round
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         key(figure, handles, [f"{len(series)} sites", "their mean"] if many else list(series), 4)
         return svg(figure, name)
 
 
 def over_values(series: Mapping[str, Sequence[tuple[float, float, float]]], labels: tuple[str, str], name: str) -> str:
-    """Draw one line per series of (what was set, mean, deviation), with a bar of one deviation at each point."""
+    """Draw one line per series of (setting, mean, deviation), with a bar of one deviation at each point."""
     with styled():
         figure, axes = canvas((4.2, 2.8))
         handles: list[Artist] = []
@@ -301,7 +299,7 @@ def over_values(series: Mapping[str, Sequence[tuple[float, float, float]]], labe
 
 
 def by_row(rows: Mapping[str, Sequence[float]], means: Mapping[str, Sequence[float]], label: str, name: str) -> str:
-    """Draw rows below each other: a hollow point for each user, and the mean filled, with a bar of one deviation."""
+    """Draw rows below each other: a hollow point per target, and the filled mean with a bar of one deviation."""
     with styled():
         figure, axes = canvas((5.2, 1.2 + 0.24 * len(rows)))
         places = range(len(rows))
@@ -319,20 +317,20 @@ def by_row(rows: Mapping[str, Sequence[float]], means: Mapping[str, Sequence[flo
 
 
 def rates(scores: Scores) -> tuple[FloatArray, FloatArray]:
-    """Return FAR and FRR without the points that a reader could not see."""
+    """Return FAR and FRR, without points too close to be distinguished."""
     curve = error_curve(scores.live, scores.label)
     return visible(curve.far, curve.frr)
 
 
 def visible(far: FloatArray, frr: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Leave out points of a curve that are closer than 1/2000 to the last."""
+    """Leave out points of a curve that are closer than 1/2000 to the previous one."""
     cell = np.round(2000 * np.stack([far, frr]))
-    seen = np.concatenate([[True], (cell[:, 1:] != cell[:, :-1]).any(axis=0)])
-    return far[seen], frr[seen]
+    distinct = np.concatenate([[True], (cell[:, 1:] != cell[:, :-1]).any(axis=0)])
+    return far[distinct], frr[distinct]
 
 
 def _accepted(histograms: Sequence[Histogram]) -> tuple[FloatArray, FloatArray]:
-    """Return attacks and bona fide accepted at each edge of the bins, in per cent."""
+    """Return accepted attacks and accepted bona fide at each edge of the bins, in per cent."""
     mean = average_rates(histograms)
     assert mean.far is not None and mean.frr is not None  # noqa: PT018  # sites without a class are not drawn
     far, frr = visible(mean.far, mean.frr)
@@ -340,13 +338,13 @@ def _accepted(histograms: Sequence[Histogram]) -> tuple[FloatArray, FloatArray]:
 
 
 def deviate(rate: FloatArray) -> FloatArray:
-    """Return the normal quantile of each rate; 0 and 1 are put outside of the axes instead of at infinity."""
+    """Return the normal quantile of each rate; rates of 0 and 1 are placed outside the axes instead of at infinity."""
     normal = NormalDist()
     return np.asarray([normal.inv_cdf(value) for value in np.clip(rate, 1e-5, 1 - 1e-5).tolist()])
 
 
 def mean_by_round(series: Mapping[str, Sequence[tuple[float, float]]]) -> tuple[list[float], list[float]]:
-    """Return the rounds and the mean of the series' values in each."""
+    """Return the rounds, and the mean of all series in each round."""
     values: dict[float, list[float]] = {}
     for points in series.values():
         for number, value in points:

@@ -1,6 +1,6 @@
-"""The operator's page about a federation: one file without a script, which a browser fetches again by itself.
+"""The operator's page about a federation: one file without scripts, which the browser reloads by itself.
 
-Names, reasons and log lines were written at sites and at the server: each is escaped, and cut to a length.
+Names, reasons and log lines come from sites and from the server: each is escaped and cut to a maximum length.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from fedvisage.report.run_files import Row
 from fedvisage.report.tables import Table, size, table
 
 RECENT = 6
-"""Rounds of a run whose line is shown."""
+"""Rounds of a run that the page lists."""
 FAILURES = 20
 LETTERS = 160
 SOON = 30.0
-"""Days before its end from which on a certificate is marked."""
+"""Days before the end of a certificate from which the page warns."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What is known of a federation, and since when."""
+    """The state of a federation at the last answer of its server."""
 
     federation: str
     """The server's address."""
     status: Row
     """Sites, runs and certificates, as ``status --json`` prints them."""
     details: Mapping[str, Row]
-    """By run: its rounds' lines, method, spent, budget and log."""
+    """By run: the lines of its rounds, its method, spent budget, budget and log."""
     asked: datetime | None = None
-    """When the server answered last."""
+    """Time of the server's last answer."""
     trouble: str = ""
-    """Why it has not answered since."""
+    """The reason why the server has not answered since."""
 
 
 def page(standing: Standing, every: float, now: datetime | None = None) -> str:
-    """Return the page; a browser fetches it again after so many seconds."""
+    """Return the page; a browser reloads it every ``every`` seconds."""
     try:
         return _page(standing, every, now or datetime.now(UTC))
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -52,7 +52,11 @@ def page(standing: Standing, every: float, now: datetime | None = None) -> str:
 
 def _page(standing: Standing, every: float, now: datetime) -> str:
     sites, runs = standing.status.get("sites") or [], standing.status.get("runs") or []
-    failures = sum(len(row.get("failed") or {}) for one in standing.details.values() for row in one.get("rounds") or [])
+    failures = sum(
+        len(row.get("failed") or {})
+        for run_details in standing.details.values()
+        for row in run_details.get("rounds") or []
+    )
     return environment().get_template("console.html.jinja").render(
         colours=colours(),
         every=max(1, round(every)),
@@ -72,12 +76,12 @@ def _page(standing: Standing, every: float, now: datetime) -> str:
 
 
 def _sites(status: Row) -> Table | None:
-    until = {one["name"]: one for one in status.get("certificates") or []}
+    certificates = {certificate["name"]: certificate for certificate in status.get("certificates") or []}
     rows = [
         {
             "site": _short(site["name"]),
             "seen": f"{lasting(float(site['seconds_ago']))} ago",
-            "until": str(until[site["name"]]["until"])[:10] if site["name"] in until else None,
+            "until": str(certificates[site["name"]]["until"])[:10] if site["name"] in certificates else None,
         }
         for site in status.get("sites") or []
     ]
@@ -86,35 +90,35 @@ def _sites(status: Row) -> Table | None:
 
 
 def _ending(status: Row) -> list[str]:
-    soon = [one for one in status.get("certificates") or [] if float(one["days_left"]) < SOON]
+    ending = [certificate for certificate in status.get("certificates") or [] if float(certificate["days_left"]) < SOON]
     return [
-        f"The certificate of {_short(one['name'])} ends on {str(one['until'])[:10]}, "
-        f"in {counted(round(one['days_left']), 'day')}."
-        for one in soon
+        f"The certificate of {_short(certificate['name'])} ends on {str(certificate['until'])[:10]}, "
+        f"in {counted(round(certificate['days_left']), 'day')}."
+        for certificate in ending
     ]
 
 
 def _run(run: Row, details: Row, sites: Sequence[Row]) -> dict[str, Any]:
-    """Return what is shown of a run."""
-    rows, here = list(details.get("rounds") or []), {str(site["name"]) for site in sites}
-    done, of = int(run["round"]), int(run["rounds"])
+    """Return the template's values for a run."""
+    rows, connected = list(details.get("rounds") or []), {str(site["name"]) for site in sites}
+    done, total = int(run["round"]), int(run["rounds"])
     last = rows[-1] if rows else {}
-    gone = sorted(map(str, set(last.get("asked") or ()) - here))
+    lost = sorted(map(str, set(last.get("asked") or ()) - connected))
     return {
         "name": _short(run["run"]),
         "method": _short(details.get("method") or ""),
         "state": _short(run["state"]),
         "done": done,
-        "of": of,
-        "left": _left(rows, of - done),
+        "of": total,
+        "left": _left(rows, total - done),
         "facts": [
             ("left the sites", size(float(run["bytes_up"]))),
             ("came to the sites", size(float(run["bytes_down"]))),
             ("last round without", _short(", ".join(map(str, run["without"])) or "nobody")),
-            ("asked and not connected now", _short(", ".join(gone) or "nobody")),
+            ("asked and not connected now", _short(", ".join(lost) or "nobody")),
         ],
         "budget": _budget(details),
-        "tables": [one for one in (_failures(rows), _rounds(rows)) if one is not None],
+        "tables": [content for content in (_failures(rows), _rounds(rows)) if content is not None],
         "log": [(str(line["time"])[:19].replace("T", " "), _short(line["message"], 300))
                 for line in details.get("log") or []],
     }  # fmt: skip
@@ -126,19 +130,19 @@ def _left(rows: Sequence[Row], left: int) -> str:
 
 
 def _budget(details: Row) -> tuple[str, float] | None:
-    """Say what was spent, and which share of the budget that is."""
+    """Return the spent budget as a sentence, and its share of the budget."""
     spent, budget = details.get("spent") or {}, details.get("budget") or {}
     if not spent and not budget:
         return None
-    epsilon, of = float(spent.get("epsilon") or 0.0), budget.get("epsilon")
+    epsilon, limit = float(spent.get("epsilon") or 0.0), budget.get("epsilon")
     words = f"ε {epsilon:.4g}, δ {float(spent.get('delta') or 0.0):.3g}"
-    if of is None:
+    if limit is None:
         return f"{words} spent; the recipe names no budget", 0.0
-    return f"{words} spent of ε {float(of):.4g}, δ {float(budget['delta']):.3g}", min(1.0, epsilon / float(of))
+    return f"{words} spent of ε {float(limit):.4g}, δ {float(budget['delta']):.3g}", min(1.0, epsilon / float(limit))
 
 
 def _rounds(rows: Sequence[Row]) -> Table | None:
-    shown = [
+    cells = [
         {
             "round": int(row["round"]),
             "seconds": f"{float(row['seconds']):.1f}",
@@ -152,31 +156,31 @@ def _rounds(rows: Sequence[Row]) -> Table | None:
     ]
     columns = {"round": "round", "replied": "sites", "loss": "mean loss", "eer": "held-out EER %", "up": "up",
                "down": "down", "seconds": "seconds"}  # fmt: skip
-    if not any(row["eer"] for row in shown):
+    if not any(row["eer"] for row in cells):
         del columns["eer"]
-    return table("The last rounds", shown, columns) if shown else None
+    return table("The last rounds", cells, columns) if cells else None
 
 
 def _failures(rows: Sequence[Row]) -> Table | None:
-    """Count who failed why; what of a reason is a number does not make it another one."""
-    found: Counter[tuple[str, str]] = Counter()
+    """Count the failures of each site by reason."""
+    counts: Counter[tuple[str, str]] = Counter()
     when: dict[tuple[str, str], int] = {}
     for row in rows:
         for name, reason in (row.get("failed") or {}).items():
             key = _short(name), _short(reason)
-            found[key] += 1
+            counts[key] += 1
             when[key] = int(row["round"])
-    listed = sorted(found, key=lambda key: (-when[key], key))[:FAILURES]
-    shown = [{"site": key[0], "reason": key[1], "rounds": found[key], "last": when[key]} for key in listed]
+    listed = sorted(counts, key=lambda key: (-when[key], key))[:FAILURES]
+    cells = [{"site": key[0], "reason": key[1], "rounds": counts[key], "last": when[key]} for key in listed]
     columns = {"site": "site", "reason": "reason", "rounds": "rounds", "last": "last in round"}
-    more = len(found) - len(listed)
+    more = len(counts) - len(listed)
     note = f"and {counted(more, 'more reason')}" if more > 0 else ""
-    return table("Failures", shown, columns, names=2, note=note) if shown else None
+    return table("Failures", cells, columns, names=2, note=note) if cells else None
 
 
 def _mean(losses: Mapping[str, Any]) -> str | None:
-    known = [float(value) for value in losses.values() if value is not None]
-    return f"{sum(known) / len(known):.4f}" if known else None
+    values = [float(value) for value in losses.values() if value is not None]
+    return f"{sum(values) / len(values):.4f}" if values else None
 
 
 def _short(text: Any, most: int = LETTERS) -> str:

@@ -1,4 +1,4 @@
-"""The figures of one run's report, worked out from its files."""
+"""Figures of one run's report: error curves, histograms, curves over rounds, and the papers' t-SNE of features."""
 
 from __future__ import annotations
 
@@ -21,29 +21,27 @@ from fedvisage.report import curves
 from fedvisage.report.curves import INK, canvas, colour, key, styled, svg
 from fedvisage.report.run_files import Features, Row, RunFiles
 
-# The papers' t-SNE figure: what the features know of the site (colour) and of the label (marker).
-#
-# Each set has a line where a linear support vector machine parts its bona fide images from its attacks in the plane
-# (N. Alkhunaizi et al., "FedSIS", 2023, Fig. 3): sets whose lines lie alike would be judged alike by one linear
-# head.
+# The papers' t-SNE figure: colours show the site, markers the label (N. Alkhunaizi et al., "FedSIS", 2023, Fig. 3). A
+# linear support vector machine separates each set's bona fide images from its attacks in the plane. One linear head
+# would suit all sets whose lines are alike.
 
-
-MOST_POINTS = 1000  # more are slow to place and only cover each other
-MOST_SITES = 6  # as many colours as can be told apart
-FEWEST_POINTS = 24  # below, perplexity is a handful and the drawing says nothing
-FEWEST_OF_A_CLASS = 5  # below, a line through a set says nothing
-SEED = 0  # a drawing of given features, not a draw of the run
+MOST_POINTS = 1000  # more points are slow to place and cover each other
+MOST_SITES = 6  # the number of distinguishable colours
+FEWEST_POINTS = 24  # below, the perplexity is too small for a meaningful figure
+FEWEST_OF_A_CLASS = 5  # below, a line through a set means nothing
+SEED = 0  # fixed, because the figure of given features does not depend on the run's seed
 
 
 def tsne_figure(features: Features) -> str | None:
-    """Draw the features in two dimensions, in a frame without scales; None when there are too few to place."""
+    """Draw the features in two dimensions, in a frame without scales; None for too few points."""
     if len(features.label) < FEWEST_POINTS:
         return None
     chosen = sample(len(features.label))
     place, label, site = project(features.values[chosen]), features.label[chosen], features.site[chosen]
     names = np.unique(features.site).tolist()
-    shown = {name: min(index, MOST_SITES - 1) for index, name in enumerate(names)}
-    group = np.array([shown[name] for name in site.tolist()])
+    # Sites beyond the last distinguishable colour share it.
+    palette = {name: min(index, MOST_SITES - 1) for index, name in enumerate(names)}
+    group = np.array([palette[name] for name in site.tolist()])
     with styled():
         figure, axes = canvas((4.2, 4.0))
         for index in range(min(len(names), MOST_SITES)):
@@ -53,7 +51,7 @@ def tsne_figure(features: Features) -> str | None:
                 axes.scatter(points[:, 0], points[:, 1], s=14, alpha=0.75, **style)  # type: ignore[arg-type]
         middle, reach = (place.max(0) + place.min(0)) / 2, float(np.ptp(place, axis=0).max()) * 0.54 or 1.0
         axes.set(xlim=middle[0] + np.array([-reach, reach]), ylim=middle[1] + np.array([-reach, reach]))
-        axes.set_aspect("equal")  # the frame is that of the points: lines may leave it
+        axes.set_aspect("equal")  # the points determine the frame; lines may leave it
         for index in range(min(len(names), MOST_SITES)):
             ends = boundary(place[group == index], label[group == index])
             if ends is not None:
@@ -68,9 +66,9 @@ def tsne_figure(features: Features) -> str | None:
 
 
 def boundary(place: NDArray[np.float32], label: NDArray[np.int64]) -> NDArray[np.float64] | None:
-    """Return both ends of the line that parts a set's classes best: as far as its points lie along it, and a bit more.
+    """Return both ends of the line that best separates a set's classes, slightly longer than the extent of its points.
 
-    None where a class has too few points, or where all points lie on one side.
+    None if a class has too few points, or if all points lie on one side.
     """
     if min((label == value).sum() for value in (0, 1)) < FEWEST_OF_A_CLASS:
         return None
@@ -82,7 +80,7 @@ def boundary(place: NDArray[np.float32], label: NDArray[np.int64]) -> NDArray[np
     middle = place.mean(0)
     foot = middle - normal * float(machine.decision_function(middle[None])[0]) / length**2
     if np.linalg.norm(foot - middle) > np.linalg.norm(place - middle, axis=1).max():
-        return None  # classes that lie in one heap are parted by a line far away, which parts nothing
+        return None  # for overlapping classes the line is far away and separates nothing
     along = np.array([-normal[1], normal[0]]) / length
     reach = (place - foot) @ along
     return np.asarray(foot + np.outer([reach.min(), reach.max()], along) * 1.1)
@@ -98,7 +96,8 @@ def sample(count: int) -> NDArray[np.int64]:
 def project(values: NDArray[np.float32]) -> NDArray[np.float32]:
     """Place the points in two dimensions: principal components first, then t-SNE from a fixed start.
 
-    In one thread: several meet in every step of t-SNE, and where others compute beside them they wait for each other.
+    One thread only: the threads of t-SNE synchronise at every step, so that other processes on the same cores slow down
+    all of them.
     """
     components = min(50, *values.shape)
     reduced = PCA(components, svd_solver="full").fit_transform(values.astype(np.float64))
@@ -113,17 +112,17 @@ def _dot(marker: str, tint: str) -> Line2D:
 
 
 Figure = tuple[str, str, str]
-"""A title, what there is to see, and the drawing as SVG text: empty where there is none, and the words say why."""
+"""A title, an explanation, and the drawing as SVG text: empty if the explanation says why there is none."""
 
-MOST_MODELS = 6  # curves in one figure, and histograms on one page
-RESAMPLES = 300  # of a band: it is drawn, not printed
+MOST_MODELS = 6  # curves per figure, and histograms per page
+RESAMPLES = 300  # of a band: a drawing needs fewer than printed intervals
 PRIVILEGE = "A simulation's privilege: a federation does not see its user. Nothing was chosen by these figures."
 KINDS = (("TAR", "tar_at_far"), ("TPIR", "tpir_at_fpir"))
 SCALE = "Who lies near whom counts; distances have no unit, and far groups may be near each other in truth."
 
 
 def figures(run: RunFiles) -> list[Figure]:
-    """Return the drawings that runs of both tasks have, and those of attack detection."""
+    """Return the figures common to both tasks, and those of attack detection."""
     drawings = [*_error_curves(run), *_histograms(run)]
     loss = {
         site: [(row["round"], row["loss"][site]) for row in run.rounds if _number((row.get("loss") or {}).get(site))]
@@ -141,33 +140,35 @@ def figures(run: RunFiles) -> list[Figure]:
 
 
 def by_round(metrics: Row) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    """Return the user's figures of the rounds that were kept, in per cent, by kind and name."""
-    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    """Return the target's figures of evaluated rounds, in per cent, by kind and name."""
+    by_kind: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for row in metrics.get("by_round") or ():
         tables = {kind: (row.get("generic") or {}).get(key) or {} for kind, key in KINDS}
         tables |= {"errors": {"EER": row.get("eer"), "AUC": row.get("auc")}}
         for kind, table in tables.items():
             for name, value in table.items():
                 if _number(value):
-                    found.setdefault(kind, {}).setdefault(name, []).append((row["round"], 100 * value))
-    return found
+                    by_kind.setdefault(kind, {}).setdefault(name, []).append((row["round"], 100 * value))
+    return by_kind
 
 
 def curve_groups(scores: Scores, level: str = "frame") -> dict[str, Scores]:
-    """Return the lines of a ROC: frames and videos of one model, the headline's first; or the first few models."""
+    """Return the lines of a ROC: frames and videos of one model, the headline's level first; or the first models."""
     models = sorted(set(scores.model.tolist()))
     if len(models) > 1:
         return {f"model of {name}": scores.where(scores.model == name) for name in models[:MOST_MODELS]}
     videos = by_video(scores)
     groups = {"frames": scores} | ({"videos": videos} if len(videos) < len(scores) else {})
-    return dict(sorted(groups.items(), key=lambda one: one[0] != f"{level}s"))
+    return dict(sorted(groups.items(), key=lambda entry: entry[0] != f"{level}s"))
 
 
 def thresholds_of(metrics: Row, groups: Mapping[str, Scores]) -> dict[str, float]:
-    """Return the threshold of each line: the run's, or the one of the model that scored it."""
+    """Return the threshold of each line: the run's, or that of the line's own model."""
     members = metrics.get("members") or {}
-    found = {name: (members.get(str(scores.model[0])) or metrics).get("threshold") for name, scores in groups.items()}
-    return {name: float(value) for name, value in found.items() if value is not None}
+    thresholds = {
+        name: (members.get(str(scores.model[0])) or metrics).get("threshold") for name, scores in groups.items()
+    }
+    return {name: float(value) for name, value in thresholds.items() if value is not None}
 
 
 def _error_curves(run: RunFiles) -> list[Figure]:
@@ -177,21 +178,21 @@ def _error_curves(run: RunFiles) -> list[Figure]:
         groups = curve_groups(scores, str(run.metrics.get("level", "frame")))
         thresholds = thresholds_of(run.metrics, groups)
         shade = _band(run, groups)
-        said = f" Shaded: 95 % for other people, of {next(iter(groups))}, bootstrapped by subject." if shade else ""
-        ways = "Every threshold at once; up and to the left is better."
-        drawings.append(("ROC", ways + said, curves.roc(groups, thresholds, shade)))
-        ways = "The same, on axes that spread small errors out; down is better."
-        drawings.append(("DET", ways + said, curves.det(groups, thresholds, shade)))
+        note = f" Shaded: 95 % for other people, of {next(iter(groups))}, bootstrapped by subject." if shade else ""
+        explanation = "Every threshold at once; up and to the left is better."
+        drawings.append(("ROC", explanation + note, curves.roc(groups, thresholds, shade)))
+        explanation = "The same, on axes that spread small errors out; down is better."
+        drawings.append(("DET", explanation + note, curves.det(groups, thresholds, shade)))
     sites = {name: counts for name, counts in run.heldout.items() if (counts.sum(axis=1) > 0).all()}
     if sites and run.metrics.get("task") != "recognition":
-        whom = "images of training" if "sites_training" in run.metrics else "held-out subjects"
-        ways = f"The finished model on the sites' own {whom}, from their histograms."
-        drawings.append(("ROC by site", ways, curves.roc_by_site(sites)))
+        subjects = "images of training" if "sites_training" in run.metrics else "held-out subjects"
+        explanation = f"The finished model on the sites' own {subjects}, from their histograms."
+        drawings.append(("ROC by site", explanation, curves.roc_by_site(sites)))
     return drawings
 
 
 def _band(run: RunFiles, groups: Mapping[str, Scores]) -> Band | None:
-    """Return the band of the headline's line; a line for each of several models would hide the others."""
+    """Return the confidence band of the headline's line; bands of several models would hide each other."""
     if run.metrics.get("members"):
         return None
     name, scores = next(iter(groups.items()))
@@ -204,12 +205,12 @@ def _histograms(run: RunFiles) -> list[Figure]:
         return []
     drawings = []
     for index, name in enumerate(sorted(set(scores.model.tolist()))[:MOST_MODELS]):
-        threshold, own = (members.get(name) or run.metrics).get("threshold"), scores.where(scores.model == name)
-        drawing = curves.score_histograms(own, threshold, f"histogram{index}")
-        beyond = curves.beyond(own.live, curves.span(own.live, threshold))
-        said = f" {beyond} of {len(own)} lie beyond the axis and are counted at its ends." if beyond else ""
+        threshold, own_scores = (members.get(name) or run.metrics).get("threshold"), scores.where(scores.model == name)
+        drawing = curves.score_histograms(own_scores, threshold, f"histogram{index}")
+        beyond = curves.beyond(own_scores.live, curves.span(own_scores.live, threshold))
+        note = f" {beyond} of {len(own_scores)} lie beyond the axis and are counted at its ends." if beyond else ""
         title = f"Scores, model of {name}" if name else "Scores"
-        drawings.append((title, f"Frames right of the threshold are taken as live.{said}", drawing))
+        drawings.append((title, f"Frames right of the threshold are taken as live.{note}", drawing))
     return drawings
 
 
@@ -219,12 +220,14 @@ def _features(run: RunFiles) -> list[Figure]:
     title, count = "Features (t-SNE)", len(run.features.label)
     drawing = tsne_figure(run.features)
     if drawing is None:
-        few = f"Not drawn: {count} images are too few to place, at least {FEWEST_POINTS} are needed"
-        return [(title, f"{few} (evaluation.features in the recipe, images of each set).", "")]
-    whose = f"site {run.features.model}'s model" if run.features.model else "the model"
-    shown = min(count, MOST_POINTS)
-    ways = f"{shown} images. Points that lie together look alike to {whose}; a line parts a set's classes. {SCALE}"
-    return [(title, ways, drawing)]
+        reason = f"Not drawn: {count} images are too few to place, at least {FEWEST_POINTS} are needed"
+        return [(title, f"{reason} (evaluation.features in the recipe, images of each set).", "")]
+    model = f"site {run.features.model}'s model" if run.features.model else "the model"
+    count_drawn = min(count, MOST_POINTS)
+    explanation = (
+        f"{count_drawn} images. Points that lie together look alike to {model}; a line parts a set's classes. {SCALE}"
+    )
+    return [(title, explanation, drawing)]
 
 
 def _rounds(title: str, meaning: str, series: Mapping[str, list[tuple[float, float]]], label: str) -> list[Figure]:

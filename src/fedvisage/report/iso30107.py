@@ -1,4 +1,4 @@
-"""A report of attack detection and recognition together in the terms of ISO/IEC 30107-3: lines, and one HTML page."""
+"""A report on attack detection and recognition together, in the terms of ISO/IEC 30107-3: text and an HTML page."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ NAMES = {"fnmr": "FNMR", "fmr": "FMR", "frr": "FRR", "far": "FAR"}
 
 
 def lines(values: Row) -> list[str]:
-    """Return the figures as lines, for people."""
+    """Return the figures as text lines."""
     test, pad = values["test"], values["pad"]
-    said = [f"{test['presentations']} presentations of {test['subjects']} people ({test['data']})"]
+    report = [f"{test['presentations']} presentations of {test['subjects']} people ({test['data']})"]
     for name, row in pad.get("species", {}).items():
-        said.append(f"{name}: APCER {rate(row['apcer'])}, no response {rate(row['apnrr'])}, of {row['presented']}")
+        report.append(f"{name}: APCER {rate(row['apcer'])}, no response {rate(row['apnrr'])}, of {row['presented']}")
     if "bona_fide" in pad:
         row = pad["bona_fide"]
-        said.append(f"bona fide: BPCER {rate(row['bpcer'])}, no response {rate(row['bpnrr'])}, of {row['presented']}")
-    found = [f"{share}: {rate(pad['bpcer_at_apcer'][name])}" for name, share in TARGETS.items()
+        report.append(f"bona fide: BPCER {rate(row['bpcer'])}, no response {rate(row['bpnrr'])}, of {row['presented']}")
+    operating_rates = [f"{share}: {rate(pad['bpcer_at_apcer'][name])}" for name, share in TARGETS.items()
              if name in pad.get("bpcer_at_apcer", {})]  # fmt: skip
-    said += [f"BPCER at APCER {', '.join(found)}"] if found else []
+    report += [f"BPCER at APCER {', '.join(operating_rates)}"] if operating_rates else []
     for part, (title, missed, false) in PARTS.items():
         if part in values:
             row = values[part]
             worst = f"; IAPAR at worst {rate(row.get('iapar_max'))}, RIAPAR {rate(row.get('riapar_max'))}"
-            said.append(f"{title}: {NAMES[missed]} {rate(row[missed])}, {NAMES[false]} {rate(row[false])}{worst}")
-    return said
+            report.append(f"{title}: {NAMES[missed]} {rate(row[missed])}, {NAMES[false]} {rate(row[false])}{worst}")
+    return report
 
 
 def page(values: Row, found: Presentations, at: Point) -> str:
-    """Return the report as one page without scripts or anything from elsewhere; it names nobody."""
+    """Return the report as one page without scripts, external resources or names of people."""
     drawings = [(title, meaning, themed(drawing, title)) for title, meaning, drawing in _drawings(values, found, at)]
     return environment().get_template("iso30107.html.jinja").render({
         "colours": colours(), "test": values["test"], "pipeline": values["pipeline"], "cards": list(_cards(values)),
-        "tables": [one for one in (_bona_fide(values), _species(values), _targets(values), *_people(values)) if one],
+        "tables": [part for part in (_bona_fide(values), _species(values), _targets(values), *_people(values)) if part],
         "figures": drawings, "conditions": _conditions(values["test"]),
     })  # fmt: skip
 
@@ -111,9 +111,9 @@ def _species(values: Row) -> Table | None:
 
 
 def _targets(values: Row) -> Table | None:
-    found = values["pad"].get("bpcer_at_apcer", {})
-    cells = [{"at": f"APCER of every species at most {share}", "bpcer": _cell(found[name])}
-             for name, share in TARGETS.items() if name in found]  # fmt: skip
+    by_share = values["pad"].get("bpcer_at_apcer", {})
+    cells = [{"at": f"APCER of every species at most {share}", "bpcer": _cell(by_share[name])}
+             for name, share in TARGETS.items() if name in by_share]  # fmt: skip
     note = "At thresholds chosen on this very data, to compare with other reports; a deployed system cannot choose so."
     return table("BPCER at fixed APCER", cells, {"at": "where", "bpcer": "BPCER %"}, note=note) if cells else None
 
@@ -129,8 +129,13 @@ def _people(values: Row) -> Iterator[Table]:
         ]
         yield table(f"{title}: people", cells, {"what": "rate", "count": "comparisons", "accepted": "%"})
         attacks: list[Row] = [
-            {"what": name, "count": one["presented"], "iapar": _cell(one["iapar"]), "riapar": _cell(one.get("riapar"))}
-            for name, one in row.get("species", {}).items()
+            {
+                "what": name,
+                "count": attack["presented"],
+                "iapar": _cell(attack["iapar"]),
+                "riapar": _cell(attack.get("riapar")),
+            }
+            for name, attack in row.get("species", {}).items()
         ]
         if attacks:
             highest = {"what": "highest", "iapar": _cell(row.get("iapar_max")), "riapar": _cell(row.get("riapar_max"))}
@@ -148,37 +153,39 @@ def _conditions(test: Row) -> list[tuple[str, str]]:
 def _drawings(values: Row, found: Presentations, at: Point) -> Iterator[tuple[str, str, str]]:
     groups = _groups(found)
     if groups:
-        said = "Errors of attack detection at every threshold, a line a species; below and to the left is better."
+        explanation = (
+            "Errors of attack detection at every threshold, a line a species; below and to the left is better."
+        )
         thresholds = dict.fromkeys(groups, at.pad)
-        yield "DET of attack detection", said, det(groups, thresholds, attacks="APCER of the species")
+        yield "DET of attack detection", explanation, det(groups, thresholds, attacks="APCER of the species")
     if at.recognition is not None and np.isfinite(found.similarity).any():
-        said = "What would come of other similarity thresholds, with the pipeline's attack detection as it is."
-        yield "Acceptance at every similarity", said, over_similarity(found, at)
+        explanation = "What would come of other similarity thresholds, with the pipeline's attack detection as it is."
+        yield "Acceptance at every similarity", explanation, over_similarity(found, at)
 
 
 def _groups(found: Presentations) -> dict[str, Scores]:
-    """Return the answered bona fide beside those of each species."""
+    """Return the answered bona fide presentations together with the attacks of each species."""
     groups = {}
     for name in found.kinds:
-        here = np.isfinite(found.live) & (found.bona_fide | (found.species == name))
-        label = found.bona_fide[here].astype(np.int64)
+        answered = np.isfinite(found.live) & (found.bona_fide | (found.species == name))
+        label = found.bona_fide[answered].astype(np.int64)
         if len(np.unique(label)) == 2:
-            texts = {"item": found.item[here], "video": found.item[here], "subject": found.subject[here]}
+            texts = {"item": found.item[answered], "video": found.item[answered], "subject": found.subject[answered]}
             groups[name] = from_columns(
-                found.live[here], label, species=found.species[here].tolist(),
+                found.live[answered], label, species=found.species[answered].tolist(),
                 **{kind: values.tolist() for kind, values in texts.items()},
             )  # fmt: skip
     return groups
 
 
 def over_similarity(found: Presentations, at: Point) -> str:
-    """Draw the rates of recognition and of the system over the threshold of similarity."""
+    """Draw the rates of recognition and of the system over the similarity threshold."""
     assert at.recognition is not None
     compared = found.similarity[np.isfinite(found.similarity)]
     ends = (min(float(compared.min()), at.recognition) - 0.02, max(float(compared.max()), at.recognition) + 0.02)
     thresholds = np.linspace(*ends, STEPS)
-    ones = np.ones((1, 1 + max(int(part.max(initial=0)) for part in found.clusters)))
-    rows = [figures(found, Point(at.pad, float(one)), ones) for one in thresholds]
+    weights = np.ones((1, 1 + max(int(part.max(initial=0)) for part in found.clusters)))
+    rows = [figures(found, Point(at.pad, float(threshold)), weights) for threshold in thresholds]
     series = {
         "FNMR": ("recognition", "fnmr"), "FMR": ("recognition", "fmr"), "IAPAR, alone": ("recognition", "iapar_max"),
         "IAPAR, system": ("system", "iapar_max"), "RIAPAR, system": ("system", "riapar_max"),

@@ -1,4 +1,4 @@
-"""One self-contained HTML page about a run: no script, no external resource, nothing that its files do not say."""
+"""One self-contained HTML page about a run: no scripts, no external resources, no content beyond the run's files."""
 
 import re
 from collections.abc import Sequence
@@ -23,9 +23,10 @@ SHOWN = ("method", "rounds", "user", "seed", "level", "members", "intervals")
 
 
 def write_report(run: Path, cache: Path = CACHE, images: bool | None = None) -> Path:
-    """Draw the report of a finished run from its files and return where it is.
+    """Write the report of a finished run from its files, and return its path.
 
-    ``images`` says whether faces of the user's set are on it; unset, the recipe says, or whether they are rendered.
+    ``images`` decides whether the report shows faces of the target's set. If it is None, the recipe decides; without
+    that key, the report shows rendered faces only.
     """
     with as_written(run):
         page = render(read_run(run), cache, images)
@@ -43,25 +44,25 @@ def render(run: RunFiles, cache: Path = CACHE, images: bool | None = None) -> st
 
 
 def environment() -> Environment:
-    """Return what templates of pages are rendered with: every text is escaped, and nothing may be undefined."""
-    made = Environment(
+    """Return the template environment: every text is escaped, and undefined variables are errors."""
+    templates = Environment(
         loader=PackageLoader("fedvisage.report", "."),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters["table"] = html
-    return made
+    templates.filters["table"] = html
+    return templates
 
 
 def colours() -> dict[str, Markup]:
-    """Return the colours of lines for the style sheet, on light paper and on dark."""
+    """Return the line colours for the style sheet, for light and for dark paper."""
     return {"light": Markup(_named(COLOURS)), "dark": Markup(_named(ON_DARK))}
 
 
 def context(run: RunFiles) -> dict[str, Any]:
-    """Return everything that the template shows."""
+    """Return the values for the template."""
     metrics = run.metrics
     recognises = metrics.get("task") == "recognition"
     drawings = [*(recognition.figures(run) if recognises else []), *figures.figures(run)]
@@ -104,7 +105,7 @@ def context(run: RunFiles) -> dict[str, Any]:
 
 
 def threshold_sentence(metrics: Row) -> str:
-    """Say which threshold was used, how it was chosen, and what errors it made where it was chosen."""
+    """Describe the threshold, the rule that chose it, and its errors on the data of that choice."""
     rule, value = metrics.get("threshold_rule"), metrics.get("threshold")
     if rule is None or value is None:
         return ""
@@ -113,20 +114,20 @@ def threshold_sentence(metrics: Row) -> str:
         "target-eer": "chosen with the user's own labels, so HTER is an oracle's",
         "source-train-eer": "chosen on the images that the sites trained on, without any data of the user",
     }
-    how = origin.get(str(rule), "chosen on the sites' held-out subjects, without any data of the user")
-    one = "mean threshold of the sites' models" if metrics.get("members") else "threshold"
+    choice = origin.get(str(rule), "chosen on the sites' held-out subjects, without any data of the user")
+    subject = "mean threshold of the sites' models" if metrics.get("members") else "threshold"
     source = metrics.get("threshold_source") or {}
     accepts, rejects = (source.get(kind) for kind in ("far", "frr"))
-    there = (
+    errors = (
         f"; it accepts {100 * accepts:.2f} % of attacks and rejects {100 * rejects:.2f} % of bona fide there"
         if accepts is not None and rejects is not None
         else ""
     )
-    return f"{one.capitalize()} {value:+.3f} (logit), rule {rule}: {how}{there}."
+    return f"{subject.capitalize()} {value:+.3f} (logit), rule {rule}: {choice}{errors}."
 
 
 def nothing_left(run: RunFiles) -> str:
-    """Say why there is no table of what left the sites: because nothing did, or because nobody knows."""
+    """Explain the missing table of uploads: nothing left the sites, or the ledger is incomplete."""
     if any(LEDGER in sentence for sentence in run.lacking):
         return "Without a whole ledger.jsonl nobody can say what left the sites."
     if run.metrics.get("bytes_up") or any(row.get("replied") for row in run.rounds):
@@ -135,7 +136,7 @@ def nothing_left(run: RunFiles) -> str:
 
 
 def costs(metrics: Row) -> list[tuple[str, str]]:
-    """Return what the run took."""
+    """Return the run's traffic, time and memory."""
     seconds, memory = metrics.get("seconds"), metrics.get("peak_rss_mb")
     rows = [
         ("left the sites", size(metrics.get("bytes_up"))),
@@ -149,12 +150,12 @@ def costs(metrics: Row) -> list[tuple[str, str]]:
 def themed(drawing: str, title: str) -> Markup:
     """Make an SVG drawing part of the page: its colours follow the page's theme.
 
-    The drawing's texts were escaped when it was made; it holds no script and no link.
+    The texts of the drawing are already escaped; the drawing contains no scripts and no links.
     """
     head, rest = drawing[drawing.index("<svg") :].split(">", 1)
-    body = re.sub(r'\s(width|height)="[^"]*"', "", head) + ">" + rest  # the page gives the width
+    body = re.sub(r'\s(width|height)="[^"]*"', "", head) + ">" + rest  # the page sets the width
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = re.sub(r'<g id="[\w.]+">', "<g>", body)  # the same in every drawing, and nothing refers to them
+    body = re.sub(r'<g id="[\w.]+">', "<g>", body)  # ids repeat in every drawing, and nothing refers to them
     body = body.replace(INK, "currentColor").replace(QUIET, "var(--quiet)")
     for index, colour in enumerate(COLOURS):
         body = body.replace(colour, f"var(--line{index})")
@@ -163,9 +164,9 @@ def themed(drawing: str, title: str) -> Markup:
 
 
 def _named(colours: Sequence[str]) -> str:
-    """Name the lines' colours for the style sheet."""
+    """Return the line colours as variables of the style sheet."""
     return " ".join(f"--line{index}: {colour};" for index, colour in enumerate(colours))
 
 
 def _present(*tables: Table | None) -> list[Table]:
-    return [one for one in tables if one is not None]
+    return [table_or_none for table_or_none in tables if table_or_none is not None]

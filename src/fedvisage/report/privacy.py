@@ -1,6 +1,6 @@
-"""The privacy page of a report, for a data-protection officer: what was released, what it cost, what that covers.
+"""The privacy part of a report, for data-protection officers: protections, releases with costs, overlaps and audits.
 
-Everything comes from the ledger: each field of kind ``dp`` has its cost beside it, and the running total of its site.
+All costs come from the ledger: each field of kind ``dp`` has its own cost and the running total of its site.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from fedvisage.federation.privacy.accountant import PROTECTS
 from fedvisage.report.run_files import AUDIT, Row, RunFiles
 from fedvisage.report.tables import Table, size, table
 
-# What audits found, as sections of a report: sentence, figures, table, and pictures that are part of the page.
-
+# Results of audits, as sections of a report.
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 MOST_BYTES = 4_000_000
@@ -52,7 +51,7 @@ def _pictures(record: Row, folder: Path) -> list[tuple[str, str]]:
         name = str(entry.get("file", ""))
         path = folder / name
         if Path(name).name != name or not path.is_file() or path.stat().st_size > MOST_BYTES:
-            continue  # nothing outside of the folder, and nothing endless
+            continue  # reads no file outside the folder, and no huge one
         data = path.read_bytes()
         if data.startswith(SIGNATURE):
             address = f"data:image/png;base64,{base64.b64encode(data).decode('ascii')}"
@@ -60,43 +59,41 @@ def _pictures(record: Row, folder: Path) -> list[tuple[str, str]]:
     return pictures
 
 
-# What a report says of pictures that were at two places of a run.
-
+# Images that appear in several places of a run.
 
 UNSEEN = "whose images took no part in training"
 
 
 def unseen(run: RunFiles) -> str:
-    """Say of the user's images whether training saw them."""
-    found = Overlap.from_json(run.overlap)
-    user = found.anywhere.get(USER)
-    if found.about(USER).named:
+    """Describe how many of the target's images took part in training."""
+    overlap = Overlap.from_json(run.overlap)
+    counts = overlap.anywhere.get(USER)
+    if overlap.about(USER).named:
         return "some of whose people took part in training"
-    if user is None or not user.exact + user.near:
+    if counts is None or not counts.exact + counts.near:
         return UNSEEN
-    return f"{user.exact + user.near} of whose {user.of} images took part in training"
+    return f"{counts.exact + counts.near} of whose {counts.of} images took part in training"
 
 
 def sentences(run: RunFiles) -> list[str]:
-    """Say what places share, or that nothing was found; nothing of a run that did not look."""
+    """Describe the images that several places share; empty if the run did not check for them."""
     if not run.overlap:
         return []
-    found = Overlap.from_json(run.overlap)
-    lines = found.sentences(str(run.metrics.get("user") or ""))
+    overlap = Overlap.from_json(run.overlap)
+    lines = overlap.sentences(str(run.metrics.get("user") or ""))
     if not lines:
-        count = sum(one.of for one in found.anywhere.values())
+        count = sum(place.of for place in overlap.anywhere.values())
         return [f"None of the run's {count:,} images was found at two of its places, by equal bytes or by near hashes."]
     return [f"{line[0].upper()}{line[1:]}." for line in lines]
 
 
-# What a run's protections promise, in sentences for its page: noise, secure and robust aggregation, attacks.
-
+# Guarantees of a run's protections: noise, secure and robust aggregation, simulated attacks.
 
 SIMULATED = "The noise follows from the run's seed, so that it can be repeated: a simulation, which protects nobody."
 
 
 def promises(metrics: Row, recipe: Row) -> list[str]:
-    """Return a sentence for each protection that the run used."""
+    """Return a sentence for each protection of the run."""
     federation = recipe.get("federation") or {}
     return [*_of_noise(metrics.get("privacy") or {}), *_of_the_sum(federation)]
 
@@ -107,30 +104,30 @@ def _of_noise(privacy: Row) -> Iterator[str]:
     if "models" in privacy:
         yield from _of_both(privacy)
         return
-    what = " and ".join(str(PROTECTS.get(one, one)) for one in privacy["relation"])
-    tight = f"ε {privacy['tight_epsilon']:.4g} at δ {privacy['at_delta']:.3g}"
+    relation = " and ".join(str(PROTECTS.get(name, name)) for name in privacy["relation"])
+    tight_cost = f"ε {privacy['tight_epsilon']:.4g} at δ {privacy['at_delta']:.3g}"
     if "noise_multiplier" in privacy:
         yield (
-            f"Differential privacy of sites: {tight}, for {what}. Updates were clipped to {privacy['clip']:g}, with "
-            f"noise of {privacy['noise_multiplier']:.4g} times that on each of {privacy['releases']} sums. It covers "
-            "the weights that went down, not the statistics beside them."
+            f"Differential privacy of sites: {tight_cost}, for {relation}. Updates were clipped to "
+            f"{privacy['clip']:g}, with noise of {privacy['noise_multiplier']:.4g} times that on each of "
+            f"{privacy['releases']} sums. It covers the weights that went down, not the statistics beside them."
         )
     else:
         yield (
             f"What site {privacy['site']} released under differential privacy, the most of any: "
-            f"ε {privacy['epsilon']:.4g} at δ {privacy['delta']:.3g} by the sum of its parts, {tight} tightly; "
-            f"for {what}."
+            f"ε {privacy['epsilon']:.4g} at δ {privacy['delta']:.3g} by the sum of its parts, {tight_cost} tightly; "
+            f"for {relation}."
         )
     if privacy.get("noise") == "derived":
         yield SIMULATED
 
 
 def _of_both(privacy: Row) -> Iterator[str]:
-    """Say the joint account first: it is what holds when both are looked at."""
+    """Yield the joint account first, because it holds for both mechanisms together."""
     yield (
         f"Noise on the models and noise on what sites released, together: ε {privacy['tight_epsilon']:.4g} at δ "
         f"{privacy['at_delta']:.3g} (ε {privacy['epsilon']:.4g} at δ {privacy['delta']:.3g} by the sum of all parts), "
-        f"for {' and '.join(str(PROTECTS.get(one, one)) for one in privacy['relation'])}."
+        f"for {' and '.join(str(PROTECTS.get(name, name)) for name in privacy['relation'])}."
     )
     for part in (privacy["models"], privacy["releases"]):
         yield from _of_noise({**part, "noise": ""})
@@ -174,7 +171,7 @@ NOT_END_TO_END = (
 
 
 def page(run: RunFiles) -> dict[str, Any] | None:
-    """Return sentences and tables, or nothing when no site released anything under differential privacy."""
+    """Return sentences and tables, or None if no site released anything under differential privacy."""
     lines = [line for line in run.ledger if line.get("cost")]
     if not lines:
         return None
@@ -196,7 +193,7 @@ def _sentences(run: RunFiles, lines: list[Row]) -> Iterator[str]:
     )
     relations = sorted({release["relation"] for line in lines for release in line["cost"]["releases"]})
     if relations:
-        yield f"What one record is, here: {'; '.join(PROTECTS.get(one, one) for one in relations)}."
+        yield f"What one record is, here: {'; '.join(PROTECTS.get(name, name) for name in relations)}."
     if "paper" in relations:
         yield NOT_END_TO_END
     yield NOT_COVERED if joint is None else _together(joint)
@@ -208,33 +205,33 @@ def _sentences(run: RunFiles, lines: list[Row]) -> Iterator[str]:
 
 
 def _joint(run: RunFiles) -> Row | None:
-    """Return the account of noise on the models together with the releases, where a run has both."""
+    """Return the joint account of noise on the models and of releases, if the run has both."""
     account: Row = run.metrics.get("privacy") or {}
     return account if "models" in account else None
 
 
 def _together(joint: Row) -> str:
-    """Say what the joint account holds for, against whom, and what it leaves out."""
-    what = "; ".join(PROTECTS.get(one, one) for one in joint["relation"])
+    """Describe the joint account: the protected change of the data, the adversaries, and the gaps."""
+    relation = "; ".join(PROTECTS.get(name, name) for name in joint["relation"])
     return (
         "Noise went on the mean of the models, too. Together with it, all that sites released and all models cost ε "
         f"{joint['tight_epsilon']:.4g} at δ {joint['at_delta']:.3g}, or ε {joint['epsilon']:.4g} at δ "
-        f"{joint['delta']:.3g} summed, for this change of the data: {what}. It holds against users and other sites. "
-        "The server adds the noise and sees each site's weights without it. Not covered: training losses, numbers of "
-        "images and of people, counts and figures of held-out images, the sites' own models, and somebody whose images "
-        "are at two sites, or in two runs, where costs add up."
+        f"{joint['delta']:.3g} summed, for this change of the data: {relation}. It holds against users and other "
+        "sites. The server adds the noise and sees each site's weights without it. Not covered: training losses, "
+        "numbers of images and of people, counts and figures of held-out images, the sites' own models, and somebody "
+        "whose images are at two sites, or in two runs, where costs add up."
     )
 
 
 def _account(joint: Row) -> Table:
-    """Return a line for each mechanism of the joint account."""
+    """Return one row per mechanism of the joint account."""
     rows = [
         {
-            "release": one["release"], "mechanism": f"{one['mechanism']} × {one['times']}",
-            "sensitivity": f"{one['sensitivity']:.4g}", "sigma": f"{one['sigma']:.4g}" if one["sigma"] else "–",
-            "epsilon": f"{one['epsilon']:.4g}", "delta": f"{one['delta']:.3g}",
+            "release": part["release"], "mechanism": f"{part['mechanism']} × {part['times']}",
+            "sensitivity": f"{part['sensitivity']:.4g}", "sigma": f"{part['sigma']:.4g}" if part["sigma"] else "–",
+            "epsilon": f"{part['epsilon']:.4g}", "delta": f"{part['delta']:.3g}",
         }
-        for one in joint["account"]
+        for part in joint["account"]
     ]  # fmt: skip
     titles = {"release": "what", "mechanism": "mechanism", "sensitivity": "sensitivity Δ", "sigma": "noise σ"}
     note = "For the site that was asked most. A person moves a site's clipped update by up to twice the clip."
@@ -251,19 +248,19 @@ def _of_the_budget(run: RunFiles) -> Iterator[str]:
         "release was paid for before its noise was drawn, and was never drawn twice."
     )
     if (run.metrics.get("ended") or {}).get("cause") == "budget":
-        done, wanted = run.metrics.get("rounds"), (run.recipe.get("training") or {}).get("rounds")
-        yield f"The run ended after round {done} of {wanted}, because another release would have exceeded the budget."
+        done, planned = run.metrics.get("rounds"), (run.recipe.get("training") or {}).get("rounds")
+        yield f"The run ended after round {done} of {planned}, because another release would have exceeded the budget."
 
 
 def _sites(run: RunFiles, lines: list[Row]) -> Table:
     rows = []
     for site in sorted({str(line["site"]) for line in lines}):
-        own = [line for line in lines if line["site"] == site]
-        total = max((line["cost"]["total"] for line in own), key=lambda one: float(one["epsilon"]))
+        site_lines = [line for line in lines if line["site"] == site]
+        total = max((line["cost"]["total"] for line in site_lines), key=lambda cost: float(cost["epsilon"]))
         rows.append(
             {
                 "site": site,
-                "messages": len(own),
+                "messages": len(site_lines),
                 "sum": f"ε {total['epsilon']:.4g}, δ {total['delta']:.3g}",
                 "tight": f"ε {total['tight_epsilon']:.4g} at δ {total['at_delta']:.3g}",
             }
@@ -274,12 +271,12 @@ def _sites(run: RunFiles, lines: list[Row]) -> Table:
 
 
 def _releases(lines: list[Row]) -> Table:
-    """Return one line for each round, mechanism and size of noise."""
+    """Return one row per round, mechanism and size of noise."""
     groups: dict[tuple[Any, ...], set[str]] = {}
     for line in lines:
-        for one in line["cost"]["releases"]:
-            kind = (int(line["round"]), str(one["mechanism"]), int(one["times"]), float(one["sensitivity"]),
-                    float(one["sigma"]), float(one["epsilon"]), float(one["delta"]))  # fmt: skip
+        for release in line["cost"]["releases"]:
+            kind = (int(line["round"]), str(release["mechanism"]), int(release["times"]), float(release["sensitivity"]),
+                    float(release["sigma"]), float(release["epsilon"]), float(release["delta"]))  # fmt: skip
             groups.setdefault(kind, set()).add(str(line["site"]))
     rows = [
         {

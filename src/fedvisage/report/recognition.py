@@ -1,4 +1,4 @@
-"""The tables of a recognition run's report, worked out from its files."""
+"""Tables and figures of a recognition run's report: rates, benchmarks, ROC, DET and similarities."""
 
 from __future__ import annotations
 
@@ -33,23 +33,22 @@ from fedvisage.report.figures import Figure
 from fedvisage.report.run_files import Row, RunFiles
 from fedvisage.report.tables import MISSING, Table, percent, table
 
-# The tables of a recognition run's further benchmarks: lists of pairs, templates, and sets without a list.
-
+# Tables of further benchmarks: lists of pairs, templates, and sets without a list.
 
 KINDS = {"tar_at_far": "TAR at FAR", "tpir_at_fpir": "TPIR at FPIR", "rank": "rank"}
 
 
 def benchmark_tables(metrics: Row) -> list[Table | None]:
-    """Return the tables of all benchmarks; none where there are none."""
-    judged = metrics.get("benchmarks") or {}
-    return [pairs_table(judged), spread_table(judged), rates_table(judged)]
+    """Return the tables of all further benchmarks, None for each kind that the run lacks."""
+    benchmarks = metrics.get("benchmarks") or {}
+    return [pairs_table(benchmarks), spread_table(benchmarks), rates_table(benchmarks)]
 
 
 def pairs_table(judged: Row) -> Table | None:
     """Return accuracy and TAR on each list of pairs."""
     rows = []
-    for name, one in judged.items():
-        for which, listed in (one.get("lists") or {}).items():
+    for name, benchmark in judged.items():
+        for which, listed in (benchmark.get("lists") or {}).items():
             deviation = percent(listed.get("accuracy_std"))
             rows.append({
                 "benchmark": name, "list": which, "accuracy": percent(listed.get("accuracy")), "std": deviation,
@@ -62,16 +61,16 @@ def pairs_table(judged: Row) -> Table | None:
 
 
 def spread_table(judged: Row) -> Table | None:
-    """Return how far the accuracies of groups lie apart."""
+    """Return the spread of accuracy over groups of people."""
     rows = [
         {
             "benchmark": name,
-            "mean": percent(one["spread"].get("mean")),
-            "std": percent(one["spread"].get("std")),
-            "ratio": MISSING if (ratio := one["spread"].get("skewed_error_ratio")) is None else f"{ratio:.2f}",
+            "mean": percent(benchmark["spread"].get("mean")),
+            "std": percent(benchmark["spread"].get("std")),
+            "ratio": MISSING if (ratio := benchmark["spread"].get("skewed_error_ratio")) is None else f"{ratio:.2f}",
         }
-        for name, one in judged.items()
-        if one.get("spread")
+        for name, benchmark in judged.items()
+        if benchmark.get("spread")
     ]
     titles = {"benchmark": "benchmark", "mean": "mean", "std": "standard deviation", "ratio": "skewed error ratio"}
     note = "The ratio is the highest group\u2019s error over the lowest; one is best."
@@ -79,11 +78,11 @@ def spread_table(judged: Row) -> Table | None:
 
 
 def rates_table(judged: Row) -> Table | None:
-    """Return rates on templates, in both readings, and on sets that have no list."""
+    """Return rates on templates, in both readings, and on sets without a list."""
     rows = []
-    for name, one in judged.items():
-        tables = dict(one.get("readings") or {})
-        tables |= {"all images": one["generic"]} if one.get("generic") else {}
+    for name, benchmark in judged.items():
+        tables = dict(benchmark.get("readings") or {})
+        tables |= {"all images": benchmark["generic"]} if benchmark.get("generic") else {}
         rows += [{"benchmark": name, "reading": reading} | _cells(rates) for reading, rates in tables.items()]
     titles = {"benchmark": "benchmark", "reading": "reading", **_benchmark_titles(rows)}
     note = (
@@ -101,13 +100,13 @@ def _cells(rates: Row) -> Row:
 
 
 def _benchmark_titles(rows: list[Row]) -> dict[str, str]:
-    """Return a title for each rate that some row has, from the strictest on."""
-    known = {key for row in rows for key in row if key.split(" ")[0] in KINDS}
-    return {key: f"{KINDS[key.split(' ')[0]]} {key.split(' ')[1]}" for key in sorted(known, key=_place)}
+    """Return a title for each rate in the rows, from the strictest on."""
+    keys = {key for row in rows for key in row if key.split(" ")[0] in KINDS}
+    return {key: f"{KINDS[key.split(' ')[0]]} {key.split(' ')[1]}" for key in sorted(keys, key=_place)}
 
 
 def _place(key: str) -> tuple[int, float, str]:
-    """Return what rates are ordered by; a file may have anything for one."""
+    """Return the sorting key of a rate; a malformed rate sorts last within its kind."""
     kind, _, rate = key.partition(" ")
     try:
         return list(KINDS).index(kind), float(rate), rate
@@ -115,8 +114,7 @@ def _place(key: str) -> tuple[int, float, str]:
         return list(KINDS).index(kind), float("inf"), rate
 
 
-# The figures of a recognition run's report, from its counts of pairs by similarity.
-
+# Figures, from the counts of pairs by similarity.
 
 SHOWN_BINS = 50  # between the ends of the axis
 LEAST_FAR = 1e-6
@@ -131,34 +129,38 @@ def figures(run: RunFiles) -> list[Figure]:
     counts, threshold = run.similarities, run.metrics.get("threshold")
     drawings: list[Figure] = []
     if counts:
-        said = "Counts of pairs do not say whose they were, so there is no interval by person here."
-        ways = "Every threshold at once; FAR on a logarithmic axis. Up is better."
-        drawings.append(("ROC", f"{ways} {said}", roc(counts, threshold)))
-        ways = "The same, on axes that spread small errors out; down is better."
-        drawings.append(("DET", ways, det(counts, threshold)))
-    if (whole := counts.get(WHOLE)) is not None:
-        outside = beyond(whole, threshold)
-        rest = f" {outside:,} of {int(whole.sum()):,} lie beyond the axis." if outside else ""
-        ways = f"Pairs right of the threshold are called one person.{rest}"
-        drawings.append(("Similarities", ways, similarities(whole, threshold)))
+        note = "Counts of pairs do not say whose they were, so there is no interval by person here."
+        explanation = "Every threshold at once; FAR on a logarithmic axis. Up is better."
+        drawings.append(("ROC", f"{explanation} {note}", roc(counts, threshold)))
+        explanation = "The same, on axes that spread small errors out; down is better."
+        drawings.append(("DET", explanation, det(counts, threshold)))
+    if (all_pairs := counts.get(WHOLE)) is not None:
+        outside = beyond(all_pairs, threshold)
+        excess = f" {outside:,} of {int(all_pairs.sum()):,} lie beyond the axis." if outside else ""
+        explanation = f"Pairs right of the threshold are called one person.{excess}"
+        drawings.append(("Similarities", explanation, similarities(all_pairs, threshold)))
     sites = {name: pairs for name, pairs in run.heldout.items() if (pairs.sum(axis=1) > 0).all()}
     if sites:
-        ways = "The finished model on each site's own people and those whom it must reject, from the site's histogram."
-        drawings.append(("ROC by site", ways, roc(sites, None, "roc-sites")))
+        explanation = (
+            "The finished model on each site's own people and those whom it must reject, from the site's histogram."
+        )
+        drawings.append(("ROC by site", explanation, roc(sites, None, "roc-sites")))
     return drawings
 
 
 def roc(counts: Mapping[str, Histogram], threshold: float | None, name: str = "roc") -> str:
-    """Draw TAR against FAR, one line for all pairs and one for each group's or site's; the first line is marked."""
+    """Draw TAR against FAR, one line for all pairs and one per group or site; only the line of all pairs is marked."""
     with styled():
         figure, axes = canvas()
         handles: list[Artist] = []
         for index, histogram in enumerate(list(counts.values())[:MANY]):
             far, frr = rates(histogram)
-            seen = far >= LEAST_FAR
-            handles += axes.plot(far[seen], 100 * (1 - frr[seen]), color=colour(index), linestyle=dash(index))
-        known = WHOLE in counts
-        for x, y, marker in points(counts[WHOLE], threshold) if known else ():
+            visible_part = far >= LEAST_FAR
+            handles += axes.plot(
+                far[visible_part], 100 * (1 - frr[visible_part]), color=colour(index), linestyle=dash(index)
+            )
+        has_all_pairs = WHOLE in counts
+        for x, y, marker in points(counts[WHOLE], threshold) if has_all_pairs else ():
             if x >= LEAST_FAR:
                 mark(axes, x, 100 * (1 - y), marker, 0)
         axes.set_xscale("log")
@@ -170,13 +172,13 @@ def roc(counts: Mapping[str, Histogram], threshold: float | None, name: str = "r
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set(ylim=(0, 101), xlabel="impostor pairs accepted, FAR", ylabel="genuine pairs accepted, TAR (%)")
         operating = threshold is not None
-        extra = (marks(operating), mark_names(operating)) if known else ([], [])
+        extra = (marks(operating), mark_names(operating)) if has_all_pairs else ([], [])
         key(figure, [*handles, *extra[0]], [*_names(counts), *extra[1]])
         return svg(figure, name)
 
 
 def det(counts: Mapping[str, Histogram], threshold: float | None) -> str:
-    """Draw genuine pairs missed against impostor pairs accepted, on normal-deviate axes."""
+    """Draw missed genuine pairs against accepted impostor pairs, on normal-deviate axes."""
     with styled():
         figure, axes = canvas()
         handles: list[Artist] = []
@@ -189,14 +191,14 @@ def det(counts: Mapping[str, Histogram], threshold: float | None) -> str:
         axes.set_yticks(ticks, labels)
         low, high = (float(end) for end in deviate(np.asarray(DET_ENDS)))
         axes.plot([low, high], [low, high], color=QUIET, linewidth=0.8)
-        known = WHOLE in counts
-        for x, y, marker in points(counts[WHOLE], threshold) if known else ():
+        has_all_pairs = WHOLE in counts
+        for x, y, marker in points(counts[WHOLE], threshold) if has_all_pairs else ():
             across, up = (float(np.clip(value, low, high)) for value in deviate(np.asarray([x, y])))
             mark(axes, across, up, marker, 0)
         axes.set(xlim=(low, high), ylim=(low, high))
         axes.set(xlabel="impostor pairs accepted, FAR (%)", ylabel="genuine pairs missed, FRR (%)")
         operating = threshold is not None
-        extra = (marks(operating), mark_names(operating)) if known else ([], [])
+        extra = (marks(operating), mark_names(operating)) if has_all_pairs else ([], [])
         key(figure, [*handles, *extra[0]], [*_names(counts), *extra[1]])
         return svg(figure, "det")
 
@@ -222,26 +224,26 @@ def similarities(counts: Histogram, threshold: float | None) -> str:
 
 
 def rates(counts: Histogram) -> tuple[FloatArray, FloatArray]:
-    """Return FAR and FRR at each lower edge of the bins, from accepting nobody on."""
+    """Return FAR and FRR at each lower edge of the bins, starting where every pair is rejected."""
     accepted = [np.concatenate([[0.0], np.cumsum(row[::-1]) / max(1, row.sum())]) for row in counts]
     return accepted[0], 1 - accepted[1]
 
 
 def points(counts: Histogram, threshold: float | None) -> list[tuple[float, float, str]]:
-    """Return what is marked: where the errors are equal, and the errors at the threshold."""
+    """Return the marked points: equal errors, and the errors at the threshold."""
     far, frr = rates(counts)
     equal = float(curve_eer(far[::-1], frr[::-1]))
-    found = [(equal, equal, EQUAL)]
+    marked = [(equal, equal, EQUAL)]
     if threshold is not None:
         above = BINS - round((threshold + 1) * BINS / 2)
-        found.append((float(far[above]), float(frr[above]), OPERATING))
-    return found
+        marked.append((float(far[above]), float(frr[above]), OPERATING))
+    return marked
 
 
 def ends(counts: Histogram, threshold: float | None) -> tuple[int, int, int]:
-    """Return the first bin of an axis, the one after its last, and how many of them are drawn as one.
+    """Return the first bin of an axis, the bin after its last, and the number of bins drawn as one.
 
-    The axis has 98 in 100 pairs of either kind, some air, and the threshold.
+    The axis covers 98 % of the pairs of either kind, a margin, and the threshold.
     """
     shares = [np.cumsum(row) / row.sum() for row in counts if row.sum()]
     places = [int(np.searchsorted(share, part)) for share in shares for part in (0.01, 0.99)] or [0, BINS - 1]
@@ -251,13 +253,13 @@ def ends(counts: Histogram, threshold: float | None) -> tuple[int, int, int]:
     air = max(1, round(AIR * (high - low)))
     low, high = max(0, low - air), min(BINS, high + air)
     width = max(1, -(-(high - low) // SHOWN_BINS))
-    whole = min(BINS // width, -(-(high - low) // width))
-    low = min(low, BINS - whole * width)
-    return low, low + whole * width, width
+    bars = min(BINS // width, -(-(high - low) // width))
+    low = min(low, BINS - bars * width)
+    return low, low + bars * width, width
 
 
 def beyond(counts: Histogram, threshold: float | None) -> int:
-    """Count the pairs that the axis does not reach."""
+    """Count the pairs outside the axis."""
     first, last, _ = ends(counts, threshold)
     return int(counts.sum() - counts[:, first:last].sum())
 
@@ -278,34 +280,39 @@ def headlines(metrics: Row) -> list[dict[str, str]]:
     """Return the figures for the top of the page."""
     generic, personal = metrics.get("generic") or {}, metrics.get("personalised") or {}
     cards = []
-    for who, figures, meaning in (
+    for model, figures, meaning in (
         ("generic", generic, "pairs of the benchmark's people accepted where one impostor pair in {} is"),
         ("personal", personal, "the sites' own people accepted by their own models where one impostor in {} is"),
     ):
-        known = [(rate, value) for rate, value in (figures.get("tar_at_far") or {}).items() if value is not None]
-        if known:
-            rate, value = known[0]
-            name, said = f"{who} TAR at FAR {rate}", meaning.format(f"{1 / float(rate):,.0f}")
-            cards.append({"name": name, "value": percent(value), "interval": "", "meaning": said})
+        measured = [(rate, value) for rate, value in (figures.get("tar_at_far") or {}).items() if value is not None]
+        if measured:
+            rate, value = measured[0]
+            name, explanation = f"{model} TAR at FAR {rate}", meaning.format(f"{1 / float(rate):,.0f}")
+            cards.append({"name": name, "value": percent(value), "interval": "", "meaning": explanation})
     if generic.get("accuracy_on_ten_folds") is not None:
-        said = "fixed pairs called rightly, each fold at the others' best threshold"
+        explanation = "fixed pairs called rightly, each fold at the others' best threshold"
         cards.append(
-            {"name": "ten folds", "value": percent(generic["accuracy_on_ten_folds"]), "interval": "", "meaning": said}
+            {
+                "name": "ten folds",
+                "value": percent(generic["accuracy_on_ten_folds"]),
+                "interval": "",
+                "meaning": explanation,
+            }
         )
     return cards
 
 
 def threshold_sentence(metrics: Row) -> str:
-    """Say which threshold a yes or no has, and what errors it made where it was chosen."""
+    """Describe the threshold of verification, and its errors on the data of its choice."""
     value, source = metrics.get("threshold"), metrics.get("threshold_source") or {}
     if value is None:
         return "The sites have too few impostor pairs for a threshold at the false match rate that was asked for."
     missed = source.get("fnmr")
-    there = f" and misses {100 * missed:.2f} % of genuine pairs" if missed is not None else ""
+    misses = f" and misses {100 * missed:.2f} % of genuine pairs" if missed is not None else ""
     return (
         f"Two faces are called one person from similarity {value:+.4f} on, rule {metrics.get('threshold_rule')}: "
         f"chosen on counts of the sites' pairs, without any image of the user; it accepts {100 * source['fmr']:.4f} % "
-        f"of impostor pairs there{there}."
+        f"of impostor pairs there{misses}."
     )
 
 
@@ -330,9 +337,9 @@ def generic_table(metrics: Row) -> Table | None:
              for rate, value in (generic.get("tpir_at_fpir") or {}).items()]  # fmt: skip
     decision = generic.get("decision") or {}
     if (listed := generic.get("listed_pairs")) is not None:
-        said = f"accuracy on {listed['folds']} folds of {listed['list']}: {listed['pairs']:,} pairs"
-        said += f", {listed['left_out']:,} left out for want of their images" if listed["left_out"] else ""
-        rows.append({"what": said, "value": percent(listed["accuracy"])})
+        description = f"accuracy on {listed['folds']} folds of {listed['list']}: {listed['pairs']:,} pairs"
+        description += f", {listed['left_out']:,} left out for want of their images" if listed["left_out"] else ""
+        rows.append({"what": description, "value": percent(listed["accuracy"])})
     rows += [{"what": name, "value": percent(decision.get(short))}
              for short, name in (("fmr", "false matches at the sites' threshold"), ("fnmr", "false non-matches there"))
              if decision.get(short) is not None]  # fmt: skip
@@ -348,26 +355,26 @@ def generic_table(metrics: Row) -> Table | None:
 
 
 def personal_table(metrics: Row) -> Table | None:
-    """Return the means over sites for each model by which a site can know its people."""
+    """Return the means over sites for each kind of model that a site may use for its own people."""
     personal = metrics.get("personalised") or {}
     models = personal.get("models") or {}
     rows = [{"model": MODELS.get(name, name)} | _columns(figures) for name, figures in models.items()]
-    shown, few = _shown(list(models.values()))
-    note = f"Means over sites. {IMPOSTORS.get(str(personal.get('impostors')), '')}{few}"
-    titles = {"model": "model"} | shown
+    columns, remark = _shown(list(models.values()))
+    note = f"Means over sites. {IMPOSTORS.get(str(personal.get('impostors')), '')}{remark}"
+    titles = {"model": "model"} | columns
     return table("The sites' own people (per cent)", rows, titles, note=note) if rows else None
 
 
 def site_table(metrics: Row) -> Table | None:
-    """Return each site's figures by the method's choice of model."""
+    """Return each site's figures with the model that the method chooses."""
     personal = metrics.get("personalised") or {}
     sites = personal.get("sites") or {}
-    rows = [{"site": name, "pairs": f"{own.get('genuine_pairs')} / {own.get('impostor_pairs')}"} | _columns(own)
-            for name, own in sites.items()]  # fmt: skip
-    shown, few = _shown(list(sites.values()))
-    titles = {"site": "site"} | shown | {"pairs": "genuine / impostor pairs"}
+    rows = [{"site": name, "pairs": f"{row.get('genuine_pairs')} / {row.get('impostor_pairs')}"} | _columns(row)
+            for name, row in sites.items()]  # fmt: skip
+    columns, note = _shown(list(sites.values()))
+    titles = {"site": "site"} | columns | {"pairs": "genuine / impostor pairs"}
     caption = f"Each site's own people, by its {MODELS.get(str(personal.get('model')), 'model')} (per cent)"
-    return table(caption, rows, titles, note=few.strip()) if rows else None
+    return table(caption, rows, titles, note=note.strip()) if rows else None
 
 
 def group_table(metrics: Row) -> Table | None:
@@ -392,13 +399,13 @@ def group_table(metrics: Row) -> Table | None:
 
 
 def counted(metrics: Row) -> Table | None:
-    """Return what took no part in a figure, and how much of it there was."""
+    """Return the people left out of figures, by reason."""
     names = {"without_test_images": "identities at sites that have no test images, so no personal figures",
              "with_one_test_image": "identities at sites with one test image, so no genuine pair",
              "identities_without_pairs": "people of the benchmark with one image, so no genuine pair",
              "identities_not_searched": "people of the benchmark without images of both kinds, not in 1:N"}  # fmt: skip
     counts = {**(metrics.get("counted") or {}), **(metrics.get("generic") or {})}
-    rows = [{"what": said, "count": counts[name]} for name, said in names.items() if counts.get(name)]
+    rows = [{"what": reason, "count": counts[name]} for name, reason in names.items() if counts.get(name)]
     return table("Left out of some figures", rows, {"what": "what", "count": "how many"}) if rows else None
 
 
@@ -413,8 +420,8 @@ def _rate_titles(rates: Row) -> Row:
 
 
 def _shown(rows: Sequence[Row]) -> tuple[Row, str]:
-    """Return the columns in which any row has a figure, and a sentence on those that nobody has enough pairs for."""
+    """Return the columns with a figure in any row, and a sentence on the columns left out for lack of pairs."""
     titles = _rate_titles(next(iter(rows), {}))
-    shown = {key: title for key, title in titles.items() if any(_columns(row).get(key) != MISSING for row in rows)}
-    few = " Stricter rates are left out: no site has pairs enough to show them." if len(shown) < len(titles) else ""
-    return shown, few
+    columns = {key: title for key, title in titles.items() if any(_columns(row).get(key) != MISSING for row in rows)}
+    note = " Stricter rates are left out: no site has pairs enough to show them." if len(columns) < len(titles) else ""
+    return columns, note

@@ -1,4 +1,4 @@
-"""What a report is drawn from: the files of a finished run directory, read and nothing else."""
+"""Files of a finished run directory: read-only input of reports, comparisons and worst images."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ from fedvisage.tasks.seal import SEAL, chain_of, check_seal
 
 Row = dict[str, Any]
 AUDIT = Path("audit") / "audit.json"
-"""Where a run directory has what audits of it found."""
+"""Path of the audit results in a run directory."""
 UNSEALED = (
     f"This run has no {SEAL}: an earlier version of fedvisage wrote it, and nothing shows whether its files belong "
     "together."
@@ -35,12 +35,12 @@ class Features:
     values: NDArray[np.float32]
     label: NDArray[np.int64]
     site: NDArray[np.str_]
-    model: str = ""  # whose features, where a run has one model per site
+    model: str = ""  # the site whose model computed them, if the run has one model per site
 
 
 @dataclass(frozen=True, eq=False)
 class RunFiles:
-    """A run directory in memory; what a run may lack is empty or None."""
+    """A run directory in memory; files that a run may lack are empty or None."""
 
     path: Path
     metrics: Row
@@ -56,15 +56,15 @@ class RunFiles:
     heldout: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     """Histograms of the sites' held-out scores, by site."""
     digests: Row = field(default_factory=dict)
-    """What the data was, by its place in the recipe."""
+    """Digests of the data, by recipe key."""
     overlap: Row = field(default_factory=dict)
-    """What places of the run had in common."""
+    """Images and people that several places of the run share."""
     lacking: tuple[str, ...] = ()
-    """What the page must say of files that are missing or were cut off."""
+    """Sentences about missing or truncated files, for the page."""
 
     @property
     def user_scores(self) -> Scores | None:
-        """Return the user's scores; all of them if none is marked as the user's."""
+        """Return the target's scores; all scores if none carries the target's name."""
         if self.scores is None:
             return None
         mine = self.scores.site == str(self.metrics.get("user"))
@@ -72,12 +72,12 @@ class RunFiles:
 
 
 def read_run(path: Path) -> RunFiles:
-    """Read a finished run; without `metrics.json` there is nothing to report yet."""
+    """Read a finished run; a run without `metrics.json` is not finished and is refused."""
     if not path.is_dir():
         raise UserError(str(path), "is not a directory; give the directory of a run")
     if not (path / "metrics.json").exists():
         raise UserError(str(path), "has no metrics.json: the run is not finished; continue it with --resume")
-    lacking = [] if check_seal(path) else [UNSEALED]
+    lacking = [] if check_seal(path) else [UNSEALED]  # a broken seal raises; a missing one is only reported
     metrics = read_mapping(path / "metrics.json")
     if not isinstance(metrics.get("method"), str):
         raise UserError(str(path / "metrics.json"), "names no method: it is not of a run; restore it, or run again")
@@ -102,16 +102,16 @@ def read_run(path: Path) -> RunFiles:
 
 @contextmanager
 def as_written(run: Path) -> Iterator[None]:
-    """Blame the files of a run for what breaks while figures are drawn from them: anybody may have changed them."""
+    """Report errors while drawing as damaged run files, because users may have edited them."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        what = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise UserError(str(run), f"has files that are not as a run writes them ({what}); put them back") from error
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UserError(str(run), f"has files that are not as a run writes them ({reason}); put them back") from error
 
 
 def read_mapping(path: Path) -> Row:
-    """Read a JSON or YAML mapping; an absent file is an empty one."""
+    """Read a JSON or YAML mapping; an absent file is an empty mapping."""
     if not path.exists():
         return {}
     if path.suffix == ".json":
@@ -132,7 +132,7 @@ def flat(tree: Row, prefix: str = "") -> list[tuple[str, str]]:
 
 
 def _audits(run: Path) -> tuple[Row, ...]:
-    """Read the audits of a run; each file of audits names the run's seal."""
+    """Read the audits of a run; each audit file names the run's seal."""
     path = run / AUDIT
     record = read_mapping(path)
     if record and record.get("seal", "") != chain_of(run):
@@ -168,7 +168,7 @@ def read_similarities(path: Path) -> dict[str, NDArray[np.int64]]:
 
 
 def _lines(path: Path, lacking: list[str]) -> list[Row]:
-    """Read a file of lines, and note what of it is not there."""
+    """Read a file of JSON lines, and add missing or truncated lines to ``lacking``."""
     if not path.exists():
         lacking.append(f"{path.name} is missing: what it said is not known.")
         return []
@@ -183,7 +183,7 @@ def _lines(path: Path, lacking: list[str]) -> list[Row]:
 
 
 def _is_entry(row: Row) -> bool:
-    """Tell whether a line says what crossed, where and how much: a line that does not would leave something unsaid."""
+    """Check that a ledger line names direction, site, field, kind and size; an incomplete line would hide an upload."""
     size, names = row.get("bytes"), ("site", "field", "kind")
     counted = isinstance(size, int) and not isinstance(size, bool) and size >= 0
-    return counted and row.get("direction") in ("up", "down") and all(isinstance(row.get(one), str) for one in names)
+    return counted and row.get("direction") in ("up", "down") and all(isinstance(row.get(name), str) for name in names)

@@ -1,4 +1,4 @@
-"""Tables of a report: rows of named cells, written as Markdown or as HTML. Names in cells are not trusted."""
+"""Tables of a report: rows of named cells, written as Markdown or as HTML. Cell texts are untrusted and escaped."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from markupsafe import Markup, escape
 
 MISSING = "–"
 NARROW = 40
-"""Letters that a phone shows beside each other; wider tables become cards there."""
+"""Number of letters that fit a phone's screen; wider tables become cards there."""
 NAME, GAP = 16, 2
 
 
@@ -30,13 +30,13 @@ def table(
     names: int = 1,
     note: str = "",
 ) -> Table:
-    """Make a table of dictionaries; `columns` maps keys to titles, and absent values become a dash."""
+    """Make a table from dictionaries; `columns` maps keys to titles, and absent values become a dash."""
     cells = tuple(tuple(text(row.get(key)) for key in columns) for row in rows)
     return Table(caption, tuple(columns.values()), cells, names, note)
 
 
 def text(value: Any) -> str:
-    """Return a cell's text: figures come formatted, whole numbers get thin spaces, None is a dash."""
+    """Return a cell's text: strings unchanged, whole numbers with thin spaces, None as a dash."""
     if value is None:
         return MISSING
     if isinstance(value, int) and not isinstance(value, bool):
@@ -45,7 +45,7 @@ def text(value: Any) -> str:
 
 
 def percent(value: float | None, bounds: Sequence[float] | None = None) -> str:
-    """Return a share as per cent with two decimals, and its interval if there is one."""
+    """Return a share as per cent with two decimals, followed by its interval if there is one."""
     if value is None:
         return MISSING
     interval = f" [{100 * bounds[0]:.2f}, {100 * bounds[1]:.2f}]" if bounds else ""
@@ -53,7 +53,7 @@ def percent(value: float | None, bounds: Sequence[float] | None = None) -> str:
 
 
 def size(count: float | None) -> str:
-    """Return a number of bytes in the unit that suits it (powers of 1000)."""
+    """Return a number of bytes in a suitable unit (powers of 1000)."""
     if count is None:
         return MISSING
     for unit in ("B", "kB", "MB", "GB"):
@@ -64,7 +64,7 @@ def size(count: float | None) -> str:
 
 
 def markdown(content: Table) -> str:
-    """Write a table in Markdown; pipes and line ends in cells are made harmless."""
+    """Write a table in Markdown; pipes and line ends in cells are escaped."""
     rule = ["---"] * content.names + ["---:"] * (len(content.columns) - content.names)
     lines = [f"**{_inline(content.caption)}**", ""] if content.caption else []
     lines += [f"| {' | '.join(map(_inline, row))} |" for row in (content.columns, rule, *content.rows)]
@@ -87,7 +87,7 @@ def html(content: Table) -> Markup:
 
 
 def width_of(content: Table) -> int:
-    """Return about how many letters wide a table must be so that figures stay on one line, and names in a few words."""
+    """Return the approximate width in letters that keeps each figure on one line, and names on a few lines."""
     columns = list(zip(content.columns, *content.rows, strict=True))
     names = [min(NAME, max(map(len, cells))) for cells in columns[: content.names]]
     figures = [max(len(cell) for cell in (*cells[1:], *cells[0].split())) for cells in columns[content.names :]]
@@ -95,7 +95,7 @@ def width_of(content: Table) -> int:
 
 
 def _cell(tag: str, index: int, cell: str, content: Table) -> Markup:
-    """Write a cell; on a phone each row of a wide table is a card, and a figure has its column's title before it."""
+    """Write a cell; on a phone each row of a wide table is a card, and figures follow their column's title."""
     style = Markup(' class="figure"') if index >= content.names else Markup("")
     title = content.columns[index]
     cell = cell.replace("e-", "e\u2011") if tag == "th" else cell  # 1e-6 is one word

@@ -1,8 +1,8 @@
-"""The faces that a model judges worst, of bona fide images and of each species of attacks, with their scores.
+"""The worst-scored faces of a report: bona fide images and attacks of each species, with their scores.
 
-A report is shared, and faces should not leave their owner with it: photographs are on it only if the recipe or the
-caller says so, rendered people unless they say no. The images come from the set that the run was judged on, known by
-its digest; where that is not on this machine, or the run was a federation's, there are none.
+Readers share reports, and faces should not leave their owner with them: a report shows photographs only if the recipe
+or the caller asks for them, and rendered people unless they opt out. The images come from the set of the evaluation,
+identified by its digest. If that set is not on this machine, or the run was a federation's, there are no images.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from fedvisage.report.run_files import Row, RunFiles
 EACH = 4
 SIDE = 128  # pixels: larger images are reduced
 RENDERED = "synthetic "
-"""How the source of a rendered set begins."""
+"""Start of the ``source`` of every rendered set."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A face as part of a page, and what was decided about it."""
+    """A face as part of a page, with its score and whether the decision was wrong."""
 
     address: str
     score: str
@@ -40,53 +40,57 @@ class Picture:
 
 @dataclass(frozen=True)
 class Worst:
-    """Where the faces are from, and those of each kind, the worst first."""
+    """A description of the source set, and the faces of each kind, the worst first."""
 
     said: str
     kinds: tuple[tuple[str, tuple[Picture, ...]], ...]
 
 
 def images_of(run: RunFiles, cache: Path, wanted: bool | None = None) -> Worst | None:
-    """Return the worst images of a simulation's user, if they may be shown and are at hand."""
+    """Return the worst images of a simulation's target, if they may be shown and the set is available."""
     section = run.recipe.get("report")
-    said = section.get("images") if isinstance(section, dict) else None
-    shown = said if wanted is None else wanted
+    requested = section.get("images") if isinstance(section, dict) else None
+    show = requested if wanted is None else wanted
     scores = run.user_scores
     simulated = any(place.startswith(SITE) for place in run.digests)
-    if shown is False or scores is None or not simulated:
+    if show is False or scores is None or not simulated:
         return None
-    found = _set_of(run, cache)
-    if found is None and shown:
+    target_set = _set_of(run, cache)
+    if target_set is None and show:
         return Worst("The set that the run was judged on is not at hand, so none of its images can be shown.", ())
-    if found is None or (shown is None and not found.source.startswith(RENDERED)):
+    if target_set is None or (show is None and not target_set.source.startswith(RENDERED)):
         return None
     model = str(np.unique(scores.model)[0])
-    own = scores.where(scores.model == model)
+    model_scores = scores.where(scores.model == model)
     threshold = ((run.metrics.get("members") or {}).get(model) or run.metrics).get("threshold")
-    kinds = tuple((name, pictures) for name, some in _kinds(own) if (pictures := _pictures(found, some, threshold)))
-    return Worst(_described(found, run.recipe, model), kinds) if kinds else None
+    kinds = tuple(
+        (name, pictures)
+        for name, kind_scores in _kinds(model_scores)
+        if (pictures := _pictures(target_set, kind_scores, threshold))
+    )
+    return Worst(_described(target_set, run.recipe, model), kinds) if kinds else None
 
 
 def _set_of(run: RunFiles, cache: Path) -> PreparedSet | None:
-    """Open the set that the run was judged on, if it is here and still the same."""
+    """Open the set of the evaluation, if it is on this machine and unchanged."""
     entry = (run.recipe.get("data") or {}).get("user")
     try:
         path = place_of(without_selection(str(entry))[0], cache) if entry else None
-        found = PreparedSet.open(path) if path is not None else None
-    except UserError:  # what was there once need not be a set any more, and a report does without
+        target_set = PreparedSet.open(path) if path is not None else None
+    except UserError:  # the set may have been removed or damaged since, and the report works without it
         return None
-    return found if found is not None and found.digest == run.digests.get(USER) else None
+    return target_set if target_set is not None and target_set.digest == run.digests.get(USER) else None
 
 
 def _kinds(scores: Scores) -> list[tuple[str, Scores]]:
     kinds = [("bona fide", scores.where(scores.label == 1))]
     species = np.unique(scores.species[scores.label == 0]).tolist()
     kinds += [(name or "attack", scores.where((scores.label == 0) & (scores.species == name))) for name in species]
-    return [one for one in kinds if len(one[1])]
+    return [kind for kind in kinds if len(kind[1])]
 
 
 def worst_of(scores: Scores) -> list[int]:
-    """Return which scores of one kind are worst, one a subject: bona fide that look like attacks, or the reverse."""
+    """Return the worst scores of one kind, one per subject: bona fide that look like attacks, or the reverse."""
     order = np.argsort(scores.live if scores.label[0] == 1 else -scores.live, kind="stable").tolist()
     chosen: dict[str, int] = {}
     for index in order:
@@ -116,8 +120,8 @@ def _address(pixels: np.ndarray) -> str:
 
 def _described(found: PreparedSet, recipe: Row, model: str) -> str:
     split = str((recipe.get("data") or {}).get("user_split") or "all")
-    what = "Rendered people" if found.source.startswith(RENDERED) else "Photographs: mind who gets this page"
-    shown = "at their own size" if found.size <= SIDE else f"at {SIDE} × {SIDE}"
+    kind = "Rendered people" if found.source.startswith(RENDERED) else "Photographs: mind who gets this page"
+    scale = "at their own size" if found.size <= SIDE else f"at {SIDE} × {SIDE}"
     splits = "all splits" if split == "all" else f"split {split}"
-    whose = f", scored by the model of {model}" if model else ""
-    return f"Set {found.name}, {splits}, images of {found.size} × {found.size} pixels, {shown}{whose}. {what}."
+    scorer = f", scored by the model of {model}" if model else ""
+    return f"Set {found.name}, {splits}, images of {found.size} × {found.size} pixels, {scale}{scorer}. {kind}."

@@ -1,4 +1,4 @@
-"""A study: a grid of recipes over users, rows and seeds, run cell by cell into one table."""
+"""Studies: grids of recipes over targets, rows and seeds, the demo, and shipped recipes."""
 
 from fedvisage.studies.conduct import conduct
 from fedvisage.studies.grid import Cell, cells_of

@@ -1,4 +1,4 @@
-"""Running a study: a finished cell is never run again, an interrupted one continues, and a table comes out."""
+"""Conducting a study: run its missing cells, continue interrupted ones, and write its tables and page."""
 
 from __future__ import annotations
 
@@ -30,12 +30,9 @@ from fedvisage.studies.table import as_csv, as_latex, markdown, summarise
 from fedvisage.tasks.checks import USUAL, Checks
 from fedvisage.tasks.opened import check_entries
 
-# A study at a size that takes seconds: every row, user and column, and figures that mean nothing.
-#
-# For those who write a study, or are about to spend a night on one: each cell is trained for one batch on tiny
-# rendered
-# sets and judged. Where a set is a directory, the rendered domain of the set's name stands in for it.
-
+# Smoke tests: every row, target and column of a study in seconds, with meaningless figures. They check a new study
+# before a long run: each cell trains for one batch on tiny rendered sets and is evaluated. The rendered domain with the
+# set's name replaces a directory.
 
 SIZE = 32
 CHANGES = (
@@ -57,8 +54,8 @@ BENCHMARK = f"{SYNTHETIC} people identities=80 images=4 size={SIZE} first=200000
 def shrink_for_smoke(study: Study, *, rendered: bool = True) -> Study:
     """Return the study with tiny sets and networks, one batch per site, and its first seed only.
 
-    With ``rendered`` off its sets stay what they are: tiny ones were found or are made elsewhere. Sites of recognition
-    have little more than a batch, and go through it once: their steps are counted by epoch.
+    With ``rendered`` off its sets are unchanged, because the caller provides tiny ones. Sites of recognition have
+    little more than one batch and train for one epoch, because their steps are counted by epoch.
     """
     if rendered and study.protocol is not None:
         raise UserError("--smoke", "a protocol needs datasets: give --root, below which `fedvisage data pretend KIND"
@@ -80,7 +77,7 @@ def shrink_for_smoke(study: Study, *, rendered: bool = True) -> Study:
 def _tiny(name: str, entry: str, study: Study) -> str:
     if study.public is not None:
         return _few_people(name, entry, study)
-    source, only, meant = entry.partition(ONLY)
+    source, only, selection = entry.partition(ONLY)
     domain = name.split("-")[0]
     if source.strip().startswith(SYNTHETIC):
         spec = parse_synthesis(source.strip().removeprefix(SYNTHETIC))
@@ -90,21 +87,26 @@ def _tiny(name: str, entry: str, study: Study) -> str:
         raise UserError(f"sets.{name}", "a smoke test renders a stand-in by the set's name, and no domain is called so")
     species = f" species={','.join(spec.species)}" if spec.species else ""
     further = [*([f"seed={spec.seed}"] if spec.seed else []), *spec.further]
-    few = " ".join(["subjects=4 videos=1 frames=1 heldout=0.5", f"size={SIZE}{species}", *further])
-    return f"{SYNTHETIC} {spec.domain} {few}{only}{meant}"
+    amount = " ".join(["subjects=4 videos=1 frames=1 heldout=0.5", f"size={SIZE}{species}", *further])
+    return f"{SYNTHETIC} {spec.domain} {amount}{only}{selection}"
 
 
 def _of_the_domain(entry: str, domain: str, study: Study) -> int:
-    """Return which of a domain's directories an entry names: each has a stand-in of its own."""
-    named = {name: without_selection(one)[0] for name, one in study.sets.items() if name.split("-")[0] == domain}
-    return list(dict.fromkeys(named.values())).index(without_selection(entry)[0])
+    """Return the number of the entry's directory among those of its domain; each directory has its own replacement."""
+    sources = {
+        name: without_selection(other_entry)[0]
+        for name, other_entry in study.sets.items()
+        if name.split("-")[0] == domain
+    }
+    return list(dict.fromkeys(sources.values())).index(without_selection(entry)[0])
 
 
 def _few_people(name: str, entry: str, study: Study) -> str:
-    """Return rendered people for a study of recognition: of a share as many as make two a site.
+    """Return tiny rendered sets for a study of recognition; a set divided into shares has two people per share.
 
-    Few are trained on, but there are enough others for the figures of studies at demo size: in the benchmark 10,000
-    impostor pairs and ten folds of each of four groups, and 1,000 pairs of a site's four test images and public people.
+    Few people are trained on, but the other sets are large enough for the figures of studies at demo size: the
+    benchmark has 10,000 impostor pairs and ten folds for each of four groups, and a site's four test images and the
+    public people give 1,000 pairs.
     """
     part = without_part(entry)[1]
     if name in {study.public, *(row.public for row in study.rows.values())}:
@@ -119,21 +121,21 @@ def _few_people(name: str, entry: str, study: Study) -> str:
 
 
 def _narrow(study: Study, name: str) -> Row:
-    """Return a row whose network, where its method has one of a chosen width, has the least width."""
+    """Return a row whose network has the least width, if the network of its method has a configurable width."""
     row = study.rows[name]
     method = tree_of(study, name, study.users[0], study.seeds[0])["method"]
-    known = find(method).options.model_fields
-    fields = getattr(known["network"].annotation, "model_fields", {}) if "network" in known else {}
-    own = [FEW] if "minimum" in known else []
-    own += [change for field, change in (("width", NARROW), ("heads", FEW_HEADS)) if field in fields]
-    if "weights" in fields:  # a narrow network has no such file
-        own.append(f"method.network.weights={json_key(fields['weights'].default)}")
-    own += ["training.pretrain.epochs=1", "training.pretrain.stop=null"] if study.public is not None else []
-    return row.model_copy(update={"set": [*row.set, *own]})
+    options = find(method).options.model_fields
+    fields = getattr(options["network"].annotation, "model_fields", {}) if "network" in options else {}
+    changes = [FEW] if "minimum" in options else []
+    changes += [change for field, change in (("width", NARROW), ("heads", FEW_HEADS)) if field in fields]
+    if "weights" in fields:  # no published weights fit a narrow network
+        changes.append(f"method.network.weights={json_key(fields['weights'].default)}")
+    changes += ["training.pretrain.epochs=1", "training.pretrain.stop=null"] if study.public is not None else []
+    return row.model_copy(update={"set": [*row.set, *changes]})
 
 
 DIFFERENCES = "differences.md"
-"""Each row's difference to the first, with interval and verdict."""
+"""File with each row's difference to the first row, with interval and verdict."""
 
 
 def conduct(
@@ -151,24 +153,26 @@ def conduct(
     blind: bool = False,
     checks: Checks = USUAL,
 ) -> dict[str, Any]:
-    """Run what is missing of a study, and write its tables; different users and seeds may run side by side.
+    """Run the missing cells of a study, and write its tables; different targets and seeds may run in parallel.
 
-    ``changes`` are made in every cell's recipe, after its row's. ``runs`` is where the cells lie: studies with rows of
-    one name and recipe can share them. Below ``root`` lie datasets, as they are distributed or prepared; what lacks is
-    imported into ``sets``, which is beside ``out`` unless said (``studies.roots``). ``blind`` shows figures of the
-    sites' held-out images alone, and writes them into ``blind.md``: choices are made by those, and the user's stay
-    unread. ``checks`` say what of sets is not refused.
+    ``changes`` apply to every cell's recipe, after the changes of its row. ``runs`` is the directory of the cells:
+    studies with rows of the same name and recipe can share it. ``root`` is a folder of datasets, in their original
+    layout or prepared; missing sets are imported into ``sets``, by default a directory next to ``out``
+    (``studies.roots``). ``blind`` reports figures of the sites' held-out images only and writes them to ``blind.md``:
+    choices rest on these, and the target's figures stay unread. ``checks`` lists the problems of sets that do not stop
+    a study.
     """
     study = changed(read(path), changes)
     if blind:
         study = study.model_copy(update={"figures": list(BLIND), "paper": []})
-    if smoke:
+    if smoke:  # renders all sets, unless a root provides real ones
         study = shrink_for_smoke(study, rendered=root is None)
     cells = cells_of(study, runs or out / "cells")
     if root is not None:
         cells = on_root(study, cells, Root(root, sets or out.parent / "sets", workers, few=smoke), say)
     elif sets is not None:
         raise UserError("--sets", "is where datasets below a root are imported to; give --root, too")
+    # All data is checked before the first cell trains, because a study may run for days.
     for cell in cells:
         if not (cell.out / METRICS).exists():
             _check_data(cell)
@@ -177,9 +181,10 @@ def conduct(
     for cell, metrics in _finished_cells(groups, cache, workers, checks, say):
         figures = {name: value_of(metrics, name) for name in study.figures}
         if blind:
-            metrics = {name: value for name, value in metrics.items() if name != "members"}  # figures of the user's
+            metrics = {name: value for name, value in metrics.items() if name != "members"}  # on the target
         results.append({**metrics, **figures, "row": cell.row, "user": cell.user, "seed": cell.seed})
         say(_progress(study, results, len(cells)))
+    # Groups finish in any order; sorting makes the table independent of it.
     results.sort(key=lambda result: (result["seed"], result["user"]))
     table = summarise(study, results)
     out.mkdir(parents=True, exist_ok=True)
@@ -191,11 +196,11 @@ def _write(
     study: Study, table: dict[str, Any], results: Sequence[dict[str, Any]], cells: Sequence[Cell], out: Path,
     blind: bool,
 ) -> None:  # fmt: skip
-    """Write the table in all forms, the differences and the page; of a blind study the table alone."""
+    """Write the table in all forms, the differences and the page; for a blind study, only the table."""
     text, name = markdown(study, table), "blind" if blind else "table"
     write_json(out / f"{name}.json", table)
     write_atomically(out / f"{name}.md", text.encode())
-    if blind:  # a page shows curves of the user
+    if blind:  # the page shows curves of the target
         return
     gaps = differences(study, results)
     forms = {
@@ -208,15 +213,20 @@ def _write(
 
 def _progress(study: Study, results: Sequence[dict[str, Any]], total: int) -> str:
     last = results[-1]
-    shown = "  ".join(f"{name} {scale(name) * last[name]:.1f}" for name in study.figures if last.get(name) is not None)
+    figures = "  ".join(
+        f"{name} {scale(name) * last[name]:.1f}" for name in study.figures if last.get(name) is not None
+    )
     width = max(len(row) for row in study.rows)
-    return f"{len(results)}/{total}  {last['row']:{width}} user {last['user']}  seed {last['seed']}  {shown}"
+    return f"{len(results)}/{total}  {last['row']:{width}} user {last['user']}  seed {last['seed']}  {figures}"
 
 
 def _finished_cells(
     groups: list[list[Cell]], cache: Path, workers: int, checks: Checks, say: Say
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
-    """Run groups of cells, each group's in order (a row may be judged from another), and yield them as they end."""
+    """Run groups of cells and yield the cells as they finish.
+
+    Cells of a group run in order, because a row may evaluate the model of an earlier one.
+    """
     if workers == 1:
         yield from ((cell, _run_cell(cell, cache, checks, say)) for group in groups for cell in group)
         return
@@ -230,7 +240,7 @@ def _finished_cells(
 
 
 def _check_data(cell: Cell) -> None:
-    """Refuse a set that is not there or cannot be made before the first cell runs, not when its turn comes."""
+    """Refuse missing sets and impossible ones before the first cell runs."""
     try:
         check_entries(cell.recipe)
     except UserError as error:
@@ -238,7 +248,7 @@ def _check_data(cell: Cell) -> None:
 
 
 def _run_group(group: list[Cell], cache: Path, checks: Checks) -> list[tuple[Cell, dict[str, Any]]]:
-    """Run a group in a process beside others, which together use the cores already: its sites get none of their own."""
+    """Run a group in a worker process; its sites get no workers, because the groups already use all cores."""
     return [(cell, _run_cell(_without_workers(cell), cache, checks)) for cell in group]
 
 

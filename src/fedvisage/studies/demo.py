@@ -15,9 +15,9 @@ from fedvisage.studies import conduct, read
 
 
 def demonstrate(out: Path, cache: Path, say: Say, course: Say, *, resume: bool = False) -> None:
-    """Run the packaged studies, then draw every run's report and a contact sheet of every set.
+    """Run the packaged studies, then write every run's report and a contact sheet of every set.
 
-    ``say`` takes the results, ``course`` what is done meanwhile.
+    ``say`` receives the results, ``course`` the progress in between.
     """
     if out.exists() and any(out.iterdir()) and not resume:
         raise UserError(str(out), "is not empty; give another --out, or --resume to continue the demo in it")
@@ -28,7 +28,7 @@ def demonstrate(out: Path, cache: Path, say: Say, course: Say, *, resume: bool =
 
 
 def _show(out: Path, study: str, cache: Path, say: Say, course: Say) -> None:
-    """Conduct a packaged study, and say where its table, pictures and reports are."""
+    """Conduct a packaged study, and report the paths of its table, pictures and reports."""
     with as_file(files("fedvisage.studies") / study) as path:
         conduct(path, out, cache, course)
         say((out / "table.md").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The cells of a study: each is a recipe, in a directory of its own."""
+"""The cells of a study: one recipe and one run directory each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedvisage.runs.train import training_of
 from fedvisage.studies.study import DATA, Row, Study, Tree, slug
 
 Source = tuple[str, int]
-"""A set as entries name it, at a size in pixels."""
+"""A set as entries name it, and its image size in pixels."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Cell:
     user: str
     seed: int
     resolved: Tree
-    """The recipe with every default, as plain values: so a cell can go to another process."""
+    """The recipe with all defaults, as plain values that can be sent to another process."""
     out: Path
     trained: Path | None
 
@@ -43,7 +43,7 @@ class Cell:
 def cells_of(study: Study, runs: Path) -> list[Cell]:
     """List the grid's cells; all of them are validated before the first one runs.
 
-    A user has no say in training, so a row whose sites are the same at several users is trained at the first of them.
+    The target has no influence on training, so a row with the same sites for several targets trains only at the first.
     """
     cells, trainings, trained_at = [], dict[str, Path](), dict[Path, Path]()
     for seed in study.seeds:
@@ -63,18 +63,18 @@ def cells_of(study: Study, runs: Path) -> list[Cell]:
 
 
 def groups_of(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """Return cells that may run beside others: those of a user and seed, with all that judge what these train."""
+    """Return groups of cells that may run in parallel: one per target and seed, with the cells that use its models."""
     groups: dict[tuple[str, int], list[Cell]] = {}
-    where: dict[Path, tuple[str, int]] = {}
+    keys: dict[Path, tuple[str, int]] = {}
     for cell in cells:
-        found = (where[cell.trained] if cell.trained else None) or (cell.user, cell.seed)
-        where[cell.out] = found
-        groups.setdefault(found, []).append(cell)
+        key = (keys[cell.trained] if cell.trained else None) or (cell.user, cell.seed)
+        keys[cell.out] = key
+        groups.setdefault(key, []).append(cell)
     return list(groups.values())
 
 
 def tree_of(study: Study, name: str, user: str, seed: int) -> Tree:
-    """Return what a cell's recipe says, before it is validated."""
+    """Return a cell's recipe before validation."""
     row = _whole(study, name)
     tree = copy.deepcopy(study.recipes[row.recipe] if row.recipe else study.recipe)
     if study.protocol is not None:
@@ -97,20 +97,20 @@ def tree_of(study: Study, name: str, user: str, seed: int) -> Tree:
 
 
 def _divide(tree: Tree, protocol: Protocol, fold: str, sites: Sequence[str]) -> None:
-    """Have a recipe say what a protocol says of a fold: whose data, how it is judged, and how large images are."""
-    said = sections(protocol, fold, Path(DATA))
-    kept = {site: entry for site, entry in said["data"]["sites"].items() if site in sites}
-    tree["data"] = said["data"] | {"sites": kept}
-    judged = dict(said["evaluation"])
+    """Write a protocol's fold into a recipe: the data, the evaluation, and the image size."""
+    fold_sections = sections(protocol, fold, Path(DATA))
+    training = {site: entry for site, entry in fold_sections["data"]["sites"].items() if site in sites}
+    tree["data"] = fold_sections["data"] | {"sites": training}
+    evaluation = dict(fold_sections["evaluation"])
     if protocol.threshold == "source-train-eer":
-        judged["every"] = 0  # scores of training images choose no round
-    tree["evaluation"] = (tree.get("evaluation") or {}) | judged
+        evaluation["every"] = 0  # scores of training images choose no round
+    tree["evaluation"] = (tree.get("evaluation") or {}) | evaluation
     if protocol.size is not None:
         tree["input"] = (tree.get("input") or {}) | {"size": protocol.size}
 
 
 def placed(cell: Cell, places: Mapping[Source, Path]) -> Cell:
-    """Return a cell whose data entries name the directories where the sets were found."""
+    """Return a cell whose data entries name the directories of the sets."""
     data, size = dict(cell.resolved["data"]), cell.recipe.input.size
     data["sites"] = {site: _located(entry, size, places) for site, entry in data["sites"].items()}
     if data.get("benchmarks"):
@@ -120,7 +120,7 @@ def placed(cell: Cell, places: Mapping[Source, Path]) -> Cell:
 
 
 def source_of(entry: str) -> str:
-    """Return the set that an entry names, without what of it is meant."""
+    """Return the set that an entry names, without its selection and share."""
     return without_part(without_selection(entry)[0])[0]
 
 
@@ -131,9 +131,9 @@ def _located(entry: str, size: int, places: Mapping[Source, Path]) -> str:
 
 
 def _judged(study: Study, user: str) -> list[str]:
-    """Return the sites that do not train: the user's set with all parts of it.
+    """Return the sites that do not train for a target: all parts of the target's set.
 
-    With public identities the users are benchmarks, not sites in turn, and never train.
+    With public identities, the targets are benchmarks instead of sites in turn, and never train.
     """
     source, _ = without_selection(study.sets[user])
     parts = [site for site, entry in study.sets.items() if without_selection(entry)[0] == source]
@@ -141,13 +141,13 @@ def _judged(study: Study, user: str) -> list[str]:
 
 
 def changed(study: Study, changes: Sequence[str]) -> Study:
-    """Return the study with changes that every cell makes last."""
+    """Return the study with changes that every cell applies last."""
     rows = {name: row.model_copy(update={"set": [*row.set, *changes]}) for name, row in study.rows.items()}
     return study.model_copy(update={"rows": rows})
 
 
 def _whole(study: Study, name: str) -> Row:
-    """Return a row with what it takes over from the row that trained its model."""
+    """Return a row with the values that it inherits from the row that trained its model."""
     row = study.rows[name]
     if row.trained_by is None:
         return row

@@ -1,4 +1,4 @@
-"""One self-contained HTML page about a study: its table, its figures, differences with intervals, links to its runs."""
+"""One self-contained HTML page about a study: its table, figures, differences with intervals, and links to its runs."""
 
 from __future__ import annotations
 
@@ -28,63 +28,59 @@ from fedvisage.studies.table import as_table, notes_of
 from fedvisage.tasks.pad.task import SCORES
 from fedvisage.tasks.recognition.evaluation import SIMILARITIES
 
-# A study's figures: the ROC of all its methods in one panel a user, and curves over what rows set and over rounds.
-#
-# Rows whose names differ in one number, such as ``block 1`` to ``block 12``, or ``FedFR, 40`` to ``FedFR, 1``, are
-# points
-# of one curve. So the papers' figures that no table prints come out of the same rows. All others stand below each
-# other,
-# with a point for each user, so that a mean that comes of one user is seen to.
-
+# A study's figures: one ROC panel per target with all methods, curves over rounds, and curves over rows. Rows whose
+# names differ in one number, such as ``block 1`` to ``block 12``, or ``FedFR, 40`` to ``FedFR, 1``, are points of one
+# curve: this reproduces the figures of papers that no table prints. All other rows are drawn below each other, with a
+# point per target, which shows a mean that depends on a single target.
 
 MOST_LINES = 8
-"""Methods in one panel; of a larger study the first ones."""
+"""Most methods in one panel; larger studies show the first ones."""
 FEWEST_POINTS = 3
 FEWEST_ROWS = 2
 SET_LAST = ", …"
-"""How the names of rows end that are a method and a number."""
+"""Ending of the kinds of rows named by a method and a number."""
 Points = Sequence[tuple[float, float]]
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
 
 
 def figures(study: Study, cells: Sequence[Cell], table: Mapping[str, Any]) -> list[Figure]:
-    """Return all figures that the study has."""
+    """Return all figures of the study."""
     compared = [*curves_over_rows(study, table), *rows_compared(study, table)]
     return [*compared, *courses(study, cells), *rocs(study, cells)]
 
 
 def courses(study: Study, cells: Sequence[Cell]) -> list[Figure]:
-    """Return a panel for each user and column, with the rows round by round, where rounds were kept and judged."""
-    found = []
+    """Return the rows round by round, one panel per target and column, for rows with evaluated rounds."""
+    drawings = []
     for user in study.users:
-        own = {cell.row: read_json(cell.out / METRICS, "run the cell again").get("by_round") or []
+        rounds_by_row = {cell.row: read_json(cell.out / METRICS, "run the cell again").get("by_round") or []
                for cell in cells if (cell.user, cell.seed) == (user, study.seeds[0])}  # fmt: skip
         for figure in study.figures:
-            series = {row: points for row, rounds in own.items() if (points := course(rounds, figure))}
+            series = {row: points for row, rounds in rounds_by_row.items() if (points := course(rounds, figure))}
             for number, part in enumerate(parts_of(series)):
                 title = f"{heading(figure)} at user {user}, round by round"
                 drawing = curves.over_rounds(part, f"{heading(figure)} (%)", f"rounds-{figure}-{user}-{number}")
-                found.append((title, f"Seed {study.seeds[0]}. {PRIVILEGE}", drawing))
-    return found
+                drawings.append((title, f"Seed {study.seeds[0]}. {PRIVILEGE}", drawing))
+    return drawings
 
 
 def course(rounds: Sequence[Mapping[str, Any]], figure: str) -> list[tuple[float, float]]:
-    """Return a figure of the rounds that were kept, in per cent."""
-    found = [(float(one["round"]), value_of(one, figure)) for one in rounds]
-    return [(number, scale(figure) * value) for number, value in found if value is not None]
+    """Return a figure of the evaluated rounds, in per cent."""
+    values = [(float(row["round"]), value_of(row, figure)) for row in rounds]
+    return [(number, scale(figure) * value) for number, value in values if value is not None]
 
 
 def parts_of(series: Mapping[str, Points]) -> list[dict[str, Points]]:
-    """Return the lines of a panel, of several where there are too many to tell apart."""
+    """Split the lines of a panel into several panels if there are too many to distinguish."""
     rows = list(series.items())
     return [dict(rows[first : first + MOST_LINES]) for first in range(0, len(rows), MOST_LINES)]
 
 
 def rocs(study: Study, cells: Sequence[Cell]) -> list[Figure]:
-    """Return a panel for each user: the methods' ROC with the first seed; not of rows with a model for each site."""
-    found = []
+    """Return one panel per target: the ROC of each method with one model, for the first seed."""
+    drawings = []
     for user in study.users:
-        found += _roc_of_pairs(study, cells, user)
+        drawings += _roc_of_pairs(study, cells, user)
         groups: dict[str, Scores] = {}
         thresholds: dict[str, float] = {}
         for cell in cells:
@@ -93,30 +89,32 @@ def rocs(study: Study, cells: Sequence[Cell]) -> list[Figure]:
             metrics = read_json(cell.out / METRICS, "run the cell again")
             if (scores := _scores(cell, metrics)) is not None:
                 groups[cell.row], thresholds[cell.row] = scores, float(metrics["threshold"])
-        shown = dict(list(groups.items())[:MOST_LINES])
-        if len(shown) > 1:
-            what = f"Seed {study.seeds[0]}; filled points: at the threshold, hollow ones: where both errors are equal."
-            kept = {name: thresholds[name] for name in shown}
-            found.append((f"ROC at user {user}", what, curves.roc(shown, kept)))
-    return found
+        plotted = dict(list(groups.items())[:MOST_LINES])
+        if len(plotted) > 1:
+            explanation = (
+                f"Seed {study.seeds[0]}; filled points: at the threshold, hollow ones: where both errors are equal."
+            )
+            operating = {name: thresholds[name] for name in plotted}
+            drawings.append((f"ROC at user {user}", explanation, curves.roc(plotted, operating)))
+    return drawings
 
 
 def _roc_of_pairs(study: Study, cells: Sequence[Cell], user: str) -> list[Figure]:
-    """Return the panel of a user whose people are recognised, from each run's counts of pairs by similarity."""
+    """Return the recognition panel of a target, from each run's counts of pairs by similarity."""
     counts: dict[str, Histogram] = {}
     for cell in cells:
         if (cell.user, cell.seed) == (user, study.seeds[0]):
-            whole = read_similarities(cell.out / SIMILARITIES).get(WHOLE)
-            counts |= {} if whole is None else {cell.row: whole}
-    shown = dict(list(counts.items())[:MOST_LINES])
-    what = f"Seed {study.seeds[0]}; all pairs of the user's people, FAR on a logarithmic axis."
-    return [(f"ROC at user {user}", what, roc_of_pairs(shown, None))] if len(shown) > 1 else []
+            all_pairs = read_similarities(cell.out / SIMILARITIES).get(WHOLE)
+            counts |= {} if all_pairs is None else {cell.row: all_pairs}
+    plotted = dict(list(counts.items())[:MOST_LINES])
+    explanation = f"Seed {study.seeds[0]}; all pairs of the user's people, FAR on a logarithmic axis."
+    return [(f"ROC at user {user}", explanation, roc_of_pairs(plotted, None))] if len(plotted) > 1 else []
 
 
 def _scores(cell: Cell, metrics: Mapping[str, Any]) -> Scores | None:
-    """Return the scores of a cell with one model, at the recipe's level, if it detects attacks and has both classes.
+    """Return the scores of an attack-detection cell at the recipe's level; None with several models or a single class.
 
-    What recognition keeps under the same name are pairs of faces.
+    Recognition keeps pairs of faces under the same file name.
     """
     if metrics["task"] != "pad" or not (cell.out / SCORES).exists():
         return None
@@ -129,7 +127,7 @@ def _scores(cell: Cell, metrics: Mapping[str, Any]) -> Scores | None:
 def curves_over_rows(study: Study, table: Mapping[str, Any]) -> list[Figure]:
     """Return a figure for each column, with a line for each kind of rows that differ in one number."""
     kinds = kinds_of(study)
-    found = []
+    drawings = []
     for figure in study.figures if kinds else []:
         series = {kind: [(at, *table["rows"][row]["average"][figure]) for at, row in rows
                          if figure in table["rows"][row]["average"]] for kind, rows in kinds.items()}  # fmt: skip
@@ -137,19 +135,20 @@ def curves_over_rows(study: Study, table: Mapping[str, Any]) -> list[Figure]:
         if any(len(points) >= FEWEST_POINTS for points in series.values()):
             title = f"{heading(figure)} over what rows set"
             spread = ", with one standard deviation over seeds" if len(study.seeds) > 1 else ""
-            what = f"Mean over users{spread}."
+            explanation = f"Mean over users{spread}."
             name = f"over-{figure.replace('.', '-')}"
-            of_one = all(kind.endswith(SET_LAST) for kind in series)
-            axis = "number in the row's name" if of_one and len(series) > 1 else " / ".join(series)
-            lines = {kind.removesuffix(SET_LAST): points for kind, points in series.items()} if of_one else series
-            found.append((title, what, curves.over_values(lines, (axis, heading(figure)), name)))
-    return found
+            numbered = all(kind.endswith(SET_LAST) for kind in series)
+            axis = "number in the row's name" if numbered and len(series) > 1 else " / ".join(series)
+            lines = {kind.removesuffix(SET_LAST): points for kind, points in series.items()} if numbered else series
+            drawings.append((title, explanation, curves.over_values(lines, (axis, heading(figure)), name)))
+    return drawings
 
 
 def kinds_of(study: Study) -> dict[str, list[tuple[float, str]]]:
-    """Return the rows whose names differ in one number, enough for a curve, by what their names share.
+    """Return the rows whose names differ in one number, enough for a curve, by the common part of their names.
 
-    Beside curves of rows such as ``FedFR, 40`` a lone ``Pre-trained, 1`` is one more kind, of a point or two.
+    In figures with curves of rows such as ``FedFR, 40``, a lone ``Pre-trained, 1`` is a further kind, of one or two
+    points.
     """
     kinds: dict[str, list[tuple[float, str]]] = {}
     for row in study.rows:
@@ -162,21 +161,21 @@ def kinds_of(study: Study) -> dict[str, list[tuple[float, str]]]:
 
 
 def rows_compared(study: Study, table: Mapping[str, Any]) -> list[Figure]:
-    """Return a figure for each column, with the rows below each other that are no points of a curve."""
+    """Return a figure for each column, with all rows outside curves drawn below each other."""
     curved = {row for rows in kinds_of(study).values() for _, row in rows}
     rows = [row for row in study.rows if row not in curved]
-    found = []
+    drawings = []
     for figure in study.figures:
         means = {row: table["rows"][row]["average"][figure] for row in rows if figure in table["rows"][row]["average"]}
         if len(means) < FEWEST_ROWS:
             continue
-        users = {row: [own[figure][0] for own in table["rows"][row]["users"].values() if figure in own]
+        users = {row: [at_user[figure][0] for at_user in table["rows"][row]["users"].values() if figure in at_user]
                  for row in means}  # fmt: skip
         spread = " and one standard deviation over seeds" if len(study.seeds) > 1 else ""
-        what = f"Each user{', the mean' if len(study.users) > 1 else ''}{spread}."
+        explanation = f"Each user{', the mean' if len(study.users) > 1 else ''}{spread}."
         drawing = curves.by_row(users, means, heading(figure), f"rows-{figure.replace('.', '-')}")
-        found.append((f"{heading(figure)} of each row", what, drawing))
-    return found
+        drawings.append((f"{heading(figure)} of each row", explanation, drawing))
+    return drawings
 
 
 SITES = "the sites"
@@ -187,7 +186,7 @@ def render(
     study: Study, text: str, summary: Mapping[str, Any], gaps: Table | None, cells: Sequence[Cell], out: Path,
 ) -> str:  # fmt: skip
     """Return the page's HTML from the table in Markdown and the differences; links to cells start at ``out``."""
-    drawn = [(title, what, themed(drawing, title)) for title, what, drawing in figures(study, cells, summary)]
+    drawn = [(title, meaning, themed(drawing, title)) for title, meaning, drawing in figures(study, cells, summary)]
     return (
         environment()
         .get_template("study.html.jinja")
@@ -205,35 +204,42 @@ def render(
 
 
 def differences(study: Study, results: Sequence[Mapping[str, Any]]) -> Table | None:
-    """Return the difference of each row to the first, over targets; None where there is one row."""
+    """Return the difference of each row to the first, over targets; None for a single row."""
     first, *others = study.rows
     gaps = {row: _paired(study, results, first, row) for row in others}
-    rows = [{"row": row, **counts_of(known.values()), **{name: difference_cell(gap, 1) for name, gap in known.items()}}
-            for row, known in gaps.items() if known]  # fmt: skip
+    rows = [
+        {
+            "row": row,
+            **counts_of(row_gaps.values()),
+            **{name: difference_cell(gap, 1) for name, gap in row_gaps.items()},
+        }
+        for row, row_gaps in gaps.items()
+        if row_gaps
+    ]
     titles = {"row": "method", "targets": "targets", "seeds": "seeds"} | {name: heading(name) for name in study.figures}
-    notes = [explained([gap for known in gaps.values() for gap in known.values()], first)]
+    notes = [explained([gap for row_gaps in gaps.values() for gap in row_gaps.values()], first)]
     notes += [HELD_OUT] * bool(set(BLIND) & set(study.figures))
     note = " ".join(notes)
     return table(f"Difference to {first}", rows, titles, note=note) if rows else None
 
 
 def _paired(study: Study, results: Sequence[Mapping[str, Any]], first: str, row: str) -> dict[str, Difference]:
-    found = {}
+    by_figure = {}
     for figure in study.figures:
-        base, other = (
-            {(one["user"], one["seed"]): scale(figure) * one[figure]
-             for one in results if one["row"] == name and one.get(figure) is not None}
+        base, compared = (
+            {(result["user"], result["seed"]): scale(figure) * result[figure]
+             for result in results if result["row"] == name and result.get(figure) is not None}
             for name in (first, row)
         )  # fmt: skip
-        gaps = [(SITES if figure in BLIND else user, seed, other[user, seed] - base[user, seed])
-                for user, seed in sorted(base.keys() & other.keys())]  # fmt: skip
+        gaps = [(SITES if figure in BLIND else user, seed, compared[user, seed] - base[user, seed])
+                for user, seed in sorted(base.keys() & compared.keys())]  # fmt: skip
         gap = difference(gaps, lower_is_better=figure in COSTS or lower_is_better(figure))
         if gap is not None:
-            found[figure] = gap
-    return found
+            by_figure[figure] = gap
+    return by_figure
 
 
 def _link(cell: Cell, out: Path) -> str:
-    """Return where a cell's report is, or its figures if nobody drew one."""
+    """Return the path of a cell's report, or of its metrics if it has no report."""
     page = cell.out / REPORT
     return Path(os.path.relpath(page if page.exists() else cell.out / METRICS, out)).as_posix()

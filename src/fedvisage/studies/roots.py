@@ -1,8 +1,9 @@
-"""A study on the datasets below one folder: which sets it needs, where they are, and the import of those that lack.
+"""Studies on a folder of datasets: locating the sets of a study, importing the missing ones, and estimating the effort.
 
-A set is known by what it says of itself, not by its name: it must be of the dataset that the study names, imported in
-the same way, at the recipe's size. Where there is none, but the dataset as it is distributed, it is imported to a
-place of its own, never into the root. What is neither there nor can be made is listed, and nothing begins.
+A set is identified by its manifest, not by its name: it must come from the dataset that the study names, imported with
+the same settings, at the recipe's size. If there is no such set, but the original dataset, it is imported into its own
+directory, never into the root. All sets that are missing and cannot be imported are listed, and the study does not
+start.
 """
 
 from __future__ import annotations
@@ -33,30 +34,31 @@ from fedvisage.runs.directory import METRICS
 from fedvisage.studies.grid import Cell, Source, placed, source_of
 from fedvisage.studies.study import Study
 
-# What a study will need before it starts: cells, images, disk, and hours as far as they can be measured.
-
+# Estimate before a study starts: cells, images, disk space, and time as far as it can be measured.
 
 Plans = Mapping[Path, tuple[Wanted, Path]]
-"""Imports by where the set will be: what is wanted, and where the dataset lies."""
+"""Imports by the path of the future set: the specification, and the path of the dataset."""
 
 TIMED = 3
-"""Files of each dataset that are read to measure how long the import will take."""
+"""Files of each dataset that are read to measure the import's speed."""
 MANY = 20
-"""Files of a dataset above which it is worth while to measure."""
+"""Smallest number of files that justifies a measurement."""
 POINTS_BYTES = 8
 
 
 def describe_needs(cells: Sequence[Cell], sets: Mapping[str, str], plans: Plans, room: Path, workers: int) -> list[str]:
-    """Say what there is, what will be made, and what that takes; raise UserError where the disk cannot hold it."""
-    todo = [cell for cell in cells if not (cell.out / METRICS).exists()]
-    lines = [f"{counted(len(cells), 'cell')}, {len(todo)} of them to be run"]
-    lines += [f"{name}: {said}" for name, said in sets.items()]
+    """Report the sets, the imports, and their effort; raise UserError if the disk has too little space."""
+    unfinished = [cell for cell in cells if not (cell.out / METRICS).exists()]
+    lines = [f"{counted(len(cells), 'cell')}, {len(unfinished)} of them to be run"]
+    lines += [f"{name}: {description}" for name, description in sets.items()]
     images = size = 0
     seconds = list[float]()
-    for target, (wanted, original) in plans.items():
-        count, own, reading = _of_import(wanted, original)
-        images, size = images + own, size + own * _image_bytes(wanted)
-        lines.append(f"{target.name}: {counted(count, 'file')}, about {counted(own, 'image')}{_slow(count, reading)}")
+    for target, (spec, original) in plans.items():
+        count, image_count, reading = _of_import(spec, original)
+        images, size = images + image_count, size + image_count * _image_bytes(spec)
+        lines.append(
+            f"{target.name}: {counted(count, 'file')}, about {counted(image_count, 'image')}{_slow(count, reading)}"
+        )
         seconds.append(count * reading / workers)
     if plans:
         free = shutil.disk_usage(_nearest(room)).free
@@ -65,18 +67,18 @@ def describe_needs(cells: Sequence[Cell], sets: Mapping[str, str], plans: Plans,
         if size > free:
             raise UserError(str(room), f"needs {_gigabytes(size)} for the sets, and {_gigabytes(free)} are free; name"
                             " another place with --sets")  # fmt: skip
-    return [*lines, _training(cells, todo, workers)]
+    return [*lines, _training(cells, unfinished, workers)]
 
 
 def files_of(wanted: Wanted, original: Path) -> Sequence[Item]:
-    """Return the videos and images that the import of attacks will read."""
+    """Return the videos and images that an import of presentation attacks reads."""
     scanner = SCANNERS[wanted.kind]
     items = scanner.list(walk(original), choices_of(wanted.options)).items
     return few_of(items, wanted.options.few)
 
 
 def _of_import(wanted: Wanted, original: Path) -> tuple[int, int, float]:
-    """Return how many files an import reads, how many images it writes, and the seconds for a file, measured."""
+    """Return the number of files an import reads, the number of images it writes, and measured seconds per file."""
     if wanted.kind in LAYOUTS:
         layout = LAYOUTS[wanted.kind]
         count = len(layout.scan(layout, original))
@@ -86,7 +88,7 @@ def _of_import(wanted: Wanted, original: Path) -> tuple[int, int, float]:
     images = sum(1 if item.kind == "image" else frames for item in items)
     if len(items) < MANY:
         return len(items), images, 0.0
-    read_item(items[0], reading)  # which loads the detector
+    read_item(items[0], reading)  # loads the detector, which is not part of the measurement
     began = time.perf_counter()
     for number in range(1, TIMED + 1):
         read_item(items[number * (len(items) - 1) // TIMED], reading)
@@ -106,26 +108,26 @@ def _gigabytes(size: int) -> str:
 
 
 def _nearest(path: Path) -> Path:
-    """Return the path, or the first directory above it that is there."""
+    """Return the path, or its nearest existing parent directory."""
     return next(place for place in (path.absolute(), *path.absolute().parents) if place.is_dir())
 
 
 def _training(cells: Sequence[Cell], todo: Sequence[Cell], workers: int) -> str:
-    """Say how long the rest will take, by the cells that are finished; each row by its own where it has some."""
+    """Estimate the remaining time from finished cells: from those of the same row, if there are any."""
     if not todo:
         return "training: all cells are finished"
     measured = [(cell.row, seconds) for cell in cells if (seconds := _seconds(cell.out / METRICS)) is not None]
     if not measured:
         return "training: nobody knows how long before the first cell is finished; then the same command says it"
-    whole = fmean(seconds for _, seconds in measured)
+    mean_seconds = fmean(seconds for _, seconds in measured)
     by_row = {name: _mean(seconds for row, seconds in measured if row == name) for name in {cell.row for cell in todo}}
-    rest = sum(by_row[cell.row] or whole for cell in todo)
-    return f"training: about {lasting(rest / workers)}, by {counted(len(measured), 'cell')} that are finished"
+    remaining = sum(by_row[cell.row] or mean_seconds for cell in todo)
+    return f"training: about {lasting(remaining / workers)}, by {counted(len(measured), 'cell')} that are finished"
 
 
 def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return fmean(found) if found else 0.0
+    numbers = list(values)
+    return fmean(numbers) if numbers else 0.0
 
 
 def _seconds(path: Path) -> float | None:
@@ -136,12 +138,12 @@ def _seconds(path: Path) -> float | None:
 
 
 FEW = 200
-"""Videos or images of a dataset that a smoke test reads, about."""
+"""Approximate number of videos or images of a dataset that a smoke test reads."""
 
 
 @dataclass(frozen=True)
 class Root:
-    """Where datasets lie, where sets are imported to, by how many processes, and whether a few files are enough."""
+    """A folder of datasets, the directory for imported sets, and the settings of the imports."""
 
     folder: Path
     sets: Path
@@ -151,7 +153,7 @@ class Root:
 
 @dataclass(frozen=True)
 class Need:
-    """A set of a study: a prepared one, or a dataset that is imported to a place of its own, or neither."""
+    """A set of a study: a prepared set, a dataset to import, or a missing one."""
 
     name: str
     source: Source
@@ -160,40 +162,40 @@ class Need:
     original: Path | None = None
     target: Path | None = None
     almost: Path | None = None
-    """A set of the same dataset that was imported in another way."""
+    """A set of the same dataset with other import settings."""
 
     @property
     def place(self) -> Path | None:
-        """Where the set is, or will be."""
+        """The path of the set, present or future."""
         return self.prepared or (self.target if self.original is not None else None)
 
 
 def on_root(study: Study, cells: Sequence[Cell], root: Root, say: Say) -> list[Cell]:
-    """Find or import every set, and return the cells with their places; say first what the study will need."""
+    """Find or import every set, after an estimate of the effort, and return the cells with the sets' paths."""
     needs = find_sets(study, cells, root)
     files = missing_files(cells)
-    if lacking := [need for need in needs if need.place is None]:
-        for need in lacking:
+    if missing := [need for need in needs if need.place is None]:
+        for need in missing:
             say(_what_lacks(need, root))
     for file in files:
         say(f"{file}: no such file, and recipes name it")
-    if lacking or files:
-        names = ", ".join([*(f"{need.name} ({_title(need)})" for need in lacking), *files])
-        message = f"{counted(len(lacking) + len(files), 'thing')} that the study needs not found, and nothing was done"
+    if missing or files:
+        names = ", ".join([*(f"{need.name} ({_title(need)})" for need in missing), *files])
+        message = f"{counted(len(missing) + len(files), 'thing')} that the study needs not found, and nothing was done"
         raise UserError(str(root.folder), f"{message}: {names}. The lines above say how to get them")
     plans = {need.place: _import_of(need) for need in needs if need.original is not None and need.place is not None}
     for line in describe_needs(cells, {need.name: _seen(need) for need in needs}, plans, root.sets, root.workers):
         say(line)
-    for target, (wanted, original) in plans.items():
-        options = replace(wanted.options, workers=root.workers)
-        for line in import_dataset(wanted.kind, original, target, say, name=wanted.kind, options=options):
+    for target, (spec, original) in plans.items():
+        options = replace(spec.options, workers=root.workers)
+        for line in import_dataset(spec.kind, original, target, say, name=spec.kind, options=options):
             say(line)
     places = {need.source: need.place for need in needs if need.place is not None}
     return [placed(cell, places) for cell in cells]
 
 
 def find_sets(study: Study, cells: Sequence[Cell], root: Root) -> list[Need]:
-    """Return where each set of a study is, or what it can be made of."""
+    """Return the path of each set of a study, or of the dataset to import it from."""
     sources = dict.fromkeys((source_of(entry), cell.recipe.input.size) for cell in cells
                             for entry in cell.recipe.data.entries if not entry.startswith(SYNTHETIC))  # fmt: skip
     below = look_below(root.folder)
@@ -205,28 +207,28 @@ def _find(study: Study, source: Source, root: Root, below: Below, prepared: Mapp
     path, size = source
     name = Path(path).name
     if name not in study.imports:
-        same = (place for place, one in prepared.items() if place.name == name and one.size == size)
+        same = (place for place, manifest in prepared.items() if place.name == name and manifest.size == size)
         return Need(name, source, None, next(same, None))
-    wanted = read_wanted(study.imports[name], f"imports.{name}").of_size(size)
-    wanted = replace(wanted, options=replace(wanted.options, few=FEW if root.few else 0))
-    met = [place for place, one in prepared.items() if wanted.is_met_by(one)]
-    near = [place for place, one in prepared.items() if wanted.is_of_kind(one)]
-    target = root.sets / _named(wanted)
+    spec = read_wanted(study.imports[name], f"imports.{name}").of_size(size)
+    spec = replace(spec, options=replace(spec.options, few=FEW if root.few else 0))
+    matching = [place for place, manifest in prepared.items() if spec.is_met_by(manifest)]
+    similar = [place for place, manifest in prepared.items() if spec.is_of_kind(manifest)]
+    target = root.sets / _named(spec)
     return Need(
-        name, source, wanted, prepared=met[0] if met else None,
-        original=None if met else below.of_kind(wanted.kind, root.folder), target=target,
-        almost=near[0] if near and not met else None,
+        name, source, spec, prepared=matching[0] if matching else None,
+        original=None if matching else below.of_kind(spec.kind, root.folder), target=target,
+        almost=similar[0] if similar and not matching else None,
     )  # fmt: skip
 
 
 def _named(wanted: Wanted) -> str:
-    """Return what a set's directory is called: other options make another."""
+    """Return the name of a set's directory; it depends on the import options."""
     digest = hashlib.sha256(wanted.settings.encode()).hexdigest()[:8]
     return f"{wanted.kind}-{wanted.options.size}px-{digest}"
 
 
 def missing_files(cells: Sequence[Cell]) -> list[str]:
-    """Return the files of weights that recipes name and that are not there."""
+    """Return the missing files of weights that recipes name."""
     named = {file for cell in cells for file in named_weights(cell.resolved).values()}
     return sorted(file for file in named if not Path(file).expanduser().exists())
 
@@ -248,16 +250,16 @@ def _title(need: Need) -> str:
 
 
 def _what_lacks(need: Need, root: Root) -> str:
-    """Say what was looked for, where it is asked for, and what to do with it."""
+    """Describe a missing set: the dataset, the searched folder, its download page, and the command to import it."""
     if need.wanted is None:
         return (f"{need.name}: the study does not say which dataset it is; looked for a prepared set called {need.name}"
                 f" of {need.source[1]} pixels below {root.folder}")  # fmt: skip
     dataset = dataset_of(need.wanted.kind)
-    looked = " ".join(dataset.expects.split("\n")[0].split())
+    layout = " ".join(dataset.expects.split("\n")[0].split())
     assert need.target is not None
-    said = f"{need.name}: {dataset.title}, looked for a folder below {root.folder} with {looked}"
+    message = f"{need.name}: {dataset.title}, looked for a folder below {root.folder} with {layout}"
     if need.almost is not None:
-        how = f"{need.wanted.settings} at {need.wanted.options.size} px"
-        said += f"; {need.almost} is of it, but not imported with {how}"
-    asked = f"; it is asked for at {dataset.page}" if dataset.page else ""
-    return f"{said}{asked}. If it lies elsewhere: {need.wanted.command('DIRECTORY', need.target)}"
+        settings = f"{need.wanted.settings} at {need.wanted.options.size} px"
+        message += f"; {need.almost} is of it, but not imported with {settings}"
+    download = f"; it is asked for at {dataset.page}" if dataset.page else ""
+    return f"{message}{download}. If it lies elsewhere: {need.wanted.command('DIRECTORY', need.target)}"

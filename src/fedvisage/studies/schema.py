@@ -1,4 +1,4 @@
-"""The definitions of a schema: one for each section, described by its docstrings, with every short form it accepts."""
+"""JSON schemas of recipes and studies: one definition per section, described by docstrings, with all short forms."""
 
 from __future__ import annotations
 
@@ -27,73 +27,72 @@ PLACE = "#/$defs/"
 
 
 class _Untitled(GenerateJsonSchema):
-    """Pydantic's schema without a title for each key, which would only repeat it."""
+    """Pydantic's schema without a title for each key, which would only repeat the key."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
 
 def sections_of(*sections: type[Section]) -> list[type[Section]]:
-    """Return these sections and all that stand within them, each once."""
-    found: dict[type[Section], None] = {}
+    """Return these sections and all nested ones, each once."""
+    sections_seen: dict[type[Section], None] = {}
     waiting: list[Any] = list(sections)
     while waiting:
         kind = waiting.pop()
-        if isinstance(kind, type) and issubclass(kind, Section) and kind not in found:
-            found[kind] = None
+        if isinstance(kind, type) and issubclass(kind, Section) and kind not in sections_seen:
+            sections_seen[kind] = None
             waiting += [field.annotation for field in kind.model_fields.values()]
         waiting += get_args(kind)
-    return list(found)
+    return list(sections_seen)
 
 
 def definitions(
     sections: Iterable[type[Section]], short_forms: Mapping[type[Section], Mapping[str, Schema]]
 ) -> tuple[Schema, dict[type[Section], str]]:
-    """Return the definitions of these sections and of all within them, and under which name each of these stands."""
+    """Return the definitions of these sections and all nested ones, and each listed section's name among them."""
     listed = list(dict.fromkeys([*sections, *short_forms]))
-    places, whole = models_json_schema([(section, "validation") for section in listed], schema_generator=_Untitled)
-    defined = cast(Schema, whole["$defs"])
+    places, schema = models_json_schema([(section, "validation") for section in listed], schema_generator=_Untitled)
+    defined = cast(Schema, schema["$defs"])
     named = {section: places[section, "validation"]["$ref"].removeprefix(PLACE) for section in listed}
     for section in listed:
         keys = defined[named[section]].setdefault("properties", {})
-        for key, said in docstrings(section).items():
+        for key, description in docstrings(section).items():
             if key in keys:
-                keys[key].setdefault("description", said)
+                keys[key].setdefault("description", description)
         for key, short in short_forms.get(section, {}).items():
             keys[key] = _widened(keys[key], short)
     return defined, named
 
 
 def _widened(key: Schema, short: Schema) -> Schema:
-    """Return a key's schema that accepts a short form, too."""
-    kept: Schema = {word: key[word] for word in ("default", "description") if word in key}
-    own = key["anyOf"] if "anyOf" in key else [{word: key[word] for word in key if word not in kept}]
-    return {**kept, "anyOf": [short, *own]}
+    """Return a key's schema that also accepts a short form."""
+    annotations: Schema = {word: key[word] for word in ("default", "description") if word in key}
+    alternatives = key["anyOf"] if "anyOf" in key else [{word: key[word] for word in key if word not in annotations}]
+    return {**annotations, "anyOf": [short, *alternatives]}
 
 
 def docstrings(section: type[Section]) -> dict[str, str]:
-    """Return what stands below the keys of a section, and of those it extends."""
-    said: dict[str, str] = {}
+    """Return the docstrings of a section's keys, including inherited ones."""
+    texts: dict[str, str] = {}
     for kind in reversed([kind for kind in section.__mro__ if issubclass(kind, Section)]):
         if kind.__name__ not in vars(sys.modules[kind.__module__]):
-            continue  # an algorithm's options on a model, which a call puts together of classes that have a text
+            continue  # an algorithm's options on a model: a class without source code; its bases have the docstrings
         body = cast(ast.ClassDef, ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]).body
         for key, below in pairwise(body):
             if not isinstance(key, ast.AnnAssign) or not isinstance(key.target, ast.Name):
                 continue
             if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-                said[key.target.id] = inspect.cleandoc(str(below.value.value))
-    return said
+                texts[key.target.id] = inspect.cleandoc(str(below.value.value))
+    return texts
 
 
-# The schema of a recipe: its sections, and for ``method`` the options of every method, told apart by name.
-
+# The schema of a recipe: its sections, and for ``method`` the options of every method, distinguished by name.
 
 SITE_NAMES: Schema = {"pattern": f"^({SITE_NAME.pattern}|{MANY_SITES.pattern})$"}
-"""Names of sites, and names for many of them, such as ``site[1-6]``."""
+"""Names of sites, and names for many sites, such as ``site[1-6]``."""
 
 NAMED_NETWORK: Schema = {"type": "object", "properties": {"name": {"enum": list(MODELS)}}, "required": ["name"]}
-"""A network that says which model it is."""
+"""A network that names its model."""
 
 CHANGED: Schema = {
     "anyOf": [
@@ -109,7 +108,7 @@ CHANGED: Schema = {
         },
     ]
 }
-"""A random change: how often, or a section in which the usual range need not be said."""
+"""A random change: its probability, or a section in which the usual range may be omitted."""
 
 SHORT_FORMS: Mapping[type[Section], Mapping[str, Schema]] = {
     Federation: {"combine": {"enum": list(get_args(Rule))}, "secure": {"type": "boolean"}},
@@ -119,7 +118,7 @@ SHORT_FORMS: Mapping[type[Section], Mapping[str, Schema]] = {
     Training: {"batch": {"type": "integer", "minimum": 2}},
     fedma.Options: {"matching": {"const": "none"}},
 }
-"""What stands for a section: the words and numbers that the validators of these keys accept."""
+"""Short forms of sections: the words and numbers that the validators of these keys accept."""
 
 
 def recipe_schema(methods: Mapping[str, Method]) -> Schema:
@@ -129,7 +128,7 @@ def recipe_schema(methods: Mapping[str, Method]) -> Schema:
 
 
 def recipe_definitions(methods: Mapping[str, Method]) -> Schema:
-    """Return the definitions that a recipe's schema is made of."""
+    """Return the definitions of a recipe's schema."""
     options = {method.options for method in methods.values()}
     options |= {on(name, model).options for name in ALGORITHMS for model in MODELS}
     defined, named = definitions(sections_of(Recipe, *options), SHORT_FORMS)
@@ -153,7 +152,7 @@ def _any_method(methods: Mapping[str, Method]) -> Schema:
 
 
 def _method(method: Method, options: Schema) -> Schema:
-    """Return the options of one method, which its name tells apart from the others'."""
+    """Return the options of one method, distinguished by its name."""
     return {
         **options,
         "title": method.name,
@@ -163,9 +162,11 @@ def _method(method: Method, options: Schema) -> Schema:
 
 
 def _on_any_model(bare: Schema, on_models: Sequence[Schema]) -> Schema:
-    """Return an algorithm's options with those of every model that it can train; which keys are whose is not told."""
-    networks = list({str(one["properties"]["network"]): one["properties"]["network"] for one in on_models}.values())
-    keys = {key: value for one in on_models for key, value in one["properties"].items()} | bare["properties"]
+    """Return an algorithm's options with those of every model that it can train, without assigning keys to models."""
+    networks = list(
+        {str(options["properties"]["network"]): options["properties"]["network"] for options in on_models}.values()
+    )
+    keys = {key: value for options in on_models for key, value in options["properties"].items()} | bare["properties"]
     keys |= {
         "network": {"anyOf": [*networks, NAMED_NETWORK]},
         "model": {"anyOf": [{"enum": list(MODELS)}, NAMED_NETWORK]},
@@ -173,8 +174,7 @@ def _on_any_model(bare: Schema, on_models: Sequence[Schema]) -> Schema:
     return {**bare, "properties": keys}
 
 
-# The schema of a study file, as it is written: with names of files in the place of what they hold.
-
+# The schema of a study file as users write it: with file names in place of the files' content.
 
 STUDY_CHANGES: Schema = {"type": "array", "items": {"type": "string", "pattern": "^[^=]*[^= ][^=]*="}}
 SITES: Schema = {"type": "array", "items": {"type": ["string", "integer"]}}
@@ -184,11 +184,11 @@ FILE: Schema = {"type": "string", "description": "A path relative to this file, 
 def study_schema(methods: Mapping[str, Method]) -> Schema:
     """Return the schema of studies of these methods."""
     defined, named = definitions(sections_of(Study), {})
-    whole, row = defined[named[Study]], defined[named[Row]]
+    study, row = defined[named[Study]], defined[named[Row]]
     recipes = recipe_definitions(methods)
     recipe: Schema = {"anyOf": [FILE, {"$ref": f"{PLACE}recipe-of-a-study"}]}
-    needed = whole.pop("required")
-    whole["properties"] |= {
+    needed = study.pop("required")
+    study["properties"] |= {
         "like": {"anyOf": [FILE, {"type": "array", "items": FILE}],
                  "description": "Files whose words are taken over: later before earlier, this file's own before all."},
         "recipe": recipe,
@@ -198,10 +198,10 @@ def study_schema(methods: Mapping[str, Method]) -> Schema:
         "set": STUDY_CHANGES,
         "paper": {"type": "array", "items": {"anyOf": [FILE, {"$ref": f"{PLACE}{named[Printed]}"}]}},
     }  # fmt: skip
-    whole["properties"]["sets"] |= {"propertyNames": SITE_NAMES, "minProperties": 1}
+    study["properties"]["sets"] |= {"propertyNames": SITE_NAMES, "minProperties": 1}
     named_by_file = [key for key in needed if key not in ("sites", "users")]
     divided = [*(key for key in named_by_file if key != "sets"), "protocol"]
-    whole["anyOf"] = [{"required": keys} for keys in (["like"], named_by_file, divided)]
+    study["anyOf"] = [{"required": keys} for keys in (["like"], named_by_file, divided)]
     row["properties"] |= {"set": STUDY_CHANGES, "sites": {"anyOf": [SITES, {"type": "null"}]}}
     partly = {key: value for key, value in recipes["Recipe"].items() if key != "required"}
     return {"$schema": DIALECT, "title": "A study of fedvisage", "$ref": f"{PLACE}{named[Study]}",

@@ -1,4 +1,4 @@
-"""Names of shipped files, such as ``demo/fedpad``, which stand wherever the path of a recipe or study can."""
+"""Shipped recipes and studies: their names, such as ``demo/fedpad``, usable wherever a path is; copies and the list."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def names() -> tuple[str, ...]:
 
 
 def locate(given: str | Path, beside: Path = Path(), *, verb: str = "") -> Path:
-    """Return the file that is meant: a real one relative to ``beside``, or else the shipped one of this name.
+    """Return the requested file: an existing one relative to ``beside``, or the shipped one of this name.
 
-    Only what :func:`names` lists is a shipped name, so no name leads out of the package. With a ``verb`` it must be
-    one that the verb runs; all studies lie in one folder, which ``study`` need not be told.
+    Only the entries of :func:`names` are shipped names, so no name leads out of the package. With a ``verb``, the file
+    must be one that the verb runs; for ``study`` the folder of studies may be omitted.
     """
     path = beside / given
     if _is_there(path):
@@ -48,12 +48,12 @@ def locate(given: str | Path, beside: Path = Path(), *, verb: str = "") -> Path:
 def _is_there(path: Path) -> bool:
     try:
         return path.exists() and not path.is_dir()
-    except OSError:  # a name that no file can have
+    except OSError:  # not a valid file name
         return False
 
 
 def find(given: str) -> str:
-    """Return the shipped name that is meant; files in the current directory do not count."""
+    """Return the requested shipped name; files in the current directory are ignored."""
     name = plain(given)
     if name not in names():
         raise UserError(given, f"no shipped recipe or study is called so{_meant(name)}")
@@ -66,37 +66,34 @@ def file_of(name: str) -> Path:
 
 
 def plain(given: str | Path) -> str:
-    """Return a name as :func:`names` writes it, from one that is written as in the repository."""
+    """Return a name in the form of :func:`names`, from the form used in the repository."""
     return Path(given).as_posix().removeprefix("recipes/").removesuffix(ENDING)
 
 
 def _meant(name: str) -> str:
     last = name.rpartition("/")[2]
-    equal = [known for known in names() if known.rpartition("/")[2] == last]
+    equal = [shipped for shipped in names() if shipped.rpartition("/")[2] == last]
     near = equal or get_close_matches(name, names(), n=3) or _near_by_last(last)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     return f"{hint} (`fedvisage recipes` lists them)"
 
 
 def _near_by_last(last: str) -> list[str]:
-    endings = {known.rpartition("/")[2]: known for known in reversed(names())}
+    endings = {shipped.rpartition("/")[2]: shipped for shipped in reversed(names())}
     return [endings[ending] for ending in get_close_matches(last, endings, n=3)]
 
 
-# Copying a shipped recipe or study to a file of one's own.
-#
-# A study names other files relative to itself. In the copy they get their shipped names, so it works in any
-# directory.
-
+# Copies of shipped recipes and studies. A study names other files relative to itself; the copy uses their shipped names
+# instead, so it works in any directory.
 
 _FILE = re.compile(r"[\w./-]+\.yaml\b")
 
 
 def copy_out(given: str, destination: Path | None) -> Path:
-    """Write a copy of what has this name to a file, or into a directory, and return where it is."""
+    """Write a copy of the named recipe or study to a file, or into a directory, and return its path."""
     name = find(given)
-    own = Path(f"{posixpath.basename(name)}{ENDING}")
-    path = own if destination is None else destination / own if destination.is_dir() else destination
+    file_name = Path(f"{posixpath.basename(name)}{ENDING}")
+    path = file_name if destination is None else destination / file_name if destination.is_dir() else destination
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with path.open("x", encoding="utf-8") as file:
@@ -107,7 +104,7 @@ def copy_out(given: str, destination: Path | None) -> Path:
 
 
 def with_shipped_names(text: str, folder: str) -> str:
-    """Return the text of a file of this folder with the shipped names of the files that it names."""
+    """Return the text of a file in this folder with shipped names in place of relative paths."""
 
     def renamed(match: re.Match[str]) -> str:
         name = posixpath.normpath(posixpath.join(folder, match[0])).removesuffix(ENDING)
@@ -116,10 +113,8 @@ def with_shipped_names(text: str, folder: str) -> str:
     return _FILE.sub(renamed, text)
 
 
-# What ``fedvisage recipes`` says: every shipped recipe and study with its title and task.
-#
-# Files without a title are parts of studies, such as printed tables. They can be named and copied, and are not
-# listed.
+# The list of ``fedvisage recipes``. Files without a title are parts of studies, such as printed tables: they can be
+# named and copied, but are not listed.
 
 
 @dataclass(frozen=True)
@@ -139,7 +134,7 @@ def entries() -> list[Entry]:
 
 
 def as_lines(found: Sequence[Entry]) -> list[str]:
-    """Return the list for people: recipes, then studies."""
+    """Return the list as text lines: recipes, then studies."""
     width = max((len(entry.name) for entry in found), default=0)
     lines = []
     for kind, heading in (("recipe", "Recipes"), ("study", "Studies")):
@@ -157,7 +152,7 @@ def _entry(name: str) -> Entry:
 
 
 def _is_of_people(recipe: dict[str, Any]) -> bool:
-    """Tell a recipe for recognition without loading its method: it has public people, or names a network for faces."""
+    """Recognise a recipe for face recognition without loading its method: by public people, or a named face network."""
     method = recipe["method"]
     network = method.get("network", {}) if isinstance(method, dict) else {}
     return recipe["data"].get("public") is not None or "name" in network
@@ -168,13 +163,13 @@ def _method_name(method: Any) -> str | None:
 
 
 def _says(path: Path, key: str) -> Any:
-    """Return what a study says under a key, itself or through the files that it is like."""
+    """Return a study's value of a key, from the file itself or from the files in its ``like``."""
     tree = _tree(path)
     if key in tree:
         return tree[key]
     like = tree.get("like", [])
-    said = [_says(path.parent / name, key) for name in ([like] if isinstance(like, str) else like)]
-    return next((value for value in reversed(said) if value is not None), None)
+    values = [_says(path.parent / name, key) for name in ([like] if isinstance(like, str) else like)]
+    return next((value for value in reversed(values) if value is not None), None)
 
 
 @cache

@@ -1,7 +1,8 @@
-"""What a study file says: recipes, sets, rows, seeds, and the printed tables to stand beside its own.
+"""Study files: recipes, sets, rows, seeds, figures, and the printed tables to compare with.
 
-``like: [ONE, OTHER]`` takes over what other files say, the later before the earlier, and this file's own words before
-theirs. So a table's rows are written once for rendered and for real data, and a size of studies once for all tables.
+``like: [ONE, OTHER]`` inherits the keys of other files; later files override earlier ones, and the file's own keys
+override all. So a table's rows are written once for rendered and for real data, and the size of studies once for all
+tables.
 """
 
 from __future__ import annotations
@@ -24,31 +25,13 @@ from fedvisage.recipe import SITE_NAME, Section, many_names, many_sites, read_se
 from fedvisage.report.compare import PLACES, TABLES
 from fedvisage.studies.shipped import locate
 
-# The figures that a study can put into columns, and where a run's metrics.json has them.
-#
-# Attack detection's stand at the top: `hter`. Recognition's are named by model, rate and error rate:
-# `generic.tar@1e-3`,
-# `personal.tpir@1e-2`, and `personal.local.tar@1e-3` for one of the models by which a site can know its people;
-# `published.hter_target_eer` is by a rule of papers (`metrics/published`), where the recipe says
-# `evaluation.published`.
-# `impostors.across.tar@1e-3` counts pairs of two people of different groups alone, `impostors.within` of one group;
-# `group.African.accuracy` is the accuracy on ten folds of pairs within a group of the user's set. `heldout.eer` and
-# `heldout.auc` are of the sites' held-out images, the mean over sites: no figure of the user. What a run cost:
-# `seconds`, `peak_rss_mb`, `megabytes_up`, `megabytes_down`, `steps_per_epoch`; bytes that an interrupted run sent
-# twice
-# count once.
-#
-# A further benchmark's begin with its name: `lfw.accuracy` and `lfw.tar@1e-3` on its only list of pairs,
-# `rfw.african.accuracy` on one of several, `ijb-c.tar@1e-4`, `ijb-c.tpir@1e-2` and `ijb-c.rank@1` on templates as
-# released code reads them, `ijb-c.conservative.tar@1e-4` in the other reading. Without lists they are those of a
-# user.
-
+# Figures: the columns of a study's table. ``value_of`` documents their names.
 
 PERCENT = 100.0
 OWN = ("generic", "personal", "group", "impostors", "heldout")
-"""What figures that are of no further benchmark begin with."""
+"""First parts of figures that do not belong to a further benchmark."""
 USUAL = ("published", "all")
-"""The reading of templates and the list of pairs that a benchmark's figure means if it names none."""
+"""The reading of templates and the list of pairs of benchmark figures that name none."""
 
 _RATE = re.compile(r"(generic|personal)(?:\.(generic|local|own))?\.(tar|tpir)@(\d+e-\d+)")
 _PUBLISHED = re.compile(r"published\.(hter_target_eer|hter_train_eer|tpr_bona_fide_1pct)")
@@ -61,7 +44,7 @@ _BENCHMARK = re.compile(
 _KINDS = {**TABLES, "rank": "rank"}
 
 BLIND = ("heldout.eer", "heldout.auc")
-"""What may be looked at while a choice is being made."""
+"""Figures that choices between methods or settings may use."""
 
 COSTS: Mapping[str, tuple[str, float]] = {
     "seconds": ("seconds", 1.0),
@@ -70,7 +53,7 @@ COSTS: Mapping[str, tuple[str, float]] = {
     "megabytes_down": ("bytes_down", 1e-6),
     "steps_per_epoch": ("steps_per_epoch", 1.0),
 }
-"""What a run cost: its name in metrics.json, and what it is multiplied with."""
+"""Costs of a run: their keys in metrics.json, and the factors of their units."""
 
 HEADINGS: Mapping[str, str] = {
     "published.hter_target_eer": "HTER at the user's EER threshold (as published)",
@@ -84,9 +67,9 @@ HEADINGS: Mapping[str, str] = {
     "megabytes_down": "MB down",
     "steps_per_epoch": "steps per epoch",
 }
-"""Columns whose names do not say enough."""
+"""Headings of figures whose names are not clear enough."""
 WORDS = ("accuracy", "rank")
-"""Measures that are no abbreviations."""
+"""Measures that are not abbreviations."""
 
 Attacks = Literal["hter", "eer", "auc", "tpr_at_fpr_1pct", "bpcer", "apcer_pooled", "acer"]
 _OWN = (_RATE, _PUBLISHED, _GROUP, _IMPOSTORS, _HELDOUT)
@@ -95,14 +78,29 @@ Figure = Attacks | Annotated[str, Field(pattern=f"^({_NAMES})$")]
 
 
 def benchmark_of(figure: str) -> str | None:
-    """Return the further benchmark that a figure is of; None for what a run has of itself."""
-    own = any(one.fullmatch(figure) for one in _OWN)
-    found = None if own else _BENCHMARK.fullmatch(figure)
-    return None if found is None else found[1]
+    """Return the further benchmark of a figure; None for other figures."""
+    is_own = any(pattern.fullmatch(figure) for pattern in _OWN)
+    match = None if is_own else _BENCHMARK.fullmatch(figure)
+    return None if match is None else match[1]
 
 
 def value_of(metrics: Mapping[str, Any], figure: str) -> float | None:
-    """Return a figure of a run; None where it could not be measured."""
+    """Return a figure of a run; None if it could not be measured.
+
+    Figures of attack detection are keys of metrics.json: `hter`. Figures of recognition combine model, rate and error
+    rate: `generic.tar@1e-3`, `personal.tpir@1e-2`, and `personal.local.tar@1e-3` for one of the models that a site may
+    use for its people. `published.hter_target_eer` follows a rule of papers (`metrics/threshold`), if the recipe has
+    `evaluation.published`. `impostors.across.tar@1e-3` only counts impostor pairs from different groups,
+    `impostors.within` those within one group; `group.African.accuracy` is the accuracy on ten folds of pairs within a
+    group of the target's set. `heldout.eer` and `heldout.auc` are means over the sites, on their held-out images; they
+    do not involve the target. Costs are `seconds`, `peak_rss_mb`, `megabytes_up`, `megabytes_down` and
+    `steps_per_epoch`; bytes that an interrupted run sent twice count once.
+
+    Figures of a further benchmark start with its name: `lfw.accuracy` and `lfw.tar@1e-3` on its only list of pairs,
+    `rfw.african.accuracy` on one of several lists, `ijb-c.tar@1e-4`, `ijb-c.tpir@1e-2` and `ijb-c.rank@1` on templates
+    in the reading of released code, `ijb-c.conservative.tar@1e-4` in the other reading. Benchmarks without lists have
+    the figures of a target.
+    """
     if (benchmark := benchmark_of(figure)) is not None:
         return _of_benchmark((metrics.get("benchmarks") or {}).get(benchmark) or {}, figure)
     if (group := _GROUP.fullmatch(figure)) is not None:
@@ -115,14 +113,14 @@ def value_of(metrics: Mapping[str, Any], figure: str) -> float | None:
     if (impostors := _IMPOSTORS.fullmatch(figure)) is not None:
         kinds = (metrics.get("generic") or {}).get("tar_by_impostors") or {}
         return (kinds.get(f"{impostors[1]} groups") or {}).get(impostors[2])
-    found = _RATE.fullmatch(figure)
-    if found is None:
+    match = _RATE.fullmatch(figure)
+    if match is None:  # a key of metrics.json, or a cost
         key = COSTS[figure][0] if figure in COSTS else figure
         value: float | None = metrics.get(key)
-        again: int | None = (metrics.get("repeated") or {}).get(key)  # bytes that only an interruption cost
+        again: int | None = (metrics.get("repeated") or {}).get(key)  # bytes sent again after an interruption
         return value if value is None or again is None else value - again
-    place, model, kind, rate = found.groups()
-    table = metrics.get(PLACES[place]) or {}
+    section, model, kind, rate = match.groups()
+    table = metrics.get(PLACES[section]) or {}
     if model is not None:
         table = (table.get("models") or {}).get(model) or {}
     value = (table.get(TABLES[kind]) or {}).get(rate)
@@ -130,64 +128,65 @@ def value_of(metrics: Mapping[str, Any], figure: str) -> float | None:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers else None
 
 
 def _of_benchmark(judged: Mapping[str, Any], figure: str) -> float | None:
-    """Return a figure of a further benchmark; of a group, that of the group's own site's model where there is one."""
-    found = _BENCHMARK.fullmatch(figure)
-    assert found is not None, "what is of a benchmark has its form"
-    _, part, accuracy, kind, rate = found.groups()
+    """Return a figure of a further benchmark; for a group whose site has its own model, the figure of that model."""
+    match = _BENCHMARK.fullmatch(figure)
+    assert match is not None, "what is of a benchmark has its form"
+    _, part, accuracy, kind, rate = match.groups()
     if (generic := judged.get("generic")) is not None:
         if accuracy and part:
             return _of_group({"generic": generic}, part)
         tables = {"": {**generic, "accuracy": generic.get("accuracy_on_ten_folds")}}
     else:
-        own = {name.lower(): one for name, one in (judged.get("members") or {}).items()}.get(part or "", judged)
-        tables = own.get("lists") or own.get("readings") or {}
+        results = {name.lower(): member for name, member in (judged.get("members") or {}).items()}.get(
+            part or "", judged
+        )
+        tables = results.get("lists") or results.get("readings") or {}
     table = next((tables[name] for name in ((part,) if part else ("", *USUAL)) if name in tables), {})
     value: float | None = table.get("accuracy") if accuracy else (table.get(_KINDS[kind]) or {}).get(rate)
     return value
 
 
 def _of_group(metrics: Mapping[str, Any], group: str) -> float | None:
-    """Return the accuracy on a group's pairs: of the group's own site's model, where each site has one."""
+    """Return the accuracy on a group's pairs: of the model of the group's site, if each site has its own."""
     generic = metrics.get("generic") or {}
-    judged = (generic.get("members") or {}).get(group) or generic
-    value: float | None = ((judged.get("groups") or {}).get(group) or {}).get("accuracy_on_ten_folds")
+    results = (generic.get("members") or {}).get(group) or generic
+    value: float | None = ((results.get("groups") or {}).get(group) or {}).get("accuracy_on_ten_folds")
     return value
 
 
 def heading(figure: str) -> str:
-    """Return what stands above a figure's column."""
+    """Return the heading of a figure's column."""
     if figure in HEADINGS:
         return HEADINGS[figure]
-    *whose, what = figure.split(".")
-    measure, *rate = what.split("@")
-    words = ["held-out" if word == "heldout" else word for word in whose]
+    *prefixes, name = figure.split(".")
+    measure, *rate = name.split("@")
+    words = ["held-out" if word == "heldout" else word for word in prefixes]
     return " ".join([*words, "@".join([measure if measure in WORDS else measure.upper(), *rate])])
 
 
 def scale(figure: str) -> float:
-    """Return what a figure is multiplied with in tables: rates are shown in per cent, costs in their own units."""
+    """Return the factor of a figure in tables: rates are in per cent, costs in their own units."""
     return COSTS[figure][1] if figure in COSTS else PERCENT
 
 
-# What a paper printed: its figures by row and user, its own averages, and where the two do not agree.
-
+# Printed tables of papers: figures by row and target, printed averages, and contradictions between the two.
 
 Values = list[float]
 ROUNDING = 0.01
-"""How far an average may be from the mean of its rows when both were rounded to two places."""
+"""Largest difference between a printed average and the mean of its printed rows, both rounded to two places."""
 
 
 class Printed(Section):
     """One printed table, percent, its values in the order of ``columns``.
 
-    ``rows`` gives a row's values by user; where the paper prints a row for each data centre, by user and site. Other
-    tables of the same study may hold the rows that ``averages`` are of: papers repeat each other's rows. An average may
-    be printed of the first columns only.
+    ``rows`` gives a row's values by target; if the paper prints a row for each data centre, by target and site. Other
+    tables of the same study may hold the rows behind ``averages``, because papers repeat each other's rows. An average
+    may cover the first columns only.
     """
 
     source: str
@@ -209,7 +208,7 @@ class Printed(Section):
 
 
 def quoted(tables: Sequence[Printed], row: str, user: str, site: str | None = None) -> dict[str, float]:
-    """Return what was printed for a row at a user: for one data centre, or as the mean over all that have a line."""
+    """Return the printed figures of a row for a target: of one data centre, or the mean over all printed centres."""
     for table in tables:
         entry = table.rows.get(row, {}).get(user)
         if entry is not None:
@@ -220,24 +219,24 @@ def quoted(tables: Sequence[Printed], row: str, user: str, site: str | None = No
 
 
 def quoted_mean(tables: Sequence[Printed], row: str, users: Collection[str]) -> dict[str, float]:
-    """Return the mean over users of what was printed, where all of them have a line; their order is no matter."""
+    """Return the mean of the printed figures over targets, in any order, if all targets have a printed row."""
     lines = [quoted(tables, row, user) for user in users]
     return {name: fmean(line[name] for line in lines) for name in lines[0]} if all(lines) else {}
 
 
 def slips(tables: Sequence[Printed], rows: Sequence[str], users: Sequence[str]) -> list[str]:
-    """Say which printed averages do not follow from the printed rows; only where all of a row's users are here."""
-    said = []
+    """Report printed averages that contradict the printed rows, for rows printed for exactly these targets."""
+    contradictions = []
     for table in tables:
         for row in [row for row in table.averages if row in rows]:
             means = quoted_mean(tables, row, _users(tables, row)) if _users(tables, row) == set(users) else {}
             for name, average in zip(table.columns, table.averages[row], strict=False):
                 if name in means and abs(means[name] - average) > ROUNDING:
-                    said.append(
+                    contradictions.append(
                         f"{table.source}, prints {average:.2f} as the average {heading(name)} of {row}; "
                         f"its rows average {means[name]:.2f}, which stands above."
                     )
-    return said
+    return contradictions
 
 
 def _users(tables: Sequence[Printed], row: str) -> set[str]:
@@ -255,16 +254,16 @@ def _column_means(table: Printed, lines: Sequence[Values]) -> dict[str, float]:
 Tree = dict[str, Any]
 
 DATA = "data"
-"""Where the sets of a protocol are taken to lie, as those of the shipped studies."""
+"""Assumed folder of a protocol's sets, as in the shipped studies."""
 
 
 class Row(Section):
-    """One row of the table: changes to a recipe, or the model of another row judged another way.
+    """One row of the table: changes to a recipe, or another evaluation of another row's model.
 
-    ``recipe`` names one of the study's further recipes. ``sites`` names the sets that train in this row, where they are
-    not the study's, and ``public`` another set of public identities. ``trained_by`` names a row above: its recipe,
-    changes and sets are taken over, and its finished model is judged instead of training the same one again. ``quotes``
-    is the printed row to stand beside this one, where it has another name.
+    ``recipe`` names one of the study's further recipes. ``sites`` names the training sets of this row, if they differ
+    from the study's, and ``public`` another set of public identities. ``trained_by`` names an earlier row: this row
+    inherits its recipe, changes and sets, and evaluates its finished model instead of training the same model again.
+    ``quotes`` names the printed row to compare with, if its name differs.
     """
 
     recipe: str | None = None
@@ -281,14 +280,15 @@ class Row(Section):
 
 
 class Study(Section):
-    """A study file, with the recipes and printed tables that it names read in.
+    """A study file, with the content of the recipes and printed tables that it names.
 
-    All ``sites`` but the user's train, and each of ``users`` is judged in turn; both are all sets unless said. For
-    recognition, ``public`` names the set of public identities, which is neither, and ``benchmarks`` are further sets on
-    which every finished model is judged: figures begin with their names. A ``protocol`` stands for sets: its folds are
-    the users, and say who trains on what. ``trains`` gives the part of a set that its site trains on, where that is not
-    what a user is judged by: one frame of each video, for one. ``imports`` says by the name of a set's directory which
-    dataset it is of, imported how. ``beside`` says which printed figure stands beside one that has another name.
+    All ``sites`` except the target's train, and each of ``users`` is the target in turn; both default to all sets
+    except public ones. For recognition, ``public`` names the set of public identities, which is neither, and
+    ``benchmarks`` names further sets for the evaluation of every finished model: their figures start with their names.
+    A ``protocol`` replaces sets: its folds are the targets, and define the training data of each site. ``trains`` gives
+    the part of a set on which its site trains, if that differs from the part for evaluation: one frame per video, for
+    example. ``imports`` gives the dataset and import settings of each set, by the name of the set's directory.
+    ``beside`` assigns printed figures to figures of another name.
     """
 
     title: str
@@ -321,9 +321,9 @@ class Study(Section):
     def _benchmarks_have_names_of_their_own(cls, value: dict[str, str]) -> dict[str, str]:
         for name in value:
             if not SITE_NAME.fullmatch(name) or name in OWN:
-                known = ", ".join(OWN)
+                reserved = ", ".join(OWN)
                 raise ValueError(
-                    f"{name!r}: use letters, digits, '-' and '_', and not {known}, as figures begin with them"
+                    f"{name!r}: use letters, digits, '-' and '_', and not {reserved}, as figures begin with them"
                 )
         return value
 
@@ -353,21 +353,24 @@ class Study(Section):
 
 
 def _divided(tree: Tree) -> Tree:
-    """Put the sets of a protocol in the place of sets: all sites of all folds, and the folds as users."""
+    """Replace a protocol with its sets: all sites of all folds, with the folds as targets."""
     protocol = PROTOCOLS.get(tree["protocol"])
     if protocol is None:
         raise ValueError(f"{tree['protocol']!r} is no known protocol; `fedvisage data protocols` lists them")
-    found = {site: entry for fold in protocol.folds.values() for site, entry in fold.sites.items()}
-    sites = {name: found[name] for name in (*protocol.folds, *found) if name in found}  # in the order of the users
-    imports = {name: f"{one.kind} {one.options}".strip() for name, one in protocol.sets.items()}
+    entries = {site: entry for fold in protocol.folds.values() for site, entry in fold.sites.items()}
+    sites = {
+        name: entries[name] for name in (*protocol.folds, *entries) if name in entries
+    }  # in the order of the targets
+    imports = {name: f"{imported.kind} {imported.options}".strip() for name, imported in protocol.sets.items()}
     sets = {site: located(entry, Path(DATA)) for site, entry in sites.items()}
     return {"users": list(protocol.folds), "sites": list(sites), **tree, "sets": sets, "imports": imports}
 
 
 def read(path: Path) -> Study:
-    """Read and validate a study file, with all the files that it names."""
+    """Read and validate a study file and all files that it names."""
     study = _validated(path)
     places: dict[str, str] = {}
+    # Rows: only an earlier row can have trained a model, and each row needs a directory of its own.
     for number, (name, row) in enumerate(study.rows.items()):
         place = f"{path}: rows.{name}"
         if row.trained_by is not None and row.trained_by not in list(study.rows)[:number]:
@@ -382,10 +385,11 @@ def read(path: Path) -> Study:
             raise UserError(place, f"has the same directory as {places[slug(name)]!r}; give it another name")
     _check_names(study.sites, study, f"{path}: sites")
     _check_names(list(study.trains), study, f"{path}: trains")
+    # A site may train on another part of its set, but not on another set.
     for name, entry in study.trains.items():
         if without_selection(entry)[0] != without_selection(study.sets[name])[0]:
             raise UserError(f"{path}: trains.{name}", f"{entry!r} is of another set than {study.sets[name]!r}")
-    for name, text in study.imports.items():
+    for name, text in study.imports.items():  # raises for malformed settings
         read_wanted(text, f"{path}: imports.{name}")
     if study.protocol is None:
         _check_names(study.users, study, f"{path}: users")
@@ -393,6 +397,7 @@ def read(path: Path) -> Study:
         folds = PROTOCOLS[study.protocol].folds
         raise UserError(f"{path}: users", f"{unknown[0]!r} is no user of {study.protocol}{choice(unknown[0], folds)}")
     _check_names([] if study.public is None else [study.public], study, f"{path}: public")
+    # The pattern of figures allows any benchmark name; only the study knows its benchmarks.
     for figure in study.figures:
         if (benchmark := benchmark_of(figure)) not in (None, *study.benchmarks):
             place = f"{path}: figures"
@@ -402,7 +407,7 @@ def read(path: Path) -> Study:
 
 
 def slug(row: str) -> str:
-    """Return a row's name as part of a directory's."""
+    """Return a row's name in the form used in directory names."""
     return "-".join("".join(letter if letter.isalnum() else " " for letter in row).lower().split())
 
 
@@ -417,25 +422,25 @@ def _validated(path: Path) -> Study:
 
 
 def _whole(path: Path, above: tuple[Path, ...] = ()) -> Tree:
-    """Read a file with what it takes over, and with the files that it names in the place of their names."""
+    """Read a file with its inherited keys, and with the content of the files that it names."""
     tree: Tree = {}
-    own, above = recipes.read_tree(path), (*above, path.resolve())
-    for name in _likes(own.pop("like", []), path):
-        other = locate(name, path.parent)
-        if other.resolve() in above:
+    content, above = recipes.read_tree(path), (*above, path.resolve())
+    for name in _likes(content.pop("like", []), path):
+        inherited = locate(name, path.parent)
+        if inherited.resolve() in above:
             raise UserError(f"{path}: like", f"{name} takes over what takes over from it")
-        tree |= _whole(other, above)
-    if "recipe" in own:
-        own["recipe"] = _read_named(own["recipe"], path)
-    if isinstance(own.get("recipes"), dict):
-        own["recipes"] = {name: _read_named(entry, path) for name, entry in own["recipes"].items()}
-    if isinstance(own.get("paper"), list):
-        own["paper"] = [_read_named(entry, path) for entry in own["paper"]]
-    return tree | own
+        tree |= _whole(inherited, above)
+    if "recipe" in content:
+        content["recipe"] = _read_named(content["recipe"], path)
+    if isinstance(content.get("recipes"), dict):
+        content["recipes"] = {name: _read_named(entry, path) for name, entry in content["recipes"].items()}
+    if isinstance(content.get("paper"), list):
+        content["paper"] = [_read_named(entry, path) for entry in content["paper"]]
+    return tree | content
 
 
 def _likes(like: Any, path: Path) -> list[str]:
-    """Return the names of the files that a file takes over."""
+    """Return the names of the files from which a file inherits."""
     names = [like] if isinstance(like, str) else like
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UserError(f"{path}: like", "must be the name of a study, or a list of names")
@@ -443,5 +448,5 @@ def _likes(like: Any, path: Path) -> list[str]:
 
 
 def _read_named(entry: Any, path: Path) -> Any:
-    """Return what an entry says: a file's path is relative to the file that names it, or a shipped name."""
+    """Return an entry's content; a file name is a path relative to the naming file, or a shipped name."""
     return recipes.read_tree(locate(entry, path.parent)) if isinstance(entry, str) else entry

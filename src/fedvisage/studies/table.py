@@ -1,4 +1,4 @@
-"""A study's table: mean and deviation over seeds, beside what papers printed."""
+"""A study's table: mean and deviation over seeds, next to the figures of papers, as Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ import numpy as np
 from fedvisage.report.tables import Table
 from fedvisage.studies.study import COSTS, Study, heading, quoted, quoted_mean, scale, slips, value_of
 
-# A study's table as CSV and LaTeX: made of the Markdown's rows, so that all forms say the same.
-
+# CSV and LaTeX are made from the rows of the Markdown table, so that all forms agree.
 
 NAMES = 3
-"""Columns before the figures: method, sites, user."""
+"""Columns before the figures: method, sites, target."""
 SPREAD = " ± "
 MISSING = "–"
 LATEX = {
@@ -25,29 +24,29 @@ LATEX = {
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--", "ε": r"$\varepsilon$",
     "λ": r"$\lambda$", "ρ": r"$\rho$", "φ": r"$\varphi$", "δ": r"$\delta$", "Φ": r"$\Phi$", "Ŵ": r"$\hat W$",
 }  # fmt: skip
-"""What LaTeX takes for something else, or has by another name."""
+"""Characters that LaTeX interprets or names differently."""
 
 
 def rows_of(text: str) -> list[list[str]]:
-    """Return the titles and rows of a Markdown table, without what makes letters bold."""
+    """Return the titles and rows of a Markdown table, without bold markup."""
     lines = [line for line in text.splitlines() if line.startswith("|") and not line.startswith("|---")]
     return [[cell.strip().replace("**", "") for cell in line.strip("|").split("|")] for line in lines]
 
 
 def notes_of(text: str) -> list[str]:
-    """Return what stands below a Markdown table."""
+    """Return the notes below a Markdown table."""
     _, _, below = text.rpartition("\n|")
     return [line.removeprefix("- ") for line in below.splitlines()[1:] if line.strip()]
 
 
 def as_table(text: str) -> Table:
-    """Return the Markdown's table for a page."""
+    """Return the Markdown table as a table for HTML pages."""
     head, *rows = rows_of(text)
     return Table("", tuple(head), tuple(map(tuple, rows)), NAMES)
 
 
 def as_csv(text: str) -> str:
-    """Return numbers alone in cells: a mean and its deviation have a column each, what was not measured is empty."""
+    """Return the table as CSV of plain numbers: means and deviations in separate columns, missing values empty."""
     head, *rows = rows_of(text)
     spread = [any(SPREAD in row[at] for row in rows) for at in range(len(head))]
     out = io.StringIO()
@@ -60,15 +59,15 @@ def as_csv(text: str) -> str:
 
 
 def _parts(cell: str, two: bool) -> list[str]:
-    known = "" if cell == MISSING else cell
+    text = "" if cell == MISSING else cell
     if not two:
-        return [known]
-    mean, _, deviation = known.partition(SPREAD)
+        return [text]
+    mean, _, deviation = text.partition(SPREAD)
     return [mean, deviation]
 
 
 def as_latex(text: str) -> str:
-    """Return a tabular; captions and labels are the author's."""
+    """Return the table as a LaTeX tabular, without caption and label."""
     head, *rows = rows_of(text)
     columns = "l" * NAMES + "r" * (len(head) - NAMES)
     lines = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", _latex_row(head), r"\hline"]
@@ -77,36 +76,36 @@ def as_latex(text: str) -> str:
 
 def _latex_row(cells: Sequence[str]) -> str:
     special = re.compile("|".join(map(re.escape, LATEX)))
-    return " & ".join(special.sub(lambda found: LATEX[found[0]], cell) for cell in cells) + r" \\"
+    return " & ".join(special.sub(lambda match: LATEX[match[0]], cell) for cell in cells) + r" \\"
 
 
 MANY_SITES = 8
-"""More sites than these are counted in a table, not named."""
+"""With more sites than this, a table shows their number instead of their names."""
 Result = dict[str, Any]
 Spread = dict[str, list[float]]
 
 
 def summarise(study: Study, results: Sequence[Result]) -> dict[str, Any]:
-    """Return mean and deviation over seeds for every row and user, and over users for every row.
+    """Return mean and deviation over seeds for every row and target, and over targets for every row.
 
-    Where each site has a model of its own, its figures stand under ``members``.
+    If each site has its own model, the figures of the sites are under ``members``.
     """
     table: dict[str, Any] = {"title": study.title, "seeds": study.seeds, "figures": study.figures, "rows": {}}
     for name in study.rows:
-        own = [result for result in results if result["row"] == name]
-        average = _spread(study, [[r for r in own if r["seed"] == seed] for seed in study.seeds])
-        users = {user: _at_user(study, [r for r in own if r["user"] == user]) for user in study.users}
+        of_row = [result for result in results if result["row"] == name]
+        average = _spread(study, [[r for r in of_row if r["seed"] == seed] for seed in study.seeds])
+        users = {user: _at_user(study, [r for r in of_row if r["user"] == user]) for user in study.users}
         table["rows"][name] = {"users": users, "average": average}
     return table
 
 
 def _figures(study: Study, metrics: dict[str, Any]) -> Result:
-    """Return the study's figures of one of a run's members."""
+    """Return the study's figures of one member model."""
     return {figure: value_of(metrics, figure) for figure in study.figures}
 
 
 def _at_user(study: Study, results: Sequence[Result]) -> dict[str, Any]:
-    """Return a row's figures at one user, and its sites in the study's order."""
+    """Return a row's figures on one target, and its sites in the study's order."""
     of_sites = results[0].get("members", {})
     members = {
         site: _spread(study, [[_figures(study, result["members"][site])] for result in results])
@@ -121,13 +120,13 @@ def _at_user(study: Study, results: Sequence[Result]) -> dict[str, Any]:
 
 
 def _spread(study: Study, groups: Sequence[Sequence[Result]]) -> Spread:
-    """Average each group, then give mean and standard deviation over groups; rates in percent."""
+    """Average each group, then return mean and standard deviation over groups; rates in per cent."""
     spread: Spread = {}
     for figure in study.figures:
         measured = [[run[figure] for run in group if run[figure] is not None] for group in groups]
         means = [float(np.mean(values)) for values in measured if values]
         if not means:
-            continue  # a user with one class has no such figure
+            continue  # a target with one class has no such figure
         deviation = float(np.std(means, ddof=1)) if len(means) > 1 else 0.0
         by = scale(figure)
         spread[figure] = [round(by * float(np.mean(means)), 2), round(by * deviation, 2)]
@@ -135,7 +134,7 @@ def _spread(study: Study, groups: Sequence[Sequence[Result]]) -> Spread:
 
 
 def markdown(study: Study, table: dict[str, Any]) -> str:
-    """Return the table as Markdown, beside the papers' figures where the study quotes them."""
+    """Return the table as Markdown, with the papers' figures where the study quotes them."""
     columns = ["method", "sites", "user", *map(heading, study.figures)]
     columns += [f"{heading(name)} (paper)" for name in _beside(study)]
     lines = [f"# {study.title}", "", _caption(study), "", _row(columns), "|---" * len(columns) + "|"]
@@ -155,11 +154,11 @@ def markdown(study: Study, table: dict[str, Any]) -> str:
 
 
 def _lines(study: Study, row: str, user: str, figures: dict[str, Any]) -> list[str]:
-    """Return a row's lines at a user: one for each site's own model, and one for the row."""
+    """Return a row's lines for a target: one for each site's own model, and one for the row."""
     printed = _printed_name(study, row)
     lines = [
-        _table_row(study, [row, site, user], own, quoted(study.paper, printed, user, site))
-        for site, own in figures.get("members", {}).items()
+        _table_row(study, [row, site, user], site_figures, quoted(study.paper, printed, user, site))
+        for site, site_figures in figures.get("members", {}).items()
     ]
     few = len(figures["sites"]) <= MANY_SITES
     trained = "&".join(figures["sites"]) if few else f"{len(figures['sites'])} sites"
@@ -175,7 +174,7 @@ def _table_row(study: Study, names: list[str], figures: dict[str, Any], beside: 
 
 
 def _beside(study: Study) -> list[str]:
-    """Return the figures that a paper printed by the same rule: no other stands beside them."""
+    """Return the quoted figures: only those that a paper printed by the same rule."""
     columns = {column for printed in study.paper for column in printed.columns}
     return [name for figure in study.figures if (name := study.beside.get(figure, figure)) in columns]
 

@@ -1,4 +1,4 @@
-"""MLflow, in its file store: a directory that MLflow's own page reads, on this machine or another."""
+"""MLflow tracking in a file store: a directory that MLflow's own page reads, on this machine or another."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from fedvisage.report.tracking.tracker import End, TrackedRun
 
 FOLDER = "mlruns"
 MOST = 100
-"""Values that MLflow takes at a time."""
+"""Largest number of values per MLflow request."""
 
 ALLOWED = re.compile(r"[^\w./ -]")
-"""What may not stand in the name of a figure."""
+"""Characters that MLflow does not allow in a figure's name."""
 
 
 class Mlflow:
     """Writes a run of an experiment into a file store."""
 
     def start(self, run: TrackedRun, known: str) -> str:
-        """Make a run, or open it again."""
-        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # or it refuses stores that are no database
+        """Create a run, or reopen an earlier one."""
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # or it refuses stores that are not databases
         self._client = MlflowClient(tracking_uri=(run.store.resolve() / FOLDER).as_uri())
         if known and self._goes_on(known):
             return known
-        found = self._client.get_experiment_by_name(run.project)
-        experiment = found.experiment_id if found else self._client.create_experiment(run.project)
+        existing = self._client.get_experiment_by_name(run.project)
+        experiment = existing.experiment_id if existing else self._client.create_experiment(run.project)
         self._run = str(self._client.create_run(experiment, run_name=run.name).info.run_id)
         settings = [Param(_named(key), str(value)) for key, value in run.settings.items()]
         for first in range(0, len(settings), MOST):
@@ -43,22 +43,22 @@ class Mlflow:
         try:
             self._client.update_run(known, status="RUNNING")
         except MlflowException:
-            return False  # the store is another one, or was emptied
+            return False  # another store, or an emptied one
         self._run = known
         return True
 
     def log(self, step: int, figures: Mapping[str, float], when: float) -> None:
         """Write metrics."""
-        told = [Metric(_named(key), value, int(when * 1000), step) for key, value in figures.items()]
-        for first in range(0, len(told), MOST):
-            self._client.log_batch(self._run, metrics=told[first : first + MOST])
+        metrics = [Metric(_named(key), value, int(when * 1000), step) for key, value in figures.items()]
+        for first in range(0, len(metrics), MOST):
+            self._client.log_batch(self._run, metrics=metrics[first : first + MOST])
 
     def artefact(self, path: Path) -> None:
         """Copy the file."""
         self._client.log_artifact(self._run, str(path))
 
     def end(self, how: End) -> None:
-        """Say how the run ended."""
+        """Set the run's final status."""
         status = "FINISHED" if how == "finished" else "KILLED"
         self._client.set_terminated(self._run, status, end_time=int(time.time() * 1000))
 

@@ -1,7 +1,7 @@
-"""Telling a run's trackers what happens in it, each by itself: one that fails is left out, and the run goes on.
+"""Reporting a run's rounds and figures to its trackers, each independently: the run continues without a failed tracker.
 
-A file in the run's directory notes what every tracker was told, so that a resumed run goes on where it stopped, and
-that a tracker that was not at hand hears at the end what it missed.
+A file in the run's directory records the last round that each tracker received. A resumed run continues from there,
+and a tracker that was unavailable receives the missed rounds at the end.
 """
 
 from __future__ import annotations
@@ -23,47 +23,47 @@ from fedvisage.report.tracking.trackers import check_named, tracker_named
 
 FOLDER, NOTES, FIGURES = "tracking", "told.json", "figures.json"
 SAID = 300
-"""Letters of what a tracker says is wrong."""
+"""Largest number of letters of a tracker's error in a warning."""
 
 
 class Telling:
-    """The trackers of a run, which are started when there is something to tell."""
+    """The trackers of a run, started with the first report."""
 
     def __init__(self, recipe: Recipe, out: Path, reporter: Reporter) -> None:
-        """Look up what the recipe names; nothing is written yet."""
-        wanted = recipe.tracking
+        """Create the trackers that the recipe names; nothing is written yet."""
+        tracking = recipe.tracking
         self._out, self._reporter, self._live = out, reporter, dict[str, Tracker]()
         self._notes: dict[str, dict[str, Any]] = {}
         self._started: set[str] = set()
-        if wanted is None:
+        if tracking is None:
             return
-        for name in wanted.to:
+        for name in tracking.to:
             check_named(name)
-        for name in wanted.to:
+        for name in tracking.to:
             with self._or_without(name):
                 self._live[name] = tracker_named(name)
-        store = Path(wanted.directory) if wanted.directory else out / FOLDER
+        store = Path(tracking.directory) if tracking.directory else out / FOLDER
         settings = settings_of(recipes.tree_of(recipe))
-        self._about = TrackedRun(out.name, wanted.project, out, store, settings)
+        self._about = TrackedRun(out.name, tracking.project, out, store, settings)
 
     @contextmanager
     def _or_without(self, name: str) -> Iterator[None]:
-        """Go on without a tracker that fails, and say so."""
+        """Drop a failed tracker with a warning."""
         try:
             yield
-        except Exception as error:  # the boundary to other people's code: whatever it raises must not end a run
+        except Exception as error:  # trackers are third-party code: none of their exceptions may end a run
             self._live.pop(name, None)
             self._started.discard(name)
-            what = plain_line(f"{type(error).__name__}: {error}", SAID)
-            self._reporter.say(f"warning: {name} cannot track this run, which goes on without it ({what})")
+            reason = plain_line(f"{type(error).__name__}: {error}", SAID)
+            self._reporter.say(f"warning: {name} cannot track this run, which goes on without it ({reason})")
 
     def hear(self, row: Mapping[str, Any]) -> None:
-        """Tell trackers of a round, as its line says it."""
+        """Report a round, given as its line of ``rounds.jsonl``."""
         if self._live:
             self._tell([row])
 
     def finish(self, metrics: Mapping[str, Any]) -> None:
-        """Tell what is not told yet, the finished run's figures, and its end."""
+        """Report the missed rounds, the finished run's figures, and its end."""
         if not self._live:
             return
         self._read_notes()
@@ -72,18 +72,18 @@ class Telling:
         if not waiting:
             return
         self._tell(read_lines(self._out / ROUNDS))
-        told = user_scalars(metrics)
+        figures = user_scalars(metrics)
         path = self._out / FOLDER / FIGURES
-        write_json(path, {"settings": dict(self._about.settings), "figures": told})
+        write_json(path, {"settings": dict(self._about.settings), "figures": figures})
         for name, tracker in list(self._live.items()):
             with self._or_without(name):
                 self._start(name, tracker)
-                tracker.log(int(metrics.get("rounds") or 0), told, time.time())
+                tracker.log(int(metrics.get("rounds") or 0), figures, time.time())
                 tracker.artefact(path)
                 self._end(name, tracker, "finished")
 
     def stop(self) -> None:
-        """Let go of trackers of a run that did not come to its end."""
+        """Close the trackers of a run that did not finish."""
         for name in list(self._started):
             with self._or_without(name):
                 self._end(name, self._live[name], "stopped")
@@ -105,7 +105,7 @@ class Telling:
             return
         note = self._notes.setdefault(name, {"run": "", "round": 0, "ended": False})
         run = tracker.start(self._about, note["run"])
-        if run != note["run"]:  # a new one there knows no rounds
+        if run != note["run"]:  # a new run there has no rounds yet
             note |= {"run": run, "round": 0}
         self._started.add(name)
         self._write_notes()
@@ -126,8 +126,8 @@ class Telling:
                 for name, note in read_json(path, "trackers are told of the whole run anew").items()
             }
         except (UserError, LookupError, TypeError, ValueError) as error:
-            said = str(error) if isinstance(error, UserError) else f"{path} is damaged; trackers are told anew"
-            self._reporter.say(f"warning: {said}")
+            reason = str(error) if isinstance(error, UserError) else f"{path} is damaged; trackers are told anew"
+            self._reporter.say(f"warning: {reason}")
 
     def _write_notes(self) -> None:
         path = self._out / FOLDER / NOTES
@@ -137,11 +137,11 @@ class Telling:
 
 @contextmanager
 def telling(recipe: Recipe, out: Path, reporter: Reporter) -> Iterator[Telling]:
-    """Have a run's trackers hear its rounds inside this context."""
-    told = Telling(recipe, out, reporter)
-    reporter.listeners.append(told.hear)
+    """Report a run's rounds to its trackers inside this context."""
+    reports = Telling(recipe, out, reporter)
+    reporter.listeners.append(reports.hear)
     try:
-        yield told
+        yield reports
     finally:
-        reporter.listeners.remove(told.hear)
-        told.stop()
+        reporter.listeners.remove(reports.hear)
+        reports.stop()

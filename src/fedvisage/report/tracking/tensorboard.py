@@ -1,4 +1,4 @@
-"""TensorBoard event files from a run's `rounds.jsonl` and `metrics.json`, for those who watch runs there."""
+"""TensorBoard event files from a run's `rounds.jsonl` and `metrics.json`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class TensorBoard:
     """Writes event files into the run's directory."""
 
     def start(self, run: TrackedRun, known: str) -> str:
-        """Begin a file; those of an earlier process, if there was one, stay beside it."""
+        """Create an event file; files of an earlier process stay next to it."""
         return self.begin(run.run, anew=not known)
 
     def begin(self, run: Path, *, anew: bool) -> str:
-        """Begin a file in a run's directory, as the only one or beside those of an earlier process."""
+        """Create an event file in a run's directory; ``anew`` removes the files of earlier processes."""
         target = run / DIRECTORY
         target.mkdir(exist_ok=True)
         for earlier in target.glob("events.out.tfevents.*") if anew else ():
@@ -38,7 +38,7 @@ class TensorBoard:
         self._writer.flush()
 
     def artefact(self, path: Path) -> None:
-        """Leave the file where it is: TensorBoard looks at event files only."""
+        """Leave the file where it is: TensorBoard reads event files only."""
 
     def end(self, how: End) -> None:
         """Close the file."""
@@ -46,7 +46,7 @@ class TensorBoard:
 
 
 def write_events(run: Path) -> Path:
-    """Write the event files of a run anew, into its directory `tensorboard`, and return that."""
+    """Rewrite the event files of a run in its directory `tensorboard`, and return that directory."""
     path = run / ROUNDS
     rounds, metrics = read_lines(path) if path.exists() else [], read_mapping(run / "metrics.json")
     board = TensorBoard()
@@ -68,6 +68,6 @@ def _write(board: TensorBoard, path: Path, rounds: list[dict[str, Any]], metrics
 
 
 def _start(path: Path, rounds: list[dict[str, Any]]) -> float:
-    """Return when the run began as far as its files tell: so that drawing again gives the same times."""
+    """Return the run's start time, computed from its files, so that repeated calls give the same times."""
     end = path.stat().st_mtime if path.exists() else 0.0
     return end - sum(float(row.get("seconds") or 0) for row in rounds)

@@ -1,4 +1,4 @@
-"""What a tracker is: four calls that get figures of a run, and never scores with names."""
+"""The interface of trackers: four calls that receive figures of a run, and never scores with names."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-# Which figures a tracker gets: chosen by name, so that nothing else reaches it.
-
-
+# The figures that trackers receive, chosen by name, so that nothing else reaches them.
 OF_A_RUN = (
     *("threshold", "hter", "eer", "auc", "tpr_at_fpr_1pct", "apcer", "bpcer", "acer", "bpcer_at_apcer", "video"),
     *("generic", "personalised"),
 )
 OF_A_RECIPE = ("method", "input", "training", "federation", "evaluation", "privacy", "runtime")
-"""Sections whose numbers are told; the others are about sets, and about how a run is looked at."""
+"""Sections whose numbers are reported; the others describe sets and reports."""
 WORDS = (
     *("method.name", "method.model", "training.optimizer.name", "training.schedule.name", "federation.combine.rule"),
     *("evaluation.threshold", "evaluation.level", "runtime.precision"),
@@ -24,10 +22,10 @@ WORDS = (
 
 
 def round_scalars(row: Mapping[str, Any]) -> dict[str, float]:
-    """Return what is drawn of a round: losses, held-out figures, bytes, time, sites that answered."""
-    kept = {key: row[key] for key in ("loss", "heldout", "bytes_up", "bytes_down", "seconds") if key in row}
+    """Return the reported figures of a round: losses, held-out figures, bytes, time, replies and failures."""
+    figures = {key: row[key] for key in ("loss", "heldout", "bytes_up", "bytes_down", "seconds") if key in row}
     return scalars(
-        kept | {"sites_replied": len(row.get("replied") or []), "sites_failed": len(row.get("failed") or {})}
+        figures | {"sites_replied": len(row.get("replied") or []), "sites_failed": len(row.get("failed") or {})}
     )
 
 
@@ -37,18 +35,18 @@ def user_scalars(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def settings_of(recipe: Mapping[str, Any]) -> dict[str, float | str]:
-    """Return the numbers of a recipe of plain values, and those of its words that name no file and no set."""
-    told: dict[str, float | str] = {}
+    """Return the numbers of a recipe of plain values, and the words in WORDS, which name no files and no sets."""
+    settings: dict[str, float | str] = {}
     for name in OF_A_RECIPE:
         section = recipe.get(name)
-        told |= scalars({name: section}, ".") if isinstance(section, dict) else {}
+        settings |= scalars({name: section}, ".") if isinstance(section, dict) else {}
     for key in WORDS:
         value: Any = recipe
         for part in key.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
         if isinstance(value, str):
-            told[key] = value
-    return told
+            settings[key] = value
+    return settings
 
 
 def scalars(tree: Mapping[str, Any], between: str = "/", prefix: str = "") -> dict[str, float]:
@@ -63,34 +61,34 @@ def scalars(tree: Mapping[str, Any], between: str = "/", prefix: str = "") -> di
 
 
 End = Literal["finished", "stopped"]
-"""A run that is stopped can be resumed."""
+"""The end of a run; a stopped run can be resumed."""
 
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker is told of a run before its figures."""
+    """The description of a run that a tracker receives before the figures."""
 
     name: str
     project: str
     run: Path
     """The run's directory."""
     store: Path
-    """Where trackers keep what they write."""
+    """Directory for the files of trackers."""
     settings: Mapping[str, float | str]
     """The recipe's numbers by their dotted keys, and a few of its words."""
 
 
 class Tracker(Protocol):
-    """Takes the figures of one run. What it raises is told to the user, and the run goes on without it."""
+    """Receives the figures of one run. Its exceptions are reported as warnings, and the run continues without it."""
 
     def start(self, run: TrackedRun, known: str) -> str:
-        """Begin, or go on with what an earlier ``start`` returned; return the name under which it is found again."""
+        """Start a run, or continue the one named by an earlier ``start``; return the run's name for the next call."""
 
     def log(self, step: int, figures: Mapping[str, float], when: float) -> None:
-        """Take the figures of a round, and the time at which it ended."""
+        """Receive the figures of a round, and the time of its end."""
 
     def artefact(self, path: Path) -> None:
-        """Take a file with figures."""
+        """Receive a file with figures."""
 
     def end(self, how: End) -> None:
-        """Let go of the run."""
+        """Close the run."""

@@ -1,4 +1,4 @@
-"""The trackers by name: ours, and those that other packages add by the entry point ``fedvisage.trackers``."""
+"""Trackers by name: the built-in ones, and those of other packages through the entry point ``fedvisage.trackers``."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ TRACKERS: Mapping[str, Callable[[], Tracker]] = {"mlflow": _mlflow, "tensorboard
 
 
 def check_named(name: str) -> None:
-    """Refuse the name of a tracker that nobody offers."""
-    known = [*TRACKERS, *extensions.names("trackers")]
-    if name not in known:
-        raise UserError("recipe.tracking.to", f"{name!r} is no tracker{choice(name, known)}")
+    """Refuse the name of an unknown tracker."""
+    available = [*TRACKERS, *extensions.names("trackers")]
+    if name not in available:
+        raise UserError("recipe.tracking.to", f"{name!r} is no tracker{choice(name, available)}")
 
 
 def tracker_named(name: str) -> Tracker:
-    """Make a tracker; what its package raises when it is imported comes through."""
+    """Create a tracker; import errors of its package are passed on."""
     make: Callable[[], Tracker] = TRACKERS.get(name) or extensions.load("trackers", name)
     try:
         return make()

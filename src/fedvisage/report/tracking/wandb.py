@@ -1,4 +1,4 @@
-"""Weights & Biases in its offline mode: files that `wandb sync` sends when somebody calls it, and not before."""
+"""Weights & Biases tracking in offline mode: it writes files that only an explicit `wandb sync` sends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class WeightsAndBiases:
     """Writes an offline run."""
 
     def start(self, run: TrackedRun, known: str) -> str:
-        """Make a run, or another part of it; without what the package would collect by itself."""
+        """Create a run, or a further part of it, without the data that the package collects by default."""
         name = known or secrets.token_hex(4)
         run.store.mkdir(parents=True, exist_ok=True)
         settings = wandb.Settings(
@@ -38,7 +38,7 @@ class WeightsAndBiases:
         return name
 
     def log(self, step: int, figures: Mapping[str, float], when: float) -> None:
-        """Write figures; the package keeps its own clock."""
+        """Write figures; the package uses its own clock."""
         self._run.log(dict(figures), step=step)
 
     def artefact(self, path: Path) -> None:
