@@ -198,12 +198,12 @@ class Authenticated:
 
     def _people_of(self, collection: StoredCollection, buckets: range) -> list[list[StoredPerson]]:
         """Return the people of some buckets, after a check that the owner of the key put exactly these there."""
-        place = (collection.id, *bounds_of(buckets))
+        bounds = (collection.id, *bounds_of(buckets))
         faces = defaultdict[str, list[StoredFace]](list)
-        for row in self._opened.execute(_FACES, place):
+        for row in self._opened.execute(_FACES, bounds):
             faces[row[2]].append(StoredFace(*row))
         people: list[list[StoredPerson]] = [[] for _ in buckets]
-        for row in self._opened.execute(_PEOPLE, place):
+        for row in self._opened.execute(_PEOPLE, bounds):
             person = StoredPerson(*row)._replace(faces=tuple(faces.get(row[0], ())))
             index = bucket_of(person.tag) - buckets.start
             if not 0 <= index < len(people):

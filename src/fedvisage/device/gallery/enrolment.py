@@ -221,11 +221,11 @@ def figures_of(
     model = model_of(engine)
     loaded = gallery.load(collection, model.digest, faces.shape[1])
     ids, vectors = loaded.index.everybody()
-    number = {loaded.names[vector]: place for place, vector in enumerate(ids)}
-    strangers = {name: len(number) + place for place, name in enumerate(sorted(set(names) - number.keys()))}
+    number = {loaded.names[person]: row for row, person in enumerate(ids)}
+    strangers = {name: len(number) + index for index, name in enumerate(sorted(set(names) - number.keys()))}
     enrolled = Faces(vectors, np.arange(len(ids), dtype=np.int64))
-    asked = np.stack([loaded.form.asked(vector) for vector in faces])
-    probes = Faces(asked, np.array([(number | strangers)[name] for name in names], np.int64))
+    queries = np.stack([loaded.form.asked(face) for face in faces])
+    probes = Faces(queries, np.array([(number | strangers)[name] for name in names], np.int64))
     results = search_all(enrolled, probes)
     if not results.mated.any():
         raise UserError("probes", f"nobody of {collection} is on them; name folders as the people")
