@@ -103,7 +103,7 @@ def _add_recognition(router: APIRouter, work: Work) -> None:
 
             return {
                 "result": [
-                    {**_face(one), **said(one)} for one in _faces(work, asked, "file", limit, det_prob_threshold)
+                    {**_face(face), **said(face)} for face in _faces(work, asked, "file", limit, det_prob_threshold)
                 ]
             }
 
