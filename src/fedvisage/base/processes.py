@@ -58,14 +58,14 @@ class CannotClose(Exception):
 def closed_off(memory: int) -> None:
     """Sandbox this process permanently, with ``memory`` bytes beyond its present address space."""
     address_space = _address_space() + memory
-    for limit, most in (
+    for limit, maximum in (
         (resource.RLIMIT_AS, address_space),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_CPU, SECONDS),
     ):
         hard = resource.getrlimit(limit)[1]
-        bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        bound = maximum if hard == resource.RLIM_INFINITY else min(maximum, hard)
         resource.setrlimit(limit, (bound, bound))
     _filter_calls()
 
@@ -151,9 +151,9 @@ def free_memory(system: Path = SYSTEM) -> int:
         ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory.current"),
         ("sys/fs/cgroup/memory/memory.limit_in_bytes", "sys/fs/cgroup/memory/memory.usage_in_bytes"),
     ):
-        most, taken = _number(system / limit), _number(system / used)
-        if most is not None and taken is not None and most < NO_LIMIT:
-            free = min(free, max(0, most - taken))
+        maximum, usage = _number(system / limit), _number(system / used)
+        if maximum is not None and usage is not None and maximum < NO_LIMIT:
+            free = min(free, max(0, maximum - usage))
     return free
 
 

@@ -132,8 +132,8 @@ class Reporter:
         self._rates.clear()
         figures = self._rounds.figures(done, total)
         if self._progress is not None and self._task is not None and self._below is not None:
-            left = f"{lasting(figures['seconds_left'])} left  " if figures and done < total else ""
-            self._progress.update(self._task, completed=done, note=left + note)
+            remaining = f"{lasting(figures['seconds_left'])} left  " if figures and done < total else ""
+            self._progress.update(self._task, completed=done, note=remaining + note)
             self._progress.update(self._below, visible=False)
         else:
             self.tell("round", f"round {done}/{total}  {note}", round=done, of=total, **figures)

@@ -138,10 +138,12 @@ def _layer(node: Any, held: Mapping[str, Any], weights: Arrays, known: Sequence[
     if trained is None or trained[0].shape != folded.shape or len(bias) != len(folded):
         return None
     plain, plain_bias = (values.astype(np.float64) for values in trained)
+    # Per channel, the least-squares factor between trained and folded weights; folding multiplies each by γ/σ.
     flat, rows = folded.reshape(len(folded), -1), plain.reshape(len(plain), -1)
     factor = (flat * rows).sum(axis=1) / np.maximum((rows * rows).sum(axis=1), 1e-30)
     if np.allclose(factor, 1, atol=1e-7) and np.allclose(bias, plain_bias, atol=1e-7):
         return None
+    # Search for the stored layer whose numbers explain both the factor and the new bias.
     for name, (scale, shift, mean, variance) in known:
         for epsilon in EPSILONS:
             if len(scale) != len(bias):
@@ -328,6 +330,7 @@ def adapt(model: Exported, crops: Crops, out: Path, *, threads: int = 1, passed_
     collected = collected_on(graph, layers, crops, threads)
     with beside(out) as directory:
         _write(directory, model, settled(graph, layers, collected, KEPT), _with(weights, layers, collected), len(crops))
+        # Evaluate the model from its files, as a device will load it, before they get their final place.
         after = Exported.open(directory, threads=threads).run(crops).astype(np.float64)
         if reason := collapsed(before, after, threshold):
             raise RunFailed(f"the adaptation is taken back ({reason}); nothing was written")

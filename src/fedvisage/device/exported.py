@@ -168,8 +168,8 @@ def read_config(directory: Path) -> Config:
         return Config.model_validate_json(json_key(parse_json(read_text(path, _CONFIG_LIMIT))))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"])) or "it"
-        raise UserError(str(path), f"is not the description of an exported model ({place}: {first['msg']}); "
+        location = ".".join(map(str, first["loc"])) or "it"
+        raise UserError(str(path), f"is not the description of an exported model ({location}: {first['msg']}); "
                         f"{AGAIN}") from None  # fmt: skip
     except ValueError as error:
         raise UserError(str(path), f"is not whole JSON ({str(error)[:200]}); {AGAIN}") from None

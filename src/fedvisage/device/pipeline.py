@@ -269,6 +269,7 @@ class Pipeline:
             detected = find(image, self._find)
             face = detected.faces[0] if detected.faces else None
             alone = len(detected.faces) == 1
+            # Skip the faces that `check` would not evaluate either.
             if face is None or not measure(detected.picture, face, alone, self.settings).ok:
                 passed_over += 1
                 continue

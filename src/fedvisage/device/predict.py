@@ -76,8 +76,8 @@ def _camera(number: int) -> Iterator[Image]:
         if not capture.isOpened():
             raise UserError(f"camera {number}", "cannot be opened; is it connected, and may this user read it?")
         while True:
-            taken, frame = capture.read()
-            if not taken:
+            success, frame = capture.read()
+            if not success:
                 raise RunFailed(f"camera {number}: gives no more frames")
             yield cv2.cvtColor(frame, cv2.COLOR_BGR2RGB).astype(np.uint8, copy=False)
     finally:
@@ -130,26 +130,26 @@ def asked_for(paths: Sequence[Path], listed: bytes | None = None, piped: Callabl
 
     A missing path is an error if it was named directly; in a list, it becomes an unreadable picture.
     """
-    asked = Asked([])
+    inputs = Asked([])
     if list(paths).count(PIPE) > 1:
         raise UserError("PATH", "standard input holds one picture; name - once")
     for path in paths:
         if path == PIPE and piped is not None:
-            asked.pictures.append(Picture("-", partial(_decoded, piped)))
+            inputs.pictures.append(Picture("-", partial(_decoded, piped)))
         elif path.is_file():
-            asked.pictures.append(picture_at(path))
+            inputs.pictures.append(picture_at(path))
         elif path.is_dir():
-            _look_into(path, asked)
+            _look_into(path, inputs)
         else:
             raise UserError(_printed(path), "is neither an image nor a folder")
     for path in _paths_in(listed or b""):
         if path.is_dir():
-            _look_into(path, asked)
+            _look_into(path, inputs)
         else:
-            asked.pictures.append(picture_at(path))
-    if not asked.pictures:
+            inputs.pictures.append(picture_at(path))
+    if not inputs.pictures:
         raise UserError("PATH", "no image is named; give files, folders, - or --paths-from")
-    return asked
+    return inputs
 
 
 def picture_at(path: Path) -> Picture:
@@ -210,13 +210,13 @@ def _paths_in(listed: bytes) -> list[Path]:
 
 def _look_into(folder: Path, asked: Asked) -> None:
     """Add the pictures of a folder, in order of their names, and count its other files."""
-    before = len(asked.pictures)
+    count = len(asked.pictures)
     for path in sorted(child for child in folder.rglob("*") if child.is_file()):
         if path.suffix.lower() in ENDINGS:
             asked.pictures.append(picture_at(path))
         else:
             asked.passed_over[path.suffix.lower()] += 1
-    if len(asked.pictures) == before:
+    if len(asked.pictures) == count:
         raise UserError(_printed(folder), f"has no images ({', '.join(ENDINGS)})")
 
 

@@ -278,9 +278,9 @@ class Detector:
 
     def _looks(self, image: Image) -> Looks:
         """Reduce a picture that is too large."""
-        seen = _reduced(np.ascontiguousarray(image), self.settings.longest_side)
-        factor = np.array([image.shape[1], image.shape[0]]) / (seen.shape[1], seen.shape[0])
-        return Looks(seen, factor, Look(self._second, seen, MIDDLE), Look(self._third, seen, LAST))
+        reduced = _reduced(np.ascontiguousarray(image), self.settings.longest_side)
+        factor = np.array([image.shape[1], image.shape[0]]) / (reduced.shape[1], reduced.shape[0])
+        return Looks(reduced, factor, Look(self._second, reduced, MIDDLE), Look(self._third, reduced, LAST))
 
     def _scales(self, image: Image) -> list[float]:
         """Return the scales of the pyramid, the largest first."""

@@ -95,20 +95,20 @@ def enrol(
     gallery: Gallery, engine: Engine, collection: str, name: str, pictures: Iterable[tuple[str, Image]]
 ) -> Enrolled:
     """Enrol a person with those of the named pictures that show one living face well."""
-    model, taken, refused = model_of(engine), list[CheckedFace](), list[tuple[str, str]]()
+    model, usable, refused = model_of(engine), list[CheckedFace](), list[tuple[str, str]]()
     gallery.collection(collection)
     for picture, image in pictures:
         checked = face_to_enrol(engine, image)
         if isinstance(checked, str):
             refused.append((picture, checked))
         else:
-            taken.append(checked)
-    if not taken:
+            usable.append(checked)
+    if not usable:
         picture, reason = refused[0] if refused else ("pictures", "there are none")
-        more = f", and {len(refused) - 1} more pictures were not taken either" if len(refused) > 1 else ""
-        raise NotEnrolled(picture, f"{reason}; nobody was enrolled{more}")
-    embeddings = np.stack([embedding for face in taken if (embedding := face.embedding) is not None])
-    scores = [face.pad.score if face.pad else None for face in taken]
+        remainder = f", and {len(refused) - 1} more pictures were not taken either" if len(refused) > 1 else ""
+        raise NotEnrolled(picture, f"{reason}; nobody was enrolled{remainder}")
+    embeddings = np.stack([embedding for face in usable if (embedding := face.embedding) is not None])
+    scores = [face.pad.score if face.pad else None for face in usable]
     person, faces, replaced = gallery.enrol(collection, name, embeddings, model.digest, scores)
     return Enrolled(person, tuple(faces), tuple(refused), replaced)
 
@@ -222,6 +222,7 @@ def figures_of(
     loaded = gallery.load(collection, model.digest, faces.shape[1])
     ids, vectors = loaded.index.everybody()
     number = {loaded.names[person]: row for row, person in enumerate(ids)}
+    # Strangers get numbers after those of the enrolled people.
     strangers = {name: len(number) + index for index, name in enumerate(sorted(set(names) - number.keys()))}
     enrolled = Faces(vectors, np.arange(len(ids), dtype=np.int64))
     queries = np.stack([loaded.form.asked(face) for face in faces])
@@ -229,6 +230,7 @@ def figures_of(
     results = search_all(enrolled, probes)
     if not results.mated.any():
         raise UserError("probes", f"nobody of {collection} is on them; name folders as the people")
+    # Convert products of search vectors to cosines, the scale of the model's threshold.
     mate, rival = (
         np.array([loaded.form.similarity(float(vector)) for vector in values[results.mated]])
         for values in (results.mate, results.rival)

@@ -168,6 +168,7 @@ class Records(Rows):
             self._add_model(model, embeddings.shape[1])
             stored = self._stored(row, name) or self._add_person(row, name)
             person, key = self._opened_person(stored), self._unwrapped(stored.key, "key", stored.id)
+            # Templates of different models cannot be compared, so a person keeps those of one model only.
             old = [face for face in stored.faces if face.model != model]
             self._drop_faces(row, stored, old)
             faces = [Face(f"f_{secrets.token_hex(8)}", person.id, model, now(), score) for score in scores]

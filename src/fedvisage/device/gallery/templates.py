@@ -29,11 +29,11 @@ BITS = 1024
 def directions(seed: bytes, size: int, bits: int = BITS) -> Features:
     """Return the directions (``size`` × ``bits``) drawn from a seed: orthonormal in groups of up to ``size``."""
     rng = np.random.Generator(np.random.PCG64(int.from_bytes(seed, "big")))
-    groups, left = list[NDArray[np.float64]](), bits
-    while left > 0:
+    groups, remaining = list[NDArray[np.float64]](), bits
+    while remaining > 0:
         turned, upper = np.linalg.qr(rng.standard_normal((size, size)))
-        groups.append((turned * np.sign(np.diag(upper)))[:, : min(left, size)])
-        left -= size
+        groups.append((turned * np.sign(np.diag(upper)))[:, : min(remaining, size)])
+        remaining -= size
     return np.concatenate(groups, axis=1).astype(np.float32)
 
 

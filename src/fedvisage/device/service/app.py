@@ -201,7 +201,7 @@ def _add_pages(app: FastAPI, work: Work, place: str) -> None:
 
 
 def _add_refusals(app: FastAPI, work: Work, log: Callable[[str], None]) -> None:
-    place = None if work.gallery is None else work.gallery.path
+    gallery_path = None if work.gallery is None else work.gallery.path
 
     async def refused(request: Request, error: Exception) -> Response:
         return refuse(_fault(error), request.scope[REQUEST])
@@ -219,7 +219,7 @@ def _add_refusals(app: FastAPI, work: Work, log: Callable[[str], None]) -> None:
             refusal.headers.update(error.headers or {})
             return refusal
         assert isinstance(error, UserError | RunFailed | BadFile)
-        fault = fault_of(error, place)
+        fault = fault_of(error, gallery_path)
         if fault.status == 503:
             log(f"failed: {error}")
         return fault

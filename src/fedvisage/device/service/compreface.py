@@ -38,20 +38,20 @@ def _add_detection(router: APIRouter, work: Work) -> None:
     @router.post("/detection/detect", openapi_extra=body("file"))
     async def detect(request: Request, limit: Limit = 0, det_prob_threshold: Sure = 0.0) -> Values:
         """Detect the faces of a picture, with a liveness decision for each."""
-        asked = await read_asked(request, PICTURES)
+        content = await read_asked(request, PICTURES)
         return await work.do(
-            lambda: {"result": [_face(face) for face in _faces(work, asked, "file", limit, det_prob_threshold)]}
+            lambda: {"result": [_face(face) for face in _faces(work, content, "file", limit, det_prob_threshold)]}
         )
 
     @router.post("/verification/verify", openapi_extra=body("source_image", "target_image"))
     async def verify(request: Request, limit: Limit = 0, det_prob_threshold: Sure = 0.0) -> Values:
         """Compare the largest face of one picture with all faces of another."""
-        asked = await read_asked(request, PICTURES)
+        content = await read_asked(request, PICTURES)
         model_of(work.engine)
 
         def some() -> Values:
-            sources = _faces(work, asked, "source_image", 1, det_prob_threshold)
-            targets = _faces(work, asked, "target_image", limit, det_prob_threshold)
+            sources = _faces(work, content, "source_image", 1, det_prob_threshold)
+            targets = _faces(work, content, "target_image", limit, det_prob_threshold)
             result: Values = {"source_image_face": _face(sources[0]) if sources else None, "face_matches": []}
             source = sources[0].embedding if sources else None
             for face in targets:
@@ -70,7 +70,7 @@ def _add_recognition(router: APIRouter, work: Work) -> None:
         request: Request, limit: Limit = 0, det_prob_threshold: Sure = 0.0, prediction_count: Count = 1
     ) -> Values:
         """Search the gallery for each face of a picture; attacks match no person."""
-        asked, gallery = await read_asked(request, PICTURES), work.people()
+        content, gallery = await read_asked(request, PICTURES), work.people()
 
         def subjects(face: CheckedFace) -> list[Values]:
             if face.embedding is None:
@@ -82,7 +82,7 @@ def _add_recognition(router: APIRouter, work: Work) -> None:
             lambda: {
                 "result": [
                     {**_face(face), "subjects": subjects(face)}
-                    for face in _faces(work, asked, "file", limit, det_prob_threshold)
+                    for face in _faces(work, content, "file", limit, det_prob_threshold)
                 ]
             }
         )
@@ -90,7 +90,7 @@ def _add_recognition(router: APIRouter, work: Work) -> None:
     @router.post("/recognition/faces/{image_id}/verify", openapi_extra=body("file"))
     async def verify(request: Request, image_id: str, limit: Limit = 0, det_prob_threshold: Sure = 0.0) -> Values:
         """Compare each face of a picture with the person of an enrolled face."""
-        asked, gallery = await read_asked(request, PICTURES), work.people()
+        content, gallery = await read_asked(request, PICTURES), work.people()
 
         def some() -> Values:
             owner = gallery.owner(COLLECTION, image_id)
@@ -103,7 +103,7 @@ def _add_recognition(router: APIRouter, work: Work) -> None:
 
             return {
                 "result": [
-                    {**_face(face), **said(face)} for face in _faces(work, asked, "file", limit, det_prob_threshold)
+                    {**_face(face), **said(face)} for face in _faces(work, content, "file", limit, det_prob_threshold)
                 ]
             }
 
@@ -126,11 +126,11 @@ def _add_subjects(router: APIRouter, work: Work) -> None:
     @router.post("/recognition/faces", status_code=201, openapi_extra=body("file", subject="whose face it is"))
     async def add(request: Request, subject: str = "") -> Values:
         """Enrol a face of a person, who is created if the name is new."""
-        asked, gallery = await read_asked(request, PICTURES), work.people()
-        name = subject or asked.word("subject")
+        content, gallery = await read_asked(request, PICTURES), work.people()
+        name = subject or content.word("subject")
 
         def some() -> Values:
-            picture = _image(work, asked, "file")
+            picture = _image(work, content, "file")
             done = enrolment.enrol(gallery, work.engine, COLLECTION, name, [("file", picture)])
             return {"image_id": done.faces[0].id, "subject": done.person.name}
 

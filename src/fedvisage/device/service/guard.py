@@ -90,6 +90,7 @@ class Guard:
         headers, began, status = Headers(scope=scope), time.monotonic(), 0
         limit = asyncio.timeout(self._limits.seconds)
         client_id = headers.get("x-request-id", "")
+        # The log contains the ID, so only well-formed IDs of clients are accepted.
         request = client_id if _ID.fullmatch(client_id) else uuid.uuid4().hex
         scope[REQUEST] = request
 
@@ -100,6 +101,7 @@ class Guard:
                 present = {name.decode().lower() for name, _ in message["headers"]}
                 added = {k: v for k, v in ({"x-request-id": request} | _SAFE).items() if k not in present}
                 message["headers"] = [*message["headers"], *((k.encode(), v.encode()) for k, v in added.items())]
+                # Large files get more time from the start of the response on.
                 if scope["path"] in self._files and status < 400:
                     limit.reschedule(asyncio.get_running_loop().time() + DOWNLOAD)
             await send(message)

@@ -140,10 +140,10 @@ def _add_faces(router: APIRouter, work: Work) -> None:
     @router.post("/detect", openapi_extra=body("image"))
     async def detect(request: Request) -> Values:
         """Detect the faces of a picture."""
-        asked = await read_asked(request)
+        content = await read_asked(request)
 
         def some() -> Values:
-            times, image = Times(), _image(work, asked)
+            times, image = Times(), _image(work, content)
             times.done("read")
             faces = [describe_face(face, image) for face in work.engine.detect(image)]
             times.done("detect")
@@ -166,13 +166,13 @@ def _add_comparing(router: APIRouter, work: Work) -> None:
     @router.post("/compare", openapi_extra=body("image1", "image2"))
     async def compare(request: Request, pad: Report = "") -> Values:
         """Decide whether the largest faces of two pictures belong to one person."""
-        asked, model = await read_asked(request, ("image1", "image2")), model_of(work.engine)
+        content, model = await read_asked(request, ("image1", "image2")), model_of(work.engine)
 
         def some() -> Values:
             times, images = Times(), list[Values]()
             largest = list[CheckedFace]()
             for name in ("image1", "image2"):
-                image = _image(work, asked, name)
+                image = _image(work, content, name)
                 faces = _faces(work, image, report=pad == "report")
                 images.append({"faces": [describe_checked_face(face, image) for face in faces]})
                 largest += faces[:1]
@@ -207,11 +207,11 @@ def _add_comparing(router: APIRouter, work: Work) -> None:
     @router.post("/verify", openapi_extra=body("image", person="name or id", collection="default, if not given"))
     async def verify(request: Request, pad: Report = "") -> Values:
         """Compare the largest face of a picture with one person."""
-        asked, gallery = await read_asked(request), work.people()
-        name, collection = asked.word("person"), asked.word("collection", COLLECTION)
+        content, gallery = await read_asked(request), work.people()
+        name, collection = content.word("person"), content.word("collection", COLLECTION)
 
         def some() -> Values:
-            times, image = Times(), _image(work, asked)
+            times, image = Times(), _image(work, content)
             times.done("read")
             person = gallery.person(collection, name)
             faces = _faces(work, image, report=pad == "report")
@@ -236,8 +236,8 @@ def _add_collections(router: APIRouter, work: Work) -> None:
     @router.post("/collections", status_code=201, openapi_extra=body(name="of the collection", renewable="true, false"))
     async def add(request: Request) -> Values:
         """Add a collection."""
-        asked, gallery = await read_asked(request), work.people()
-        name, renewable = asked.word("name"), asked.word("renewable", "false") == "true"
+        content, gallery = await read_asked(request), work.people()
+        name, renewable = content.word("name"), content.word("renewable", "false") == "true"
         return describe_collection(await work.do(lambda: gallery.add_collection(name, renewable=renewable)))
 
     @router.get("/collections/{collection}")
@@ -264,13 +264,13 @@ def _add_people(router: APIRouter, work: Work) -> None:
     @router.post("/collections/{collection}/persons", status_code=201, openapi_extra=body("image", name="whose it is"))
     async def enrol(request: Request, collection: str) -> Values:
         """Enrol a person with a picture of one living face."""
-        asked, gallery = await read_asked(request), work.people()
-        name = asked.word("name")
+        content, gallery = await read_asked(request), work.people()
+        name = content.word("name")
 
         def some() -> Values:
             if gallery.has(collection, name):
                 raise Exists(name, "is enrolled already; add faces to them")
-            return _enrolled(work, asked, collection, name)
+            return _enrolled(work, content, collection, name)
 
         return await work.do(some)
 
@@ -291,8 +291,8 @@ def _add_people(router: APIRouter, work: Work) -> None:
     @router.post("/collections/{collection}/persons/{person}/faces", status_code=201, openapi_extra=body("image"))
     async def add(request: Request, collection: str, person: str) -> Values:
         """Add a face to a person."""
-        asked, gallery = await read_asked(request), work.people()
-        return await work.do(lambda: _enrolled(work, asked, collection, gallery.person(collection, person).name))
+        content, gallery = await read_asked(request), work.people()
+        return await work.do(lambda: _enrolled(work, content, collection, gallery.person(collection, person).name))
 
     @router.delete("/collections/{collection}/persons/{person}/faces/{face}")
     async def remove_face(collection: str, person: str, face: str) -> Values:
@@ -317,12 +317,12 @@ async def _judge(
     embedding: bool = False,
     report: bool = False,
 ) -> Values:
-    """Evaluate the faces of a picture after ``ready``, and add ``more`` to each."""
-    asked = await read_asked(request)
+    """Evaluate the faces of a picture after calling ``ready``; ``more`` adds values to each face."""
+    content = await read_asked(request)
 
     def some() -> Values:
         ready()
-        times, image = Times(), _image(work, asked)
+        times, image = Times(), _image(work, content)
         times.done("read")
         checked = _faces(work, image, report=report)
         times.done("check")
