@@ -76,7 +76,7 @@ class Limits:
     pixels: int = 50_000_000
     """Maximum pixels of a picture, checked before decoding."""
     seconds: float = 30.0
-    """Maximum seconds from the arrival of a request to the start of its response."""
+    """Maximum seconds from the arrival of a request to the end of its response; files of the page get more."""
     rate: float = 20.0
     """Requests per second of one key, or of one address if there are no keys; 0: unlimited."""
     burst: int = 100
