@@ -1,1 +1,1 @@
-"""Code that everything else may use: errors, files, random streams, progress, processes and extensions."""
+"""Code that every other package may import: errors, files, random streams, progress, processes and extensions."""

@@ -1,65 +1,65 @@
-"""The two ways in which a command ends badly: the user's mistake, and a run that failed; each is told in one line.
+"""Exceptions that end a command with one line: a user's mistake, or a run that failed.
 
-What a line quotes may have been written to act on a terminal, or to fill it: a file's name, a recipe's key, a site's
-reason. So lines are made plain here, wherever their words come from.
+A line may quote text written to attack a terminal or to fill it: a file name, a recipe key, a site's reason. So this
+module removes control characters from every line, whatever its source.
 """
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 LONGEST = 2000
-"""Letters of a line; nobody reads more."""
+"""Maximum characters of a line."""
 
 
 class UserError(Exception):
-    """A mistake in a call, a recipe or data that the user can mend: shown without a traceback, exit code 2."""
+    """A mistake in a call, a recipe or data that its author can correct: one line without a traceback, exit code 2."""
 
     def __init__(self, place: str, message: str) -> None:
-        """Remember where the mistake is (a recipe key, a path, an option) and what to do about it."""
+        """Store the location of the mistake (a recipe key, a path, an option) and its remedy."""
         # Both go to the base class: a worker process sends an exception as its class and these arguments.
         super().__init__(place, message)
         self.place = place
         self.message = message
 
     def __str__(self) -> str:
-        """Return the line that is shown."""
+        """Return the line to print."""
         return f"{plain_line(self.place, LONGEST // 4)}: {plain_line(self.message, LONGEST // 2)}"
 
 
 class RunFailed(Exception):
-    """A correct call whose run could not go on (no quorum, full disk, interrupted): exit code 1, can be resumed."""
+    """A correct call whose run could not continue (no quorum, full disk, interrupted): exit code 1, can be resumed."""
 
     code = 1
 
     def __str__(self) -> str:
-        """Return the line that is shown."""
+        """Return the line to print."""
         return plain_line(super().__str__())
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM arrived: what ends cleanly on Ctrl-C ends so on this."""
+    """SIGTERM arrived. Code that cleans up on Ctrl-C also cleans up on this exception."""
 
 
 class Ended(RunFailed):
-    """Ended from outside by SIGTERM: the exit code that shells give such a process."""
+    """A run ended from outside by SIGTERM, with the exit code that shells give such a process."""
 
     code = 143
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """Say which of the known names was probably meant; nothing if none is near."""
+    """Return a hint with the known name nearest to this one; an empty text if none is near."""
     near = get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def choice(name: str, known: Iterable[str]) -> str:
-    """Say which of the known names was meant, or which there are."""
+    """Return a hint with the known name nearest to this one, else the list of known names."""
     offered = sorted(known)
     return meant(name, offered) or f"; choose one of {', '.join(offered)}"
 
 
 def plain_line(text: str, most: int = LONGEST) -> str:
-    """Return a text as one line that can be shown, stored and sent, whatever it was made of."""
+    """Return a text as one printable line of bounded length, whatever it contained."""
     shown = text if len(text) <= most else f"{text[: most - 1]}…"
     if shown.isprintable():
         return shown
@@ -68,9 +68,9 @@ def plain_line(text: str, most: int = LONGEST) -> str:
 
 
 class BadFile(Exception):
-    """A file that cannot be used; the message is the reason for the list of skipped files."""
+    """An unusable file; the message is its reason in the list of skipped files."""
 
 
 def printable(text: str) -> str:
-    """Return a text that can be shown and stored, whatever bytes it was made of."""
+    """Replace every unprintable character of a text, so that it can be shown and stored."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)

@@ -1,6 +1,6 @@
-"""What other packages add by entry points: ``fedvisage.methods``, ``.models``, ``.datasets`` and ``.trackers``.
+"""Methods, models, datasets and trackers of other packages: ``fedvisage.methods``, ``.models`` and so on.
 
-An entry is looked up by name and loaded when it is first asked for, so that listing costs no import of anybody's code.
+Each is an entry point, looked up by name and loaded on first use, so that listing names imports no foreign code.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def names(group: str) -> list[str]:
 
 
 def load(group: str, name: str, kind: type[Any] | None = None) -> Any:
-    """Return what another package adds under a name; None if nobody does."""
+    """Load the object that another package registers under a name; return None if there is no such entry."""
     entry = _entries(group).get(name)
     if entry is None:
         return None

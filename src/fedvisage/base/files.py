@@ -1,6 +1,6 @@
-"""Files, written so that a reader, or a killed process's successor, sees the old content or the new, never half.
+"""Read and write files: atomic writes, bounded reads of untrusted files, and all JSON of this project.
 
-They are read as what a stranger may have written. All JSON of this project is written and read here.
+A reader, or the successor of a killed process, sees the old content or the new one, never a mixture.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import TYPE_CHECKING, Any
 
 from fedvisage.base.errors import RunFailed, UserError
 
-if TYPE_CHECKING:  # a device reads JSON, and has no torch
+if TYPE_CHECKING:  # devices read JSON without having torch
     from torch import Tensor
 
-# Where rendered sets and pre-trained models are kept for the next run, unless somebody says otherwise.
+# The cache of rendered sets and pre-trained models.
 
 
 def cache_directory(environment: Mapping[str, str]) -> Path:
-    """Return the directory that FEDVISAGE_CACHE names, or our own where the user keeps what can be made again.
+    """Return the cache directory: FEDVISAGE_CACHE if set, else ``fedvisage`` in the XDG cache directory.
 
-    A relative path in XDG_CACHE_HOME does not count, as its specification says.
+    A relative path in XDG_CACHE_HOME is ignored, as its specification requires.
     """
-    if named := environment.get("FEDVISAGE_CACHE"):
-        return Path(named).expanduser()
+    if configured := environment.get("FEDVISAGE_CACHE"):
+        return Path(configured).expanduser()
     home = Path(environment.get("XDG_CACHE_HOME", ""))
     return (home if home.is_absolute() else Path("~/.cache").expanduser()) / "fedvisage"
 
@@ -42,23 +42,23 @@ CACHE = cache_directory(os.environ)
 PART = ".part"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 META = "fedvisage"
-"""The single metadata key in use: with two, their order in the header would change from process to process."""
+"""The only metadata key: with two keys, their order in the header would change from process to process."""
 
 LARGEST_TEXT = 1 << 30
-"""Bytes of a text file of a run: the longest ledgers, of split learning, have a tenth of that."""
+"""Maximum bytes of a run's text file: ten times the longest ledgers, those of split learning."""
 
 PIECE = 1 << 24
-"""Bytes that are read at once."""
+"""Bytes per read."""
 
 DEEPEST = 64
-"""Levels of a JSON file; none of this project has ten."""
+"""Maximum levels of a JSON file; no file of this project has ten."""
 
 TOO_DEEP = f"nested deeper than {DEEPEST} levels"
 
 
 @contextmanager
 def needing_room(place: Path) -> Iterator[None]:
-    """Say plainly that the disk is full, whichever file it was that did not fit."""
+    """Turn a full disk into one line that names the file being written."""
     try:
         yield
     except OSError as error:
@@ -69,7 +69,7 @@ def needing_room(place: Path) -> Iterator[None]:
 
 @contextmanager
 def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
-    """Hold a directory, so that a process that outlived its run cannot write into it beside another.
+    """Lock a directory, so that a process that outlived its run cannot write into it at the same time as another.
 
     Waits up to ``patience`` seconds for such a process to end.
     """
@@ -92,22 +92,22 @@ def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
 
 
 def json_text(value: Any) -> str:
-    """Return a value as this project's files hold it: indented, in plain letters, with an end of line."""
+    """Return a value in the JSON form of this project's files: indented, with unescaped letters and a final newline."""
     return _strict(value, indent=2, ensure_ascii=False) + "\n"
 
 
 def json_line(value: Any) -> str:
-    """Return a value on one line, for files that have one a line."""
+    """Return a value as one line of JSON, for files with one value per line."""
     return _strict(value, ensure_ascii=False) + "\n"
 
 
 def json_key(value: Any) -> str:
-    """Return a value as text that is the same for equal values, for digests."""
+    """Return a value as JSON text that is the same for equal values, for digests."""
     return _strict(value, sort_keys=True)
 
 
 def _strict(value: Any, **layout: Any) -> str:
-    """Write JSON that every program reads: a number that is none, or is infinite, is null."""
+    """Return standard JSON, which every program reads: NaN and infinity become null."""
     try:
         return json.dumps(value, allow_nan=False, **layout)
     except ValueError:
@@ -116,24 +116,24 @@ def _strict(value: Any, **layout: Any) -> str:
 
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: _finite(element) for key, element in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
+        return [_finite(element) for element in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Read JSON; what is none, or would break whoever walks through it or prints it, raises :class:`ValueError`."""
+    """Read JSON; raise :class:`ValueError` if it is invalid, nested too deeply, or cannot be printed."""
     try:
         value = json.loads(text, parse_constant=lambda _: None, parse_float=_number)
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
     level, depth = [value], 0
-    while level := [one for node in level if isinstance(node, dict | list) for one in _inside(node)]:
+    while level := [child for node in level if isinstance(node, dict | list) for child in _inside(node)]:
         if (depth := depth + 1) > DEEPEST:
             raise ValueError(TOO_DEEP)
     if rb"\ud" in (text if isinstance(text, bytes) else text.encode()).lower():
-        json.dumps(value, ensure_ascii=False).encode()  # half of a letter cannot be printed
+        json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate cannot be printed
     return value
 
 
@@ -147,7 +147,7 @@ def _number(text: str) -> float | None:
 
 
 def read_json(path: Path, advice: str = "put it back as it was") -> dict[str, Any]:
-    """Read a JSON file that holds a mapping; what cannot be read is the user's to know about, with some advice."""
+    """Read a JSON file that holds a mapping; raise a :class:`UserError` with some advice if that is impossible."""
     try:
         value = parse_json(read_text(path))
     except ValueError as error:
@@ -158,7 +158,7 @@ def read_json(path: Path, advice: str = "put it back as it was") -> dict[str, An
 
 
 def read_text(path: Path, most: int = LARGEST_TEXT) -> str:
-    """Read a text file of a bounded size."""
+    """Read a text file of at most ``most`` bytes."""
     try:
         return read_plain(path, most).decode()
     except UnicodeDecodeError as error:
@@ -166,12 +166,12 @@ def read_text(path: Path, most: int = LARGEST_TEXT) -> str:
 
 
 def read_plain(path: Path, most: int = LARGEST_TEXT) -> bytes:
-    """Read a plain file of a bounded size."""
+    """Read a regular file of at most ``most`` bytes."""
     return b"".join(pieces_of(path, most))
 
 
 def pieces_of(path: Path, most: int = LARGEST_TEXT) -> Iterator[bytes]:
-    """Read a plain file of a bounded size in pieces: a pipe would never end, and neither do some devices."""
+    """Read a regular file of at most ``most`` bytes in pieces. Pipes and devices, which may never end, are refused."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -195,32 +195,32 @@ def _short(error: Exception) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as JSON, whole or not at all."""
+    """Write a value as JSON atomically."""
     write_atomically(path, json_text(value).encode())
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write beside, make durable, then rename over."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}{PART}")
+    """Write a temporary file in the same directory, make it durable, then rename it over the old one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
-        with needing_room(path), beside.open("wb") as file:
+        with needing_room(path), temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, path)
+        os.replace(temporary, path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     sync_directory(path.parent)
 
 
 def sweep(directory: Path) -> None:
-    """Remove what a killed process had not finished writing; only for whoever holds the directory alone."""
+    """Remove the unfinished files of a killed process; the caller must hold the directory alone."""
     for path in directory.rglob(f".*{PART}"):
         path.unlink(missing_ok=True)
 
 
 def settle(beside: Path, path: Path) -> None:
-    """Make a file that is whole durable, and give it its name."""
+    """Make a complete file durable, then move it to its final name."""
     with beside.open("rb+") as file:
         os.fsync(file.fileno())
     os.replace(beside, path)
@@ -228,19 +228,19 @@ def settle(beside: Path, path: Path) -> None:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: str = "") -> None:
-    """Write a safetensors file atomically, with one text beside the tensors."""
+    """Write a safetensors file atomically, with one text in its metadata."""
     write_atomically(path, tensor_bytes(tensors, meta))
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor], meta: str = "") -> bytes:
-    """Return a safetensors file's bytes, with one text beside the tensors."""
-    from safetensors.torch import save as to_bytes  # which loads torch
+    """Return the bytes of a safetensors file with one text in its metadata."""
+    from safetensors.torch import save as to_bytes  # imported here because it loads torch
 
     return to_bytes({name: tensor.contiguous() for name, tensor in tensors.items()}, {META: meta} if meta else None)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
-    """Read a safetensors file and its text; a damaged file is the user's to know about."""
+    """Read a safetensors file and the text in its metadata; raise a :class:`UserError` if it is damaged."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -267,7 +267,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
 
 
 def check_weights(path: Path, place: str) -> None:
-    """Refuse a file of weights that is not there, or in another format, by the place that names it."""
+    """Refuse a missing weights file, or one in another format; the error names the place that refers to it."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -284,7 +284,7 @@ def check_weights(path: Path, place: str) -> None:
 
 
 def _other_format(path: Path) -> str | None:
-    """Return what a file of weights is that is no safetensors, by its name or its first bytes."""
+    """Name the format of a weights file that is not safetensors, by suffix or first bytes; None if it is unknown."""
     ending = path.suffix.lower()
     try:
         with path.open("rb") as file:
@@ -303,7 +303,7 @@ def _memory() -> int:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make a directory's entries durable."""
+    """Make the entries of a directory durable."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,9 @@
-"""The one place that creates sessions of ONNX Runtime, from the bytes of a graph and after its check."""
+"""Check ONNX graphs and create their ONNX Runtime sessions; no other module creates any.
+
+ONNX Runtime reads files that a graph names ("external data"), converts small sparse tensors to dense ones of any size,
+and expands functions that call each other. This module parses the protobuf first and refuses all of that anywhere in
+the file, and every operator outside a list. The check allocates no more than the file contains.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +19,17 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     import onnxruntime
 
-# The check of an ONNX graph: it must hold all its tensors, and may only compute.
-#
-# ONNX Runtime reads files that a graph names ("external data"), converts small sparse tensors to dense ones of any
-# size,
-# and expands functions that call each other. This module parses the protobuf first and refuses all of that, wherever
-# in
-# the file it stands, and every operator outside a list. It allocates nothing that the file does not hold.
+# The check: a graph must contain all its tensors, and may only compute.
 
 
 LARGEST = (2 << 30) - 1
-"""Bytes of a graph: protobuf reads no more, and ViT-B in float32 has a sixth of it."""
+"""Maximum bytes of a graph: the limit of protobuf, and six times the size of ViT-B in float32."""
 
 LARGEST_VALUE = 1 << 28
-"""Elements of a declared input, output or intermediate value, without its free sizes."""
+"""Maximum elements of a declared input, output or intermediate value, counting each free dimension as 1."""
 
 _PER_BYTE = 4
-"""Elements that a byte can hold: the smallest types of ONNX have two bits."""
+"""Elements per byte of the smallest ONNX types, which have two bits."""
 
 _ELEMENTWISE = """Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast
 CastLike Ceil Clip Cos Cosh Div Equal Erf Exp Floor Greater GreaterOrEqual Identity IsInf IsNaN Less LessOrEqual Log Max
@@ -50,15 +49,15 @@ _QUANTISATION = "DequantizeLinear DynamicQuantizeLinear QLinearConv QLinearMatMu
 OPERATORS = frozenset(" ".join((_ELEMENTWISE, _ACTIVATIONS, _LAYERS, _REDUCTIONS, _SHAPES, _QUANTISATION)).split())
 """Operators of the standard domain that image networks need, from our exporter, torch's older one, timm and int8.
 
-Left out are loops, which may not end; sequences, strings and decoders of pictures, which no exported network has;
-random numbers, because a graph must repeat its answers; and every operator of another domain.
+The list excludes loops, which may not end; sequences, strings and image decoders, which no exported network has; random
+numbers, because a graph must repeat its answers; and every operator of another domain.
 """
 
 _STANDARD = ("", "ai.onnx")
 
 
 def parse_graph(place: str, content: bytes, remedy: str) -> ModelProto:
-    """Parse an ONNX graph; refuse one that names other files, runs other operators or declares absurd sizes."""
+    """Parse an ONNX graph; refuse external data, operators outside the list, and absurd sizes."""
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
     from onnx import ModelProto
 
@@ -69,7 +68,7 @@ def parse_graph(place: str, content: bytes, remedy: str) -> ModelProto:
     except DecodeError:
         raise UserError(place, f"is not a whole ONNX graph; {remedy}") from None
     messages = list(_messages(model))
-    # External data first: it is what an attack on files looks like, so no other fault may hide it.
+    # Check external data first: it is the sign of an attack on files, so no other fault may hide it.
     for fault in (_external, _unknown, _undecodable, _forbidden, _oversized):
         for message in messages:
             if (reason := fault(message)) is not None:
@@ -78,7 +77,7 @@ def parse_graph(place: str, content: bytes, remedy: str) -> ModelProto:
 
 
 def _messages(model: Any) -> Iterator[Any]:
-    """Yield a message and all that it contains: subgraphs, attributes, functions and training steps included."""
+    """Yield a message and everything inside it, including subgraphs, attributes, functions and training steps."""
     from google.protobuf.message import Message
 
     stack = [model]
@@ -91,7 +90,7 @@ def _messages(model: Any) -> Iterator[Any]:
 
 
 def _external(message: Any) -> str | None:
-    """Name a tensor whose values lie in another file, or in memory, which ONNX Runtime addresses the same way."""
+    """Report a tensor whose values are in another file, or in memory, which ONNX Runtime addresses in the same way."""
     from onnx import TensorProto
 
     if isinstance(message, TensorProto) and (message.external_data or message.data_location != TensorProto.DEFAULT):
@@ -100,7 +99,7 @@ def _external(message: Any) -> str | None:
 
 
 def _unknown(message: Any) -> str | None:
-    """Refuse fields that are unknown here: a newer ONNX Runtime may know them and act on them."""
+    """Report fields that the installed onnx does not know: a newer ONNX Runtime may know them and act on them."""
     from google.protobuf.unknown_fields import UnknownFieldSet  # type: ignore[import-untyped]
 
     if len(UnknownFieldSet(message)):
@@ -109,7 +108,7 @@ def _unknown(message: Any) -> str | None:
 
 
 def _undecodable(message: Any) -> str | None:
-    """Refuse texts that are not UTF-8: protobuf passes them on as bytes, and ONNX Runtime fails where it shows them."""
+    """Report texts that are not UTF-8: protobuf passes them on as bytes, and ONNX Runtime fails when it prints them."""
     for field, value in message.ListFields():
         texts = [value] if isinstance(value, str | bytes) else value
         if field.type == field.TYPE_STRING and any(isinstance(text, bytes) for text in texts):
@@ -118,7 +117,7 @@ def _undecodable(message: Any) -> str | None:
 
 
 def _forbidden(message: Any) -> str | None:
-    """Refuse operators outside the list, and what ONNX Runtime expands when it loads a graph."""
+    """Report operators outside the list, and parts that ONNX Runtime expands when it loads a graph."""
     from onnx import FunctionProto, NodeProto, SparseTensorProto, TrainingInfoProto
 
     if isinstance(message, NodeProto) and (message.domain not in _STANDARD or message.op_type not in OPERATORS):
@@ -132,7 +131,7 @@ def _forbidden(message: Any) -> str | None:
 
 
 def _oversized(message: Any) -> str | None:
-    """Refuse a tensor that declares more elements than its bytes can hold, and a value of an absurd shape."""
+    """Report a tensor that declares more elements than its bytes can hold, or a value of an absurd shape."""
     from onnx import TensorProto, TypeProto
 
     if isinstance(message, TensorProto):
@@ -147,14 +146,14 @@ def _oversized(message: Any) -> str | None:
 
 
 def _shown(name: str) -> str:
-    """Return a name from a stranger's file so that it is short and acts on no terminal."""
+    """Return a name from an untrusted file, shortened and escaped for the terminal."""
     return repr(name[:80])
 
 
 def open_session(
     place: str, content: bytes, threads: int, *, remedy: str, deterministic: bool = False
 ) -> onnxruntime.InferenceSession:
-    """Check a graph and make it ready; the same bytes give the same numbers on one kind of processor."""
+    """Check a graph and create its session; the same bytes give the same numbers on one type of processor."""
     import onnxruntime
 
     parse_graph(place, content, remedy)
@@ -163,9 +162,9 @@ def open_session(
     options.use_deterministic_compute = deterministic
     options.log_severity_level = 4
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # Without this entry, bytes that begin like ONNX Runtime's own format are not read as the protobuf that was checked.
+    # Without this entry, ONNX Runtime would read bytes that begin like its own format as that format, unchecked.
     options.add_session_config_entry("session.load_model_format", "ONNX")
-    # The check refuses tensors in other files; a second line of defence looks for them where no file can be.
+    # The check refuses external tensors. As a second defence, their folder is set to a path that contains no files.
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
     try:
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
@@ -174,7 +173,7 @@ def open_session(
 
 
 def runtime_errors() -> tuple[type[Exception], ...]:
-    """Return what ONNX Runtime raises when it cannot load or run a graph."""
+    """Return the exceptions that ONNX Runtime raises when it cannot load or run a graph."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     return (state.EPFail, state.Fail, state.InvalidArgument, state.InvalidGraph, state.InvalidProtobuf,
@@ -182,5 +181,5 @@ def runtime_errors() -> tuple[type[Exception], ...]:
 
 
 def short(error: Exception) -> str:
-    """Return an error's words on one line, shortened."""
+    """Return an error's message on one line, shortened."""
     return " ".join(str(error).split())[:200]

@@ -1,4 +1,4 @@
-"""Work for many items, here or in other processes, with the results in order."""
+"""Run work in this process or in worker processes, with results in order."""
 
 from __future__ import annotations
 
@@ -15,47 +15,44 @@ import cv2
 
 from fedvisage.base.processes import begin_worker, starting, worker_processes
 
-# A process that keeps what it works on from job to job, and is replaced when something ends it.
-
-
 Given = ParamSpec("Given")
 
 
 class LastingProcess:
-    """One fresh process that does jobs in their order; like any worker it takes no signals and never outlives us.
+    """One fresh process that runs jobs in order and keeps its state between them.
 
-    When it is killed its jobs raise :class:`BrokenProcessPool`, also those that are handed in afterwards, until it is
-    replaced. Whatever it remembers is gone then.
+    Like every worker, it takes no signals and never outlives the process that started it. If it is killed, its pending
+    jobs raise :class:`BrokenProcessPool`, and so do later ones until it is replaced. Its state is lost then.
     """
 
     def __init__(self, begin: Callable[[], None] | None = None) -> None:
-        """Start it: it calls ``begin``, if there is one, which must be importable, and waits for jobs."""
+        """Start the process. It calls ``begin`` first, if given, which must be importable, and then waits for jobs."""
         self._begin = begin
         self.replace()
 
     def replace(self) -> None:
-        """Start another one; the last one must have been ended, by whomever."""
-        others = {child.pid for child in active_children()}
+        """Start another process; the last one must have ended, for whatever reason."""
+        earlier = {child.pid for child in active_children()}
         with starting():
             self._pool = ProcessPoolExecutor(
                 1, mp_context=get_context("spawn"), initializer=begin_worker, initargs=(self._begin,)
             )
             self._pool.submit(os.getpid)
-        self._child = next(child for child in active_children() if child.pid not in others)
+        self._child = next(child for child in active_children() if child.pid not in earlier)
 
     @property
     def pid(self) -> int:
-        """The process, as the system numbers it."""
+        """The process ID."""
         assert self._child.pid is not None, "it was started"
         return self._child.pid
 
     def submit(self, job: Callable[Given, Result], /, *args: Given.args, **kwargs: Given.kwargs) -> Future[Result]:
-        """Hand in a job."""
+        """Submit a job."""
         with starting():
             return self._pool.submit(job, *args, **kwargs)
 
     def end(self) -> None:
-        """End it at once, whatever it does; it holds nothing that anybody needs."""
+        """Kill the process at once, even in the middle of a job; its state is lost."""
         self._child.kill()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
@@ -65,16 +62,16 @@ Work = TypeVar("Work")
 Result = TypeVar("Result")
 
 _AHEAD = 4
-"""Results a process that may wait to be taken: more would only fill memory."""
+"""Maximum finished results per process that wait to be taken; more would only fill memory."""
 
 
 def spread(
     work: Callable[[Work], Result], items: Iterable[Work], workers: int, *, torch: bool = True
 ) -> Generator[Result, None, None]:
-    """Do the work for every item, here or in other processes, one thread each; results come in order.
+    """Apply ``work`` to every item, here or in worker processes of one thread each, and yield the results in order.
 
-    Whoever stops taking results before the end closes it, which ends the processes. Work that does not compute with
-    torch says so: loading it takes each process seconds.
+    A caller that stops early must close the generator, which ends the processes. Pass ``torch=False`` for work that
+    does not use torch: importing torch takes each process seconds.
     """
     if workers > 1:
         with worker_processes(workers, _use_one_thread_of_torch if torch else _use_one_thread) as pool:
@@ -89,7 +86,7 @@ def spread(
 def _in_order(
     pool: ProcessPoolExecutor, work: Callable[[Work], Result], items: Iterator[Work], ahead: int
 ) -> Generator[Result, None, None]:
-    """Keep a few items in work; yield the results in the order of the items."""
+    """Keep ``ahead`` items in progress; yield the results in the order of the items."""
     with starting():
         waiting = deque(pool.submit(work, item) for item in islice(items, ahead))
     while waiting:
@@ -111,7 +108,7 @@ def _use_one_thread_of_torch() -> None:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Work as a worker process does: sums over several threads may round otherwise."""
+    """Use one thread, as worker processes do: sums over several threads may round differently."""
     before = cv2.getNumThreads()
     _use_one_thread()
     try:

@@ -1,7 +1,8 @@
-"""Worker processes that nothing ends but the process that started them, and that never outlive it.
+"""Start worker processes, sandbox them, and find the threads, cores and memory that this process may use.
 
-Signals reach a whole group of processes: Ctrl-C a terminal's, SIGTERM a service's. The workers take none, so the
-process that uses them decides what becomes of their work, and ends them itself.
+Only the process that starts a worker ends it, and no worker outlives that process. Signals reach a whole group of
+processes: Ctrl-C a terminal's, SIGTERM a service's. Workers therefore block signals, so that the process that uses
+them decides what happens to their work, and ends them itself.
 """
 
 from __future__ import annotations
@@ -26,52 +27,51 @@ from typing import Any
 
 from fedvisage.base.errors import RunFailed
 
-# A process that reads what a stranger wrote: no network, no other program, no files to write, a bound on memory.
+# The sandbox for reading untrusted files: no network, no new programs, no writing of files, bounded memory.
 #
-# Linux alone can close a process off so without rights of its own: a filter of system calls (seccomp) that the
-# process
-# puts on itself and cannot take off again.
+# Only Linux offers this without privileges, by a filter of system calls (seccomp) that a process sets for itself and
+# cannot remove.
 
 
 REFUSED = {
     "x86_64": (0xC000003E, (41, 42, 49, 50, 53, 56, 57, 58, 59, 62, 101, 322, 425, 435)),
     "aarch64": (0xC00000B7, (198, 199, 200, 201, 203, 117, 129, 220, 221, 281, 425, 435)),
 }
-"""By machine: the kernel's number for it, and its calls that open sockets, begin processes, or reach into others."""
+"""Per machine: the kernel's number for it, and its calls that open sockets, start processes, or access other ones."""
 
 SECONDS = 600
-"""Of processor time; the largest checkpoints take one."""
+"""Limit of processor time; the largest checkpoints take one second."""
 
 _LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06
 _ALLOW, _REFUSE, _KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x80000000
 _NUMBER, _MACHINE = 0, 4
 _NO_NEW_PRIVILEGES, _SET_FILTER, _FILTER = 38, 22, 2
 _LOW_CALLS = 0x40000000
-"""Numbers from here on are x86's other set of calls, which has sockets, too."""
+"""First number of x86's second set of system calls, which includes sockets."""
 _AT_LEAST = 0x35
 
 
 class CannotClose(Exception):
-    """This system has no way to close a process off."""
+    """This system cannot sandbox a process."""
 
 
 def closed_off(memory: int) -> None:
-    """Close this process off for good, with so many bytes of memory beyond what it has now."""
-    here = _address_space() + memory
-    for limit, most in (
-        (resource.RLIMIT_AS, here),
+    """Sandbox this process permanently, with ``memory`` bytes beyond its present address space."""
+    address_space = _address_space() + memory
+    for limit, maximum in (
+        (resource.RLIMIT_AS, address_space),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_CPU, SECONDS),
     ):
         hard = resource.getrlimit(limit)[1]
-        bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        bound = maximum if hard == resource.RLIM_INFINITY else min(maximum, hard)
         resource.setrlimit(limit, (bound, bound))
     _filter_calls()
 
 
 def can_close() -> bool:
-    """Tell whether this system has such a filter."""
+    """Return whether this system has such a filter."""
     return sys.platform == "linux" and platform.machine() in REFUSED
 
 
@@ -93,7 +93,7 @@ def _filter_calls() -> None:
     header = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(code), ctypes.addressof(program)))
     system = ctypes.CDLL(None, use_errno=True)
     for arguments in ((_NO_NEW_PRIVILEGES, 1, 0, 0, 0), (_SET_FILTER, _FILTER, ctypes.addressof(header), 0, 0)):
-        if system.prctl(*(ctypes.c_ulong(one) for one in arguments)) != 0:
+        if system.prctl(*(ctypes.c_ulong(argument) for argument in arguments)) != 0:
             raise CannotClose(f"this system refuses a filter of system calls ({errno.errorcode[ctypes.get_errno()]})")
 
 
@@ -101,20 +101,20 @@ def _step(operation: int, value: int, then: int = 0, otherwise: int = 0) -> byte
     return struct.pack("HBBI", operation, then, otherwise, value)
 
 
-# What of this machine a process may use: threads, of every library that has some, cores, and free memory.
+# Threads, cores and free memory that this process may use.
 
 
 SYSTEM = Path("/")
 NO_LIMIT = 1 << 62
-WAITING = frozenset({"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"})  # what OpenMP looks at: how threads wait for each other
-SPINS = "30000"  # a tenth of what OpenMP has unasked
+WAITING = frozenset({"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"})  # OpenMP's settings of how threads wait for each other
+SPINS = "30000"  # a tenth of OpenMP's default
 
 
 def use_threads(count: int) -> None:
-    """Give this process so many threads, torch's and those of each library of linear algebra.
+    """Set the number of threads of torch and of every linear algebra library in this process.
 
-    NumPy and SciPy bring libraries of their own, of which torch knows nothing: without a bound they take every core,
-    and their sums round by how many there are.
+    NumPy and SciPy bring their own libraries, which torch does not control: without a limit they take every core, and
+    the rounding of their sums depends on the number of threads.
     """
     import torch
     from threadpoolctl import threadpool_limits
@@ -124,36 +124,36 @@ def use_threads(count: int) -> None:
 
 
 def let_threads_sleep(environment: MutableMapping[str, str]) -> None:
-    """Have threads that wait for each other sleep sooner, unless the environment says how they wait.
+    """Make waiting OpenMP threads sleep sooner, unless the environment already sets how they wait.
 
-    OpenMP's threads spin at the end of every loop that they share. Where other programs compute, they spin on the very
-    cores that the slowest of them waits for, and a step takes several times as long. At rest a short spin costs
-    nothing; none at all (``OMP_WAIT_POLICY=PASSIVE``) costs a tenth. What is set counts before OpenMP is loaded.
+    OpenMP's threads spin at the end of every shared loop. When other programs compute, they spin on the very cores that
+    their slowest thread waits for, and a step takes several times as long. On an idle machine a short spin costs
+    nothing; no spin at all (``OMP_WAIT_POLICY=PASSIVE``) costs a tenth. Set the variable before OpenMP is loaded.
     """
     if WAITING.isdisjoint(environment):
         environment["GOMP_SPINCOUNT"] = SPINS
 
 
 def cores(system: Path = SYSTEM) -> int:
-    """Return how many cores this process may use: of the machine, and of a container that it is in."""
+    """Return the number of cores that this process may use, limited by the machine and its container."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = (int(part) for part in (system / "sys/fs/cgroup/cpu.max").read_text(encoding="utf-8").split())
-    except (OSError, ValueError):  # no container, or "max": no limit
+    except (OSError, ValueError):  # no container, or "max" for no limit
         return count
     return max(1, min(count, quota // period))
 
 
 def free_memory(system: Path = SYSTEM) -> int:
-    """Return how many bytes this process could still have: of the machine, and of a container that it is in."""
+    """Return the bytes of memory that this process could still allocate, limited by the machine and its container."""
     free = _of_the_machine(system)
     for limit, used in (
         ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory.current"),
         ("sys/fs/cgroup/memory/memory.limit_in_bytes", "sys/fs/cgroup/memory/memory.usage_in_bytes"),
     ):
-        most, taken = _number(system / limit), _number(system / used)
-        if most is not None and taken is not None and most < NO_LIMIT:
-            free = min(free, max(0, most - taken))
+        maximum, usage = _number(system / limit), _number(system / used)
+        if maximum is not None and usage is not None and maximum < NO_LIMIT:
+            free = min(free, max(0, maximum - usage))
     return free
 
 
@@ -163,11 +163,11 @@ def _of_the_machine(system: Path) -> int:
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2  # a guess, on systems that do not say
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2  # a guess, on systems without this file
 
 
 def _number(path: Path) -> int | None:
-    """Return the number in a file of the system's; none if there is no file, or it says that there is no limit."""
+    """Return the number in a system file; None if the file is missing or states no limit."""
     try:
         return int(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -177,37 +177,37 @@ def _number(path: Path) -> int | None:
 STOPS = (signal.SIGINT, signal.SIGTERM)
 
 _STARTING = threading.RLock()
-"""What a program says of itself is hidden by one thread at a time, else another would keep what it finds hidden."""
+"""Serialises :func:`starting`: a second thread would save the attributes of ``__main__`` while they are hidden."""
 
 
 @contextmanager
 def worker_processes(count: int, begin: Callable[[], None] | None = None) -> Iterator[ProcessPoolExecutor]:
-    """Lend a pool of fresh processes, each begun by a function; whatever goes wrong, none is left.
+    """Yield a pool of fresh processes, each initialised by ``begin``; no process is left, whatever goes wrong.
 
-    Work is handed in by ``submit``, not ``map``: that cancels what it has not done, on which a pool that ends stumbles.
+    Use ``submit``, not ``map``: ``map`` cancels its unfinished work, and a pool that is shutting down fails on that.
     """
-    others = {child.pid for child in active_children()}
+    earlier = {child.pid for child in active_children()}
     pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=begin_worker, initargs=(begin,))
-    whole = False
+    finished = False
     try:
         yield pool
-        whole = True
+        finished = True
     except BrokenProcessPool:
         raise RunFailed("a worker process ended by itself, perhaps for lack of memory; use fewer workers") from None
     finally:
-        if not whole:
+        if not finished:
             for child in active_children():
-                if child.pid not in others:
+                if child.pid not in earlier:
                     child.kill()
         pool.shutdown()
 
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """Hold signals back while workers start, which so never take any; what came meanwhile arrives afterwards.
+    """Block signals while workers start, so that workers never take any; pending signals arrive afterwards.
 
-    Nor do workers get to know the program's own file. They would run it again, and a script of ten lines, as users
-    write it, has no guard against that; what they work on is never in it.
+    This also hides the main program's file from workers, which would otherwise run it again: a short user script has no
+    ``__main__`` guard, and the work never refers to it.
     """
     with _STARTING:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
@@ -223,7 +223,7 @@ def starting() -> Iterator[None]:
 
 
 def begin_worker(begin: Callable[[], None] | None) -> None:
-    """Begin a worker, in itself: it ends with the process that started it."""
+    """Initialise a worker, inside its process: it ends with the process that started it."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if begin is not None:
         begin()

@@ -1,7 +1,7 @@
-"""What a person sees while a run works: a moving bar on a terminal, else lines; and numbers in words.
+"""Show the progress of a run: a moving bar on a terminal, lines elsewhere, and numbers in words.
 
-Without a terminal there is a line a round, and where a round or anything else takes long, the first line after seconds
-and then one a minute. For programs there is a JSON object a line instead.
+Without a terminal, the reporter prints one line per round. For slow rounds and other slow work it prints a first line
+after a few seconds and then one per minute. For programs it writes one JSON object per line instead.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column
 
 Say = Callable[[str], None]
-"""Tells a person one thing."""
+"""Prints one message."""
 
 Steps = Callable[[int, int], None]
-"""Takes how much of something is done, and how much there is of it."""
+"""Takes the completed and the total number of steps."""
 
 OnBatch = Callable[[str, int, int], None]
-"""Takes a site, how many batches of its round are done, and how many there are."""
+"""Takes a site, and the completed and total number of batches of its round."""
 
 Clock = Callable[[], float]
 
 FIRST, EVERY, MOVING = 3.0, 60.0, 0.1
-"""Seconds until the first line and from one to the next, and from one movement of a bar to the next."""
+"""Seconds until the first line, between further lines, and between movements of a bar."""
 
 SOON = 2.0
-"""Seconds before which a rate means nothing."""
+"""Seconds before which a rate is meaningless."""
 
 
 def unheard(line: str) -> None:
-    """Take what is said where nobody listens."""
+    """Ignore a message."""
 
 
 def unwatched(done: int, total: int) -> None:
-    """Take steps where nobody looks."""
+    """Ignore steps."""
 
 
 def unwatched_batch(site: str, done: int, of: int) -> None:
-    """Take batches where nobody looks."""
+    """Ignore batches."""
 
 
 class Pace:
-    """Says when it is time to tell a person again how far something is."""
+    """Decides when the next progress message is due."""
 
     def __init__(self, clock: Clock, first: float, every: float) -> None:
-        """Begin now."""
+        """Start waiting now."""
         self._clock, self._every, self._next = clock, every, clock() + first
 
     def due(self) -> bool:
-        """Say whether it is time, and if so begin to wait again."""
+        """Return whether a message is due; if so, start waiting for the next one."""
         now = self._clock()
         if now < self._next:
             return False
@@ -63,19 +63,19 @@ class Pace:
         return True
 
     def again(self) -> None:
-        """Begin to wait again, because something else was told."""
+        """Restart the wait, because another message was printed."""
         self._next = self._clock() + self._every
 
 
 class Rate:
-    """How fast something goes, and how long the rest will take."""
+    """Speed of some work, and the time that the rest will take."""
 
     def __init__(self, clock: Clock, done: int) -> None:
-        """Begin now, with so much done already."""
+        """Start now, with ``done`` steps completed already."""
         self._clock, self._began, self._first, self.last = clock, clock(), done, done
 
     def figures(self, done: int, of: int) -> dict[str, float]:
-        """Return how much is done a second, and how many seconds are left; nothing before there is anything to say."""
+        """Return steps per second and seconds left; an empty mapping while these are not yet measurable."""
         seconds = self._clock() - self._began
         if done <= self._first or seconds < SOON:
             return {}
@@ -84,10 +84,10 @@ class Rate:
 
 
 class Reporter:
-    """Reports the course of a run to a console; called, it says one thing."""
+    """Reports the progress of a run to a console; calling it prints one message."""
 
     def __init__(self, console: Console, quiet: bool = False, *, clock: Clock = time.monotonic) -> None:
-        """Take the console; a quiet reporter says nothing."""
+        """Store the console; a quiet reporter prints nothing."""
         self.console, self.quiet = console, quiet
         self._clock, self._rates = clock, dict[str, Rate]()
         self._progress: Progress | None = None
@@ -96,20 +96,20 @@ class Reporter:
         self._pace, self._round, self._rounds = self._new_pace(), 0, Rate(clock, 0)
         self._pace_of_parts = Pace(clock, FIRST, EVERY)
         self.listeners: list[Callable[[Mapping[str, Any]], None]] = []
-        """Who hears the line that each round leaves in ``rounds.jsonl``."""
+        """Functions that receive each round's row of ``rounds.jsonl``."""
 
     def __call__(self, text: str) -> None:
-        """Say one thing."""
+        """Print one message."""
         self.say(text)
 
     @property
     def moving(self) -> bool:
-        """Whether there is a terminal on which something can move."""
+        """True if the console can show moving bars."""
         return not self.quiet and (self.console.is_terminal or self.console.is_jupyter)
 
     @contextmanager
     def course(self, title: str, done: int, total: int) -> Iterator[None]:
-        """Report the rounds that are taken inside this context."""
+        """Report the rounds that run inside this context."""
         self._pace, self._round, self._rounds = self._new_pace(), done, Rate(self._clock, done)
         if not self.moving:
             yield
@@ -121,26 +121,26 @@ class Reporter:
             self._task = self._below = None
 
     def ended_round(self, row: Mapping[str, Any], total: int) -> None:
-        """Say that a round has ended, whose line in ``rounds.jsonl`` this is."""
+        """Report the end of a round, given its row of ``rounds.jsonl``."""
         for listener in self.listeners:
             listener(row)
         self.advance(int(row["round"]), total, note_of(row))
 
     def advance(self, done: int, total: int, note: str) -> None:
-        """Say that a round has ended."""
+        """Report the end of a round."""
         self._round = done
         self._rates.clear()
         figures = self._rounds.figures(done, total)
         if self._progress is not None and self._task is not None and self._below is not None:
-            left = f"{lasting(figures['seconds_left'])} left  " if figures and done < total else ""
-            self._progress.update(self._task, completed=done, note=left + note)
+            remaining = f"{lasting(figures['seconds_left'])} left  " if figures and done < total else ""
+            self._progress.update(self._task, completed=done, note=remaining + note)
             self._progress.update(self._below, visible=False)
         else:
             self.tell("round", f"round {done}/{total}  {note}", round=done, of=total, **figures)
             self._pace.again()
 
     def batch(self, site: str, done: int, of: int) -> None:
-        """Take how far a site is within a round, and tell it when it is time; it costs next to nothing otherwise."""
+        """Store a site's progress within a round, and report it when a message is due; otherwise this is cheap."""
         if self.quiet:
             return
         rate = self._rates.get(site)
@@ -154,12 +154,12 @@ class Reporter:
             name, note = f"site {site}", _pace_in_words(figures).removeprefix(", ")
             self._progress.update(self._below, visible=True, description=name, completed=done, total=of, note=note)
         else:
-            now, said = self._round + 1, f"site {site}, batch {done} of {of}{_pace_in_words(figures)}"
-            self.tell("batch", f"in round {now}: {said}", round=now, site=site, done=done, of=of, **figures)
+            number, position = self._round + 1, f"site {site}, batch {done} of {of}{_pace_in_words(figures)}"
+            self.tell("batch", f"in round {number}: {position}", round=number, site=site, done=done, of=of, **figures)
 
     @contextmanager
     def counting(self, what: str) -> Iterator[Steps]:
-        """Report how much of something is done inside this context."""
+        """Report the progress of some work inside this context."""
         if self.moving:
             with self._bars() as bars:
                 yield _moving(bars, what, Pace(self._clock, 0.0, MOVING), self._clock)
@@ -167,7 +167,7 @@ class Reporter:
         pace, rates = self._new_pace(), list[Rate]()
 
         def steps(done: int, total: int) -> None:
-            if not rates:  # starting up, and what an earlier attempt did, are no measure of speed
+            if not rates:  # start-up and an earlier attempt's steps do not count towards the speed
                 rates.append(Rate(self._clock, done))
             if pace.due():
                 figures = rates[0].figures(done, total)
@@ -177,16 +177,16 @@ class Reporter:
         yield steps
 
     def say(self, text: str) -> None:
-        """Say one thing."""
+        """Print one message."""
         self.tell("said", text)
 
     def tell(self, event: str, text: str, **fields: object) -> None:
-        """Tell a person, in words; ``event`` and the fields are for programs."""
+        """Print a message for people; ``event`` and the fields are for programs."""
         if not self.quiet:
             self.console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def part(self, name: str) -> Reporter:
-        """Return a reporter of one of many runs: what it does is told by whoever starts it, once a minute it lives."""
+        """Return a reporter for one of many runs; it reports progress only, once a minute for all runs together."""
         return _Part(self, name)
 
     def _new_pace(self) -> Pace:
@@ -194,15 +194,15 @@ class Reporter:
 
     @contextmanager
     def _bars(self) -> Iterator[Progress]:
-        """Return what moves on the terminal; what is inside another one stands below it."""
+        """Yield the bars on the terminal; a bar inside another one is shown below it."""
         if self._progress is not None:
             yield self._progress
             return
-        whole = partial(Column, no_wrap=True)  # where it is narrow the note is folded, and nothing else
+        unfolded = partial(Column, no_wrap=True)  # on a narrow terminal, only the note is folded
         columns = (
-            TextColumn("{task.description}", table_column=whole()),
-            BarColumn(20, table_column=whole()),
-            MofNCompleteColumn(table_column=whole()),
+            TextColumn("{task.description}", table_column=unfolded()),
+            BarColumn(20, table_column=unfolded()),
+            MofNCompleteColumn(table_column=unfolded()),
             TextColumn("{task.fields[note]}", table_column=Column()),
         )
         try:
@@ -213,7 +213,7 @@ class Reporter:
 
 
 def _moving(bars: Progress, what: str, pace: Pace, clock: Clock) -> Steps:
-    """Return steps that move a bar, which appears with the first of them."""
+    """Return a function that moves a bar; the bar appears with the first step."""
     tasks, rates = list[TaskID](), list[Rate]()
 
     def steps(done: int, total: int) -> None:
@@ -228,15 +228,15 @@ def _moving(bars: Progress, what: str, pace: Pace, clock: Clock) -> Steps:
 
 
 class JsonReporter(Reporter):
-    """Reports the course of a run to a program: a JSON object a line, with time, event, message and fields."""
+    """Reports the progress of a run to a program: one JSON object per line, with time, event, message and fields."""
 
     def __init__(self, stream: IO[str], *, clock: Clock = time.monotonic) -> None:
-        """Take where the lines go."""
+        """Store the stream for the lines."""
         super().__init__(Console(file=stream, force_terminal=False, force_jupyter=False), clock=clock)
         self._stream = stream
 
     def tell(self, event: str, text: str, **fields: object) -> None:
-        """Write a line."""
+        """Write one line."""
         from fedvisage.base.files import json_line
 
         when = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -245,7 +245,7 @@ class JsonReporter(Reporter):
 
 
 class _Part(Reporter):
-    """Reports one of many runs: only signs of life, with its name, and for all of them together once a minute."""
+    """Reports one of many runs: only its progress, prefixed by its name, and once a minute for all runs together."""
 
     def __init__(self, whole: Reporter, name: str) -> None:
         self._whole, self._name = whole, name
@@ -258,7 +258,7 @@ class _Part(Reporter):
             self._whole.tell(event, f"{self._name}: {text}", part=self._name, **fields)
 
     def advance(self, done: int, total: int, note: str) -> None:
-        self._round = done  # and nothing is told, so the wait goes on
+        self._round = done  # prints nothing, so the wait continues
         self._rates.clear()
 
     def _new_pace(self) -> Pace:
@@ -267,14 +267,14 @@ class _Part(Reporter):
 
 @contextmanager
 def in_steps(what: str, say: Say) -> Iterator[Steps]:
-    """Report how much of something is done inside this context, to a reporter or to whoever takes lines."""
+    """Report the progress of some work inside this context, to a reporter or to a function that takes lines."""
     reporter = say if isinstance(say, Reporter) else _Lines(say)
     with reporter.counting(what) as steps:
         yield steps
 
 
 class _Lines(Reporter):
-    """Reports in lines to whoever takes them."""
+    """Reports in lines to a function."""
 
     def __init__(self, say: Say) -> None:
         super().__init__(Console(quiet=True, force_terminal=False, force_jupyter=False))
@@ -285,7 +285,7 @@ class _Lines(Reporter):
 
 
 def _pace_in_words(figures: Mapping[str, float]) -> str:
-    """Return rate and time left, if they are known."""
+    """Return rate and time left in words, if they are known."""
     if not figures:
         return ""
     rate = figures["per_second"]
@@ -294,7 +294,7 @@ def _pace_in_words(figures: Mapping[str, float]) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """Return a length of time in the words of a person: "9 s", "4 min", "2 h 10 min"."""
+    """Return a duration in words: "9 s", "4 min", "2 h 10 min"."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -302,7 +302,7 @@ def lasting(seconds: float) -> str:
 
 
 def note_of(row: Mapping[str, Any]) -> str:
-    """Return what is said of a round: its line in ``rounds.jsonl`` in short."""
+    """Return the summary of a round: a short form of its row in ``rounds.jsonl``."""
     losses = " ".join(f"{name} {value:.4f}" for name, value in row["loss"].items())
     notes = [f"{row['seconds']:.1f} s", f"loss {losses}" if losses else ""]
     notes.append(f"held-out EER {row['heldout']['eer']:.2%}" if row.get("heldout") else "")
@@ -311,10 +311,10 @@ def note_of(row: Mapping[str, Any]) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Return a share in per cent, or a dash where there is none."""
+    """Return a share in per cent, or a dash for None."""
     return "   –  " if value is None else f"{100 * value:6.2f} %"
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
-    """Return a number with its word: "1 file", "2 files", "1 person", "2 people"."""
+    """Return a number with its noun: "1 file", "2 files", "1 person", "2 people"."""
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"

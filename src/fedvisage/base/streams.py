@@ -1,8 +1,8 @@
 """Random streams derived from names, never from a global generator.
 
-Every draw in a run comes from a stream that is named by what it is for, such as ``(seed, site, round, purpose)``.
-Streams with different names are independent, and a stream does not depend on who drew before: this is what makes
-a resumed run, another order of sites or another transport give the same bytes.
+Every draw in a run comes from a stream that is named after its purpose, such as ``(seed, site, round, purpose)``.
+Streams with different names are independent, and no stream depends on earlier draws from others. A resumed run, another
+order of sites or another transport therefore gives the same bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:  # loading it takes seconds, which many processes that draw by NumPy alone can spare
+if TYPE_CHECKING:  # loading torch takes seconds, and many processes only draw with NumPy
     import torch
 
 
@@ -38,7 +38,7 @@ def torch_rng(seed: int, *names: str | int, device: str = "cpu") -> torch.Genera
 
 @contextmanager
 def scoped(seed: int, *names: str | int) -> Iterator[None]:
-    """Give library code that insists on the global generator (initialisers, dropout) a derived stream; then restore."""
+    """Seed the global generator for library code that needs it (initialisers, dropout) from a stream; then restore."""
     import torch
 
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]

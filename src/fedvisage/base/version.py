@@ -1,3 +1,3 @@
-"""The version, where anything can read it without opening the Python door."""
+"""The version of the package, in a module that is cheap to import."""
 
 VERSION = "0.1.0"

@@ -1,4 +1,4 @@
-"""Faces at a door: exported models on pictures and frames, by ONNX Runtime and without torch."""
+"""Exported models on pictures and frames, with ONNX Runtime and without torch."""
 
 from fedvisage.device.exported import Exported
 from fedvisage.device.pipeline import Box, Checked, CheckedFace, Match, PadVerdict, Pipeline, Search, Watched

@@ -1,9 +1,9 @@
-"""An exported model adapted on a device, without torch and without gradients: BatchNorm's statistics are counted again.
+"""Adapt an exported model on a device, without torch or gradients, by re-estimating its BatchNorm statistics.
 
-The images are not labelled. They pass in mixed batches, every layer normalising with its batch; the mean of what layers
-saw, to a quarter mixed with the sites' statistics, becomes the new graph. That is the `settled` loop of
-``tasks/pad/adapt`` without its steps down the entropy, and the same gate stands before and behind it. What it cannot
-know here is how far the sites' own batches lie apart, so it does not ask whether anything has moved.
+The images are unlabelled. They pass in mixed batches, and every layer normalises with its batch statistics; the mean of
+these, with a quarter of the sites' statistics mixed in, becomes the new graph. This is the `settled` loop of
+:mod:`fedvisage.tasks.pad.adaptation` without its entropy minimisation, with the same gate before and after. The spread
+of the sites' own batches is unknown here, so there is no test for a shift of the statistics.
 """
 
 from __future__ import annotations
@@ -40,24 +40,22 @@ from fedvisage.device.exported import (
 )
 from fedvisage.metrics.gate import Glimpse, closed, collapsed
 
-# BatchNorm inside of exported graphs: found, watched on other images, and given other statistics; without torch.
+# BatchNorm inside exported graphs: find the layers, collect statistics on other images, and replace them.
 #
-# Exporters fold BatchNorm into the convolution before it: W becomes W·γ/σ, the bias β − μ·γ/σ. The exported
-# directory has
-# the weights as they were trained, so which layer went into which convolution follows from the numbers, and with it
-# what
-# the layer does: its output is y = γ·t + β, where t has mean 0 and variance 1 by the stored statistics.
+# Exporters fold BatchNorm into the preceding convolution: W becomes W·γ/σ, the bias β − μ·γ/σ. The exported directory
+# also has the trained weights, so the numbers show which layer was folded into which convolution. The layer's output is
+# y = γ·t + β, where t has mean 0 and variance 1 under the stored statistics.
 #
-# To collect statistics, every layer normalises with those of its batch, as in training: t becomes (t − m)/√(v +
-# ε/σ²).
-# Their mean over the batches, mixed with the stored ones, changes a folded convolution by one factor and one offset.
+# To collect statistics, every layer normalises with those of its batch, as in training: t becomes
+# (t − m)/√(v + ε/σ²). Their mean over the batches, mixed with the stored ones, changes a folded convolution by one
+# factor and one offset.
 
 
 Values = NDArray[np.float64]
 Arrays = Mapping[str, NDArray[Any]]
 
 EPSILONS = (1e-5, 1e-3)
-"""Those of torch, and of TensorFlow's networks."""
+"""The epsilons of torch and of TensorFlow's networks."""
 
 _CLOSE = 1e-3
 _FLAT = 1e-6
@@ -67,7 +65,7 @@ MEAN, VARIANCE, COUNT = "collected_mean", "collected_variance", "collected_count
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A BatchNorm layer: its name among the weights, the node that computes it, and what is stored of it."""
+    """A BatchNorm layer: its name among the weights, the node that computes it, and its stored values."""
 
     name: str
     node: str
@@ -79,13 +77,13 @@ class Layer:
 
     @property
     def spread(self) -> Values:
-        """The stored variance as the layer divides by it."""
+        """The stored variance plus epsilon, the value under the layer's square root."""
         return np.asarray(self.variance + self.epsilon)
 
 
 @dataclass(frozen=True, eq=False)
 class Collected:
-    """What a layer saw: mean and variance of what came in, as a mean over batches."""
+    """Mean and variance of a layer's input, averaged over batches."""
 
     mean: Values
     variance: Values
@@ -93,23 +91,23 @@ class Collected:
 
 def layers_of(graph: Any, weights: Arrays) -> list[Layer]:
     """Return the BatchNorm layers of an ONNX graph, in order; each must be one of the weights."""
-    known = list(_stored(weights))
-    held = {one.name: one for one in graph.initializer}
-    found = [layer for node in graph.node if (layer := _layer(node, held, weights, known)) is not None]
-    if not found:
+    candidates = list(_stored(weights))
+    initializers = {tensor.name: tensor for tensor in graph.initializer}
+    layers = [layer for node in graph.node if (layer := _layer(node, initializers, weights, candidates)) is not None]
+    if not layers:
         raise UserError("--data", "this model has no BatchNorm layers whose statistics could be collected")
-    if len({layer.name for layer in found}) < len(found) and not _alike(found):
+    if len({layer.name for layer in layers}) < len(layers) and not _alike(layers):
         raise UserError("--data", "the graph's BatchNorm layers cannot be told apart; adapt the run with torch instead")
-    return found
+    return layers
 
 
 def _alike(found: Sequence[Layer]) -> bool:
-    """Tell whether layers that bear one name have the same numbers, so that it does not matter which is which."""
+    """Return whether layers of one name have equal numbers, so that a mix-up between them does not matter."""
     return all(
-        np.array_equal(one.scale, other.scale) and np.array_equal(one.variance, other.variance)
-        for one in found
-        for other in found
-        if one.name == other.name
+        np.array_equal(left.scale, right.scale) and np.array_equal(left.variance, right.variance)
+        for left in found
+        for right in found
+        if left.name == right.name
     )
 
 
@@ -124,7 +122,7 @@ def _stored(weights: Arrays) -> Iterator[tuple[str, tuple[Values, Values, Values
 
 
 def _layer(node: Any, held: Mapping[str, Any], weights: Arrays, known: Sequence[Any]) -> Layer | None:
-    """Return the layer that was folded into a node."""
+    """Return the layer that was folded into a node; None if there is none."""
     from onnx import numpy_helper
 
     if (
@@ -136,21 +134,23 @@ def _layer(node: Any, held: Mapping[str, Any], weights: Arrays, known: Sequence[
     ):
         return None
     folded, bias = (numpy_helper.to_array(held[name]).astype(np.float64) for name in node.input[1:3])
-    before = _before(node.input[1], weights)
-    if before is None or before[0].shape != folded.shape or len(bias) != len(folded):
+    trained = _before(node.input[1], weights)
+    if trained is None or trained[0].shape != folded.shape or len(bias) != len(folded):
         return None
-    plain, own = (values.astype(np.float64) for values in before)
+    plain, plain_bias = (values.astype(np.float64) for values in trained)
+    # Per channel, the least-squares factor between trained and folded weights; folding multiplies each by γ/σ.
     flat, rows = folded.reshape(len(folded), -1), plain.reshape(len(plain), -1)
     factor = (flat * rows).sum(axis=1) / np.maximum((rows * rows).sum(axis=1), 1e-30)
-    if np.allclose(factor, 1, atol=1e-7) and np.allclose(bias, own, atol=1e-7):
+    if np.allclose(factor, 1, atol=1e-7) and np.allclose(bias, plain_bias, atol=1e-7):
         return None
+    # Search for the stored layer whose numbers explain both the factor and the new bias.
     for name, (scale, shift, mean, variance) in known:
         for epsilon in EPSILONS:
             if len(scale) != len(bias):
                 continue
-            wanted = scale / np.sqrt(variance + epsilon)
-            there = shift + (own - mean) * wanted
-            if _near(factor, wanted) and _near(bias, there):
+            expected = scale / np.sqrt(variance + epsilon)
+            expected_bias = shift + (plain_bias - mean) * expected
+            if _near(factor, expected) and _near(bias, expected_bias):
                 return Layer(name, node.name, scale, shift, mean, variance, epsilon)
     return None
 
@@ -160,7 +160,7 @@ def _near(values: Values, wanted: Values) -> bool:
 
 
 def _before(name: str, weights: Arrays) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Return weight and bias as they were trained; the graph writes `members.0.` before the name."""
+    """Return the trained weight and bias; the graph puts `members.0.` before the name."""
     parts = name.split(".")
     if parts[:1] != ["members"] or len(parts) < 4:
         return None
@@ -174,21 +174,21 @@ def _before(name: str, weights: Arrays) -> tuple[NDArray[Any], NDArray[Any]] | N
 
 
 def watching(model: Any, layers: Sequence[Layer]) -> Any:
-    """Return a copy of a model in which layers normalise with their batch, and say what they saw."""
+    """Return a copy of a model whose layers normalise with their batch, and output its statistics."""
     from onnx import ModelProto, TensorProto, helper
 
     copy = ModelProto()
     copy.CopyFrom(model)
-    where = {layer.node: number for number, layer in enumerate(layers)}
+    numbers = {layer.node: number for number, layer in enumerate(layers)}
     nodes = []
     for node in copy.graph.node:
-        if node.name not in where:
+        if node.name not in numbers:
             nodes.append(node)
             continue
-        number = where[node.name]
-        out = node.output[0]
-        node.output[0] = f"{out}/folded"
-        nodes += [node, *_normalise(copy.graph, layers[number], number, node.output[0], out, node.op_type == "Conv")]
+        number = numbers[node.name]
+        output = node.output[0]
+        node.output[0] = f"{output}/folded"
+        nodes += [node, *_normalise(copy.graph, layers[number], number, node.output[0], output, node.op_type == "Conv")]
         copy.graph.output.extend(
             helper.make_tensor_value_info(f"{kind}/{number}", type_, None)
             for kind, type_ in ((MEAN, TensorProto.FLOAT), (VARIANCE, TensorProto.FLOAT), (COUNT, TensorProto.INT64))
@@ -228,11 +228,11 @@ def _normalise(graph: Any, layer: Layer, number: int, found: str, out: str, chan
 
 
 def collect(said: Sequence[Sequence[NDArray[Any]]]) -> list[Collected]:
-    """Average what every layer said of each batch: means, and variances as BatchNorm stores them, uncorrected no more.
+    """Average the statistics of each layer over the batches: means, and unbiased variances, as BatchNorm stores them.
 
-    ``said`` has a row a batch, with mean, variance and number of values of the first layer, then of the next.
+    ``said`` has one row per batch, with mean, variance and number of values of the first layer, then of the next.
     """
-    found = []
+    averages = []
     for number in range(0, len(said[0]), 3):
         means, variances = [], []
         for row in said:
@@ -240,40 +240,40 @@ def collect(said: Sequence[Sequence[NDArray[Any]]]) -> list[Collected]:
             count = int(row[number + 2]) / len(mean)
             means.append(mean)
             variances.append(variance * count / max(count - 1, 1))
-        found.append(Collected(np.mean(means, axis=0), np.mean(variances, axis=0)))
-    return found
+        averages.append(Collected(np.mean(means, axis=0), np.mean(variances, axis=0)))
+    return averages
 
 
 def settled(model: Any, layers: Sequence[Layer], collected: Sequence[Collected], keep: float) -> Any:
-    """Return a copy of a model with other statistics: ``keep`` of the stored ones, the rest of what was collected.
+    """Return a copy of a model with new statistics: ``keep`` of the stored ones, the rest from the collected ones.
 
-    ``collected`` is in units of the stored statistics, as `watching` says it.
+    ``collected`` is in units of the stored statistics, like the outputs of `watching`.
     """
     from onnx import ModelProto, numpy_helper
 
     copy = ModelProto()
     copy.CopyFrom(model)
-    held = {one.name: one for one in copy.graph.initializer}
+    initializers = {tensor.name: tensor for tensor in copy.graph.initializer}
     nodes = {node.name: node for node in copy.graph.node}
-    for layer, seen in zip(layers, collected, strict=True):
-        node, (mean, variance) = nodes[layer.node], mixed(layer, seen, keep)
+    for layer, statistics in zip(layers, collected, strict=True):
+        node, (mean, variance) = nodes[layer.node], mixed(layer, statistics, keep)
         factor = np.sqrt(layer.spread / (variance + layer.epsilon))
         offset = layer.scale * (layer.mean - mean) / np.sqrt(variance + layer.epsilon)
-        weight, bias = (numpy_helper.to_array(held[name]).astype(np.float64) for name in node.input[1:3])
+        weight, bias = (numpy_helper.to_array(initializers[name]).astype(np.float64) for name in node.input[1:3])
         changed = weight * factor.reshape(-1, *([1] * (weight.ndim - 1)))
         moved = layer.shift + (bias - layer.shift) * factor + offset
-        for place, values in ((1, changed), (2, moved)):  # under names of their own: nodes may share a constant
-            name = f"{layer.node}/settled/{place}"
+        for position, values in ((1, changed), (2, moved)):  # under new names, because nodes may share a constant
+            name = f"{layer.node}/settled/{position}"
             copy.graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), name))
-            node.input[place] = name
+            node.input[position] = name
     used = {name for node in copy.graph.node for name in node.input}
-    for one in [one for one in copy.graph.initializer if one.name not in used]:
-        copy.graph.initializer.remove(one)
+    for unused in [tensor for tensor in copy.graph.initializer if tensor.name not in used]:
+        copy.graph.initializer.remove(unused)
     return copy
 
 
 def mixed(layer: Layer, seen: Collected, keep: float) -> tuple[Values, Values]:
-    """Return a layer's new mean and variance, in its own units; a channel that says nothing keeps its own."""
+    """Return a layer's new mean and variance, in its own units; a channel with zero scale keeps the stored ones."""
     mean = layer.mean + seen.mean * np.sqrt(layer.spread)
     variance = seen.variance * layer.spread
     flat = np.abs(layer.scale) < _FLAT
@@ -284,7 +284,7 @@ def mixed(layer: Layer, seen: Collected, keep: float) -> tuple[Values, Values]:
 
 
 KEPT = 0.25
-"""The share of the sites' statistics, which was chosen on the sites' held-out subjects (docs/adaptation.md)."""
+"""The share of the sites' statistics, chosen on the sites' held-out subjects (docs/adaptation.md)."""
 
 BATCH = 64
 RECORD = "adaptation.json"
@@ -294,7 +294,7 @@ Crops = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was adapted to how many images, and how many decisions have changed on them."""
+    """The result of an adaptation: the number of images, and the decisions on them before and after."""
 
     directory: Path
     images: int
@@ -305,21 +305,21 @@ class Outcome:
     changed: int
 
     def as_values(self) -> dict[str, Any]:
-        """Return it as plain values, for programs."""
+        """Return the result as plain values, for programs."""
         return {
             "images": self.images, "passed_over": self.passed_over, "layers": self.layers, "kept": KEPT,
             "live": {"before": self.live_before, "after": self.live_after}, "changed": self.changed,
         }  # fmt: skip
 
     def lines(self) -> list[str]:
-        """Return it as lines, for people."""
-        said = f"{self.directory}: statistics of {self.layers} layers from {self.images} images, without labels"
-        said += f"; {self.passed_over} pictures had no face to use" if self.passed_over else ""
-        return [said, f"live before {self.live_before}, after {self.live_after}; {self.changed} decisions changed"]
+        """Return the result as lines, for people."""
+        summary = f"{self.directory}: statistics of {self.layers} layers from {self.images} images, without labels"
+        summary += f"; {self.passed_over} pictures had no face to use" if self.passed_over else ""
+        return [summary, f"live before {self.live_before}, after {self.live_after}; {self.changed} decisions changed"]
 
 
 def adapt(model: Exported, crops: Crops, out: Path, *, threads: int = 1, passed_over: int = 0) -> Outcome:
-    """Write a model with statistics of these crops into a new directory; if the gate keeps the model, write nothing."""
+    """Write a model with the statistics of these crops into a new directory; write nothing if the gate refuses."""
     check_free(out)
     threshold = _refused_if_not_adaptable(model)
     before = model.run(crops).astype(np.float64)
@@ -328,21 +328,28 @@ def adapt(model: Exported, crops: Crops, out: Path, *, threads: int = 1, passed_
     graph, weights = _graph(model), _weights(model.directory / WEIGHTS)
     layers = layers_of(graph.graph, weights)
     collected = collected_on(graph, layers, crops, threads)
-    with beside(out) as place:
-        _write(place, model, settled(graph, layers, collected, KEPT), _with(weights, layers, collected), len(crops))
-        after = Exported.open(place, threads=threads).run(crops).astype(np.float64)
+    with beside(out) as directory:
+        _write(directory, model, settled(graph, layers, collected, KEPT), _with(weights, layers, collected), len(crops))
+        # Evaluate the model from its files, as a device will load it, before they get their final place.
+        after = Exported.open(directory, threads=threads).run(crops).astype(np.float64)
         if reason := collapsed(before, after, threshold):
             raise RunFailed(f"the adaptation is taken back ({reason}); nothing was written")
-        live, now = before >= threshold, after >= threshold
+        live, live_now = before >= threshold, after >= threshold
         outcome = Outcome(
-            out, len(crops), passed_over, len(layers), int(live.sum()), int(now.sum()), int((live != now).sum())
+            out,
+            len(crops),
+            passed_over,
+            len(layers),
+            int(live.sum()),
+            int(live_now.sum()),
+            int((live != live_now).sum()),
         )
-        write_json(place / RECORD, outcome.as_values())
+        write_json(directory / RECORD, outcome.as_values())
     return outcome
 
 
 def collected_on(graph: Any, layers: list[Layer], crops: Crops, threads: int = 1) -> list[Collected]:
-    """Show crops to a graph in mixed batches and return what its layers saw."""
+    """Run a graph on crops in mixed batches, and return the statistics of its layers."""
     session = open_session(GRAPH, watching(graph, layers).SerializeToString(), threads, remedy=AGAIN)
     names = [f"{kind}/{number}" for number in range(len(layers)) for kind in (MEAN, VARIANCE, COUNT)]
     order = np.random.default_rng(0).permutation(len(crops))
@@ -378,10 +385,10 @@ def _weights(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _with(weights: Arrays, layers: list[Layer], collected: list[Collected]) -> dict[str, NDArray[Any]]:
-    """Return the weights with the new statistics, so that both files of the directory are of one model."""
+    """Return the weights with the new statistics, so that both files of the directory hold the same model."""
     changed = dict(weights)
-    for layer, seen in zip(layers, collected, strict=True):
-        for kind, values in zip(("running_mean", "running_var"), mixed(layer, seen, KEPT), strict=True):
+    for layer, statistics in zip(layers, collected, strict=True):
+        for kind, values in zip(("running_mean", "running_var"), mixed(layer, statistics, KEPT), strict=True):
             changed[f"{layer.name}.{kind}"] = values.astype(np.float32)
     return changed
 
@@ -389,8 +396,8 @@ def _with(weights: Arrays, layers: list[Layer], collected: list[Collected]) -> d
 def _write(place: Path, model: Exported, graph: Any, weights: Arrays, images: int) -> None:
     from safetensors.numpy import save
 
-    said = Adapted(from_sha256=model.digest, how="statistics", images=images)
-    description = model.description.model_copy(update={"model_sha256": _digest(weights), "adapted": said})
+    adapted = Adapted(from_sha256=model.digest, how="statistics", images=images)
+    description = model.description.model_copy(update={"model_sha256": _digest(weights), "adapted": adapted})
     path = place / GRAPH
     path.parent.mkdir()
     del graph.metadata_props[:]
@@ -398,14 +405,14 @@ def _write(place: Path, model: Exported, graph: Any, weights: Arrays, images: in
         graph.metadata_props.add(key=name, value=value)
     with needing_room(path):
         write_atomically(path, graph.SerializeToString(deterministic=True))
-        write_atomically(place / WEIGHTS, save({name: np.asarray(one, order="C") for name, one in weights.items()}))
+        write_atomically(place / WEIGHTS, save({name: np.asarray(value, order="C") for name, value in weights.items()}))
     config = Config(float32=Graphs(file=entry_of(path), description=description), files=files_beside(place))
     write_json(place / CONFIG, as_values(config))
     write_atomically(place / CARD, _card(description).encode())
 
 
 def _digest(weights: Arrays) -> str:
-    """Return SHA-256 over names, types, shapes and values, as a run's weights have it."""
+    """Return the SHA-256 over names, types, shapes and values, the same as for the weights of a run."""
     total = hashlib.sha256()
     for name, values in sorted(weights.items()):
         total.update(f"{name}|torch.{values.dtype}|{values.shape}|".encode())

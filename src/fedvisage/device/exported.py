@@ -1,4 +1,4 @@
-"""An exported model, opened: its files are checked against what the directory says of them, then it is ready to run."""
+"""Read and open exported models: check every file against the description in `config.json` before running the graph."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ from fedvisage.metrics.threshold import Threshold
 if TYPE_CHECKING:
     import onnxruntime
 
-# What an exported directory says of its model: `config.json`, and the same again as metadata inside of each graph.
-#
-# The directory may come from anywhere: what is not of this form is refused, and nothing in it is shown as it is.
+# The description of an exported model: `config.json`, repeated as metadata inside each graph. The directory may come
+# from anywhere: any other form is refused, and nothing in it is printed without a check.
 
 
 CONFIG, CARD, PARITY, WEIGHTS = "config.json", "README.md", "parity.json", "model.safetensors"
@@ -44,7 +43,7 @@ _CONFIG_LIMIT = 1 << 20
 Arithmetic = Literal["float32", "int8"]
 Beside = Literal["model.safetensors", "parity.json"]
 BESIDE: Final[tuple[Beside, ...]] = get_args(Beside)
-"""Files beside the graphs whose digests `config.json` records; the model card is not one, because owners edit it."""
+"""Files beside the graphs whose digests `config.json` records; the model card is excluded, because owners edit it."""
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -65,7 +64,7 @@ class _Strict(BaseModel):
 class OperatingPoint(_Strict):
     """A threshold, the rule that chose it, and its error rates at the sites.
 
-    It is a logit for attack detection, and a cosine for recognition.
+    The threshold is a logit for attack detection, and a cosine for recognition.
     """
 
     value: float = Field(ge=-100, le=100)
@@ -75,9 +74,9 @@ class OperatingPoint(_Strict):
 
 
 class Adapted(_Strict):
-    """What a graph was adapted from, how, and to how many images.
+    """The origin of an adapted graph: the model, the kind of adaptation, and the number of images.
 
-    ``gated`` is entropy minimisation behind a gate, where torch is; ``statistics`` are those of BatchNorm alone.
+    ``gated`` is entropy minimisation behind a gate, with torch; ``statistics`` replaces only those of BatchNorm.
     """
 
     from_sha256: Digest
@@ -86,23 +85,23 @@ class Adapted(_Strict):
 
 
 class Description(_Strict):
-    """What a graph is.
+    """The description of a graph.
 
     Attributes:
-        format: the form of this description.
+        format: the version of this description.
         task: attack detection or recognition.
-        method: how the model was trained.
-        member: whose model it is, where a run has one a site.
+        method: the training method.
+        member: the site of the model, if the run has one model per site.
         size: side of a crop in pixels.
         arithmetic: float32, or int8 after quantisation.
         model_sha256: digest of the weights.
-        recipe_sha256: digest of the recipe that the run followed.
-        threshold: where decisions change; none, if the sites could choose none.
-        crop: how a device cuts faces out, with the detector's digest.
-        trained_on: how the crops were made that the model was trained on, as far as that is known.
-        drawn: whether the method draws, and the graph is the mean of all draws.
-        adapted: from what it was adapted, and to what; none, if it is the model that was trained.
-        version: of this software.
+        recipe_sha256: digest of the run's recipe.
+        threshold: the decision threshold; none, if the sites could choose none.
+        crop: how a device crops faces, with the detector's digest.
+        trained_on: how the training crops were made, as far as known.
+        drawn: true if the method samples, and the graph is the mean over all samples.
+        adapted: the adaptation of the graph; none for the trained model itself.
+        version: the version of this software.
     """
 
     format: Literal[1] = 1
@@ -121,14 +120,14 @@ class Description(_Strict):
     version: Word
 
     def metadata(self) -> dict[str, str]:
-        """Return the texts that stand inside of the graph."""
-        left_out = {"adapted"} if self.adapted is None else set()  # which older graphs do not have
+        """Return the metadata of the graph."""
+        left_out = {"adapted"} if self.adapted is None else set()  # absent in older graphs
         values = self.model_dump(mode="json", exclude=left_out)
         return {f"{_KEY}{name}": json_key(value) for name, value in values.items()}
 
 
 class Graphs(_Strict):
-    """A graph's file, and what it is."""
+    """The file of a graph, with its description."""
 
     file: FileEntry
     description: Description
@@ -137,7 +136,7 @@ class Graphs(_Strict):
 class Config(_Strict):
     """The content of `config.json`: the graphs of one model, and the files beside them.
 
-    ``files`` is empty in exports of version 0.1, whose weights and comparison are not compared with anything.
+    ``files`` is empty in exports of version 0.1, whose weights and parity file are not checked.
     """
 
     library_name: Literal["fedvisage"] = "fedvisage"
@@ -148,15 +147,15 @@ class Config(_Strict):
     @model_validator(mode="after")
     def _graphs_of_one_model(self) -> Config:
         if self.int8 is not None:
-            apart = {"arithmetic", "threshold"}
-            one, other = (graph.description.model_dump(exclude=apart) for graph in (self.float32, self.int8))
-            if one != other:
+            excluded = {"arithmetic", "threshold"}
+            float32, int8 = (graph.description.model_dump(exclude=excluded) for graph in (self.float32, self.int8))
+            if float32 != int8:
                 raise ValueError("its two graphs are of different models")
         return self
 
 
 def is_export(directory: Path) -> bool:
-    """Tell whether a directory holds an exported model rather than a run."""
+    """Return whether a directory holds an exported model rather than a run."""
     return (directory / CONFIG).is_file() and (directory / GRAPH).is_file()
 
 
@@ -169,15 +168,15 @@ def read_config(directory: Path) -> Config:
         return Config.model_validate_json(json_key(parse_json(read_text(path, _CONFIG_LIMIT))))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"])) or "it"
-        raise UserError(str(path), f"is not the description of an exported model ({place}: {first['msg']}); "
+        location = ".".join(map(str, first["loc"])) or "it"
+        raise UserError(str(path), f"is not the description of an exported model ({location}: {first['msg']}); "
                         f"{AGAIN}") from None  # fmt: skip
     except ValueError as error:
         raise UserError(str(path), f"is not whole JSON ({str(error)[:200]}); {AGAIN}") from None
 
 
 def check_metadata(path: Path, found: Mapping[str, str], expected: Description) -> None:
-    """Refuse a graph that says another thing of itself than the directory says of it."""
+    """Refuse a graph whose metadata differs from the description in the directory."""
     for key, value in expected.metadata().items():
         if found.get(key) != value:
             name = key.removeprefix(_KEY)
@@ -185,58 +184,58 @@ def check_metadata(path: Path, found: Mapping[str, str], expected: Description) 
 
 
 def as_values(config: Config) -> dict[str, Any]:
-    """Return the content of `config.json`, as it is written."""
+    """Return the content of `config.json` for writing."""
     return config.model_dump(mode="json", exclude_none=False)
 
 
-# Directories that are written whole or not at all: beside where they are wanted, and then put in place.
+# Directories are written completely or not at all: in a temporary directory first, which is then renamed.
 
 
 def check_free(out: Path) -> None:
-    """Refuse a directory that something lies in."""
+    """Refuse a directory that is not empty."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(str(out), "is not empty; give a new directory, so that nothing is written over")
 
 
 @contextmanager
 def beside(out: Path) -> Iterator[Path]:
-    """Lend a directory beside the one that is wanted, which takes its place when all is well, and is gone if not."""
+    """Yield a temporary directory that replaces ``out`` on success, and is deleted on failure."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    place = Path(mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
+    temporary = Path(mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
     try:
-        yield place
-        place.chmod(0o755)
-        place.rename(out)
+        yield temporary
+        temporary.chmod(0o755)
+        temporary.rename(out)
         sync_directory(out.parent)
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def entry_of(path: Path) -> FileEntry:
-    """Return a file's size and digest."""
+    """Return the size and digest of a file."""
     return FileEntry(bytes=path.stat().st_size, sha256=file_digest(path))
 
 
 def files_beside(directory: Path) -> dict[Beside, FileEntry]:
-    """Return size and digest of each file beside the graphs that `config.json` records."""
+    """Return the size and digest of each file beside the graphs that `config.json` records."""
     return {name: entry_of(directory / name) for name in BESIDE if (directory / name).exists()}
 
 
 Floats = NDArray[np.float32]
 
 LARGEST_BESIDE = 2 * LARGEST
-"""Bytes of the weights beside a graph; they may hold parts that the graph does not."""
+"""Maximum bytes of the weights; they may include parts that the graph does not."""
 
 AT_ONCE = 16
-"""Crops that go through the graph together."""
+"""Crops per run of the graph."""
 
 _LENGTH = 1e-3
-"""How far an embedding's length may be from one."""
+"""Maximum deviation of an embedding's length from 1."""
 
 
 @dataclass(frozen=True, eq=False)
 class Exported:
-    """A model of an exported directory, with its graph."""
+    """An exported model with its graph."""
 
     directory: Path
     description: Description
@@ -245,16 +244,16 @@ class Exported:
 
     @staticmethod
     def open(directory: Path, *, threads: int = 1, int8: bool = False) -> Exported:
-        """Read a directory that `fedvisage export` wrote; run nothing in it before all its records agree."""
+        """Read a directory that `fedvisage export` wrote; check that all its records agree before anything runs."""
         config = read_config(directory)
         graph = config.int8 if int8 else config.float32
         if graph is None:
             raise UserError(str(directory), "has no int8 graph; export it with --int8 --calibrate SET")
         description, path = graph.description, directory / (INT8_GRAPH if int8 else GRAPH)
-        wanted = record_of("face", aligned=description.task == "recognition")
-        if description.crop != wanted:
+        expected = record_of("face", aligned=description.task == "recognition")
+        if description.crop != expected:
             raise UserError(str(directory / CONFIG), f"wants crops that this version does not make "
-                            f"({description.crop}; here {wanted}); {AGAIN}")  # fmt: skip
+                            f"({description.crop}; here {expected}); {AGAIN}")  # fmt: skip
         _check_files_beside(directory, config)
         session = open_session(str(path), _checked(path, graph), threads, remedy=AGAIN)
         _check_form(path, session, description)
@@ -262,12 +261,12 @@ class Exported:
 
     @property
     def digest(self) -> str:
-        """The digest of the weights, as the description states it; `graph_digest` is that of the file that runs."""
+        """The digest of the weights from the description; `graph_digest` is the digest of the running file."""
         return self.description.model_sha256
 
     @property
     def task(self) -> str:
-        """What the model is for: ``pad`` or ``recognition``."""
+        """The task of the model: ``pad`` or ``recognition``."""
         return self.description.task
 
     @property
@@ -277,12 +276,12 @@ class Exported:
 
     @property
     def threshold(self) -> Threshold | None:
-        """Where decisions change: a logit, or a cosine."""
+        """The decision threshold: a logit, or a cosine."""
         point = self.description.threshold
         return None if point is None else Threshold(point.value, point.rule, point.far, point.frr)
 
     def graph(self) -> bytes:
-        """Return the bytes of the graph's file, refusing others than those that were opened."""
+        """Return the bytes of the graph's file; refuse it if it changed since it was opened."""
         path = self.directory / (INT8_GRAPH if self.description.arithmetic == "int8" else GRAPH)
         content = read_plain(path, LARGEST)
         if hashlib.sha256(content).hexdigest() != self.graph_digest:
@@ -300,14 +299,14 @@ class Exported:
 
     def _of(self, name: str, crops: NDArray[np.uint8]) -> Floats:
         try:
-            (found,) = self.session.run([name], {INPUT: np.ascontiguousarray(crops)})
+            (output,) = self.session.run([name], {INPUT: np.ascontiguousarray(crops)})
         except runtime_errors() as error:
             raise RunFailed(f"{self.directory}: the graph cannot be computed ({short(error)}); {AGAIN}") from None
-        if found.shape[:1] != crops.shape[:1] or not np.isfinite(found).all():
+        if output.shape[:1] != crops.shape[:1] or not np.isfinite(output).all():
             raise RunFailed(f"{self.directory}: the model gives what is no number; {AGAIN}")
-        if self.task == "recognition" and not (np.abs(np.linalg.norm(found, axis=1) - 1) < _LENGTH).all():
+        if self.task == "recognition" and not (np.abs(np.linalg.norm(output, axis=1) - 1) < _LENGTH).all():
             raise RunFailed(f"{self.directory}: the model gives embeddings whose length is not one; {AGAIN}")
-        return np.asarray(found, np.float32)
+        return np.asarray(output, np.float32)
 
 
 def _checked(path: Path, graph: Graphs) -> bytes:
@@ -322,7 +321,7 @@ def _checked(path: Path, graph: Graphs) -> bytes:
 
 
 def _check_files_beside(directory: Path, config: Config) -> None:
-    """Refuse weights or figures of another export; a device may have been given neither."""
+    """Refuse weights or parity files of another export; both files may be missing on a device."""
     for name, entry in config.files.items():
         path = directory / name
         if not os.path.lexists(path):
@@ -332,18 +331,20 @@ def _check_files_beside(directory: Path, config: Config) -> None:
 
 
 def _digest(path: Path, size: int) -> str:
-    digest = hashlib.sha256()
+    hasher = hashlib.sha256()
     for piece in pieces_of(path, min(size, LARGEST_BESIDE)):
-        digest.update(piece)
-    return digest.hexdigest()
+        hasher.update(piece)
+    return hasher.hexdigest()
 
 
 def _check_form(path: Path, session: onnxruntime.InferenceSession, description: Description) -> None:
-    """Refuse a graph with other inputs or outputs than its task has, or that says otherwise what it is."""
+    """Refuse a graph with other inputs or outputs than its task has, or with other metadata than its description."""
     check_metadata(path, session.get_modelmeta().custom_metadata_map, description)
     size, names = description.size, OUTPUTS[description.task]
-    taken = [(one.name, one.type, list(one.shape)[1:]) for one in session.get_inputs()]
-    given = [(one.name, one.type, len(one.shape)) for one in session.get_outputs()]
+    inputs = [(value.name, value.type, list(value.shape)[1:]) for value in session.get_inputs()]
+    outputs = [(value.name, value.type, len(value.shape)) for value in session.get_outputs()]
     rank = 2 if description.task == "recognition" else 1
-    if taken != [(INPUT, "tensor(uint8)", [size, size, 3])] or given != [(one, "tensor(float)", rank) for one in names]:
+    if inputs != [(INPUT, "tensor(uint8)", [size, size, 3])] or outputs != [
+        (name, "tensor(float)", rank) for name in names
+    ]:
         raise UserError(str(path), f"has other inputs or outputs than an exported model has; {AGAIN}")

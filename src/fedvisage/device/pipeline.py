@@ -1,4 +1,4 @@
-"""From a picture to a decision: faces, their quality, living or attack, and who it is, on a machine without torch."""
+"""Check pictures with exported models: find faces, measure quality, detect attacks and identify people."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedvisage.metrics.threshold import Threshold
 if TYPE_CHECKING:
     from fedvisage.device.adaptation import Outcome
 
-# What a pipeline says of a picture, as values that programs and people read.
+# Results of a pipeline, for programs and people.
 
 
 BONA_FIDE, ATTACK, NO_DECISION = "bona_fide", "attack", "no_decision"
@@ -34,7 +34,7 @@ Embedding = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Box:
-    """Where a face is, in pixels of the picture as it came, and how sure the detector is."""
+    """The position of a face in pixels of the original picture, and the detector's confidence."""
 
     x: float
     y: float
@@ -45,9 +45,9 @@ class Box:
 
 @dataclass(frozen=True)
 class PadVerdict:
-    """Living face or attack: score and threshold as probabilities, and how the threshold was chosen.
+    """Living face or attack: score and threshold as probabilities, and the rule that chose the threshold.
 
-    Logits decide: probabilities near to 0 or 1 would hide a difference. Without a score nothing is decided.
+    Logits decide, because probabilities near 0 or 1 would hide a difference. Without a score there is no decision.
     """
 
     decision: str
@@ -60,7 +60,7 @@ class PadVerdict:
 
 @dataclass(frozen=True)
 class Match:
-    """A known person whom a face is like."""
+    """A similar known person."""
 
     person: str
     similarity: float
@@ -70,12 +70,12 @@ class Match:
 
 
 Search = Callable[[Embedding], Sequence[Match]]
-"""From a unit embedding to matches, the most similar first."""
+"""Maps a unit embedding to matches, the most similar first."""
 
 
 @dataclass(frozen=True, eq=False)
 class CheckedFace:
-    """What is said of one face; who it is, only if it may be asked."""
+    """The results for one face; embedding and matches exist only if its other checks allow them."""
 
     box: Box
     points: tuple[tuple[float, float], ...]
@@ -85,7 +85,7 @@ class CheckedFace:
     matches: tuple[Match, ...] = ()
 
     def as_values(self) -> dict[str, Any]:
-        """Return it as plain values; an embedding is a template, and not among them."""
+        """Return the results as plain values, without the embedding, which is a template."""
         return {
             "box": asdict(self.box),
             "points": [list(point) for point in self.points],
@@ -97,24 +97,24 @@ class CheckedFace:
 
 @dataclass(frozen=True, eq=False)
 class Checked:
-    """What is said of a picture: its faces, the largest first, and whether it was turned by 180° to find them."""
+    """The results for a picture: its faces, the largest first; ``turned`` says whether they were found after 180°."""
 
     faces: tuple[CheckedFace, ...]
     turned: bool = False
 
     @property
     def decision(self) -> str:
-        """What is decided of the largest face; without a PAD model, nothing."""
+        """The decision on the largest face; without a PAD model, no decision."""
         verdict = self.faces[0].pad if self.faces else None
         return NO_DECISION if verdict is None else verdict.decision
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why the largest face was not judged; nothing if it was."""
+        """The reasons why the largest face was not evaluated; empty if it was."""
         return self.faces[0].quality.reasons if self.faces else (NO_FACE,)
 
     def as_values(self) -> dict[str, Any]:
-        """Return it as plain values, for programs."""
+        """Return the results as plain values, for programs."""
         return {
             "decision": self.decision,
             "reasons": list(self.reasons),
@@ -123,35 +123,34 @@ class Checked:
         }
 
 
-# Several frames of one face: a running mean of what attack detection says, which one lucky frame does not sway.
+# Several frames of one face: a running mean of PAD scores, which limits the influence of a single lucky frame.
 #
-# The frames must be of one face. Where it is lost, or another one stands in its place, the mean begins again;
-# otherwise
-# somebody could show a face and then a picture of another.
+# The frames must show one face. If it is lost, or another face appears, the mean restarts; otherwise an attacker could
+# start with a real face and then swap in a photo of another one.
 
 
 SAME_PLACE = 0.3
-"""Least overlap of two boxes, as a share of both together, in frames that follow each other."""
+"""Minimum overlap of the boxes in consecutive frames, as intersection over union."""
 
 
 @dataclass(frozen=True, eq=False)
 class Watched:
-    """A frame's own check, and what is decided of the frames up to it."""
+    """The check of a frame, and the decision on the frames up to it."""
 
     number: int
     checked: Checked
     frames: int
-    """How many frames the mean is over."""
+    """Number of frames in the mean."""
     verdict: PadVerdict | None
-    """The decision by the mean; none where this frame shows nothing that can be judged."""
+    """The decision by the mean; None if this frame shows no face that can be evaluated."""
 
     @property
     def decision(self) -> str:
-        """What is decided of the face in front of the camera."""
+        """The decision on the face in front of the camera."""
         return NO_DECISION if self.verdict is None else self.verdict.decision
 
     def as_values(self) -> dict[str, Any]:
-        """Return it as plain values, for programs."""
+        """Return the results as plain values, for programs."""
         return {
             "frame": self.number,
             "decision": self.decision,
@@ -167,29 +166,29 @@ class Running:
     """The last frames of one face."""
 
     def __init__(self, window: int) -> None:
-        """Keep so many frames."""
+        """Keep up to ``window`` frames."""
         self._scores: deque[float] = deque(maxlen=window)
         self._box: Box | None = None
         self._number = -1
 
     def add(self, checked: Checked) -> Watched:
-        """Take a frame's check, and say what the mean of the last frames is."""
+        """Add the check of a frame, and return the decision by the mean of the last frames."""
         self._number += 1
         face = checked.faces[0] if checked.faces else None
-        own = None if face is None else face.pad
-        if face is None or own is None or own.score is None:
+        verdict = None if face is None else face.pad
+        if face is None or verdict is None or verdict.score is None:
             self._forget()
             return Watched(self._number, checked, 0, None)
         if self._box is not None and overlap(self._box, face.box) < SAME_PLACE:
             self._forget()
         self._box = face.box
-        self._scores.append(own.score)
-        return Watched(self._number, checked, len(self._scores), self._mean(own))
+        self._scores.append(verdict.score)
+        return Watched(self._number, checked, len(self._scores), self._mean(verdict))
 
     def _mean(self, own: PadVerdict) -> PadVerdict:
         mean = float(np.mean(self._scores))
         if len(self._scores) == 1:
-            return own  # by its logit, as a picture alone is
+            return own  # decided by its logit, like a single picture
         return replace(own, score=mean, logit=None, decision=BONA_FIDE if mean >= own.threshold else ATTACK)
 
     def _forget(self) -> None:
@@ -198,21 +197,21 @@ class Running:
 
 
 def overlap(one: Box, other: Box) -> float:
-    """Return the common area of two boxes as a share of both together."""
+    """Return the intersection of two boxes over their union."""
     width = min(one.x + one.width, other.x + other.width) - max(one.x, other.x)
     height = min(one.y + one.height, other.y + other.height) - max(one.y, other.y)
     common = max(0.0, width) * max(0.0, height)
-    whole = one.width * one.height + other.width * other.height - common
-    return common / whole if whole > 0 else 0.0
+    union = one.width * one.height + other.width * other.height - common
+    return common / union if union > 0 else 0.0
 
 
 Image = NDArray[np.uint8]
 
 
 class Pipeline:
-    """Checks pictures with exported models: of attack detection, of recognition, or of both.
+    """Checks pictures with exported models: a PAD model, a recognition model, or both.
 
-    Attacks come first: no embedding is made of a face that is an attack, or of which nothing could be decided.
+    Attack detection comes first: attacks, and faces without a decision, get no embedding.
     """
 
     def __init__(
@@ -223,7 +222,7 @@ class Pipeline:
         settings: Settings | None = None,
         search: Search | None = None,
     ) -> None:
-        """Open exported directories, or take models that are open; ``search`` finds people by their embeddings."""
+        """Open exported directories, or use open models; ``search`` finds people by their embeddings."""
         self.settings = settings or Settings()
         self.pad = _opened(pad, "pad", self.settings.threads)
         self.recognition = _opened(recognition, "recognition", self.settings.threads)
@@ -237,26 +236,26 @@ class Pipeline:
         return find(image, self._find).faces
 
     def check(self, image: Image, *, report: bool = False) -> Checked:
-        """Say what a picture (uint8, H×W×3, RGB) shows.
+        """Evaluate the faces of a picture (uint8, H×W×3, RGB).
 
-        ``report`` makes embeddings, and searches for them, whatever was decided; a face that cannot be judged has none.
+        ``report`` makes embeddings, and searches for them, whatever the decision; a face of poor quality gets none.
         """
-        found = find(image, self._find)
-        alone = len(found.faces) == 1
-        faces = [self._checked(found, number, alone, report) for number in range(len(found.faces))]
-        return Checked(tuple(faces), found.turned)
+        detected = find(image, self._find)
+        alone = len(detected.faces) == 1
+        faces = [self._checked(detected, number, alone, report) for number in range(len(detected.faces))]
+        return Checked(tuple(faces), detected.turned)
 
     def watch(self, frames: Iterable[Image]) -> Iterator[Watched]:
-        """Check pictures of one camera, one after another, with a running mean over the last frames of a face."""
+        """Check the frames of one camera in order, with a running mean over the last frames of a face."""
         running = Running(self.settings.window)
         for frame in frames:
             yield running.add(self.check(frame))
 
     def adapt(self, images: Iterable[Image], out: Path, *, most: int = 2000) -> Outcome:
-        """Adapt the PAD model to unlabelled pictures and write it into a new directory, to be opened from there.
+        """Adapt the PAD model to unlabelled pictures, and write it into a new directory, to be opened from there.
 
-        Faces that this pipeline would not judge are passed over, and so are pictures behind the first ``most`` faces.
-        The pipeline itself stays as it is.
+        Faces that this pipeline would not evaluate are skipped, and so are pictures after the first ``most`` faces. The
+        pipeline itself does not change.
         """
         if self.pad is None:
             raise UserError("pad", "no model of attack detection was given")
@@ -267,13 +266,14 @@ class Pipeline:
         for image in images:
             if len(crops) == most:
                 break
-            found = find(image, self._find)
-            face = found.faces[0] if found.faces else None
-            alone = len(found.faces) == 1
-            if face is None or not measure(found.picture, face, alone, self.settings).ok:
+            detected = find(image, self._find)
+            face = detected.faces[0] if detected.faces else None
+            alone = len(detected.faces) == 1
+            # Skip the faces that `check` would not evaluate either.
+            if face is None or not measure(detected.picture, face, alone, self.settings).ok:
                 passed_over += 1
                 continue
-            cropped = crop_face(found.picture, [face], self.pad.size)
+            cropped = crop_face(detected.picture, [face], self.pad.size)
             if cropped.upscaled and not self.settings.enlarge:
                 passed_over += 1
             else:
@@ -283,7 +283,7 @@ class Pipeline:
         return adaptation.adapt(self.pad, np.stack(crops), out, threads=self.settings.threads, passed_over=passed_over)
 
     def embed(self, image: Image, face: Face) -> Embedding:
-        """Return the unit embedding of a face of a picture that stands upright, as it is, with no question asked."""
+        """Return the unit embedding of a face in an upright picture, without any other check."""
         if self.recognition is None:
             raise UserError("recognition", "no recognition model was given")
         return _embedding(self.recognition, align(image, face.points, self.recognition.size)[0])
@@ -306,7 +306,7 @@ class Pipeline:
         return replace(checked, embedding=embedding, matches=matches)
 
     def _judged(self, picture: Image, face: Face, quality: Quality) -> tuple[PadVerdict | None, Quality]:
-        """Return what attack detection says, and the quality: a crop that would be enlarged is of too small a face."""
+        """Return the PAD verdict, and the quality; a face whose crop would have to be enlarged counts as too small."""
         if self.pad is None or self._threshold is None:
             return None, quality
         cropped = crop_face(picture, [face], self.pad.size)
@@ -317,10 +317,10 @@ class Pipeline:
 
 
 def verdict(logit: float | None, threshold: Threshold) -> PadVerdict:
-    """Decide by a logit; without one, nothing is decided."""
-    decided = NO_DECISION if logit is None else BONA_FIDE if logit >= threshold.value else ATTACK
+    """Decide by a logit; without one there is no decision."""
+    decision = NO_DECISION if logit is None else BONA_FIDE if logit >= threshold.value else ATTACK
     score = None if logit is None else probability(logit)
-    return PadVerdict(decided, score, probability(threshold.value), logit, threshold.value, threshold.rule)
+    return PadVerdict(decision, score, probability(threshold.value), logit, threshold.value, threshold.rule)
 
 
 def _threshold(pad: Exported) -> Threshold:
@@ -330,8 +330,8 @@ def _threshold(pad: Exported) -> Threshold:
 
 
 def _embedding(recognition: Exported, aligned: Image) -> Embedding:
-    found: Embedding = recognition.run(aligned[None])[0].astype(np.float32, copy=False)
-    return found
+    embedding: Embedding = recognition.run(aligned[None])[0].astype(np.float32, copy=False)
+    return embedding
 
 
 def _as_it_came(found: Found, face: Face) -> NDArray[np.float64]:

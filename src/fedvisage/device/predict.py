@@ -1,4 +1,4 @@
-"""`predict` with an exported model: the same pictures, lines and codes as with a run, without torch."""
+"""Implement `predict` for exported models: the same pictures, lines and exit codes as for a run, without torch."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from fedvisage.metrics.scores import FloatArray
 from fedvisage.metrics.similarity import Features
 from fedvisage.metrics.threshold import ON_TRAINING, Threshold
 
-# Frames to watch: a picture, a folder of pictures in order of their names, a video file, or a camera.
+# Sources of frames: a picture, a folder of pictures in order of their names, a video file, or a camera.
 
 
 def frames_of(source: str) -> Iterator[Image]:
-    """Return the frames of a source, RGB; a number is a camera, as the system counts them."""
+    """Return the frames of a source in RGB; a number is the system's number of a camera."""
     if source.isascii() and source.isdigit():
         return _camera(int(source))
     path = Path(source)
@@ -55,11 +55,11 @@ def _picture(path: Path) -> Iterator[Image]:
 
 
 def _folder(path: Path) -> Iterator[Image]:
-    pictures = sorted(one for one in path.iterdir() if one.suffix.lower() in ENDINGS and one.is_file())
+    pictures = sorted(child for child in path.iterdir() if child.suffix.lower() in ENDINGS and child.is_file())
     if not pictures:
         raise UserError(printable(str(path)), f"has no images ({', '.join(ENDINGS)})")
-    for one in pictures:
-        yield from _picture(one)
+    for picture in pictures:
+        yield from _picture(picture)
 
 
 def _video(path: Path) -> Iterator[Image]:
@@ -76,32 +76,32 @@ def _camera(number: int) -> Iterator[Image]:
         if not capture.isOpened():
             raise UserError(f"camera {number}", "cannot be opened; is it connected, and may this user read it?")
         while True:
-            taken, frame = capture.read()
-            if not taken:
+            success, frame = capture.read()
+            if not success:
                 raise RunFailed(f"camera {number}: gives no more frames")
             yield cv2.cvtColor(frame, cv2.COLOR_BGR2RGB).astype(np.uint8, copy=False)
     finally:
         capture.release()
 
 
-# The pictures that a person asks about: files, folders, lists of paths, one through a pipe; what came of them all.
+# Input pictures: files, folders, lists of paths, and one from standard input; notes and exit codes.
 
 
 Observation = TypeVar("Observation")
 
 AT_ONCE = 256
-"""Crops that are kept in memory before they are scored."""
+"""Crops held in memory before they are scored."""
 
 PIPE = Path("-")
-"""What is named where the picture comes through standard input."""
+"""The path that stands for standard input."""
 
 UPSIDE_DOWN, GREY, SEVERAL = "upside down", "grey", "several faces"
-"""What is remarkable of a picture, as programs read it."""
+"""Notes on a picture, for programs."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture by its name, to be read when its turn comes."""
+    """A picture by its name, read when needed."""
 
     name: str
     read: Callable[[], Image]
@@ -110,50 +110,50 @@ class Picture:
 
 @dataclass(frozen=True)
 class Asked:
-    """The pictures that are asked about, and how many files of folders are none, by the endings of their names."""
+    """The input pictures, and the number of skipped files in folders by their suffixes."""
 
     pictures: list[Picture]
     passed_over: Counter[str] = field(default_factory=Counter)
 
     @property
     def notices(self) -> list[str]:
-        """What to know of folders, a line each; nothing if all in them are pictures."""
+        """Notices about folders, one per line; empty if all their files are pictures."""
         if not self.passed_over:
             return []
         endings = sorted(self.passed_over.items())
-        kinds = ", ".join(f"{printable(ending) or 'no ending'} {count}" for ending, count in endings)
-        return [f"{counted(self.passed_over.total(), 'file')} passed over, by the ending: {kinds}"]
+        counts = ", ".join(f"{printable(ending) or 'no ending'} {count}" for ending, count in endings)
+        return [f"{counted(self.passed_over.total(), 'file')} passed over, by the ending: {counts}"]
 
 
 def asked_for(paths: Sequence[Path], listed: bytes | None = None, piped: Callable[[], bytes] | None = None) -> Asked:
-    """Return the pictures of files and folders, and of the paths in a list; ``-`` is the picture that is piped in.
+    """Return the pictures of files and folders, and of the paths in a list; ``-`` is the picture on standard input.
 
-    A path that is named and not there is a mistake; one in a list becomes a picture that cannot be read.
+    A missing path is an error if it was named directly; in a list, it becomes an unreadable picture.
     """
-    asked = Asked([])
+    inputs = Asked([])
     if list(paths).count(PIPE) > 1:
         raise UserError("PATH", "standard input holds one picture; name - once")
     for path in paths:
         if path == PIPE and piped is not None:
-            asked.pictures.append(Picture("-", partial(_decoded, piped)))
+            inputs.pictures.append(Picture("-", partial(_decoded, piped)))
         elif path.is_file():
-            asked.pictures.append(picture_at(path))
+            inputs.pictures.append(picture_at(path))
         elif path.is_dir():
-            _look_into(path, asked)
+            _look_into(path, inputs)
         else:
             raise UserError(_printed(path), "is neither an image nor a folder")
     for path in _paths_in(listed or b""):
         if path.is_dir():
-            _look_into(path, asked)
+            _look_into(path, inputs)
         else:
-            asked.pictures.append(picture_at(path))
-    if not asked.pictures:
+            inputs.pictures.append(picture_at(path))
+    if not inputs.pictures:
         raise UserError("PATH", "no image is named; give files, folders, - or --paths-from")
-    return asked
+    return inputs
 
 
 def picture_at(path: Path) -> Picture:
-    """Return the picture of a file; bytes of its name that are no text are shown by a sign in their place."""
+    """Return the picture of a file; undecodable bytes of its name are replaced by a sign."""
     name = os.fsencode(path).decode("utf-8", errors="replace")
     return Picture(name, partial(open_picture, path))
 
@@ -161,27 +161,27 @@ def picture_at(path: Path) -> Picture:
 def looked_at(
     pictures: Sequence[Picture], look: Callable[[Image], Observation], steps: Steps
 ) -> Iterator[list[tuple[str, Observation | BadFile]]]:
-    """Read pictures and look at each; yield portions of names with what was seen, or why nothing was."""
-    portion: list[tuple[str, Observation | BadFile]] = []
+    """Read pictures and apply ``look`` to each; yield batches of names with the result, or with the error."""
+    batch: list[tuple[str, Observation | BadFile]] = []
     for done, picture in enumerate(pictures, 1):
         try:
-            portion.append((picture.name, look(picture.read())))
+            batch.append((picture.name, look(picture.read())))
         except BadFile as bad:
-            portion.append((picture.name, bad))
+            batch.append((picture.name, bad))
         steps(done, len(pictures))
-        if len(portion) == AT_ONCE or done == len(pictures):
-            yield portion
-            portion = []
+        if len(batch) == AT_ONCE or done == len(pictures):
+            yield batch
+            batch = []
 
 
 def notes_of(found: Found | None, *, grey: bool = False) -> tuple[str, ...]:
-    """Return what is remarkable of a picture and of the faces that were found on it, if any were sought."""
+    """Return the notes on a picture and on its detected faces, if there was a detection."""
     several, turned = found is not None and len(found.faces) > 1, found is not None and found.turned
-    return tuple(note for note, true in ((SEVERAL, several), (UPSIDE_DOWN, turned), (GREY, grey)) if true)
+    return tuple(note for note, applies in ((SEVERAL, several), (UPSIDE_DOWN, turned), (GREY, grey)) if applies)
 
 
 def in_words(notes: Sequence[str], faces: int | None) -> str:
-    """Return notes as people read them behind a picture's name; nothing where there are none."""
+    """Return notes as text to print after a picture's name; empty without notes."""
     sentences = {
         SEVERAL: f"{faces} faces: the largest",
         UPSIDE_DOWN: "upside down: turned first",
@@ -191,11 +191,11 @@ def in_words(notes: Sequence[str], faces: int | None) -> str:
 
 
 def exit_code(decisions: Iterable[str], *, good: str, bad: str) -> int:
-    """Return 0 if every decision is good, 1 if one is bad, and 3 if none is bad but something was not decided."""
-    found = set(decisions)
-    if bad in found:
+    """Return 0 if every decision is good, 1 if any is bad, and 3 if none is bad but some are missing."""
+    unique = set(decisions)
+    if bad in unique:
         return 1
-    return 0 if found == {good} else 3
+    return 0 if unique == {good} else 3
 
 
 def _decoded(piped: Callable[[], bytes]) -> Image:
@@ -203,20 +203,20 @@ def _decoded(piped: Callable[[], bytes]) -> Image:
 
 
 def _paths_in(listed: bytes) -> list[Path]:
-    """Return the paths of a list, one a line; with NUL bytes, as ``find -print0`` writes them, between these."""
+    """Return the paths of a list, one per line, or NUL-separated, as ``find -print0`` writes them."""
     parts = listed.split(b"\0") if b"\0" in listed else listed.splitlines()
     return [Path(os.fsdecode(part)) for part in parts if part]
 
 
 def _look_into(folder: Path, asked: Asked) -> None:
-    """Add the pictures in a folder, in order of their names, and count what is none."""
-    before = len(asked.pictures)
-    for path in sorted(one for one in folder.rglob("*") if one.is_file()):
+    """Add the pictures of a folder, in order of their names, and count its other files."""
+    count = len(asked.pictures)
+    for path in sorted(child for child in folder.rglob("*") if child.is_file()):
         if path.suffix.lower() in ENDINGS:
             asked.pictures.append(picture_at(path))
         else:
             asked.passed_over[path.suffix.lower()] += 1
-    if len(asked.pictures) == before:
+    if len(asked.pictures) == count:
         raise UserError(_printed(folder), f"has no images ({', '.join(ENDINGS)})")
 
 
@@ -224,7 +224,7 @@ def _printed(path: Path) -> str:
     return printable(str(path))
 
 
-# What a model says of pictures: as plain values for programs, as lines for people, and as an exit code.
+# Results of attack detection: plain values for programs, lines for people, and an exit code.
 
 
 LIVE, ATTACK, REJECTED = "live", "attack", "rejected"
@@ -232,10 +232,10 @@ LIVE, ATTACK, REJECTED = "live", "attack", "rejected"
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says of one picture; without a score there is a reason.
+    """The model's result for one picture; without a score there is a reason.
 
-    ``faces`` and ``boxes`` (x, y, width, height in the picture's pixels) are there where faces were sought; the first
-    and largest is the one that was judged.
+    ``faces`` and ``boxes`` (x, y, width, height in the picture's pixels) are set if faces were searched for; the model
+    scored the first and largest one.
     """
 
     path: str
@@ -250,41 +250,47 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Predictions:
-    """What the model says of some pictures, and the threshold by which it decided."""
+    """The model's results for some pictures, and its decision threshold."""
 
     threshold: Threshold
     images: list[Prediction]
     passed_over: Counter[str] = field(default_factory=Counter)
 
     def as_values(self) -> dict[str, Any]:
-        """Return all as plain values, for programs."""
-        t = self.threshold
-        rule = {"rule": t.rule, "probability": probability(t.value), "logit": t.value, "far": t.far, "frr": t.frr}
+        """Return all results as plain values, for programs."""
+        threshold = self.threshold
+        rule = {
+            "rule": threshold.rule,
+            "probability": probability(threshold.value),
+            "logit": threshold.value,
+            "far": threshold.far,
+            "frr": threshold.frr,
+        }
         return {
             "threshold": rule,
             "passed_over": dict(sorted(self.passed_over.items())),
-            "images": [asdict(one) for one in self.images],
+            "images": [asdict(image) for image in self.images],
         }
 
     def lines(self) -> list[str]:
-        """Return all as lines, for people."""
-        return [_operating_point(self.threshold), *(_prediction_line(one, self.threshold) for one in self.images)]
+        """Return all results as lines, for people."""
+        return [_operating_point(self.threshold), *(_prediction_line(image, self.threshold) for image in self.images)]
 
     @property
     def exit_code(self) -> int:
-        """Return what a script needs to know."""
-        return exit_code((one.decision for one in self.images), good=LIVE, bad=ATTACK)
+        """The exit code of the command."""
+        return exit_code((image.decision for image in self.images), good=LIVE, bad=ATTACK)
 
 
 def probability(logit: float) -> float:
-    """Return the probability of a live face that a logit stands for."""
+    """Return the probability of a live face for a logit."""
     return float(np.exp(-np.logaddexp(0.0, -logit)))
 
 
 def beside(logit: float, threshold: float) -> str:
-    """Return score and threshold with the sign between them, in so many digits that they show it.
+    """Return score and threshold with the sign between them, with enough digits to tell them apart.
 
-    Where the probabilities of both are so near to 0 or 1 that no digits would, they are given as logits.
+    If the probabilities are so close to 0 or 1 that no digits suffice, the line shows logits.
     """
     sign = ">=" if logit >= threshold else "<"
     for digits in range(4, 10):
@@ -297,35 +303,33 @@ def beside(logit: float, threshold: float) -> str:
 
 
 def _prediction_line(one: Prediction, threshold: Threshold) -> str:
-    said = one.reason if one.logit is None else beside(one.logit, threshold.value)
-    return f"{one.decision:9}{said}  {printable(one.path)}{in_words(one.notes, one.faces)}"
+    result = one.reason if one.logit is None else beside(one.logit, threshold.value)
+    return f"{one.decision:9}{result}  {printable(one.path)}{in_words(one.notes, one.faces)}"
 
 
 def _operating_point(threshold: Threshold) -> str:
     rates = ""
     if threshold.far is not None and threshold.frr is not None:
-        seen = "training" if threshold.rule == ON_TRAINING else "held-out"
+        split = "training" if threshold.rule == ON_TRAINING else "held-out"
         rates = (
-            f"; at the sites it accepts {threshold.far:.2%} of {seen} attacks and rejects {threshold.frr:.2%} of live"
+            f"; at the sites it accepts {threshold.far:.2%} of {split} attacks and rejects {threshold.frr:.2%} of live"
         )
     return f"threshold: score {probability(threshold.value):.4f}, chosen by {threshold.rule}{rates}"
 
 
-# What is looked at in a picture before a model scores it: the face is found and cut out, or there is a reason why
-# not.
-#
-# Nothing here needs torch: a device looks at pictures as `predict` does.
+# Prediction for pictures: find and crop the face, or report a reason, then score the crops. Runs and devices share this
+# code, so it must not need torch.
 
 
 @dataclass(frozen=True, eq=False)
 class CroppedFace:
-    """What was seen of a picture: the crop to score, or a reason why there is none."""
+    """The crop of a picture to score, or the reason why there is none."""
 
     crop: Image | None = None
     reason: str = ""
     notes: tuple[str, ...] = ()
     found: Found | None = None
-    """The faces, where they were sought."""
+    """The faces, if they were searched for."""
 
 
 FindFace = Callable[[Image], CroppedFace]
@@ -333,28 +337,30 @@ Score = Callable[[Sequence[Image]], FloatArray]
 
 
 def predictions(asked: Asked, look: FindFace, score: Score, threshold: Threshold, steps: Steps) -> Predictions:
-    """Read pictures and look at them one by one, score their crops in batches."""
-    said = list[Prediction]()
-    for portion in looked_at(asked.pictures, look, steps):
-        seen = [(name, CroppedFace(reason=str(one)) if isinstance(one, BadFile) else one) for name, one in portion]
-        crops = [one.crop for _, one in seen if one.crop is not None]
+    """Read pictures and crop their faces one at a time; score the crops in batches."""
+    results = list[Prediction]()
+    for batch in looked_at(asked.pictures, look, steps):
+        faces = [(name, CroppedFace(reason=str(face)) if isinstance(face, BadFile) else face) for name, face in batch]
+        crops = [face.crop for _, face in faces if face.crop is not None]
         logits = iter(score(crops).tolist() if crops else [])
-        said += [_prediction(name, one, None if one.crop is None else next(logits), threshold) for name, one in seen]
-    return Predictions(threshold, said, asked.passed_over)
+        results += [
+            _prediction(name, face, None if face.crop is None else next(logits), threshold) for name, face in faces
+        ]
+    return Predictions(threshold, results, asked.passed_over)
 
 
 def face_cropper(crop: str, size: int, threads: int = 1) -> FindFace:
-    """Return the function that cuts the face out of a picture in the named way; ``threads`` are for the detector."""
+    """Return the function that crops the face of a picture by the named method; ``threads`` are for the detector."""
     if crop != "face":
         cut = make_cropper(crop, size, threads)  # type: ignore[arg-type]  # it refuses other words itself
         return lambda picture: _seen(cut(picture), None)
     detect = make_detector(threads)
 
     def look(picture: Image) -> CroppedFace:
-        found = find(picture, detect)
-        if not found.faces:
-            return CroppedFace(reason="no face found", found=found)
-        return _seen(crop_face(found.picture, found.faces, size), found)
+        detected = find(picture, detect)
+        if not detected.faces:
+            return CroppedFace(reason="no face found", found=detected)
+        return _seen(crop_face(detected.picture, detected.faces, size), detected)
 
     return look
 
@@ -375,9 +381,8 @@ def _prediction(name: str, seen: CroppedFace, logit: float | None, threshold: Th
     return Prediction(name, probability(logit), logit, decision, "", seen.notes, faces, boxes)
 
 
-# A face beside others: what was seen of each, how alike they are, and what that says at a threshold.
-#
-# Nothing here needs torch: a device compares faces as `predict` does.
+# Comparison of a face with others: align, embed, and decide at a threshold. Runs and devices share this code, so it
+# must not need torch.
 
 
 SAME, OTHER = "same person", "other person"
@@ -389,7 +394,7 @@ TOO_FEW = (
 
 @dataclass(frozen=True, eq=False)
 class AlignedFace:
-    """A picture's largest face, aligned, what is remarkable, and how many there are if they were sought."""
+    """A picture's largest face, aligned, with notes, and the number of faces if they were searched for."""
 
     crop: Image
     notes: tuple[str, ...] = ()
@@ -398,7 +403,7 @@ class AlignedFace:
 
 @dataclass(frozen=True)
 class Match:
-    """What the model says of a face beside the one in question; without a similarity there is a reason."""
+    """The comparison of a face with the reference face; without a similarity there is a reason."""
 
     path: str
     similarity: float | None = None
@@ -406,42 +411,42 @@ class Match:
     reason: str = ""
     notes: tuple[str, ...] = ()
     faces: int | None = None
-    """How many were found, where they were sought; the largest is the one that was compared."""
+    """Number of faces found, if they were searched for; the largest one was compared."""
 
 
 @dataclass(frozen=True)
 class Matches:
-    """What the model says of a face beside others, the most similar first, and the threshold by which it decided."""
+    """The comparisons of a reference face with others, the most similar first, and the decision threshold."""
 
     threshold: Threshold
     face: str
     of_face: AlignedFace
-    """What was seen of the face in question."""
+    """The aligned reference face."""
     matches: list[Match]
     passed_over: Counter[str] = field(default_factory=Counter)
 
     def as_values(self) -> dict[str, Any]:
-        """Return all as plain values, for programs."""
-        t = self.threshold
-        operating = {"rule": t.rule, "similarity": t.value, "fmr": t.far, "fnmr": t.frr}
+        """Return all results as plain values, for programs."""
+        threshold = self.threshold
+        operating = {"rule": threshold.rule, "similarity": threshold.value, "fmr": threshold.far, "fnmr": threshold.frr}
         return {
             "threshold": operating,
             "face": self.face,
             "of_face": {"notes": self.of_face.notes, "faces": self.of_face.faces},
             "passed_over": dict(sorted(self.passed_over.items())),
-            "matches": [asdict(one) for one in self.matches],
+            "matches": [asdict(match) for match in self.matches],
         }
 
     def lines(self) -> list[str]:
-        """Return all as lines, for people."""
-        said = in_words(self.of_face.notes, self.of_face.faces)
-        about = [f"face: {printable(self.face)}{said}"] if said else []
+        """Return all results as lines, for people."""
+        notes = in_words(self.of_face.notes, self.of_face.faces)
+        about = [f"face: {printable(self.face)}{notes}"] if notes else []
         return [operating_point(self.threshold), *about, *map(_match_line, self.matches)]
 
     @property
     def exit_code(self) -> int:
-        """Return what a script needs to know."""
-        return exit_code((one.decision for one in self.matches), good=SAME, bad=OTHER)
+        """The exit code of the command."""
+        return exit_code((match.decision for match in self.matches), good=SAME, bad=OTHER)
 
 
 AlignFace = Callable[[Image], AlignedFace]
@@ -451,19 +456,20 @@ Embed = Callable[[Sequence[Image]], Features]
 def matches(
     picture: Picture, against: Asked, look: AlignFace, embed: Embed, threshold: Threshold, steps: Steps
 ) -> Matches:
-    """Compare a face with another one, or with each of many, whose crops are embedded in batches."""
+    """Compare a face with one or many others, whose crops are embedded in batches."""
     try:
-        seen = look(picture.read())
-        face = embed([seen.crop])
+        reference = look(picture.read())
+        face = embed([reference.crop])
     except BadFile as bad:
         raise UserError(printable(picture.name), str(bad)) from None
-    found = list[Match]()
-    for portion in looked_at(against.pictures, look, steps):
-        crops = [one.crop for _, one in portion if not isinstance(one, BadFile)]
-        alike = iter((embed(crops) @ face[0]).tolist() if crops else [])
-        found += [_match(name, one, alike, threshold) for name, one in portion]
-    found.sort(key=lambda one: (one.similarity is None, -(one.similarity or 0.0), one.path))
-    return Matches(threshold, picture.name, seen, found, against.passed_over)
+    results = list[Match]()
+    for batch in looked_at(against.pictures, look, steps):
+        crops = [aligned.crop for _, aligned in batch if not isinstance(aligned, BadFile)]
+        similarities = iter((embed(crops) @ face[0]).tolist() if crops else [])
+        results += [_match(name, aligned, similarities, threshold) for name, aligned in batch]
+    # Pictures without a similarity come last.
+    results.sort(key=lambda match: (match.similarity is None, -(match.similarity or 0.0), match.path))
+    return Matches(threshold, picture.name, reference, results, against.passed_over)
 
 
 def face_aligner(crop: str, size: int, threads: int = 1) -> Callable[[Image], AlignedFace]:
@@ -476,11 +482,11 @@ def face_aligner(crop: str, size: int, threads: int = 1) -> Callable[[Image], Al
     detect = make_detector(threads)
 
     def look(picture: Image) -> AlignedFace:
-        found = find(picture, detect)
-        if not found.faces:
+        detected = find(picture, detect)
+        if not detected.faces:
             raise BadFile("no face found")
-        aligned, _ = align(found.picture, found.faces[0].points, size)
-        return AlignedFace(aligned, notes_of(found), len(found.faces))
+        aligned, _ = align(detected.picture, detected.faces[0].points, size)
+        return AlignedFace(aligned, notes_of(detected), len(detected.faces))
 
     return look
 
@@ -492,7 +498,7 @@ def _match_line(one: Match) -> str:
 
 
 def operating_point(threshold: Threshold) -> str:
-    """Say which similarity counts as one person, and what errors that made at the sites."""
+    """Describe the similarity threshold and its errors at the sites."""
     missed = f" and misses {threshold.frr:.2%} of genuine ones" if threshold.frr is not None else ""
     accepted = f"accepts {threshold.far:.4%} of impostor pairs{missed}" if threshold.far is not None else ""
     return f"threshold: similarity {threshold.value:+.4f}, chosen by {threshold.rule}; at the sites it {accepted}"
@@ -507,7 +513,7 @@ def _match(path: str, seen: AlignedFace | BadFile, alike: Iterator[float], thres
 
 
 def predict(model: Exported, asked: Asked, *, crop: str = "face", steps: Steps = unwatched) -> Predictions:
-    """Score pictures: read and look at them one by one, score their crops in batches."""
+    """Score pictures: read and crop them one at a time, score their crops in batches."""
     if model.task != "pad":
         raise UserError(
             "--against", "this model recognises people: name a picture, or a folder of them, to compare with"
@@ -524,7 +530,7 @@ def predict(model: Exported, asked: Asked, *, crop: str = "face", steps: Steps =
 def compare_faces(
     model: Exported, picture: Picture, against: Asked, *, crop: str = "face", steps: Steps = unwatched
 ) -> Matches:
-    """Compare a face with another one, or with each of many."""
+    """Compare a face with one or many others."""
     if model.task != "recognition":
         raise UserError("--against", "this model detects attacks; leave --against out")
     if model.threshold is None:

@@ -1,1 +1,1 @@
-"""Pixels of faces: rendering, finding, aligning."""
+"""Face images: reading, detection, alignment, cropping and quality."""

@@ -1,8 +1,9 @@
-"""Five-point alignment: the similarity transform that puts eyes, nose and mouth where recognition networks expect them.
+"""Find the upright faces of a picture, and align them by five points.
 
-The places are those of Deng et al., "ArcFace", CVPR 2019, §3.1 (its released code's five points in a crop of 112
-pixels); other sizes scale them. The transform is the least-squares one of Umeyama, "Least-squares estimation of
-transformation parameters between two point patterns", 1991, without reflections.
+Alignment is the similarity transform that puts eyes, nose and mouth where recognition networks expect them. The places
+are those of Deng et al., "ArcFace", CVPR 2019, §3.1 (its released code's five points in a crop of 112 pixels); other
+sizes scale them. The transform is the least-squares one of Umeyama, "Least-squares estimation of transformation
+parameters between two point patterns", 1991, without reflections.
 """
 
 from __future__ import annotations
@@ -16,29 +17,27 @@ from numpy.typing import NDArray
 
 from fedvisage.faces.detection import Face
 
-# Faces in a picture that may stand on its head, and whether a picture has colours at all.
+# Detection in pictures that may be upside down, and detection of grey pictures.
 #
-# On a face upside down the cascade puts points as if it were upright, and is less sure of it: of 120 such
-# photographs it
-# found no face on 101, and was surest of the others at 0.993; turned, it was surer on every one. Of upright ones it
-# is
-# mostly surer than 0.999, and was never surer turned. So a second look, at the picture turned by 180°, is taken only
-# where no face is found or the largest is not sure.
+# On an upside-down face the cascade places the points as if it were upright, with lower confidence. Of 120 such
+# photographs it found no face on 101, and its highest confidence on the others was 0.993; after a turn by 180° its
+# confidence rose on every one. On upright photographs its confidence is mostly above 0.999, and a turn never raised
+# it. So `find` searches the turned picture only if no face was found or the largest one has a lower confidence.
 
 
 SURE = 0.999
-"""A face of which the detector is as sure as this is upright."""
+"""Minimum detector confidence at which a face counts as upright."""
 
 SURE_TURNED = 0.99
-"""A picture is turned for no face of which the detector is less sure."""
+"""Minimum detector confidence of a face in a turned picture."""
 
 COLOURLESS, MOSTLY = 8, 0.99
-"""In a grey picture the channels of this share of pixels are no further apart than this, noise of cameras included."""
+"""In a grey picture, the channels of this share of pixels differ by at most this much, camera noise included."""
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """A picture with its faces upright, the largest face first, and whether it was turned by 180° for that."""
+    """A picture with its faces upright, largest first; ``turned`` says whether it was turned by 180° for that."""
 
     picture: Image
     faces: list[Face]
@@ -46,7 +45,7 @@ class Found:
 
     @property
     def boxes(self) -> list[list[float]]:
-        """The boxes (x, y, width, height) in the picture as it came, in the order of the faces."""
+        """The boxes (x, y, width, height) in the original picture, in the order of the faces."""
         height, width = self.picture.shape[:2]
         boxes = [face.box for face in self.faces]
         if self.turned:
@@ -55,20 +54,20 @@ class Found:
 
 
 def find(picture: Image, detect: Callable[[Image], list[Face]]) -> Found:
-    """Find the faces of a picture, and turn it where its largest face stands on its head."""
+    """Find the faces of a picture, and turn the picture if its largest face is upside down."""
     upright = Found(picture, _by_size(detect(picture)))
     if upright.faces and upright.faces[0].confidence >= SURE:
         return upright
     turned = np.ascontiguousarray(picture[::-1, ::-1])
-    other = replace(upright, picture=turned, faces=_by_size(detect(turned)), turned=True)
+    flipped = replace(upright, picture=turned, faces=_by_size(detect(turned)), turned=True)
     least = max(SURE_TURNED, upright.faces[0].confidence if upright.faces else 0.0)
-    return other if other.faces and other.faces[0].confidence > least else upright
+    return flipped if flipped.faces and flipped.faces[0].confidence > least else upright
 
 
 def is_grey(picture: Image) -> bool:
-    """Say whether a picture has no colours, as those of infrared cameras have none."""
-    apart = picture.max(axis=2).astype(np.int16) - picture.min(axis=2)
-    return bool((apart <= COLOURLESS).mean() >= MOSTLY)
+    """Return whether a picture has no colours, like those of infrared cameras."""
+    difference = picture.max(axis=2).astype(np.int16) - picture.min(axis=2)
+    return bool((difference <= COLOURLESS).mean() >= MOSTLY)
 
 
 def _by_size(faces: list[Face]) -> list[Face]:
@@ -86,10 +85,10 @@ PLACES: Points = np.array(
 
 
 def similarity(points: Points, places: Points) -> Points:
-    """Return the 2×3 matrix that brings points closest to their places by scaling, turning and moving."""
+    """Return the 2×3 matrix that brings points closest to their places by scaling, rotation and translation."""
     mean, goal = points.mean(axis=0), places.mean(axis=0)
-    centred, wanted = points - mean, places - goal
-    left, strength, right = np.linalg.svd(wanted.T @ centred)
+    centred, target = points - mean, places - goal
+    left, strength, right = np.linalg.svd(target.T @ centred)
     signs = np.array([1.0, np.sign(np.linalg.det(left @ right))])
     turn = (left * signs) @ right
     scale = float((strength * signs).sum() / (centred**2).sum())
@@ -97,7 +96,7 @@ def similarity(points: Points, places: Points) -> Points:
 
 
 def align(image: Image, points: Points, size: int) -> tuple[Image, Points]:
-    """Return the aligned crop, and where the points are in it; what lies outside of the image is its mirrored edge."""
+    """Return the aligned crop and the points in it; the area outside the image is filled with its mirrored edge."""
     places = PLACES * (size / SIDE)
     matrix = similarity(points, places)
     shrink = float(np.linalg.norm(matrix[0, :2]))
@@ -111,5 +110,5 @@ def align(image: Image, points: Points, size: int) -> tuple[Image, Points]:
 
 
 def misalignment(points: Points, size: int) -> float:
-    """Return how far points lie from their places, as a share of the side, for the worst of the five."""
+    """Return the largest distance of the five points from their places, as a share of the side."""
     return float(np.linalg.norm(points - PLACES * (size / SIDE), axis=1).max() / size)

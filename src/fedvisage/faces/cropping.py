@@ -1,4 +1,4 @@
-"""Square crops of faces at the size of a prepared set."""
+"""Cut square face crops at the image size of a prepared set."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,20 +16,20 @@ Image = npt.NDArray[np.uint8]
 Crop = Literal["centre", "face", "none"]
 Search = Literal["all", "largest first"]
 LARGEST: Search = "largest first"
-"""How imports seek faces."""
+"""The search of imports: largest faces first."""
 
 MARGIN = 1.4
-"""Side of a face crop over the longer side of the detected box: shows the edges of a print or a mask."""
+"""Side of a face crop over the longer side of the detected box; shows the edges of a print or a mask."""
 
 NO_FACE = "no face found"
 
 LOWEST_CONFIDENCE = 0.9
-"""Faces of which the detector is less sure do not count."""
+"""Minimum detector confidence of a face."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a square crop was cut out, and of how large an image, in its pixels."""
+    """The position of a square crop and the size of its source image, in pixels of that image."""
 
     left: int
     top: int
@@ -40,7 +40,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Cropped:
-    """A crop, whether it had to be enlarged, and the five points (eyes, nose, mouth corners) if a face was sought."""
+    """A crop, whether it was enlarged, and the five points (eyes, nose, mouth corners) if a face was searched for."""
 
     image: Image
     upscaled: bool
@@ -52,7 +52,7 @@ Cropper = Callable[[Image], Cropped]
 
 
 def make_cropper(crop: Crop, size: int, threads: int = 1) -> Cropper:
-    """Return the function that crops images in the named way; `threads` are for the detector."""
+    """Return the function that crops images by the named method; `threads` are for the detector."""
     if crop == "centre":
         return lambda image: _cut(image, *_centre_square(image), size)
     if crop == "none":
@@ -64,18 +64,18 @@ def make_cropper(crop: Crop, size: int, threads: int = 1) -> Cropper:
 
 
 def record_of(crop: Crop, *, aligned: bool = False, search: Search = "all") -> CropRecord:
-    """Return what is said of crops that were made in the named way; `aligned` by five points or cut by a box."""
+    """Return the record of crops made by the named method; `aligned` by five points or cut by a box."""
     if crop == "face":
         detector = DetectorRecord(name=NAME, version=VERSION, sha256=digest(), search=search)
         if aligned:
             return CropRecord(how="detected", detector=detector, rotation=True, alignment="points")
         return CropRecord(how="detected", detector=detector, margin=MARGIN, alignment="box")
-    how: Literal["centre", "whole"] = "centre" if crop == "centre" else "whole"
-    return CropRecord(how=how, rotation=aligned, alignment="points" if aligned else "none")
+    method: Literal["centre", "whole"] = "centre" if crop == "centre" else "whole"
+    return CropRecord(how=method, rotation=aligned, alignment="points" if aligned else "none")
 
 
 def make_detector(threads: int = 1) -> Callable[[Image], list[Face]]:
-    """Return a function that finds the faces of which it is sure in RGB images."""
+    """Return a function that finds the faces of at least `LOWEST_CONFIDENCE` in RGB images."""
     detector = Detector(threads=threads)
 
     def detect(image: Image) -> list[Face]:
@@ -85,7 +85,7 @@ def make_detector(threads: int = 1) -> Callable[[Image], list[Face]]:
 
 
 def make_finder(threads: int = 1) -> Callable[[Image], Face]:
-    """Return a function that finds the largest of these faces, which takes less than finding all."""
+    """Return a function that finds the largest of these faces, which is faster than finding all."""
     detector = Detector(threads=threads)
 
     def find(image: Image) -> Face:
@@ -101,7 +101,7 @@ def crop_face(image: Image, faces: list[Face], size: int) -> Cropped:
     """Cut out the largest face with a margin, staying inside the image."""
     if not faces:
         raise BadFile(NO_FACE)
-    face = max(faces, key=lambda one: one.area)
+    face = max(faces, key=lambda candidate: candidate.area)
     height, width = image.shape[:2]
     x, y, w, h = face.box
     side = int(min(round(MARGIN * max(w, h)), width, height))
@@ -126,11 +126,11 @@ def _whole(image: Image, size: int) -> Cropped:
 
 
 def _cut(image: Image, left: int, top: int, side: int, size: int) -> Cropped:
-    """Cut a square and scale it, averaging pixels when it shrinks."""
+    """Cut out a square and scale it, averaging pixels when it shrinks."""
     place = Place(left, top, side, width=image.shape[1], height=image.shape[0])
     square = np.ascontiguousarray(image[top : top + side, left : left + side])
     if side == size:
         return Cropped(square, upscaled=False, place=place)
-    how = cv2.INTER_AREA if side > size else cv2.INTER_CUBIC
-    scaled = cv2.resize(square, (size, size), interpolation=how).astype(np.uint8, copy=False)
+    interpolation = cv2.INTER_AREA if side > size else cv2.INTER_CUBIC
+    scaled = cv2.resize(square, (size, size), interpolation=interpolation).astype(np.uint8, copy=False)
     return Cropped(scaled, upscaled=side < size, place=place)

@@ -1,10 +1,9 @@
-"""Cues: single numbers of a picture that a camera changes, whatever stands before it.
+"""Compute cues: single numbers of a picture that depend on the camera, whatever the scene.
 
-A set in which one of them tells attacks from bona fide images lets a network learn the camera instead of the
-presentation. Each is a pure function of pixels: sharpness is the variance of the Laplacian, noise the estimate of
-J. Immerkær ("Fast Noise Variance Estimation", 1996) by medians, blur the width of the Gaussian that would give white
-noise the same two derivatives, the JPEG grid how much steeper the steps between blocks of eight pixels are than the
-others.
+If a cue separates attacks from bona fide images in a set, a network can learn the camera instead of the presentation.
+Each cue is a pure function of pixels: sharpness is the variance of the Laplacian; noise is the estimate of J. Immerkær
+("Fast Noise Variance Estimation", 1996) with medians; blur is the width of the Gaussian that would give white noise the
+same two derivatives; the JPEG grid is the ratio of the steps between blocks of eight pixels to all other steps.
 """
 
 from collections.abc import Callable
@@ -23,7 +22,7 @@ MEDIAN_OF_NORMAL = 0.6745
 _SECOND = np.array([[1, -2, 1], [-2, 4, -2], [1, -2, 1]], np.float32)
 _LEAST = 1e-3
 RINGS = 24
-"""Parts of the spectrum up to half a cycle a pixel, within which it is compared with itself."""
+"""Rings of the spectrum up to half a cycle per pixel; each ring has its own reference level."""
 
 
 def cues(image: Image) -> dict[str, float]:
@@ -38,7 +37,7 @@ def sharpness(grey: Plane) -> float:
 
 
 def noise(grey: Plane) -> float:
-    """Return the standard deviation of noise in levels; edges count little in a median."""
+    """Return the standard deviation of the noise in grey levels; edges have little effect on the median."""
     residue = cv2.filter2D(grey, cv2.CV_32F, _SECOND)[1:-1, 1:-1]
     return float(np.median(np.abs(residue)) / MEDIAN_OF_NORMAL / np.sqrt((_SECOND**2).sum()))
 
@@ -46,7 +45,7 @@ def noise(grey: Plane) -> float:
 def blur(grey: Plane) -> float:
     """Return the width in pixels of a Gaussian that gives noise such steps: 3/2 var f' / var f'' = width² + 7/24.
 
-    The second term is what differences of neighbouring pixels add to derivatives, to first order.
+    The second term is the first-order error of using differences of neighbouring pixels as derivatives.
     """
     first = [np.diff(grey, axis=axis).var() for axis in (0, 1)]
     second = [np.diff(grey, 2, axis=axis).var() for axis in (0, 1)]
@@ -64,19 +63,20 @@ def brightness(grey: Plane) -> float:
 
 
 def black_level(grey: Plane) -> float:
-    """Return the grey level below which a hundredth of the picture lies."""
+    """Return the grey level below which one hundredth of the pixels lie."""
     return float(np.percentile(grey, 1))
 
 
 def white_level(grey: Plane) -> float:
-    """Return the grey level above which a hundredth of the picture lies."""
+    """Return the grey level above which one hundredth of the pixels lie."""
     return float(np.percentile(grey, 99))
 
 
 def jpeg_grid(grey: Plane) -> float:
-    """Return the logarithm of how steep steps are on the lines of the likeliest grid, against all others.
+    """Return the logarithm of the steepness of steps on the lines of the likeliest grid, relative to the median grid.
 
-    The crop may have been cut out anywhere, so every place of the grid is tried; one edge of the scene is no grid.
+    The crop may come from anywhere in the image, so every offset of the grid is tried. Medians keep a single edge of
+    the scene from counting as a grid.
     """
     ratios = []
     for plane in (grey, grey.T):
@@ -88,30 +88,30 @@ def jpeg_grid(grey: Plane) -> float:
 
 
 def spectrum_peak(grey: Plane) -> float:
-    """Return the logarithm of the highest peak of the spectrum above frequencies about as high, 0.1 cycles and up."""
+    """Return the logarithm of the highest spectral peak over its ring's median, at 0.1 to 0.5 cycles per pixel."""
     window = np.hanning(len(grey)).astype(np.float32)
     spectrum = np.abs(np.fft.rfft2((grey - grey.mean()) * window[:, None] * window[None, :]))
     down, across = np.fft.fftfreq(len(grey))[:, None], np.fft.rfftfreq(len(grey))[None, :]
     frequency = np.hypot(down, across)
     rings = (frequency * min(2 * RINGS, len(grey) // 2)).astype(int)
-    usual = np.array([np.median(spectrum[rings == ring]) for ring in range(rings.max() + 1)])
-    above = spectrum / (usual[rings] + _LEAST)
-    return float(np.log(above[(frequency >= 0.1) & (frequency <= 0.5)].max() + _LEAST))
+    typical = np.array([np.median(spectrum[rings == ring]) for ring in range(rings.max() + 1)])
+    ratio = spectrum / (typical[rings] + _LEAST)
+    return float(np.log(ratio[(frequency >= 0.1) & (frequency <= 0.5)].max() + _LEAST))
 
 
 def saturation(image: Image) -> float:
-    """Return the mean saturation of HSV, 0 to 1."""
+    """Return the mean HSV saturation, 0 to 1."""
     return float(cv2.cvtColor(image, cv2.COLOR_RGB2HSV)[..., 1].mean() / 255)
 
 
 def warmth(image: Image) -> float:
-    """Return the logarithm of red over blue, of means: a white balance that is off moves it."""
+    """Return the logarithm of mean red over mean blue, which a wrong white balance shifts."""
     red, _, blue = image.reshape(-1, 3).mean(0) + 1
     return float(np.log(red / blue))
 
 
 def tint(image: Image) -> float:
-    """Return the logarithm of green over the geometric mean of red and blue, of means."""
+    """Return the logarithm of mean green over the geometric mean of mean red and mean blue."""
     red, green, blue = image.reshape(-1, 3).mean(0) + 1
     return float(np.log(green / np.sqrt(red * blue)))
 
@@ -130,4 +130,4 @@ _OF_GREY: dict[str, Callable[[Plane], float]] = {
 _OF_COLOUR: dict[str, Callable[[Image], float]] = {"saturation": saturation, "warmth": warmth, "tint": tint}
 NAMES = (*_OF_GREY, *_OF_COLOUR)
 OF_A_CAMERA = tuple(name for name in NAMES if name != SPECTRUM_PEAK)
-"""What a camera alone can explain: periodic patterns come from screens and halftones."""
+"""Cues that the camera alone can explain; periodic patterns come from screens and halftones."""

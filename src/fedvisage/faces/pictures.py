@@ -1,9 +1,9 @@
-"""Reads one image file into RGB bytes, or says why it cannot be used. Files may be hostile.
+"""Read image files and video frames into RGB bytes, or raise the reason why they are unusable. Files may be hostile.
 
-What is accepted: JPEG, PNG, BMP, WebP, TIFF and HEIC with one picture of 8 bits a channel, grey, palette or RGB
-(16-bit RGB is cut to its upper bytes), turned upright as the file says; colour profiles are ignored. What is refused,
-because turning it into RGB would change what the camera saw: CMYK, 16-bit and float grey (often infrared or depth),
-transparency.
+Images may be JPEG, PNG, BMP, WebP, TIFF or HEIC with one picture of 8 bits per channel: grey, palette or RGB (16-bit
+RGB is cut to its upper bytes). They are turned upright by their metadata; colour profiles are ignored. CMYK, 16-bit and
+float grey (often infrared or depth) and transparency are refused, because a conversion to RGB would change what the
+camera recorded.
 """
 
 import io
@@ -23,18 +23,18 @@ BYTES_LIMIT = 256 << 20
 PIXEL_LIMIT = 64_000_000
 SIDE_MINIMUM = 16
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".heic", ".heif")
-"""How the names of image files end, in lower case."""
+"""Suffixes of image files, in lower case."""
 
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF")
 _HEIC = (b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1")
-"""What stands at the beginning of a HEIC file, behind ``ftyp``."""
+"""Brands of HEIC files, after ``ftyp`` at their beginning."""
 
 _PLAIN_MODES = ("1", "L", "P", "RGB")
 _TRANSPARENT_MODES = ("LA", "PA", "RGBA")
 
 
 class TooLarge(BadFile):
-    """A picture with more bytes or pixels than are taken; nothing of it was decoded."""
+    """A picture with too many bytes or pixels; it was not decoded."""
 
 
 def open_picture(path: Path) -> npt.NDArray[np.uint8]:
@@ -54,7 +54,7 @@ def read_picture(content: bytes, pixels: int = PIXEL_LIMIT) -> npt.NDArray[np.ui
     _check_length(len(content))
     try:
         with warnings.catch_warnings():
-            # Pillow warns of large images; the limit below is stricter, and nothing is decoded before it.
+            # Pillow warns of large images; the check below is stricter and comes before any decoding.
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(content), formats=_formats_of(content)) as image:
                 _check(image, pixels)
@@ -66,7 +66,7 @@ def read_picture(content: bytes, pixels: int = PIXEL_LIMIT) -> npt.NDArray[np.ui
         raise TooLarge(f"more than {pixels / 1_000_000:g} million pixels") from None
     except UnidentifiedImageError:
         raise BadFile("not an image of a known format") from None
-    except Exception as error:  # Pillow's decoders raise whatever their parsers do on damaged bytes
+    except Exception as error:  # Pillow's decoders raise many kinds of errors on damaged bytes
         raise BadFile(f"cannot be decoded: {_short(error)}") from None
 
 
@@ -76,10 +76,10 @@ def _check_length(count: int) -> None:
 
 
 def _formats_of(content: bytes) -> tuple[str, ...]:
-    """Return by what a file may be opened: the decoder of HEIC is loaded for files that begin as HEIC does."""
+    """Return Pillow's formats for a file; the HEIC decoder is loaded only for files that begin as HEIC."""
     if content[4:8] != b"ftyp" or content[8:12] not in _HEIC:
         return _FORMATS
-    # Here, because it is a large library, and few files need it.
+    # Imported here because it is a large library that few files need.
     try:
         import pillow_heif
     except ImportError:
@@ -113,15 +113,15 @@ def _short(error: Exception) -> str:
     return printable((str(error) or type(error).__name__).splitlines()[0][:120])
 
 
-# Reads equidistant frames of a video file, or says why it cannot be used. Files may be hostile.
+# Equidistant frames of video files.
 
 
 FRAME_LIMIT = 200_000
 VIDEO_LIMIT = 8 << 30
-"""Bytes of a video; those of the datasets have a thousandth."""
+"""Maximum bytes of a video; those of the datasets have a thousandth."""
 
 HELD = 128 << 20
-"""Bytes of frames that wait in memory until it is known that they are the right ones, at most."""
+"""Maximum bytes of frames that are held in memory until the video's length is confirmed."""
 
 Frame = tuple[int, npt.NDArray[np.uint8]]
 
@@ -129,19 +129,19 @@ Frame = tuple[int, npt.NDArray[np.uint8]]
 def sample_video(path: Path, count: int, most: int = HELD) -> Iterator[Frame]:
     """Yield up to `count` frames from the middles of equal stretches of the video, as (number, RGB).
 
-    A video is decoded once: its packets say how many frames there will be. It is decoded again where that was wrong, or
-    where the frames would have more than `most` bytes.
+    The packets predict the number of frames, so that one decoding mostly suffices. The video is decoded again if that
+    number was wrong, or if the frames would need more than `most` bytes.
     """
     _check_container(path)
     likely, held = _packets(path), list[Frame]()
-    wanted = frozenset(equidistant(likely, count))
+    numbers = frozenset(equidistant(likely, count))
     length = 0
     for length, capture in enumerate(_passed(path), 1):
-        if length == 1 and len(wanted) * _frame_bytes(capture) > most:
-            wanted = frozenset()
-        if length - 1 in wanted:
+        if length == 1 and len(numbers) * _frame_bytes(capture) > most:
+            numbers = frozenset()
+        if length - 1 in numbers:
             held += _retrieved(length - 1, capture)
-    if length == likely and wanted and held:
+    if length == likely and numbers and held:
         yield from held
     else:
         del held
@@ -149,13 +149,13 @@ def sample_video(path: Path, count: int, most: int = HELD) -> Iterator[Frame]:
 
 
 def video_length(path: Path) -> int:
-    """Count a video's frames. The length in its header is often wrong, and with it every stretch."""
+    """Count a video's frames by decoding; the length in its header is often wrong, which would shift every stretch."""
     _check_container(path)
     return sum(1 for _ in _passed(path))
 
 
 def _packets(path: Path) -> int:
-    """Count what a video's frames are packed in, mostly one in each, without decoding any; 0 if that cannot be."""
+    """Count a video's packets, mostly one per frame, without decoding; return 0 if that is impossible."""
     capture = cv2.VideoCapture(str(path.resolve()), cv2.CAP_FFMPEG, [cv2.CAP_PROP_FORMAT, -1])
     try:
         return sum(1 for _ in takewhile(lambda _: capture.grab(), range(FRAME_LIMIT))) if capture.isOpened() else 0
@@ -177,7 +177,7 @@ def video_frames(path: Path, wanted: Container[int]) -> Iterator[Frame]:
 
 
 def _retrieved(number: int, capture: cv2.VideoCapture) -> list[Frame]:
-    """Return the frame that a video stands at, in RGB, or none if it cannot be decoded."""
+    """Return the video's current frame in RGB as a list of one, or an empty list if it cannot be decoded."""
     decoded, image = capture.retrieve()
     if not decoded or image is None or image.ndim != 3:
         return []
@@ -190,13 +190,13 @@ def _frame_bytes(capture: cv2.VideoCapture) -> float:
 
 
 def equidistant(length: int, count: int) -> list[int]:
-    """Return the numbers of `count` frames out of `length`, one in the middle of each of as many equal stretches."""
+    """Return the numbers of `count` frames out of `length`, each in the middle of one of `count` equal stretches."""
     count = min(count, length)
     return [(2 * stretch + 1) * length // (2 * count) for stretch in range(count)]
 
 
 def _check_container(path: Path) -> None:
-    """Refuse what is no AVI, MP4, QuickTime or Matroska: the decoder also takes playlists, which name other files."""
+    """Refuse all but AVI, MP4, QuickTime and Matroska: the decoder also reads playlists, which name other files."""
     with path.open("rb") as file:
         start = file.read(12)
     riff = start[:4] == b"RIFF" and start[8:12] == b"AVI "
@@ -206,8 +206,8 @@ def _check_container(path: Path) -> None:
 
 
 def _passed(path: Path) -> Iterator[cv2.VideoCapture]:
-    """Yield the opened video once at each of its frames. Seeking instead would miss by some frames with many codecs."""
-    # One decoder and an absolute path: others take a name with "%" for a pattern, or a bare one for an address.
+    """Yield the open video at each of its frames. Seeking instead would miss by some frames with many codecs."""
+    # One decoder and an absolute path: other decoders read "%" in a name as a pattern, or a bare name as an address.
     capture = cv2.VideoCapture(str(path.resolve()), cv2.CAP_FFMPEG)
     try:
         if not capture.isOpened():

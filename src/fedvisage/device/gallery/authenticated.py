@@ -1,7 +1,7 @@
-"""A gallery's file, open: every row that leaves this class was authenticated together with who belongs to its bucket.
+"""The open file of a gallery: authenticate every row, together with its membership in a bucket, before it is used.
 
-A read begins with the state, which authenticates models and collections with their sums; rows of people are then read
-by the bucket and checked against its sum. A write changes rows and sums, seals the next state, commits, and counts it.
+A read begins with the state, which authenticates models, collections and their sums; people are then read by bucket and
+checked against its sum. A write changes rows and sums, seals the next state, commits, and advances the counter.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fedvisage.device.gallery.membership import (
 CHANGED = "was changed without its key; put back a whole copy of the file"
 
 AT_ONCE = 4000
-"""People who are read from the file in one transaction."""
+"""People read from the file per transaction."""
 
 _PEOPLE = "SELECT id, tag, key, name, created FROM persons WHERE collection = ? AND tag >= ? AND tag < ?"
 _FACES = (
@@ -45,15 +45,15 @@ _FACES = (
 
 
 class Authenticated:
-    """A gallery's file, open; threads may share it."""
+    """The open file of a gallery; threads may share it."""
 
     def __init__(
         self, path: Path, key: bytes, *, counters: Path | None = None, patience: float = file.PATIENCE
     ) -> None:
         """Open a file with its owner's key.
 
-        ``counters`` is the folder of the counter by which an older copy of the file is noticed; without it none is.
-        ``patience`` is for how many seconds another process may hold the file.
+        ``counters`` is the folder of the counter that detects older copies of the file; without it they are not
+        detected. ``patience`` is the number of seconds to wait while another process holds the file.
         """
         self.path, self._patience = path, patience
         self._lock = threading.RLock()
@@ -72,7 +72,7 @@ class Authenticated:
             self._tagging, self._counting = (file.derived(inner, salt, purpose) for purpose in ("names", "counter"))
             self._counter = None if counters is None else self._counter_in(counters)
             self._catch_up()
-        except BaseException:  # whatever it was, the file is closed
+        except BaseException:  # close the file on any failure
             self._opened.close()
             raise
 
@@ -91,7 +91,7 @@ class Authenticated:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        """Read the file as it is at one moment, after its state was checked."""
+        """Read the file in one transaction, after a check of its state."""
         with self._lock, file.said_plainly(self.path):
             if self._opened.in_transaction:
                 yield self._opened
@@ -106,7 +106,7 @@ class Authenticated:
 
     @contextmanager
     def _writing(self, number: int = 0) -> Iterator[sqlite3.Connection]:
-        """Change the file as a whole or not at all; the state that results has at least this number."""
+        """Change the file completely or not at all; the new state has at least this number."""
         with self._lock, self._held(), file.said_plainly(self.path):
             self._opened.execute("BEGIN IMMEDIATE")
             try:
@@ -114,7 +114,7 @@ class Authenticated:
                 yield self._opened
                 state = self._next_state(number)
                 self._opened.execute("COMMIT")
-            except BaseException:  # whatever it was, the file is as before
+            except BaseException:  # undo the change on any failure
                 self._contents = None
                 if self._opened.in_transaction:
                     self._opened.execute("ROLLBACK")
@@ -134,7 +134,7 @@ class Authenticated:
         return Counter(folder, self.path, self._counting, self._patience)
 
     def _catch_up(self) -> None:
-        """Count a state that a process committed before it was killed, where the counter can be written."""
+        """Count a state that a process committed before it was killed, if the counter can be written."""
         with self._reading():
             state = self._now.state
         if self._counter is None or ((mark := self._counter.read()) and mark.number == state.number):
@@ -144,13 +144,13 @@ class Authenticated:
 
     @property
     def _now(self) -> Contents:
-        """What the file holds, as of the transaction that is open."""
+        """The content of the file, as of the open transaction."""
         if self._contents is None:
             raise UserError(str(self.path), CHANGED)
         return self._contents
 
     def _check_state(self) -> None:
-        """Authenticate models and collections, unless they are still those of the last time."""
+        """Authenticate models and collections, unless they are unchanged since the last check."""
         meta = dict(self._opened.execute("SELECT name, value FROM meta"))
         if meta.get("secret") != self._secret:
             raise WrongKey(str(self.path), "was turned to another key meanwhile; open it again with that one")
@@ -176,19 +176,19 @@ class Authenticated:
         return contents
 
     def _next_state(self, number: int) -> State:
-        """Seal what was changed, and write the state that comes of it."""
-        now = self._now
-        for collection in now.collections.values():
+        """Seal the changes, and write the resulting state."""
+        contents = self._now
+        for collection in contents.collections.values():
             if collection.changed:
                 collection.seal(self._owned.sums)
                 change = "UPDATE collections SET members = ? WHERE id = ?"
                 self._opened.execute(change, (collection.sealed, collection.id))
                 collection.changed = False
-        number = max(number, now.state.number + 1)
-        root = now.root(self._owned.rows, self._secret)
-        now.state = State.seal(self._owned.sums, number, now.state.digest, root)
-        self._opened.execute("UPDATE meta SET value = ? WHERE name = 'state'", (now.state.sealed,))
-        return now.state
+        number = max(number, contents.state.number + 1)
+        root = contents.root(self._owned.rows, self._secret)
+        contents.state = State.seal(self._owned.sums, number, contents.state.digest, root)
+        self._opened.execute("UPDATE meta SET value = ? WHERE name = 'state'", (contents.state.sealed,))
+        return contents.state
 
     def _collection(self, name: str) -> StoredCollection:
         collection = self._now.collections.get(name)
@@ -197,26 +197,26 @@ class Authenticated:
         return collection
 
     def _people_of(self, collection: StoredCollection, buckets: range) -> list[list[StoredPerson]]:
-        """Return who is in some buckets, after a check that it is whom the key's owner put there."""
-        place = (collection.id, *bounds_of(buckets))
+        """Return the people of some buckets, after a check that the owner of the key put exactly these there."""
+        bounds = (collection.id, *bounds_of(buckets))
         faces = defaultdict[str, list[StoredFace]](list)
-        for row in self._opened.execute(_FACES, place):
+        for row in self._opened.execute(_FACES, bounds):
             faces[row[2]].append(StoredFace(*row))
         people: list[list[StoredPerson]] = [[] for _ in buckets]
-        for row in self._opened.execute(_PEOPLE, place):
+        for row in self._opened.execute(_PEOPLE, bounds):
             person = StoredPerson(*row)._replace(faces=tuple(faces.get(row[0], ())))
-            inside = bucket_of(person.tag) - buckets.start
-            if not 0 <= inside < len(people):
+            index = bucket_of(person.tag) - buckets.start
+            if not 0 <= index < len(people):
                 raise UserError(str(self.path), f"collection {collection.name} {CHANGED}")
-            people[inside].append(person)
-        for bucket, some in zip(buckets, people, strict=True):
-            digests = (whole_digest(self._owned.rows, collection.id, one) for one in some)
+            people[index].append(person)
+        for bucket, members in zip(buckets, people, strict=True):
+            digests = (whole_digest(self._owned.rows, collection.id, person) for person in members)
             if not collection.members.agrees(bucket, digests):
                 raise UserError(str(self.path), f"collection {collection.name} {CHANGED}")
         return people
 
     def _everybody_of(self, collection: StoredCollection) -> Iterator[tuple[int, list[StoredPerson]]]:
-        """Yield all buckets with who is in them."""
+        """Yield all buckets with their people."""
         step = step_of(collection)
         for start in range(0, BUCKETS, step):
             buckets = range(start, min(start + step, BUCKETS))

@@ -1,11 +1,11 @@
-"""The counter of a gallery, kept with its key: which state of the file is the newest one.
+"""The counter of a gallery, kept with its key: it records the newest state of the file.
 
-A copy of an older file is whole and was written with the key, so only something outside the file can tell that it is
-old. The counter is a small file in a folder beside the key. It holds the number and the digest of the newest state, in
-two places that are overwritten in turn: a process that is killed while it writes leaves the other place as it was.
+A copy of an older file is complete and was written with the key, so only data outside the file can show that it is old.
+The counter is a small file in a folder beside the key. It holds number and digest of the newest state in two slots,
+overwritten in turn: a process that is killed while writing leaves the other slot intact.
 
-A change is committed to the gallery first and counted afterwards. So a gallery may be one state ahead of its counter,
-and is accepted if that state names the counted one as the state before it.
+A change is committed to the gallery first and counted afterwards. A gallery may therefore be one state ahead of its
+counter, and is accepted if that state names the counted one as its predecessor.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _STEP = 0.01
 
 
 class Mark(NamedTuple):
-    """A state that was counted."""
+    """A counted state."""
 
     number: int
     digest: bytes
@@ -43,8 +43,8 @@ def counters_of(key: Path | None, given: Path | None, environment: Mapping[str, 
     """Return the folder of counters: the given one, else that of the environment, else the one beside the key."""
     if given is not None:
         return given
-    if named := environment.get(VARIABLE):
-        return Path(named)
+    if configured := environment.get(VARIABLE):
+        return Path(configured)
     if key is not None:
         return key.with_name(f"{key.name}.counters")
     raise UserError("--counters", f"names no folder, and {VARIABLE} is not set; a key that comes from the environment "
@@ -57,15 +57,15 @@ class Counter:
     def __init__(self, folder: Path, gallery: Path, key: bytes, patience: float) -> None:
         """Name the counter of a gallery in a folder.
 
-        It has the name of the gallery's file and a key that only this gallery has: so another gallery that was put
-        there is refused, although it has the same owner and a counter of its own.
+        The counter is named after the gallery's file and authenticated with a key that only this gallery has. Another
+        gallery of the same owner, copied over this one, is therefore refused.
         """
         self.folder, self.path = folder, folder / f"{gallery.name}.counter"
         self._gallery, self._key, self._patience = gallery, key, patience
         self._handle = -1
 
     def begin(self, mark: Mark) -> None:
-        """Write a new counter, or begin an old one again."""
+        """Write a new counter, or restart an old one."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_atomically(self.path, 2 * self._line(mark))
@@ -73,7 +73,7 @@ class Counter:
             raise self._unwritable(error) from None
 
     def read(self) -> Mark | None:
-        """Return the newest state that was counted; nothing if there is no counter."""
+        """Return the newest counted state; None if there is no counter."""
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
@@ -88,20 +88,20 @@ class Counter:
         return max(marks)
 
     def check(self, state: State) -> None:
-        """Refuse a gallery whose state is neither the counted one nor the one that follows it."""
+        """Refuse a gallery whose state is neither the counted one nor its successor."""
         mark = self.read()
         if mark is None:
             raise UserError(str(self._gallery), f"has no counter {self.path}; bring the folder that lay beside the key,"
                             f" or accept the file as it is with {ACCEPT}")  # fmt: skip
         same = mark == (state.number, state.digest)
-        following = state.number == mark.number + 1 and state.previous == mark.digest
-        if not same and not following:
+        successor = state.number == mark.number + 1 and state.previous == mark.digest
+        if not same and not successor:
             raise UserError(str(self._gallery), f"is not the newest copy (change {state.number} of it, the counter is "
                             f"at {mark.number}); put back the newest, or accept this one with {ACCEPT}")  # fmt: skip
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other processes from counting; that the counter can be written is checked before anything changes."""
+        """Lock the counter; this checks that it can be written before anything changes."""
         try:
             self._handle = os.open(self.path, os.O_RDWR)
         except OSError as error:
@@ -113,7 +113,7 @@ class Counter:
             os.close(self._handle)
 
     def count(self, state: State) -> None:
-        """Write a state as the newest one; only while the counter is held."""
+        """Record a state as the newest one; the counter must be held."""
         line = self._line(Mark(state.number, state.digest))
         try:
             os.pwrite(self._handle, line, len(line) * (state.number % 2))

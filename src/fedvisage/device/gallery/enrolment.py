@@ -1,4 +1,4 @@
-"""At the door of a gallery: who comes in as a new person, and who is it that stands there. Attacks come first."""
+"""Enrol people in a gallery, search for them, and evaluate the search. Attack detection always comes first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedvisage.device.pipeline import ATTACK, BONA_FIDE, MATCH, NO_MATCH, Checke
 from fedvisage.faces.detection import Face as DetectedFace
 from fedvisage.metrics.similarity import Faces, Features, measurable, unit
 
-# What a gallery asks of whatever finds, judges and embeds faces: a pipeline on a device, or a finished model's.
+# The interface between a gallery and an engine: a pipeline on a device, or that of a finished model.
 
 
 Image = NDArray[np.uint8]
@@ -26,7 +26,7 @@ Image = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Model:
-    """Of which model embeddings are: its digest, and the similarity from which on two are one person."""
+    """The model of some embeddings: its digest, and the minimum similarity of two images of one person."""
 
     digest: str
     threshold: float
@@ -34,7 +34,7 @@ class Model:
 
 
 class Engine(Protocol):
-    """What finds, judges and embeds faces. Attacks come first: a face that is one has no embedding."""
+    """Detects, evaluates and embeds faces. Attack detection comes first: an attack has no embedding."""
 
     @property
     def model(self) -> Model | None:
@@ -42,11 +42,11 @@ class Engine(Protocol):
 
     @property
     def pad_digest(self) -> str | None:
-        """The digest of the model that tells attacks, if there is one."""
+        """The digest of the PAD model, if there is one."""
 
     @property
     def graph_digests(self) -> Mapping[str, str]:
-        """The digests of the graphs that run, measured when they were opened, by task."""
+        """The digests of the running graphs by task, measured when they were opened."""
 
     @property
     def detector_digest(self) -> str:
@@ -56,11 +56,11 @@ class Engine(Protocol):
         """Find the faces of a picture (H×W×3, RGB), the largest first."""
 
     def check(self, image: Image, *, report: bool = False) -> Checked:
-        """Judge a picture's faces; with ``report`` an attack is embedded as well."""
+        """Evaluate the faces of a picture; with ``report``, attacks are embedded as well."""
 
 
 def model_of(engine: Engine) -> Model:
-    """Return the recognition model, without which nobody can be found."""
+    """Return the recognition model; refuse an engine without one."""
     if engine.model is None:
         raise UserError("--recognition", "names no model, and without one nobody can be recognised; give one")
     return engine.model
@@ -71,7 +71,7 @@ NO_PAD = "no model tells attacks; give one"
 
 @dataclass(frozen=True)
 class Match:
-    """A person whom a face is like, and whether that is enough."""
+    """A similar person, and the decision at the model's threshold."""
 
     person: str
     name: str
@@ -83,7 +83,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Enrolled:
-    """Who was enrolled, with which faces, which pictures were not taken, and how many old templates are gone."""
+    """An enrolled person: the faces used, the refused pictures, and the number of replaced templates."""
 
     person: Person
     faces: tuple[Face, ...]
@@ -95,32 +95,32 @@ def enrol(
     gallery: Gallery, engine: Engine, collection: str, name: str, pictures: Iterable[tuple[str, Image]]
 ) -> Enrolled:
     """Enrol a person with those of the named pictures that show one living face well."""
-    model, taken, refused = model_of(engine), list[CheckedFace](), list[tuple[str, str]]()
+    model, usable, refused = model_of(engine), list[CheckedFace](), list[tuple[str, str]]()
     gallery.collection(collection)
     for picture, image in pictures:
-        found = face_to_enrol(engine, image)
-        if isinstance(found, str):
-            refused.append((picture, found))
+        checked = face_to_enrol(engine, image)
+        if isinstance(checked, str):
+            refused.append((picture, checked))
         else:
-            taken.append(found)
-    if not taken:
+            usable.append(checked)
+    if not usable:
         picture, reason = refused[0] if refused else ("pictures", "there are none")
-        more = f", and {len(refused) - 1} more pictures were not taken either" if len(refused) > 1 else ""
-        raise NotEnrolled(picture, f"{reason}; nobody was enrolled{more}")
-    embeddings = np.stack([embedding for one in taken if (embedding := one.embedding) is not None])
-    scores = [one.pad.score if one.pad else None for one in taken]
+        remainder = f", and {len(refused) - 1} more pictures were not taken either" if len(refused) > 1 else ""
+        raise NotEnrolled(picture, f"{reason}; nobody was enrolled{remainder}")
+    embeddings = np.stack([embedding for face in usable if (embedding := face.embedding) is not None])
+    scores = [face.pad.score if face.pad else None for face in usable]
     person, faces, replaced = gallery.enrol(collection, name, embeddings, model.digest, scores)
     return Enrolled(person, tuple(faces), tuple(refused), replaced)
 
 
 def face_to_enrol(engine: Engine, image: Image) -> CheckedFace | str:
-    """Return the one living face of a picture, or why nobody may be enrolled with it."""
+    """Return the single living face of a picture, or the reason why it cannot be used for enrolment."""
     if engine.pad_digest is None:
         raise NotEnrolled("--pad", NO_PAD)
-    seen = engine.check(image)
-    if len(seen.faces) != 1:
-        return "several faces are on it" if seen.faces else "no face was found"
-    (face,) = seen.faces
+    checked = engine.check(image)
+    if len(checked.faces) != 1:
+        return "several faces are on it" if checked.faces else "no face was found"
+    (face,) = checked.faces
     if not face.quality.ok:
         return ", ".join(face.quality.reasons)
     if face.pad is None or face.pad.decision != BONA_FIDE:
@@ -129,29 +129,29 @@ def face_to_enrol(engine: Engine, image: Image) -> CheckedFace | str:
 
 
 def search(gallery: Gallery, engine: Engine, collection: str, face: Features, most: int = 5) -> list[Match]:
-    """Return who in a collection is most similar to a face, and whether that is enough."""
+    """Return the people of a collection who are most similar to a face, with a decision each."""
     model = model_of(engine)
     (hits,) = gallery.search(collection, face[None], model.digest, most)
     return decided(hits, model)
 
 
 def verify(gallery: Gallery, engine: Engine, collection: str, person: str, face: Features) -> Match:
-    """Return whether a face is one person's."""
+    """Return the similarity of a face to one person, with a decision."""
     model = model_of(engine)
     (match,) = decided([gallery.similarity(collection, person, face, model.digest)], model)
     return match
 
 
 def decided(hits: Sequence[Hit], model: Model) -> list[Match]:
-    """Decide by the model's threshold, which belongs to a match."""
+    """Decide by the model's threshold; a similarity equal to it is a match."""
     return [
-        Match(one.person, one.name, one.similarity, model.threshold,
-              MATCH if one.similarity >= model.threshold else NO_MATCH, model.operating_point)
-        for one in hits
+        Match(hit.person, hit.name, hit.similarity, model.threshold,
+              MATCH if hit.similarity >= model.threshold else NO_MATCH, model.operating_point)
+        for hit in hits
     ]  # fmt: skip
 
 
-# How well a gallery finds its people, and strangers pass: TPIR at stated FPIR, on pictures that say whose they are.
+# Evaluation of a gallery on labelled pictures: TPIR at stated FPIR.
 
 
 FPIRS = (1e-3, 1e-2, 1e-1)
@@ -159,7 +159,7 @@ FPIRS = (1e-3, 1e-2, 1e-1)
 
 @dataclass(frozen=True)
 class Figures:
-    """What searching for every picture's face showed. Pictures that are not judged are counted, and no searches."""
+    """Results of searching for the face of every picture. Pictures without a usable face only count as not judged."""
 
     collection: str
     people: int
@@ -170,18 +170,18 @@ class Figures:
     tpir_at_fpir: dict[float, float]
     threshold_at_fpir: dict[float, float]
     threshold: float
-    """The model's own, and what comes of it:"""
+    """The model's threshold; ``tpir`` and ``fpir`` below are the rates at it."""
     tpir: float
     fpir: float | None
 
     def as_values(self) -> dict[str, Any]:
-        """Return all as plain values, for programs."""
+        """Return all results as plain values, for programs."""
         rates = {name: {f"{rate:g}": value for rate, value in asdict(self)[name].items()}
                  for name in ("tpir_at_fpir", "threshold_at_fpir")}  # fmt: skip
         return {**asdict(self), **rates}
 
     def lines(self) -> list[str]:
-        """Return all as lines, for people."""
+        """Return all results as lines, for people."""
         false = "" if self.fpir is None else f", and of {self.fpir:.2%} of searches for strangers somebody"
         return [
             f"{self.people} people in {self.collection}; {self.mated} searches for them, {self.unmated} for strangers",
@@ -196,13 +196,13 @@ class Figures:
 
 
 def evaluate(gallery: Gallery, engine: Engine, collection: str, pictures: Iterable[tuple[str, Image]]) -> Figures:
-    """Search for the face of every picture, which comes with its person's name; names that nobody has are strangers."""
+    """Search for the face of every picture, given with its person's name; unknown names count as strangers."""
     embeddings, names, refused = list[Features](), list[str](), Counter[str]()
     for name, image in pictures:
-        found = face_to_enrol(engine, image)
-        if isinstance(found, str):
-            refused[found] += 1
-        elif (embedding := found.embedding) is not None:
+        face = face_to_enrol(engine, image)
+        if isinstance(face, str):
+            refused[face] += 1
+        elif (embedding := face.embedding) is not None:
             embeddings.append(embedding)
             names.append(name)
     if not embeddings:
@@ -213,36 +213,38 @@ def evaluate(gallery: Gallery, engine: Engine, collection: str, pictures: Iterab
 def figures_of(
     gallery: Gallery, engine: Engine, collection: str, faces: Features, names: list[str], refused: dict[str, int]
 ) -> Figures:
-    """Return the figures of faces (a row each) with their people's names."""
-    # Here, because it loads what only judging needs.
+    """Return the results for faces (one per row) and the names of their people."""
+    # Imported here because only an evaluation needs it.
     from fedvisage.metrics.identification import identify
     from fedvisage.metrics.identification import search as search_all
 
     model = model_of(engine)
     loaded = gallery.load(collection, model.digest, faces.shape[1])
     ids, vectors = loaded.index.everybody()
-    number = {loaded.names[one]: place for place, one in enumerate(ids)}
-    strangers = {name: len(number) + place for place, name in enumerate(sorted(set(names) - number.keys()))}
+    number = {loaded.names[person]: row for row, person in enumerate(ids)}
+    # Strangers get numbers after those of the enrolled people.
+    strangers = {name: len(number) + index for index, name in enumerate(sorted(set(names) - number.keys()))}
     enrolled = Faces(vectors, np.arange(len(ids), dtype=np.int64))
-    asked = np.stack([loaded.form.asked(one) for one in faces])
-    probes = Faces(asked, np.array([(number | strangers)[name] for name in names], np.int64))
-    found = search_all(enrolled, probes)
-    if not found.mated.any():
+    queries = np.stack([loaded.form.asked(face) for face in faces])
+    probes = Faces(queries, np.array([(number | strangers)[name] for name in names], np.int64))
+    results = search_all(enrolled, probes)
+    if not results.mated.any():
         raise UserError("probes", f"nobody of {collection} is on them; name folders as the people")
+    # Convert products of search vectors to cosines, the scale of the model's threshold.
     mate, rival = (
-        np.array([loaded.form.similarity(float(one)) for one in values[found.mated]])
-        for values in (found.mate, found.rival)
+        np.array([loaded.form.similarity(float(vector)) for vector in values[results.mated]])
+        for values in (results.mate, results.rival)
     )
     first = mate > rival
-    unmated = [loaded.form.similarity(float(one)) for one in found.rival[~found.mated]]
+    unmated = [loaded.form.similarity(float(vector)) for vector in results.rival[~results.mated]]
     rates = measurable(FPIRS, len(unmated)) if unmated else ()
-    (said,) = identify([enrolled], probes, rates, "nist") if rates else (None,)
+    (rates_found,) = identify([enrolled], probes, rates, "nist") if rates else (None,)
     return Figures(
-        collection=collection, people=len(ids), mated=int(found.mated.sum()), unmated=len(unmated),
+        collection=collection, people=len(ids), mated=int(results.mated.sum()), unmated=len(unmated),
         not_judged=refused, rank_one=float(first.mean()),
-        tpir_at_fpir={} if said is None else said.tpir,
-        threshold_at_fpir={} if said is None else {
-            rate: loaded.form.similarity(value) for rate, value in said.threshold.items()
+        tpir_at_fpir={} if rates_found is None else rates_found.tpir,
+        threshold_at_fpir={} if rates_found is None else {
+            rate: loaded.form.similarity(value) for rate, value in rates_found.threshold.items()
         },
         threshold=model.threshold, tpir=float((first & (mate >= model.threshold)).mean()),
         fpir=float(np.mean(np.array(unmated) >= model.threshold)) if unmated else None,

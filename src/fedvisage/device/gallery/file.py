@@ -1,7 +1,8 @@
-"""The SQLite file of a gallery: made, opened as what a stranger may have written, and every failure said in one line.
+"""Create and open the SQLite file of a gallery, and encrypt its records; every failure is one line.
 
-`secure_delete` has SQLite overwrite with zeros what is deleted, and the journal is one that is deleted after each
-change: in a write-ahead log, deleted rows would live on. A file that others switched to such a log is switched back.
+`secure_delete` makes SQLite overwrite deleted content with zeros. The rollback journal is deleted after each change: in
+a write-ahead log, deleted rows would survive. A file that was switched to such a log is switched back. Files are opened
+as untrusted input.
 """
 
 from __future__ import annotations
@@ -25,23 +26,21 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedvisage.base.errors import RunFailed, UserError
 
-# Keys of a gallery: the owner's key wraps a key for each person, and these seal names and templates.
+# Keys: the owner's key wraps one key per person, which seals that person's name and templates.
 #
-# All is AES-256-GCM with random nonces. What a record is (its id, its person, its model, the version of the schema)
-# is
-# authenticated with it, so that no record can be put in another's place. The owner's key is turned into the wrapping
-# key
-# of one gallery by HKDF with that gallery's salt, so one key may serve several.
+# All encryption is AES-256-GCM with random nonces. The identity of a record (its id, its person, its model, the version
+# of the schema) is authenticated with it, so that no record can take the place of another. HKDF derives the wrapping
+# key of a gallery from the owner's key and the gallery's salt, so one key may serve several galleries.
 
 
 VARIABLE = "FEDVISAGE_GALLERY_KEY"
 LENGTH = 32
 SEALING = 1
-"""The version of sealed records: part of every derived key, and of what is authenticated with each record."""
+"""The version of sealed records: part of every derived key, and authenticated with each record."""
 
 _NONCE, _TAG = 12, 16
 _LONGEST = 1024
-"""Bytes of a key's file; no more are read."""
+"""Maximum bytes read from a key file."""
 
 
 def new_key() -> bytes:
@@ -50,7 +49,7 @@ def new_key() -> bytes:
 
 
 def key_from(path: Path | None, environment: Mapping[str, str] = os.environ) -> bytes:
-    """Return the owner's key: from a file, or where none is named from the environment."""
+    """Return the owner's key from a file or, without one, from the environment."""
     if path is not None:
         return _parsed(_content(path), str(path))
     if text := environment.get(VARIABLE):
@@ -75,18 +74,18 @@ def make_key_file(path: Path) -> bytes:
 
 
 def open_to_others(path: Path | None) -> bool:
-    """Say whether others than the owner may read a key's file."""
+    """Return whether users other than the owner may read a key file."""
     return path is not None and bool(path.stat().st_mode & 0o077)
 
 
 def derived(secret: bytes, salt: bytes, purpose: str) -> bytes:
-    """Return a key for one purpose."""
+    """Derive a key for one purpose."""
     return HKDF(SHA256(), LENGTH, salt, f"fedvisage gallery {SEALING} {purpose}".encode()).derive(secret)
 
 
 @dataclass(frozen=True)
 class Owned:
-    """The keys that come from the owner's key alone: whoever knew an earlier one can forge nothing under this one."""
+    """Keys derived from the owner's key alone; the holder of an earlier owner's key can forge nothing under them."""
 
     wrapping: bytes
     rows: bytes
@@ -94,18 +93,18 @@ class Owned:
 
     @classmethod
     def of(cls, key: bytes, salt: bytes) -> Self:
-        """Derive them for one gallery."""
+        """Derive the keys for one gallery."""
         return cls(*(derived(key, salt, purpose) for purpose in ("wrapping", "rows", "sums")))
 
 
 def seal(key: bytes, content: bytes, *record: object) -> bytes:
-    """Encrypt; the words that say what record it is are authenticated with it."""
+    """Encrypt; the words that identify the record are authenticated with it."""
     nonce = secrets.token_bytes(_NONCE)
     return nonce + AESGCM(key).encrypt(nonce, content, _words(record))
 
 
 def unseal(key: bytes, sealed: object, *record: object) -> bytes | None:
-    """Decrypt; nothing if the key is another, or a byte or the record is not what was sealed."""
+    """Decrypt; return None if the key, any byte or the record differs from the sealed one."""
     if not isinstance(sealed, bytes) or len(sealed) < _NONCE + _TAG:
         return None
     try:
@@ -115,12 +114,12 @@ def unseal(key: bytes, sealed: object, *record: object) -> bytes | None:
 
 
 def tag_of(key: bytes, *words: object) -> bytes:
-    """Return what a name is found by without being stored: its keyed hash."""
+    """Return the keyed hash of a name, by which the name is found without being stored."""
     return hmac.new(key, _words(words), hashlib.sha256).digest()
 
 
 def _words(record: tuple[object, ...]) -> bytes:
-    """Return the words in a form from which they can be told apart, whatever they hold."""
+    """Encode words unambiguously, whatever they contain."""
     parts = [str(word).encode() for word in (SEALING, *record)]
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
@@ -145,27 +144,27 @@ def _parsed(text: str, place: str) -> bytes:
     return key
 
 
-# What a gallery refuses, as kinds that a service can tell apart; each is one line.
+# Refusals of a gallery, as exceptions that a service can distinguish; each is one line.
 
 
 class Unknown(UserError):
-    """A collection, person or face that is not there."""
+    """The collection, person or face does not exist."""
 
 
 class Exists(UserError):
-    """A name that is taken."""
+    """The name is taken."""
 
 
 class ModelChanged(UserError):
-    """Templates of another model than the one that asks."""
+    """The stored templates belong to another model."""
 
 
 class WrongKey(UserError):
-    """A key that does not open the gallery."""
+    """The key does not open the gallery."""
 
 
 class NotEnrolled(UserError):
-    """A picture that nobody is enrolled with: an attack, no face, two faces, too poor."""
+    """The picture is unsuitable for enrolment: an attack, no face, two faces, or poor quality."""
 
 
 class Busy(RunFailed):
@@ -173,20 +172,20 @@ class Busy(RunFailed):
 
 
 class NoRoom(RunFailed):
-    """The disk is full, or cannot be written."""
+    """The disk is full or not writable."""
 
 
 APPLICATION = 0x66764741
-"""Which program a file is of, by SQLite's own mark: "fvGA"."""
+"""SQLite's application ID of the file: "fvGA"."""
 
 SCHEMA = 2
-"""The version of the tables. Version 1 did not authenticate who belongs to a collection; `gallery migrate` reads it."""
+"""The version of the tables. Version 1 did not authenticate who is in a collection; `gallery migrate` reads it."""
 
 PAGE = 8192
-"""Bytes of a page: a template of 512 numbers and what is beside it fit three times."""
+"""Bytes of a page: room for three templates of 512 numbers with their other columns."""
 
 PATIENCE = 5.0
-"""Seconds to wait for another process that writes."""
+"""Seconds to wait for another writing process."""
 
 TABLES = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL)",
@@ -206,7 +205,7 @@ _AGAIN = "put back a whole copy of it"
 
 
 def create_file(path: Path, rows: dict[str, bytes]) -> None:
-    """Make an empty gallery with some rows of its table ``meta``."""
+    """Create an empty gallery with some rows of its table ``meta``."""
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
@@ -215,17 +214,17 @@ def create_file(path: Path, rows: dict[str, bytes]) -> None:
         raise UserError(str(path), f"cannot be written ({error.strerror})") from None
     try:
         with said_plainly(path):
-            made = _connect(path, PATIENCE)
-            made.execute(f"PRAGMA page_size = {PAGE}")
-            made.execute("BEGIN IMMEDIATE")
-            made.execute(f"PRAGMA application_id = {APPLICATION}")
-            made.execute(f"PRAGMA user_version = {SCHEMA}")
+            connection = _connect(path, PATIENCE)
+            connection.execute(f"PRAGMA page_size = {PAGE}")
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {SCHEMA}")
             for table in TABLES:
-                made.execute(table)
-            made.executemany("INSERT INTO meta VALUES (?, ?)", rows.items())
-            made.execute("COMMIT")
-            made.close()
-    except BaseException:  # whatever it was, nothing half made is left
+                connection.execute(table)
+            connection.executemany("INSERT INTO meta VALUES (?, ?)", rows.items())
+            connection.execute("COMMIT")
+            connection.close()
+    except BaseException:  # leave no incomplete file after any failure
         path.unlink(missing_ok=True)
         raise
 
@@ -233,29 +232,29 @@ def create_file(path: Path, rows: dict[str, bytes]) -> None:
 def open_file(
     path: Path, patience: float = PATIENCE, *, schema: int = SCHEMA, tables: tuple[str, ...] = TABLES
 ) -> sqlite3.Connection:
-    """Open a gallery's file after a check that it is one, whole, and of a version with its tables."""
+    """Open the file of a gallery after a check that it is one, complete, and of the right version and tables."""
     if not path.is_file():
         raise UserError(str(path), "is no plain file" if path.exists() else "does not exist; see `gallery create`")
     with said_plainly(path):
-        opened = _connect(path, patience)
+        connection = _connect(path, patience)
         try:
-            _check(opened, path, schema, tables)
-            if _number(opened, "PRAGMA secure_delete = ON") != 1:
+            _check(connection, path, schema, tables)
+            if _number(connection, "PRAGMA secure_delete = ON") != 1:
                 raise UserError(str(path), "this SQLite cannot overwrite what is deleted; use another build")
-            (journal,) = opened.execute("PRAGMA journal_mode = DELETE").fetchone()
+            (journal,) = connection.execute("PRAGMA journal_mode = DELETE").fetchone()
             if journal != "delete":
                 raise Busy(f"{path}: another process holds it with a write-ahead log; end it first")
-            opened.execute("PRAGMA foreign_keys = ON")
-            opened.execute("PRAGMA trusted_schema = OFF")
-        except BaseException:  # whatever it was, the file is closed
-            opened.close()
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("PRAGMA trusted_schema = OFF")
+        except BaseException:  # close the file on any failure
+            connection.close()
             raise
-        return opened
+        return connection
 
 
 @contextmanager
 def said_plainly(path: Path) -> Iterator[None]:
-    """Turn what SQLite says into one line."""
+    """Turn SQLite's errors into one line."""
     try:
         yield
     except UnicodeDecodeError:
@@ -274,7 +273,7 @@ def said_plainly(path: Path) -> Iterator[None]:
 
 
 def _connect(path: Path, patience: float) -> sqlite3.Connection:
-    # One connection is shared by a service's threads, which take turns by the gallery's lock.
+    # The threads of a service share one connection and take turns with the gallery's lock.
     return sqlite3.connect(
         f"file:{quote(str(path.absolute()))}?mode=rw", uri=True, timeout=patience, isolation_level=None,
         check_same_thread=False,
@@ -282,7 +281,7 @@ def _connect(path: Path, patience: float) -> sqlite3.Connection:
 
 
 def _check(opened: sqlite3.Connection, path: Path, schema: int, tables: tuple[str, ...]) -> None:
-    """Refuse what is no gallery, another version's, cut off, or has tables (or triggers) that ours do not have."""
+    """Refuse other files, other versions, truncated files, and unexpected tables or triggers."""
     if _number(opened, "PRAGMA application_id") != APPLICATION:
         raise UserError(str(path), "is an SQLite file, but no gallery")
     if (version := _number(opened, "PRAGMA user_version")) != schema:
@@ -290,11 +289,11 @@ def _check(opened: sqlite3.Connection, path: Path, schema: int, tables: tuple[st
             raise UserError(str(path), f"is a gallery of version {version}; bring it to version {schema} once with "
                             f"`fedvisage gallery migrate {path}` and its key")  # fmt: skip
         raise UserError(str(path), f"is a gallery of version {version}, this command reads {schema}; {_OTHER}")
-    whole = _number(opened, "PRAGMA page_count") * _number(opened, "PRAGMA page_size")
-    if path.stat().st_size < whole:
-        raise UserError(str(path), f"is cut off: {path.stat().st_size:,} of {whole:,} bytes; {_AGAIN}")
-    found = {sql for (sql,) in opened.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")}
-    if found != set(tables):
+    expected = _number(opened, "PRAGMA page_count") * _number(opened, "PRAGMA page_size")
+    if path.stat().st_size < expected:
+        raise UserError(str(path), f"is cut off: {path.stat().st_size:,} of {expected:,} bytes; {_AGAIN}")
+    present = {sql for (sql,) in opened.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")}
+    if present != set(tables):
         raise UserError(str(path), f"has other tables than a gallery; {_AGAIN}")
 
 

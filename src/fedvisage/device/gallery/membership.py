@@ -1,9 +1,9 @@
-"""Digests that authenticate the rows of a gallery: a sum per bucket of people, and one state over everything.
+"""Digests that authenticate the rows of a gallery: one sum per bucket of people, and one state over everything.
 
 Every row has a keyed digest (HMAC-SHA256). The digests of a bucket are added up, so that a change costs one addition,
-and the sums are encrypted: whoever cannot see them cannot compute other rows with the same sum (MSet-Add-Hash of Clarke
-et al., "Incremental multiset hash functions and their application to memory integrity checking", ASIACRYPT 2003, §5).
-docs/decisions/0030-gallery-membership.md explains the choice.
+and the sums are encrypted: without seeing them, an attacker cannot compute other rows with the same sum (MSet-Add-Hash
+of Clarke et al., "Incremental multiset hash functions and their application to memory integrity checking", ASIACRYPT
+2003, §5). docs/decisions/0030-gallery-membership.md explains the choice.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 from fedvisage.device.gallery.file import seal, unseal
 
 BUCKETS = 1024
-"""Parts into which the keyed hashes of names divide the people of a collection."""
+"""Number of buckets into which the keyed hashes of names divide the people of a collection."""
 
 _WIDTH, _COUNT = 16, 8
 _MODULUS = 1 << (8 * _WIDTH)
@@ -26,7 +26,7 @@ _SHIFT = 16 - (BUCKETS - 1).bit_length()
 _DIGEST = 32
 
 FIRST = bytes(_DIGEST)
-"""What the first state of a gallery names as the state before it."""
+"""Digest that the first state of a gallery names as its predecessor."""
 
 
 class StoredFace(NamedTuple):
@@ -53,7 +53,7 @@ class StoredPerson(NamedTuple):
 
 
 def bucket_of(tag: bytes) -> int:
-    """Return the bucket of a person by the keyed hash of the name."""
+    """Return the bucket of a person from the keyed hash of the name."""
     return int.from_bytes(tag[:2].ljust(2, b"\0"), "big") >> _SHIFT
 
 
@@ -69,12 +69,12 @@ def digest_of(key: bytes, *values: object) -> bytes:
 
 
 def person_digest(key: bytes, collection: int, person: StoredPerson) -> int:
-    """Return the digest of a person's own row in a collection, as a number to add."""
+    """Return the digest of a person's own row in a collection, as a summand."""
     return int.from_bytes(digest_of(key, "person", collection, *person[:5])[:_WIDTH], "big")
 
 
 def face_digest(key: bytes, collection: int, face: StoredFace) -> int:
-    """Return the digest of a face's row in a collection, as a number to add."""
+    """Return the digest of a face's row in a collection, as a summand."""
     return int.from_bytes(digest_of(key, "face", collection, *face)[:_WIDTH], "big")
 
 
@@ -84,15 +84,15 @@ def whole_digest(key: bytes, collection: int, person: StoredPerson) -> int:
 
 
 class Members:
-    """Who belongs to a collection: the number of people, and a sum of digests per bucket."""
+    """The members of a collection: the number of people, and a sum of digests per bucket."""
 
     def __init__(self, content: bytes = bytes(_COUNT + BUCKETS * _WIDTH)) -> None:
-        """Take the content of a sealed record; without one there is nobody."""
+        """Read the content of a sealed record; the default has no members."""
         self._content = bytearray(content)
 
     @classmethod
     def unread(cls) -> Self:
-        """Return sums of which none is that of a bucket, but by a chance of 2⁻¹²⁸."""
+        """Return sums that match no real bucket, except with probability 2⁻¹²⁸."""
         return cls(b"\xff" * (_COUNT + BUCKETS * _WIDTH))
 
     @property
@@ -113,13 +113,13 @@ class Members:
         return (sum(digests) % _MODULUS).to_bytes(_WIDTH, "big") == self._content[_place(bucket)]
 
     def add(self, bucket: int, digest: int) -> None:
-        """Add the digest of a new row; a negative one takes a row out."""
+        """Add the digest of a new row; a negative digest removes a row."""
         place = _place(bucket)
         total = (int.from_bytes(self._content[place], "big") + digest) % _MODULUS
         self._content[place] = total.to_bytes(_WIDTH, "big")
 
     def differing(self, other: Members, most: int) -> range:
-        """Return the first buckets, at most so many in a row, whose sums differ from another's."""
+        """Return the first consecutive buckets, at most ``most``, whose sums differ from the other ones."""
         if self._content == other._content:
             return range(0)
         differ = [self._content[place] != other._content[place] for place in map(_place, range(BUCKETS))]
@@ -128,7 +128,7 @@ class Members:
         return range(start, min(stop, start + most))
 
     def take(self, other: Members, buckets: range) -> None:
-        """Take over the sums of some buckets, and the number of people."""
+        """Copy the sums of some buckets, and the number of people."""
         self._content[:_COUNT] = other._content[:_COUNT]
         for bucket in buckets:
             self._content[_place(bucket)] = other._content[_place(bucket)]
@@ -152,7 +152,7 @@ class StoredCollection:
 
     @classmethod
     def unseal(cls, key: bytes, row: tuple[Any, ...]) -> Self | None:
-        """Return a row of the file with its members; nothing if these were sealed by another key."""
+        """Return a row of the file with its members; None if another key sealed them."""
         content = unseal(key, row[4], "members", row[0])
         if content is None:
             return None
@@ -162,7 +162,7 @@ class StoredCollection:
 
 @dataclass(frozen=True)
 class State:
-    """A gallery after so many changes: the digest over its collections, and the state from which it came."""
+    """The state of a gallery after ``number`` changes: the digest over its collections, and its predecessor."""
 
     number: int
     previous: bytes
@@ -171,17 +171,17 @@ class State:
 
     @property
     def digest(self) -> bytes:
-        """The digest by which the counter knows this state; no other has it, because sealing is randomised."""
+        """The digest that identifies this state for the counter; it is unique because sealing is randomised."""
         return hashlib.sha256(self.sealed).digest()
 
     @classmethod
     def seal(cls, key: bytes, number: int, previous: bytes, root: bytes) -> Self:
-        """Return a state with the bytes that the file holds of it."""
+        """Return a state with its bytes for the file."""
         return cls(number, previous, root, seal(key, number.to_bytes(8, "big") + previous + root, "state"))
 
     @classmethod
     def unseal(cls, key: bytes, sealed: object) -> Self | None:
-        """Read a state; nothing if it was sealed by another key."""
+        """Read a state; return None if another key sealed it."""
         content = unseal(key, sealed, "state")
         if content is None or not isinstance(sealed, bytes):
             return None
@@ -191,7 +191,7 @@ class State:
 
 @dataclass
 class Contents:
-    """What a state authenticates: models (number and size by digest) and collections by name."""
+    """Everything that a state authenticates: models (number and size by digest) and collections by name."""
 
     state: State
     models: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -199,11 +199,11 @@ class Contents:
 
     def root(self, key: bytes, secret: bytes) -> bytes:
         """Return the keyed digest over everything but the people, whose sums are in the collections."""
-        # Sorted by numbers, which SQLite keeps as integers whoever writes them.
-        models = [value for digest, (number, size) in sorted(self.models.items(), key=lambda one: one[1][0])
+        # Sort by the row numbers, which SQLite always stores as integers.
+        models = [value for digest, (number, size) in sorted(self.models.items(), key=lambda item: item[1][0])
                   for value in (number, digest, size)]  # fmt: skip
-        collections = [value for one in sorted(self.collections.values(), key=lambda one: one.id)
-                       for value in (one.id, one.name, one.created, one.seed, one.sealed)]  # fmt: skip
+        collections = [value for row in sorted(self.collections.values(), key=lambda row: row.id)
+                       for value in (row.id, row.name, row.created, row.seed, row.sealed)]  # fmt: skip
         return digest_of(key, "root", secret, len(self.models), *models, *collections)
 
 
@@ -213,7 +213,7 @@ def _place(bucket: int) -> slice:
 
 
 def _encoded(values: tuple[object, ...]) -> bytes:
-    """Return values in a form from which they can be told apart, with the types that SQLite has."""
+    """Encode values unambiguously, with SQLite's types."""
     parts = list[bytes]()
     for value in values:
         if isinstance(value, bytes):

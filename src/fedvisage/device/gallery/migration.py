@@ -1,7 +1,7 @@
-"""The migration of galleries of version 1, which did not authenticate who belongs to a collection.
+"""Migrate galleries of version 1, which did not authenticate the membership of collections.
 
 Sealed names and templates stay as they are. The new file is written beside the old one and checked, the old one is
-copied as a backup, then the new one takes its place: a process that is killed in between leaves a whole gallery.
+copied as a backup, then the new one replaces it: a process killed in between leaves a complete gallery.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OLD_TABLES = (
 
 
 class Migrated(Records):
-    """A gallery of this version that takes over the rows of an older one."""
+    """A gallery of the current version that imports the rows of an older one."""
 
     def take(self, old: sqlite3.Connection) -> None:
         """Copy and authenticate all rows of an older gallery, in one change."""
@@ -65,8 +65,8 @@ class Migrated(Records):
 
 
 def migrate(path: Path, key: bytes, counters: Path) -> tuple[Path, int]:
-    """Bring a gallery of version 1 to this one; return the backup, and how many people there are."""
-    backup, beside = path.with_name(f"{path.name}.v1"), path.with_name(f".{path.name}{PART}")
+    """Convert a gallery of version 1 to the current version; return the backup and the number of people."""
+    backup, temporary = path.with_name(f"{path.name}.v1"), path.with_name(f".{path.name}{PART}")
     old = file.open_file(path, schema=1, tables=OLD_TABLES)
     try:
         with file.said_plainly(path):
@@ -75,18 +75,18 @@ def migrate(path: Path, key: bytes, counters: Path) -> tuple[Path, int]:
             owned, counter = _opened(path, key, meta, counters)
             if backup.exists() and not filecmp.cmp(path, backup, shallow=False):
                 raise Exists(str(backup), "exists already, and the backup has this name; move it elsewhere")
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             state = first_state(owned, meta["secret"])
-            file.create_file(beside, {**meta, "state": state.sealed})
-            with Migrated(beside, key) as new:
+            file.create_file(temporary, {**meta, "state": state.sealed})
+            with Migrated(temporary, key) as new:
                 new.take(old)
                 people = new.check()
             counter.begin(Mark(0, state.digest))
             _copy(path, backup)
-            os.replace(beside, path)
+            os.replace(temporary, path)
             sync_directory(path.parent)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         old.close()
     return backup, people
 

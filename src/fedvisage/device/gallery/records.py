@@ -9,15 +9,15 @@ from fedvisage.base.errors import UserError
 
 COLLECTION = "default"
 LONGEST = 200
-"""Letters of a name."""
+"""Maximum characters of a name."""
 
 ID = "[pf]_[0-9a-f]{16}"
-"""What the ids of people and faces look like."""
+"""Pattern of the ids of people and faces."""
 
 
 @dataclass(frozen=True)
 class Collection:
-    """People who are searched together."""
+    """A group of people who are searched together."""
 
     name: str
     created: str
@@ -27,7 +27,7 @@ class Collection:
 
 @dataclass(frozen=True)
 class Person:
-    """Somebody who is enrolled."""
+    """An enrolled person."""
 
     id: str
     name: str
@@ -36,7 +36,7 @@ class Person:
 
 @dataclass(frozen=True)
 class Face:
-    """A face of a person: of which model its template is, and how surely it was a living one."""
+    """A face of a person: the model of its template, and its PAD score."""
 
     id: str
     person: str
@@ -46,7 +46,7 @@ class Face:
 
 
 def checked_name(name: str, place: str) -> str:
-    """Refuse a name that cannot stand on a line."""
+    """Refuse a name that does not fit on a line."""
     if not name.strip() or len(name) > LONGEST or not name.isprintable():
         raise UserError(place, f"must be a name on one line, of 1 to {LONGEST} letters")
     if re.fullmatch(ID, name):

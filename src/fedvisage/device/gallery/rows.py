@@ -1,4 +1,4 @@
-"""The rows of people and faces: found in their buckets, added and deleted together with their digests, and opened."""
+"""Read, add and delete the rows of people and faces, and keep their digests up to date."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from fedvisage.device.gallery.templates import Form, Plain, Renewable
 
 
 class Rows(Authenticated):
-    """A gallery's file, with what is done to single rows in the transaction that is open."""
+    """The file of a gallery, with operations on single rows in the open transaction."""
 
     def _form(self, collection: StoredCollection, size: int) -> Form:
-        """Return how a collection keeps faces."""
+        """Return the storage form of a collection's templates."""
         if collection.seed is None:
             return Plain(size)
         return Renewable(size, self._unwrapped(collection.seed, "seed", collection.name))
 
     def _add_model(self, digest: str, size: int) -> None:
-        """Add a model, unless it is there; its embeddings have one size."""
+        """Add a model unless it exists; all its embeddings have one size."""
         _, expected = self._now.models.get(digest, (0, size))
         if expected != size:
             raise UserError("embedding", f"has {size} numbers, those of this model in the gallery have {expected}")
@@ -42,17 +42,17 @@ class Rows(Authenticated):
             self._now.models[digest] = (self._opened.execute(query, (digest, size)).lastrowid or 0, size)
 
     def _stored(self, collection: StoredCollection, wanted: str) -> StoredPerson | None:
-        """Return a person by name or id, out of the bucket in which they must be."""
+        """Return a person by name or id, from the bucket that must contain them."""
         tag = file.tag_of(self._tagging, collection.id, wanted)
         if re.fullmatch(ID, wanted):
-            # The row is only a hint where to look: it was not authenticated yet.
+            # This row is only a hint to the bucket: it is not authenticated yet.
             query = "SELECT tag FROM persons WHERE id = ? AND collection = ?"
             (tag,) = self._opened.execute(query, (wanted, collection.id)).fetchone() or (tag,)
         if not isinstance(tag, bytes):
             raise UserError(str(self.path), f"{wanted} {CHANGED}")
         start = bucket_of(tag)
         (people,) = self._people_of(collection, range(start, start + 1))
-        return next((one for one in people if one.tag == tag or one.id == wanted), None)
+        return next((candidate for candidate in people if candidate.tag == tag or candidate.id == wanted), None)
 
     def _wanted(self, collection: StoredCollection, wanted: str) -> StoredPerson:
         stored = self._stored(collection, wanted)
@@ -63,7 +63,7 @@ class Rows(Authenticated):
     def _owner(self, collection: StoredCollection, face: str) -> StoredPerson:
         (person,) = self._opened.execute("SELECT person FROM faces WHERE id = ?", (face,)).fetchone() or (None,)
         stored = self._stored(collection, person) if isinstance(person, str) else None
-        if stored is None or all(one.id != face for one in stored.faces):
+        if stored is None or all(row.id != face for row in stored.faces):
             raise Unknown(face, f"no face of this id is enrolled in {collection.name}")
         return stored
 
@@ -110,13 +110,13 @@ class Rows(Authenticated):
         return self._unsealed(self._owned.wrapping, sealed, *record)
 
     def _unsealed(self, key: bytes, sealed: object, *record: object) -> bytes:
-        """Decrypt a record; one that was changed, or put in another's place, is refused by its words."""
-        opened = file.unseal(key, sealed, *record)
-        if opened is None:
+        """Decrypt a record; refuse one that was changed or moved, and name it in the error."""
+        content = file.unseal(key, sealed, *record)
+        if content is None:
             raise UserError(str(self.path), f"{' '.join(map(str, record[:2]))} {CHANGED}")
-        return opened
+        return content
 
 
 def now() -> str:
-    """Return the time for a row."""
+    """Return the current time for a row."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,4 +1,4 @@
-"""A gallery that is searched: each collection in memory, brought up to date with its file before it is searched.
+"""Search a gallery: collections are held in memory and updated from the file before each search.
 
 A change in the file, by this process or another, changes the sum of a bucket; the people of that bucket are read again.
 """
@@ -20,16 +20,15 @@ from fedvisage.device.gallery.store import Records
 from fedvisage.device.gallery.templates import Form
 from fedvisage.metrics.similarity import Features, unit
 
-# Everybody's template in memory, searched exactly: no approximation, so who is most similar is always found.
+# The index: all templates in memory, searched exactly, without approximation.
 #
-# Rows lie in blocks, so that the gallery grows without being copied, and a block's similarities are looked at while
-# they
-# are still in the processor's cache.
+# Rows are stored in blocks, so that the index grows without copying, and the similarities of a block are processed
+# while they are still in the processor's cache.
 
 
 ROWS = 8192
 FACES_AT_ONCE = 128
-"""Faces that are searched for at once; more would push a block's similarities out of the cache."""
+"""Faces per search; more would push a block's similarities out of the cache."""
 
 ScoredPerson = tuple[str, float]
 
@@ -38,7 +37,7 @@ class Index:
     """Unit vectors by the id of their person."""
 
     def __init__(self, size: int, rows: int = ROWS) -> None:
-        """Hold nobody yet; ``size`` is that of a vector, ``rows`` how many of them a block has."""
+        """Create an empty index; ``size`` is the length of a vector, ``rows`` the number of vectors per block."""
         self._size, self._step = size, rows
         self._blocks: list[Features] = []
         self._ids: list[str] = []
@@ -49,7 +48,7 @@ class Index:
         return len(self._ids)
 
     def put(self, person: str, vector: Features) -> None:
-        """Take a person in, or put a new vector in the place of the old one."""
+        """Add a person, or replace the vector of one."""
         row = self._rows.setdefault(person, len(self._ids))
         if row == len(self._ids):
             self._ids.append(person)
@@ -58,7 +57,7 @@ class Index:
         self._blocks[row // self._step][row % self._step] = vector
 
     def drop(self, person: str) -> None:
-        """Forget a person, of whom nothing stays in memory; one who is not there is no mistake."""
+        """Remove a person, and overwrite the vector in memory; an unknown person is ignored."""
         row = self._rows.pop(person, None)
         if row is None:
             return
@@ -72,15 +71,15 @@ class Index:
             self._blocks.pop()
 
     def everybody(self) -> tuple[list[str], Features]:
-        """Return all people with their vectors, a row each, as a copy."""
+        """Return all people with their vectors, one per row, as a copy."""
         return list(self._ids), np.concatenate([np.zeros((0, self._size), np.float32), *self._blocks])[: len(self)]
 
     def search(self, faces: Features, most: int) -> list[list[ScoredPerson]]:
-        """Return for each face the most similar people, the most similar first, with their similarities."""
-        found: list[list[ScoredPerson]] = []
+        """Return the most similar people for each face with their similarities, highest first."""
+        hits: list[list[ScoredPerson]] = []
         for start in range(0, len(faces), FACES_AT_ONCE):
-            found += self._search(np.ascontiguousarray(faces[start : start + FACES_AT_ONCE], np.float32), most)
-        return found
+            hits += self._search(np.ascontiguousarray(faces[start : start + FACES_AT_ONCE], np.float32), most)
+        return hits
 
     def _search(self, faces: Features, most: int) -> list[list[ScoredPerson]]:
         best: Features = np.full((len(faces), 0), 0, np.float32)
@@ -90,15 +89,15 @@ class Index:
             similarity = _product(faces, block[:filled])
             if best.shape[1] == most and not (similarity.max(axis=1) > best.min(axis=1)).any():
                 continue
-            here = _highest(similarity, most)
-            rows = np.concatenate([rows, here + number * self._step], axis=1)
-            best = np.concatenate([best, np.take_along_axis(similarity, here, axis=1)], axis=1)
+            columns = _highest(similarity, most)
+            rows = np.concatenate([rows, columns + number * self._step], axis=1)
+            best = np.concatenate([best, np.take_along_axis(similarity, columns, axis=1)], axis=1)
             kept = _highest(best, most)
             best, rows = np.take_along_axis(best, kept, axis=1), np.take_along_axis(rows, kept, axis=1)
         order = np.argsort(-best, axis=1, kind="stable")
         return [
-            [(self._ids[row], float(value)) for row, value in zip(some[at], values[at], strict=True)]
-            for some, values, at in zip(rows, best, order, strict=True)
+            [(self._ids[row], float(value)) for row, value in zip(people[ranks], values[ranks], strict=True)]
+            for people, values, ranks in zip(rows, best, order, strict=True)
         ]
 
 
@@ -109,19 +108,19 @@ def _product(faces: Features, block: Features) -> Features:
 
 
 def _highest(values: Features, most: int) -> NDArray[np.int64]:
-    """Return where the highest values of each row are, in any order."""
+    """Return the positions of the highest values of each row, in any order."""
     if values.shape[1] <= most:
         return np.broadcast_to(np.arange(values.shape[1]), values.shape)
     return np.argpartition(values, -most, axis=1)[:, -most:]
 
 
 SHOWN = 3
-"""Names in a refusal."""
+"""Maximum names in an error message."""
 
 
 @dataclass(frozen=True)
 class Hit:
-    """Somebody who is similar."""
+    """A similar person."""
 
     person: str
     name: str
@@ -130,23 +129,23 @@ class Hit:
 
 @dataclass(eq=False)
 class Loaded:
-    """A collection in memory, as one model sees it."""
+    """A collection in memory, for one model."""
 
     form: Form
     index: Index
     members: Members = field(default_factory=Members.unread)
-    """The sums of the buckets as they were read; a bucket whose sum is another now is read again."""
+    """The sums of the buckets when they were read; a bucket whose sum has changed is read again."""
     people: list[list[str]] = field(default_factory=lambda: [[] for _ in range(BUCKETS)])
     names: dict[str, str] = field(default_factory=dict)
     others: dict[str, str] = field(default_factory=dict)
-    """Who has a template of another model, and of which."""
+    """Digests of other models, by the people who have templates of them."""
 
 
 class Gallery(Records):
-    """A gallery's file, open, and searched; threads may share it."""
+    """The open file of a gallery, with search; threads may share it."""
 
     def __init__(self, path: Path, key: bytes, *, counters: Path | None = None, patience: float = PATIENCE) -> None:
-        """Open a file with its owner's key; a collection is loaded when it is first searched."""
+        """Open a file with its owner's key; collections are loaded on first search."""
         super().__init__(path, key, counters=counters, patience=patience)
         self._loaded: dict[tuple[int, bytes | None, str], Loaded] = {}
 
@@ -156,61 +155,61 @@ class Gallery(Records):
         self._loaded.clear()
 
     def search(self, collection: str, faces: Features, model: str, most: int = 5) -> list[list[Hit]]:
-        """Return for each face (a row each) the most similar people of a collection, the most similar first."""
+        """Return the most similar people of a collection for each face (one per row), highest similarity first."""
         if most < 1:
             raise UserError("limit", f"must be at least 1, got {most}")
         with self._lock:
             loaded = self.load(collection, model, faces.shape[1])
-            asked = np.stack([loaded.form.asked(one) for one in unit(faces)])
+            queries = np.stack([loaded.form.asked(embedding) for embedding in unit(faces)])
             return [
                 [Hit(person, loaded.names[person], loaded.form.similarity(product)) for person, product in hits]
-                for hits in loaded.index.search(asked, most)
+                for hits in loaded.index.search(queries, most)
             ]
 
     def similarity(self, collection: str, wanted: str, face: Features, model: str) -> Hit:
-        """Return how similar a face is to one person, without a comparison with anybody else."""
+        """Return the similarity of a face to one person, without any other comparison."""
         with self._reading():
-            place = self._collection(collection)
-            stored = self._wanted(place, wanted)
-            form, name = self._form(place, len(face)), self._opened_person(stored).name
-            if other := _other_model(stored, model):
-                raise changed([(name, other)], 1, collection, model)
+            row = self._collection(collection)
+            stored = self._wanted(row, wanted)
+            form, name = self._form(row, len(face)), self._opened_person(stored).name
+            if other_digest := _other_model(stored, model):
+                raise changed([(name, other_digest)], 1, collection, model)
             if stored.faces:
                 product = float(self._vector(stored, form) @ form.asked(unit(face[None])[0]))
                 return Hit(stored.id, name, form.similarity(product))
         raise Unknown(name, "has no face left; enrol one")
 
     def warm(self, model: str) -> list[str]:
-        """Load all collections, so that the first search need not; return why some cannot be searched by a model."""
+        """Load all collections ahead of the first search; return why a model cannot search some of them."""
         with self._reading():
             size = self._now.models[model][1] if model in self._now.models else None
         refusals = []
-        for one in self.collections():
+        for collection in self.collections():
             try:
-                self.load(one.name, model, size or 2)
+                self.load(collection.name, model, size or 2)
             except ModelChanged as refused:
                 refusals.append(str(refused))
         if size is None:
-            self._loaded.clear()  # nothing of this model is there, so its size is not known
+            self._loaded.clear()  # the gallery has no template of this model, so the size was a guess
         return refusals
 
     def load(self, collection: str, model: str, size: int) -> Loaded:
-        """Return a collection in memory, as it is now in the file; templates of another model are refused by name."""
+        """Return a collection in memory, up to date with the file; refuse templates of another model, with names."""
         with self._lock:
-            while True:  # a transaction for each of several parts, so that other processes can write in between
+            while True:  # one transaction per part, so that other processes can write in between
                 with self._reading():
-                    place = self._collection(collection)
-                    loaded = self._loaded.get((place.id, place.seed, model))
+                    row = self._collection(collection)
+                    loaded = self._loaded.get((row.id, row.seed, model))
                     if loaded is None:
-                        form = self._form(place, size)
+                        form = self._form(row, size)
                         loaded = Loaded(form, Index(form.width))
-                        self._loaded[place.id, place.seed, model] = loaded
-                    buckets = loaded.members.differing(place.members, step_of(place))
+                        self._loaded[row.id, row.seed, model] = loaded
+                    buckets = loaded.members.differing(row.members, step_of(row))
                     if not buckets:
                         break
-                    self._renew(loaded, place, buckets, model)
+                    self._renew(loaded, row, buckets, model)
             if loaded.others:
-                named = sorted((loaded.names[one], digest) for one, digest in list(loaded.others.items())[:SHOWN])
+                named = sorted((loaded.names[person], digest) for person, digest in list(loaded.others.items())[:SHOWN])
                 raise changed(named, len(loaded.others), collection, model)
             return loaded
 
@@ -218,22 +217,22 @@ class Gallery(Records):
         self._loaded = {key: loaded for key, loaded in self._loaded.items() if key[0] != collection}
 
     def _renew(self, loaded: Loaded, place: StoredCollection, buckets: range, model: str) -> None:
-        """Read some buckets again, and forget who is no longer in them."""
+        """Read some buckets again, and remove people who are no longer in them."""
         for bucket, people in zip(buckets, self._people_of(place, buckets), strict=True):
-            for gone in set(loaded.people[bucket]) - {one.id for one in people if one.faces}:
-                loaded.index.drop(gone)
-                loaded.others.pop(gone, None)
-                del loaded.names[gone]
-            loaded.people[bucket] = [one.id for one in people if one.faces]
-            for one in people:
-                if one.faces:
-                    self._take(loaded, one, model)
+            for removed in set(loaded.people[bucket]) - {person.id for person in people if person.faces}:
+                loaded.index.drop(removed)
+                loaded.others.pop(removed, None)
+                del loaded.names[removed]
+            loaded.people[bucket] = [person.id for person in people if person.faces]
+            for person in people:
+                if person.faces:
+                    self._take(loaded, person, model)
         loaded.members.take(place.members, buckets)
 
     def _take(self, loaded: Loaded, person: StoredPerson, model: str) -> None:
         loaded.names[person.id] = self._opened_person(person).name
-        if other := _other_model(person, model):
-            loaded.others[person.id] = other
+        if other_digest := _other_model(person, model):
+            loaded.others[person.id] = other_digest
             loaded.index.drop(person.id)
         else:
             loaded.others.pop(person.id, None)
@@ -241,18 +240,18 @@ class Gallery(Records):
 
     def _vector(self, person: StoredPerson, form: Form) -> Features:
         templates = self._templates(person)
-        if any(len(one) != form.length for one in templates):
+        if any(len(template) != form.length for template in templates):
             raise UserError(str(self.path), f"a template of {person.id} {CHANGED}")
         return form.joined(templates)
 
 
 def _other_model(person: StoredPerson, model: str) -> str | None:
-    """Return the digest of another model of which a person has a template."""
+    """Return the digest of another model that made one of a person's templates; None if there is none."""
     return next((face.model for face in person.faces if face.model != model), None)
 
 
 def changed(named: Sequence[tuple[str, str]], count: int, collection: str, model: str) -> ModelChanged:
-    """Say whose templates are of another model."""
+    """Return the error for people with templates of another model."""
     names = ", ".join(name for name, _ in named) + (f" and {count - len(named)} more" if count > len(named) else "")
     return ModelChanged(
         collection, f"templates of {names} are of model {named[0][1][:19]}…, this one is {model[:19]}…; "

@@ -1,7 +1,7 @@
-"""The records of a gallery: collections, people and faces in one file, encrypted.
+"""The records of a gallery: collections, people and faces in one encrypted file.
 
-A person has a key of their own, wrapped by the owner's; name and templates are sealed by it. A name is found by its
-keyed hash. Deleting the row of a person deletes the key with all that it opens.
+Each person has a key, wrapped by the owner's key, that seals name and templates. Names are found by their keyed hashes.
+Deleting a person's row deletes the key, and with it access to everything that it seals.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from fedvisage.device.gallery.rows import Rows, now
 from fedvisage.metrics.similarity import Features, unit
 
 SIZES = range(2, 4097)
-"""Numbers that an embedding may have."""
+"""Allowed lengths of an embedding."""
 
 
 class Records(Rows):
-    """A gallery's file, open; threads may share it."""
+    """The open file of a gallery; threads may share it."""
 
     @classmethod
     def create(cls, path: Path, key: bytes, *, counters: Path | None = None) -> Self:
-        """Make an empty gallery, with its counter in a folder, and open it."""
+        """Create an empty gallery, with its counter in a folder, and open it."""
         salt, inner = secrets.token_bytes(16), file.new_key()
         owned = file.Owned.of(key, salt)
         secret = file.seal(owned.wrapping, inner, "secret")
@@ -55,8 +55,8 @@ class Records(Rows):
             return cls(path, key)
         counter = Counter(counters, path, file.derived(inner, salt, "counter"), 0)
         if path.exists() or counter.path.exists():
-            taken = path if path.exists() else counter.path
-            raise Exists(str(taken), "exists already; a gallery, or its counter, is never written over")
+            existing = path if path.exists() else counter.path
+            raise Exists(str(existing), "exists already; a gallery, or its counter, is never written over")
         counter.begin(Mark(0, state.digest))
         try:
             file.create_file(path, rows)
@@ -66,7 +66,7 @@ class Records(Rows):
         return cls(path, key, counters=counters)
 
     def add_collection(self, name: str = COLLECTION, *, renewable: bool = False) -> Collection:
-        """Add an empty collection; one with renewable templates gets a seed of its own."""
+        """Add an empty collection; one with renewable templates gets its own seed."""
         checked_name(name, "collection")
         seed = file.seal(self._owned.wrapping, file.new_key(), "seed", name) if renewable else None
         with self._writing() as write:
@@ -80,7 +80,7 @@ class Records(Rows):
         return _shown(added)
 
     def remove_collection(self, name: str) -> None:
-        """Remove a collection with everybody in it."""
+        """Remove a collection with all its people."""
         with self._writing() as write:
             number = self._collection(name).id
             write.execute("DELETE FROM collections WHERE id = ?", (number,))
@@ -88,9 +88,9 @@ class Records(Rows):
         self._left(number)
 
     def collections(self) -> list[Collection]:
-        """Return all collections by their names."""
+        """Return all collections, sorted by name."""
         with self._reading():
-            return [_shown(one) for _, one in sorted(self._now.collections.items())]
+            return [_shown(collection) for _, collection in sorted(self._now.collections.items())]
 
     def collection(self, name: str) -> Collection:
         """Return one collection."""
@@ -100,115 +100,116 @@ class Records(Rows):
     def enrol(
         self, collection: str, name: str, embeddings: Features, model: str, pad_scores: Sequence[float | None] = ()
     ) -> tuple[Person, list[Face], int]:
-        """Add faces (a row each) to a person, who is new if nobody has the name.
+        """Add faces (one per row) to a person, who is created if the name is new.
 
-        Templates of another model that the person had are replaced; the last number says how many.
+        Templates of another model that the person had are replaced; the last value returned is their number.
         """
         checked_name(name, "person")
         if embeddings.ndim != 2 or not len(embeddings) or embeddings.shape[1] not in SIZES:
             raise UserError("embedding", f"must have {SIZES[0]} to {SIZES[-1]} numbers, got {embeddings.shape}")
         if not (np.isfinite(embeddings).all() and embeddings.any(axis=1).all()):
             raise UserError("embedding", "is zero, or has a value that is no number; look at the model")
-        scores = [None if one is None else float(one) for one in pad_scores] or [None] * len(embeddings)
+        scores = [None if score is None else float(score) for score in pad_scores] or [None] * len(embeddings)
         if any(score is not None and not math.isfinite(score) for score in scores):
             raise UserError("pad score", "is not a finite number; check the model")
         with self._writing():
-            place = self._collection(collection)
-            form = self._form(place, embeddings.shape[1])
+            row = self._collection(collection)
+            form = self._form(row, embeddings.shape[1])
             self._add_model(model, embeddings.shape[1])
-            stored = self._stored(place, name) or self._add_person(place, name)
+            stored = self._stored(row, name) or self._add_person(row, name)
             person, key = self._opened_person(stored), self._unwrapped(stored.key, "key", stored.id)
+            # Templates of different models cannot be compared, so a person keeps those of one model only.
             old = [face for face in stored.faces if face.model != model]
-            self._drop_faces(place, stored, old)
+            self._drop_faces(row, stored, old)
             faces = [Face(f"f_{secrets.token_hex(8)}", person.id, model, now(), score) for score in scores]
             for face, embedding in zip(faces, unit(embeddings), strict=True):
                 sealed = file.seal(key, form.kept(embedding), "face", face.id, person.id, model)
-                row = StoredFace(0, face.id, person.id, model, sealed, face.created, face.pad_score)
-                self._put_face(place, stored, row)
+                face_row = StoredFace(0, face.id, person.id, model, sealed, face.created, face.pad_score)
+                self._put_face(row, stored, face_row)
         return person, faces, len(old)
 
     def people(self, collection: str) -> list[Person]:
-        """Return everybody of a collection by name."""
+        """Return all people of a collection, sorted by name."""
         return [person for person, _ in self.everybody(collection)]
 
     def everybody(self, collection: str) -> list[tuple[Person, list[Face]]]:
-        """Return everybody of a collection by name, with their faces in the order of their enrolment."""
+        """Return all people of a collection, sorted by name, with their faces in order of enrolment."""
         people, start = list[tuple[Person, list[Face]]](), 0
-        while start < BUCKETS:  # a transaction for each of several parts, so that other processes can write in between
+        while start < BUCKETS:  # one transaction per part, so that other processes can write in between
             with self._reading():
-                place = self._collection(collection)
-                buckets = range(start, min(start + step_of(place), BUCKETS))
-                for some in self._people_of(place, buckets):
-                    people += [(self._opened_person(one), _faces(one)) for one in some]
+                row = self._collection(collection)
+                buckets = range(start, min(start + step_of(row), BUCKETS))
+                for members in self._people_of(row, buckets):
+                    people += [(self._opened_person(item), _faces(item)) for item in members]
             start = buckets.stop
-        return sorted(people, key=lambda one: one[0].name)
+        return sorted(people, key=lambda item: item[0].name)
 
     def has(self, collection: str, name: str) -> bool:
-        """Check whether somebody of a name is enrolled, by its keyed hash."""
+        """Return whether a person of this name is enrolled, by its keyed hash."""
         with self._reading():
             return not re.fullmatch(ID, name) and self._stored(self._collection(collection), name) is not None
 
     def person(self, collection: str, wanted: str) -> Person:
-        """Return a person by id, or by name."""
+        """Return a person by id or name."""
         with self._reading():
             return self._opened_person(self._wanted(self._collection(collection), wanted))
 
     def faces(self, collection: str, wanted: str) -> list[Face]:
-        """Return a person's faces in the order of their enrolment."""
+        """Return a person's faces in order of enrolment."""
         with self._reading():
             return _faces(self._wanted(self._collection(collection), wanted))
 
     def owner(self, collection: str, face: str) -> Person:
-        """Return whose a face is."""
+        """Return the person of a face."""
         with self._reading():
             return self._opened_person(self._owner(self._collection(collection), face))
 
     def remove(self, collection: str, wanted: str) -> Person:
         """Delete a person: key, name and templates are overwritten with zeros in the file."""
         with self._writing() as write:
-            place = self._collection(collection)
-            stored = self._wanted(place, wanted)
+            row = self._collection(collection)
+            stored = self._wanted(row, wanted)
             person = self._opened_person(stored)
             write.execute("DELETE FROM persons WHERE id = ?", (stored.id,))
-            self._count(place, stored.tag, -whole_digest(self._owned.rows, place.id, stored))
-            place.members.count -= 1
+            self._count(row, stored.tag, -whole_digest(self._owned.rows, row.id, stored))
+            row.members.count -= 1
         return person
 
     def remove_face(self, collection: str, face: str) -> Person:
-        """Delete one face, and return whose it was."""
+        """Delete one face, and return its person."""
         with self._writing():
-            place = self._collection(collection)
-            stored = self._owner(place, face)
-            self._drop_faces(place, stored, [one for one in stored.faces if one.id == face])
+            row = self._collection(collection)
+            stored = self._owner(row, face)
+            self._drop_faces(row, stored, [candidate for candidate in stored.faces if candidate.id == face])
             return self._opened_person(stored)
 
     def compact(self) -> None:
-        """Write the file anew without the room of what was deleted; the larger the file, the longer it takes."""
+        """Rewrite the file without the space of deleted rows; the time grows with the size of the file."""
         with self._lock, file.said_plainly(self.path):
             self._opened.execute("VACUUM")
 
     def check(self) -> int:
-        """Check every record: who belongs to which collection, and that names and templates open. Return how many."""
+        """Check all members of all collections, and decrypt all names and templates; return the number of people."""
         people = 0
         with self._reading():
             for collection in self._now.collections.values():
-                for _, some in self._everybody_of(collection):
-                    people += len(some)
-                    for stored in some:
+                for _, members in self._everybody_of(collection):
+                    people += len(members)
+                    for stored in members:
                         self._opened_person(stored)
                         self._templates(stored)
         return people
 
     def accept_state(self, counters: Path) -> int:
-        """Make the file as it is the newest one for its counter, which is made if it is not there; return its number.
+        """Record the file's present state as the newest one, creating the counter if necessary; return its number.
 
-        The owner calls this after an older copy was put back on purpose. States after that copy are refused then.
+        The owner calls this after restoring an older copy on purpose. States after that copy are refused from then on.
         """
         counter = self._counter_in(counters)
         try:
             counted = counter.read() is not None
         except UserError:
-            counted = False  # a damaged counter is begun again
+            counted = False  # restart a damaged counter
         if not counted:
             counter.begin(Mark(0, FIRST))
         with counter.held():
@@ -219,10 +220,10 @@ class Records(Rows):
         return self._now.state.number
 
     def turn_key(self, new: bytes, counters: Path | None = None) -> int:
-        """Wrap everybody's key with a new owner's key, all or none; templates stay. Return how many people there are.
+        """Wrap all people's keys with a new owner's key, all or none; templates stay. Return the number of people.
 
-        Who has the old key and an old copy of the file can still read that copy. The counter moves to the folder of the
-        new key, if one is named.
+        A holder of the old key and an old copy of the file can still read that copy. The counter moves to the folder of
+        the new key, if one is given.
         """
         before, moved = self._counter, None
         if counters is not None and before is not None and counters.absolute() != before.folder.absolute():
@@ -235,7 +236,7 @@ class Records(Rows):
                 people = self._turn(file.Owned.of(new, self._salt))
             owned, secret = self._owned, self._secret
         finally:
-            self._owned, self._secret = owned, secret  # the old ones, if nothing was changed
+            self._owned, self._secret = owned, secret  # restores the old ones if the change failed
         if moved is not None and before is not None:
             self._counter = moved
             self._catch_up()
@@ -243,14 +244,14 @@ class Records(Rows):
         return people
 
     def _left(self, collection: int) -> None:
-        """Take notice that a collection was removed by this object."""
+        """Hook for subclasses: this object removed a collection."""
 
     def _turn(self, owned: file.Owned) -> int:
-        """Seal and authenticate everything anew, in the transaction that is open."""
+        """Seal and authenticate everything again, in the open transaction."""
         for collection in self._now.collections.values():
             members = Members()
-            for bucket, some in self._everybody_of(collection):
-                for stored in some:
+            for bucket, people in self._everybody_of(collection):
+                for stored in people:
                     key = file.seal(owned.wrapping, self._unwrapped(stored.key, "key", stored.id), "key", stored.id)
                     self._opened.execute("UPDATE persons SET key = ? WHERE id = ?", (key, stored.id))
                     members.add(bucket, whole_digest(owned.rows, collection.id, stored._replace(key=key)))
@@ -264,11 +265,11 @@ class Records(Rows):
         self._secret = file.seal(owned.wrapping, self._unwrapped(self._secret, "secret"), "secret")
         self._opened.execute("UPDATE meta SET value = ? WHERE name = 'secret'", (self._secret,))
         self._owned = owned
-        return sum(one.members.count for one in self._now.collections.values())
+        return sum(collection.members.count for collection in self._now.collections.values())
 
 
 def first_state(owned: file.Owned, secret: bytes) -> State:
-    """Return the state of a gallery in which there is nothing."""
+    """Return the state of an empty gallery."""
     root = Contents(State(0, FIRST, b"", b"")).root(owned.rows, secret)
     return State.seal(owned.sums, 0, FIRST, root)
 
@@ -278,4 +279,4 @@ def _shown(collection: StoredCollection) -> Collection:
 
 
 def _faces(stored: StoredPerson) -> list[Face]:
-    return [Face(one.id, one.person, one.model, one.created, one.score) for one in stored.faces]
+    return [Face(face.id, face.person, face.model, face.created, face.score) for face in stored.faces]

@@ -1,4 +1,4 @@
-"""How a face's embedding becomes the bytes that are kept, and a person's templates the vector that is searched."""
+"""Template forms: convert embeddings into stored templates, and a person's templates into one search vector."""
 
 from __future__ import annotations
 
@@ -10,58 +10,58 @@ from numpy.typing import NDArray
 
 from fedvisage.metrics.similarity import Features, unit
 
-# Renewable templates: the signs of a keyed projection, of which another key gives others (after Jin, Ling and Goh).
+# Renewable templates: the signs of a keyed projection; another key gives other templates (after Jin, Ling and Goh).
 #
-# A. T. B. Jin, D. N. C. Ling, A. Goh, "BioHashing: two factor authentication featuring fingerprint data and
-# tokenised
-# random number", Pattern Recognition 37 (2004), §3: project on orthonormal directions that a seed draws, keep the
-# signs.
-# If the share of signs in which two templates differ is h, the angle between the faces is about πh: Goemans and
-# Williamson, J. ACM 42 (1995), lemma 3.2. So a collection's similarities stay estimates of cosines, and the model's
-# threshold keeps its meaning.
+# A. T. B. Jin, D. N. C. Ling, A. Goh, "BioHashing: two factor authentication featuring fingerprint data and tokenised
+# random number", Pattern Recognition 37 (2004), §3: project on orthonormal directions drawn from a seed, and keep the
+# signs. If two templates differ in a share h of their signs, the angle between the faces is about πh (Goemans and
+# Williamson, J. ACM 42 (1995), lemma 3.2). A collection's similarities thus remain estimates of cosines, and the
+# model's threshold keeps its meaning.
 #
-# What it is: a leaked template can be revoked, by a new seed and a new enrolment, and templates of two seeds tell
-# little
-# about being one person's. What it is not: irreversible or unlinkable for whoever has the seed as well; see
-# docs/gallery.md for figures. So seeds are sealed by the gallery's key.
+# A leaked template can be revoked, by a new seed and a new enrolment, and templates of two seeds reveal little about
+# belonging to one person. With the seed, templates are neither irreversible nor unlinkable; docs/gallery.md has
+# figures. Seeds are therefore sealed by the gallery's key.
 
 
 BITS = 1024
 
 
 def directions(seed: bytes, size: int, bits: int = BITS) -> Features:
-    """Return the directions (``size`` × ``bits``) that a seed draws: orthonormal in groups of up to ``size``."""
+    """Return the directions (``size`` × ``bits``) drawn from a seed: orthonormal in groups of up to ``size``."""
     rng = np.random.Generator(np.random.PCG64(int.from_bytes(seed, "big")))
-    groups, left = list[NDArray[np.float64]](), bits
-    while left > 0:
+    groups, remaining = list[NDArray[np.float64]](), bits
+    while remaining > 0:
         turned, upper = np.linalg.qr(rng.standard_normal((size, size)))
-        groups.append((turned * np.sign(np.diag(upper)))[:, : min(left, size)])
-        left -= size
+        groups.append((turned * np.sign(np.diag(upper)))[:, : min(remaining, size)])
+        remaining -= size
     return np.concatenate(groups, axis=1).astype(np.float32)
 
 
 def protect(vector: Features, projection: Features) -> bytes:
-    """Return a face's template: a bit for each direction, whether the face points along it."""
+    """Return the template of a face: one bit per direction, set if the face points along it."""
     return np.packbits(vector @ projection > 0).tobytes()
 
 
 def as_vector(templates: Sequence[bytes], bits: int = BITS) -> Features:
-    """Return a person's templates as one vector of unit length, whose products with others tell how many signs agree.
+    """Return a person's templates as one unit vector, whose product with another measures the agreement of signs.
 
-    Each direction has the sign of most of them, and where they are even that of the first.
+    Each direction has the sign of the majority of templates; ties take the sign of the first template.
     """
-    rows = [np.unpackbits(np.frombuffer(one, np.uint8), count=bits).astype(np.float32) * 2 - 1 for one in templates]
+    rows = [
+        np.unpackbits(np.frombuffer(template, np.uint8), count=bits).astype(np.float32) * 2 - 1
+        for template in templates
+    ]
     signs = np.sign(np.sum(rows, axis=0) + rows[0] / 2)
     return np.asarray(signs / np.float32(np.sqrt(bits)), np.float32)
 
 
 def as_cosine(agreement: float) -> float:
-    """Return the cosine that an agreement (−1: no sign alike, 1: all) is an estimate of."""
+    """Return the cosine estimated by an agreement of signs (−1: no sign equal, 1: all equal)."""
     return float(np.sin(np.pi / 2 * np.clip(agreement, -1.0, 1.0)))
 
 
 class Form(Protocol):
-    """A way to keep faces."""
+    """A storage form of faces."""
 
     @property
     def length(self) -> int:
@@ -69,35 +69,35 @@ class Form(Protocol):
 
     @property
     def width(self) -> int:
-        """The numbers of a vector in the index."""
+        """The length of a vector in the index."""
 
     def kept(self, embedding: Features) -> bytes:
-        """Return what is kept of a face (a unit embedding)."""
+        """Return the template of a face (a unit embedding)."""
 
     def joined(self, templates: Sequence[bytes]) -> Features:
-        """Return a person's vector of unit length from all of their templates."""
+        """Return a person's unit vector from all of their templates."""
 
     def asked(self, embedding: Features) -> Features:
-        """Return the vector with which a face is searched for."""
+        """Return the search vector of a face."""
 
     def similarity(self, product: float) -> float:
-        """Return the cosine that a product of two vectors stands for."""
+        """Return the cosine that a product of two vectors represents."""
 
 
 class Plain:
-    """The embedding itself; a person's vector is the mean of theirs, at unit length."""
+    """The embedding itself; a person's vector is the mean of their embeddings, at unit length."""
 
     def __init__(self, size: int) -> None:
-        """Take the numbers of an embedding."""
+        """Store the length of an embedding."""
         self.length, self.width = 4 * size, size
 
     def kept(self, embedding: Features) -> bytes:
-        """Return the numbers."""
+        """Return the bytes of the numbers."""
         return embedding.astype("<f4").tobytes()
 
     def joined(self, templates: Sequence[bytes]) -> Features:
         """Return the mean, at unit length."""
-        rows = np.stack([np.frombuffer(one, "<f4") for one in templates])
+        rows = np.stack([np.frombuffer(template, "<f4") for template in templates])
         return np.asarray(unit(rows.mean(axis=0, keepdims=True))[0])
 
     def asked(self, embedding: Features) -> Features:
@@ -110,7 +110,7 @@ class Plain:
 
 
 class Renewable:
-    """Signs of a projection that a seed draws; another seed gives other templates."""
+    """Signs of a projection drawn from a seed; another seed gives other templates."""
 
     def __init__(self, size: int, seed: bytes) -> None:
         """Draw the directions."""
@@ -118,17 +118,17 @@ class Renewable:
         self._directions = directions(seed, size)
 
     def kept(self, embedding: Features) -> bytes:
-        """Return the signs, a bit each."""
+        """Return the signs, one bit each."""
         return protect(embedding, self._directions)
 
     def joined(self, templates: Sequence[bytes]) -> Features:
-        """Return the signs of most."""
+        """Return the majority of the signs."""
         return as_vector(templates)
 
     def asked(self, embedding: Features) -> Features:
-        """Return the embedding's signs: the embedding itself is not compared with anything."""
+        """Return the signs of the embedding; the embedding itself is never compared."""
         return as_vector([self.kept(embedding)])
 
     def similarity(self, product: float) -> float:
-        """Return the cosine that the agreement of signs is an estimate of."""
+        """Return the cosine estimated by the agreement of signs."""
         return as_cosine(product)

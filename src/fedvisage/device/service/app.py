@@ -1,4 +1,4 @@
-"""The service as a whole: its routes, its refusals, and the guard before them."""
+"""Build the HTTP service from routes, error responses, the browser page and the guard, and serve it."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from fedvisage.device.service.requests import Fault, Work, fault_of
 from fedvisage.device.web.site import HEADERS, START, Entry
 from fedvisage.faces.detection import Face
 
-# The pipeline of exported models, as a gallery asks it.
+# The engine of the gallery, on a pipeline of exported models.
 
 
 class Piped:
-    """A pipeline that judges every face of a picture, with the digests of what it is made of."""
+    """A pipeline as an engine: evaluates every face of a picture, and states the digests of its models."""
 
     def __init__(self, pipeline: Pipeline) -> None:
-        """Take the pipeline."""
+        """Store the pipeline."""
         self._pipeline = pipeline
         self.detector_digest = f"sha256:{pipeline.detector_digest}"
         self.pad_digest = None if pipeline.pad is None else f"sha256:{pipeline.pad.digest}"
@@ -51,12 +51,12 @@ class Piped:
         return self._pipeline.detect(image)
 
     def check(self, image: Image, *, report: bool = False) -> Checked:
-        """Judge a picture's faces; with ``report`` an attack is embedded as well."""
+        """Evaluate the faces of a picture; with ``report``, attacks are embedded as well."""
         return self._pipeline.check(image, report=report)
 
 
 def open_engine(pad: Path | Exported | None, recognition: Path | Exported | None, threads: int = 1) -> Engine:
-    """Open exported directories, or take models that are open, as one engine."""
+    """Open exported directories, or use open models, as one engine."""
     return Piped(Pipeline(pad, recognition, settings=Settings(threads=threads, several=True)))
 
 
@@ -67,19 +67,19 @@ def _model(exported: Exported) -> Model:
     return Model(f"sha256:{exported.digest}", point.value, point.rule)
 
 
-# The browser page at the service's root. Its files need no key; the models' do, as all that a model says does.
+# The browser page at the root of the service. Its own files need no key; the models' files do, like all model outputs.
 
 
 Page = Mapping[str, Entry]
 
 
 def open_paths(page: Page) -> frozenset[str]:
-    """Return the paths that need no key: they say nothing of anybody, and hold nothing that was trained."""
+    """Return the paths that need no key: they contain neither personal data nor trained weights."""
     return frozenset(f"/{path}" for path, entry in page.items() if not entry.of_model)
 
 
 def add_page(app: FastAPI, page: Page, work: Work) -> None:
-    """Deliver the page at / and its files below it."""
+    """Serve the page at / and its files below it."""
     for path, entry in page.items():
         app.router.routes.append(_route(f"/{path}", entry, work))
     app.router.routes.append(_route("/", page[START], work))
@@ -87,7 +87,7 @@ def add_page(app: FastAPI, page: Page, work: Work) -> None:
 
 def _route(path: str, entry: Entry, work: Work) -> Route:
     async def deliver(request: Request) -> Response:
-        # Reading and summing the first time takes a while for a large model.
+        # The first read and digest of a large model take a while.
         tag = f'"{await work.do(lambda: entry.digest)}"'
         headers = {**HEADERS, "etag": tag, "cache-control": "no-cache"}
         if request.headers.get("if-none-match") == tag:
@@ -97,20 +97,20 @@ def _route(path: str, entry: Entry, work: Work) -> Route:
     return Route(path, deliver, include_in_schema=False)
 
 
-# The service on a port: as a process or beside other work, with TLS if asked, ended gracefully.
+# The server: in the foreground or in a thread, optionally with TLS, with a graceful shutdown.
 
 
 PATIENCE = 20
-"""Seconds in which requests that are being answered may end, when the service is stopped."""
+"""Seconds for unfinished requests to complete when the service stops."""
 
 
 def server_of(
     guard: Guard, host: str, port: int, *, certificate: Path | None = None, key: Path | None = None
 ) -> uvicorn.Server:
-    """Return the server, not yet running; ``run()`` serves until SIGINT or SIGTERM."""
+    """Return the server without starting it; ``run()`` serves until SIGINT or SIGTERM."""
     if (certificate is None) != (key is None):
         raise UserError("--tls-cert", "needs --tls-key, and the other way round")
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it would tell bytes of forms that are broken
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it would log bytes of broken forms
     if certificate is not None:
         _check_certificate(certificate, key)
     return uvicorn.Server(
@@ -124,9 +124,9 @@ def server_of(
 
 @contextmanager
 def serving(server: uvicorn.Server, waiting: int = 128) -> Iterator[int]:
-    """Serve in a thread until the block ends, on a free port of this machine, which is given to the block.
+    """Serve in a thread until the block ends, and yield the port, a free one on the loopback interface.
 
-    So many connections may wait to be accepted.
+    ``waiting`` is the number of connections that may wait to be accepted.
     """
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
@@ -141,7 +141,7 @@ def serving(server: uvicorn.Server, waiting: int = 128) -> Iterator[int]:
 
 
 def check_open(host: str, keys: Keys, without: bool) -> None:
-    """Refuse to serve everybody who reaches this machine without keys, unless that is asked for."""
+    """Refuse to serve without keys on an address beyond this machine, unless ``without`` allows it."""
     if not keys and host not in LOOPBACK and not without:
         raise UserError("--api-keys", f"names no file, and {host} can be reached from elsewhere; name one, serve on "
                         "127.0.0.1, or say --without-keys")  # fmt: skip
@@ -156,7 +156,7 @@ def _check_certificate(certificate: Path, key: Path | None) -> None:
         raise UserError(str(certificate), f"or {key} cannot be read ({error.strerror})") from None
 
 
-_no_password: Callable[[], str] = lambda: ""  # noqa: E731  # a key with a password would ask for it on the terminal
+_no_password: Callable[[], str] = lambda: ""  # noqa: E731  # a key with a password would prompt for it on the terminal
 
 
 _CODES = {404: "not_found", 405: "method_not_allowed"}
@@ -166,9 +166,9 @@ def build(
     engine: Engine, gallery: Gallery | None = None, *, keys: Keys | None = None, limits: Limits | None = None,
     page: Page | None = None, log: Callable[[str], None] = lambda line: None,
 ) -> Guard:  # fmt: skip
-    """Return the service over an engine, over a gallery if there is one, and with the browser page if it is given."""
+    """Return the service for an engine, optionally with a gallery and the browser page."""
     work = Work(engine, gallery, limits or Limits())
-    # Its own pages would load scripts from elsewhere.
+    # FastAPI's documentation pages would load scripts from other hosts.
     app = FastAPI(title="fedvisage", version=VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.include_router(routes.routes(work))
     app.include_router(compreface.routes(work))
@@ -185,9 +185,9 @@ def build(
 def _add_pages(app: FastAPI, work: Work, place: str) -> None:
     page = files("fedvisage.device.service").joinpath("page.html").read_text(encoding="utf-8")
     rows = "".join(
-        f"<tr><td>{method.upper()}</td><td><code>{path}</code></td><td>{one.get('description', '')}</td></tr>\n"
+        f"<tr><td>{method.upper()}</td><td><code>{path}</code></td><td>{operation.get('description', '')}</td></tr>\n"
         for path, methods in app.openapi()["paths"].items()
-        for method, one in methods.items()
+        for method, operation in methods.items()
     )
 
     @app.get(place, include_in_schema=False)
@@ -201,7 +201,7 @@ def _add_pages(app: FastAPI, work: Work, place: str) -> None:
 
 
 def _add_refusals(app: FastAPI, work: Work, log: Callable[[str], None]) -> None:
-    place = None if work.gallery is None else work.gallery.path
+    gallery_path = None if work.gallery is None else work.gallery.path
 
     async def refused(request: Request, error: Exception) -> Response:
         return refuse(_fault(error), request.scope[REQUEST])
@@ -215,11 +215,11 @@ def _add_refusals(app: FastAPI, work: Work, log: Callable[[str], None]) -> None:
             return Fault(422, "invalid", f"{field}: {first['msg']}", field=field)
         if isinstance(error, HTTPException):
             code = _CODES.get(error.status_code, "refused")
-            said = Fault(error.status_code, code, "there is nothing of this kind here")
-            said.headers.update(error.headers or {})
-            return said
+            refusal = Fault(error.status_code, code, "there is nothing of this kind here")
+            refusal.headers.update(error.headers or {})
+            return refusal
         assert isinstance(error, UserError | RunFailed | BadFile)
-        fault = fault_of(error, place)
+        fault = fault_of(error, gallery_path)
         if fault.status == 503:
             log(f"failed: {error}")
         return fault

@@ -1,8 +1,8 @@
-"""Routes that clients of CompreFace know, so that they move here without a change, with liveness in each answer.
+"""Routes compatible with CompreFace clients, which work here unchanged; each response adds liveness.
 
-Thin: detection, verification of two pictures, and recognition with its subjects and faces, on the collection
-``default``. Plugins (age, gender, mask, landmarks of 106 points), stored images, and services with keys of their own
-are not here: a key of this service is every service's.
+Supported: detection, verification of two pictures, and recognition with its subjects and faces, on the collection
+``default``. Not supported: plugins (age, gender, mask, landmarks of 106 points), stored images, and services with their
+own keys, because a key of this service is valid for all of its routes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PICTURES = ("file", "source_image", "target_image")
 
 
 def routes(work: Work) -> APIRouter:
-    """Return the routes over an engine and a gallery."""
+    """Return the routes for an engine and a gallery."""
     router = APIRouter(prefix="/api/v1", tags=["as CompreFace has it"])
     _add_detection(router, work)
     _add_recognition(router, work)
@@ -37,28 +37,29 @@ def routes(work: Work) -> APIRouter:
 def _add_detection(router: APIRouter, work: Work) -> None:
     @router.post("/detection/detect", openapi_extra=body("file"))
     async def detect(request: Request, limit: Limit = 0, det_prob_threshold: Sure = 0.0) -> Values:
-        """Find the faces of a picture, and say of each whether it is living."""
-        asked = await read_asked(request, PICTURES)
+        """Detect the faces of a picture, with a liveness decision for each."""
+        content = await read_asked(request, PICTURES)
         return await work.do(
-            lambda: {"result": [_face(one) for one in _faces(work, asked, "file", limit, det_prob_threshold)]}
+            lambda: {"result": [_face(face) for face in _faces(work, content, "file", limit, det_prob_threshold)]}
         )
 
     @router.post("/verification/verify", openapi_extra=body("source_image", "target_image"))
     async def verify(request: Request, limit: Limit = 0, det_prob_threshold: Sure = 0.0) -> Values:
-        """Compare the largest face of one picture with the faces of another."""
-        asked = await read_asked(request, PICTURES)
+        """Compare the largest face of one picture with all faces of another."""
+        content = await read_asked(request, PICTURES)
         model_of(work.engine)
 
         def some() -> Values:
-            sources = _faces(work, asked, "source_image", 1, det_prob_threshold)
-            targets = _faces(work, asked, "target_image", limit, det_prob_threshold)
-            said: Values = {"source_image_face": _face(sources[0]) if sources else None, "face_matches": []}
+            sources = _faces(work, content, "source_image", 1, det_prob_threshold)
+            targets = _faces(work, content, "target_image", limit, det_prob_threshold)
+            result: Values = {"source_image_face": _face(sources[0]) if sources else None, "face_matches": []}
             source = sources[0].embedding if sources else None
-            for one in targets:
-                alike = None if source is None or one.embedding is None else float(source @ one.embedding)
-                said["face_matches"].append({**_face(one), "similarity": alike})
-            said["face_matches"].sort(key=lambda one: -(one["similarity"] if one["similarity"] is not None else -2))
-            return {"result": [said]}
+            for face in targets:
+                alike = None if source is None or face.embedding is None else float(source @ face.embedding)
+                result["face_matches"].append({**_face(face), "similarity": alike})
+            # Faces without a similarity come last.
+            result["face_matches"].sort(key=lambda row: -(row["similarity"] if row["similarity"] is not None else -2))
+            return {"result": [result]}
 
         return await work.do(some)
 
@@ -68,28 +69,28 @@ def _add_recognition(router: APIRouter, work: Work) -> None:
     async def recognise(
         request: Request, limit: Limit = 0, det_prob_threshold: Sure = 0.0, prediction_count: Count = 1
     ) -> Values:
-        """Say who each face of a picture is most similar to; an attack is nobody."""
-        asked, gallery = await read_asked(request, PICTURES), work.people()
+        """Search the gallery for each face of a picture; attacks match no person."""
+        content, gallery = await read_asked(request, PICTURES), work.people()
 
         def subjects(face: CheckedFace) -> list[Values]:
             if face.embedding is None:
                 return []
-            found = enrolment.search(gallery, work.engine, COLLECTION, face.embedding, prediction_count)
-            return [{"subject": one.name, "similarity": one.similarity} for one in found]
+            matches = enrolment.search(gallery, work.engine, COLLECTION, face.embedding, prediction_count)
+            return [{"subject": match.name, "similarity": match.similarity} for match in matches]
 
         return await work.do(
             lambda: {
                 "result": [
-                    {**_face(one), "subjects": subjects(one)}
-                    for one in _faces(work, asked, "file", limit, det_prob_threshold)
+                    {**_face(face), "subjects": subjects(face)}
+                    for face in _faces(work, content, "file", limit, det_prob_threshold)
                 ]
             }
         )
 
     @router.post("/recognition/faces/{image_id}/verify", openapi_extra=body("file"))
     async def verify(request: Request, image_id: str, limit: Limit = 0, det_prob_threshold: Sure = 0.0) -> Values:
-        """Say how similar each face of a picture is to the person of a face that was added."""
-        asked, gallery = await read_asked(request, PICTURES), work.people()
+        """Compare each face of a picture with the person of an enrolled face."""
+        content, gallery = await read_asked(request, PICTURES), work.people()
 
         def some() -> Values:
             owner = gallery.owner(COLLECTION, image_id)
@@ -97,12 +98,12 @@ def _add_recognition(router: APIRouter, work: Work) -> None:
             def said(face: CheckedFace) -> Values:
                 if face.embedding is None:
                     return {"subject": owner.name, "similarity": None}
-                found = enrolment.verify(gallery, work.engine, COLLECTION, owner.id, face.embedding)
-                return {"subject": found.name, "similarity": found.similarity}
+                match = enrolment.verify(gallery, work.engine, COLLECTION, owner.id, face.embedding)
+                return {"subject": match.name, "similarity": match.similarity}
 
             return {
                 "result": [
-                    {**_face(one), **said(one)} for one in _faces(work, asked, "file", limit, det_prob_threshold)
+                    {**_face(face), **said(face)} for face in _faces(work, content, "file", limit, det_prob_threshold)
                 ]
             }
 
@@ -112,9 +113,9 @@ def _add_recognition(router: APIRouter, work: Work) -> None:
 def _add_subjects(router: APIRouter, work: Work) -> None:
     @router.get("/recognition/subjects")
     async def subjects() -> Values:
-        """List who is enrolled."""
+        """List the enrolled people."""
         gallery = work.people()
-        return {"subjects": [one.name for one in await work.do(lambda: gallery.people(COLLECTION))]}
+        return {"subjects": [person.name for person in await work.do(lambda: gallery.people(COLLECTION))]}
 
     @router.delete("/recognition/subjects/{subject}")
     async def remove(subject: str) -> Values:
@@ -124,12 +125,12 @@ def _add_subjects(router: APIRouter, work: Work) -> None:
 
     @router.post("/recognition/faces", status_code=201, openapi_extra=body("file", subject="whose face it is"))
     async def add(request: Request, subject: str = "") -> Values:
-        """Enrol a face of a person, who is new if nobody has the name."""
-        asked, gallery = await read_asked(request, PICTURES), work.people()
-        name = subject or asked.word("subject")
+        """Enrol a face of a person, who is created if the name is new."""
+        content, gallery = await read_asked(request, PICTURES), work.people()
+        name = subject or content.word("subject")
 
         def some() -> Values:
-            picture = _image(work, asked, "file")
+            picture = _image(work, content, "file")
             done = enrolment.enrol(gallery, work.engine, COLLECTION, name, [("file", picture)])
             return {"image_id": done.faces[0].id, "subject": done.person.name}
 
@@ -137,7 +138,7 @@ def _add_subjects(router: APIRouter, work: Work) -> None:
 
     @router.get("/recognition/faces")
     async def faces(subject: str = "") -> Values:
-        """List the faces of a person, or of everybody."""
+        """List the faces of one person, or of all people."""
         gallery = work.people()
 
         def some() -> Values:
@@ -145,7 +146,7 @@ def _add_subjects(router: APIRouter, work: Work) -> None:
                 people = [(gallery.person(COLLECTION, subject), gallery.faces(COLLECTION, subject))]
             else:
                 people = gallery.everybody(COLLECTION)
-            listed = [{"image_id": face.id, "subject": one.name} for one, faces in people for face in faces]
+            listed = [{"image_id": face.id, "subject": person.name} for person, faces in people for face in faces]
             return {"faces": listed, "total_elements": len(listed), "page_number": 0, "total_pages": 1}
 
         return await work.do(some)
@@ -163,13 +164,13 @@ def _image(work: Work, asked: Asked, name: str) -> Image:
 
 
 def _faces(work: Work, asked: Asked, name: str, limit: int, sure: float) -> list[CheckedFace]:
-    """Return the largest faces of a picture of which the detector is so sure."""
-    seen = [one for one in work.engine.check(_image(work, asked, name)).faces if one.box.confidence >= sure]
-    return seen[:limit] if limit else seen
+    """Return the largest faces of a picture with at least this detector confidence."""
+    faces = [face for face in work.engine.check(_image(work, asked, name)).faces if face.box.confidence >= sure]
+    return faces[:limit] if limit else faces
 
 
 def _face(one: CheckedFace) -> Values:
-    """Return a face as CompreFace does, and whether it is living."""
+    """Return a face in CompreFace's form, with its liveness."""
     box, pad = one.box, one.pad
     ends = {"x_min": box.x, "y_min": box.y, "x_max": box.x + box.width, "y_max": box.y + box.height}
     live = None if pad is None else {"probability": pad.score, "decision": pad.decision}

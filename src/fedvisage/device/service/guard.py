@@ -1,7 +1,7 @@
-"""What stands before every route: a request's id, who asks, how often, how much, and how long; and what is logged.
+"""Middleware before every route: request IDs, keys, rate and size limits, timeouts, and the log.
 
-A line of the log holds time, id, method, route, status and duration. A route is its pattern: names of people, which may
-stand in a path or behind a question mark, are not in it, and neither are pictures, scores or keys.
+A log line holds time, ID, method, route, status and duration. The route is logged as its pattern, without the names of
+people that may occur in a path or query; pictures, scores and keys are not logged either.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from fedvisage.device.service.limits import Counts, Keys, Limits
 from fedvisage.device.service.requests import Fault
 
 OPEN = frozenset({"/", "/routes", "/v1/health", "/openapi.json"})
-"""Paths that need no key: they say nothing of anybody."""
+"""Paths that need no key: they contain no personal data."""
 
 DOWNLOAD = 600.0
-"""Seconds in which a file of the browser page, or a model, must have gone out."""
+"""Seconds within which a file of the browser page, or a model, must be sent."""
 
 CALLERS = 10_000
-"""Callers whose rate is remembered; the ones that asked longest ago are forgotten first."""
+"""Callers whose rate is remembered; the least recent ones are dropped first."""
 
 REQUEST = "fedvisage.request"
-"""Where a request's id is kept for who answers it."""
+"""Key of the request ID in the ASGI scope."""
 
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
@@ -44,41 +44,41 @@ _SAFE = {
 
 
 class Rates:
-    """A bucket a caller, which requests empty and time fills."""
+    """Token buckets, one per caller: requests drain them, and time refills them."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
-        """Take how fast and how far a bucket fills."""
+        """Store the rate and the size of the buckets."""
         self._limits, self._clock = limits, clock
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait(self, caller: str) -> float:
-        """Count a request, and return 0, or after how many seconds the next one may come."""
+        """Count a request; return 0 if it may proceed, else the seconds until the next one may come."""
         if self._limits.rate <= 0:
             return 0.0
         now = self._clock()
-        left, then = self._left.pop(caller, (float(self._limits.burst), now))
-        left = min(self._limits.burst, left + (now - then) * self._limits.rate)
-        allowed = left >= 1
-        self._left[caller] = (left - 1 if allowed else left, now)
+        tokens, last = self._left.pop(caller, (float(self._limits.burst), now))
+        tokens = min(self._limits.burst, tokens + (now - last) * self._limits.rate)
+        allowed = tokens >= 1
+        self._left[caller] = (tokens - 1 if allowed else tokens, now)
         if len(self._left) > CALLERS:
             self._left.popitem(last=False)
-        return 0.0 if allowed else (1 - left) / self._limits.rate
+        return 0.0 if allowed else (1 - tokens) / self._limits.rate
 
 
 class Guard:
-    """The outermost part of a service."""
+    """The outermost ASGI application of the service."""
 
     def __init__(
         self, app: ASGIApp, *, keys: Keys, limits: Limits, counts: Counts, log: Callable[[str], None],
         free: frozenset[str] = OPEN, files: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
-        """Stand before a service; ``free`` paths need no key, and ``files`` may be on their way for longer."""
+        """Wrap an application; ``free`` paths need no key, and ``files`` have longer to be sent."""
         self._free, self._files = free, files
         self._app, self._keys, self._limits, self._counts, self._log = app, keys, limits, counts, log
         self._rates = Rates(limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request pass, or refuse it."""
+        """Forward a request, or refuse it."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
@@ -89,22 +89,24 @@ class Guard:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, began, status = Headers(scope=scope), time.monotonic(), 0
         limit = asyncio.timeout(self._limits.seconds)
-        given = headers.get("x-request-id", "")
-        request = given if _ID.fullmatch(given) else uuid.uuid4().hex
+        client_id = headers.get("x-request-id", "")
+        # The log contains the ID, so only well-formed IDs of clients are accepted.
+        request = client_id if _ID.fullmatch(client_id) else uuid.uuid4().hex
         scope[REQUEST] = request
 
         async def sending(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                own = {name.decode().lower() for name, _ in message["headers"]}
-                more = {k: v for k, v in ({"x-request-id": request} | _SAFE).items() if k not in own}
-                message["headers"] = [*message["headers"], *((k.encode(), v.encode()) for k, v in more.items())]
+                present = {name.decode().lower() for name, _ in message["headers"]}
+                added = {k: v for k, v in ({"x-request-id": request} | _SAFE).items() if k not in present}
+                message["headers"] = [*message["headers"], *((k.encode(), v.encode()) for k, v in added.items())]
+                # Large files get more time from the start of the response on.
                 if scope["path"] in self._files and status < 400:
                     limit.reschedule(asyncio.get_running_loop().time() + DOWNLOAD)
             await send(message)
 
-        said = ""
+        note = ""
         try:
             self._admit(scope, headers)
             async with limit:
@@ -116,17 +118,17 @@ class Guard:
                 late = Fault(503, "timeout", f"no answer within {self._limits.seconds:g} s; ask again").again_in(1)
                 await refuse(late, request)(scope, receive, sending)
         except ClientDisconnect:
-            said = " left before the end"
-        except Exception as error:  # a defect: told by its kind alone, because its words may quote a picture or a name
-            said = f" defect {type(error).__name__}"
+            note = " left before the end"
+        except Exception as error:  # a defect: log only its type, because its message may quote a picture or a name
+            note = f" defect {type(error).__name__}"
             if not status:
                 await refuse(Fault(500, "internal", "this is a defect of the service"), request)(
                     scope, receive, sending
                 )
-        self._note(scope, request, status, time.monotonic() - began, said)
+        self._note(scope, request, status, time.monotonic() - began, note)
 
     def _admit(self, scope: Scope, headers: Headers) -> None:
-        """Refuse who has no key, asks too often, or announces too much."""
+        """Refuse requests without a valid key, above the rate, or with too large a declared length."""
         address = str((scope.get("client") or ("nobody",))[0])
         caller: int | str | None = address
         if self._keys and scope["path"] not in self._free:
@@ -143,7 +145,7 @@ class Guard:
             raise too_large(self._limits)
 
     def _bounded(self, receive: Receive) -> Receive:
-        """Stop reading a request that is longer than allowed, whatever it announced."""
+        """Stop reading a request that is longer than allowed, whatever length it declared."""
         read = 0
 
         async def receiving() -> Message:
@@ -165,10 +167,10 @@ class Guard:
 
 
 def too_large(limits: Limits) -> Fault:
-    """Return the refusal of a request that is too long."""
+    """Return the error for a request that is too long."""
     return Fault(413, "too_large", f"a request has at most {limits.body:,} bytes", most=limits.body)
 
 
 def refuse(fault: Fault, request: str) -> JSONResponse:
-    """Return a refusal as it is sent."""
+    """Return the response for an error."""
     return JSONResponse(fault.values(request), fault.status, fault.headers)

@@ -1,4 +1,4 @@
-"""What a service allows, and who may ask."""
+"""Limits, API keys and Prometheus metrics of the service."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import read_text
 
-# What a service counts, as text that Prometheus reads. No names, no scores.
+# The metrics contain no names and no scores.
 
 
 class Counts:
-    """Requests by route and status, their time, decisions by kind."""
+    """Requests by route and status, their durations, and decisions by type."""
 
     def __init__(self) -> None:
-        """Start at nothing."""
+        """Start all counts at zero."""
         self.requests: Counter[tuple[str, str, int]] = Counter()
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.decisions: Counter[str] = Counter()
@@ -28,12 +28,12 @@ class Counts:
         self._lock = threading.Lock()
 
     def came(self, number: int) -> None:
-        """Count who waits or is answered, as threads see it."""
+        """Change the number of requests that wait or are being answered; thread-safe."""
         with self._lock:
             self.waiting += number
 
     def decided(self, decision: str) -> None:
-        """Count what was decided of a face."""
+        """Count the decision on a face."""
         with self._lock:
             self.decisions[decision] += 1
 
@@ -43,7 +43,7 @@ class Counts:
         self.seconds[route] += seconds
 
     def text(self) -> str:
-        """Return all counts."""
+        """Return all counts in Prometheus' text format."""
         return "".join(f"{line}\n" for line in self._lines())
 
     def _lines(self) -> Iterator[str]:
@@ -62,58 +62,58 @@ class Counts:
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SHORTEST = 16
-"""Letters of a key of the service; shorter ones are guessed."""
+"""Minimum characters of a service key; shorter ones can be guessed."""
 
 _LARGEST = 1 << 20
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a service takes from those who ask."""
+    """Limits on requests."""
 
     body: int = 10_000_000
-    """Bytes of a request."""
+    """Maximum bytes of a request."""
     pixels: int = 50_000_000
-    """Pixels of a picture, looked at before it is decoded."""
+    """Maximum pixels of a picture, checked before decoding."""
     seconds: float = 30.0
-    """In which a request must have come, and in which it must be answered."""
+    """Maximum seconds from the arrival of a request to the end of its response; files of the page get more."""
     rate: float = 20.0
-    """Requests a second of one key, or of one address where there are no keys; 0: as many as there are."""
+    """Requests per second of one key, or of one address if there are no keys; 0: unlimited."""
     burst: int = 100
-    """Requests that may come at once, beyond which the rate counts."""
+    """Requests that may come at once before the rate applies."""
     workers: int = 2
-    """Requests that are computed at a time."""
+    """Requests processed at the same time."""
     waiting: int = 500
-    """Requests that wait for that; any more are told to come again."""
+    """Maximum requests that wait for processing; further ones are asked to retry."""
 
     def __post_init__(self) -> None:
-        """Refuse what would take nothing."""
+        """Refuse limits that would reject every request."""
         if min(self.body, self.pixels, self.burst, self.workers, self.waiting) < 1 or self.seconds <= 0:
             raise UserError("limits", "must be above 0")
 
 
 class Keys:
-    """Who may ask: by digests of their keys, all of which are compared in the same time whatever was given."""
+    """The API keys, stored as digests and all compared in constant time."""
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
-        """Take the keys; without any, everybody may ask."""
+        """Store the keys; without any, every caller is admitted."""
         self._digests = [_digest(key) for key in keys]
 
     def __bool__(self) -> bool:
-        """Say whether there are keys."""
+        """Return whether there are keys."""
         return bool(self._digests)
 
     def owner(self, given: str) -> int | None:
-        """Return the number of a key; nothing if it is none."""
-        digest, found = _digest(given), None
-        for number, known in enumerate(self._digests):
-            if hmac.compare_digest(digest, known):
-                found = number
-        return found
+        """Return the number of a key; None if it is unknown."""
+        digest, match = _digest(given), None
+        for number, candidate in enumerate(self._digests):
+            if hmac.compare_digest(digest, candidate):
+                match = number
+        return match
 
 
 def read_keys(path: Path) -> Keys:
-    """Read a file with a key a line; lines that begin with # say something else."""
+    """Read a file with one key per line; lines that begin with # are comments."""
     lines = [line.strip() for line in read_text(path, _LARGEST).splitlines()]
     keys = [line for line in lines if line and not line.startswith("#")]
     if not keys:

@@ -1,4 +1,7 @@
-"""What a request holds: pictures and words, from a form, JSON with base64, or a picture as it is. All in memory."""
+"""Read requests, process them in threads, and describe errors.
+
+A request holds pictures and words in a form, in JSON with base64, or as a bare picture. Everything stays in memory.
+"""
 
 from __future__ import annotations
 
@@ -26,30 +29,30 @@ from fedvisage.device.gallery.search import Gallery
 from fedvisage.device.service.limits import Counts, Limits
 from fedvisage.faces.pictures import TooLarge, read_picture
 
-# What goes wrong, as a service says it: a status, a code for programs and one line, never where files lie.
+# Error responses: a status, a code for programs and one line, without file paths.
 
 
 LONGEST = 400
 
 
 class Fault(Exception):
-    """An answer that is a refusal."""
+    """An error response."""
 
     def __init__(self, status: int, code: str, message: str, **details: Any) -> None:
-        """Take what the answer says."""
+        """Store the content of the response."""
         super().__init__(message)
         self.status, self.code, self.details = status, code, details
         self.headers: dict[str, str] = {}
 
     def again_in(self, seconds: float) -> Fault:
-        """Say when to ask again."""
+        """Set the seconds after which the client may retry."""
         self.headers["retry-after"] = str(max(1, round(seconds)))
         return self
 
     def values(self, request: str) -> dict[str, Any]:
-        """Return the body of the answer."""
-        said = {"code": self.code, "message": plain_line(str(self), LONGEST), "details": self.details}
-        return {"error": said, "request_id": request}
+        """Return the body of the response."""
+        error = {"code": self.code, "message": plain_line(str(self), LONGEST), "details": self.details}
+        return {"error": error, "request_id": request}
 
 
 _STATUS: Mapping[type[UserError], tuple[int, str]] = {
@@ -61,7 +64,7 @@ _STATUS: Mapping[type[UserError], tuple[int, str]] = {
 
 
 def fault_of(error: UserError | RunFailed | BadFile, gallery: Path | None) -> Fault:
-    """Return the answer to a mistake, or to a failure; one about the gallery's file itself is told in the log only."""
+    """Return the response to an error or failure; an error about the gallery's file itself is only logged in detail."""
     if isinstance(error, TooLarge):
         return Fault(413, "image_too_large", str(error))
     if isinstance(error, BadFile):
@@ -78,25 +81,25 @@ def fault_of(error: UserError | RunFailed | BadFile, gallery: Path | None) -> Fa
     return Fault(422, "invalid", f"{error.place}: {error.message}")
 
 
-# What is computed for a request, in threads: a few at a time, and no more waiting than can be answered.
+# Processing of requests in threads: a few at a time, with a bounded queue.
 
 
 Result = TypeVar("Result")
 
 
 class Work:
-    """The engine and the gallery of a service, and who waits for them.
+    """The engine, the gallery and the thread pool of a service.
 
-    A request that was given up because of its time keeps its thread until that is done: there are never more of them.
+    A request that timed out keeps its thread until it completes, so that the number of threads stays bounded.
     """
 
     def __init__(self, engine: Engine, gallery: Gallery | None, limits: Limits) -> None:
-        """Take what answers, and how many may ask."""
+        """Store the engine, the gallery and the limits."""
         self.engine, self.gallery, self.limits, self.counts = engine, gallery, limits, Counts()
         self._pool = ThreadPoolExecutor(limits.workers, "answering")
 
     async def do(self, some: Callable[[], Result]) -> Result:
-        """Compute something in a thread, when one is free."""
+        """Run a function in a thread, once one is free."""
         if self.counts.waiting >= self.limits.waiting + self.limits.workers:
             raise Fault(503, "busy", "too many requests are waiting; ask again").again_in(1)
         self.counts.came(1)
@@ -115,7 +118,7 @@ class Work:
 
 
 class Times:
-    """How long the steps of an answer took, in milliseconds."""
+    """Durations of the steps of a response, in milliseconds."""
 
     def __init__(self) -> None:
         """Start the clock."""
@@ -123,7 +126,7 @@ class Times:
         self.values: dict[str, float] = {}
 
     def done(self, step: str) -> None:
-        """Note that a step has ended."""
+        """Record the end of a step."""
         now = time.perf_counter()
         self.values[step] = round((now - self._last) * 1000, 1)
         self._last = now
@@ -131,11 +134,11 @@ class Times:
 
 Image = NDArray[np.uint8]
 PARTS = 16
-"""Files, and words, of a form."""
+"""Maximum files, and maximum words, of a form."""
 
 
 class _InMemory(MultiPartParser):
-    """A reader of forms that writes no file: bodies are bounded before they come here."""
+    """A form parser that writes no files; the guard limits the size of bodies."""
 
     spool_max_size = 1 << 62
 
@@ -148,14 +151,14 @@ class Asked:
     words: Mapping[str, str]
 
     def picture(self, pixels: int, *names: str) -> Image:
-        """Decode the picture of the first of these names; one that is too large is refused before."""
+        """Decode the picture under the first of these names; refuse one that is too large before decoding."""
         content = next((self.files[name] for name in names if name in self.files), None)
         if content is None:
             raise Fault(422, "no_image", f"send a picture as {names[0]}: in a form, or in base64 in JSON")
         return read_picture(content, pixels)
 
     def word(self, name: str, default: str | None = None) -> str:
-        """Return a word that was sent."""
+        """Return a word of the request."""
         if name in self.words:
             return self.words[name]
         if default is None:
@@ -164,7 +167,7 @@ class Asked:
 
 
 async def read_asked(request: Request, pictures: tuple[str, ...] = ("image",)) -> Asked:
-    """Read a request; ``pictures`` are the names under which JSON has pictures."""
+    """Read a request; ``pictures`` are the JSON keys of pictures."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
         return await _form(request)
@@ -181,8 +184,8 @@ async def _form(request: Request) -> Asked:
     try:
         form = await _InMemory(request.headers, request.stream(), max_files=PARTS, max_fields=PARTS).parse()
     except (MultiPartException, KeyError, UnicodeError, ValueError) as error:
-        said = str(error) if isinstance(error, MultiPartException) else "its parts cannot be told apart"
-        raise Fault(400, "bad_form", f"the form cannot be read: {said}") from None
+        reason = str(error) if isinstance(error, MultiPartException) else "its parts cannot be told apart"
+        raise Fault(400, "bad_form", f"the form cannot be read: {reason}") from None
     for name, part in form.multi_items():
         if isinstance(part, UploadFile):
             files[name] = await part.read()
@@ -200,13 +203,13 @@ def _json(body: bytes, pictures: tuple[str, ...]) -> Asked:
     if not isinstance(value, dict):
         raise Fault(400, "bad_json", "the body must be an object")
     files, words = dict[str, bytes](), dict[str, str]()
-    for name, one in value.items():
+    for name, word in value.items():
         if name in pictures:
-            files[name] = _decoded(name, one)
-        elif isinstance(one, bool):
-            words[name] = str(one).lower()
-        elif isinstance(one, str | int | float):
-            words[name] = str(one)
+            files[name] = _decoded(name, word)
+        elif isinstance(word, bool):
+            words[name] = str(word).lower()
+        elif isinstance(word, str | int | float):
+            words[name] = str(word)
         else:
             raise Fault(422, "invalid", f"{name[:50]} must be a word or a number", field=name[:50])
     return Asked(files, words)

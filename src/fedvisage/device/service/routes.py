@@ -1,4 +1,4 @@
-"""The routes of the service's own interface, below /v1. Attacks come first: no face that is one is searched for."""
+"""Routes of the service's own API, below /v1. Attack detection comes first: no search is made for an attack."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from fedvisage.device.service.guard import REQUEST
 from fedvisage.device.service.requests import Asked, Fault, Times, Work, read_asked
 from fedvisage.faces.detection import Face as Found
 
-# What the service says of faces, matches and people, as plain values.
+# Descriptions of faces, matches and people as plain values.
 
 
 Values = dict[str, Any]
 
 
 def describe_face(face: Found, image: Image) -> Values:
-    """Return a face that was only found: its box in pixels and as shares of the picture's sides, and its points."""
-    x, y, width, height = (float(one) for one in face.box)
+    """Return a detected face: its box in pixels and as shares of the picture's sides, and its points."""
+    x, y, width, height = (float(value) for value in face.box)
     return {
         "box": _box(x, y, width, height, face.confidence),
         "normalised": _shares(image, x, y, width, height),
-        "points": [[round(float(one), 1) for one in point] for point in face.points],
+        "points": [[round(float(value), 1) for value in point] for point in face.points],
     }
 
 
 def describe_checked_face(face: CheckedFace, image: Image, *, embedding: bool = False) -> Values:
-    """Return a face that was judged; its embedding only where that is what was asked for."""
+    """Return an evaluated face; its embedding only if ``embedding`` is set."""
     box, pad = face.box, face.pad
-    said: Values = {
+    values: Values = {
         "box": _box(box.x, box.y, box.width, box.height, box.confidence),
         "normalised": _shares(image, box.x, box.y, box.width, box.height),
         "pad": None if pad is None else {
@@ -47,12 +47,12 @@ def describe_checked_face(face: CheckedFace, image: Image, *, embedding: bool = 
         "quality": {"ok": face.quality.ok, "reasons": list(face.quality.reasons)},
     }  # fmt: skip
     if embedding:
-        said["embedding"] = None if face.embedding is None else [float(one) for one in face.embedding]
-    return said
+        values["embedding"] = None if face.embedding is None else [float(value) for value in face.embedding]
+    return values
 
 
 def describe_match(match: Match) -> Values:
-    """Return a person who is similar."""
+    """Return a similar person."""
     return {
         "person_id": match.person,
         "name": match.name,
@@ -64,11 +64,11 @@ def describe_match(match: Match) -> Values:
 
 
 def describe_person(one: Person, faces: Sequence[Face] = ()) -> Values:
-    """Return somebody who is enrolled, with their faces where these are asked for."""
-    said: Values = {"id": one.id, "name": one.name, "created": one.created}
+    """Return an enrolled person, with faces if any are given."""
+    values: Values = {"id": one.id, "name": one.name, "created": one.created}
     if faces:
-        said["faces"] = [asdict(face) for face in faces]
-    return said
+        values["faces"] = [asdict(face) for face in faces]
+    return values
 
 
 def describe_collection(one: Collection) -> Values:
@@ -77,7 +77,7 @@ def describe_collection(one: Collection) -> Values:
 
 
 def describe_pipeline(engine: Engine) -> Values:
-    """Return of which models an answer is."""
+    """Return the digests of the models behind a response."""
     return {
         "pad": engine.pad_digest,
         "recognition": None if engine.model is None else engine.model.digest,
@@ -104,7 +104,7 @@ _PICTURE = {"type": "string", "contentEncoding": "base64", "description": "JPEG,
 
 
 def body(*pictures: str, **words: str) -> dict[str, Any]:
-    """Return what a route's documentation says of its body."""
+    """Return the OpenAPI schema of a route's body."""
     properties: dict[str, Any] = dict.fromkeys(pictures, _PICTURE)
     properties |= {name: {"type": "string", "description": text} for name, text in words.items()}
     schema = {"schema": {"type": "object", "properties": properties}}
@@ -112,7 +112,7 @@ def body(*pictures: str, **words: str) -> dict[str, Any]:
 
 
 def routes(work: Work) -> APIRouter:
-    """Return the routes over an engine and a gallery."""
+    """Return the routes for an engine and a gallery."""
     router = APIRouter(prefix="/v1")
     _add_state(router, work)
     _add_faces(router, work)
@@ -125,12 +125,12 @@ def routes(work: Work) -> APIRouter:
 def _add_state(router: APIRouter, work: Work) -> None:
     @router.get("/health")
     async def health() -> Values:
-        """Say that the service answers."""
+        """Report that the service is running."""
         return {"status": "ok", "version": VERSION}
 
     @router.get("/models")
     async def models() -> Values:
-        """Say of which models answers are."""
+        """Report the models of the service."""
         model = work.engine.model
         recognised = None if model is None else {"threshold": model.threshold, "operating_point": model.operating_point}
         return {"pipeline": describe_pipeline(work.engine), "recognition": recognised}
@@ -139,11 +139,11 @@ def _add_state(router: APIRouter, work: Work) -> None:
 def _add_faces(router: APIRouter, work: Work) -> None:
     @router.post("/detect", openapi_extra=body("image"))
     async def detect(request: Request) -> Values:
-        """Find the faces of a picture."""
-        asked = await read_asked(request)
+        """Detect the faces of a picture."""
+        content = await read_asked(request)
 
         def some() -> Values:
-            times, image = Times(), _image(work, asked)
+            times, image = Times(), _image(work, content)
             times.done("read")
             faces = [describe_face(face, image) for face in work.engine.detect(image)]
             times.done("detect")
@@ -153,50 +153,50 @@ def _add_faces(router: APIRouter, work: Work) -> None:
 
     @router.post("/pad", openapi_extra=body("image"))
     async def pad(request: Request) -> Values:
-        """Say of each face whether it is one of a living person before the camera."""
+        """Decide for each face whether it is a living person in front of the camera."""
         return await _judge(request, work)
 
     @router.post("/embed", openapi_extra=body("image"))
     async def embed(request: Request, pad: Report = "") -> Values:
-        """Return each face's embedding; an attack has none, unless it is asked for by ?pad=report."""
+        """Return the embedding of each face; attacks have none, except with ?pad=report."""
         return await _judge(request, work, ready=lambda: model_of(work.engine), embedding=True, report=pad == "report")
 
 
 def _add_comparing(router: APIRouter, work: Work) -> None:
     @router.post("/compare", openapi_extra=body("image1", "image2"))
     async def compare(request: Request, pad: Report = "") -> Values:
-        """Say whether the largest faces of two pictures are one person's."""
-        asked, model = await read_asked(request, ("image1", "image2")), model_of(work.engine)
+        """Decide whether the largest faces of two pictures belong to one person."""
+        content, model = await read_asked(request, ("image1", "image2")), model_of(work.engine)
 
         def some() -> Values:
-            times, seen = Times(), list[Values]()
+            times, images = Times(), list[Values]()
             largest = list[CheckedFace]()
             for name in ("image1", "image2"):
-                image = _image(work, asked, name)
+                image = _image(work, content, name)
                 faces = _faces(work, image, report=pad == "report")
-                seen.append({"faces": [describe_checked_face(face, image) for face in faces]})
+                images.append({"faces": [describe_checked_face(face, image) for face in faces]})
                 largest += faces[:1]
             times.done("check")
             embeddings = [face.embedding for face in largest if face.embedding is not None]
-            said: Values = {"decision": "no_decision", "similarity": None}
+            result: Values = {"decision": "no_decision", "similarity": None}
             if len(embeddings) == 2:
                 alike = float(embeddings[0] @ embeddings[1])
-                said = {"decision": MATCH if alike >= model.threshold else NO_MATCH, "similarity": alike}
-            said |= {"threshold": model.threshold, "operating_point": model.operating_point}
-            return _reply(request, work, times, images=seen, **said)
+                result = {"decision": MATCH if alike >= model.threshold else NO_MATCH, "similarity": alike}
+            result |= {"threshold": model.threshold, "operating_point": model.operating_point}
+            return _reply(request, work, times, images=images, **result)
 
         return await work.do(some)
 
     @router.post("/collections/{collection}/search", openapi_extra=body("image"))
     async def search(request: Request, collection: str, limit: Most = 5, pad: Report = "") -> Values:
-        """Say who in a collection each face of a picture is most similar to."""
+        """Return the most similar people of a collection for each face of a picture."""
         gallery = work.people()
 
         def matches(face: CheckedFace) -> Values:
             if face.embedding is None:
                 return {"matches": []}
-            found = enrolment.search(gallery, work.engine, collection, face.embedding, limit)
-            return {"matches": [describe_match(one) for one in found]}
+            hits = enrolment.search(gallery, work.engine, collection, face.embedding, limit)
+            return {"matches": [describe_match(hit) for hit in hits]}
 
         def ready() -> None:
             gallery.collection(collection)
@@ -206,22 +206,22 @@ def _add_comparing(router: APIRouter, work: Work) -> None:
 
     @router.post("/verify", openapi_extra=body("image", person="name or id", collection="default, if not given"))
     async def verify(request: Request, pad: Report = "") -> Values:
-        """Say whether the largest face of a picture is one person's."""
-        asked, gallery = await read_asked(request), work.people()
-        wanted, collection = asked.word("person"), asked.word("collection", COLLECTION)
+        """Compare the largest face of a picture with one person."""
+        content, gallery = await read_asked(request), work.people()
+        name, collection = content.word("person"), content.word("collection", COLLECTION)
 
         def some() -> Values:
-            times, image = Times(), _image(work, asked)
+            times, image = Times(), _image(work, content)
             times.done("read")
-            one = gallery.person(collection, wanted)
+            person = gallery.person(collection, name)
             faces = _faces(work, image, report=pad == "report")
             times.done("check")
-            said: Values = {"decision": "no_decision", "match": None}
+            result: Values = {"decision": "no_decision", "match": None}
             if faces and (embedding := faces[0].embedding) is not None:
-                match = enrolment.verify(gallery, work.engine, collection, one.id, embedding)
-                said = {"decision": match.decision, "match": describe_match(match)}
+                match = enrolment.verify(gallery, work.engine, collection, person.id, embedding)
+                result = {"decision": match.decision, "match": describe_match(match)}
             times.done("search")
-            return _reply(request, work, times, faces=[describe_checked_face(face, image) for face in faces], **said)
+            return _reply(request, work, times, faces=[describe_checked_face(face, image) for face in faces], **result)
 
         return await work.do(some)
 
@@ -230,25 +230,25 @@ def _add_collections(router: APIRouter, work: Work) -> None:
     @router.get("/collections")
     async def collections() -> Values:
         """List the collections."""
-        found = await work.do(work.people().collections)
-        return {"collections": [describe_collection(one) for one in found]}
+        listed = await work.do(work.people().collections)
+        return {"collections": [describe_collection(collection) for collection in listed]}
 
     @router.post("/collections", status_code=201, openapi_extra=body(name="of the collection", renewable="true, false"))
     async def add(request: Request) -> Values:
         """Add a collection."""
-        asked, gallery = await read_asked(request), work.people()
-        name, renewable = asked.word("name"), asked.word("renewable", "false") == "true"
+        content, gallery = await read_asked(request), work.people()
+        name, renewable = content.word("name"), content.word("renewable", "false") == "true"
         return describe_collection(await work.do(lambda: gallery.add_collection(name, renewable=renewable)))
 
     @router.get("/collections/{collection}")
     async def one(collection: str) -> Values:
-        """Say what a collection is."""
+        """Describe a collection."""
         gallery = work.people()
         return describe_collection(await work.do(lambda: gallery.collection(collection)))
 
     @router.delete("/collections/{collection}")
     async def remove(collection: str) -> Values:
-        """Delete a collection with everybody in it."""
+        """Delete a collection with all its people."""
         gallery = work.people()
         await work.do(lambda: gallery.remove_collection(collection))
         return {"deleted": collection}
@@ -257,26 +257,26 @@ def _add_collections(router: APIRouter, work: Work) -> None:
 def _add_people(router: APIRouter, work: Work) -> None:
     @router.get("/collections/{collection}/persons")
     async def persons(collection: str) -> Values:
-        """List who is enrolled."""
+        """List the enrolled people."""
         gallery = work.people()
-        return {"persons": [describe_person(one) for one in await work.do(lambda: gallery.people(collection))]}
+        return {"persons": [describe_person(person) for person in await work.do(lambda: gallery.people(collection))]}
 
     @router.post("/collections/{collection}/persons", status_code=201, openapi_extra=body("image", name="whose it is"))
     async def enrol(request: Request, collection: str) -> Values:
         """Enrol a person with a picture of one living face."""
-        asked, gallery = await read_asked(request), work.people()
-        name = asked.word("name")
+        content, gallery = await read_asked(request), work.people()
+        name = content.word("name")
 
         def some() -> Values:
             if gallery.has(collection, name):
                 raise Exists(name, "is enrolled already; add faces to them")
-            return _enrolled(work, asked, collection, name)
+            return _enrolled(work, content, collection, name)
 
         return await work.do(some)
 
     @router.get("/collections/{collection}/persons/{person}")
     async def one(collection: str, person: str) -> Values:
-        """Say who somebody is, and which faces they have."""
+        """Describe a person and their faces."""
         gallery = work.people()
         return await work.do(
             lambda: describe_person(gallery.person(collection, person), gallery.faces(collection, person))
@@ -284,15 +284,15 @@ def _add_people(router: APIRouter, work: Work) -> None:
 
     @router.delete("/collections/{collection}/persons/{person}")
     async def remove(collection: str, person: str) -> Values:
-        """Delete a person: their key and templates are overwritten."""
+        """Delete a person; their key and templates are overwritten."""
         gallery = work.people()
         return {"deleted": (await work.do(lambda: gallery.remove(collection, person))).id}
 
     @router.post("/collections/{collection}/persons/{person}/faces", status_code=201, openapi_extra=body("image"))
     async def add(request: Request, collection: str, person: str) -> Values:
         """Add a face to a person."""
-        asked, gallery = await read_asked(request), work.people()
-        return await work.do(lambda: _enrolled(work, asked, collection, gallery.person(collection, person).name))
+        content, gallery = await read_asked(request), work.people()
+        return await work.do(lambda: _enrolled(work, content, collection, gallery.person(collection, person).name))
 
     @router.delete("/collections/{collection}/persons/{person}/faces/{face}")
     async def remove_face(collection: str, person: str, face: str) -> Values:
@@ -317,16 +317,16 @@ async def _judge(
     embedding: bool = False,
     report: bool = False,
 ) -> Values:
-    """Judge the faces of a picture, if all is ready for it, and say more of each."""
-    asked = await read_asked(request)
+    """Evaluate the faces of a picture after calling ``ready``; ``more`` adds values to each face."""
+    content = await read_asked(request)
 
     def some() -> Values:
         ready()
-        times, image = Times(), _image(work, asked)
+        times, image = Times(), _image(work, content)
         times.done("read")
-        seen = _faces(work, image, report=report)
+        checked = _faces(work, image, report=report)
         times.done("check")
-        faces = [{**describe_checked_face(face, image, embedding=embedding), **more(face)} for face in seen]
+        faces = [{**describe_checked_face(face, image, embedding=embedding), **more(face)} for face in checked]
         times.done("search")
         return _reply(request, work, times, faces=faces)
 
@@ -350,7 +350,7 @@ def _enrolled(work: Work, asked: Asked, collection: str, name: str) -> Values:
 
 
 def _reply(request: Request, work: Work, times: Times, **said: Any) -> Values:
-    """Return an answer with its request's id, its models, and how long it took."""
+    """Return a response with its request ID, its models, and its durations."""
     return {
         "request_id": request.scope[REQUEST], **said, "pipeline": describe_pipeline(work.engine),
         "execution_ms": times.values,

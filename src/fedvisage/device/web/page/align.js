@@ -1,5 +1,5 @@
-// Five-point alignment, as fedvisage.faces.align does it: the least-squares similarity of Umeyama (1991) onto the places
-// of Deng et al., "ArcFace", CVPR 2019; what lies outside of the picture is its mirrored edge.
+// Five-point alignment, the same as fedvisage.faces.align: the least-squares similarity of Umeyama (1991) onto the places
+// of Deng et al., "ArcFace", CVPR 2019; the area outside the picture is filled with its mirrored edge.
 
 import { picture, resized } from "./pixels.js";
 import { clipped, nearest } from "./rounding.js";
@@ -15,17 +15,17 @@ export function similarity(points, places) {
     across += u * t - v * s;
     size += u * u + v * v;
   });
-  // In the plane the best turn is the angle of (along, across), and the scale its length over the points' spread.
+  // In the plane, the best rotation is the angle of (along, across), and the scale its length over the points' spread.
   const [a, b] = [along / size, across / size];
   return [a, -b, qx - a * px + b * py, b, a, qy - b * px - a * py];
 }
 
-/** Return the aligned crop of a face; `places` are where its points belong in a crop of `side` pixels. */
+/** Return the aligned crop of a face; `places` are the positions of its points in a crop of `side` pixels. */
 export function aligned(image, points, size, { places, side }) {
   const goal = places.map((place) => place.map((value) => (value * size) / side));
   let matrix = similarity(points, goal);
   const shrink = Math.hypot(matrix[0], matrix[1]);
-  if (shrink < 0.5) { // sampling between pixels would skip some
+  if (shrink < 0.5) { // bilinear sampling would skip pixels
     const [width, height] = [image.width, image.height].map((length) => Math.max(2, nearest(length * 2 * shrink)));
     const smaller = points.map(([x, y]) => [(x * width) / image.width, (y * height) / image.height]);
     image = resized(image, width, height);
@@ -60,7 +60,7 @@ function sample({ width, height, data }, x, y, out, to) {
   }
 }
 
-/** The place of a pixel outside: the edge is a mirror that shows its own pixel, too. */
+/** Return the position that mirrors one outside the picture; the edge pixel is repeated. */
 function mirrored(place, length) {
   if (place >= 0 && place < length) return place;
   const period = 2 * length;

@@ -1,9 +1,9 @@
-// Boxes as corners [left, top, right, bottom]: what the stages of the cascade do with them.
+// Operations on boxes, given as corners [left, top, right, bottom].
 
-/** Return the indices of the boxes that stay: the surest first, without those that overlap a surer one too much. */
+/** Return the indices of the boxes to keep, highest score first, without those that overlap a better box too much. */
 export function suppress(boxes, scores, limit, shareOf) {
   const areas = boxes.map(area);
-  let waiting = boxes.map((_, index) => index).sort((one, other) => scores[other] - scores[one]);
+  let waiting = boxes.map((_, index) => index).sort((first, second) => scores[second] - scores[first]);
   const kept = [];
   while (waiting.length) {
     const [best, ...others] = waiting;
@@ -28,17 +28,17 @@ export function moved(box, offsets) {
   ];
 }
 
-/** Return the square around the same middle, as wide as the longer side. */
+/** Return the square with the same centre, as wide as the longer side. */
 export function squared(box) {
   const [x, y] = [(box[0] + box[2]) / 2, (box[1] + box[3]) / 2];
   const half = Math.max(box[2] - box[0], box[3] - box[1]) / 2;
   return [x - half, y - half, x + half, y + half];
 }
 
-/** Return the common area of two boxes (x, y, width, height) as a share of both together. */
-export function overlap(one, other) {
-  const both = common(corners(one), corners(other));
-  const whole = one.width * one.height + other.width * other.height - both;
+/** Return the intersection of two boxes (x, y, width, height) over their union. */
+export function overlap(first, second) {
+  const both = common(corners(first), corners(second));
+  const whole = first.width * first.height + second.width * second.height - both;
   return whole > 0 ? both / whole : 0;
 }
 
@@ -46,9 +46,9 @@ function corners({ x, y, width, height }) {
   return [x, y, x + width, y + height];
 }
 
-function common(one, other) {
-  const width = Math.min(one[2], other[2]) - Math.max(one[0], other[0]);
-  const height = Math.min(one[3], other[3]) - Math.max(one[1], other[1]);
+function common(first, second) {
+  const width = Math.min(first[2], second[2]) - Math.max(first[0], second[0]);
+  const height = Math.min(first[3], second[3]) - Math.max(first[1], second[1]);
   return Math.max(width, 0) * Math.max(height, 0);
 }
 

@@ -1,4 +1,4 @@
-// Where pictures come from: a camera, or a file. What a browser refuses is said in words.
+// Pictures from a camera or a file, with the browser's refusals as messages.
 
 import { Refused } from "./refused.js";
 
@@ -31,14 +31,14 @@ export function closeCamera(video) {
   video.srcObject = null;
 }
 
-/** Say what is to be done when the camera is taken away while it is used. */
+/** Call `lost` with a message when the camera is disconnected during use. */
 export function onCameraLost(video, lost) {
   for (const track of video.srcObject.getTracks()) {
     track.onended = () => lost(new Refused("camera", "The camera was taken away. Start it again, or choose a picture."));
   }
 }
 
-/** Read a file as a person sees it: turned upright, in its own colours. */
+/** Read a file upright, in its own colours. */
 export async function readPicture(file) {
   let picture;
   try {

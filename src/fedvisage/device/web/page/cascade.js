@@ -1,21 +1,21 @@
-// The cascade that finds faces and their five points: Zhang et al., "Joint Face Detection and Alignment Using Multitask
-// Cascaded Convolutional Networks", IEEE Signal Processing Letters 23(10), 2016, section II-A. The same steps, files and
-// numbers as fedvisage.faces.detection in Python, so that both find the same.
+// The MTCNN cascade, which detects faces and their five points: Zhang et al., "Joint Face Detection and Alignment Using
+// Multitask Cascaded Convolutional Networks", IEEE Signal Processing Letters 23(10), 2016, section II-A. Steps, files and
+// numbers are the same as in fedvisage.faces.detection, so that both give the same result.
 
 import { moved, squared, suppress } from "./boxes.js";
 import { cut, resized } from "./pixels.js";
 import { nearest } from "./rounding.js";
 
-const CELL = 12; // what the first network sees at each place, and how far its places are apart
+const CELL = 12; // input side of the first network; STRIDE is the distance between its places
 const STRIDE = 2;
-const MIDDLE = 24; // sides of what the other two networks see
+const MIDDLE = 24; // input sides of the other two networks
 const LAST = 48;
 const AT_ONCE = 128;
 
 /**
- * Return a function that finds the faces of a picture, the surest first.
+ * Return a function that finds the faces of a picture, highest confidence first.
  *
- * A net goes from (floats, [N, W, H, 3]) to its outputs, each with `data` and `dims`; `settings` are Python's.
+ * A net maps (floats, [N, W, H, 3]) to its outputs, each with `data` and `dims`; `settings` are those of Python.
  */
 export function detector([first, second, third], settings) {
   return async (image) => {
@@ -29,18 +29,18 @@ export function detector([first, second, third], settings) {
   };
 }
 
-/** Stage 1: look at every place of a pyramid of pictures. */
+/** Stage 1: run the first network at every place of an image pyramid. */
 async function propose(net, image, settings) {
-  const found = { boxes: [], scores: [], offsets: [] };
+  const proposals = { boxes: [], scores: [], offsets: [] };
   const smaller = Math.min(image.width, image.height);
   for (let scale = CELL / settings.smallest; smaller * scale >= CELL; scale *= settings.shrink) {
     const level = await proposeAt(net, image, scale, settings.sure[0]);
     for (const index of suppress(level.boxes, level.scores, settings.alike_in_level, "union")) {
-      for (const name of Object.keys(found)) found[name].push(level[name][index]);
+      for (const name of Object.keys(proposals)) proposals[name].push(level[name][index]);
     }
   }
-  const kept = suppress(found.boxes, found.scores, settings.alike, "union");
-  return kept.map((index) => squared(moved(found.boxes[index], found.offsets[index])));
+  const kept = suppress(proposals.boxes, proposals.scores, settings.alike, "union");
+  return kept.map((index) => squared(moved(proposals.boxes[index], proposals.offsets[index])));
 }
 
 async function proposeAt(net, image, scale, sure) {
@@ -62,7 +62,7 @@ async function proposeAt(net, image, scale, sure) {
   return level;
 }
 
-/** Stage 2: look at each of the squares that are left. */
+/** Stage 2: run the second network on the remaining squares. */
 async function lookAgain(net, image, boxes, settings) {
   const { whole, outputs } = await shown(net, image, boxes, MIDDLE);
   const [offsets, scores] = outputs;
@@ -71,7 +71,7 @@ async function lookAgain(net, image, boxes, settings) {
   return kept.map((number) => sure[number]).map((index) => squared(moved(whole[index], at(offsets, index, 4))));
 }
 
-/** Stage 3: decide, and find the points; the network says all their x first. */
+/** Stage 3: decide, and locate the points; the network outputs all x shares before all y shares. */
 async function lookClosely(net, image, boxes, scale, settings) {
   const { whole, outputs } = await shown(net, image, boxes, LAST);
   const [offsets, points, scores] = outputs;
@@ -81,7 +81,7 @@ async function lookClosely(net, image, boxes, scale, settings) {
   return kept.map((number) => {
     const square = whole[sure[number]];
     const [left, top, right, bottom] = final[number];
-    const own = at(points, sure[number], 10);
+    const shares = at(points, sure[number], 10);
     return {
       box: {
         x: left * scale[0],
@@ -90,15 +90,15 @@ async function lookClosely(net, image, boxes, scale, settings) {
         height: (bottom - top) * scale[1],
       },
       points: [0, 1, 2, 3, 4].map((point) => [
-        (square[0] + own[point] * (square[2] - square[0])) * scale[0],
-        (square[1] + own[point + 5] * (square[3] - square[1])) * scale[1],
+        (square[0] + shares[point] * (square[2] - square[0])) * scale[0],
+        (square[1] + shares[point + 5] * (square[3] - square[1])) * scale[1],
       ]),
       confidence: scores[2 * sure[number] + 1],
     };
   });
 }
 
-/** Show square boxes to a network, many at once; return them as they were cut, and what it says of all. */
+/** Run a network on square boxes in batches; return the boxes in whole pixels, and the outputs for all of them. */
 async function shown(net, image, boxes, side) {
   const whole = boxes.map(([left, top, right]) => {
     const length = Math.max(1, nearest(right - left));
@@ -107,13 +107,13 @@ async function shown(net, image, boxes, side) {
   }).filter((box) => box[2] > 0 && box[3] > 0 && box[0] < image.width && box[1] < image.height);
   const parts = [];
   for (let start = 0; start < whole.length; start += AT_ONCE) {
-    const some = whole.slice(start, start + AT_ONCE);
-    const input = new Float32Array(some.length * side * side * 3);
-    some.forEach(([left, top, right, bottom], number) => {
+    const batch = whole.slice(start, start + AT_ONCE);
+    const input = new Float32Array(batch.length * side * side * 3);
+    batch.forEach(([left, top, right, bottom], number) => {
       const square = resized(cut(image, left, top, right - left, bottom - top), side, side);
       prepare(square, input, number * side * side * 3);
     });
-    parts.push(await net(input, [some.length, side, side, 3]));
+    parts.push(await net(input, [batch.length, side, side, 3]));
   }
   const outputs = [0, 1, 2].map((output) => parts.flatMap((part) => Array.from(part[output]?.data ?? [])));
   return { whole, outputs };
@@ -133,7 +133,7 @@ function reduced(image, longest) {
   return resized(image, ...[image.width, image.height].map((side) => Math.max(1, nearest(side * scale))));
 }
 
-/** Write a picture as the networks were trained on it: about -1 to 1, with x as the first axis. */
+/** Write a picture in the networks' input format: about -1 to 1, with x as the first axis. */
 function prepare({ width, height, data }, out, start) {
   for (let y = 0, from = 0; y < height; y++) {
     for (let x = 0; x < width; x++, from += 3) {

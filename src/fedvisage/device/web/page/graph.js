@@ -1,5 +1,5 @@
-// The check of an ONNX graph before it runs, as Python has it: all tensors lie in the graph, and it states what it is.
-// It reads protobuf's encoding. The numbers are those of the fields in onnx.proto.
+// Check an ONNX graph before it runs, as Python does: it must contain all its tensors, and its description as metadata.
+// This module reads protobuf's encoding. The numbers are those of the fields in onnx.proto.
 
 import { Refused } from "./refused.js";
 
@@ -15,9 +15,9 @@ const FORBIDDEN = {
   attribute: { 22: "a sparse tensor", 23: "a sparse tensor" },
   tensor: { 13: "values in another file", 14: "values in another file" },
 };
-const DEEPEST = 100; // levels of messages, as protobuf itself has it
+const DEEPEST = 100; // levels of messages, the limit of protobuf
 
-/** Return what a graph states of itself, by name; refuse one that names other files. */
+/** Return the metadata of a graph; refuse one that names other files. */
 export function readGraph(path, content) {
   const bytes = new Uint8Array(content);
   const stated = {};
@@ -26,7 +26,7 @@ export function readGraph(path, content) {
     if (depth > DEEPEST) refuse(path, "is nested too deeply");
     for (const { field, value, from, to } of fieldsOf(path, bytes, start, end)) {
       const forbidden = FORBIDDEN[kind]?.[field];
-      // Field 14 of a tensor says where its values are; 0 is in the graph.
+      // Field 14 of a tensor is the location of its values; 0 is the graph.
       if (forbidden && !(kind === "tensor" && field === 14 && value === 0)) refuse(path, `has ${forbidden}`);
       const inner = WITHIN[kind]?.[field];
       if (inner === "property") keep(from, to);
@@ -46,7 +46,7 @@ export function readGraph(path, content) {
   return stated;
 }
 
-/** Yield the fields of a message: a number's value, or where the bytes of a text or a message begin and end. */
+/** Yield the fields of a message: the value of a number, or the start and end of the bytes of a text or message. */
 function* fieldsOf(path, bytes, start, end) {
   let at = start;
 

@@ -1,8 +1,8 @@
-// Files of the page's folder, read whole and compared with the digest that was promised before anything is done with them.
+// Read files of the page's folder, and check their digests before use.
 
 import { Refused } from "./refused.js";
 
-/** Return a function that reads files below `base`; `key` is what a service with keys asks for. */
+/** Return functions that read files below `base`; `key` is the API key, for a service that requires one. */
 export function reader(base, key) {
   const headers = key ? { authorization: `Bearer ${key}` } : {};
 

@@ -1,6 +1,6 @@
-// Computing in this page: two workers, each with all that is needed, that look at frames in turn. No picture leaves it.
+// Local computation: two workers, each with runtime and models, process frames in turn. No picture leaves the page.
 //
-// Two workers of one thread get more frames done than one of two threads, and need no headers from a server.
+// Two workers with one thread process more frames than one worker with two threads, and need no headers from a server.
 
 import { Refused } from "./refused.js";
 
@@ -11,30 +11,30 @@ export class Local {
     this.ready = [];
   }
 
-  /** How many frames may be under way. */
+  /** Number of frames processed at the same time. */
   get lanes() {
     return this.ready.length;
   }
 
-  /** Load runtime and models, and return what they are; the second worker comes when the first one works already. */
+  /** Load runtime and models, and return the models' descriptions; the second worker starts once the first is ready. */
   async open(page, base, key) {
-    const said = await this.add(page, base, key);
+    const models = await this.add(page, base, key);
     const more = Math.min(WORKERS, navigator.hardwareConcurrency ?? 1) > 1;
-    this.growing = more ? this.add(page, base, key).catch(() => {}) : null; // one is enough
-    return said;
+    this.growing = more ? this.add(page, base, key).catch(() => {}) : null; // one worker is enough
+    return models;
   }
 
   async add(page, base, key) {
     const lane = new Lane();
-    const said = await lane.ask({ kind: "open", page, base, key });
+    const models = await lane.ask({ kind: "open", page, base, key });
     if (this.closed) lane.close();
     else this.ready.push(lane);
-    return said;
+    return models;
   }
 
-  /** Say what a picture (an ImageBitmap, which is used up) shows; the worker with the least to do is asked. */
+  /** Check a picture (an ImageBitmap, which is consumed) in the least busy worker. */
   check(frame, { embed }) {
-    const [lane] = [...this.ready].sort((one, other) => one.waiting.size - other.waiting.size);
+    const [lane] = [...this.ready].sort((first, second) => first.waiting.size - second.waiting.size);
     return lane.ask({ kind: "check", frame, embed }, [frame]);
   }
 
@@ -44,7 +44,7 @@ export class Local {
   }
 }
 
-/** A worker that is asked, and answers in the order of the questions. */
+/** A worker that answers requests in order. */
 class Lane {
   constructor() {
     this.worker = new Worker(new URL("worker.js", import.meta.url), { type: "module" });

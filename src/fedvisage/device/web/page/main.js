@@ -1,5 +1,5 @@
-// The page: what happens when a person presses something. What computes is Local (this page's worker) or Remote (the
-// service); both are asked in the same way.
+// The page's reactions to its controls. The engine is Local (this page's workers) or Remote (the service); both have the
+// same interface.
 
 import { closeCamera, onCameraLost, openCamera, readPicture } from "./camera.js";
 import { reader } from "./loading.js";
@@ -15,14 +15,14 @@ const view = new View(document);
 const people = new People();
 const at = (id) => view.at(id);
 
-let page; // what the folder says of itself
+let page; // the content of page.json
 let engine; // Local or Remote, open
-let models; // what it says of its models
+let models; // descriptions of the engine's models
 let running;
-let filming = 0; // the number of the camera's turn; 0 while it is off
+let filming = 0; // the number of the camera session; 0 while it is off
 let turns = 0;
-let last = null; // what was checked last
-let found = []; // whom it is like
+let last = null; // the last result
+let found = []; // its similarities to the enrolled people
 
 async function begin() {
   page = await reader(BASE).json("page.json");
@@ -37,7 +37,7 @@ async function begin() {
   else await open();
 }
 
-/** Show where the service's key is written, or hide it and let the keyboard go on from the camera's button. */
+/** Show the input for the service's key, or hide it and move the focus to the camera button. */
 function askForKey(wanted) {
   const within = at("service").contains(document.activeElement);
   at("service").hidden = !wanted;
@@ -94,7 +94,7 @@ async function stop() {
   view.state("ready", "The camera is off.");
 }
 
-/** Look at the newest frame whenever a worker is free; what is said of frames comes in their order. */
+/** Check the newest frame whenever a worker is free; results are shown in the order of the frames. */
 async function film(video, turn) {
   const [times, coming] = [[], []];
   let grabbed = Promise.resolve();
@@ -112,15 +112,15 @@ async function film(video, turn) {
       view.speed(rate(times, checked.milliseconds));
     }
   } catch (error) {
-    if (filming !== turn) return; // a frame that came too late
+    if (filming !== turn) return; // a frame of an earlier session
     await stop();
     told(error);
   } finally {
-    coming.forEach((one) => one.catch(() => {})); // nobody waits for these any more
+    coming.forEach((frame) => frame.catch(() => {})); // their results are no longer needed
   }
 }
 
-/** Wait for a frame that was not looked at yet. */
+/** Wait for the next frame. */
 async function newFrame(video) {
   if (video.requestVideoFrameCallback) await new Promise((resolve) => video.requestVideoFrameCallback(resolve));
   return createImageBitmap(video);
@@ -133,8 +133,8 @@ async function look(frame) {
 
 function rate(times, milliseconds) {
   const seconds = (times.at(-1) - times[0]) / 1000;
-  const said = `${milliseconds.toFixed(0)} ms a frame`;
-  return times.length < 2 ? said : `${((times.length - 1) / seconds).toFixed(1)} frames a second, ${said}`;
+  const duration = `${milliseconds.toFixed(0)} ms a frame`;
+  return times.length < 2 ? duration : `${((times.length - 1) / seconds).toFixed(1)} frames a second, ${duration}`;
 }
 
 async function choose() {
@@ -165,7 +165,7 @@ function judged(checked, verdict, width, height) {
 function show() {
   view.enrolled(people.names(), found, (name) => {
     people.remove(name);
-    found = found.filter((one) => one.name !== name);
+    found = found.filter((person) => person.name !== name);
     show();
   });
   const [best] = found;
@@ -183,7 +183,7 @@ async function enrol() {
   view.state("ready", `${name} is enrolled in this page.`);
 }
 
-/** Return the embedding of the face at hand, which must have been found to be living, by the mean while it is filmed. */
+/** Return the embedding of the present face, which must be living; with the camera on, the running mean decides. */
 async function embeddingNow() {
   const living = () => last?.verdict?.decision === "bona_fide";
   let checked = last?.checked;

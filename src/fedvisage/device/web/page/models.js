@@ -1,11 +1,11 @@
-// Networks on onnxruntime-web: the detector's three, and exported models as `fedvisage export` writes them.
+// Open networks on onnxruntime-web: the detector's three, and exported models written by `fedvisage export`.
 
 import { readGraph } from "./graph.js";
 import { Refused } from "./refused.js";
 
-const LENGTH = 1e-3; // how far an embedding's length may be from one
+const LENGTH = 1e-3; // maximum deviation of an embedding's length from 1
 
-/** Load the runtime, on one thread: there are several workers. */
+/** Load the runtime on one thread, because there are several workers. */
 export async function runtime(base, { module, threads, wasm }) {
   const ort = await import(new URL(module, base));
   ort.env.wasm.numThreads = 1;
@@ -13,24 +13,24 @@ export async function runtime(base, { module, threads, wasm }) {
   return ort;
 }
 
-/** Open the detector's networks: functions from floats and their shape to outputs. */
+/** Open the detector's networks as functions from floats and their shape to outputs. */
 export async function openNets(ort, read, { files }) {
   return Promise.all(
     files.map(async ({ path, sha256 }) => {
       const { session } = await opened(ort, path, await read.checked(path, sha256));
       return async (values, dims) => {
-        const found = await session.run({ [session.inputNames[0]]: new ort.Tensor("float32", values, dims) });
-        return session.outputNames.map((name) => found[name]);
+        const outputs = await session.run({ [session.inputNames[0]]: new ort.Tensor("float32", values, dims) });
+        return session.outputNames.map((name) => outputs[name]);
       };
     }),
   );
 }
 
-/** Open an exported folder: size, threshold, digest, and `run` from a crop's bytes to numbers. */
+/** Open an exported folder; return size, threshold, digest, and `run`, which maps a crop's bytes to numbers. */
 export async function openModel(ort, read, { folder, graph }, task, crop) {
   const place = `${folder}/config.json`;
-  const said = (await read.json(place))[graph];
-  const description = said?.description;
+  const entry = (await read.json(place))[graph];
+  const description = entry?.description;
   if (description?.task !== task || !description.threshold) {
     throw new Refused("damaged", `${place}: is not the description of a model of ${task} with a threshold; export it again`);
   }
@@ -38,7 +38,7 @@ export async function openModel(ort, read, { folder, graph }, task, crop) {
     throw new Refused("other_crops", `${place}: wants crops that this version does not make; export the model again`);
   }
   const path = `${folder}/onnx/${graph === "int8" ? "model_int8" : "model"}.onnx`;
-  const { session, stated } = await opened(ort, path, await read.checked(path, said.file.sha256, said.file.bytes));
+  const { session, stated } = await opened(ort, path, await read.checked(path, entry.file.sha256, entry.file.bytes));
   checkStated(path, stated, description);
   const output = task === "pad" ? "logit" : "embedding";
   const { size, threshold, model_sha256: digest } = description;
@@ -66,10 +66,10 @@ async function opened(ort, path, content) {
   }
 }
 
-/** Refuse a graph that states another threshold, size or model than config.json does. */
+/** Refuse a graph whose metadata differs from config.json, for example in threshold, size or model. */
 export function checkStated(path, stated, description) {
   for (const [name, value] of Object.entries(description)) {
-    if (name === "adapted" && value === null) continue; // which older graphs do not state
+    if (name === "adapted" && value === null) continue; // absent in older graphs
     if (!same(value, stated[`fedvisage.${name}`])) {
       throw new Refused("damaged", `${path}: says another ${name} inside than config.json does; export the model again`);
     }
@@ -85,8 +85,8 @@ function same(value, text) {
   }
 }
 
-/** Whether what an export says of its crops is what is made here; an older one says nothing of some of it. */
-function alike(said, made) {
-  if (said === null || made === null || typeof said !== "object") return said === made;
-  return Object.keys(said).every((name) => name in made && alike(said[name], made[name]));
+/** Return whether an export's record of its crops matches this page's; older records lack some entries. */
+function alike(recorded, expected) {
+  if (recorded === null || expected === null || typeof recorded !== "object") return recorded === expected;
+  return Object.keys(recorded).every((name) => name in expected && alike(recorded[name], expected[name]));
 }

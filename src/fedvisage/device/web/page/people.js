@@ -1,4 +1,4 @@
-// Who was enrolled in this page: embeddings in its memory, gone when it is closed or loaded again.
+// People enrolled in this page: embeddings in its memory, lost when it is closed or reloaded.
 
 export class People {
   constructor() {
@@ -9,7 +9,7 @@ export class People {
     return this.known.length;
   }
 
-  /** Keep a face under a name; the same name again replaces it. */
+  /** Store a face under a name; a second face under that name replaces it. */
   enrol(name, embedding) {
     this.remove(name);
     this.known.push({ name, embedding: Float32Array.from(embedding) });
@@ -23,12 +23,12 @@ export class People {
     return this.known.map((person) => person.name);
   }
 
-  /** Return everybody with their similarity to a face, the most similar first; the threshold counts as a match. */
+  /** Return all people with their similarity to a face, highest first; a similarity at the threshold is a match. */
   compare(embedding, threshold) {
-    const alike = (other) => other.reduce((sum, value, index) => sum + value * embedding[index], 0);
+    const alike = (enrolled) => enrolled.reduce((sum, value, index) => sum + value * embedding[index], 0);
     return this.known
       .map((person) => ({ name: person.name, similarity: alike(person.embedding) }))
-      .map((found) => ({ ...found, match: found.similarity >= threshold }))
-      .sort((one, other) => other.similarity - one.similarity);
+      .map((person) => ({ ...person, match: person.similarity >= threshold }))
+      .sort((first, second) => second.similarity - first.similarity);
   }
 }

@@ -1,5 +1,5 @@
-// From a picture to a decision, as fedvisage.device.Pipeline does it: faces, their quality, living or attack, and an
-// embedding of who is neither an attack nor undecided.
+// Check pictures, the same as fedvisage.device.Pipeline: faces, their quality, attack detection, and the embedding of a
+// living face.
 
 import { aligned } from "./align.js";
 import { detector } from "./cascade.js";
@@ -9,20 +9,20 @@ import { clipped, nearest } from "./rounding.js";
 
 const probability = (logit) => 1 / (1 + Math.exp(-logit));
 
-/** Return a function from a picture to what is said of it; `pad` and `recognition` may be missing. */
+/** Return a function that checks a picture; `pad` and `recognition` may be missing. */
 export function pipeline({ nets, pad, recognition, settings }) {
   const detect = detector(nets, settings.detector);
   return async (image, { embed = true } = {}) => {
-    const found = await find(image, detect, settings.upright);
+    const detected = await find(image, detect, settings.upright);
     const faces = [];
-    for (const face of found.faces) {
-      const quality = measured(found.image, face, found.faces.length === 1, settings);
-      const verdict = pad ? await judged(found.image, face, quality, pad, settings) : null;
+    for (const face of detected.faces) {
+      const quality = measured(detected.image, face, detected.faces.length === 1, settings);
+      const verdict = pad ? await judged(detected.image, face, quality, pad, settings) : null;
       const passed = quality.reasons.length === 0 && (verdict === null || verdict.decision === "bona_fide");
-      const embedding = embed && recognition && passed ? await embedded(found.image, face, recognition, settings) : null;
-      faces.push({ ...(found.turned ? asItCame(face, image) : face), quality, pad: verdict, embedding });
+      const embedding = embed && recognition && passed ? await embedded(detected.image, face, recognition, settings) : null;
+      faces.push({ ...(detected.turned ? asItCame(face, image) : face), quality, pad: verdict, embedding });
     }
-    return { faces, turned: found.turned, ...decided(faces, settings) };
+    return { faces, turned: detected.turned, ...decided(faces, settings) };
   };
 }
 
@@ -31,21 +31,21 @@ function decided(faces, { reasons }) {
   return { decision: faces[0].pad?.decision ?? "no_decision", reasons: faces[0].quality.reasons };
 }
 
-/** Find the faces of a picture, the largest first, and turn it where the largest stands on its head. */
+/** Find the faces of a picture, the largest first, and turn the picture if its largest face is upside down. */
 async function find(image, detect, { sure, sure_turned: sureTurned }) {
   const upright = { image, faces: bySize(await detect(image)), turned: false };
   const largest = upright.faces[0]?.confidence ?? 0;
   if (largest >= sure) return upright;
-  const other = turned(image);
-  const faces = bySize(await detect(other));
-  return (faces[0]?.confidence ?? 0) > Math.max(sureTurned, largest) ? { image: other, faces, turned: true } : upright;
+  const flipped = turned(image);
+  const faces = bySize(await detect(flipped));
+  return (faces[0]?.confidence ?? 0) > Math.max(sureTurned, largest) ? { image: flipped, faces, turned: true } : upright;
 }
 
 function bySize(faces) {
-  return faces.sort((one, other) => other.box.width * other.box.height - one.box.width * one.box.height);
+  return faces.sort((first, second) => second.box.width * second.box.height - first.box.width * first.box.height);
 }
 
-/** Say of a face whether it is living; a crop that would be enlarged is of too small a face. */
+/** Return the verdict on a face; a face whose crop would have to be enlarged counts as too small. */
 async function judged(image, face, quality, pad, { margin, reasons }) {
   const { x, y, width, height } = face.box;
   const side = Math.min(nearest(margin * Math.max(width, height)), image.width, image.height);

@@ -1,6 +1,6 @@
-// Pictures as bytes (width, height, data: three bytes a pixel in RGB), scaled and cut with OpenCV's arithmetic.
+// Scale and cut pictures (width, height, data: three bytes per pixel in RGB) with OpenCV's arithmetic.
 //
-// The browser's own scaling differs from one to the next, and a score would differ with it.
+// The scaling of browsers differs between them, and so would the scores.
 
 import { clipped, nearest } from "./rounding.js";
 
@@ -12,7 +12,7 @@ export function picture(width, height, data = new Uint8ClampedArray(width * heig
   return { width, height, data };
 }
 
-/** Take the transparent channel out of what a canvas gives. */
+/** Remove the alpha channel from a canvas's data. */
 export function withoutAlpha({ width, height, data }) {
   const out = new Uint8ClampedArray(width * height * CHANNELS);
   for (let from = 0, to = 0; from < data.length; from += 4, to += CHANNELS) {
@@ -34,13 +34,13 @@ export function turned({ width, height, data }) {
   return picture(width, height, out);
 }
 
-/** Scale a picture, averaging pixels where it shrinks. */
+/** Scale a picture, averaging pixels when it shrinks. */
 export function resized(image, width, height) {
   if (width === image.width && height === image.height) return image;
   return width < image.width || height < image.height ? averaged(image, width, height) : enlarged(image, width, height);
 }
 
-/** Cut out a rectangle of whole pixels, black where it lies outside of the picture. */
+/** Cut out a rectangle of whole pixels; the area outside the picture is black. */
 export function cut(image, left, top, width, height) {
   const out = picture(width, height);
   const from = Math.max(left, 0);
@@ -53,9 +53,9 @@ export function cut(image, left, top, width, height) {
   return out;
 }
 
-/** Average the pixels under each new one, those at its edges by the share that lies under it.
+/** Average the pixels under each new pixel, weighting those at its edges by the covered share.
  *
- * OpenCV adds in single precision, and each product and sum is rounded to it: what lies near a half would otherwise be
+ * OpenCV works in single precision, so each product and sum is rounded to it: otherwise, values near a half could be
  * rounded to the other side.
  */
 export function averaged(image, width, height) {
@@ -74,7 +74,7 @@ export function averaged(image, width, height) {
       const weight = rows.weight[part];
       for (let x = 0; x < line.length; x++) sums[x] += fround(weight * line[x]);
     }
-    out.data.set(sums, y * width * CHANNELS); // rounds as OpenCV does
+    out.data.set(sums, y * width * CHANNELS); // rounds like OpenCV
   }
   return out;
 }
@@ -100,7 +100,7 @@ function weighLine(image, y, columns, line) {
   }
 }
 
-/** Which pixels lie under each new one along one side, and with which shares. */
+/** Return the pixels under each new pixel along one side, and their shares. */
 function shares(length, wanted) {
   const scale = 1 / (wanted / length);
   const first = new Int32Array(wanted + 1);
@@ -124,7 +124,7 @@ function shares(length, wanted) {
 function averagedWhole(image, width, height, wide, high) {
   const out = picture(width, height);
   const share = fround(1 / (wide * high));
-  const halvesUp = wide === 2 && high === 2; // OpenCV has a way of its own for this one
+  const halvesUp = wide === 2 && high === 2; // OpenCV has separate code for this case
   for (let y = 0, to = 0; y < height; y++) {
     for (let x = 0; x < width; x++) {
       for (let channel = 0; channel < CHANNELS; channel++, to++) {
@@ -140,7 +140,7 @@ function averagedWhole(image, width, height, wide, high) {
   return out;
 }
 
-/** Enlarge a picture, linear between the pixels' middles, in whole numbers. */
+/** Enlarge a picture by linear interpolation between pixel centres, in integers. */
 function enlarged(image, width, height) {
   const columns = neighbours(image.width, width, true);
   const rows = neighbours(image.height, height, false);
@@ -149,9 +149,9 @@ function enlarged(image, width, height) {
   for (let y = 0, to = 0; y < height; y++) {
     const upper = line(rows.place[y]);
     const lower = line(rows.place[y] + 1);
-    const [one, other] = [LINEAR_ONE - rows.weight[y], rows.weight[y]];
+    const [upperWeight, lowerWeight] = [LINEAR_ONE - rows.weight[y], rows.weight[y]];
     for (let x = 0; x < upper.length; x++, to++) {
-      out.data[to] = ((((one * (upper[x] >> 4)) >> 16) + ((other * (lower[x] >> 4)) >> 16)) + 2) >> 2;
+      out.data[to] = ((((upperWeight * (upper[x] >> 4)) >> 16) + ((lowerWeight * (lower[x] >> 4)) >> 16)) + 2) >> 2;
     }
   }
   return out;
@@ -164,14 +164,14 @@ function stretched(image, y, { place, weight }) {
     const from = start + place[x] * CHANNELS;
     const beside = start + Math.min(place[x] + 1, image.width - 1) * CHANNELS;
     for (let channel = 0; channel < CHANNELS; channel++) {
-      const [one, other] = [image.data[from + channel], image.data[beside + channel]];
-      line[x * CHANNELS + channel] = one * (LINEAR_ONE - weight[x]) + other * weight[x];
+      const [first, second] = [image.data[from + channel], image.data[beside + channel]];
+      line[x * CHANNELS + channel] = first * (LINEAR_ONE - weight[x]) + second * weight[x];
     }
   }
   return line;
 }
 
-/** For each new pixel along one side: the one before its middle, and the weight of the one behind. */
+/** Return for each new pixel along one side the pixel before its centre, and the weight of the one after it. */
 function neighbours(length, wanted, inside) {
   const scale = 1 / (wanted / length);
   const place = new Int32Array(wanted);

@@ -1,5 +1,5 @@
-// Whether a face can be judged at all, measured as fedvisage.faces.quality does: size, sharpness, pose, and whether it
-// is alone. The reasons' words are Python's, and come with the settings.
+// Check whether a face can be evaluated, the same as fedvisage.faces.quality: size, sharpness, pose, and number of faces.
+// The texts of the reasons come from Python with the settings.
 
 import { aligned } from "./align.js";
 
@@ -24,7 +24,7 @@ export function sharpness({ width, height, data }) {
   const mean = grey.reduce((sum, value) => sum + value, 0) / grey.length;
   const variance = grey.reduce((sum, value) => sum + (value - mean) ** 2, 0) / grey.length;
   if (variance < 1) return 0;
-  // Beyond the edge the picture is mirrored at the middle of its last pixel.
+  // Beyond the edge, the picture is mirrored at the centre of its last pixel.
   const beside = (place, length) => (place < 0 ? 1 : place >= length ? length - 2 : place);
   let sum = 0;
   for (let y = 0; y < height; y++) {
@@ -37,7 +37,7 @@ export function sharpness({ width, height, data }) {
   return sum / grey.length / variance;
 }
 
-/** How far a face is turned to a side, in halves of the eyes' distance, and by how many degrees it is tilted. */
+/** Return the turn of a face to one side, in halves of the eyes' distance, and its tilt in degrees. */
 export function pose([left, right, nose]) {
   const along = [right[0] - left[0], right[1] - left[1]];
   const length = Math.hypot(...along);
@@ -47,7 +47,7 @@ export function pose([left, right, nose]) {
   return { turned: aside / length / (length / 2), tilted: Math.abs((Math.atan2(along[1], along[0]) * 180) / Math.PI) };
 }
 
-/** Grey as OpenCV makes it of RGB: in whole numbers. */
+/** Convert RGB to grey in integers, like OpenCV. */
 function brightness(data) {
   const grey = new Float64Array(data.length / 3);
   for (let index = 0, from = 0; index < grey.length; index++, from += 3) {

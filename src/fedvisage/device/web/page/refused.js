@@ -1,4 +1,4 @@
-// What a person is told when something cannot be done: one line, what is wrong and how to mend it.
+// An error for the person at the page: one line with fault and remedy.
 
 export class Refused extends Error {
   constructor(code, message) {

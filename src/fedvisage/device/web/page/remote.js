@@ -1,9 +1,9 @@
-// Computing at the service: only when a person chose that, pictures go there, and it keeps none.
+// Computation at the service. Pictures are sent there only after the person chose it; the service stores none.
 
 import { Refused } from "./refused.js";
 
 export class Remote {
-  lanes = 1; // how many frames may be under way
+  lanes = 1; // number of frames processed at the same time
 
   async open(page, base, key) {
     this.base = base;
@@ -28,11 +28,11 @@ export class Remote {
     frame.close();
     const body = await canvas.convertToBlob({ type: "image/png" });
     const route = embed && this.recognises ? "v1/embed" : "v1/pad";
-    const said = await this.ask(route, { method: "POST", body, headers: { "content-type": "image/png" } });
-    return { ...this.judged(said.faces), turned: false, milliseconds: performance.now() - begun };
+    const reply = await this.ask(route, { method: "POST", body, headers: { "content-type": "image/png" } });
+    return { ...this.judged(reply.faces), turned: false, milliseconds: performance.now() - begun };
   }
 
-  /** The service judges every face; this page, as a door does, wants one alone. */
+  /** The service evaluates every face; this page only accepts a single one. */
   judged(faces) {
     if (!faces.length) return { faces, decision: "no_decision", reasons: [this.reasons.no_face] };
     if (faces.length > 1) {
@@ -52,8 +52,8 @@ export class Remote {
     } catch {
       throw new Refused("unreachable", "The service cannot be reached; is it still there?");
     }
-    const said = await answer.json().catch(() => ({}));
-    if (!answer.ok) throw new Refused(said.error?.code ?? "failed", `The service: ${said.error?.message ?? answer.status}`);
-    return said;
+    const reply = await answer.json().catch(() => ({}));
+    if (!answer.ok) throw new Refused(reply.error?.code ?? "failed", `The service: ${reply.error?.message ?? answer.status}`);
+    return reply;
   }
 }

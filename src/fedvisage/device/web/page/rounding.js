@@ -1,4 +1,4 @@
-// Numbers to whole ones as Python does it: halves go to the even neighbour.
+// Round to integers like Python: halves go to the even neighbour.
 
 export function nearest(value) {
   const low = Math.floor(value);

@@ -1,5 +1,5 @@
-// Several frames of one face: a running mean of scores, which one lucky frame does not sway. Where the face is lost, or
-// another one stands in its place, the mean begins again (fedvisage.device.pipeline).
+// A running mean of scores over frames of one face, which limits the influence of a single lucky frame. If the face is
+// lost, or another one appears, the mean restarts (fedvisage.device.pipeline).
 
 import { overlap } from "./boxes.js";
 
@@ -14,7 +14,7 @@ export class Running {
     this.box = null;
   }
 
-  /** Take what was said of a frame, and return the verdict by the mean of the last ones; null if nothing can be said. */
+  /** Add the result of a frame, and return the verdict by the mean of the last ones; null if there is none. */
   add(checked) {
     const face = checked.faces[0];
     if (!face?.pad || face.pad.score === null) {

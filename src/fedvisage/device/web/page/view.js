@@ -1,4 +1,4 @@
-// What a person sees and hears: decision, score, reasons, boxes, and who is enrolled. Nothing is told by colour alone.
+// The visible and spoken output: decision, score, reasons, boxes, and enrolled people. Colour is never the only signal.
 
 const TITLES = { bona_fide: "Living face", attack: "Attack", no_decision: "No decision" };
 const MARKS = { bona_fide: "✓", attack: "✕", no_decision: "?" };
@@ -13,11 +13,11 @@ export class View {
     return this.root.getElementById(id);
   }
 
-  /** Say how far the page is; `kind` is working, ready or refused. */
+  /** Show the state of the page; `kind` is working, ready or refused. */
   state(kind, text) {
-    const place = this.at("state");
-    place.dataset.kind = kind;
-    place.textContent = text;
+    const status = this.at("state");
+    status.dataset.kind = kind;
+    status.textContent = text;
   }
 
   enable(ready, { recognises }) {
@@ -32,7 +32,7 @@ export class View {
     this.at("picture").hidden = on;
   }
 
-  /** Show a picture from a file, and return nothing of it to anybody. */
+  /** Show a picture from a file. */
   picture(bitmap) {
     const canvas = this.at("picture");
     [canvas.width, canvas.height] = [bitmap.width, bitmap.height];
@@ -40,32 +40,32 @@ export class View {
     this.at("stage").style.setProperty("--shape", `${bitmap.width} / ${bitmap.height}`);
   }
 
-  /** Show what was decided; the words change, and are read aloud, only when the decision or its reasons do. */
+  /** Show the decision; its text changes, and is read aloud, only when the decision or its reasons change. */
   decision(checked, verdict) {
     const decision = verdict?.decision ?? checked.decision;
     const why = checked.reasons.join(", ");
-    const said = `${TITLES[decision]}${why && `: ${why}`}`;
+    const text = `${TITLES[decision]}${why && `: ${why}`}`;
     this.at("verdict").dataset.decision = decision;
     this.at("mark").textContent = MARKS[decision];
-    if (said !== this.said) this.at("decision").textContent = said;
-    this.said = said;
+    if (text !== this.said) this.at("decision").textContent = text;
+    this.said = text;
     this.score(verdict ?? checked.faces[0]?.pad);
   }
 
   score(verdict) {
-    const known = typeof verdict?.score === "number";
+    const hasScore = typeof verdict?.score === "number";
     const bar = this.at("bar");
-    bar.style.setProperty("--score", known ? verdict.score : 0);
+    bar.style.setProperty("--score", hasScore ? verdict.score : 0);
     bar.style.setProperty("--threshold", verdict?.threshold ?? 0);
-    bar.dataset.known = String(known);
+    bar.dataset.known = String(hasScore);
     const frames = verdict?.frames > 1 ? `, mean of ${verdict.frames} frames` : "";
     this.at("figures").textContent = verdict
-      ? `Score ${known ? verdict.score.toFixed(4) : "none"}${frames}; threshold ${verdict.threshold.toFixed(4)} (${verdict.operating_point})`
+      ? `Score ${hasScore ? verdict.score.toFixed(4) : "none"}${frames}; threshold ${verdict.threshold.toFixed(4)} (${verdict.operating_point})`
       : "";
     bar.setAttribute("aria-label", this.at("figures").textContent || "no score");
   }
 
-  /** Draw the boxes of faces over a picture of so many pixels. */
+  /** Draw the boxes of faces over a picture of this size. */
   boxes(faces, width, height) {
     const canvas = this.at("boxes");
     [canvas.width, canvas.height] = [width, height];
@@ -102,17 +102,17 @@ export class View {
     );
   }
 
-  /** Show who is enrolled, with similarities where a face was compared. */
+  /** Show the enrolled people, with similarities if a face was compared. */
   enrolled(names, found, remove) {
-    const known = new Map(found.map((one) => [one.name, one]));
-    const rows = (found.length ? found.map((one) => one.name) : names).map((name) => {
+    const byName = new Map(found.map((person) => [person.name, person]));
+    const rows = (found.length ? found.map((person) => person.name) : names).map((name) => {
       const item = this.element("li");
-      const one = known.get(name);
+      const person = byName.get(name);
       const button = this.element("button", "Remove");
       button.setAttribute("aria-label", `Remove ${name}`);
       button.onclick = () => remove(name);
-      item.append(this.element("strong", name), this.element("span", one ? likeness(one) : "not compared yet"), button);
-      if (one?.match) item.dataset.match = "true";
+      item.append(this.element("strong", name), this.element("span", person ? likeness(person) : "not compared yet"), button);
+      if (person?.match) item.dataset.match = "true";
       return item;
     });
     this.at("list").replaceChildren(...rows);
@@ -123,9 +123,9 @@ export class View {
   }
 
   element(tag, text = "") {
-    const made = this.root.createElement(tag);
-    made.textContent = text;
-    return made;
+    const node = this.root.createElement(tag);
+    node.textContent = text;
+    return node;
   }
 }
 

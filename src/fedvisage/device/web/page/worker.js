@@ -1,4 +1,4 @@
-// The worker: all that computes, so that the page stays at hand. It hears `open` once, then one `check` after another.
+// The worker, which keeps the page responsive: it receives one `open` message, then `check` messages.
 
 import { reader } from "./loading.js";
 import { openModel, openNets, runtime } from "./models.js";
@@ -24,11 +24,11 @@ async function open({ base, key, page }) {
   const read = reader(base, key);
   const ort = await runtime(base, page.runtime);
   const nets = await openNets(ort, read, page.detector);
-  const one = (task) => page[task] && openModel(ort, read, page[task], task, page.settings.crops[task]);
-  const [pad, recognition] = await Promise.all([one("pad"), one("recognition")]);
+  const load = (task) => page[task] && openModel(ort, read, page[task], task, page.settings.crops[task]);
+  const [pad, recognition] = await Promise.all([load("pad"), load("recognition")]);
   check = pipeline({ nets, pad, recognition, settings: page.settings });
-  const said = (model) => model && { threshold: model.threshold, digest: model.digest };
-  return { pad: said(pad), recognition: said(recognition) };
+  const summary = (model) => model && { threshold: model.threshold, digest: model.digest };
+  return { pad: summary(pad), recognition: summary(recognition) };
 }
 
 async function look({ frame, embed }) {
