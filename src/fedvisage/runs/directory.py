@@ -33,7 +33,7 @@ from fedvisage.tasks.task import Trained
 # What the bytes of a result depend on besides the recipe, written beside every run.
 
 
-PACKAGES = ("torch", "timm", "numpy", "kornia", "scikit-learn", "opencv-python-headless", "safetensors")
+PACKAGES = ("torch", "timm", "numpy", "scikit-learn", "opencv-python-headless", "safetensors")
 
 
 def describe(compute: Compute, threads: int) -> dict[str, Any]:
