@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from fedvisage.base.errors import UserError
 from fedvisage.device.gallery.file import NotEnrolled
+from fedvisage.device.gallery.records import Face, Person
 from fedvisage.device.gallery.search import Gallery, Hit
-from fedvisage.device.gallery.store import Face, Person
 from fedvisage.device.pipeline import ATTACK, BONA_FIDE, MATCH, NO_MATCH, Checked, CheckedFace
 from fedvisage.faces.detection import Face as DetectedFace
 from fedvisage.metrics.similarity import Faces, Features, measurable, unit

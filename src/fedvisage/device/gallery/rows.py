@@ -19,7 +19,7 @@ from fedvisage.device.gallery.membership import (
     face_digest,
     person_digest,
 )
-from fedvisage.device.gallery.store import ID, Person
+from fedvisage.device.gallery.records import ID, Person
 from fedvisage.device.gallery.templates import Form, Plain, Renewable
 
 

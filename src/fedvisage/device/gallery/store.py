@@ -10,7 +10,6 @@ import math
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -32,58 +31,9 @@ from fedvisage.device.gallery.membership import (
     StoredPerson,
     whole_digest,
 )
+from fedvisage.device.gallery.records import COLLECTION, ID, Collection, Face, Person, checked_name
 from fedvisage.device.gallery.rows import Rows, now
 from fedvisage.metrics.similarity import Features, unit
-
-# What a gallery says of what it holds.
-
-
-COLLECTION = "default"
-LONGEST = 200
-"""Letters of a name."""
-
-ID = "[pf]_[0-9a-f]{16}"
-"""What the ids of people and faces look like."""
-
-
-@dataclass(frozen=True)
-class Collection:
-    """People who are searched together."""
-
-    name: str
-    created: str
-    people: int
-    renewable: bool
-
-
-@dataclass(frozen=True)
-class Person:
-    """Somebody who is enrolled."""
-
-    id: str
-    name: str
-    created: str
-
-
-@dataclass(frozen=True)
-class Face:
-    """A face of a person: of which model its template is, and how surely it was a living one."""
-
-    id: str
-    person: str
-    model: str
-    created: str
-    pad_score: float | None
-
-
-def checked_name(name: str, place: str) -> str:
-    """Refuse a name that cannot stand on a line."""
-    if not name.strip() or len(name) > LONGEST or not name.isprintable():
-        raise UserError(place, f"must be a name on one line, of 1 to {LONGEST} letters")
-    if re.fullmatch(ID, name):
-        raise UserError(place, f"{name} looks like an id, which the gallery gives by itself; choose another name")
-    return name
-
 
 SIZES = range(2, 4097)
 """Numbers that an embedding may have."""

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Query, Request
 
 from fedvisage.device.gallery import enrolment
 from fedvisage.device.gallery.enrolment import Image, model_of
-from fedvisage.device.gallery.store import COLLECTION
+from fedvisage.device.gallery.records import COLLECTION
 from fedvisage.device.pipeline import CheckedFace
 from fedvisage.device.service.requests import Asked, Work, read_asked
 from fedvisage.device.service.routes import body

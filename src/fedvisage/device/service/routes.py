@@ -12,7 +12,7 @@ from fedvisage.base.version import VERSION
 from fedvisage.device.gallery import enrolment
 from fedvisage.device.gallery.enrolment import Engine, Image, Match, model_of
 from fedvisage.device.gallery.file import Exists
-from fedvisage.device.gallery.store import COLLECTION, Collection, Face, Person
+from fedvisage.device.gallery.records import COLLECTION, Collection, Face, Person
 from fedvisage.device.pipeline import MATCH, NO_MATCH, CheckedFace
 from fedvisage.device.service.guard import REQUEST
 from fedvisage.device.service.requests import Asked, Fault, Times, Work, read_asked
