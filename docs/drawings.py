@@ -206,19 +206,19 @@ def the_wire() -> Drawing:
 
 
 def the_house() -> Drawing:
-    """Which rooms import which."""
+    """Draw the packages in their layers."""
     floors = (
-        ("what people call", ("cli", "service", "web", "gallery", "door", "schemas", "demo", "studies", "shipped")),
-        (
-            "what carries a run out",
-            ("audit", "nvflare", "runs", "export", "conversion", "device", "tracking", "report"),
-        ),
-        ("what is trained", ("tasks", "methods")),
-        ("what makes a federation of it", ("federation", "metrics")),
-        ("what is looked at", ("datasets", "data", "faces", "graphs", "nn", "privacy")),
-        ("what all stand on", ("recipe", "extensions", "progress, files", "workers", "streams, errors")),
+        ("commands", ("cli", "api")),
+        ("programs", ("studies", "nvflare")),
+        ("runs", ("runs", "audit")),
+        ("output, tasks", ("report", "tasks")),
+        ("definitions", ("methods", "datasets", "starts")),
+        ("mechanics, device", ("federation", "device", "render")),
+        ("numerics", ("nn", "faces")),
+        ("formats", ("recipe", "data", "metrics")),
+        ("base", ("base",)),
     )
-    picture = Drawing(900, 30 + 72 * len(floors), "The house: rooms import from rooms below, never from above")
+    picture = Drawing(900, 30 + 72 * len(floors), "Packages import packages below them, never above")
     for number, (says, rooms) in enumerate(floors):
         y = 16 + 72 * number
         picture.shapes.append(f'<rect class="panel" x="20" y="{y}" width="830" height="62" rx="9"/>')

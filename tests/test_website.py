@@ -127,7 +127,7 @@ def test_the_drawings_are_what_their_script_draws() -> None:
         assert (FOLDER / name).read_text(encoding="utf-8") == drawn, name
 
 
-def test_the_picture_of_the_house_has_every_room() -> None:
+def test_the_picture_of_the_packages_has_every_package() -> None:
     rooms = {path.name for path in (ROOT / "src" / "fedvisage").iterdir() if (path / "__init__.py").exists()}
     said = set(re.findall(r"[a-z]+", " ".join(re.findall(r">([^<]*)</text>", pictures()["house.svg"]))))
     assert rooms <= said

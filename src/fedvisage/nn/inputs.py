@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import torch
-from kornia.color import rgb_to_hsv
 from torch import Tensor
 
 from fedvisage.nn.compute import LAYOUT
@@ -112,9 +111,20 @@ def colour_channels(images: Tensor, colour: str) -> Tensor:
     """
     if colour == "rgb":
         return images
-    hsv = rgb_to_hsv(images)
-    hsv[:, 0].div_(2 * math.pi)
-    return torch.cat([images, hsv], dim=1)
+    red, green, blue = images.unbind(1)
+    value = images.amax(1)
+    chroma = value - images.amin(1)
+    saturation = chroma / torch.where(value == 0, torch.ones_like(value), value + EPS)
+    divisor = torch.where(chroma == 0, torch.ones_like(chroma), chroma)
+    below_red, below_green, below_blue = value - red, value - green, value - blue
+    # The largest channel decides in which third of the colour circle the hue lies; red wins ties, then green.
+    from_green = below_red - below_blue + 2.0 * divisor
+    from_blue = below_green - below_red + 4.0 * divisor
+    sextants = torch.where(green >= blue, from_green, from_blue)
+    sextants = torch.where((red >= green) & (red >= blue), below_blue - below_green, sextants)
+    hue = TURN * (sextants / divisor / 6.0 % 1.0)
+    hue = hue.masked_fill(hue >= TURN, 0.0) / TURN  # rounding can give a whole turn
+    return torch.cat([images, torch.stack([hue, saturation, value], dim=1)], dim=1)
 
 
 @torch.no_grad()

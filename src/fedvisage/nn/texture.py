@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from kornia.color import rgb_to_ycbcr
 from torch import Tensor, nn
 
 from fedvisage.nn.inputs import colour_channels
@@ -64,6 +63,13 @@ class TextureClassifier(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return the signed margin, B×1."""
         return torch.as_tensor(self.plane(self.texture(images)))
+
+
+def rgb_to_ycbcr(rgb: Tensor) -> Tensor:
+    """Return luma, blue and red difference of RGB images in [0, 1] (ITU-R BT.601, full range)."""
+    red, green, blue = rgb.unbind(1)
+    luma = 0.299 * red + 0.587 * green + 0.114 * blue
+    return torch.stack([luma, (blue - luma) * 0.564 + 0.5, (red - luma) * 0.713 + 0.5], dim=1)
 
 
 def channels(images: Tensor) -> Tensor:

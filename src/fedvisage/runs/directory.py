@@ -32,7 +32,7 @@ from fedvisage.tasks.task import Trained
 
 # The environment record: everything besides the recipe that the bytes of a result depend on.
 
-PACKAGES = ("torch", "timm", "numpy", "kornia", "scikit-learn", "opencv-python-headless", "safetensors")
+PACKAGES = ("torch", "timm", "numpy", "scikit-learn", "opencv-python-headless", "safetensors")
 
 
 def describe(compute: Compute, threads: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a gallery says of what it holds."""
+"""Descriptions of a gallery's content: collections, people and faces."""
 
 from __future__ import annotations
 
