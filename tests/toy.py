@@ -213,8 +213,9 @@ def run_toy(
     Tests interrupt a run by a method whose server program raises, and resume it with the method itself. A run refuses
     to be resumed with another method, so the record of the method is removed before.
     """
-    if resume:
-        (out / "environment.json").unlink(missing_ok=True)
+    environment = out / "environment.json"
+    if resume and environment.exists() and "method" in json.loads(environment.read_text()):
+        environment.unlink()
     cache, recipe = out.parent / "cache", recipe_of(content, method)
     return run(recipe, out, cache, reporter or silent(), method=method, resume=resume, wire=wire)
 

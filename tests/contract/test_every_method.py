@@ -241,7 +241,8 @@ def trained_alone(recipe: Recipe, path: Path, name: str) -> Mapping[str, Tensor]
     images = torch.from_numpy(np.array(found.images)[chosen]).permute(0, 3, 1, 2)
     labels = torch.from_numpy(found.rows.label[chosen]).float()
     with scoped(recipe.runtime.seed, "initial weights"):
-        model = resnet18.network(recipe)["model"].train().to(memory_format=torch.channels_last)
+        model = resnet18.network(recipe)["model"].train()
+    choose("cpu", "fp32").place(model)
     adam = torch.optim.Adam(model.parameters(), lr=recipe.training.optimizer.lr)
     for epoch in range(recipe.training.rounds * 2):
         shuffled = numpy_rng(recipe.runtime.seed, name, "order", epoch).permutation(len(labels))

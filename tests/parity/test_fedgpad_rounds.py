@@ -26,6 +26,7 @@ from fedvisage.base.streams import numpy_rng, scoped
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.site import Batch
 from fedvisage.methods.pad import fedgpad
+from fedvisage.nn.compute import choose
 from fedvisage.nn.inputs import prepare
 
 RATES = {"sgd": 0.05, "adam": 0.003}
@@ -176,7 +177,8 @@ def algorithm_2(
     """
     recipe = recipe_of(content)
     with scoped(0, "initial weights"):
-        first = fedgpad.METHOD.network(recipe).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+        first = fedgpad.METHOD.network(recipe).train()
+    choose("cpu", "fp32").place(first)
     centres = {name: Centre(copy.deepcopy(first)) for name in SITES}
     begun = copy.deepcopy(first.state_dict())
     shared = {name: value for name, value in begun.items() if name.split(".")[0] in SHARED}

@@ -21,6 +21,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.site import Batch
 from fedvisage.methods.pad import fedsis, festa, split
 from fedvisage.methods.pad.vit import METHOD as VIT
+from fedvisage.nn.compute import choose
 from fedvisage.nn.inputs import prepare
 
 RATE, BATCH, ROUNDS = 0.1, 8, 3
@@ -65,7 +66,8 @@ def first_models(content: dict[str, Any]) -> tuple[nn.ModuleDict, dict[str, Join
     """Return what all share, and each site's network around it."""
     recipe = recipe_of(content)
     with scoped(0, "initial weights"):
-        net = fedsis.METHOD.network(recipe).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        net = fedsis.METHOD.network(recipe)
+    choose("cpu", "fp32").place(net)
     models = {}
     for name in SITES:
         found = PreparedSet.open(Path(content["data"]["sites"][name]))
