@@ -62,10 +62,10 @@ def copied(place: Path) -> Path:
 
 def in_package() -> set[str]:
     """Return the files that an installed package must have, by their names in a wheel."""
-    shipped = {name.replace("recipes/", "fedvisage/shipped/recipes/", 1) for name in known()
+    shipped = {name.replace("recipes/", "fedvisage/studies/recipes/", 1) for name in known()
                if name.startswith("recipes/")}  # fmt: skip
     own = {name.removeprefix("src/") for name in known() if name.startswith("src/fedvisage/")}
-    return shipped | {name for name in own if not name.endswith("shipped/recipes")}
+    return shipped | {name for name in own if not name.endswith("studies/recipes")}
 
 
 def check_versions() -> str:
@@ -117,7 +117,7 @@ def check_installed(wheel: Path, place: Path, fetch: bool) -> str:
     program = place / "fresh/bin/python"
     if fetch:
         pins = ("--constraint", ROOT / "constraints.txt")
-        called(program, "-m", "pip", "--quiet", "install", *pins, f"{wheel}[nvflare]", where=place)
+        called(program, "-m", "pip", "--quiet", "install", *pins, f"{wheel}[federation]", where=place)
     else:
         (packages,) = (place / "fresh/lib").glob("python*/site-packages")
         (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))

@@ -97,7 +97,7 @@ def test_the_image_copies_what_is_there_and_runs_as_nobody_with_a_health_check()
     assert yaml.safe_load(check.partition("CMD ")[2]) == list(HEALTH)
     (entry,) = instructions("ENTRYPOINT")
     assert yaml.safe_load(entry) == ["tini", "-g", "--", "fedvisage"]
-    assert "[nvflare]" in DOCKERFILE
+    assert "[federation]" in DOCKERFILE
 
 
 def test_every_member_of_compose_is_closed_and_has_its_own_kit_and_data_that_it_cannot_write() -> None:

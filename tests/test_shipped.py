@@ -71,7 +71,7 @@ def test_a_pipe_can_be_a_recipe(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "given",
-    ["../../pyproject.toml", "../shipped/recipes/demo/fedpad", "demo/../demo/fedpad", "demo/../../../errors", "/etc/x",
+    ["../../pyproject.toml", "../studies/recipes/demo/fedpad", "demo/../demo/fedpad", "demo/../../../errors", "/etc/x",
      "recipes/../demo/fedpad", "", ".", "demo", "*", "demo/*", "demo/fedpad\0", "recipes/recipes/demo/fedpad",
      "x" * 50_000],
 )  # fmt: skip

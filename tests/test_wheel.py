@@ -75,7 +75,7 @@ def test_the_wheel_has_every_file_of_the_package_and_nothing_else(wheel: Path) -
     if listed.returncode or not listed.stdout:
         pytest.skip("not a checkout")
     ours = [line for line in listed.stdout.splitlines() if (ROOT / line).is_file()]
-    expected = {line.replace("recipes/", "fedvisage/shipped/recipes/", 1).removeprefix("src/") for line in ours}
+    expected = {line.replace("recipes/", "fedvisage/studies/recipes/", 1).removeprefix("src/") for line in ours}
     held = {name for name in zipfile.ZipFile(wheel).namelist() if not name.split("/")[0].endswith(".dist-info")}
     assert held == expected
 

@@ -75,10 +75,15 @@ ROOMS = {"averaging": "methods.averaging", "losses": "nn.losses", "methods": "me
 
 
 def __getattr__(name: str) -> Any:
-    if name in ROOMS:
-        return import_module(f"fedvisage.{ROOMS[name]}")
-    if name in PLACES:
-        return getattr(import_module(f"fedvisage.{PLACES[name]}"), name)
+    try:
+        if name in ROOMS:
+            return import_module(f"fedvisage.{ROOMS[name]}")
+        if name in PLACES:
+            return getattr(import_module(f"fedvisage.{PLACES[name]}"), name)
+    except ModuleNotFoundError as error:
+        from fedvisage.base.extensions import missing_package
+
+        raise missing_package(error) or error from error
     raise AttributeError(f"module 'fedvisage' has no attribute {name!r}")
 
 

@@ -12,6 +12,25 @@ from typing import Any
 from fedvisage.base.errors import UserError
 
 
+EXTRA_OF = {
+    **dict.fromkeys(("torch", "torchvision", "timm", "scipy", "sklearn", "threadpoolctl", "dp_accounting"), "train"),
+    **dict.fromkeys(("matplotlib", "jinja2", "tensorboardX"), "train"),
+    "nvflare": "federation",
+    **dict.fromkeys(("fastapi", "starlette", "uvicorn", "python_multipart"), "serve"),
+    **dict.fromkeys(("onnxscript", "huggingface_hub"), "export"),
+    "h5py": "datasets",
+}
+"""The extra of ``pip install 'fedvisage[EXTRA]'`` that brings a package, by the name under which it is imported."""
+
+
+def missing_package(error: ModuleNotFoundError) -> UserError | None:
+    """Return the message for a package that is not installed; None for a package that no extra brings."""
+    package = (error.name or "").partition(".")[0]
+    if package not in EXTRA_OF:
+        return None
+    return UserError(package, f"is not installed; run: pip install 'fedvisage[{EXTRA_OF[package]}]'")
+
+
 @cache
 def _entries(group: str) -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=f"fedvisage.{group}")}

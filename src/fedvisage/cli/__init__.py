@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.base.extensions import missing_package
 from fedvisage.base.processes import let_threads_sleep
 from fedvisage.base.version import VERSION
 from fedvisage.cli import data, device, federation, models, recipes, runs
@@ -68,6 +69,10 @@ def _run() -> None:
         _fail(str(error), 2)
     except RunFailed as error:
         _fail(str(error), error.code)
+    except ModuleNotFoundError as error:
+        if (missing := missing_package(error)) is None:
+            raise
+        _fail(str(missing), 2)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of the output closed the pipe
         sys.exit(1)

@@ -11,4 +11,4 @@ from fedvisage.base.errors import UserError
 try:
     import nvflare as _installed  # noqa: F401
 except ImportError as error:
-    raise UserError("nvflare", "is not installed; run: pip install 'fedvisage[nvflare]'") from error
+    raise UserError("nvflare", "is not installed; run: pip install 'fedvisage[federation]'") from error
