@@ -47,7 +47,7 @@ from benchmarks.paper import fedfr as paper_fedfr
 from benchmarks.paper import fedgpad as paper_fedgpad
 from benchmarks.paper import fedsis as paper_fedsis
 from benchmarks.paper import iresnet as paper_iresnet
-from fedvisage.nn.compute import choose
+from fedvisage.nn.compute import resolve_compute
 from fedvisage.runs.directory import describe
 
 MEASURES = (
@@ -156,7 +156,7 @@ def _measure(names: list[str]) -> None:
             print(rows[-1], flush=True)
     if names:
         return
-    machine = describe(choose("auto", "auto"), torch.get_num_threads())
+    machine = describe(resolve_compute("auto", "auto"), torch.get_num_threads())
     table = "\n".join(["| what | bound | measured | verdict |", "|---|---|---|---|", *rows])
     text = (
         "# Benchmarks\n\nWritten by `make benchmark`. Every figure is a ratio, or a rate, measured in one run; on a "

@@ -13,11 +13,11 @@ from benchmarks.measurement import Measurement, processor_seconds, rendered
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.methods import METHODS, read_method
-from fedvisage.nn.batchnorm import collected_statistics
-from fedvisage.nn.compute import choose
+from fedvisage.nn.batchnorm import collect_statistics
+from fedvisage.nn.compute import resolve_compute
 from fedvisage.recipe import ADAPTATIONS, Adapt, validate
 from fedvisage.runs.directory import peak_rss_mb
-from fedvisage.tasks.pad.adaptation import Outcome, Source, adapted_logits
+from fedvisage.tasks.pad.adaptation import AdaptationOutcome, AdaptationSource, adapt_to_view
 from fedvisage.tasks.scoring import Scorer
 
 SIZE, BATCH, IMAGES, RUINOUS = 128, 64, 256, 50.0
@@ -77,9 +77,9 @@ def _peak(what: str, path: Path) -> float:
 
 def _adapting(scorer: Scorer, view: View, settings: Adapt, *, stands: bool) -> float:
     """Time an adaptation that the gate lets through: both classes are there, and any distance counts."""
-    source = Source(threshold=float(np.median(scorer.logits(view))), scatter=-1.0)
-    outcomes: list[Outcome] = []
-    seconds = processor_seconds(lambda: outcomes.append(adapted_logits(scorer, view, settings, source)[1]))
+    source = AdaptationSource(threshold=float(np.median(scorer.logits(view))), scatter=-1.0)
+    outcomes: list[AdaptationOutcome] = []
+    seconds = processor_seconds(lambda: outcomes.append(adapt_to_view(scorer, view, settings, source)[1]))
     if outcomes[0].adapted != len(view) * stands:
         raise RuntimeError(f"not the case that was to be measured: {outcomes[0].as_json()}")
     return seconds
@@ -97,9 +97,9 @@ def _ready(path: Path) -> tuple[Scorer, View]:
         "training": {"rounds": 1},
         "evaluation": {"batch": BATCH},
     }
-    scorer = Scorer(METHODS["fedpad"], validate(tree, read_method), choose("cpu", "auto"))
+    scorer = Scorer(METHODS["fedpad"], validate(tree, read_method), resolve_compute("cpu", "auto"))
     view = View.of(PreparedSet.open(path)).subset(np.arange(IMAGES))
-    with torch.no_grad(), collected_statistics(scorer.net, keep=0.0):
+    with torch.no_grad(), collect_statistics(scorer.net, keep=0.0):
         for start in range(0, IMAGES, BATCH):
             scorer.live(view, np.arange(start, start + BATCH))
     return scorer, view

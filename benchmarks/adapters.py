@@ -14,8 +14,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from benchmarks.measurement import Measurement, in_turn, middle, processor_seconds
 from fedvisage.federation.wire.message import size_of
-from fedvisage.nn.adapters import AdaptedNetwork, adapted
-from fedvisage.nn.compute import Compute, choose
+from fedvisage.nn.adapters import AdaptedNetwork, adapted_network
+from fedvisage.nn.compute import Compute, resolve_compute
 from fedvisage.nn.timm_network import TimmNetwork, timm_network
 from fedvisage.recipe import Input
 
@@ -26,8 +26,8 @@ MOST = 5e6
 
 def measure(cache: Path, repeats: int = 3) -> Measurement:
     """Time steps of all three in turn, in the run's precision."""
-    image, compute = Input(size=SIZE, colour="rgb"), choose("cpu", "auto")
-    pieces, probe = (adapted(AdaptedNetwork(arch=ARCH, rank=rank), image) for rank in (8, 0))
+    image, compute = Input(size=SIZE, colour="rgb"), resolve_compute("cpu", "auto")
+    pieces, probe = (adapted_network(AdaptedNetwork(arch=ARCH, rank=rank), image) for rank in (8, 0))
     whole = timm_network(TimmNetwork(arch=ARCH), image, outputs=0)
     nets = [nn.Sequential(body, nn.Linear(whole.width, 1)) for body in (pieces, probe, whole)]
     taken_by = [_step(net, compute) for net in nets]

@@ -35,12 +35,12 @@ from fedvisage.device.exported import (
     OperatingPoint,
     as_values,
 )
-from fedvisage.device.service.app import build, open_engine, server_of, serving
+from fedvisage.device.service.app import build, open_engine, serve_in_thread, server_of
 from fedvisage.device.service.limits import Limits
-from fedvisage.device.web.site import Runtime, contents
+from fedvisage.device.web.site import RuntimeFiles, page_files
 from fedvisage.faces.cropping import record_of
 from fedvisage.nn.face_networks import MobileFaceNet, mobilefacenet
-from fedvisage.render.identities import Identities, album, photograph_person
+from fedvisage.render.identities import Identities, photograph_person, photographs_of
 
 Task = Literal["pad", "recognition"]
 SIZE, GOAL, SECONDS = 112, 10.0, 20.0
@@ -52,13 +52,13 @@ def measure(cache: Path, seconds: float = SECONDS) -> Measurement:
     """Let the page look at a webcam, first without anybody enrolled, then with one person to compare."""
     del cache
     chromium = shutil.which("chromium")
-    if chromium is None or not Runtime().is_there:
+    if chromium is None or not RuntimeFiles().is_there:
         return Measurement(CLAIM, f"≥ {GOAL:.0f}", "no Chromium, or no runtime (make web)", None)
     with tempfile.TemporaryDirectory() as place:
         pad, recognition = (exported(Path(place), task) for task in ("pad", "recognition"))
-        page = contents(pad, recognition, service={"keys": False})
+        page = page_files(pad, recognition, service={"keys": False})
         server = server_of(build(open_engine(pad, recognition), limits=Limits(rate=0), page=page), "127.0.0.1", 0)
-        with serving(server) as port:
+        with serve_in_thread(server) as port:
             alone, compared = frames_a_second(chromium, port, webcam(Path(place)), seconds)
     return Measurement(CLAIM, f"≥ {GOAL:.0f}", f"{alone:.1f}; {compared:.1f} (Chromium, two workers)", alone >= GOAL)
 
@@ -114,7 +114,7 @@ def written(directory: Path, task: Task, whole: nn.Module, size: int, threshold:
 
 def webcam(place: Path) -> Path:
     """Write a film of one rendered face that moves a little, as Chromium takes it for a camera."""
-    face = cv2.resize(photograph_person(album(Identities(images=1, size=112), 0), 112)[0][0], (280, 280))
+    face = cv2.resize(photograph_person(photographs_of(Identities(images=1, size=112), 0), 112)[0][0], (280, 280))
     path = place / "camera.mjpeg"
     with path.open("wb") as file:
         for step in range(30):

@@ -25,10 +25,10 @@ from PIL import Image
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
-from fedvisage.base.streams import numpy_rng, scoped
+from fedvisage.base.streams import numpy_rng, seed_global_rng
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.show import contact_sheet
-from fedvisage.nn.compute import Compute, choose
+from fedvisage.nn.compute import Compute, resolve_compute
 from fedvisage.nn.inputs import prepare
 from fedvisage.render.domains import DOMAINS, find_domain
 from fedvisage.render.sets import RENDERER_VERSION, Synthesis, synthesise
@@ -63,7 +63,7 @@ def train(data: PreparedSet, settings: Settings, compute: Compute) -> nn.Module:
     """Train on the set's subjects that are not held out: Adam, one cycle of the rate, mirrored and shifted images."""
     import timm
 
-    with scoped(settings.seed, "calibrate", data.name):
+    with seed_global_rng(settings.seed, "calibrate", data.name):
         net: nn.Module = timm.create_model("resnet18", in_chans=6, num_classes=1)
     compute.place(net)
     rows = data.select("train")
@@ -174,7 +174,7 @@ def save_sheet(data: PreparedSet, path: Path) -> None:
 def main() -> None:
     """Render, train, write the page; end with an error where a bound does not hold."""
     settings, docs, began = Settings(), Path("docs"), time.perf_counter()
-    compute = choose("cpu", "auto")
+    compute = resolve_compute("cpu", "auto")
     with tempfile.TemporaryDirectory() as directory:
         sets = {}
         for name in NAMES:

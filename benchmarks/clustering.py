@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.measurement import Measurement, processor_seconds
-from fedvisage.federation.privacy.clustering import BLOCK, Clustering, densest
+from fedvisage.federation.privacy.clustering import BLOCK, ClusteringSettings, densest_clusters
 from fedvisage.federation.privacy.mechanisms import Budget
 
 DIMENSION, MARGIN, QUERIES, GROUPS = 512, 1.3, 3, 8
@@ -23,7 +23,7 @@ def measure(cache: Path, number: int = SMALL) -> Measurement:
     """Time both on the same class centres, and see that they find the same clusters."""
     centres, asked = class_centres(number), asking()
     sizes: list[list[int]] = []
-    ours = processor_seconds(lambda: sizes.append([one.size for one in densest(centres, asked)]))
+    ours = processor_seconds(lambda: sizes.append([one.size for one in densest_clusters(centres, asked)]))
     theirs = processor_seconds(lambda: sizes.append(direct(centres, asked)))
     if sizes[0] != sizes[1]:
         raise AssertionError(f"sizes differ: {sizes}")
@@ -39,7 +39,7 @@ def measure_large(cache: Path, number: int = LARGE) -> Measurement:
     """Time against the product of all blocks with all blocks; measure memory in a process of its own."""
     centres = class_centres(number)
     bare = processor_seconds(lambda: products(centres))
-    ours = processor_seconds(lambda: densest(centres, asking()))
+    ours = processor_seconds(lambda: densest_clusters(centres, asking()))
     memory = int(subprocess.check_output([sys.executable, "-c", CHILD, str(number)], text=True))
     return Measurement(
         f"clusters of {number:,} class centres against the bare blocked product (time); peak memory",
@@ -49,9 +49,9 @@ def measure_large(cache: Path, number: int = LARGE) -> Measurement:
     )
 
 
-def asking() -> Clustering:
+def asking() -> ClusteringSettings:
     """Return the paper's settings, with three queries."""
-    return Clustering(MARGIN, QUERIES, minimum=1, budget=Budget(1.0, 1e-5))
+    return ClusteringSettings(MARGIN, QUERIES, minimum=1, budget=Budget(1.0, 1e-5))
 
 
 def class_centres(number: int) -> Tensor:
@@ -66,7 +66,7 @@ def class_centres(number: int) -> Tensor:
     return centres
 
 
-def direct(centres: Tensor, asked: Clustering) -> list[int]:
+def direct(centres: Tensor, asked: ClusteringSettings) -> list[int]:
     """Lines 1 to 8 of Algorithm 1 on a whole matrix of angles; return the sizes of the clusters."""
     angles = torch.arccos((centres @ centres.T).clamp(-1, 1))
     left, sizes = torch.arange(len(centres)), []
@@ -94,6 +94,6 @@ def densest_memory(number: int) -> int:
     The kernel's own line for it: what ``getrusage`` tells a child includes its parent, from before the child was
     another program.
     """
-    densest(class_centres(number), asking())
+    densest_clusters(class_centres(number), asking())
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024

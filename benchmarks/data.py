@@ -17,8 +17,8 @@ from benchmarks.measurement import Measurement, in_turn, processor_seconds, rend
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.nn.augment import augment
-from fedvisage.nn.compute import LAYOUT, choose
-from fedvisage.nn.inputs import as_float, seen
+from fedvisage.nn.compute import LAYOUT, resolve_compute
+from fedvisage.nn.inputs import as_float, network_input
 from fedvisage.nn.resnet import ResNet18, resnet18
 from fedvisage.recipe import Augment
 from fedvisage.render.sets import parse_synthesis, synthesise
@@ -61,11 +61,11 @@ def measure_reading(cache: Path) -> Measurement:
 
     def prepared() -> None:
         changed, _ = augment(as_float(read()), None, options, generator)
-        seen(changed, "rgb+hsv", LAYOUT)
+        network_input(changed, "rgb+hsv", LAYOUT)
 
     bare, whole = in_turn(20, lambda: processor_seconds(read), lambda: processor_seconds(prepared))
     reading, path = (count / median(seconds) for seconds in (bare, whole))
-    compute = choose("cpu", "auto")
+    compute = resolve_compute("cpu", "auto")
     net = resnet18(ResNet18(), "rgb+hsv")
     compute.place(net)
     images = torch.rand(32, 6, 128, 128).contiguous(memory_format=LAYOUT)
@@ -98,7 +98,7 @@ def measure_path(cache: Path) -> Measurement:
         return as_float(view.batch(rng.choice(len(view), count, replace=False)).images)
 
     def ours_of(images: Tensor) -> Tensor:
-        return seen(augment(images, None, EVERYTHING, Generator().manual_seed(0))[0], "rgb+hsv", LAYOUT)
+        return network_input(augment(images, None, EVERYTHING, Generator().manual_seed(0))[0], "rgb+hsv", LAYOUT)
 
     def theirs_of(images: Tensor) -> Tensor:
         return _with_kornia(images, EVERYTHING, Generator().manual_seed(0))

@@ -16,17 +16,17 @@ from torch.nn.functional import cosine_similarity, cross_entropy, normalize, one
 
 from benchmarks.measurement import Measurement, processor_seconds
 from fedvisage import recipe as recipes
-from fedvisage.base.streams import scoped
-from fedvisage.data.batches import View, order
+from fedvisage.base.streams import seed_global_rng
+from fedvisage.data.batches import View, epoch_batches
 from fedvisage.federation.site import Site
 from fedvisage.methods import find, read_method
 from fedvisage.methods.models import face
 from fedvisage.methods.recognition import fedfr
-from fedvisage.nn.compute import Compute, choose
+from fedvisage.nn.compute import Compute, resolve_compute
 from fedvisage.nn.face_networks import face_network
 from fedvisage.nn.inputs import prepare
 from fedvisage.recipe import Recipe
-from fedvisage.tasks.recognition.data import filled, open_data
+from fedvisage.tasks.recognition.data import open_data, with_public_identities
 
 BATCH, STEPS, SIZE = 32, 12, 48
 SITE = f"synth: people identities=10 images=12 size={SIZE}"
@@ -35,8 +35,8 @@ PUBLIC = f"synth: people identities=20 images=12 size={SIZE} first=1000 test=0 h
 
 def measure(cache: Path, repeats: int = 5) -> Measurement:
     """Time steps of both in turn; what disturbs a measurement adds to it, so the least processor time counts."""
-    recipe = filled(recipes.validate(_tree(), read_method), cache, _unsaid)
-    compute = choose("cpu", "auto")
+    recipe = with_public_identities(recipes.validate(_tree(), read_method), cache, _unsaid)
+    compute = resolve_compute("cpu", "auto")
     plain, house = [], []
     for _ in range(repeats):
         plain.append(_plain(_site(recipe, compute, cache), compute))
@@ -76,7 +76,7 @@ def _site(recipe: Recipe, compute: Compute, cache: Path) -> Site:
     method = find({"name": "fedfr"})
     data = open_data(recipe, method, cache, _unsaid)
     assert data.people is not None
-    with scoped(0, "initial weights"):
+    with seed_global_rng(0, "initial weights"):
         net = method.network(recipe)
     compute.place(net)
     site = Site("A", recipe, 1, data.sites["A"].train, net.train(), compute, {}, {}, public=data.people.public)
@@ -118,7 +118,7 @@ def _plain(site: Site, compute: Compute) -> float:
     def steps() -> None:
         taken = 0
         while taken < STEPS:
-            epoch = order(view, np.random.default_rng(taken), size=BATCH, sampling="shuffled")
+            epoch = epoch_batches(view, np.random.default_rng(taken), size=BATCH, sampling="shuffled")
             for positions in epoch[: STEPS - taken]:
                 images = prepare(view.batch(positions).images, "rgb", compute.device)
                 with compute.autocast():

@@ -23,7 +23,7 @@ from fedvisage.faces.detection import Detector
 from fedvisage.render.depth import canonical_depth
 from fedvisage.render.domains import Domain, find_domain
 from fedvisage.render.filming import Video
-from fedvisage.render.people import draw_conditions, move
+from fedvisage.render.people import add_movements, draw_conditions
 from fedvisage.render.sets import Synthesis, film_subject, plan_videos
 
 DOMAINS = ("O", "C", "I", "M")
@@ -92,7 +92,7 @@ def _widths(videos: list[Video], domain: Domain) -> list[float]:
         light=domain.place.light,
         backgrounds=domain.place.backgrounds,
     )
-    moved = move(conditions, [derive(video.seed, "face", 0) for video in videos])
+    moved = add_movements(conditions, [derive(video.seed, "face", 0) for video in videos])
     return [float(width) for width in moved.scale * SIZE]
 
 

@@ -19,10 +19,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 from benchmarks.beside import beside
 from benchmarks.measurement import Measurement, rendered
 from fedvisage import recipe as recipes
-from fedvisage.data.batches import Batch, View, order
+from fedvisage.data.batches import Batch, View, epoch_batches
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.methods import read_method
-from fedvisage.nn.compute import Compute, choose
+from fedvisage.nn.compute import Compute, resolve_compute
 from fedvisage.nn.fedgpad import Decoder, DepthEstimator, Encoder, TableII, classifier
 from fedvisage.nn.inputs import CHANNELS, prepare
 from fedvisage.recipe import Recipe
@@ -63,10 +63,10 @@ def _recipe(sets: dict[str, Path], rounds: int) -> Recipe:
 
 def _plain(views: list[View]) -> Iterator[None]:
     """Take turns of a plain loop, a batch for each value."""
-    compute = choose("cpu", "auto")
+    compute = resolve_compute("cpu", "auto")
     nets = [_networks(compute) for _ in views]
     optimizers = [torch.optim.Adam(net.parameters(), lr=1e-2) for net in nets]
-    orders = [order(view, np.random.default_rng(0), size=BATCH, sampling="balanced") for view in views]
+    orders = [epoch_batches(view, np.random.default_rng(0), size=BATCH, sampling="balanced") for view in views]
     for turn in count():
         for view, net, optimizer, batches in zip(views, nets, optimizers, orders, strict=True):
             optimizer.zero_grad(set_to_none=True)

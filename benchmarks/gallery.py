@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.measurement import Measurement, processor_seconds
 from fedvisage.device.gallery.search import Index
 from fedvisage.device.gallery.templates import BITS, as_vector, directions, protect
-from fedvisage.metrics.similarity import Features, linkability, unit
+from fedvisage.metrics.similarity import Features, linkability, normalise
 from fedvisage.metrics.verification import verify_pairs
 
 PEOPLE, DIMENSION, MOST = 1_000_000, 512, 10
@@ -27,13 +27,13 @@ def measure(cache: Path, number: int = PEOPLE) -> Measurement:
     rng = np.random.default_rng(0)
     index, matrix = Index(DIMENSION), np.empty((number, DIMENSION), np.float32)
     for start in range(0, number, 10_000):
-        some = unit(rng.standard_normal((min(10_000, number - start), DIMENSION), np.float32))
+        some = normalise(rng.standard_normal((min(10_000, number - start), DIMENSION), np.float32))
         matrix[start : start + len(some)] = some
         for row, vector in enumerate(some, start):
             index.put(str(row), vector)
     said, ratios = [], []
     for asked, times in ((1, 5), (64, 1)):
-        faces = unit(rng.standard_normal((asked, DIMENSION), np.float32))
+        faces = normalise(rng.standard_normal((asked, DIMENSION), np.float32))
         transposed = np.ascontiguousarray(faces.T)
         bare = min(processor_seconds(partial(np.matmul, matrix, transposed)) for _ in range(times))
         ours = min(processor_seconds(partial(index.search, faces, MOST)) for _ in range(times))
@@ -61,7 +61,7 @@ def measure_renewable(cache: Path, people: int = DRAWN) -> Measurement:
     )
     plain, kept = (tar(*pair) for pair in ((first, second), (signs, again)))
     hidden = link(signs, elsewhere)
-    stolen = link(unit(signs @ one.T), unit(elsewhere @ other.T))
+    stolen = link(normalise(signs @ one.T), normalise(elsewhere @ other.T))
     return Measurement(
         f"renewable templates of {BITS} signs, drawn people: TAR at FAR {FAR:g} against embeddings; D_sys between two "
         "keys, unknown and stolen",
@@ -74,8 +74,10 @@ def measure_renewable(cache: Path, people: int = DRAWN) -> Measurement:
 def photographs(people: int, seed: int) -> Features:
     """Return a photograph's embedding of each person."""
     within, _ = np.linalg.qr(np.random.default_rng(98).standard_normal((DIMENSION, FILLED)))
-    own, noise = (unit(np.random.default_rng(one).standard_normal((people, FILLED)) @ within.T) for one in (99, seed))
-    return unit(math.sqrt(ALIKE) * own + math.sqrt(1 - ALIKE) * noise)
+    own, noise = (
+        normalise(np.random.default_rng(one).standard_normal((people, FILLED)) @ within.T) for one in (99, seed)
+    )
+    return normalise(math.sqrt(ALIKE) * own + math.sqrt(1 - ALIKE) * noise)
 
 
 def tar(first: Features, second: Features) -> float:

@@ -25,7 +25,7 @@ from benchmarks.measurement import Measurement, processor_seconds
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import SCANNERS
 from fedvisage.datasets.import_presentations import import_items
-from fedvisage.datasets.small_copies import looks, write_video
+from fedvisage.datasets.small_copies import render_person, write_video
 
 KIND, SIZE = "casia-fasd", 256
 WIDTH, HEIGHT, FACE, FRAMES = 640, 480, 300, 20
@@ -79,7 +79,7 @@ def write_videos(root: Path, people: int) -> None:
     """Write videos in which a rendered face wanders over a wall."""
     for person in range(1, people + 1):
         for clip in CLIPS:
-            images, _ = looks(person, "bonafide", KIND)
+            images, _ = render_person(person, "bonafide", KIND)
             path = root / "train_release" / str(person) / f"{clip}.avi"
             path.parent.mkdir(parents=True, exist_ok=True)
             write_video(

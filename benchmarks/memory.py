@@ -84,7 +84,7 @@ def peak_of_a_step(in_place: bool) -> float:
     compute = Compute(torch.device("cpu"), half=False, layout=torch.contiguous_format)
     compute.place(net)
     images = torch.rand(BATCH, 6, SIZE, SIZE)
-    fedgpad.step(Member(net, images, torch.Generator(), recipe)).sum().backward()
+    fedgpad.timed_step(Member(net, images, torch.Generator(), recipe)).sum().backward()
     return peak_rss_mb()
 
 

@@ -16,10 +16,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from benchmarks.beside import beside
 from benchmarks.measurement import Measurement, rendered
 from fedvisage import recipe as recipes
-from fedvisage.data.batches import View, order
+from fedvisage.data.batches import View, epoch_batches
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.methods import read_method
-from fedvisage.nn.compute import choose
+from fedvisage.nn.compute import resolve_compute
 from fedvisage.nn.inputs import prepare
 from fedvisage.nn.resnet import ResNet18, resnet18
 from fedvisage.recipe import Recipe
@@ -58,14 +58,14 @@ def _recipe(sets: dict[str, Path], rounds: int) -> Recipe:
 
 def _plain(views: list[View]) -> Iterator[None]:
     """Do the same work without the house: read, prepare, forward, backward, step; a batch for each value."""
-    compute = choose("cpu", "auto")
+    compute = resolve_compute("cpu", "auto")
     while True:
         for view in views:
             net = resnet18(ResNet18(), "rgb+hsv")
             compute.place(net)
             optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
             for epoch in range(EPOCHS):
-                for positions in order(view, np.random.default_rng(epoch), size=BATCH, sampling="shuffled"):
+                for positions in epoch_batches(view, np.random.default_rng(epoch), size=BATCH, sampling="shuffled"):
                     batch = view.batch(positions)
                     ready = prepare(batch.images, "rgb+hsv", compute.device)
                     with compute.autocast():

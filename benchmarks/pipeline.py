@@ -29,8 +29,8 @@ from fedvisage.device.exported import AGAIN, GRAPH
 from fedvisage.methods import find, read_method
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.recipe import validate
-from fedvisage.render.identities import Identities, album, photograph_person
-from fedvisage.runs.export.export import choose, described, with_graph
+from fedvisage.render.identities import Identities, photograph_person, photographs_of
+from fedvisage.runs.export.export import choose_weights, description_of, with_graph
 from fedvisage.runs.export.quantised import quantise
 from fedvisage.tasks.catalogue import set_up
 from fedvisage.tasks.finished_model import FinishedModel
@@ -129,15 +129,15 @@ def exported(place: Path, section: Mapping[str, Any], size: int) -> Exported:
     scorer = setup.scorer()
     threshold = {"": Threshold(0.0, "fixed", None, None)}
     model = FinishedModel(place, setup, SavedModel(tree, dict(scorer.net.state_dict()), threshold, {}), scorer)
-    chosen = choose(model, "")
+    chosen = choose_weights(model, "")
     place.mkdir(parents=True)
-    with_graph(place, model, chosen, described(model, chosen))
+    with_graph(place, model, chosen, description_of(model, chosen))
     return Exported.open(place)
 
 
 def photograph() -> NDArray[np.uint8]:
     """Return a picture with one face of half its side."""
-    face = photograph_person(album(Identities(images=1, size=FACE_SIZE), 0), FACE_SIZE)[0][0]
+    face = photograph_person(photographs_of(Identities(images=1, size=FACE_SIZE), 0), FACE_SIZE)[0][0]
     picture, side = np.full((SIDE, SIDE, 3), (120, 110, 90), np.uint8), SIDE // 2
     picture[side // 2 : side // 2 + side, side // 2 : side // 2 + side] = cv2.resize(face, (side, side))
     return picture

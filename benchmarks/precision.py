@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.measurement import Measurement
-from fedvisage.nn.compute import LAYOUT, Compute, choose
+from fedvisage.nn.compute import LAYOUT, Compute, resolve_compute
 from fedvisage.nn.fedgpad import Encoder
 from fedvisage.nn.inputs import CHANNELS
 from fedvisage.nn.resnet import ResNet18, resnet18
@@ -20,7 +20,7 @@ COLOUR = "rgb+hsv"
 def measure(cache: Path, repeats: int = 5) -> Measurement:
     """Time a forward and backward pass of 16 images of 256×256×6 in both formats."""
     del cache
-    chosen = choose("auto", "auto")
+    chosen = resolve_compute("auto", "auto")
     device = chosen.device
     single = min(_step(Compute(device, half=False)) for _ in range(repeats))
     half = min(_step(Compute(device, half=True)) for _ in range(repeats))

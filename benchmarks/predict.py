@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from benchmarks.measurement import Measurement, processor_seconds, rendered
-from fedvisage.base.progress import unwatched
+from fedvisage.base.progress import discard_steps
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.device.predict import CroppedFace as Seen
 from fedvisage.device.predict import FindFace as Look
-from fedvisage.device.predict import Picture, asked_for, looked_at, probability
+from fedvisage.device.predict import InputPicture, list_input_pictures, probability, read_in_batches
 from fedvisage.device.predict import face_cropper as look_for
 from fedvisage.federation.wire.message import Message
 from fedvisage.methods import METHODS, read_method
-from fedvisage.nn.compute import choose
+from fedvisage.nn.compute import resolve_compute
 from fedvisage.recipe import validate
 from fedvisage.runs.predict import score_with
 from fedvisage.tasks.scoring import Scorer
@@ -32,9 +32,9 @@ def measure(cache: Path) -> Measurement:
     """Judge the same photographs both ways, in turn; one by one, weights are loaded for each, as they once were."""
     path = rendered(cache, "O", 6, SIZE)
     tree = {"method": "fedpad", "data": {"sites": {"O": str(path)}}, "input": {"size": SIZE}, "training": {"rounds": 1}}
-    scorer = Scorer(METHODS["fedpad"], validate(tree, read_method), choose("cpu", "fp32"))
+    scorer = Scorer(METHODS["fedpad"], validate(tree, read_method), resolve_compute("cpu", "fp32"))
     finished = {name: value.clone() for name, value in scorer.net.state_dict().items()}
-    look, pictures = look_for("face", SIZE), asked_for([_photographs(path, cache / "photographs")]).pictures
+    look, pictures = look_for("face", SIZE), list_input_pictures([_photographs(path, cache / "photographs")]).pictures
     together, alone, looking = (float("inf"),) * 3
     for _ in range(TURNS):
         looking = min(looking, processor_seconds(partial(_crops, look, pictures)))
@@ -49,17 +49,17 @@ def measure(cache: Path) -> Measurement:
     )  # fmt: skip
 
 
-def _crops(look: Look, pictures: Sequence[Picture]) -> list[NDArray[np.uint8]]:
-    seen = [one for portion in looked_at(pictures, look, unwatched) for _, one in portion]
+def _crops(look: Look, pictures: Sequence[InputPicture]) -> list[NDArray[np.uint8]]:
+    seen = [one for portion in read_in_batches(pictures, look, discard_steps) for _, one in portion]
     return [one.crop for one in seen if isinstance(one, Seen) and one.crop is not None]
 
 
-def _together(scorer: Scorer, finished: Message, look: Look, pictures: Sequence[Picture]) -> NDArray[np.float64]:
+def _together(scorer: Scorer, finished: Message, look: Look, pictures: Sequence[InputPicture]) -> NDArray[np.float64]:
     score = score_with(scorer, finished)
     return np.array([probability(logit) for logit in score(_crops(look, pictures))])
 
 
-def _alone(scorer: Scorer, finished: Message, look: Look, pictures: Sequence[Picture]) -> NDArray[np.float64]:
+def _alone(scorer: Scorer, finished: Message, look: Look, pictures: Sequence[InputPicture]) -> NDArray[np.float64]:
     logits = [score_with(scorer, finished)([crop]) for crop in _crops(look, pictures)]
     return np.array([probability(float(logit[0])) for logit in logits])
 

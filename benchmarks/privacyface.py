@@ -30,7 +30,7 @@ from fedvisage.methods.models import face
 from fedvisage.methods.models.face import classes_of
 from fedvisage.methods.recognition import privacyface_loss
 from fedvisage.methods.recognition.privacyface import cluster
-from fedvisage.nn.compute import choose
+from fedvisage.nn.compute import resolve_compute
 from fedvisage.nn.inputs import prepare
 from fedvisage.nn.losses.arcface import arcface_logits
 from fedvisage.nn.losses.consensus import cluster_logits, consensus_aware
@@ -122,7 +122,7 @@ def _site(cache: Path) -> Site:
     recipe = _recipe("privacyface", own, sites=1, size=SIZE)
     people = resolve(f"synth: people identities={PUBLIC} images=4 size={SIZE}", cache, workers=2)
     public = View.of(PreparedSet.open(people))
-    net, compute = METHODS["privacyface"].network(recipe), choose("cpu", "fp32")
+    net, compute = METHODS["privacyface"].network(recipe), resolve_compute("cpu", "fp32")
     compute.place(net)
     releases = Releases(Path(tempfile.mkdtemp(dir=cache)))
     return Site("site1", recipe, 1, public, net, compute, {}, {}, releases, public=public)

@@ -12,7 +12,7 @@ from sklearn.metrics import roc_curve
 
 from benchmarks.measurement import Measurement, processor_seconds
 from fedvisage.metrics.identification import identify
-from fedvisage.metrics.similarity import COLUMNS, ROWS, Faces, Features, hard_negatives, unit
+from fedvisage.metrics.similarity import COLUMNS, ROWS, Faces, Features, hard_negatives, normalise
 from fedvisage.metrics.verification import genuine_pairs, verify_against
 
 DIMENSION = 512
@@ -50,7 +50,9 @@ def features(count: int, seed: int) -> Features:
     units = np.empty((count, DIMENSION), np.float32)
     for start in range(0, count, 4096):
         rows = np.arange(start, min(start + 4096, count))
-        units[rows] = unit(centres[rows % len(centres)] + rng.standard_normal((len(rows), DIMENSION), dtype=np.float32))
+        units[rows] = normalise(
+            centres[rows % len(centres)] + rng.standard_normal((len(rows), DIMENSION), dtype=np.float32)
+        )
     return units
 
 

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from benchmarks.measurement import Measurement, processor_seconds
-from fedvisage.federation.secure.protocol import STRETCH, Secrets, encode_all, mask
+from fedvisage.federation.secure.protocol import STRETCH, Secrets, encode_all, mask_numbers
 from fedvisage.nn.resnet import ResNet18, resnet18
 
 SITES, BATCH, SIZE = 10, 32, 96
@@ -26,7 +26,7 @@ def measure(cache: Path) -> Measurement:
     roster, numbers = [one.public() for one in secrets], len(encode_all(weights, 1.0, torch.tensor(0.0)))
 
     def hide() -> None:
-        mask(encode_all(weights, 1.0, torch.tensor(0.0)), secrets[0], roster, 0, range(SITES))
+        mask_numbers(encode_all(weights, 1.0, torch.tensor(0.0)), secrets[0], roster, 0, range(SITES))
 
     hide()  # the first time, memory comes from the system
     ours, bare = processor_seconds(hide), processor_seconds(lambda: streams(numbers))

@@ -21,10 +21,10 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.measurement import Measurement
-from fedvisage.device.service.app import build, open_engine, server_of, serving
+from fedvisage.device.service.app import build, open_engine, serve_in_thread, server_of
 from fedvisage.device.service.limits import Limits
 from fedvisage.faces.pictures import read_picture
-from fedvisage.render.identities import Identities, album, photograph_person
+from fedvisage.render.identities import Identities, photograph_person, photographs_of
 
 CLIENTS, SECONDS, THREADS = 200, 60.0, 2
 CHILD = "import sys; from benchmarks.service import client; client(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3])"
@@ -37,7 +37,7 @@ def measure(cache: Path, seconds: float = SECONDS) -> Measurement:
     picture.write_bytes(content)
     limits = Limits(rate=0, seconds=60, workers=THREADS)
     server = server_of(build(open_engine(None, None), limits=limits), "127.0.0.1", 0)
-    with serving(server, waiting=CLIENTS) as port:
+    with serve_in_thread(server, waiting=CLIENTS) as port:
         asking = [sys.executable, "-c", CHILD, str(port)]
         subprocess.run([*asking, str(seconds / 5), str(picture)], check=True, capture_output=True)
         early, bare = peak(), bare_rate(content, seconds / 4)
@@ -57,7 +57,7 @@ def measure(cache: Path, seconds: float = SECONDS) -> Measurement:
 
 def photograph() -> bytes:
     """Return a JPEG of 250 pixels with one face."""
-    face = photograph_person(album(Identities(images=1, size=112), 0), 112)[0][0]
+    face = photograph_person(photographs_of(Identities(images=1, size=112), 0), 112)[0][0]
     picture = np.full((250, 250, 3), (120, 110, 90), np.uint8)
     picture[35:215, 35:215] = cv2.resize(face, (180, 180))
     out = io.BytesIO()

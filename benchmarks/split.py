@@ -15,14 +15,14 @@ from torch.nn.functional import cross_entropy
 from benchmarks.measurement import Measurement, processor_seconds, rendered
 from fedvisage import recipe as recipes
 from fedvisage.base.progress import Reporter
-from fedvisage.data.batches import View, order
+from fedvisage.data.batches import View, epoch_batches
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.wire.precision import Form, bytes_of
 from fedvisage.methods import read_method
 from fedvisage.methods.pad import fedsis
 from fedvisage.methods.pad.vit_h_is import pseudo_class_token
-from fedvisage.nn.compute import Compute, choose
+from fedvisage.nn.compute import Compute, resolve_compute
 from fedvisage.nn.inputs import prepare
 from fedvisage.recipe import Recipe
 from fedvisage.runs.run import run
@@ -57,7 +57,7 @@ def measure(cache: Path, repeats: int = 3) -> Measurement:
 
 def measure_depth(cache: Path, repeats: int = 5) -> Measurement:
     """Time the server's half of a step, forward and backward, for every block that can be drawn."""
-    compute = choose("cpu", "auto")
+    compute = resolve_compute("cpu", "auto")
     depths = range(1, DEPTH + 1)
     recipe = _recipe(dict.fromkeys(DOMAINS, cache), 1)  # only its network is used
     seconds = [min(_server_step(recipe, compute, depth) for _ in range(repeats)) for depth in depths]
@@ -120,7 +120,9 @@ def _recipe(sets: dict[str, Path], rounds: int, wire: Form = "fp32") -> Recipe:
 def _batches(path: Path) -> tuple[View, list[np.ndarray]]:
     """Return a set's training images and as many batches as a visit has, epoch after epoch."""
     view = View.of(PreparedSet.open(path), "train")
-    epochs = (order(view, np.random.default_rng(epoch), size=BATCH, sampling="shuffled") for epoch in range(BATCHES))
+    epochs = (
+        epoch_batches(view, np.random.default_rng(epoch), size=BATCH, sampling="shuffled") for epoch in range(BATCHES)
+    )
     return view, list(islice(chain.from_iterable(epochs), BATCHES))
 
 
@@ -131,7 +133,7 @@ def _run(recipe: Recipe, cache: Path) -> float:
 
 def _joint_round(recipe: Recipe, sites: list[tuple[View, list[np.ndarray]]]) -> float:
     """Time the same work without sites, server and house: read, prepare, forward, backward, step as a round does."""
-    compute, net = choose("cpu", "auto"), fedsis.METHOD.network(recipe)
+    compute, net = resolve_compute("cpu", "auto"), fedsis.METHOD.network(recipe)
     compute.place(net)
     encoder = torch.optim.Adam(net["blocks"].parameters(), lr=1e-3)
     others = [parameter for name in ("tokenizer", "adapter", "head") for parameter in net[name].parameters()]

@@ -16,9 +16,9 @@ from fedvisage import recipe as recipes
 from fedvisage.base.errors import RunFailed
 from fedvisage.base.files import write_json
 from fedvisage.methods import read_method
-from fedvisage.nvflare.job import Job, travelling, write_job
+from fedvisage.nvflare.job import Job, without_local_parts, write_job
 from fedvisage.nvflare.kits import SERVER_CLASS, SITE_CLASS, Kit, own_settings
-from fedvisage.nvflare.operator import connected
+from fedvisage.nvflare.operator import connect_to_server
 from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
 
 SITES, SIZE, BOUND, LIMIT = ("A", "B", "C"), 32, 1.2, 1800.0
@@ -100,7 +100,7 @@ def _run(members: Rehearsal, scratch: Path) -> None:
         "training": {"rounds": 1},
         "runtime": {"threads": 1, "device": "cpu", "precision": "fp32"},
     }
-    job = Job("transport", travelling(recipes.validate(content, read_method)))
+    job = Job("transport", without_local_parts(recipes.validate(content, read_method)))
     write_job(scratch / "transport", job, SITES)
     for path in (scratch / "transport" / "app" / "config").glob("config_fed_*.json"):
         text = path.read_text(encoding="utf-8")
@@ -112,7 +112,7 @@ def _run(members: Rehearsal, scratch: Path) -> None:
 
 def _finish(operator: Kit, job: Path) -> None:
     until = time.monotonic() + LIMIT
-    with connected(operator, 300.0) as session:
+    with connect_to_server(operator, 300.0) as session:
         while len(list(session.get_connected_client_list())) < len(SITES):
             time.sleep(1.0)
         number = session.submit_job(str(job))

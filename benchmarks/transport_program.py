@@ -25,12 +25,12 @@ from fedvisage.federation.record.ledger import JsonLines
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Site
-from fedvisage.federation.site_worker import LocalTransport, SiteDesk, Workspace
+from fedvisage.federation.site_worker import LocalTransport, SiteWorker, Workspace
 from fedvisage.federation.wire.message import Message, under
 from fedvisage.federation.wire.transport import Transport
 from fedvisage.methods import METHODS
 from fedvisage.methods.pad import fedpad
-from fedvisage.nn.compute import choose
+from fedvisage.nn.compute import resolve_compute
 from fedvisage.nn.resnet import ResNet18, resnet18
 from fedvisage.nvflare.job import read_job
 from fedvisage.nvflare.kits import own_settings
@@ -144,7 +144,7 @@ def measure(recipe: Recipe, own: dict[str, str], proxies: list[Any], aborted: Ca
 
 
 def _server(recipe: Recipe, transport: Transport, state: Path) -> Server:
-    workspace = Workspace(METHODS[NAME], recipe, choose("cpu", "fp32"))
+    workspace = Workspace(METHODS[NAME], recipe, resolve_compute("cpu", "fp32"))
     state.mkdir(parents=True, exist_ok=True)
     exchange = Exchange(recipe, transport, workspace.schemas, JsonLines(state / "ledger.jsonl"))
     server = Server(METHODS[NAME], recipe, METHODS[NAME].network(recipe), exchange, workspace.compute)
@@ -153,9 +153,12 @@ def _server(recipe: Recipe, transport: Transport, state: Path) -> Server:
 
 
 def _local(recipe: Recipe, data: Path, state: Path) -> LocalTransport:
-    workspace, view = Workspace(METHODS[NAME], recipe, choose("cpu", "fp32")), View.of(PreparedSet.open(data), "train")
+    workspace, view = (
+        Workspace(METHODS[NAME], recipe, resolve_compute("cpu", "fp32")),
+        View.of(PreparedSet.open(data), "train"),
+    )
     return LocalTransport(
-        [SiteDesk(name, view, view, SiteStore(state / "here" / name), workspace) for name in recipe.data.sites]
+        [SiteWorker(name, view, view, SiteStore(state / "here" / name), workspace) for name in recipe.data.sites]
     )
 
 

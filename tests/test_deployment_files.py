@@ -19,7 +19,7 @@ import yaml
 from fedvisage import cli
 from fedvisage.base.files import write_json
 from fedvisage.nvflare.authority import read_federation
-from fedvisage.nvflare.locks import held
+from fedvisage.nvflare.locks import hold_directories
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
@@ -151,7 +151,7 @@ def health(kit: Path) -> tuple[int, str]:
 
 def test_a_site_is_healthy_while_a_process_holds_its_kit(tmp_path: Path) -> None:
     assert health(tmp_path)[0] == 1
-    with held(tmp_path):
+    with hold_directories(tmp_path):
         assert health(tmp_path) == (0, "")
     code, said = health(tmp_path)
     assert code == 1
@@ -159,7 +159,7 @@ def test_a_site_is_healthy_while_a_process_holds_its_kit(tmp_path: Path) -> None
 
 
 def test_a_server_is_healthy_while_it_takes_connections(tmp_path: Path) -> None:
-    with socket.socket() as listening, held(tmp_path):
+    with socket.socket() as listening, hold_directories(tmp_path):
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
         (tmp_path / "startup").mkdir()

@@ -31,7 +31,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.methods import read_method
 from fedvisage.recipe import MethodOptions, Recipe, load
-from fedvisage.studies import cells_of, read
+from fedvisage.studies import cells_of, load_study
 from fedvisage.studies.shipped import locate
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -311,7 +311,7 @@ def test_the_commands_about_shipped_recipes_work_from_any_directory(
         if verb == "run":
             load(locate(rest[0]), rest[1:], read_method)
         elif verb == "study":
-            assert cells_of(read(locate(rest[0])), Path("cells"))
+            assert cells_of(load_study(locate(rest[0])), Path("cells"))
         else:
             monkeypatch.setattr("sys.argv", shlex.split(words))
             with pytest.raises(SystemExit) as ended:

@@ -18,7 +18,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.federation.method import Method
 from fedvisage.methods import METHODS, read_method
 from fedvisage.recipe import Data, Recipe, validate
-from fedvisage.studies import read
+from fedvisage.studies import load_study
 from fedvisage.studies.schema import SHORT_FORMS, recipe_schema, sections_of, study_schema
 from fedvisage.studies.shipped import entries, locate
 
@@ -188,7 +188,7 @@ def study(**changes: Any) -> dict[str, Any]:
 )  # fmt: skip
 def test_a_study_that_is_read_satisfies_the_schema(changes: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study(**changes)))
-    read(tmp_path / "study.yaml")
+    load_study(tmp_path / "study.yaml")
     assert [error.message for error in of_studies().iter_errors(study(**changes))] == []
 
 
@@ -202,7 +202,7 @@ def test_a_study_that_is_read_satisfies_the_schema(changes: dict[str, Any], tmp_
 def test_a_study_that_is_refused_does_not_satisfy_the_schema(changes: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study(**changes)))
     with pytest.raises(UserError):
-        read(tmp_path / "study.yaml")
+        load_study(tmp_path / "study.yaml")
     assert not of_studies().is_valid(study(**changes))
 
 

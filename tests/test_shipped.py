@@ -17,7 +17,7 @@ from fedvisage import cli
 from fedvisage.base.errors import UserError
 from fedvisage.methods import find, read_method
 from fedvisage.recipe import load
-from fedvisage.studies import read
+from fedvisage.studies import load_study
 from fedvisage.studies.shipped import copy_out, entries, locate, names
 
 ROOT = Path(__file__).parents[1]
@@ -128,7 +128,7 @@ def test_the_list_has_every_titled_file_with_the_task_of_its_methods(call: Call)
         assert row["title"] == trees[name]["title"]
         assert row["kind"] == ("study" if name.startswith("studies/") else "recipe")
         recipes = [load(locate(name), [], read_method)] if row["kind"] == "recipe" else None
-        used = [r.method for r in recipes] if recipes else [read(locate(name)).recipe["method"]]
+        used = [r.method for r in recipes] if recipes else [load_study(locate(name)).recipe["method"]]
         assert {find(method).task for method in used} == {row["task"]}, name
         assert row["method"] in ([None] if recipes is None else [r.method.name for r in recipes])
 
@@ -144,7 +144,7 @@ def test_the_list_for_people_has_a_line_for_each(call: Call) -> None:
 def test_a_copy_says_in_any_directory_what_the_original_says(name: str, tmp_path: Path) -> None:
     copy = copy_out(name, tmp_path / "far" / "away.yaml")
     if name.startswith("studies/"):
-        assert read(copy) == read(locate(name))
+        assert load_study(copy) == load_study(locate(name))
     else:
         assert load(copy, [], read_method) == load(locate(name), [], read_method)
 
@@ -165,10 +165,10 @@ def test_a_copy_goes_where_it_is_told_and_over_nothing(call: Call, tmp_path: Pat
 def test_a_study_of_ones_own_takes_shipped_names(tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
     own.write_text("title: mine\nlike: [studies/table3, studies/demo-size]\nrecipe: demo/fedgpad\nseeds: [5]\n")
-    shipped = read(locate("studies/table3-demo"))
-    assert read(own).rows == shipped.rows
-    assert read(own).seeds == [5]
-    assert read(own).recipe["title"] == "FedGPAD, demo size"
+    shipped = load_study(locate("studies/table3-demo"))
+    assert load_study(own).rows == shipped.rows
+    assert load_study(own).seeds == [5]
+    assert load_study(own).recipe["title"] == "FedGPAD, demo size"
 
 
 def completed(words: str, where: Path) -> list[str]:

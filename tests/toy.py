@@ -22,7 +22,7 @@ from fedvisage.methods import METHODS, read_method
 from fedvisage.recipe import Recipe
 from fedvisage.runs.run import Wire, run
 from fedvisage.tasks.catalogue import task_of
-from fedvisage.tasks.opened import Opened
+from fedvisage.tasks.opened import RunData
 
 THREADS = int(os.environ.get("FEDVISAGE_TEST_THREADS", "1"))
 SIZE = 32
@@ -188,7 +188,7 @@ def silent() -> Reporter:
     return Reporter(Console(file=io.StringIO()), quiet=True)
 
 
-def opened(content: Mapping[str, Any], cache: Path, method: Method | None = None) -> Opened:
+def opened(content: Mapping[str, Any], cache: Path, method: Method | None = None) -> RunData:
     """Open the data of a recipe of plain values."""
     recipe = recipe_of(content, method)
     method = method or METHODS[recipe.method.name]

@@ -10,12 +10,12 @@ import torch
 
 from benchmarks.measurement import Measurement, in_turn, middle, processor_seconds
 from fedvisage import recipe as recipes
-from fedvisage.base.streams import scoped
+from fedvisage.base.streams import seed_global_rng
 from fedvisage.data.batches import View
 from fedvisage.federation.site import Site
 from fedvisage.methods import find, read_method
 from fedvisage.recipe import Recipe
-from fedvisage.runs.layout import measured, settled
+from fedvisage.runs.layout import measure_layouts, with_layout
 from fedvisage.tasks.catalogue import set_up
 
 CPU, FIRST = torch.device("cpu"), torch.contiguous_format
@@ -45,7 +45,7 @@ def layout_of(recipe: Recipe) -> str:
 
 def in_layout(recipe: Recipe) -> Recipe:
     """Return a recipe with the layout in which its network's steps are fastest."""
-    return settled(recipe, measured(set_up(recipe, find(recipe.method))))
+    return with_layout(recipe, measure_layouts(set_up(recipe, find(recipe.method))))
 
 
 def recipe_of(
@@ -72,7 +72,7 @@ def at_work(recipe: Recipe, view: View, public: View | None = None) -> Site:
     method = find(recipe.method)
     recipe = in_layout(recipe)
     setup = set_up(recipe, method)
-    with scoped(0, "initial weights"):
+    with seed_global_rng(0, "initial weights"):
         net = method.network(recipe)
     setup.compute.place(net)
     return Site("A", recipe, 2, view, net.train(), setup.compute, {}, {}, public=public)

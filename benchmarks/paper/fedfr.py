@@ -14,15 +14,15 @@ from torch.nn.functional import normalize
 from benchmarks.face_step import losses
 from benchmarks.measurement import Measurement
 from benchmarks.paper.at_work import CPU, FIRST, at_work, compared, recipe_of
-from fedvisage.base.progress import unheard
-from fedvisage.base.streams import scoped
-from fedvisage.data.batches import View, order
+from fedvisage.base.progress import discard
+from fedvisage.base.streams import seed_global_rng
+from fedvisage.data.batches import View, epoch_batches
 from fedvisage.federation.site import Site
 from fedvisage.methods import find
 from fedvisage.methods.models import face
 from fedvisage.methods.recognition import fedfr
 from fedvisage.nn.inputs import prepare
-from fedvisage.tasks.recognition.data import filled, open_data
+from fedvisage.tasks.recognition.data import open_data, with_public_identities
 
 SIZE, BATCH, EPOCHS = 112, 8, 4
 MOMENTUM, DECAY = 0.9, 0.0005
@@ -39,8 +39,8 @@ def measure(cache: Path) -> Measurement:
     people = f"synth: people images=6 size={SIZE}"
     data = {"sites": {"A": f"{people} identities=2"}, "public": f"{people} identities=3 first=1000 test=0 heldout=0.4"}
     recipe = recipe_of("fedfr", {"hard_negatives": -0.999}, SIZE, "rgb", training, data)
-    recipe = filled(recipe, cache, unheard)
-    opened = open_data(recipe, find({"name": "fedfr"}), cache, unheard)
+    recipe = with_public_identities(recipe, cache, discard)
+    opened = open_data(recipe, find({"name": "fedfr"}), cache, discard)
     assert opened.people is not None
     site = at_work(recipe, opened.sites["A"].train, opened.people.public)
     site.lent = site.tensors("model", "centres")
@@ -65,7 +65,7 @@ def measure(cache: Path) -> Measurement:
 
 def _plain_copies(site: Site) -> list[nn.Module]:
     """Return a backbone and the two frozen ones, channels first."""
-    with scoped(0, "initial weights"):
+    with seed_global_rng(0, "initial weights"):
         copies = [face.network(site.recipe)["model"] for _ in range(3)]
     for copy in copies:
         copy.load_state_dict(site.net["model"].state_dict())
@@ -85,7 +85,7 @@ def _fedfr_round(copies: list[nn.Module], site: Site) -> None:
     optimizer = torch.optim.SGD([*backbone.train().parameters(), public, *own], 0.001, MOMENTUM, weight_decay=DECAY)
     classes, flips = torch.from_numpy(site.classes_of(view.subjects)), torch.Generator().manual_seed(0)
     for epoch in range(EPOCHS):
-        for positions in order(view, np.random.default_rng(epoch), size=BATCH, sampling="shuffled"):
+        for positions in epoch_batches(view, np.random.default_rng(epoch), size=BATCH, sampling="shuffled"):
             optimizer.zero_grad()
             images = prepare(view.batch(positions).images, "rgb", CPU, FIRST)
             mirrored = torch.rand(len(images), generator=flips) < 0.5

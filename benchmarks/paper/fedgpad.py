@@ -13,8 +13,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 
 from benchmarks.measurement import Measurement, rendered
 from benchmarks.paper.at_work import CPU, FIRST, at_work, compared, recipe_of
-from fedvisage.base.streams import scoped
-from fedvisage.data.batches import View, order
+from fedvisage.base.streams import seed_global_rng
+from fedvisage.data.batches import View, epoch_batches
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.site import Site
 from fedvisage.methods.pad import fedgpad
@@ -31,7 +31,7 @@ def measure(cache: Path) -> Measurement:
     view = View.of(PreparedSet.open(rendered(cache, "O", 2, SIZE)), "train")
     site = at_work(recipe_of("fedgpad", {}, SIZE, "rgb+hsv", {"local": {"batches": 1}, "batch": BATCH}), view)
     lent = site.tensors(*fedgpad.SHARED)
-    positions = order(view, np.random.default_rng(0), size=BATCH, sampling="shuffled")[0]
+    positions = epoch_batches(view, np.random.default_rng(0), size=BATCH, sampling="shuffled")[0]
     nets = _plain_networks(site)
 
     def house() -> object:
@@ -48,7 +48,7 @@ def measure(cache: Path) -> Measurement:
 
 
 def _plain_networks(site: Site) -> nn.ModuleDict:
-    with scoped(0, "initial weights"):
+    with seed_global_rng(0, "initial weights"):
         net = fedgpad.network(site.recipe)
     return net.train()
 

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from benchmarks.beside import beside
 from benchmarks.measurement import Measurement, middle, rendered
 from benchmarks.paper.at_work import CPU, FIRST, in_layout, layout_of, recipe_of
-from fedvisage.data.batches import Positions, View, order
+from fedvisage.data.batches import Positions, View, epoch_batches
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.methods.pad import fedsis
 from fedvisage.nn.inputs import prepare
@@ -90,5 +90,5 @@ def _plain(recipe: Recipe, view: View, thrown_away: list[float]) -> Iterator[Non
 
 
 def _batches(view: View) -> Iterator[Positions]:
-    epochs = (order(view, np.random.default_rng(epoch), size=BATCH, sampling="shuffled") for epoch in count())
+    epochs = (epoch_batches(view, np.random.default_rng(epoch), size=BATCH, sampling="shuffled") for epoch in count())
     return chain.from_iterable(epochs)

@@ -13,9 +13,9 @@ from torch.nn.functional import cross_entropy, linear, normalize
 
 from benchmarks.measurement import Measurement
 from benchmarks.paper.at_work import CPU, FIRST, at_work, compared, recipe_of
-from fedvisage.base.progress import unheard
-from fedvisage.base.streams import scoped
-from fedvisage.data.batches import order
+from fedvisage.base.progress import discard
+from fedvisage.base.streams import seed_global_rng
+from fedvisage.data.batches import epoch_batches
 from fedvisage.federation.site import OWNED, Site
 from fedvisage.methods import find
 from fedvisage.methods.models import face
@@ -38,9 +38,9 @@ def measure(cache: Path) -> Measurement:
     network = {"name": "iresnet50", "embedding": EMBEDDING}
     data = {"sites": {"A": f"synth: people images=14 size={SIZE} identities=2"}}
     recipe = recipe_of("fedavg", {"network": network}, SIZE, "rgb", training, data)
-    opened = open_data(recipe, find(recipe.method), cache, unheard)
+    opened = open_data(recipe, find(recipe.method), cache, discard)
     site = at_work(recipe, opened.sites["A"].train)
-    with scoped(0, "centres"):
+    with seed_global_rng(0, "centres"):
         centres = 0.01 * torch.randn(PEOPLE, EMBEDDING)
     site.kept[f"{OWNED}{face.OWN_CENTRES}"] = centres
     lent, turn = site.tensors("model"), find(recipe.method).calls["train"].run
@@ -60,12 +60,12 @@ def measure(cache: Path) -> Measurement:
 
 def _plain(site: Site) -> Callable[[], object]:
     """Return a turn: centres are put in as they were, a few steps are taken, and the weights are handed back."""
-    with scoped(0, "initial weights"):
+    with seed_global_rng(0, "initial weights"):
         backbone = face.network(site.recipe)["model"].train()
     start = {name: value.clone() for name, value in backbone.state_dict().items()}
     stored = site.kept[f"{OWNED}{face.OWN_CENTRES}"]
     classes = torch.from_numpy(site.classes_of(site.data.subjects))
-    batches = order(site.data, np.random.default_rng(0), size=BATCH, sampling="shuffled")[:BATCHES]
+    batches = epoch_batches(site.data, np.random.default_rng(0), size=BATCH, sampling="shuffled")[:BATCHES]
     assert len(batches) == BATCHES
 
     def turn() -> object:

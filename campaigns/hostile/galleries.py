@@ -18,7 +18,7 @@ import numpy as np
 from campaigns.hostile.case import Admitted, Case, pick
 
 from fedvisage.device.gallery.search import Gallery
-from fedvisage.metrics.similarity import Features, unit
+from fedvisage.metrics.similarity import Features, normalise
 
 KEY, MODEL, NEWER = bytes(range(32)), "sha256:" + "a" * 64, "sha256:" + "b" * 64
 FILE, COUNTERS = "door.gallery", "counters"
@@ -40,7 +40,7 @@ Truth = dict[str, tuple[list[Any], list[Any]]]
 
 def face(seed: int) -> Features:
     """Return an embedding."""
-    return unit(np.random.default_rng(seed).standard_normal((1, 16)))
+    return normalise(np.random.default_rng(seed).standard_normal((1, 16)))
 
 
 def seen(gallery: Gallery) -> Truth:

@@ -25,11 +25,11 @@ from tests.distributed.papers import make_kits
 from tests.toy import make_set, unheard
 
 from fedvisage.nvflare.admission import Admission
-from fedvisage.nvflare.certificates import check, papers_in
+from fedvisage.nvflare.certificates import check, credentials_in
 from fedvisage.nvflare.greeting import address_in
 from fedvisage.nvflare.kits import STARTUP, Kind, open_kit
-from fedvisage.nvflare.locks import held
-from fedvisage.nvflare.node import check_own_sets, kept_in, prepare_server, prepare_site, runs_in
+from fedvisage.nvflare.locks import hold_directories
+from fedvisage.nvflare.node import check_own_sets, prepare_server, prepare_site, runs_directory, state_directory
 
 KITS: tuple[tuple[str, Kind], ...] = (
     ("server", "server"),
@@ -133,15 +133,15 @@ class Kits:
 
     def _start(self, kit: Path, kind: Kind) -> None:
         opened = open_kit(kit, kind)
-        papers = papers_in(opened.path, at_server=kind == "server")
+        papers = credentials_in(opened.path, at_server=kind == "server")
         check(papers, opened.name)
         address_in(opened)
         if kind == "server":
-            with held(opened.path, runs_in(opened, None)):
+            with hold_directories(opened.path, runs_directory(opened, None)):
                 prepare_server(opened)
                 Admission(opened.path, unheard).read()
         elif kind == "site":
-            with held(opened.path, kept_in(opened, None)):
+            with hold_directories(opened.path, state_directory(opened, None)):
                 check_own_sets(opened, self.data, None, None, unheard)
                 prepare_site(opened, str(self.data))
         name = opened.name

@@ -22,9 +22,9 @@ from fedvisage.base.errors import RunFailed
 from fedvisage.federation.method import Call
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.site import Site
-from fedvisage.federation.site_worker import SiteDesk, Workspace
+from fedvisage.federation.site_worker import SiteWorker, Workspace
 from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.schema import Refused, Schema
+from fedvisage.federation.wire.schema import RefusedMessage, Schema
 from fedvisage.federation.wire.transport import Order
 from fedvisage.methods import METHODS
 from fedvisage.tasks.catalogue import set_up, task_of
@@ -53,7 +53,7 @@ class Orders:
         """Make a sequence of orders."""
         workspace, site = pick(draws, self.places)
         workspace.guest = None
-        desk = SiteDesk("A", site.train, site.heldout, SiteStore(place / "A"), workspace)
+        desk = SiteWorker("A", site.train, site.heldout, SiteStore(place / "A"), workspace)
         orders = list(_orders(workspace, draws))
         return Case([workspace.method.name, *(str(order.call)[:20] for order in orders)], lambda: _take(desk, orders))
 
@@ -88,14 +88,14 @@ def _message(workspace: Workspace, call: str, draws: np.random.Generator) -> Mes
     return {name: torch.zeros(shapes[name], dtype=accepted[name].dtype) for name in names}
 
 
-def _take(desk: SiteDesk, orders: list[Order]) -> None:
+def _take(desk: SiteWorker, orders: list[Order]) -> None:
     """Give the orders one after another; what is carried out must be what the recipe provides for."""
     done, asked, refused = list[tuple[str, int, int]](), dict[str, set[str]](), ""
     last = 0
     for order in orders:
         try:
             desk.carry_out(order)
-        except (Refused, RunFailed) as error:
+        except (RefusedMessage, RunFailed) as error:
             refused = str(error).encode("ascii", "replace").decode()
             continue
         if (why := _wrong(desk.workspace, order, done, asked, last)) is not None:

@@ -20,7 +20,7 @@ from campaigns.hostile.case import Admitted, Case, pick
 from fedvisage.methods import read_method
 from fedvisage.nvflare.authority import read_federation
 from fedvisage.recipe import Recipe, load, text_of, tree_of
-from fedvisage.studies.study import read as read_study
+from fedvisage.studies.study import load_study as read_study
 
 SHIPPED = Path(__file__).parents[2] / "recipes"
 FEDERATION = """name: faces

@@ -29,11 +29,11 @@ from tests.toy import SIZE, make_sets, run_toy, tree, unsealed
 
 import fedvisage as fv
 from fedvisage.base.errors import RunFailed
-from fedvisage.federation.site_worker import LocalTransport, SiteDesk
+from fedvisage.federation.site_worker import LocalTransport, SiteWorker
 from fedvisage.federation.wire.message import digest_of
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.report.page import write_report
-from fedvisage.report.run_files import as_written, read_run
+from fedvisage.report.run_files import damaged_files_are_errors, read_run
 
 VERBS = ("open", "open", "open", "evaluate", "read", "read", "read", "compare", "report", "resume")
 READ = {
@@ -127,13 +127,13 @@ class Runs:
             raise Admitted("the resumed run ended in another model")
 
 
-def cut(desks: Sequence[SiteDesk]) -> Cut:
+def cut(desks: Sequence[SiteWorker]) -> Cut:
     """Return the transport that goes dead."""
     return Cut(desks)
 
 
 def _read(run: Path) -> None:
-    with as_written(run):
+    with damaged_files_are_errors(run):
         found = read_run(run)
     for row in (*found.rounds, *found.ledger):
         if not isinstance(row, dict):

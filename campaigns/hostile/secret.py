@@ -19,11 +19,11 @@ from tests.toy import make_sets, recipe_of, silent, tree
 
 from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.record.ledger import JsonLines
-from fedvisage.federation.record.store import Shelf, SiteStore
+from fedvisage.federation.record.store import SiteStore, StateCache
 from fedvisage.federation.secure.calls import CONSISTENCY, KEYS, SHARES, UNMASK, layout_of, threshold_of
-from fedvisage.federation.secure.total import NoSum, summed
+from fedvisage.federation.secure.total import TooFewSites, sum_uploads
 from fedvisage.federation.site import Site
-from fedvisage.federation.site_worker import LocalTransport, SiteDesk
+from fedvisage.federation.site_worker import LocalTransport, SiteWorker
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import SUMMED, schema_of
 from fedvisage.federation.wire.transport import Order, Reply
@@ -78,16 +78,16 @@ class Secret:
         return Case(["secure", call, twist.__name__], partial(self._take, call, twist, draws, place))
 
     def _take(self, call: str, twist: Twist, draws: np.random.Generator, place: Path) -> None:
-        desks, shelf = [], Shelf()
+        desks, shelf = [], StateCache()
         for name, site in self.sites.items():
-            desks.append(SiteDesk(name, site.train, site.heldout, SiteStore(place / name, shelf), self.workspace))
+            desks.append(SiteWorker(name, site.train, site.heldout, SiteStore(place / name, shelf), self.workspace))
         wire = Spoiling(desks, call, twist, draws)
         ledger = JsonLines(place / "ledger.jsonl")
         exchange = Exchange(self.recipe, wire, self.workspace.schemas, ledger)
         exchange.open_round(1)
         try:
-            found = summed(exchange, self.lent, self.layout, threshold_of(self.recipe, 1))
-        except NoSum as error:
+            found = sum_uploads(exchange, self.lent, self.layout, threshold_of(self.recipe, 1))
+        except TooFewSites as error:
             raise Turned(str(error)) from error
         finally:
             ledger.close()
@@ -110,7 +110,7 @@ class Secret:
 class Spoiling(LocalTransport):
     """A wire on which the hostile site's answer to one call is spoilt."""
 
-    def __init__(self, desks: Sequence[SiteDesk], spoilt: str, twist: Twist, draws: np.random.Generator) -> None:
+    def __init__(self, desks: Sequence[SiteWorker], spoilt: str, twist: Twist, draws: np.random.Generator) -> None:
         super().__init__(desks)
         self.spoilt, self.twist, self.draws = spoilt, twist, draws
 

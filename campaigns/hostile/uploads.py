@@ -24,7 +24,7 @@ from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.privacy.accountant import BudgetSpent
 from fedvisage.federation.protections.combine import combination_of
 from fedvisage.federation.record.ledger import JsonLines, read_lines
-from fedvisage.federation.wire.message import Malformed, Message, decode, encode
+from fedvisage.federation.wire.message import MalformedMessage, Message, decode, encode
 from fedvisage.federation.wire.schema import SUMMED, Schema
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
@@ -128,7 +128,7 @@ def _answer(route: str, spoilt: Any, ways: list[str], draws: np.random.Generator
     def read(ticket: str) -> Reply:
         try:
             return Reply(HOSTILE, decode(data), ticket=ticket)
-        except Malformed as error:
+        except MalformedMessage as error:
             return Reply(HOSTILE, None, f"refused: {error}"[:300], ticket)
 
     return read

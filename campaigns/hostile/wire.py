@@ -23,12 +23,12 @@ from nvflare.fuel.utils import fobs
 from nvflare.fuel.utils.fobs import dots, lobs
 from safetensors.torch import save
 
-from fedvisage.federation.wire.schema import Extent, Refused
+from fedvisage.federation.wire.schema import MessageLimits, RefusedMessage
 from fedvisage.federation.wire.transport import Order
 from fedvisage.nvflare import bounds, transport
-from fedvisage.nvflare.bounds import DEPTH, HEADER, OBJECTS, Counting, TooMuch
+from fedvisage.nvflare.bounds import DEPTH, HEADER, OBJECTS, CountingConsumer, LimitExceeded
 
-LIMITS = Extent(tensors=8, size=1 << 16, largest=1 << 14)
+LIMITS = MessageLimits(tensors=8, size=1 << 16, largest=1 << 14)
 WORDS = {"call": "train", "round": 1, "visit": 1, "ticket": "t"}
 UNDECODED = (AssertionError, AttributeError, KeyError, OverflowError, RuntimeError, TypeError, ValueError,
              msgpack.UnpackException)  # fmt: skip
@@ -55,7 +55,7 @@ def turned(work: Callable[[], Any]) -> Any:
     """Decode something; whatever ends a call of NVFlare's ends one site's answer."""
     try:
         return work()
-    except (TooMuch, Refused) as error:
+    except (LimitExceeded, RefusedMessage) as error:
         raise Turned(str(error)) from error
     except UNDECODED as error:
         raise Turned(f"{type(error).__name__}: NVFlare could not decode it") from error
@@ -143,7 +143,7 @@ def a_table(draws: np.random.Generator) -> Case:
     ]
 
     def take() -> None:
-        consumer, held = Counting("B.job", LIMITS), None
+        consumer, held = CountingConsumer("B.job", LIMITS), None
         for items in pieces:
             held = turned(lambda items=items, held=held: consumer.consume_items(items, held))  # type: ignore[misc]
         size = sum(value.numel() * value.element_size() for value in held.values())

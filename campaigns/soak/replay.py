@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvisage.federation.record.ledger import LEDGER, REPEATED, ROUNDS, read_lines
-from fedvisage.federation.site_worker import LocalTransport, SiteDesk
+from fedvisage.federation.site_worker import LocalTransport, SiteWorker
 from fedvisage.federation.wire.transport import Order, Reply
 
 CONTINUED = re.compile(r"continuing after round (\d+)")
@@ -85,7 +85,7 @@ class Record:
 class Replayed(LocalTransport):
     """All sites in this process, silent when they were silent."""
 
-    def __init__(self, desks: Sequence[SiteDesk], record: Record) -> None:
+    def __init__(self, desks: Sequence[SiteWorker], record: Record) -> None:
         super().__init__(desks)
         self._record, self._next = record, iter(record.asked)
         self._generations = dict.fromkeys(self.names, 0)

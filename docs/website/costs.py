@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fedvisage.federation.method import Call, Home, Method
-from fedvisage.federation.wire.schema import Expected, schema_of
+from fedvisage.federation.wire.schema import ExpectedTensor, schema_of
 from fedvisage.recipe import Recipe
 
 
@@ -55,7 +55,7 @@ def fields_of(name: str, call: Call, recipe: Recipe, net: nn.ModuleDict) -> list
     return found
 
 
-def size_of(expected: Expected) -> int | None:
+def size_of(expected: ExpectedTensor) -> int | None:
     """Return a tensor's bytes, None if its shape varies."""
     return None if -1 in expected.shape else math.prod(expected.shape) * expected.dtype.itemsize
 

@@ -27,20 +27,20 @@ from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.methods import MODELS, all_methods, find, model_named, read_method
 from fedvisage.methods.models.model import Model
 from fedvisage.methods.origin import check_name
-from fedvisage.metrics.scores import whole_rows
+from fedvisage.metrics.scores import read_complete_rows
 from fedvisage.recipe import Recipe
 from fedvisage.recipe import load as load_recipe
 from fedvisage.report.compare import Comparison, as_values
 from fedvisage.report.compare import compare as compared
 from fedvisage.report.compare_tables import as_text
 from fedvisage.report.page import write_report
-from fedvisage.report.run_files import as_written
+from fedvisage.report.run_files import damaged_files_are_errors
 from fedvisage.report.tracking.tensorboard import write_events
 from fedvisage.runs.directory import METRICS, RECIPE, REPORT
 from fedvisage.runs.evaluate import evaluate as judge
 from fedvisage.runs.evaluate import recount as recount_run
 from fedvisage.runs.run import Wire, run_and_report
-from fedvisage.studies import conduct
+from fedvisage.studies import run_study
 from fedvisage.studies.shipped import locate
 from fedvisage.tasks.catalogue import summary
 from fedvisage.tasks.checks import Checks
@@ -63,7 +63,7 @@ def lines_of(path: Path) -> Any:
 
 def columns_of(path: Path) -> Any:
     """Return a CSV file as a table, with a column as numbers if all its values are numbers."""
-    rows: list[dict[str, Any]] = list(whole_rows(path)[1])
+    rows: list[dict[str, Any]] = list(read_complete_rows(path)[1])
     for column in rows[0] if rows else ():
         for kind in (int, float):
             with suppress(ValueError):
@@ -132,7 +132,7 @@ class Run:
 
     def __str__(self) -> str:
         """Return the headline metrics."""
-        with as_written(self.directory):
+        with damaged_files_are_errors(self.directory):
             judged = self.metrics["user"] is not None
             return "\n".join([*(summary(self.metrics) if judged else ()), f"run: {self.directory}"])
 
@@ -142,7 +142,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Comparisons:
+class ComparisonResult:
     """A comparison of runs: mean ± std over seeds, and differences to the first group with t intervals over targets."""
 
     rows: tuple[Comparison, ...]
@@ -159,9 +159,9 @@ class Comparisons:
         return as_text(self.rows)
 
 
-def compare(runs: Sequence[Run | str | Path]) -> Comparisons:
+def compare(runs: Sequence[Run | str | Path]) -> ComparisonResult:
     """Compare finished runs."""
-    return Comparisons(tuple(compared([run.directory if isinstance(run, Run) else Path(run) for run in runs])))
+    return ComparisonResult(tuple(compared([run.directory if isinstance(run, Run) else Path(run) for run in runs])))
 
 
 # Evaluation of finished models.
@@ -172,7 +172,7 @@ def open(directory: str | Path, *, method: Method | None = None) -> FinishedMode
 
     ``method`` is the method of the run, if the catalogue does not contain it.
     """
-    return _told(open_model(Path(directory), method=method))
+    return _warn_of_crops(open_model(Path(directory), method=method))
 
 
 def evaluate(
@@ -198,7 +198,7 @@ def evaluate(
     set's digest.
     """
     directory = model.directory if isinstance(model, FinishedModel | Run) else Path(model)
-    opened = _told(open_model(directory, adapt, None if pairs is None else Path(pairs), _method_of(model)))
+    opened = _warn_of_crops(open_model(directory, adapt, None if pairs is None else Path(pairs), _method_of(model)))
     entry, out_directory = None if data is None else str(data), None if out is None else Path(out)
     sets = {name: str(path) for name, path in (benchmarks or {}).items()}
     return judge(
@@ -207,7 +207,7 @@ def evaluate(
     )  # fmt: skip
 
 
-def _told(model: FinishedModel) -> FinishedModel:
+def _warn_of_crops(model: FinishedModel) -> FinishedModel:
     """Issue the notices about a model's crops as warnings."""
     for line in model.notices:
         _warn(line)
@@ -236,7 +236,7 @@ def models() -> dict[str, Model]:
 
 
 @dataclass(frozen=True)
-class Studied:
+class StudyResult:
     """A finished study: its directory and its table."""
 
     directory: Path
@@ -263,7 +263,7 @@ def study(
     quiet: bool = False,
     allow_mixed_crops: bool = False,
     allow_overlap: bool = False,
-) -> Studied:
+) -> StudyResult:
     """Run the missing runs of a study, a file or a shipped name, and return its table.
 
     A study is a grid of recipes that makes one table. ``root`` is the directory of downloaded datasets; missing sets
@@ -273,22 +273,22 @@ def study(
     directory = Path(out) if out is not None else Path("runs") / f"{Path(path).stem}{'-smoke' if smoke else ''}"
     say = Reporter(Console(highlight=False), quiet=quiet).say
     file = locate(Path(path), verb="study")
-    table = conduct(
+    table = run_study(
         file, directory, Path(cache), say, changes=changes, smoke=smoke, workers=workers,
         root=None if root is None else Path(root), sets=None if sets is None else Path(sets),
         checks=Checks(allow_mixed_crops, allow_overlap),
     )  # fmt: skip
-    return Studied(directory, table)
+    return StudyResult(directory, table)
 
 
-Given = Recipe | str | Path | Mapping[str, Any]
+RecipeSource = Recipe | str | Path | Mapping[str, Any]
 """A recipe: an object, a file, a shipped name, or its content as plain values."""
 
-Set = PreparedSet | str | Path
+DatasetSource = PreparedSet | str | Path
 """A dataset as an object or a path, or a ``synth:`` line that renders one."""
 
 
-def load(recipe: Given, changes: Mapping[str, Any] | None = None, *, method: Method | None = None) -> Recipe:
+def load(recipe: RecipeSource, changes: Mapping[str, Any] | None = None, *, method: Method | None = None) -> Recipe:
     """Load and validate a recipe with changes such as ``{"training.rounds": 4}``.
 
     ``method`` replaces the method that the recipe names. It is a method outside the catalogue, and its options validate
@@ -298,9 +298,9 @@ def load(recipe: Given, changes: Mapping[str, Any] | None = None, *, method: Met
     tree = _tree_of(recipe)
     if method is not None:
         check_name(method)
-        tree["method"] = _shared(tree.get("method"), method)
+        tree["method"] = _shared_options(tree.get("method"), method)
     for key, value in (changes or {}).items():
-        recipes.put(tree, key, value)
+        recipes.set_value(tree, key, value)
     if method is None:
         return recipes.validate(tree, read_method)
     section = tree["method"]
@@ -309,13 +309,13 @@ def load(recipe: Given, changes: Mapping[str, Any] | None = None, *, method: Met
 
 
 def run(
-    recipe: Given,
+    recipe: RecipeSource,
     *,
     out: str | Path | None = None,
     changes: Mapping[str, Any] | None = None,
     method: Method | None = None,
     transport: Wire = LocalTransport,
-    data: Mapping[str, Set] | None = None,
+    data: Mapping[str, DatasetSource] | None = None,
     cache: str | Path = CACHE,
     resume: bool = False,
     quiet: bool = False,
@@ -356,7 +356,7 @@ def recount(run: Run | str | Path, out: str | Path, *, cache: str | Path = CACHE
     return Run(Path(out))
 
 
-def _tree_of(recipe: Given) -> dict[str, Any]:
+def _tree_of(recipe: RecipeSource) -> dict[str, Any]:
     if isinstance(recipe, Recipe):
         return recipes.tree_of(recipe)
     if isinstance(recipe, str | Path):
@@ -366,7 +366,7 @@ def _tree_of(recipe: Given) -> dict[str, Any]:
     raise UserError("recipe", f"must be a recipe, a path, a shipped name or a mapping, got {type(recipe).__name__}")
 
 
-def _shared(section: Any, method: Method) -> dict[str, Any]:
+def _shared_options(section: Any, method: Method) -> dict[str, Any]:
     """Return a recipe's section ``method`` without the options that only the recipe's own method has."""
     options = dict(section) if isinstance(section, Mapping) else {"name": section}
     model = options.get("model")
@@ -380,7 +380,7 @@ def _shared(section: Any, method: Method) -> dict[str, Any]:
     }
 
 
-def _entries(data: Mapping[str, Set], recipe: Recipe) -> dict[str, str]:
+def _entries(data: Mapping[str, DatasetSource], recipe: Recipe) -> dict[str, str]:
     """Return the changes that replace data entries of a recipe with these sets."""
     fixed = {name: f"data.{name}" for name in ("user", "public") if getattr(recipe.data, name) is not None}
     keys = {name: f"data.sites.{name}" for name in recipe.data.sites} | fixed

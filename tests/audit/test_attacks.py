@@ -10,7 +10,7 @@ import torch
 
 from fedvisage.audit.membership import closeness, membership
 from fedvisage.audit.nearest import by_chance, hit_rate, nearest
-from fedvisage.audit.reversion import Schooling, identified, rebuilt, train_reversion
+from fedvisage.audit.reversion import TrainingSettings, identification_rates, rebuild_faces, train_reversion
 from fedvisage.base.errors import UserError
 from fedvisage.metrics.similarity import Faces
 from fedvisage.nn.pretrained import reversion_network
@@ -99,16 +99,16 @@ def test_a_trained_network_rebuilds_the_image_behind_an_embedding_better_than_th
     generator = torch.Generator().manual_seed(0)
     codes = torch.randn(256, 4, generator=generator)
     images = torch.sigmoid(codes @ torch.randn(4, 3 * 8 * 8, generator=generator)).reshape(-1, 3, 8, 8)
-    net = train_reversion(codes[:200], images[:200], Schooling(epochs=20, batch=20, width=32))
-    error = float((rebuilt(net, codes[200:]) - images[200:]).abs().mean())
+    net = train_reversion(codes[:200], images[:200], TrainingSettings(epochs=20, batch=20, width=32))
+    error = float((rebuild_faces(net, codes[200:]) - images[200:]).abs().mean())
     assert error < 0.6 * float((images[:200].mean(dim=0) - images[200:]).abs().mean())
-    again = train_reversion(codes[:200], images[:200], Schooling(epochs=20, batch=20, width=32))
-    assert torch.equal(rebuilt(again, codes[:3]), rebuilt(net, codes[:3]))
+    again = train_reversion(codes[:200], images[:200], TrainingSettings(epochs=20, batch=20, width=32))
+    assert torch.equal(rebuild_faces(again, codes[:3]), rebuild_faces(net, codes[:3]))
 
 
 def test_rebuilt_faces_are_identified_where_they_are_similar_enough() -> None:
     photos = Faces(np.eye(4, dtype=np.float32), np.array([0, 0, 1, 2]))
     seen = np.array([[1, 1, 0, 0], [0, 0, 0, 1]], dtype=np.float32)
-    own, others = identified(seen, photos, [frozenset({0}), frozenset({1})], 0.7)
+    own, others = identification_rates(seen, photos, [frozenset({0}), frozenset({1})], 0.7)
     assert own == pytest.approx(2 / 3)
     assert others == pytest.approx(1 / 5)

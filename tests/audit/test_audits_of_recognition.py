@@ -13,7 +13,7 @@ from PIL import Image
 from tests.toy import run_toy, tree, unheard
 
 from fedvisage.audit.audit import audit_run
-from fedvisage.audit.released import CENTRES, MEANS, Photographed, Told
+from fedvisage.audit.released import CENTRES, MEANS, ReleasedVectors, SitePeople
 from fedvisage.audit.reversion import side_of
 
 OWN = ("privacy-claim", "softmax-shares", "noise-on-clusters", "nearest-neighbour", "reversion", "membership")
@@ -84,13 +84,13 @@ def test_behind_a_centre_stands_its_person_and_behind_a_cluster_whoever_lies_wit
     turns = np.radians([0, 30, 60, 120])
     centres = np.stack([np.cos(turns), np.sin(turns)], axis=1)
     greys = np.array([0.1, 0.2, 0.4, 0.8])
-    people = Photographed(torch.from_numpy(centres).float(), torch.from_numpy(greys).float().view(4, 1, 1, 1)
+    people = SitePeople(torch.from_numpy(centres).float(), torch.from_numpy(greys).float().view(4, 1, 1, 1)
                           .expand(4, 3, 2, 2), float(np.cos(np.radians(35))))  # fmt: skip
-    own = people.behind(Told(CENTRES, "A", centres.astype(np.float32), []))
+    own = people.behind(ReleasedVectors(CENTRES, "A", centres.astype(np.float32), []))
     np.testing.assert_allclose(own[:, 0, 0, 0], greys, rtol=1e-6)
     angles = np.radians([10, 200])
     vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-    found = people.behind(Told(MEANS, "A", vectors, []))
+    found = people.behind(ReleasedVectors(MEANS, "A", vectors, []))
     assert found.shape == (2, 3, 2, 2)
     np.testing.assert_allclose(found[:, 1, 1, 1], [(0.1 + 0.2) / 2, 0], rtol=1e-6)
 

@@ -11,14 +11,14 @@ from scipy import stats
 from tests.federation.privacy.drawing import draws_of
 from torch import Tensor
 
-from fedvisage.audit.claims import CLAIM, Bound, Claimed, Trial, epsilon_of, lower_bound, trials
-from fedvisage.federation.privacy.clustering import Privately
+from fedvisage.audit.claims import CLAIM, Bound, ClaimSettings, ClaimTrial, epsilon_of, lower_bound, trials
+from fedvisage.federation.privacy.clustering import BudgetSplit
 from fedvisage.federation.privacy.mechanisms import Budget, Draws, delta_of, noise
 
 
-@pytest.fixture(scope="module", params=[Privately(), Privately(relation="replace-one")], ids=["add", "replace"])
+@pytest.fixture(scope="module", params=[BudgetSplit(), BudgetSplit(relation="replace-one")], ids=["add", "replace"])
 def found(request: pytest.FixtureRequest) -> dict[str, Bound]:
-    claimed = Claimed(how=request.param)
+    claimed = ClaimSettings(how=request.param)
     return {one.name: lower_bound(one, one.releases, draws_of(0)) for one in trials(claimed)}
 
 
@@ -38,14 +38,14 @@ def test_three_broken_mechanisms_are_caught(found: dict[str, Bound]) -> None:
     assert all(bound.exceeds for bound in broken.values()), broken
 
 
-def gaussian(shift: float, sigma: float) -> Trial:
+def gaussian(shift: float, sigma: float) -> ClaimTrial:
     def at(place: float) -> object:
         def release(draws: Draws) -> Tensor:
             return place + noise((2,), sigma, draws)
 
         return release
 
-    return Trial("", Budget(1.0, 1e-5), at(0.0), at(shift))  # type: ignore[arg-type]
+    return ClaimTrial("", Budget(1.0, 1e-5), at(0.0), at(shift))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 4.0])
@@ -83,7 +83,7 @@ def test_delta_is_taken_off() -> None:
 
 
 def test_outputs_that_are_all_the_same_show_nothing() -> None:
-    same = Trial("", Budget(1.0, 1e-5), lambda draws: torch.zeros(3), lambda draws: torch.zeros(3))
+    same = ClaimTrial("", Budget(1.0, 1e-5), lambda draws: torch.zeros(3), lambda draws: torch.zeros(3))
     assert lower_bound(same, 100, draws_of(0)).epsilon == 0.0
 
 

@@ -10,22 +10,29 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from fedvisage.audit.noise_on_clusters import Centres, Setting, printed, private, row, settings
-from fedvisage.federation.privacy.clustering import Clustering, Privately
+from fedvisage.audit.noise_on_clusters import (
+    MechanismInputs,
+    PlotSetting,
+    paper_cosines,
+    private_cosines,
+    row,
+    settings,
+)
+from fedvisage.federation.privacy.clustering import BudgetSplit, ClusteringSettings
 from fedvisage.federation.privacy.mechanisms import Budget
 
 DIMENSION, PEOPLE = 64, 400
 BUDGET = Budget(0.5, 1e-5)
-ASKED = Clustering(1.3, 1, 50, BUDGET)
+ASKED = ClusteringSettings(1.3, 1, 50, BUDGET)
 
 
-def centres() -> Centres:
+def centres() -> MechanismInputs:
     """Everybody within a cap around the first axis, which is a candidate, too."""
     draws = torch.Generator().manual_seed(0)
     axis = torch.eye(DIMENSION)[0]
     own = normalize(axis + 0.15 * torch.randn(PEOPLE, DIMENSION, generator=draws))
     public = normalize(axis + 0.15 * torch.randn(90, DIMENSION, generator=draws))
-    return Centres(own, torch.eye(DIMENSION)[:2], Privately(), 0, public)
+    return MechanismInputs(own, torch.eye(DIMENSION)[:2], BudgetSplit(), 0, public)
 
 
 def left_of(length: float, sigma: float) -> float:
@@ -38,12 +45,14 @@ def test_under_algorithm_1_it_is_what_the_noise_of_line_7_leaves() -> None:
     sigma = 2 * math.sin(1.3) / PEOPLE * math.sqrt(2 * math.log(1.25 / BUDGET.delta)) / BUDGET.epsilon
     expected = left_of(float(found.own.mean(0).norm()), sigma)
     assert expected < 0.95
-    assert np.median(printed(found, Setting("ε", "0.5", ASKED))) == pytest.approx(expected, abs=0.01)
+    assert np.median(paper_cosines(found, PlotSetting("ε", "0.5", ASKED))) == pytest.approx(expected, abs=0.01)
 
 
 def test_under_the_private_mechanism_more_epsilon_leaves_more() -> None:
     medians = [
-        np.nanmedian(private(centres(), Setting("ε", str(epsilon), replace(ASKED, budget=Budget(epsilon, 1e-5)))))
+        np.nanmedian(
+            private_cosines(centres(), PlotSetting("ε", str(epsilon), replace(ASKED, budget=Budget(epsilon, 1e-5))))
+        )
         for epsilon in (1.0, 8.0, 100.0)
     ]
     assert medians == sorted(medians)
@@ -53,19 +62,21 @@ def test_under_the_private_mechanism_more_epsilon_leaves_more() -> None:
 def test_fewer_public_directions_leave_more_of_a_cluster_until_they_do_not_span_it() -> None:
     found, little = centres(), replace(ASKED, budget=Budget(0.3, 1e-5))
     few, many = (
-        np.nanmedian(private(found, Setting("public directions", str(number), little, project=number)))
+        np.nanmedian(private_cosines(found, PlotSetting("public directions", str(number), little, project=number)))
         for number in (8, DIMENSION)
     )
-    alone = np.nanmedian(private(found, Setting("ε", "0.3", little)))
+    alone = np.nanmedian(private_cosines(found, PlotSetting("ε", "0.3", little)))
     assert few > many + 0.1
     assert many == pytest.approx(alone, abs=0.1), "all directions are all dimensions"
     away = replace(found, public=torch.eye(DIMENSION)[8:])
-    assert abs(np.nanmedian(private(away, Setting("public directions", "8", little, project=8)))) < 0.5
+    assert abs(np.nanmedian(private_cosines(away, PlotSetting("public directions", "8", little, project=8)))) < 0.5
 
 
 def test_where_there_is_no_cluster_nothing_is_told() -> None:
     few = replace(centres(), own=centres().own[:50])
-    line = row("Algorithm 1", Setting("query", "2", ASKED, 1), printed(few, Setting("query", "2", ASKED, 1)))
+    line = row(
+        "Algorithm 1", PlotSetting("query", "2", ASKED, 1), paper_cosines(few, PlotSetting("query", "2", ASKED, 1))
+    )
     assert line["told"] == 0
     assert line["median"] == "–"
 

@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedvisage.audit.softmax_shares import Held, shares, where_they_lie
+from fedvisage.audit.softmax_shares import SiteData, cluster_geometry, shares
 
 
 def held(
     features: list[list[float]], labels: list[int], centres: list[list[float]], clusters: list[list[float]]
-) -> Held:
+) -> SiteData:
     def rows(values: list[list[float]]) -> Tensor:
         return torch.tensor(values).reshape(-1, 2)
 
-    return Held(rows(features), torch.tensor(labels), rows(centres), rows(clusters))
+    return SiteData(rows(features), torch.tensor(labels), rows(centres), rows(clusters))
 
 
 RIGHT, UP, LEFT = [1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]
@@ -32,11 +32,11 @@ def test_a_cluster_at_a_right_angle_takes_what_equation_5_gives_it() -> None:
 
 def test_caps_hold_the_own_people_and_perhaps_others() -> None:
     sites = {"A": held([], [], [RIGHT, UP], [RIGHT]), "B": held([], [], [UP, LEFT], [UP])}
-    found = where_they_lie(sites, edge=0.5)
+    found = cluster_geometry(sites, edge=0.5)
     assert found["own people in a cap"] == 0.5
     assert found["other sites' people in a cap"] == 0.25  # A's cap holds none of B's, B's cap one of A's two
     assert found["cosine of two sites' clusters"] == 0.0
 
 
 def test_without_clusters_nothing_is_said_of_them() -> None:
-    assert where_they_lie({"A": held([], [], [RIGHT], [])}, edge=0.5) == {}
+    assert cluster_geometry({"A": held([], [], [RIGHT], [])}, edge=0.5) == {}

@@ -16,8 +16,8 @@ from torch.nn.functional import avg_pool2d, interpolate
 
 from fedvisage.audit import label_inference, token_inversion
 from fedvisage.audit.audit import audit_run
-from fedvisage.audit.finding import Subject
-from fedvisage.audit.token_inversion import learned, quality
+from fedvisage.audit.finding import AuditedRun
+from fedvisage.audit.token_inversion import quality, train_decoder
 from fedvisage.tasks.finished_model import open_model
 
 
@@ -42,7 +42,7 @@ def test_a_decoder_draws_what_is_in_the_tokens_and_noise_takes_it_away() -> None
         tokens, heard = (
             means(images) + noise * torch.randn(len(images), 4, 12, generator=draws) for images in (known, secret)
         )
-        found[noise] = quality(learned(tokens, known, 0, 150)(heard).detach(), secret)
+        found[noise] = quality(train_decoder(tokens, known, 0, 150)(heard).detach(), secret)
     assert found[0.0].psnr > blind.psnr + 6
     assert found[0.0].ssim > blind.ssim + 0.2
     assert found[10.0].psnr < blind.psnr + 1
@@ -94,5 +94,5 @@ def test_noise_on_gradients_keeps_labels_from_being_read_off(sets: Mapping[str, 
     content["method"]["leakage"] = {"tokens": 1.0, "gradient": 0.1}
     run_toy(content, tmp_path / "run")
     model, cache = open_model(tmp_path / "run"), tmp_path / "cache"
-    subject = Subject(tmp_path / "run", model.setup, model.saved, opened(content, cache), cache)
+    subject = AuditedRun(tmp_path / "run", model.setup, model.saved, opened(content, cache), cache)
     assert label_inference.AUDIT.attack(subject).numbers["labels_right"] == pytest.approx(0.5, abs=0.15)

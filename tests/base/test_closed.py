@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fedvisage.base.processes import can_close, closed_off
+from fedvisage.base.processes import can_sandbox, enter_sandbox
 
-pytestmark = pytest.mark.skipif(not can_close(), reason="this system closes no process off")
+pytestmark = pytest.mark.skipif(not can_sandbox(), reason="this system closes no process off")
 
 
 def connect() -> None:
@@ -45,7 +45,7 @@ def _closed(work: Callable[[], None], out: Connection) -> None:
     import signal
 
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    closed_off(64 << 20)
+    enter_sandbox(64 << 20)
     try:
         work()
         out.send_bytes(b"done")

@@ -22,7 +22,7 @@ from fedvisage.base.files import (
     read_json,
     read_tensors,
     read_text,
-    sweep,
+    remove_unfinished,
     write_atomically,
     write_tensors,
 )
@@ -70,7 +70,7 @@ def test_sweeping_removes_leftovers_only(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     for name in (".a.12.part", "deep/.b.safetensors.3.part", "a", "deep/b.part", ".lock"):
         (tmp_path / name).write_text("x")
-    sweep(tmp_path)
+    remove_unfinished(tmp_path)
     assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")} == {"a", "deep", "deep/b.part", ".lock"}
 
 
@@ -90,21 +90,21 @@ def test_a_missing_file_of_tensors_is_named(tmp_path: Path) -> None:
 
 def test_a_sealed_file_notices_every_flipped_bit(tmp_path: Path) -> None:
     path = tmp_path / "sealed"
-    store.write(path, TENSORS, {"round": 3, "generations": {"A": 2}})
+    store.write_sealed(path, TENSORS, {"round": 3, "generations": {"A": 2}})
     whole = path.read_bytes()
-    assert store.read(path, "")[1] == {"round": 3, "generations": {"A": 2}}
+    assert store.read_sealed(path, "")[1] == {"round": 3, "generations": {"A": 2}}
     for position in range(len(whole)):
         damaged = bytearray(whole)
         damaged[position] ^= 1 << (position % 8)
         path.write_bytes(damaged)
         with pytest.raises(UserError, match="mend it"):
-            store.read(path, "mend it")
+            store.read_sealed(path, "mend it")
 
 
 def test_a_file_without_a_seal_is_refused(tmp_path: Path) -> None:
     save_file({"w": torch.ones(1)}, tmp_path / "t")
     with pytest.raises(UserError, match="program"):
-        store.read(tmp_path / "t", "")
+        store.read_sealed(tmp_path / "t", "")
 
 
 @pytest.mark.parametrize("write", [json_text, json_line, json_key])

@@ -22,9 +22,9 @@ def work(number):
 PROGRAM = """
 import sys
 from endless import work
-from fedvisage.cli.options import ending_on_sigterm, interruptible
+from fedvisage.cli.options import exit_on_sigterm, interruptible
 from fedvisage.base.errors import RunFailed
-from fedvisage.base.processes import starting, worker_processes
+from fedvisage.base.processes import block_signals, worker_processes
 
 def main():
     try:
@@ -100,7 +100,7 @@ def test_a_script_without_a_guard_can_use_workers_and_runs_once(tmp_path: Path) 
     script = tmp_path / "as_users_write_them.py"
     script.write_text(
         "from math import sqrt\n"
-        "from fedvisage.base.parallel import spread\n"
+        "from fedvisage.base.parallel import map_in_order\n"
         "print(list(spread(sqrt, [4.0, 9.0], 2, torch=False)), __file__)\n"
     )
     ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)

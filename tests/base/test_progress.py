@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 import pytest
 from rich.console import Console
 
-from fedvisage.base.progress import EVERY, FIRST, JsonReporter, Reporter, counted, in_steps, lasting
+from fedvisage.base.progress import EVERY, FIRST, JsonReporter, Reporter, duration_in_words, format_count, in_steps
 
 
 class Watch:
@@ -51,14 +51,14 @@ def train(reporter: Reporter, watch: Watch, site: str, batches: int, seconds: fl
     ],
 )
 def test_one_is_singular_and_all_other_numbers_are_plural(number: int, words: tuple[str, ...], said: str) -> None:
-    assert counted(number, *words) == said
+    assert format_count(number, *words) == said
 
 
 @pytest.mark.parametrize(
     ("seconds", "said"), [(0.4, "0 s"), (89, "89 s"), (240, "4 min"), (7800, "2 h 10 min"), (90_000, "25 h 0 min")]
 )
 def test_lengths_of_time_are_put_in_words(seconds: float, said: str) -> None:
-    assert lasting(seconds) == said
+    assert duration_in_words(seconds) == said
 
 
 def test_a_slow_round_shows_life_within_seconds_and_then_once_a_minute() -> None:

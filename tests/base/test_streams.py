@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedvisage.base.streams import derive, numpy_rng, scoped, torch_rng
+from fedvisage.base.streams import derive, numpy_rng, seed_global_rng, torch_rng
 
 
 def test_a_stream_depends_on_its_names_only() -> None:
@@ -43,23 +43,23 @@ def test_the_derivation_never_changes() -> None:
 
 def test_a_scope_lends_the_global_generator_and_gives_it_back() -> None:
     before = torch.get_rng_state()
-    with scoped(0, "weights"):
+    with seed_global_rng(0, "weights"):
         first = torch.rand(3)
     assert torch.equal(torch.get_rng_state(), before)
     torch.rand(1)
-    with scoped(0, "weights"):
+    with seed_global_rng(0, "weights"):
         assert torch.equal(torch.rand(3), first)
 
 
 def test_a_scope_gives_the_generator_back_after_an_error_and_may_be_nested() -> None:
     before = torch.get_rng_state()
-    with pytest.raises(ValueError, match="inside"), scoped(0, "a"):
+    with pytest.raises(ValueError, match="inside"), seed_global_rng(0, "a"):
         raise ValueError("inside")
     assert torch.equal(torch.get_rng_state(), before)
-    with scoped(0, "outer"):
+    with seed_global_rng(0, "outer"):
         alone = [torch.rand(1), torch.rand(1)]
-    with scoped(0, "outer"):
+    with seed_global_rng(0, "outer"):
         first = torch.rand(1)
-        with scoped(0, "inner"):
+        with seed_global_rng(0, "inner"):
             torch.rand(10)
         assert torch.equal(torch.stack([first, torch.rand(1)]), torch.stack(alone))

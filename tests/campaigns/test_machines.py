@@ -8,7 +8,7 @@ from pathlib import Path
 from campaigns.soak.__main__ import SITES, Conduct
 from campaigns.soak.table import Soak
 
-from fedvisage.nvflare.certificates import check, papers_in
+from fedvisage.nvflare.certificates import check, credentials_in
 from fedvisage.nvflare.greeting import address_in
 from fedvisage.nvflare.kits import open_kit
 
@@ -20,7 +20,7 @@ def test_each_machine_has_its_kit_and_each_site_its_cable(sets: Mapping[str, Pat
     ports = set[int]()
     for name, unit in conduct.units.items():
         kit = open_kit(unit.disk / "kit", "server" if name == "server" else "site")
-        check(papers_in(kit.path, at_server=name == "server"), "localhost" if name == "server" else name)
+        check(credentials_in(kit.path, at_server=name == "server"), "localhost" if name == "server" else name)
         assert str(kit.path) in unit.command
         if name != "server":
             ports.add(address_in(kit).port)

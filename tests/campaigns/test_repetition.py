@@ -10,7 +10,7 @@ import pytest
 from campaigns.soak.replay import Asked, Record, Replayed, exchanges, uncommitted
 from tests.toy import run_toy, settled, tree
 
-from fedvisage.federation.site_worker import LocalTransport, SiteDesk
+from fedvisage.federation.site_worker import LocalTransport, SiteWorker
 from fedvisage.federation.wire.transport import Order, Reply
 
 SILENT = {("A", 2, "train"), ("C", 2, "train"), ("B", 3, "heldout")}
@@ -21,7 +21,7 @@ UNCOMMITTED = {("A", 1), ("A", 2), ("C", 2), ("B", 3)}
 class Unsteady(LocalTransport):
     """Sites that answer some orders with silence, and forget some rounds."""
 
-    def __init__(self, desks: Sequence[SiteDesk]) -> None:
+    def __init__(self, desks: Sequence[SiteWorker]) -> None:
         super().__init__(desks)
         self._generations = dict.fromkeys(self.names, 0)
 

@@ -21,7 +21,7 @@ from fedvisage.cli import app
 from fedvisage.device.predict import SEVERAL, Prediction, Predictions, probability
 from fedvisage.faces.pictures import ENDINGS
 from fedvisage.metrics.threshold import Threshold
-from fedvisage.render.identities import Identities, album, photograph_person
+from fedvisage.render.identities import Identities, photograph_person, photographs_of
 
 PAGE = (ROOT / "docs" / "predict.md").read_text(encoding="utf-8")
 
@@ -43,7 +43,7 @@ def test_the_commands_run_and_judge_the_pictures_that_they_name(
     sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_toy(tree(sets, training__rounds=1), tmp_path / "runs" / "first")
-    faces = photograph_person(album(Identities(images=2, size=112), 0), 112)[0]
+    faces = photograph_person(photographs_of(Identities(images=2, size=112), 0), 112)[0]
     (tmp_path / "photos").mkdir()
     for name, face in zip(("one", "two"), faces, strict=True):
         Image.fromarray(cv2.resize(face, (224, 224))).save(tmp_path / "photos" / f"{name}.png")

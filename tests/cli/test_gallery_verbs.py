@@ -16,9 +16,9 @@ from typer.testing import CliRunner, Result
 
 from fedvisage.base.errors import UserError
 from fedvisage.cli import app
-from fedvisage.device.gallery.file import NotEnrolled, Unknown, WrongKey
+from fedvisage.device.gallery.file import NotEnrolled, UnknownName, WrongKey
 from fedvisage.device.service.app import open_engine
-from fedvisage.render.identities import Identities, album, photograph_person
+from fedvisage.render.identities import Identities, photograph_person, photographs_of
 
 PAGE = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
 
@@ -46,7 +46,7 @@ def test_a_gallery_is_made_listed_turned_to_another_key_and_kept_from_the_old_on
     assert [(one["name"], one["renewable"]) for one in listed] == [("default", False), ("staff", True)]
     assert "new.key" in said("rotate-key", "door.gallery", "--key", "door.key", "--new-key", "new.key")
     assert isinstance(call("list", "door.gallery", "--key", "door.key").exception, WrongKey)
-    assert isinstance(call("remove", "door.gallery", "anna", "--key", "new.key").exception, Unknown)
+    assert isinstance(call("remove", "door.gallery", "anna", "--key", "new.key").exception, UnknownName)
     error = call("list", "door.gallery").exception
     assert isinstance(error, UserError)
     assert error.place == "--key"
@@ -92,7 +92,7 @@ def test_pictures_go_through_exported_models_before_anybody_is_enrolled(
     here: Path, pad: Path, recognition: Path
 ) -> None:
     """A toy model decides as it does: whatever it says of a face, the verb does the same."""
-    face = photograph_person(album(Identities(images=1, size=112), 0), 112)[0][0]
+    face = photograph_person(photographs_of(Identities(images=1, size=112), 0), 112)[0][0]
     picture = np.full((240, 240, 3), (120, 110, 90), np.uint8)
     Image.fromarray(picture).save("wall.png")
     picture[20:220, 20:220] = cv2.resize(face, (200, 200))

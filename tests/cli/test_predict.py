@@ -19,8 +19,8 @@ from typer.testing import CliRunner, Result
 
 from fedvisage.base.errors import UserError
 from fedvisage.cli import app
-from fedvisage.device.predict import asked_for
-from fedvisage.render.identities import Identities, album, photograph_person
+from fedvisage.device.predict import list_input_pictures
+from fedvisage.render.identities import Identities, photograph_person, photographs_of
 from fedvisage.runs.predict import predict
 from fedvisage.tasks.finished_model import FinishedModel, open_model
 
@@ -46,7 +46,7 @@ def crops(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One face, two of them, one upside down, a grey one, and a wall without any."""
     place = tmp_path_factory.mktemp("photographs")
-    face = photograph_person(album(Identities(images=1, size=112), 0), 112)[0][0]
+    face = photograph_person(photographs_of(Identities(images=1, size=112), 0), 112)[0][0]
     one = np.full((240, 480, 3), (120, 110, 90), np.uint8)
     one[20:220, 20:220] = cv2.resize(face, (200, 200))
     two = one.copy()
@@ -70,9 +70,9 @@ def values(result: Result) -> list[dict[str, Any]]:
 
 def test_a_batch_gives_the_scores_that_one_by_one_gives(run: Path, crops: Path) -> None:
     model = open_model(run)
-    together = predict(model, asked_for([crops]), crop="none").images
+    together = predict(model, list_input_pictures([crops]), crop="none").images
     for one in together:
-        (alone,) = predict(model, asked_for([Path(one.path)]), crop="none").images
+        (alone,) = predict(model, list_input_pictures([Path(one.path)]), crop="none").images
         assert one.probability == pytest.approx(alone.probability, abs=1e-6)
     assert len({round(one.probability or 0, 4) for one in together}) > 5
 
@@ -95,8 +95,8 @@ def test_a_method_that_draws_judges_each_picture_as_if_it_came_alone(
     sets: Mapping[str, Path], crops: Path, tmp_path: Path
 ) -> None:
     model = draws(sets, tmp_path / "run")
-    together = predict(model, asked_for([crops]), crop="none").images
-    alone = predict(model, asked_for([crops / "7.png"]), crop="none").images[0]
+    together = predict(model, list_input_pictures([crops]), crop="none").images
+    alone = predict(model, list_input_pictures([crops / "7.png"]), crop="none").images[0]
     assert together[7] == alone
 
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from fedvisage.base.errors import UserError
 from fedvisage.base.progress import JsonReporter
 from fedvisage.cli import app
-from fedvisage.cli.options import apart
+from fedvisage.cli.options import line_printers
 
 
 def rows(text: str) -> list[dict[str, Any]]:
@@ -74,7 +74,7 @@ def test_rendering_is_told_to_programs_and_not_to_who_wants_quiet(tmp_path: Path
 
 
 def test_a_server_or_site_tells_a_program_and_complains_in_words(capfd: pytest.CaptureFixture[str]) -> None:
-    say, complain = apart(False, "json")
+    say, complain = line_printers(False, "json")
     say("connected to fed.example.org:8002, waiting for runs")
     complain("the kit is in use")
     out, error = capfd.readouterr()
@@ -84,7 +84,7 @@ def test_a_server_or_site_tells_a_program_and_complains_in_words(capfd: pytest.C
 
 
 def test_a_quiet_server_or_site_only_complains(capfd: pytest.CaptureFixture[str]) -> None:
-    say, complain = apart(True, "text")
+    say, complain = line_printers(True, "text")
     say("connected")
     complain("the kit is in use")
     assert capfd.readouterr() == ("", "fedvisage: the kit is in use\n")

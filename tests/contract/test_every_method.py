@@ -18,7 +18,7 @@ from tests.contract.examples import EXAMPLES, two_exchanges
 from tests.toy import ROUNDS, recipe_of, run_toy, settled, site_sets, tree, weights
 from torch import Tensor, nn
 
-from fedvisage.base.streams import numpy_rng, scoped
+from fedvisage.base.streams import numpy_rng, seed_global_rng
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.method import Call, Home, Method, Upload
@@ -28,7 +28,7 @@ from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.message import Message, encode
 from fedvisage.methods import METHODS
 from fedvisage.methods.models import resnet18
-from fedvisage.nn.compute import choose
+from fedvisage.nn.compute import resolve_compute
 from fedvisage.nn.inputs import prepare
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.catalogue import task_of
@@ -102,7 +102,7 @@ def test_a_small_run_ends_in_finite_weights_and_figures(method: Method, finished
 
 def test_training_moves_every_delivered_part(method: Method, finished: Path, sets: Mapping[str, Path]) -> None:
     recipe = recipe_of(contract(sets, method), method)
-    with scoped(recipe.runtime.seed, "initial weights"):
+    with seed_global_rng(recipe.runtime.seed, "initial weights"):
         first = method.network(recipe)
     found = load_file(finished / "model.safetensors")
     for part in method.finished:
@@ -240,9 +240,9 @@ def trained_alone(recipe: Recipe, path: Path, name: str) -> Mapping[str, Tensor]
     chosen = found.rows.split == "train"
     images = torch.from_numpy(np.array(found.images)[chosen]).permute(0, 3, 1, 2)
     labels = torch.from_numpy(found.rows.label[chosen]).float()
-    with scoped(recipe.runtime.seed, "initial weights"):
+    with seed_global_rng(recipe.runtime.seed, "initial weights"):
         model = resnet18.network(recipe)["model"].train()
-    choose("cpu", "fp32").place(model)
+    resolve_compute("cpu", "fp32").place(model)
     adam = torch.optim.Adam(model.parameters(), lr=recipe.training.optimizer.lr)
     for epoch in range(recipe.training.rounds * 2):
         shuffled = numpy_rng(recipe.runtime.seed, name, "order", epoch).permutation(len(labels))
@@ -277,13 +277,13 @@ def test_one_site_that_is_asked_once_a_round_ends_where_its_own_call_leads(
 
 def called_alone(method: Method, recipe: Recipe, path: Path, name: str) -> Mapping[str, Tensor]:
     """Let one site call its own training round after round on a network of its own, with no server and no wire."""
-    with scoped(recipe.runtime.seed, "initial weights"):
+    with seed_global_rng(recipe.runtime.seed, "initial weights"):
         net = method.network(recipe).train()
-    compute, view, kept = choose("cpu", "fp32"), View.of(PreparedSet.open(path), "train"), dict[str, Tensor]()
+    compute, view, kept = resolve_compute("cpu", "fp32"), View.of(PreparedSet.open(path), "train"), dict[str, Tensor]()
     compute.place(net)
     for number in range(1, recipe.training.rounds + 1):
         site = Site(name, recipe, number, view, net, compute, kept=kept, scratch={})
-        with scoped(recipe.runtime.seed, name, number, "train", 1, "library draws"):
+        with seed_global_rng(recipe.runtime.seed, name, number, "train", 1, "library draws"):
             method.calls["train"].run(site, site.tensors(*method.parts_at(Home.LENT)))
         kept = site.put_away()
     return net.state_dict()

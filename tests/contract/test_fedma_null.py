@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from tests.toy import recipe_of, run_toy, tree
 
-from fedvisage.base.streams import scoped
+from fedvisage.base.streams import seed_global_rng
 from fedvisage.methods.pad import fedma
 from fedvisage.nn.vgg import LAYERS
 
@@ -43,7 +43,7 @@ def test_a_single_site_keeps_its_neurons_where_they_are(sets: Mapping[str, Path]
     content = tree(sets, "fedma", data__sites={"A": str(sets["A"])}, training__optimizer={"lr": 1e-30})
     content["method"]["matching"] = {"initial": "shared"}
     run_toy(content, tmp_path / "run")
-    with scoped(content["runtime"].get("seed", 0), "initial weights"):
+    with seed_global_rng(content["runtime"].get("seed", 0), "initial weights"):
         first = fedma.network(recipe_of(content)).state_dict()
     for name, value in load_file(tmp_path / "run" / "model.safetensors").items():
         torch.testing.assert_close(value, first[name], rtol=0, atol=1e-25)

@@ -14,8 +14,8 @@ from tests.toy import SITES, make_people, make_set, of_task, recipe_of, run_toy,
 
 from fedvisage.federation.wire.message import digest_of
 from fedvisage.methods import MODELS
-from fedvisage.methods.algorithms.fedbn import taken_apart
-from fedvisage.nn.batchnorm import Borrowed
+from fedvisage.methods.algorithms.fedbn import separate_norms
+from fedvisage.nn.batchnorm import LayerReference
 
 ARCH = {"timm": {"arch": "mobilenetv3_small_050"}}
 KINDS = ("vit-h", "timm", "sphere20", "iresnet18", "timm-embedding")
@@ -102,8 +102,8 @@ def test_fedbn_with_nothing_of_a_site_s_own_is_fedavg(
 
 def rejoined(kind: str, content: Mapping[str, Any], parts: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return FedBN's tensors under the names that they have in the model's own parts."""
-    net = taken_apart(MODELS[kind])(recipe_of(content))
-    places = [name for name, module in net.named_modules() if isinstance(module, Borrowed)]
+    net = separate_norms(MODELS[kind])(recipe_of(content))
+    places = [name for name, module in net.named_modules() if isinstance(module, LayerReference)]
     found = {}
     for key, value in parts.items():
         part, _, rest = key.partition(".")

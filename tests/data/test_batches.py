@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.data.making import add_rows, make_set, pixels
 
 from fedvisage.base.errors import UserError
-from fedvisage.data.batches import Slice, View, check_view, order
+from fedvisage.data.batches import Slice, View, check_view, epoch_batches
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.writer import Writer
 
@@ -110,7 +110,7 @@ def unequal(tmp_path_factory: pytest.TempPathFactory) -> View:
 
 @given(st.integers(2, 50), st.integers(0, 2**32))
 def test_shuffled_visits_each_image_once(unequal: View, size: int, seed: int) -> None:
-    batches = order(unequal, np.random.default_rng(seed), size=size, sampling="shuffled")
+    batches = epoch_batches(unequal, np.random.default_rng(seed), size=size, sampling="shuffled")
     visited = np.concatenate(batches).tolist()
     assert len(set(visited)) == len(visited)
     assert len(visited) == 37 - (1 if 37 % size == 1 else 0)
@@ -120,7 +120,7 @@ def test_shuffled_visits_each_image_once(unequal: View, size: int, seed: int) ->
 
 @given(st.integers(2, 50), st.integers(0, 2**32))
 def test_balanced_batches_are_half_bona_fide_and_use_each_class_evenly(unequal: View, size: int, seed: int) -> None:
-    batches = order(unequal, np.random.default_rng(seed), size=size, sampling="balanced")
+    batches = epoch_batches(unequal, np.random.default_rng(seed), size=size, sampling="balanced")
     assert len(batches) == int(np.ceil(37 / size))
     for batch in batches:
         assert len(batch) == size
@@ -133,7 +133,7 @@ def test_balanced_batches_are_half_bona_fide_and_use_each_class_evenly(unequal: 
 @pytest.mark.parametrize("sampling", ["shuffled", "balanced"])
 def test_the_order_is_the_generators(unequal: View, sampling: str) -> None:
     drawn = [
-        np.concatenate(order(unequal, np.random.default_rng(seed), size=8, sampling=sampling)).tolist()  # type: ignore[arg-type]
+        np.concatenate(epoch_batches(unequal, np.random.default_rng(seed), size=8, sampling=sampling)).tolist()  # type: ignore[arg-type]
         for seed in (1, 1, 2)
     ]
     assert drawn[0] == drawn[1] != drawn[2]
@@ -141,7 +141,7 @@ def test_the_order_is_the_generators(unequal: View, sampling: str) -> None:
 
 def test_batches_of_one_are_refused(unequal: View) -> None:
     with pytest.raises(UserError, match="at least 2"):
-        order(unequal, np.random.default_rng(0), size=1, sampling="shuffled")
+        epoch_batches(unequal, np.random.default_rng(0), size=1, sampling="shuffled")
 
 
 @pytest.mark.parametrize(("label", "missing"), [(0, "no bona fide images"), (1, "no attacks")])
@@ -151,7 +151,7 @@ def test_a_view_of_one_class_is_refused(tmp_path: Path, label: int, missing: str
         check_view(view, "data.sites.a")
     assert caught.value.place == "data.sites.a"
     with pytest.raises(UserError, match="both classes"):
-        order(view, np.random.default_rng(0), size=2, sampling="balanced")
+        epoch_batches(view, np.random.default_rng(0), size=2, sampling="balanced")
 
 
 def test_a_view_of_mixed_sizes_is_refused(tmp_path: Path, sets: list[PreparedSet]) -> None:

@@ -14,7 +14,7 @@ from PIL import Image
 
 from fedvisage.data import duplicates
 from fedvisage.data.batches import View
-from fedvisage.data.duplicates import NEAR, contents_of, find_copies, look_at
+from fedvisage.data.duplicates import NEAR, compute_contents, contents_of, find_copies
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.writer import Writer
 from fedvisage.render.sets import parse_synthesis, synthesise
@@ -65,7 +65,7 @@ def slow_hash(picture: Pictures) -> list[bool]:
 
 def test_a_hash_has_the_signs_of_the_lowest_waves() -> None:
     images = drawn(3, 0, size=32)
-    found = np.unpackbits(look_at(images).hashes.view(np.uint8), axis=1, bitorder="little").astype(bool)
+    found = np.unpackbits(compute_contents(images).hashes.view(np.uint8), axis=1, bitorder="little").astype(bool)
     assert found.tolist() == [slow_hash(picture) for picture in images]
 
 
@@ -148,6 +148,6 @@ def test_rendered_people_of_other_domains_and_seeds_are_not_near(tmp_path: Path)
     hashes = []
     for number, line in enumerate(lines):
         synthesise(parse_synthesis(line + few), tmp_path / str(number), workers=1)
-        hashes.append(look_at(PreparedSet.open(tmp_path / str(number)).images).hashes)
+        hashes.append(compute_contents(PreparedSet.open(tmp_path / str(number)).images).hashes)
     for one, other in combinations(hashes, 2):
         assert np.bitwise_count(one[:, None] ^ other).sum(axis=2, dtype=int).min() > NEAR

@@ -11,10 +11,10 @@ from tests.datasets.importers.making import make_folder
 from tests.toy import make_set
 
 from fedvisage.base.errors import UserError
-from fedvisage.data.crops import OLD_DETECTOR, CropRecord, DetectorRecord, clash, from_source
+from fedvisage.data.crops import OLD_DETECTOR, CropRecord, DetectorRecord, are_incompatible, from_source
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import SCANNERS
-from fedvisage.datasets.import_presentations import import_folder, reading_of
+from fedvisage.datasets.import_presentations import import_folder, read_settings_of
 from fedvisage.datasets.sources import resolve
 from fedvisage.faces.cropping import LARGEST, record_of
 
@@ -52,11 +52,11 @@ def test_crops_of_the_largest_face_go_with_those_of_all_and_say_so_of_themselves
     for usual, aligned in ((FACE, False), (ALIGNED, True)):
         sought = record_of("face", aligned=aligned, search=LARGEST)
         assert sought != usual
-        assert not clash(sought, usual)
-        assert clash(sought, WIDER if not aligned else OTHER)
+        assert not are_incompatible(sought, usual)
+        assert are_incompatible(sought, WIDER if not aligned else OTHER)
         assert CropRecord.model_validate_json(sought.model_dump_json()) == sought
         assert "search" not in usual.model_dump_json()
-    made = reading_of(SCANNERS["casia-fasd"], 1, 24, "face", "none", "detect").record
+    made = read_settings_of(SCANNERS["casia-fasd"], 1, 24, "face", "none", "detect").record
     assert made == record_of("face", search=LARGEST)
 
 
@@ -125,7 +125,9 @@ GROUPS = [
 def test_what_goes_together_is_this_and_nothing_else() -> None:
     everything = set.union(*GROUPS)
     for one, other in product(everything, repeat=2):
-        assert clash(one, other) == (not any({one, other} <= group for group in GROUPS)), f"{one} and {other}"
+        assert are_incompatible(one, other) == (not any({one, other} <= group for group in GROUPS)), (
+            f"{one} and {other}"
+        )
 
 
 def test_a_record_can_be_read_aloud() -> None:

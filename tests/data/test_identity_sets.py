@@ -11,7 +11,7 @@ from fedvisage.data.batches import View
 from fedvisage.data.prepared import COLUMNS, PreparedSet
 from fedvisage.data.writer import Writer
 from fedvisage.datasets.sources import Part, without_part
-from fedvisage.recipe import many_sites
+from fedvisage.recipe import expand_sites
 
 
 def write(path: Path, *rows: dict[str, Any], identities: bool = True) -> Path:
@@ -88,7 +88,7 @@ def test_an_entry_can_name_a_share_and_a_key_many_sites() -> None:
     assert without_part("data/people part=3/40") == ("data/people", Part(3, 40, 3))
     assert without_part("data/people part=3-6/40") == ("data/people", Part(3, 40, 6))
     assert without_part("data/part=3/40") == ("data/part=3/40", None)
-    assert many_sites({"a[9-11]": "DIR part=*/40", "b": "x*"}) == {
+    assert expand_sites({"a[9-11]": "DIR part=*/40", "b": "x*"}) == {
         "a09": "DIR part=9/40", "a10": "DIR part=10/40", "a11": "DIR part=11/40", "b": "x*",
     }  # fmt: skip
     for wrong in ("DIR part=0/3", "DIR part=4/3"):

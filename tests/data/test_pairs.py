@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedvisage.base.errors import UserError
-from fedvisage.data.lists import image_named, read_pairs
+from fedvisage.data.lists import listed_name, read_pairs
 
 LINES = ("A_One\t1\t4", "B_Two\t2\t11", "A_One\t1\tB_Two\t3", "C\t1\tA_One\t2")
 
@@ -57,5 +57,5 @@ def test_a_list_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_images_are_known_by_folder_and_file() -> None:
-    assert image_named("A_One/A_One_0001.jpg") == image_named("lfw/A_One/A_One_0001.png") == "A_One/A_One_0001"
-    assert image_named("m.0xnkj/m.0xnkj_0001.jpg") == "m.0xnkj/m.0xnkj_0001"
+    assert listed_name("A_One/A_One_0001.jpg") == listed_name("lfw/A_One/A_One_0001.png") == "A_One/A_One_0001"
+    assert listed_name("m.0xnkj/m.0xnkj_0001.jpg") == "m.0xnkj/m.0xnkj_0001"

@@ -13,7 +13,7 @@ from tests.toy import make_set, run_toy, tree
 from fedvisage.base.errors import UserError
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.data.selection import select, splits_of, without_selection
+from fedvisage.data.selection import select, split_entry, splits_of
 from fedvisage.data.writer import Writer
 
 
@@ -24,7 +24,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def part(path: Path, words: str, split: str | None = "train") -> View:
-    source, selection = without_selection(f"{path} only: {words}")
+    source, selection = split_entry(f"{path} only: {words}")
     assert source == str(path)
     return select(View.of(PreparedSet.open(path), split), selection, "here")  # type: ignore[arg-type]
 
@@ -55,7 +55,7 @@ def test_nine_tenths_and_the_other_tenth_have_no_subject_in_common(path: Path, s
 
 
 def test_an_entry_without_words_means_all_of_it(path: Path) -> None:
-    source, selection = without_selection(str(path))
+    source, selection = split_entry(str(path))
     view = View.of(PreparedSet.open(Path(source)), "train")
     assert select(view, selection, "here") is view
 
@@ -82,7 +82,7 @@ def test_an_entry_without_words_means_all_of_it(path: Path) -> None:
 )
 def test_words_that_cannot_be_read_are_a_users_mistake(words: str) -> None:
     with pytest.raises(UserError, match=r"only|write attacks="):
-        without_selection(f"data/M only: {words}")
+        split_entry(f"data/M only: {words}")
 
 
 def test_a_kind_of_attack_that_a_set_has_not_is_a_users_mistake(path: Path) -> None:
@@ -118,7 +118,7 @@ def test_further_columns_select_by_their_values(told: Path) -> None:
 def test_videos_that_enrol_are_left_out_unless_they_are_named(told: Path) -> None:
     plain = View.of(PreparedSet.open(told), "train")
     everything = items(plain)
-    assert items(select(plain, without_selection(str(told))[1], "here")) == everything - {"0.png", "8.png"}
+    assert items(select(plain, split_entry(str(told))[1], "here")) == everything - {"0.png", "8.png"}
     assert items(part(told, "purpose=enroll bonafide=1/1")) == {"0.png", "8.png"}
 
 
@@ -158,7 +158,7 @@ def test_halves_by_videos_share_subjects_and_no_image(told: Path) -> None:
 
 def test_a_site_holds_out_the_authors_split_or_nothing(told: Path) -> None:
     def splits(words: str) -> tuple[set[str], set[str]]:
-        source, selection = without_selection(f"{told} only: {words}")
+        source, selection = split_entry(f"{told} only: {words}")
         train, heldout = splits_of(PreparedSet.open(Path(source)), selection, "here")
         return items(train), items(heldout)
 

@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 
 from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.data.selection import without_selection
+from fedvisage.data.selection import split_entry
 from fedvisage.datasets.catalogue import IMPORTERS, LAYOUTS, SCANNERS
 from fedvisage.datasets.import_presentations import import_items
-from fedvisage.datasets.import_spec import read_wanted
+from fedvisage.datasets.import_spec import read_spec
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS
-from fedvisage.datasets.small_copies import pretend
+from fedvisage.datasets.small_copies import write_copy
 
 PAGE = (ROOT / "docs" / "datasets.md").read_text(encoding="utf-8")
 
@@ -50,7 +50,7 @@ def test_the_scanner_of_the_page_imports_its_example(tmp_path: Path) -> None:
     module: dict[str, object] = {}
     exec(compile(source, "docs/datasets.md", "exec", dont_inherit=True), module)
     scanner = module["SCANNER"]
-    pretend(scanner, tmp_path / "example")  # type: ignore[arg-type]
+    write_copy(scanner, tmp_path / "example")  # type: ignore[arg-type]
     import_items(scanner, tmp_path / "example", tmp_path / "set", name="E", size=16, frames=1)  # type: ignore[arg-type]
     found = PreparedSet.open(tmp_path / "set")
     assert found.rows.species.tolist() == ["bonafide", "print"]
@@ -89,11 +89,11 @@ def test_each_dataset_has_a_row_with_its_layout_its_command_and_the_protocols_th
             if any(used.kind == kind for fold in one.folds for used in one.of_fold(fold).values())
         ]
         words = re.sub(r"^data import|DIR sets/\S+", "", command.strip(" `"))
-        assert read_wanted(words, "the page").kind == kind
+        assert read_spec(words, "the page").kind == kind
 
 
 def test_the_entries_of_the_recipe_are_read() -> None:
     (text,) = blocks("yaml")
     data = yaml.safe_load(text)["data"]
     for entry in (*data["sites"].values(), data["user"]):
-        assert without_selection(entry)[1].columns["official" if "official" in entry else "quality"]
+        assert split_entry(entry)[1].columns["official" if "official" in entry else "quality"]

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from fedvisage.base.errors import UserError
 from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.catalogue import IMPORTERS, SCANNERS, all_kinds, describe_kinds, pretend_dataset
-from fedvisage.datasets.importing import Importing, import_dataset, synthesise_set
+from fedvisage.datasets.catalogue import IMPORTERS, SCANNERS, all_kinds, describe_kinds, write_small_copy
+from fedvisage.datasets.importing import ImportOptions, import_dataset, synthesise_set
 from fedvisage.datasets.pad.item import Choices, Clip
 from fedvisage.datasets.pad.tree import walk
 from fedvisage.datasets.show import show_set
@@ -42,12 +42,12 @@ def test_a_sheet_that_cannot_be_written_is_refused_before_the_set_is_opened(tmp_
 
 def test_an_unknown_layout_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="choose one of folder"):
-        import_dataset("tar", tmp_path / "f", tmp_path / "set", unheard, name="", options=Importing())
+        import_dataset("tar", tmp_path / "f", tmp_path / "set", unheard, name="", options=ImportOptions())
 
 
 def test_an_import_prints_its_report(tmp_path: Path) -> None:
     make_folder(tmp_path / "f")
-    options = Importing(size=8, frames="1", crop="none", max_bad=0)
+    options = ImportOptions(size=8, frames="1", crop="none", max_bad=0)
     said = import_dataset("folder", tmp_path / "f", tmp_path / "set", unheard, name="", options=options)
     assert any("24 images of 4 subjects from 24 files" in line for line in said)
     assert PreparedSet.open(tmp_path / "set").name == "f"
@@ -86,7 +86,7 @@ def test_the_importer_of_the_documentation_fits_in_and_believes_no_path(
     def imported(*files: str) -> str:
         lines = [f"{file},live,,ann,train" for file in files]
         (tmp_path / "source/table.csv").write_text("\n".join(["file,label,kind,person,part", *lines]))
-        options = Importing(size=8, frames="1", crop="centre", max_bad=0.5)
+        options = ImportOptions(size=8, frames="1", crop="centre", max_bad=0.5)
         said = import_dataset("table", tmp_path / "source", tmp_path / "set", unheard, name="T", options=options)
         return "\n".join(said)
 
@@ -100,19 +100,23 @@ def test_the_importer_of_the_documentation_fits_in_and_believes_no_path(
 
 def test_places_of_frames_are_refused_for_a_kind_that_has_no_videos(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--frames: must be a number"):
-        import_dataset("identities", tmp_path / "f", tmp_path / "s", unheard, name="", options=Importing(frames="9,9"))
+        import_dataset(
+            "identities", tmp_path / "f", tmp_path / "s", unheard, name="", options=ImportOptions(frames="9,9")
+        )
 
 
 @pytest.mark.parametrize("labels", ["0", "live", "live=", "attack=1"])
 def test_labels_that_do_not_say_what_is_bona_fide_are_refused(labels: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--labels: .*live=0"):
-        import_dataset("oulu-npu", tmp_path / "f", tmp_path / "s", unheard, name="", options=Importing(labels=labels))
+        import_dataset(
+            "oulu-npu", tmp_path / "f", tmp_path / "s", unheard, name="", options=ImportOptions(labels=labels)
+        )
 
 
 @pytest.mark.parametrize(("option", "value"), [("of", "msu-mfsd"), ("colour", "bgr")])
 def test_options_of_other_kinds_are_refused(option: str, value: str, tmp_path: Path) -> None:
     (tmp_path / "f").mkdir()
-    options = Importing(**{option: value})  # type: ignore[arg-type]
+    options = ImportOptions(**{option: value})  # type: ignore[arg-type]
     with pytest.raises(UserError, match=f"--{option}: '{value}' cannot be"):
         import_dataset("oulu-npu", tmp_path / "f", tmp_path / "s", unheard, name="", options=options)
 
@@ -120,7 +124,7 @@ def test_options_of_other_kinds_are_refused(option: str, value: str, tmp_path: P
 def test_all_known_datasets_below_a_folder_are_imported_and_one_that_fails_keeps_no_other_back(
     copies: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    root, options = tmp_path / "root", Importing(size=16, frames="1", crop="centre")
+    root, options = tmp_path / "root", ImportOptions(size=16, frames="1", crop="centre")
     for kind in ("oulu-npu", "msu-mfsd"):
         changeable(copies[kind], root / f"Copy of {kind}")
     (root / "holiday").mkdir()
@@ -146,11 +150,11 @@ def test_a_folder_without_known_datasets_and_one_with_two_copies_are_named(
 ) -> None:
     (tmp_path / "none/pictures").mkdir(parents=True)
     with pytest.raises(UserError, match=r"no dataset that is known.*found pictures"):
-        import_dataset("all", tmp_path / "none", tmp_path / "s", unheard, name="", options=Importing())
+        import_dataset("all", tmp_path / "none", tmp_path / "s", unheard, name="", options=ImportOptions())
     for name in ("a", "b"):
         changeable(copies["casia-fasd"], tmp_path / "twice" / name)
     with pytest.raises(UserError, match="a and b both hold casia-fasd"):
-        import_dataset("all", tmp_path / "twice", tmp_path / "s", unheard, name="", options=Importing())
+        import_dataset("all", tmp_path / "twice", tmp_path / "s", unheard, name="", options=ImportOptions())
 
 
 def test_every_kind_is_described_and_one_can_be_asked_for() -> None:
@@ -197,14 +201,14 @@ def test_further_people_are_written_where_they_are_known(tmp_path: Path) -> None
     assert "1_1_05_1.avi" not in names
     for kind, count, word in (("siw", 1, "SiW"), ("lfw", 1, "LFW"), ("oulu-npu", 13, "from 0 to 12")):
         with pytest.raises(UserError, match=rf"--subjects.*{word}"):
-            pretend_dataset(kind, tmp_path / "x", count)
+            write_small_copy(kind, tmp_path / "x", count)
     assert not (tmp_path / "x").exists()
 
 
 def test_a_pretended_dataset_is_not_written_over_something(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("x")
     with pytest.raises(UserError, match="already exists"):
-        pretend_dataset("oulu-npu", tmp_path)
+        write_small_copy("oulu-npu", tmp_path)
 
 
 def synthesise_small(destination: Path, **changes: object) -> list[str]:
@@ -239,7 +243,7 @@ def test_a_set_within_its_source_is_refused(source: str, destination: str, tmp_p
     make_folder(tmp_path / source)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(UserError, match="within each other") as caught:
-        import_dataset("folder", tmp_path / source, tmp_path / destination, unheard, name="", options=Importing())
+        import_dataset("folder", tmp_path / source, tmp_path / destination, unheard, name="", options=ImportOptions())
     assert caught.value.place == str(tmp_path / destination)
     with pytest.raises(UserError, match="within each other"):
         synthesise_small(tmp_path / destination, photos=tmp_path / source)
@@ -253,7 +257,7 @@ def test_a_set_of_one_class_and_one_subject_warns_when_it_is_imported_and_shown(
     folder = tmp_path / "f" / ("real" if kept == "real" else "attack/print") / "ann"
     for number in range(2):
         save(folder / f"{number}.png", picture(number))
-    options = Importing(size=8, frames="1", crop="none", heldout=0)
+    options = ImportOptions(size=8, frames="1", crop="none", heldout=0)
     said = import_dataset("folder", tmp_path / "f", tmp_path / "set", unheard, name="", options=options)
     for lines in (said, show_set(tmp_path / "set")):
         warnings = [line for line in lines if line.startswith("warning: ")]

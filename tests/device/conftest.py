@@ -6,12 +6,12 @@ import cv2
 import numpy as np
 import pytest
 
-from fedvisage.render.identities import Identities, album, photograph_person
+from fedvisage.render.identities import Identities, photograph_person, photographs_of
 
 
 @pytest.fixture(scope="session")
 def face() -> np.ndarray:
-    return photograph_person(album(Identities(images=1, size=112), 0), 112)[0][0]
+    return photograph_person(photographs_of(Identities(images=1, size=112), 0), 112)[0][0]
 
 
 @pytest.fixture(scope="session")

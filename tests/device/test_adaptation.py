@@ -25,12 +25,12 @@ from fedvisage.device import Exported, Pipeline
 from fedvisage.device.adaptation import BATCH, KEPT, adapt, layers_of
 from fedvisage.federation.wire.message import digest_of
 from fedvisage.metrics import gate
-from fedvisage.nn.batchnorm import collected_statistics
+from fedvisage.nn.batchnorm import collect_statistics
 from fedvisage.nn.inputs import prepare
 from fedvisage.recipe import Adapt
 from fedvisage.runs.export.export import adapt_and_export
 from fedvisage.tasks.finished_model import open_model
-from fedvisage.tasks.pad.adaptation import adapted_scores, adapted_weights
+from fedvisage.tasks.pad.adaptation import adapt_and_score, adapt_weights
 from fedvisage.tasks.pad.evaluation import sources_of
 
 
@@ -68,7 +68,7 @@ def test_statistics_counted_without_torch_are_those_of_torch(pad_run: Path, adap
 
     order = np.random.default_rng(0).permutation(len(shown))
     with torch.no_grad():
-        with collected_statistics(net, KEPT):
+        with collect_statistics(net, KEPT):
             for batch in np.array_split(order, -(-len(shown) // BATCH)):
                 user(shown[batch])
         expected = user(shown).numpy()
@@ -156,15 +156,15 @@ def test_the_weights_that_adaptation_settles_on_give_its_scores(
 ) -> None:
     model, view = open_model(pad_run), View.of(PreparedSet.open(sets["A"]))
     finished, sources = model.saved.finished, sources_of(model.setup.method, model.saved)
-    scores, _ = adapted_scores(model.scorer, finished, view, Adapt(), sources)
-    weights, outcomes = adapted_weights(model.scorer, finished, view, Adapt(), sources)
+    scores, _ = adapt_and_score(model.scorer, finished, view, Adapt(), sources)
+    weights, outcomes = adapt_weights(model.scorer, finished, view, Adapt(), sources)
     assert outcomes[""].adapted == len(view)
     moved = {name for name, value in weights.items() if not torch.equal(value, finished[name])}
     assert any(name.endswith("running_mean") for name in moved)
     assert any(name.endswith("weight") for name in moved)
     assert model.scorer.scores(weights, view)[""] == pytest.approx(scores[""], abs=1e-5)
     with pytest.raises(UserError, match="online"):
-        adapted_weights(model.scorer, finished, view, Adapt(loop="online", gate=False), sources)
+        adapt_weights(model.scorer, finished, view, Adapt(loop="online", gate=False), sources)
 
 
 @pytest.mark.slow

@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.cli import app
 from fedvisage.datasets.catalogue import SCANNERS
-from fedvisage.datasets.small_copies import pretend
+from fedvisage.datasets.small_copies import write_copy
 from fedvisage.device import Exported, Pipeline
 from fedvisage.faces.pictures import sample_video
-from fedvisage.runs.assess_pipeline import Assessed, assess, trials_of
+from fedvisage.runs.assess_pipeline import Assessment, assess, presentations_in
 
 PEOPLE = 3
 
@@ -29,7 +29,7 @@ PEOPLE = 3
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return Replay-Attack with a few rendered people."""
     root = tmp_path_factory.mktemp("assessment") / "copy"
-    pretend(SCANNERS["replay-attack"], root, people=PEOPLE)
+    write_copy(SCANNERS["replay-attack"], root, people=PEOPLE)
     return root
 
 
@@ -43,12 +43,14 @@ def lenient(directory: Path, value: float) -> Exported:
 
 
 @pytest.fixture(scope="session")
-def assessed(copy: Path, pad: Path, recognition: Path) -> Assessed:
-    return assess(Pipeline(lenient(pad, -50.0), lenient(recognition, 0.5)), trials_of(copy), frames=2, resamples=20)
+def assessed(copy: Path, pad: Path, recognition: Path) -> Assessment:
+    return assess(
+        Pipeline(lenient(pad, -50.0), lenient(recognition, 0.5)), presentations_in(copy), frames=2, resamples=20
+    )
 
 
 def test_a_copy_says_who_enrols_comes_back_and_is_attacked(copy: Path) -> None:
-    trials = trials_of(copy)
+    trials = presentations_in(copy)
     assert {subject: [trial.name.split("/")[0] for trial in enrolment] for subject, enrolment in trials.enrol.items()} \
         == {f"replay-attack/{number:03d}": ["enroll"] for number in range(1, PEOPLE + 1)}  # fmt: skip
     kinds = [(trial.subject[-3:], trial.species) for trial in trials.probes]
@@ -67,8 +69,8 @@ def test_rendered_people_look_different_each_time(copy: Path) -> None:
 
 
 def test_without_enrolment_videos_the_first_bona_fide_presentation_enrols(tmp_path: Path) -> None:
-    pretend(SCANNERS["folder"], tmp_path / "own")
-    trials = trials_of(tmp_path / "own")
+    write_copy(SCANNERS["folder"], tmp_path / "own")
+    trials = presentations_in(tmp_path / "own")
     assert {name: [trial.name for trial in some] for name, some in trials.enrol.items()} == {
         "ann": ["real/ann/1"], "ben": ["real/ben/clip"],
     }  # fmt: skip
@@ -77,7 +79,7 @@ def test_without_enrolment_videos_the_first_bona_fide_presentation_enrols(tmp_pa
     ]  # fmt: skip
 
 
-def test_a_presentation_is_judged_by_the_mean_of_its_frames(copy: Path, pad: Path, assessed: Assessed) -> None:
+def test_a_presentation_is_judged_by_the_mean_of_its_frames(copy: Path, pad: Path, assessed: Assessment) -> None:
     path = next(copy.rglob("attack_print_client001*.mov"))
     pipeline = Pipeline(lenient(pad, -50.0))
     scores = [pipeline.check(frame).faces[0].pad for _, frame in sample_video(path, 2)]
@@ -87,7 +89,7 @@ def test_a_presentation_is_judged_by_the_mean_of_its_frames(copy: Path, pad: Pat
     assert (row["species"], row["judged"], row["decision"]) == ("print", 2, "bona_fide")
 
 
-def test_the_table_gives_the_figures_again(assessed: Assessed) -> None:
+def test_the_table_gives_the_figures_again(assessed: Assessment) -> None:
     attacks = [row for row in assessed.rows if row["species"] == "photo"]
     said = assessed.values["system"]["species"]["photo"]
     assert said["presented"] == len(attacks) == PEOPLE
@@ -98,7 +100,9 @@ def test_the_table_gives_the_figures_again(assessed: Assessed) -> None:
 
 
 def test_who_is_taken_for_an_attack_is_not_enrolled(copy: Path, pad: Path, recognition: Path) -> None:
-    found = assess(Pipeline(lenient(pad, 50.0), lenient(recognition, 0.5)), trials_of(copy), frames=1, resamples=0)
+    found = assess(
+        Pipeline(lenient(pad, 50.0), lenient(recognition, 0.5)), presentations_in(copy), frames=1, resamples=0
+    )
     assert found.values["test"]["enrolment"]["not_enrolled"] == {"taken for an attack": PEOPLE}
     assert found.values["system"]["frr"] == {"value": None}
     assert found.values["pad"]["bona_fide"]["bpcer"]["value"] == 1
@@ -106,7 +110,7 @@ def test_who_is_taken_for_an_attack_is_not_enrolled(copy: Path, pad: Path, recog
 
 def test_no_face_is_no_response(copy: Path, pad: Path) -> None:
     pipeline = Pipeline(pad)
-    trials = trials_of(copy)
+    trials = presentations_in(copy)
     walls = [replace(one, items=(replace(one.items[0], path=wall(copy), kind="image"),)) for one in trials.probes[:2]]
     found = assess(pipeline, replace(trials, probes=tuple(walls)), frames=1, resamples=0)
     assert found.values["test"]["no_response"] == {"no face found": 2}
@@ -120,7 +124,7 @@ def wall(place: Path) -> Path:
 
 
 def test_a_report_on_what_cannot_be_read_is_refused(copy: Path, pad: Path) -> None:
-    trials = trials_of(copy)
+    trials = presentations_in(copy)
     broken = copy.parent / "broken.mov"
     broken.write_bytes(b"not a video")
     probes = tuple(replace(one, items=(replace(one.items[0], path=broken),)) for one in trials.probes)
@@ -143,7 +147,7 @@ def test_the_command_writes_report_and_table(copy: Path, pad: Path, recognition:
     assert "APCER" in result.stdout
 
 
-def test_the_page_says_all_of_it_and_names_nobody(assessed: Assessed, tmp_path: Path) -> None:
+def test_the_page_says_all_of_it_and_names_nobody(assessed: Assessment, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assessed.write(out, report=True)
     page = (out / "iso30107.html").read_text()

@@ -14,7 +14,7 @@ import pytest
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import json_text
 from fedvisage.device import Box, Checked, CheckedFace, Exported, Match, PadVerdict, Pipeline, Settings
-from fedvisage.device.pipeline import Running
+from fedvisage.device.pipeline import FaceTrack
 from fedvisage.faces.align import align
 from fedvisage.faces.cropping import crop_face, make_detector
 from fedvisage.faces.quality import Quality
@@ -131,7 +131,7 @@ def frame(score: float | None, x: float = 0.0) -> Checked:
 
 
 def test_the_mean_runs_over_the_last_frames() -> None:
-    running, scores = Running(3), [0.9, 0.1, 0.2, 0.3, 0.9]
+    running, scores = FaceTrack(3), [0.9, 0.1, 0.2, 0.3, 0.9]
     said = [running.add(frame(score)) for score in scores]
     means = [np.mean(scores[max(0, end - 3) : end]) for end in range(1, 6)]
     assert [one.verdict.score for one in said if one.verdict] == pytest.approx(means)
@@ -140,7 +140,7 @@ def test_the_mean_runs_over_the_last_frames() -> None:
 
 
 def test_another_face_begins_a_mean_of_its_own() -> None:
-    running = Running(10)
+    running = FaceTrack(10)
     for _ in range(5):
         running.add(frame(0.9))
     swapped = running.add(frame(0.2, x=300))
@@ -148,7 +148,7 @@ def test_another_face_begins_a_mean_of_its_own() -> None:
 
 
 def test_a_frame_without_a_face_ends_a_mean() -> None:
-    running = Running(10)
+    running = FaceTrack(10)
     running.add(frame(0.9))
     assert running.add(frame(None)).decision == "no_decision"
     assert running.add(frame(0.2)).frames == 1

@@ -10,7 +10,7 @@ from PIL import Image
 
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.datasets.small_copies import write_video
-from fedvisage.device.predict import every, frames_of
+from fedvisage.device.predict import frames_of, keep_every
 
 BRIGHTNESS = (40, 90, 140, 190, 240)
 """Of the frames, so far apart that no codec confuses them."""
@@ -34,7 +34,7 @@ def test_pictures_of_a_folder_come_in_the_order_of_their_names_as_rgb(tmp_path: 
 
 
 def test_each_third_frame_is_the_first_of_three() -> None:
-    assert [int(frame[0, 0, 0]) for frame in every(map(grey, range(7)), 3)] == [0, 3, 6]
+    assert [int(frame[0, 0, 0]) for frame in keep_every(map(grey, range(7)), 3)] == [0, 3, 6]
 
 
 @pytest.mark.parametrize("content", [b"", b"no video"])

@@ -11,12 +11,12 @@ from tests.toy import recipe_of, settled, silent
 
 from fedvisage.base.progress import Reporter
 from fedvisage.nvflare import operator
-from fedvisage.nvflare.own_files import at_operator
+from fedvisage.nvflare.own_files import open_at_operator
 from fedvisage.nvflare.rehearsal import Rehearsal
 from fedvisage.runs.run import run
 from fedvisage.tasks.catalogue import Setup
-from fedvisage.tasks.opened import Opened
-from fedvisage.tasks.task import Trained
+from fedvisage.tasks.opened import RunData
+from fedvisage.tasks.task import TrainingResult
 
 WAIT = 180.0
 
@@ -31,7 +31,7 @@ def run_through(
 ) -> dict[str, Any]:
     """Run a recipe of plain values with a federation that is up, as ``run --on nvflare --kit`` does."""
 
-    def train(setup: Setup, out: Path, data: Opened, reporter: Reporter) -> Trained:
+    def train(setup: Setup, out: Path, data: RunData, reporter: Reporter) -> TrainingResult:
         return operator.train(setup.recipe, out, reporter, federation.operator, wait=WAIT)
 
     return run(
@@ -41,7 +41,7 @@ def run_through(
         reporter or silent(),
         resume=resume,
         training=train,
-        opening=at_operator,
+        opening=open_at_operator,
     )
 
 

@@ -18,11 +18,11 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.utils import new_cell_message
 from nvflare.fuel.f3.drivers.driver_params import DriverParams
 
-from fedvisage.federation.wire.schema import Extent
+from fedvisage.federation.wire.schema import MessageLimits
 from fedvisage.nvflare import bounds, transport
 
 CHANNEL, TOPIC = "light", "order"
-LIMITS = Extent(tensors=4, size=1 << 20, largest=1 << 20)
+LIMITS = MessageLimits(tensors=4, size=1 << 20, largest=1 << 20)
 
 
 def cell_of(name: str, port: int, startup: Path, stem: str) -> Cell:

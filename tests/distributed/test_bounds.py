@@ -21,9 +21,9 @@ from safetensors.torch import save
 from tests.distributed.federations import run_through
 from tests.toy import SITES, tree
 
-from fedvisage.federation.wire.schema import Extent
+from fedvisage.federation.wire.schema import MessageLimits
 from fedvisage.nvflare import bounds
-from fedvisage.nvflare.bounds import BoundedTensors, Counting, TooMuch, check_body
+from fedvisage.nvflare.bounds import BoundedTensors, CountingConsumer, LimitExceeded, check_body
 from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
 
 FRAME = {fobs.FOBSContextKey.MESSAGE: Message({MessageHeaderKey.ORIGIN: "B.job"})}
@@ -54,7 +54,7 @@ def nested(depth: int) -> bytes:
     ],
 )
 def test_a_body_that_would_make_too_many_objects_is_refused_before_it_makes_any(body: bytes, reason: str) -> None:
-    with pytest.raises(TooMuch, match=reason):
+    with pytest.raises(LimitExceeded, match=reason):
         check_body(body)
 
 
@@ -78,7 +78,7 @@ def test_every_type_of_msgpack_is_counted(value: Any) -> None:
     """A value that is measured wrongly would hide the ones behind it."""
     whole = [value, "end", 7]
     check_body(msgpack.packb(whole), objects=values_in(whole))
-    with pytest.raises(TooMuch):
+    with pytest.raises(LimitExceeded):
         check_body(msgpack.packb(whole), objects=values_in(whole) - 1)
 
 
@@ -87,7 +87,7 @@ def test_nvflares_decoder_refuses_such_a_body_and_says_whose_it_was(installed: N
     assert fobs.loads(whole, fobs_ctx=dict(FRAME)) == {"words": {"ticket": "t"}}
     header = lobs._Header(lobs.MARKER_MAIN, 0, 20_001).to_bytes()
     began = time.monotonic()
-    with pytest.raises(TooMuch):
+    with pytest.raises(LimitExceeded):
         fobs.loads(header + nested(20_000), fobs_ctx=dict(FRAME))
     assert time.monotonic() - began < 1
     assert bounds.refusal("B") == "a message is nested more than 64 deep"
@@ -108,14 +108,14 @@ def datum(marker: int, dot: int, value: bytes) -> bytes:
 def test_a_message_brings_no_files_and_no_tensors_of_others(installed: None, tail: bytes, reason: str) -> None:
     body = msgpack.packb({})
     whole = lobs._Header(lobs.MARKER_MAIN, 0, len(body)).to_bytes() + body + tail
-    with pytest.raises(TooMuch, match=reason):
+    with pytest.raises(LimitExceeded, match=reason):
         fobs.loads(whole, fobs_ctx=dict(FRAME))
 
 
 def test_tensors_are_counted_before_they_are_read() -> None:
-    limits = Extent(tensors=3, size=1000, largest=400)
+    limits = MessageLimits(tensors=3, size=1000, largest=400)
     item = save({"T0": torch.zeros(25)})
-    taker = Counting("B.job", limits)
+    taker = CountingConsumer("B.job", limits)
     assert set(taker.consume_items([item], None)) == {"T0"}
     for items, reason in (
         ([item] * 4, "more than 3 tensors"),
@@ -124,13 +124,13 @@ def test_tensors_are_counted_before_they_are_read() -> None:
         ([save({f"name-{number}": torch.zeros(0) for number in range(200)})], "header"),
         ([b""], "header"),
     ):
-        with pytest.raises(TooMuch, match=reason):
-            Counting("B.job", limits).consume_items(items, None)
+        with pytest.raises(LimitExceeded, match=reason):
+            CountingConsumer("B.job", limits).consume_items(items, None)
         assert reason in str(bounds.refusal("B"))
 
 
 def test_a_tensor_in_the_body_is_refused(installed: None) -> None:
-    with pytest.raises(TooMuch, match="body"):
+    with pytest.raises(LimitExceeded, match="body"):
         BoundedTensors().native_recompose(save({"t": torch.zeros(2)}))
 
 

@@ -13,16 +13,16 @@ import pytest
 from tests.distributed.papers import copy_of
 
 from fedvisage.base.errors import UserError
-from fedvisage.nvflare.certificates import check, expires, papers_in
+from fedvisage.nvflare.certificates import check, credentials_in, expiry_of
 
 KINDS = [("server", "localhost"), ("sites/bank", "bank"), ("operator", "operator@example.org")]
 
 
 @pytest.mark.parametrize(("kit", "name"), KINDS)
 def test_papers_of_a_new_kit_are_right(kit: str, name: str, own_kits: Path) -> None:
-    papers = papers_in(own_kits / kit, at_server=kit == "server")
+    papers = credentials_in(own_kits / kit, at_server=kit == "server")
     check(papers, name)
-    assert timedelta(days=358) < expires(papers) - datetime.now(UTC) < timedelta(days=367), "deploy.md says a year"
+    assert timedelta(days=358) < expiry_of(papers) - datetime.now(UTC) < timedelta(days=367), "deploy.md says a year"
 
 
 def lose_certificate(kit: Path, own: Path, other: Path) -> None:
@@ -83,14 +83,14 @@ def test_a_spoilt_kit(
     kit = copy_of(own_kits / "sites" / "bank", tmp_path)
     deed(kit / "startup", own_kits, other_kits)
     with pytest.raises(UserError) as error:
-        check(papers_in(kit, at_server=False), "bank")
+        check(credentials_in(kit, at_server=False), "bank")
     assert error.value.place == str(kit / "startup" / file)
     assert word in error.value.message
 
 
 @pytest.mark.parametrize(("days", "word"), [(400, "expired"), (-2, "clock")])
 def test_papers_of_another_day(days: int, word: str, own_kits: Path) -> None:
-    papers = papers_in(own_kits / "sites" / "bank", at_server=False)
+    papers = credentials_in(own_kits / "sites" / "bank", at_server=False)
     with pytest.raises(UserError, match=word) as error:
         check(papers, "bank", datetime.now(UTC) + timedelta(days=days))
     assert error.value.place == str(papers.certificate)

@@ -16,7 +16,7 @@ import pytest
 from tests.distributed.papers import copy_of
 
 from fedvisage.base.errors import UserError
-from fedvisage.nvflare.greeting import HungUp, Unreachable, greet, wait_for_greeting
+from fedvisage.nvflare.greeting import ConnectionClosed, Unreachable, check_handshake, wait_for_greeting
 from fedvisage.nvflare.kits import Kit, open_kit
 from fedvisage.nvflare.rehearsal import free_port
 
@@ -73,14 +73,14 @@ def as_server(kit: Path, known: Path) -> Answer:
 
 def test_the_server_of_the_federation_greets(own_kits: Path, tmp_path: Path) -> None:
     with listening(as_server(own_kits / "server", own_kits / "server")) as port:
-        greet(pointed_at(own_kits / "sites" / "bank", port, tmp_path))
+        check_handshake(pointed_at(own_kits / "sites" / "bank", port, tmp_path))
 
 
 def test_the_server_of_another_federation(own_kits: Path, other_kits: Path, tmp_path: Path) -> None:
     with listening(as_server(other_kits / "server", own_kits / "server")) as port:
         kit = pointed_at(own_kits / "sites" / "bank", port, tmp_path)
         with pytest.raises(UserError, match="another federation") as error:
-            greet(kit)
+            check_handshake(kit)
     assert error.value.place == str(kit.path / "startup" / "rootCA.pem")
 
 
@@ -88,7 +88,7 @@ def test_a_server_that_refuses_the_certificate(own_kits: Path, other_kits: Path,
     with listening(as_server(own_kits / "server", other_kits / "server")) as port:
         kit = pointed_at(own_kits / "sites" / "bank", port, tmp_path)
         with pytest.raises(UserError, match="refuses") as error:
-            greet(kit)
+            check_handshake(kit)
     assert error.value.place == str(kit.path / "startup" / "client.crt")
 
 
@@ -98,7 +98,7 @@ def test_who_does_not_speak_tls_is_tried_again(own_kits: Path, tmp_path: Path) -
         plain.recv(1000)
 
     with listening(answer) as port, pytest.raises(Unreachable, match="TLS"):
-        greet(pointed_at(own_kits / "sites" / "bank", port, tmp_path))
+        check_handshake(pointed_at(own_kits / "sites" / "bank", port, tmp_path))
 
 
 @pytest.mark.parametrize("abruptly", [False, True])
@@ -112,9 +112,9 @@ def test_a_door_whose_server_is_down(own_kits: Path, tmp_path: Path, abruptly: b
             plain.recv(1000)
 
     with listening(answer) as port, pytest.raises(Unreachable, match="behind it") as error:
-        greet(pointed_at(own_kits / "sites" / "bank", port, tmp_path))
+        check_handshake(pointed_at(own_kits / "sites" / "bank", port, tmp_path))
     assert f"localhost:{port}" in str(error.value)
-    assert not isinstance(error.value, HungUp), "which counts as a refusal when it is done often"
+    assert not isinstance(error.value, ConnectionClosed), "which counts as a refusal when it is done often"
 
 
 def test_who_hangs_up_once_may_be_ending_and_always_refuses(own_kits: Path, tmp_path: Path) -> None:
@@ -126,8 +126,8 @@ def test_who_hangs_up_once_may_be_ending_and_always_refuses(own_kits: Path, tmp_
 
     with listening(answer) as port:
         kit = pointed_at(own_kits / "sites" / "bank", port, tmp_path)
-        with pytest.raises(HungUp):
-            greet(kit)
+        with pytest.raises(ConnectionClosed):
+            check_handshake(kit)
         with pytest.raises(UserError, match="refuses"):
             wait_for_greeting(kit, lambda text: None)
 

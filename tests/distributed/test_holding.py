@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.nvflare.locks import held, port_held
+from fedvisage.nvflare.locks import hold_directories, hold_port
 from fedvisage.nvflare.rehearsal import free_port
-from fedvisage.nvflare.terminal import LOG, hushed
+from fedvisage.nvflare.terminal import LOG, output_to_log
 
 HOLDER = """
 import sys
 from pathlib import Path
-from fedvisage.nvflare.locks import held, port_held
+from fedvisage.nvflare.locks import hold_directories, hold_port
 with held(Path(sys.argv[1])), port_held(int(sys.argv[2])):
     sys.stdout.write("held\\n")
     sys.stdout.flush()
@@ -33,20 +33,20 @@ def test_a_second_process_is_told_who_holds_it_and_a_killed_one_lets_go(tmp_path
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(UserError, match=rf"\b{holder.pid}\b") as error, held(tmp_path):
+        with pytest.raises(UserError, match=rf"\b{holder.pid}\b") as error, hold_directories(tmp_path):
             pass
         assert error.value.place == str(tmp_path)
         if sys.platform == "linux":
-            with pytest.raises(RunFailed, match=str(port)), port_held(port):
+            with pytest.raises(RunFailed, match=str(port)), hold_port(port):
                 pass
         holder.kill()
         holder.wait(20)
-    with held(tmp_path), port_held(port):
+    with hold_directories(tmp_path), hold_port(port):
         pass
 
 
 def test_a_kit_and_its_state_may_be_one_directory(tmp_path: Path) -> None:
-    with held(tmp_path, tmp_path / "state", tmp_path):
+    with hold_directories(tmp_path, tmp_path / "state", tmp_path):
         assert (tmp_path / "state").is_dir()
 
 
@@ -56,19 +56,19 @@ def test_a_port_on_which_somebody_listens_with_gRPCs_option_is_refused() -> None
         other.bind(("", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(RunFailed, match=f"port {port} "), port_held(port):
+        with pytest.raises(RunFailed, match=f"port {port} "), hold_port(port):
             pass
-    with port_held(port):
+    with hold_port(port):
         pass
 
 
 def test_what_libraries_write_goes_to_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with hushed(tmp_path, verbose=False):
+    with output_to_log(tmp_path, verbose=False):
         os.write(1, b"noise\n")
         os.write(2, b"more noise\n")
     os.write(1, b"a line\n")
     assert capfd.readouterr() == ("a line\n", "")
     assert (tmp_path / LOG).read_text() == "noise\nmore noise\n"
-    with hushed(tmp_path, verbose=True):
+    with output_to_log(tmp_path, verbose=True):
         os.write(2, b"shown\n")
     assert capfd.readouterr().err == "shown\n"

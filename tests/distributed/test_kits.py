@@ -16,15 +16,15 @@ from nvflare.app_opt.pt.decomposers import TensorDecomposer
 from tests.toy import recipe_of, tree
 
 from fedvisage.base.errors import UserError
-from fedvisage.federation.wire.schema import Refused
+from fedvisage.federation.wire.schema import RefusedMessage
 from fedvisage.federation.wire.transport import Order
 from fedvisage.nvflare import transport
 from fedvisage.nvflare.authority import read_federation
-from fedvisage.nvflare.job import Job, read_job, travelling, write_job
+from fedvisage.nvflare.job import Job, read_job, without_local_parts, write_job
 from fedvisage.nvflare.kits import CONTROLLER, EXECUTOR, SERVER_CLASS, SERVER_WATCH, SITE_CLASS, SITE_WATCH, open_kit
 from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.node import prepare_server, prepare_site
-from fedvisage.nvflare.own_files import NotReady, at_server
+from fedvisage.nvflare.own_files import NotReady, weights_at_server
 from fedvisage.nvflare.rehearsal import free_port
 from fedvisage.recipe import tree_of
 
@@ -149,22 +149,24 @@ def test_mistakes_in_the_description(changes: dict[str, Any], place: str, tmp_pa
 
 def test_a_job_is_four_files_without_a_path_of_anyone(sets: Mapping[str, Path], tmp_path: Path) -> None:
     recipe = recipe_of(tree(sets))
-    write_job(tmp_path / "job", Job("first", travelling(recipe)), ("A", "B"))
+    write_job(tmp_path / "job", Job("first", without_local_parts(recipe)), ("A", "B"))
     files = sorted(path for path in (tmp_path / "job").rglob("*") if path.is_file())
     assert [path.suffix for path in files] == [".json"] * 4
     known = set().union(*(set(texts(json.loads(path.read_text()))) for path in files))
     assert not any(str(path) in known for path in sets.values())
-    assert read_job(tmp_path / "job" / "app" / "config") == Job("first", travelling(recipe))
+    assert read_job(tmp_path / "job" / "app" / "config") == Job("first", without_local_parts(recipe))
 
 
 def test_benchmarks_stay_with_whoever_writes_the_recipe(sets: Mapping[str, Path]) -> None:
     recipe = recipe_of(tree(sets, "fedavg", data__benchmarks={"lfw": str(sets["U"])}))
     assert recipe.data.benchmarks is not None
-    assert travelling(recipe).data.benchmarks is None
+    assert without_local_parts(recipe).data.benchmarks is None
 
 
 def test_pieces_of_tensors_are_waited_for_within_the_deadline(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    write_job(tmp_path / "job", Job("first", travelling(recipe_of(tree(sets, federation__deadline=60.0)))), ("A",))
+    write_job(
+        tmp_path / "job", Job("first", without_local_parts(recipe_of(tree(sets, federation__deadline=60.0)))), ("A",)
+    )
     for side in ("server", "client"):
         config = json.loads((tmp_path / "job" / "app" / "config" / f"config_fed_{side}.json").read_text())
         assert config[f"{TensorDecomposer().config_var_prefix}{ConfigVarName.STREAMING_PER_REQUEST_TIMEOUT}"] == 15.0
@@ -172,7 +174,7 @@ def test_pieces_of_tensors_are_waited_for_within_the_deadline(sets: Mapping[str,
 
 @pytest.mark.parametrize("run", ["", "../x", "A", "a/b", "a" * 64, 3, None])
 def test_a_job_with_a_bad_name_is_refused(run: object, sets: Mapping[str, Path], tmp_path: Path) -> None:
-    write_job(tmp_path / "job", Job("first", travelling(recipe_of(tree(sets)))), ("A",))
+    write_job(tmp_path / "job", Job("first", without_local_parts(recipe_of(tree(sets)))), ("A",))
     path = tmp_path / "job" / "app" / "config" / "recipe.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"run": run}))
     with pytest.raises(UserError, match="name"):
@@ -182,29 +184,29 @@ def test_a_job_with_a_bad_name_is_refused(run: object, sets: Mapping[str, Path],
 def test_only_what_can_run_between_machines_travels(sets: Mapping[str, Path]) -> None:
     for changes in ({"method": "pooled"}, {"evaluation__features": 3}, {"evaluation__snapshots": 1}):
         with pytest.raises(UserError, match="local"):
-            travelling(recipe_of(tree(sets, **changes)))
+            without_local_parts(recipe_of(tree(sets, **changes)))
 
 
 def test_a_file_of_weights_travels_as_its_digest(sets: Mapping[str, Path], tmp_path: Path) -> None:
     file = tmp_path / "secret-weights.safetensors"
     file.write_bytes(b"weights")
     digest = f"sha256:{hashlib.sha256(b'weights').hexdigest()}"
-    start = travelling(recipe_of(tree(sets, training__start=str(file))))
+    start = without_local_parts(recipe_of(tree(sets, training__start=str(file))))
     network = tree(sets, "fedsis")
     network["method"]["network"]["weights"] = str(file)
-    transformer = travelling(recipe_of(network))
+    transformer = without_local_parts(recipe_of(network))
     assert start.training.start == digest
     assert tree_of(transformer)["method"]["network"]["weights"] == digest
     for recipe in (start, transformer):
         assert "secret" not in str(tree_of(recipe))
         with pytest.raises(NotReady, match=f"{digest}.*--weights"):
-            at_server(recipe, {})
-        assert at_server(recipe, {"weights": str(file)}) == {digest: file}
+            weights_at_server(recipe, {})
+        assert weights_at_server(recipe, {"weights": str(file)}) == {digest: file}
 
 
 def test_a_file_of_weights_that_is_missing_is_named(sets: Mapping[str, Path], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^recipe\.training\.start: .*nowhere"):
-        travelling(recipe_of(tree(sets, training__start=str(tmp_path / "nowhere"))))
+        without_local_parts(recipe_of(tree(sets, training__start=str(tmp_path / "nowhere"))))
 
 
 def test_a_job_that_names_a_path_of_the_server_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
@@ -264,7 +266,7 @@ WORDS = {"call": "train", "round": 1, "visit": 1, "ticket": "t"}
     ],
 )
 def test_what_is_no_order_is_refused(parcel: object) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedMessage):
         transport.unpack_order(parcel)
     assert transport.ticket_of(parcel) in ("", "t")
 

@@ -19,7 +19,7 @@ from tests.distributed.light import CHANNEL, LIMITS, TOPIC, cell_of
 
 from fedvisage.federation.wire.transport import Order
 from fedvisage.nvflare import bounds
-from fedvisage.nvflare.admission import Admission, Guard, guard
+from fedvisage.nvflare.admission import Admission, AdmissionListener, listen_with_admission
 from fedvisage.nvflare.authority import FederationFile
 from fedvisage.nvflare.kits import own_settings
 from fedvisage.nvflare.membership import provision
@@ -57,7 +57,7 @@ class Proxy:
 
 
 @pytest.fixture
-def federation(tmp_path: Path) -> Iterator[tuple[Cell, Guard]]:
+def federation(tmp_path: Path) -> Iterator[tuple[Cell, AdmissionListener]]:
     """A server that listens as ``fedvisage server`` does, and its members."""
     port, kits = free_port(), tmp_path / "kits"
     content = {
@@ -69,7 +69,7 @@ def federation(tmp_path: Path) -> Iterator[tuple[Cell, Guard]]:
     bounds.install()
     admission = Admission(kits / "server", lambda text: None)
     admission.read()
-    guard(admission, own_settings(kits / "server"))
+    listen_with_admission(admission, own_settings(kits / "server"))
     server = cell_of("server", port, kits / "server" / "startup", "server")
     bounds.limit([LIMITS], server)
     server.start()
@@ -92,7 +92,7 @@ def federation(tmp_path: Path) -> Iterator[tuple[Cell, Guard]]:
             member.kill()
             member.wait()
         server.stop()
-        Guard.admission = None
+        AdmissionListener.admission = None
 
 
 def test_one_server_carries_two_hundred_sites_in_a_run(federation: tuple[Cell, Admission]) -> None:

@@ -31,17 +31,17 @@ from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import write_json
 from fedvisage.base.progress import Reporter
 from fedvisage.cli.federation import print_tables
-from fedvisage.nvflare.admission import Admission, Guard
+from fedvisage.nvflare.admission import Admission, AdmissionListener
 from fedvisage.nvflare.authority import FederationFile, open_authority
-from fedvisage.nvflare.certificates import check, papers_in, warning
+from fedvisage.nvflare.certificates import check, credentials_in, warning
 from fedvisage.nvflare.commands import start_server, start_site
-from fedvisage.nvflare.greeting import Unreachable, knock
+from fedvisage.nvflare.greeting import Unreachable, request_admission
 from fedvisage.nvflare.kits import Kit, open_kit, own_settings
 from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.operator import train
 from fedvisage.nvflare.rehearsal import free_port
-from fedvisage.nvflare.status import CertificateSeen, Status
-from fedvisage.nvflare.terminal import Front
+from fedvisage.nvflare.status import CertificateStatus, Status
+from fedvisage.nvflare.terminal import Terminal
 
 FIRST, SECOND = "operator@example.org", "second@example.org"
 
@@ -95,7 +95,7 @@ def test_who_joins_gets_a_kit_and_all_others_keep_theirs(kits: Path) -> None:
     assert not changes.updates
     assert {name: content(kits / name) for name in before} == before
     for kit, kind, name in (("sites/phone", "site", "phone"), (f"operators/{SECOND}", "operator", SECOND)):
-        check(papers_in(kits / kit, at_server=False), name)
+        check(credentials_in(kits / kit, at_server=False), name)
         assert open_kit(kits / kit, kind).name == name  # type: ignore[arg-type]
     root = (kits / "server/startup/rootCA.pem").read_bytes()
     assert (kits / "sites/phone/startup/rootCA.pem").read_bytes() == root
@@ -124,8 +124,8 @@ def test_a_renewal_is_a_certificate_for_the_key_in_the_kit(kits: Path) -> None:
     assert content(kits / "sites/bank") == before
     for name, kit in (("bank", "sites/bank"), ("server", "server")):
         shutil.copytree(kits / "updates" / name, kits / kit, dirs_exist_ok=True)
-    check(papers_in(kits / "sites/bank", at_server=False), "bank")
-    check(papers_in(kits / "server", at_server=True), "localhost")
+    check(credentials_in(kits / "sites/bank", at_server=False), "bank")
+    check(credentials_in(kits / "server", at_server=True), "localhost")
     new = certificate(kits / "sites/bank")
     assert new.serial_number != old.serial_number
     assert new.subject == old.subject
@@ -247,7 +247,7 @@ def test_a_stolen_kit_is_revoked_and_renewed_at_once(kits: Path) -> None:
     assert certificate(update).public_key() != lost.public_key()
     assert stat.S_IMODE((update / "startup/client.key").stat().st_mode) == 0o600
     shutil.copytree(update, kits / "sites/bank", dirs_exist_ok=True)
-    check(papers_in(kits / "sites/bank", at_server=False), "bank")
+    check(credentials_in(kits / "sites/bank", at_server=False), "bank")
 
 
 def test_a_list_that_nobody_of_this_federation_signed_changes_nothing(kits: Path, own_kits: Path) -> None:
@@ -324,7 +324,7 @@ def test_names_are_given_once() -> None:
 
 @pytest.mark.parametrize(("days", "words"), [(300, None), (335, "bank"), (359, "bank")])
 def test_an_end_is_told_thirty_days_ahead(days: int, words: str | None, early: Path) -> None:
-    papers = papers_in(early / "sites/bank", at_server=False)
+    papers = credentials_in(early / "sites/bank", at_server=False)
     line = warning(papers, "bank", datetime.now(UTC) + timedelta(days=days))
     assert (line is None) == (words is None)
     if line is not None:
@@ -347,7 +347,7 @@ def test_servers_sites_and_runs_say_at_their_start_that_an_end_is_near(
 ) -> None:
     port, said = free_port(), list[str]()
     provision(described(server={"host": "localhost", "port": port}), tmp_path / "kits", root_days=10)
-    front, kits = Front(said.append, said.append), tmp_path / "kits"
+    front, kits = Terminal(said.append, said.append), tmp_path / "kits"
     with pytest.raises(UserError, match="nowhere"):
         start_site(kits / "sites/bank", Path("nowhere"), None, None, front, verbose=False)
     with socket.create_server(("", port)), pytest.raises(RunFailed, match=str(port)):
@@ -370,7 +370,10 @@ class Told(Reporter):
 
 
 def test_status_says_which_certificates_end_soon(capsys: pytest.CaptureFixture[str]) -> None:
-    seen = (CertificateSeen("bank", "2026-12-01T10:00:00+00:00", 10.2), CertificateSeen("phone", "2027-09-01", 280.0))
+    seen = (
+        CertificateStatus("bank", "2026-12-01T10:00:00+00:00", 10.2),
+        CertificateStatus("phone", "2027-09-01", 280.0),
+    )
     print_tables(Status((), (), seen))
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "certificate" in line]
     assert "bank" in line
@@ -387,9 +390,9 @@ class Unmoved(ConnMonitor):  # type: ignore[misc]
 @pytest.fixture
 def guarded(kits: Path) -> Iterator[tuple[Path, int]]:
     """A server's listener, without a federation behind it."""
-    startup, port, driver = kits / "server/startup", free_port(), Guard()
+    startup, port, driver = kits / "server/startup", free_port(), AdmissionListener()
     driver.register_conn_monitor(Unmoved())
-    Guard.admission = admission(kits, [])
+    AdmissionListener.admission = admission(kits, [])
     params = {"scheme": "grpc", "host": "localhost", "port": port, "secure": True,
               "ca_cert": str(startup / "rootCA.pem"), "server_cert": str(startup / "server.crt"),
               "server_key": str(startup / "server.key")}  # fmt: skip
@@ -399,7 +402,7 @@ def guarded(kits: Path) -> Iterator[tuple[Path, int]]:
     yield kits, port
     driver.shutdown()
     thread.join(20)
-    Guard.admission = None
+    AdmissionListener.admission = None
 
 
 def at(port: int, kit: Path, kind: Any) -> Kit:
@@ -414,7 +417,7 @@ def at(port: int, kit: Path, kind: Any) -> Kit:
 def answered(kit: Kit) -> dict[str, datetime]:
     while True:
         try:
-            return knock(kit)
+            return request_admission(kit)
         except Unreachable:
             continue  # it has not begun to listen
 
@@ -428,7 +431,7 @@ def test_a_knock_is_answered_by_what_the_certificate_is_worth(guarded: tuple[Pat
     shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
     for kit in (bank, operator):
         with pytest.raises(UserError, match="revoked on") as error:
-            knock(kit)
+            request_admission(kit)
         assert error.value.place == str(kit.path / "startup/client.crt")
         assert "\n" not in str(error.value)
     assert answered(at(port, kits / "sites/border", "site")) == {}
@@ -456,8 +459,8 @@ def test_one_certificate_cannot_take_all_streams(guarded: tuple[Path, int]) -> N
     for _, stream in flood:
         if not stream.add_callback(over.release):
             over.release()
-    assert all(over.acquire(timeout=60) for _ in range(105 - Guard.streams_each))
-    assert sum(stream.is_active() for _, stream in flood) == Guard.streams_each
+    assert all(over.acquire(timeout=60) for _ in range(105 - AdmissionListener.streams_each))
+    assert sum(stream.is_active() for _, stream in flood) == AdmissionListener.streams_each
     for channel, _ in flood:
         channel.close()
 

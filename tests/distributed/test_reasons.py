@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.federation.site import TrainingBroke
-from fedvisage.federation.wire.schema import Refused
+from fedvisage.federation.site import TrainingFailed
+from fedvisage.federation.wire.schema import RefusedMessage
 from fedvisage.nvflare.own_files import NotReady
 from fedvisage.nvflare.site_program import SiteProgram
 from fedvisage.nvflare.transport import unpack_reply
@@ -43,7 +43,7 @@ def test_what_an_exception_quotes_stays_at_the_site(error: Exception) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [TrainingBroke("the loss is not finite"), Refused("a", "is missing"), NotReady("no set")]
+    "error", [TrainingFailed("the loss is not finite"), RefusedMessage("a", "is missing"), NotReady("no set")]
 )
 def test_reasons_of_our_own_are_told(error: Exception) -> None:
     reply = unpack_reply("A", SiteProgram()._answer(raising(error)))  # type: ignore[arg-type]

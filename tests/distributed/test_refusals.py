@@ -20,11 +20,11 @@ from tests.toy import recipe_of, tree
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import write_json
 from fedvisage.nvflare.authority import FederationFile
-from fedvisage.nvflare.job import Job, travelling, write_job
+from fedvisage.nvflare.job import Job, without_local_parts, write_job
 from fedvisage.nvflare.kits import open_kit
 from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.node import end
-from fedvisage.nvflare.operator import Session, connected
+from fedvisage.nvflare.operator import Session, connect_to_server
 from fedvisage.nvflare.rehearsal import Rehearsal
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
@@ -71,7 +71,7 @@ def greeting(port: int, authority: Path, certificate: Path | None) -> bytes:
 @pytest.fixture(scope="module")
 def up(federation: Rehearsal) -> None:
     """Wait until the server answers."""
-    with connected(federation.operator, WAIT):
+    with connect_to_server(federation.operator, WAIT):
         pass
 
 
@@ -89,7 +89,7 @@ def test_only_certificates_of_this_federation_are_let_in(federation: Rehearsal, 
 def test_a_foreign_operator_is_not_let_in(stranger: Path) -> None:
     with (
         pytest.raises(UserError, match="another federation"),
-        connected(open_kit(stranger / "operator", "operator"), 5.0),
+        connect_to_server(open_kit(stranger / "operator", "operator"), 5.0),
     ):
         pass
 
@@ -108,7 +108,7 @@ def test_a_site_cannot_take_another_name(federation: Rehearsal, tmp_path: Path) 
     try:
         until = time.monotonic() + 60
         while process.poll() is None and time.monotonic() < until:
-            with connected(federation.operator, WAIT) as session:
+            with connect_to_server(federation.operator, WAIT) as session:
                 assert "Z" not in {client.name for client in session.get_connected_client_list()}
     finally:
         end(process.pid)
@@ -151,9 +151,11 @@ def name_class(job: Path, path: str, arguments: Mapping[str, Any]) -> None:
 @pytest.mark.parametrize("deed", [brings_code, names_a_module, nests_a_process])
 def test_job_with_foreign_code(deed: Any, federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path) -> None:
     directory, canary = tmp_path / "refused", tmp_path / "canary"
-    write_job(directory, Job("refused", travelling(recipe_of(tree(sets, training__rounds=1)))), ("A", "B", "C"))
+    write_job(
+        directory, Job("refused", without_local_parts(recipe_of(tree(sets, training__rounds=1)))), ("A", "B", "C")
+    )
     deed(directory, canary)
-    with connected(federation.operator, WAIT) as session:
+    with connect_to_server(federation.operator, WAIT) as session:
         status = ended(session, session.submit_job(str(directory)))
     assert status != "FINISHED:COMPLETED"
     assert not canary.exists()

@@ -11,7 +11,7 @@ from nvflare.apis.workspace import Workspace
 from tests.toy import SITES, make_set, recipe_of, tree
 
 from fedvisage.base.files import write_json
-from fedvisage.nvflare.job import Job, travelling, write_job
+from fedvisage.nvflare.job import Job, without_local_parts, write_job
 from fedvisage.nvflare.kits import OWN
 from fedvisage.nvflare.site_program import SiteProgram
 from fedvisage.nvflare.transport import unpack_reply
@@ -48,7 +48,7 @@ def started(sets: Mapping[str, Path], data: Path, place: Path) -> Context:
         (kit / folder).mkdir(parents=True)
     write_json(kit / "local" / OWN, {"data": str(data), "state": str(place / "state"), "rehearsal": "yes"})
     job = place / "job"
-    write_job(job, Job("run-1", travelling(recipe_of(tree(sets, "fedpad")))), SITES)
+    write_job(job, Job("run-1", without_local_parts(recipe_of(tree(sets, "fedpad")))), SITES)
     shutil.copytree(job / "app" / "config", Path(Workspace(str(kit)).get_app_config_dir(NUMBER)))
     return Context(kit)
 

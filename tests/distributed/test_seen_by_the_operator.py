@@ -26,9 +26,9 @@ from fedvisage.base.errors import RunFailed
 from fedvisage.base.progress import Reporter
 from fedvisage.nvflare import operator
 from fedvisage.nvflare.node import end
-from fedvisage.nvflare.operator import connected
+from fedvisage.nvflare.operator import connect_to_server
 from fedvisage.nvflare.rehearsal import Rehearsal
-from fedvisage.nvflare.status import Status, look, status_of, write_page
+from fedvisage.nvflare.status import Status, query_status, status_of, write_page
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 
@@ -95,14 +95,14 @@ def test_a_run_that_nobody_begins_is_given_up(federation: Rehearsal, sets: Mappi
     observer, began = Observer(federation.operator.path), time.monotonic()
     recipe = recipe_of(tree(sets, training__rounds=1))
     (tmp_path / "dead").mkdir()
-    with connected(federation.operator, WAIT) as session:
+    with connect_to_server(federation.operator, WAIT) as session:
         while len(session.get_connected_client_list()) < 3:
             time.sleep(0.2)
     with stopped(federation), pytest.raises(RunFailed, match="nothing was heard"):
         operator.train(recipe, tmp_path / "dead", observer, federation.operator, wait=WAIT, patience=15)
     assert time.monotonic() - began < 120
-    with connected(federation.operator, WAIT) as session:
-        while look(session).runs:
+    with connect_to_server(federation.operator, WAIT) as session:
+        while query_status(session).runs:
             assert time.monotonic() - began < 240, "it was ended at the server"
             time.sleep(0.5)
 
@@ -152,8 +152,8 @@ def test_a_site_whose_place_was_taken_has_it_again_when_the_other_process_dies(
 ) -> None:
     """The other process has a copy of the kit, as on another machine: no lock can stop it."""
     began, kit = time.time(), shutil.copytree(federation.sites["A"].path, tmp_path / "kit")
-    with connected(federation.operator, WAIT) as session, (tmp_path / "log").open("wb") as log:
-        while not _seen_since(look(session), began):
+    with connect_to_server(federation.operator, WAIT) as session, (tmp_path / "log").open("wb") as log:
+        while not _seen_since(query_status(session), began):
             time.sleep(0.2)
         settings = kit / "local" / "fedvisage.json"
         settings.write_text(settings.read_text().replace('"state": "', f'"state": "{tmp_path}'))
@@ -167,7 +167,7 @@ def test_a_site_whose_place_was_taken_has_it_again_when_the_other_process_dies(
             end(other.pid)
             other.wait()
         died = time.time()
-        while not _seen_since(look(session), died + 1):
+        while not _seen_since(query_status(session), died + 1):
             assert time.time() - died < 150, "NVFlare itself takes ten minutes"
             time.sleep(0.5)
 

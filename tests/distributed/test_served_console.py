@@ -18,14 +18,14 @@ from fedvisage.base.errors import UserError
 from fedvisage.cli import app
 from fedvisage.nvflare.outcome import LAST, RunLog, last_lines
 from fedvisage.nvflare.server_program import progress
-from fedvisage.nvflare.status import Board, served
+from fedvisage.nvflare.status import SharedState, serve_page
 
 
 @pytest.fixture
 def address() -> Iterator[tuple[str, int]]:
-    board = Board("fed.example.org:8002")
+    board = SharedState("fed.example.org:8002")
     board.put(usual())
-    with served(board, 0) as url:
+    with serve_page(board, 0) as url:
         yield str(urlsplit(url).hostname), int(urlsplit(url).port or 0)
 
 
@@ -69,7 +69,7 @@ def test_it_listens_where_no_other_machine_reaches_it(address: tuple[str, int]) 
 
 
 def test_a_taken_port_is_told_in_a_line(address: tuple[str, int]) -> None:
-    with pytest.raises(UserError, match="cannot be used"), served(Board(""), address[1]):
+    with pytest.raises(UserError, match="cannot be used"), serve_page(SharedState(""), address[1]):
         pass
 
 

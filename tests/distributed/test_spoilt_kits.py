@@ -18,7 +18,7 @@ from tests.distributed.papers import copy_of
 
 from fedvisage.base.errors import UserError
 from fedvisage.nvflare.admission import Admission
-from fedvisage.nvflare.certificates import REVOKED, check, papers_in
+from fedvisage.nvflare.certificates import REVOKED, check, credentials_in
 from fedvisage.nvflare.kits import open_kit
 from fedvisage.nvflare.node import prepare_server, prepare_site
 
@@ -38,7 +38,7 @@ def test_papers_that_would_never_end(deed: Callable[[Path], None], name: str, ow
     kit = copy_of(own_kits / "sites" / "bank", tmp_path)
     deed(kit / "startup" / name)
     with pytest.raises(UserError) as error:
-        check(papers_in(kit, at_server=False), "bank")
+        check(credentials_in(kit, at_server=False), "bank")
     assert error.value.place == str(kit / "startup" / name)
 
 
@@ -55,7 +55,7 @@ def test_a_key_with_which_no_connection_comes_about(own_kits: Path, tmp_path: Pa
     words = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
     (kit / "startup" / "client.key").write_bytes(words)
     with pytest.raises(UserError, match="too small") as error:
-        check(papers_in(kit, at_server=False), "bank")
+        check(credentials_in(kit, at_server=False), "bank")
     assert error.value.place == str(kit / "startup" / "client.crt")
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fedvisage.nvflare.status import CertificateSeen, RunSeen, SiteSeen, Status, prometheus
+from fedvisage.nvflare.status import CertificateStatus, RunStatus, SiteStatus, Status, prometheus
 
 STATUS = Status(
-    (SiteSeen("bank", "2026-11-21T10:00:00+00:00", 3.5), SiteSeen("phone", "2026-11-21T09:59:00+00:00", 63.5)),
-    (RunSeen("first-ab12", 4, 30, ("phone",), 1000, 2000),),
-    (CertificateSeen("bank", "2026-12-01T10:00:00+00:00", 10.0),),
+    (SiteStatus("bank", "2026-11-21T10:00:00+00:00", 3.5), SiteStatus("phone", "2026-11-21T09:59:00+00:00", 63.5)),
+    (RunStatus("first-ab12", 4, 30, ("phone",), 1000, 2000),),
+    (CertificateStatus("bank", "2026-12-01T10:00:00+00:00", 10.0),),
 )
 
 
@@ -28,5 +28,5 @@ def test_prometheus_reads_a_value_a_site_one_a_certificate_and_four_a_run() -> N
 
 
 def test_what_has_not_begun_or_is_lost_has_no_figures() -> None:
-    lost = Status((), (RunSeen("first-ab12", 0, 0, (), 0, 0, "lost"),))
+    lost = Status((), (RunStatus("first-ab12", 0, 0, (), 0, 0, "lost"),))
     assert not [line for line in prometheus(lost) if not line.startswith("#")]

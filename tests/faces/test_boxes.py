@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedvisage.faces.detection import moved, squared, suppress
+from fedvisage.faces.detection import make_square, move_corners, suppress
 
 
 def test_the_surer_of_two_alike_boxes_stays() -> None:
@@ -47,9 +47,9 @@ def test_suppression_is_that_of_counted_pixels(drawn: list[tuple[int, ...]]) -> 
 
 
 def test_corners_move_by_shares_of_the_sides() -> None:
-    boxes = moved(np.array([[10.0, 20, 30, 60]]), np.array([[0.1, -0.1, 0.0, 0.25]]))
+    boxes = move_corners(np.array([[10.0, 20, 30, 60]]), np.array([[0.1, -0.1, 0.0, 0.25]]))
     np.testing.assert_allclose(boxes, [[12, 16, 30, 70]])
 
 
 def test_squares_have_the_longer_side_and_the_same_middle() -> None:
-    np.testing.assert_allclose(squared(np.array([[10.0, 20, 30, 60]])), [[0, 20, 40, 60]])
+    np.testing.assert_allclose(make_square(np.array([[10.0, 20, 30, 60]])), [[0, 20, 40, 60]])

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedvisage.render.depth import canonical_depth, fit_pose, placed
+from fedvisage.render.depth import canonical_depth, fit_pose, place_points
 from fedvisage.render.people import Conditions, draw_conditions, draw_people
 from fedvisage.render.scene import Scene, render, small_depth
 from fedvisage.render.sheet import PIVOT, project
@@ -57,7 +57,7 @@ def test_a_fit_places_points_where_the_renderer_places_them(conditions: Conditio
         one = Conditions(**{name: value[number : number + 1] for name, value in vars(conditions).items()})
         pose = torch.cat([one.yaw, one.pitch, one.roll, one.scale, one.centre[0]]).double().numpy()
         expected = project(points, one, 1)[0].numpy()
-        np.testing.assert_allclose(placed((points[0] - PIVOT).numpy(), pose), expected, atol=1e-5)
+        np.testing.assert_allclose(place_points((points[0] - PIVOT).numpy(), pose), expected, atol=1e-5)
 
 
 def test_the_nearest_point_is_white_and_what_is_no_face_is_black() -> None:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedvisage.faces.align import Image, find, is_grey
+from fedvisage.faces.align import Image, detect_upright, is_grey
 from fedvisage.faces.cropping import make_detector
 from fedvisage.faces.detection import Face
-from fedvisage.render.identities import Identities, album, photograph_person
+from fedvisage.render.identities import Identities, photograph_person, photographs_of
 
 
 def face(side: float, confidence: float, left: float = 10, top: float = 20) -> Face:
@@ -52,7 +52,7 @@ def test_a_picture_is_turned_where_its_largest_face_is_surer_then(
     upright: list[Face], turned: list[Face], looks: int, is_turned: bool
 ) -> None:
     shown, detect = seeing(upright, turned)
-    found = find(marked(), detect)
+    found = detect_upright(marked(), detect)
     assert len(shown) == looks
     assert found.turned == is_turned
     assert found.faces == (turned if is_turned else upright)
@@ -62,17 +62,17 @@ def test_a_picture_is_turned_where_its_largest_face_is_surer_then(
 def test_faces_come_by_size_and_boxes_are_those_of_the_picture_as_it_came() -> None:
     small, large = face(10, 0.9999, left=0, top=0), face(30, 0.9999, left=50, top=40)
     _, detect = seeing([small, large], [])
-    assert find(marked(), detect).boxes == [[50, 40, 30, 30], [0, 0, 10, 10]]
+    assert detect_upright(marked(), detect).boxes == [[50, 40, 30, 30], [0, 0, 10, 10]]
     _, detect = seeing([], [small, large])
-    assert find(marked(), detect).boxes == [[0, 30, 30, 30], [70, 90, 10, 10]]
+    assert detect_upright(marked(), detect).boxes == [[0, 30, 30, 30], [70, 90, 10, 10]]
 
 
 def test_a_face_upside_down_is_found_where_it_is() -> None:
-    image = photograph_person(album(Identities(images=1, size=112), 0), 112)[0][0]
+    image = photograph_person(photographs_of(Identities(images=1, size=112), 0), 112)[0][0]
     wall = np.full((300, 400, 3), 120, np.uint8)
     wall[20:244, 30:254] = cv2.resize(image, (224, 224))
     detect = make_detector()
-    upright, turned = find(wall, detect), find(wall[::-1, ::-1].copy(), detect)
+    upright, turned = detect_upright(wall, detect), detect_upright(wall[::-1, ::-1].copy(), detect)
     assert (upright.turned, turned.turned) == (False, True)
     x, y, w, h = upright.boxes[0]
     np.testing.assert_allclose(turned.boxes[0], [400 - x - w, 300 - y - h, w, h], atol=3)

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedvisage.federation.method import EXAMPLES, LOSS, Upload
 from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.schema import ABSURD
+from fedvisage.federation.wire.schema import LARGEST_MAGNITUDE
 
 Wrong = Callable[[Message, str, np.random.Generator], str]
 """Spoils one tensor of a message and returns what the reason must say."""
@@ -85,7 +85,7 @@ FLOATS: list[Wrong] = [
     planted(float("inf"), "is not finite"),
     planted(float("-inf"), "is not finite"),
     planted(1e38, "beyond"),
-    planted(-1.01 * ABSURD, "beyond"),
+    planted(-1.01 * LARGEST_MAGNITUDE, "beyond"),
 ]
 COUNTS: list[Wrong] = [planted(-1, "below zero"), planted(2.0**60, "beyond")]
 ANY: list[Wrong] = [missing, extra, other_type, broadcastable, empty]

@@ -22,13 +22,13 @@ from fedvisage.base.errors import UserError
 from fedvisage.base.streams import torch_rng
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.federation.privacy.clustering import Clustering, Privately, release
+from fedvisage.federation.privacy.clustering import BudgetSplit, ClusteringSettings, release
 from fedvisage.federation.privacy.mechanisms import Budget, DerivedDraws
 from fedvisage.federation.protections.combine import norm_of_update
 from fedvisage.federation.protections.compatible import check_protection
 from fedvisage.federation.protections.dp import account_of
 from fedvisage.federation.record.ledger import read_lines
-from fedvisage.federation.site_worker import LocalTransport, SiteDesk
+from fedvisage.federation.site_worker import LocalTransport, SiteWorker
 from fedvisage.federation.wire.message import Message, under
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
@@ -57,7 +57,7 @@ class Heard:
 class Listening(LocalTransport):
     """A wire that remembers what the server lent, and what came back."""
 
-    def __init__(self, desks: Sequence[SiteDesk], heard: Heard) -> None:
+    def __init__(self, desks: Sequence[SiteWorker], heard: Heard) -> None:
         super().__init__(desks)
         self.heard = heard
 
@@ -173,9 +173,9 @@ def test_what_is_clustered_is_each_persons_own_under_the_lent_model(heard: Heard
 
     centres = directions(Path(recipe.data.sites["A"]), "train", 99)
     candidates = directions(Path(recipe.data.public or ""), "train", 4)
-    asked = Clustering(1.3, 1, 2, Budget(1.0, 0.01))
+    asked = ClusteringSettings(1.3, 1, 2, Budget(1.0, 0.01))
     draws = DerivedDraws(torch_rng(0, "A", ROUNDS, "noise", f"round {ROUNDS}, clusters"))
-    expected = release(centres, candidates, asked, Privately(), draws).centres
+    expected = release(centres, candidates, asked, BudgetSplit(), draws).centres
     torch.testing.assert_close(heard.replies[ROUNDS, "cluster", "A"]["clusters"], expected, atol=1e-5, rtol=1e-4)
 
 

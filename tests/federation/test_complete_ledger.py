@@ -11,7 +11,7 @@ from tests.toy import run_toy, settled, tree
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.record.ledger import read_lines
-from fedvisage.federation.site_worker import LocalTransport, SiteDesk
+from fedvisage.federation.site_worker import LocalTransport, SiteWorker
 from fedvisage.federation.wire.transport import Order, Reply
 
 Crossing = tuple[str, int, str, str]
@@ -21,7 +21,7 @@ Crossing = tuple[str, int, str, str]
 class Witness(LocalTransport):
     """A transport that notes each message, compares its notes with the ledger, and breaks after some messages."""
 
-    def __init__(self, desks: Sequence[SiteDesk], ledger: Path, seen: list[Crossing], left: int) -> None:
+    def __init__(self, desks: Sequence[SiteWorker], ledger: Path, seen: list[Crossing], left: int) -> None:
         super().__init__(desks)
         self._ledger, self._seen, self._left = ledger, seen, left
 

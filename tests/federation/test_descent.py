@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedvisage.base.errors import UserError
-from fedvisage.federation.batch import Batch, descend
+from fedvisage.federation.batch import Batch, training_step
 from fedvisage.recipe import Training
 
 COUNT = 7
@@ -41,7 +41,9 @@ def loss_of(net: nn.Module) -> Callable[[Batch], Tensor]:
 def stepped(micro_batch: int | None) -> tuple[list[Tensor], Tensor]:
     net = network()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9)
-    value = descend(optimizer, loss_of(net), batch(), settings(micro_batch=micro_batch, optimizer={"clip_norm": 0.01}))
+    value = training_step(
+        optimizer, loss_of(net), batch(), settings(micro_batch=micro_batch, optimizer={"clip_norm": 0.01})
+    )
     return [parameter.detach() for parameter in net.parameters()], value
 
 
@@ -84,7 +86,7 @@ def test_too_large_a_batch_is_refused_with_what_fits(most: int, fits: str) -> No
     before = [parameter.detach().clone() for parameter in net.parameters()]
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
     with pytest.raises(UserError, match=fits) as raised:
-        descend(optimizer, narrow(net, most), batch(), settings())
+        training_step(optimizer, narrow(net, most), batch(), settings())
     assert raised.value.place == "recipe.training.batch"
     assert "CUDA out of memory" in raised.value.message
     assert all(torch.equal(one, other) for one, other in zip(before, net.parameters(), strict=True)), "no step"
@@ -93,11 +95,11 @@ def test_too_large_a_batch_is_refused_with_what_fits(most: int, fits: str) -> No
 def test_parts_that_fit_are_enough() -> None:
     net = network()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
-    assert torch.isfinite(descend(optimizer, narrow(net, 3), batch(), settings(micro_batch=3)))
+    assert torch.isfinite(training_step(optimizer, narrow(net, 3), batch(), settings(micro_batch=3)))
 
 
 def test_other_errors_of_a_step_stay_what_they_are() -> None:
     net = network()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
     with pytest.raises(RuntimeError, match="must match"):
-        descend(optimizer, lambda part: (net(part.images) + torch.zeros(3, 5)).sum(), batch(), settings())
+        training_step(optimizer, lambda part: (net(part.images) + torch.zeros(3, 5)).sum(), batch(), settings())

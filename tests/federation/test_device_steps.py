@@ -15,13 +15,13 @@ import torch
 from tests.toy import opened, recipe_of, tree
 from torch import Tensor
 
-from fedvisage.base.streams import scoped
+from fedvisage.base.streams import seed_global_rng
 from fedvisage.data.batches import View
 from fedvisage.federation.site import OWNED, Batch, Site
 from fedvisage.federation.wire.message import state_of
 from fedvisage.methods import find
 from fedvisage.methods.models import face, resnet18
-from fedvisage.methods.models.face import sampling
+from fedvisage.methods.models.face import sample_classes
 from fedvisage.methods.pad import fedgpad, fedma, vit_h_is
 from fedvisage.methods.recognition import fedfr
 from fedvisage.nn.compute import Compute
@@ -35,7 +35,7 @@ def site_at(name: str, sets: Mapping[str, Path], folder: Path, device: torch.dev
     """Return a site in its second round, whose network is on a device."""
     content, method = tree(sets, name, **{"training__local": {"batches": 2}, **changes}), find({"name": name})
     recipe, data = recipe_of(content), opened(content, folder)
-    with scoped(0, "initial weights"):
+    with seed_global_rng(0, "initial weights"):
         net = method.network(recipe)
     lent = {name: value.to(device) for name, value in state_of(net, *net).items()}
     compute = Compute(device, half=False)
@@ -93,7 +93,7 @@ def test_sampled_classes_are_drawn_where_labels_can_be_read(sets: Mapping[str, P
     site = prepared_for_faces(sets, tmp_path)
     centres = face.class_centres(site, public=True)
     optimizer = site.optimizer("model", "centres", own=site.held["own"])
-    with sampling(site, optimizer, 4, centres):
+    with sample_classes(site, optimizer, 4, centres):
         for batch in site.batches_of(View.joined([site.data, site.public])):
             site.learn(optimizer, lambda part: fedfr.loss(site, part), batch)
     assert len(site.losses) == 2

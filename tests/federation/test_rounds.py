@@ -17,8 +17,8 @@ from tests.toy import ROUNDS, run_toy, tree, weights
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.federation.method import Method
-from fedvisage.federation.record.attendance import offline
-from fedvisage.federation.site_worker import LocalTransport, SiteDesk
+from fedvisage.federation.record.attendance import draw_offline
+from fedvisage.federation.site_worker import LocalTransport, SiteWorker
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods.pad import fedpad, single
@@ -30,7 +30,7 @@ class Wire(LocalTransport):
 
     def __init__(
         self,
-        desks: Sequence[SiteDesk],
+        desks: Sequence[SiteWorker],
         down: Callable[[Order], Order] = lambda order: order,
         up: Callable[[Order, Message], Message | None] = lambda order, message: message,
     ) -> None:
@@ -166,7 +166,7 @@ def test_a_site_whose_loss_is_not_finite_fails_alone(sets: Mapping[str, Path], w
 
 def test_a_round_without_a_site_equals_the_round_of_the_survivors(sets: Mapping[str, Path], tmp_path: Path) -> None:
     settings = {"offline": 0.4}
-    seed = next(s for s in range(100) if offline("ABC", Federation(**settings), s, 1) == {"B"})
+    seed = next(s for s in range(100) if draw_offline("ABC", Federation(**settings), s, 1) == {"B"})
     common = {"runtime__seed": seed, "training__rounds": 1}
     run_toy(tree(sets, federation=settings, **common), tmp_path / "away")
     run_toy(without(sets, "B", **common), tmp_path / "without")
@@ -186,7 +186,7 @@ def test_sites_that_are_not_asked_hear_nothing(sets: Mapping[str, Path], tmp_pat
 def test_without_a_quorum_the_model_stays_as_it_was(sets: Mapping[str, Path], tmp_path: Path) -> None:
     settings = {"offline": 0.4, "quorum": 3}
     drawn = Federation(**settings)
-    seed = next(s for s in range(100) if [bool(offline("ABC", drawn, s, r)) for r in (1, 2)] == [False, True])
+    seed = next(s for s in range(100) if [bool(draw_offline("ABC", drawn, s, r)) for r in (1, 2)] == [False, True])
     common = {"runtime__seed": seed, "evaluation__every": 0}
     run_toy(tree(sets, federation=settings, training__rounds=1, **common), tmp_path / "one")
     run_toy(tree(sets, federation=settings, training__rounds=2, **common), tmp_path / "two")

@@ -23,13 +23,13 @@ from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.secure.calls import CONSISTENCY, KEYS, SHARES, UNMASK
 from fedvisage.federation.secure.memory import RosterMemory
 from fedvisage.federation.secure.protocol import Secrets
-from fedvisage.federation.site_worker import LocalTransport, SiteDesk
+from fedvisage.federation.site_worker import LocalTransport, SiteWorker
 from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.schema import Refused
+from fedvisage.federation.wire.schema import RefusedMessage
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
 from fedvisage.nvflare.authority import FederationFile
-from fedvisage.nvflare.certificates import papers_in
+from fedvisage.nvflare.certificates import credentials_in
 from fedvisage.nvflare.kits import open_kit, own_settings
 from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.node import prepare_site
@@ -63,7 +63,9 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trust_in(
     kits: Path, name: str, place: Path, run: str = "r", images: Any = NOTHING, allowed: Sequence[frozenset[str]] = ()
 ) -> KitTrust:
-    papers = papers_in(kits / ("server" if name == "localhost" else f"sites/{name}"), at_server=name == "localhost")
+    papers = credentials_in(
+        kits / ("server" if name == "localhost" else f"sites/{name}"), at_server=name == "localhost"
+    )
     return KitTrust(papers, run, place / name, run, images, allowed)
 
 
@@ -71,7 +73,7 @@ class Trusting(LocalTransport):
     """A wire between sites with kits, whose memories lie in a directory as long as the test goes on."""
 
     def __init__(
-        self, desks: Sequence[SiteDesk], kits: Path, place: Path, run: str = "first",
+        self, desks: Sequence[SiteWorker], kits: Path, place: Path, run: str = "first",
         lost: str = "", allowed: Sequence[frozenset[str]] = (),
     ) -> None:  # fmt: skip
         super().__init__(desks)
@@ -317,7 +319,7 @@ def test_a_signature_holds_for_one_site_one_run_and_one_statement(kits: Path, tm
         (ours, "B", b"text", bytes(len(credential))),
         (ours, "B", b"text", b"\xff" * len(credential)),
     ]:
-        with pytest.raises(Refused, match=f"signed by site {site}"):
+        with pytest.raises(RefusedMessage, match=f"signed by site {site}"):
             reader.verify(site, text, shown)
 
 
@@ -326,7 +328,7 @@ def test_the_servers_own_certificate_and_foreign_kits_sign_for_no_site(
 ) -> None:
     ours = trust_in(kits, "A", tmp_path)
     for stranger in (trust_in(kits, "localhost", tmp_path), trust_in(foreign, "B", tmp_path)):
-        with pytest.raises(Refused, match="signed by site B"):
+        with pytest.raises(RefusedMessage, match="signed by site B"):
             ours.verify("B", b"text", stranger.sign(b"text"))
 
 
@@ -338,7 +340,7 @@ def test_data_are_the_same_if_they_share_an_image(images: Sequence[int], refused
     RosterMemory(tmp_path, "first", np.array([1, 2, 3], np.uint64)).remember_roster("ABC")
     RosterMemory(tmp_path, "second", np.array(images, np.uint64)).check_roster("ABC")
     if refused:
-        with pytest.raises(Refused, match="used the same data, and this run is without C"):
+        with pytest.raises(RefusedMessage, match="used the same data, and this run is without C"):
             RosterMemory(tmp_path, "third", np.array(images, np.uint64)).check_roster("AB")
     else:
         RosterMemory(tmp_path, "third", np.array(images, np.uint64)).check_roster("AB")
@@ -348,7 +350,7 @@ def test_differences_of_two_sites_are_refused_as_well(tmp_path: Path) -> None:
     images = np.array([1, 2], np.uint64)
     RosterMemory(tmp_path, "first", images).remember_roster(["A", "B", "C", "D"])
     for roster in (["A", "B"], ["A", "B", "E", "F"], ["A", "C", "E"]):
-        with pytest.raises(Refused):
+        with pytest.raises(RefusedMessage):
             RosterMemory(tmp_path, "second", images).check_roster(roster)
 
 

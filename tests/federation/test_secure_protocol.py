@@ -13,7 +13,7 @@ from scipy.stats import chisquare
 
 from fedvisage.federation.secure import protocol
 from fedvisage.federation.secure.protocol import CannotOpen, Public, Secrets, Words
-from fedvisage.federation.wire.schema import ABSURD, Refused
+from fedvisage.federation.wire.schema import LARGEST_MAGNITUDE, RefusedMessage
 
 SIZE = 12
 
@@ -31,15 +31,15 @@ class Together:
 
     def masked(self, site: int, numbers: Words) -> Words:
         found = numbers.copy()
-        protocol.mask(found, self.secrets[site], self.roster, site, self.present)
+        protocol.mask_numbers(found, self.secrets[site], self.roster, site, self.present)
         return found
 
     def opened(self, total: Words, survivors: Collection[int], answering: Collection[int]) -> Words:
         shares = {
-            site: protocol.revealed(self.secrets[site], self.roster, site, self.envelopes[site], survivors)
+            site: protocol.shares_to_reveal(self.secrets[site], self.roster, site, self.envelopes[site], survivors)
             for site in answering
         }
-        return protocol.opened_sum(total, self.roster, self.present, survivors, shares, self.threshold)
+        return protocol.unmask_sum(total, self.roster, self.present, survivors, shares, self.threshold)
 
 
 def together(
@@ -90,12 +90,12 @@ def test_a_false_share_gives_no_sum_rather_than_a_wrong_one() -> None:
     draws = np.random.default_rng(0)
     house = together(5, 3, draws)
     total = total_of([house.masked(site, np.zeros(SIZE, np.uint64)) for site in range(4)])
-    shares = {site: protocol.revealed(house.secrets[site], house.roster, site, house.envelopes[site], range(4))
+    shares = {site: protocol.shares_to_reveal(house.secrets[site], house.roster, site, house.envelopes[site], range(4))
               for site in range(3)}  # fmt: skip
     for victim in (0, 4):  # a seed's share, and a mask key's
         spoilt = {**shares, 1: [draws.bytes(protocol.SHARE) if i == victim else s for i, s in enumerate(shares[1])]}
         with pytest.raises(CannotOpen, match=f"site {victim + 1} "):
-            protocol.opened_sum(total, house.roster, house.present, range(4), spoilt, 3)
+            protocol.unmask_sum(total, house.roster, house.present, range(4), spoilt, 3)
 
 
 def test_an_envelope_that_cannot_be_opened_is_made_up_for_by_the_others() -> None:
@@ -110,9 +110,9 @@ def test_an_envelope_that_cannot_be_opened_is_made_up_for_by_the_others() -> Non
 def test_a_site_never_reveals_both_shares_of_another() -> None:
     house = together(4, 2, np.random.default_rng(2))
     for survivors in ([0, 1], [0, 1, 2, 3]):
-        rows = protocol.revealed(house.secrets[0], house.roster, 0, house.envelopes[0], survivors)
+        rows = protocol.shares_to_reveal(house.secrets[0], house.roster, 0, house.envelopes[0], survivors)
         for sender, row in enumerate(rows):
-            content = protocol.opened(
+            content = protocol.open_envelope(
                 protocol._envelope_key(house.secrets[0], house.roster, 0, sender, 0), house.envelopes[0][sender]
             )
             assert content is not None
@@ -135,7 +135,7 @@ def test_single_uploads_and_sums_that_lack_one_look_uniform() -> None:
         assert chisquare(bytes_of(seen)).pvalue > 1e-3
     # What colludes with the server is all but one site's mask: the site's own mask is still there.
     for other in (1, 2, 3):
-        key = protocol.agreed(house.secrets[other].masking, house.roster[0].masking, b"mask")
+        key = protocol.derive_key(house.secrets[other].masking, house.roster[0].masking, b"mask")
         protocol.add_stream(uploads[0], key, subtract=True)
     assert chisquare(bytes_of(uploads[0])).pvalue > 1e-3
 
@@ -162,13 +162,13 @@ def test_a_mask_longer_than_what_is_drawn_at_a_time_comes_off_again() -> None:
 def test_any_shares_that_suffice_give_the_secret_and_two_lie_on_a_line() -> None:
     draws = np.random.default_rng(4)
     secret = draws.bytes(32)
-    shares = dict(enumerate(protocol.split(secret, 3, 6, draws.bytes)))
+    shares = dict(enumerate(protocol.split_secret(secret, 3, 6, draws.bytes)))
     for holders in itertools.combinations(shares, 3):
-        assert protocol.join({holder: shares[holder] for holder in holders}, 3) == secret
-    first, second = (int.from_bytes(share, "little") for share in protocol.split(secret, 2, 2, draws.bytes))
+        assert protocol.join_shares({holder: shares[holder] for holder in holders}, 3) == secret
+    first, second = (int.from_bytes(share, "little") for share in protocol.split_secret(secret, 2, 2, draws.bytes))
     assert (2 * first - second) % protocol.PRIME == int.from_bytes(secret, "little")  # the line's value at 0
     with pytest.raises(ValueError, match="2 shares, 3 needed"):
-        protocol.join({0: shares[0], 4: shares[4]}, 3)
+        protocol.join_shares({0: shares[0], 4: shares[4]}, 3)
 
 
 def test_rounding_stays_within_its_bound_and_counters_are_exact() -> None:
@@ -184,13 +184,13 @@ def test_rounding_stays_within_its_bound_and_counters_are_exact() -> None:
 
 
 def test_the_largest_values_of_the_most_sites_do_not_overflow() -> None:
-    largest = {"w": torch.tensor([ABSURD, -ABSURD]), "n": torch.tensor(protocol.MOST_COUNT - 1)}
-    one = protocol.encode_all(largest, 1.0, torch.tensor(ABSURD))
+    largest = {"w": torch.tensor([LARGEST_MAGNITUDE, -LARGEST_MAGNITUDE]), "n": torch.tensor(protocol.MOST_COUNT - 1)}
+    one = protocol.encode_all(largest, 1.0, torch.tensor(LARGEST_MAGNITUDE))
     total = one * np.uint64(protocol.MOST_SITES)
     found, _ = protocol.decode_mean(total, largest, protocol.MOST_SITES)
-    assert found["w"].tolist() == [ABSURD, -ABSURD]
+    assert found["w"].tolist() == [LARGEST_MAGNITUDE, -LARGEST_MAGNITUDE]
     assert int(found["n"]) == protocol.MOST_COUNT - 1
-    with pytest.raises(Refused, match="n: is a count beyond"):
+    with pytest.raises(RefusedMessage, match="n: is a count beyond"):
         protocol.encode("n", torch.tensor(protocol.MOST_COUNT))
 
 
@@ -198,18 +198,20 @@ def test_a_sum_that_no_sites_can_have_sent_is_told_by_field() -> None:
     """Under masks a site may send any number; what it comes to is looked at when the masks are off."""
     upload = {"w": torch.tensor([2.0, -3.0]), "b.running_var": torch.tensor([0.5]), "n": torch.tensor([4])}
     honest = protocol.encode_all(upload, 1.0, torch.tensor(0.5, dtype=torch.float64))
-    assert protocol.absurd(honest + honest, upload, 2) is None
+    assert protocol.implausible_part(honest + honest, upload, 2) is None
     far = {0: "w", 1: "w", 2: "b.running_var", 3: "n", 4: "count", 5: "loss"}
     for place, word in far.items():
         for number in (2**63, 2**62, -(2**61)):
             total = honest + honest
             total[place : place + 1] += np.uint64(number % 2**64)
-            assert word in (protocol.absurd(total, upload, 2) or ""), (place, number)
+            assert word in (protocol.implausible_part(total, upload, 2) or ""), (place, number)
     below = {**upload, "b.running_var": torch.tensor([-0.5])}
-    assert "running_var" in (protocol.absurd(protocol.encode_all(below, 1.0, torch.tensor(0.0)), below, 1) or "")
+    assert "running_var" in (
+        protocol.implausible_part(protocol.encode_all(below, 1.0, torch.tensor(0.0)), below, 1) or ""
+    )
 
 
 def test_the_largest_sums_that_sites_may_send_are_not_absurd() -> None:
-    largest = {"w": torch.tensor([ABSURD, -ABSURD]), "n": torch.tensor(protocol.MOST_COUNT - 1)}
-    one = protocol.encode_all(largest, 1.0, torch.tensor(ABSURD))
-    assert protocol.absurd(one * np.uint64(protocol.MOST_SITES), largest, protocol.MOST_SITES) is None
+    largest = {"w": torch.tensor([LARGEST_MAGNITUDE, -LARGEST_MAGNITUDE]), "n": torch.tensor(protocol.MOST_COUNT - 1)}
+    one = protocol.encode_all(largest, 1.0, torch.tensor(LARGEST_MAGNITUDE))
+    assert protocol.implausible_part(one * np.uint64(protocol.MOST_SITES), largest, protocol.MOST_SITES) is None

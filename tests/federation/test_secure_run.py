@@ -16,7 +16,7 @@ from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.federation.protections.compatible import check_protection
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.secure.calls import CONSISTENCY, KEYS, SHARES, UNMASK
-from fedvisage.federation.site_worker import LocalTransport, SiteDesk
+from fedvisage.federation.site_worker import LocalTransport, SiteWorker
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
@@ -84,7 +84,7 @@ def test_the_operating_systems_entropy_changes_the_masks_and_not_the_model(
 class Losing(LocalTransport):
     """A wire on which B's answer to one call is lost, after B has given it."""
 
-    def __init__(self, desks: Sequence[SiteDesk], lost: str) -> None:
+    def __init__(self, desks: Sequence[SiteWorker], lost: str) -> None:
         super().__init__(desks)
         self.lost = lost
 
@@ -253,7 +253,7 @@ def test_a_key_of_low_order_is_refused_by_whoever_should_agree_with_it(
 class Twice(LocalTransport):
     """A server that asks for shares again, to get the other halves."""
 
-    def __init__(self, desks: Sequence[SiteDesk], answers: list[str]) -> None:
+    def __init__(self, desks: Sequence[SiteWorker], answers: list[str]) -> None:
         super().__init__(desks)
         self.answers = answers
 

@@ -12,7 +12,7 @@ from tests.toy import opened, recipe_of, tree
 from torch import Tensor, nn
 
 from fedvisage.federation.site import Batch, Site
-from fedvisage.nn.compute import choose
+from fedvisage.nn.compute import resolve_compute
 
 Make = Callable[..., Site]
 
@@ -22,7 +22,7 @@ def site(sets: Mapping[str, Path], tmp_path: Path) -> Make:
     def make(number: int = 1, name: str = "A", **changes: Any) -> Site:
         content = tree(sets, training__augment={}, **changes)
         data = opened(content, tmp_path).sites[name].train
-        return Site(name, recipe_of(content), number, data, nn.ModuleDict(), choose("cpu", "fp32"), {}, {})
+        return Site(name, recipe_of(content), number, data, nn.ModuleDict(), resolve_compute("cpu", "fp32"), {}, {})
 
     return make
 

@@ -14,12 +14,12 @@ from torch import nn
 
 from fedvisage.federation.method import EXAMPLES, Call, Home, Method, Upload
 from fedvisage.federation.record.store import SiteStore
-from fedvisage.federation.site import Site, TrainingBroke
-from fedvisage.federation.site_worker import LocalTransport, SiteDesk, Workspace
+from fedvisage.federation.site import Site, TrainingFailed
+from fedvisage.federation.site_worker import LocalTransport, SiteWorker, Workspace
 from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.schema import Refused
+from fedvisage.federation.wire.schema import RefusedMessage
 from fedvisage.federation.wire.transport import Order
-from fedvisage.nn.compute import choose
+from fedvisage.nn.compute import resolve_compute
 from fedvisage.recipe import Recipe
 
 
@@ -37,7 +37,7 @@ def count(site: Site, message: Message) -> Message:
     site.kept["calls"] = found["kept"] + 1
     bias += 1
     if "fail" in message:
-        raise TrainingBroke("as asked")
+        raise TrainingFailed("as asked")
     return {"examples": 1000 * found["held"] + 100 * found["scratch"] + 10 * found["kept"] + found["part"] + 1}
 
 
@@ -70,22 +70,24 @@ METHOD: Method = replace(
 
 
 @pytest.fixture
-def desks(sets: Mapping[str, Path], tmp_path: Path) -> dict[str, SiteDesk]:
+def desks(sets: Mapping[str, Path], tmp_path: Path) -> dict[str, SiteWorker]:
     content = tree(sets, METHOD)
     recipe = recipe_of(content, METHOD)
-    workspace = Workspace(METHOD, recipe, choose("cpu", "fp32"))
+    workspace = Workspace(METHOD, recipe, resolve_compute("cpu", "fp32"))
     return {
-        name: SiteDesk(name, site.train, site.heldout, SiteStore(tmp_path / name), workspace)
+        name: SiteWorker(name, site.train, site.heldout, SiteStore(tmp_path / name), workspace)
         for name, site in opened(content, tmp_path, METHOD).sites.items()
     }
 
 
-def found(desk: SiteDesk, number: int, visit: int, **message: torch.Tensor) -> dict[str, int]:
+def found(desk: SiteWorker, number: int, visit: int, **message: torch.Tensor) -> dict[str, int]:
     value = int(desk.carry_out(Order("count", number, message, visit))["examples"]) - 1
     return {name: value // unit % 10 for name, unit in (("held", 1000), ("scratch", 100), ("kept", 10), ("part", 1))}
 
 
-def test_what_is_held_ends_with_the_visit_scratch_with_the_round_and_the_rest_stays(desks: dict[str, SiteDesk]) -> None:
+def test_what_is_held_ends_with_the_visit_scratch_with_the_round_and_the_rest_stays(
+    desks: dict[str, SiteWorker],
+) -> None:
     desk = desks["A"]
     assert found(desk, 1, 1) == {"held": 0, "scratch": 0, "kept": 0, "part": 0}
     assert found(desk, 1, 1) == {"held": 1, "scratch": 1, "kept": 1, "part": 1}
@@ -93,27 +95,27 @@ def test_what_is_held_ends_with_the_visit_scratch_with_the_round_and_the_rest_st
     assert found(desk, 2, 1) == {"held": 0, "scratch": 0, "kept": 3, "part": 3}
 
 
-def test_sites_that_share_a_workspace_see_nothing_of_each_other(desks: dict[str, SiteDesk]) -> None:
+def test_sites_that_share_a_workspace_see_nothing_of_each_other(desks: dict[str, SiteWorker]) -> None:
     for visit in (1, 2, 3):
         for desk in desks.values():
             assert found(desk, 1, visit) == {"held": 0, "scratch": visit - 1, "kept": visit - 1, "part": visit - 1}
 
 
-def test_a_visit_that_fails_leaves_no_trace_in_the_private_state(desks: dict[str, SiteDesk]) -> None:
+def test_a_visit_that_fails_leaves_no_trace_in_the_private_state(desks: dict[str, SiteWorker]) -> None:
     desk = desks["A"]
     found(desk, 1, 1)
     found(desk, 1, 2)
-    with pytest.raises(TrainingBroke):
+    with pytest.raises(TrainingFailed):
         found(desk, 1, 2, fail=torch.tensor(1))
     assert found(desk, 1, 3) | {"scratch": 0} == {"held": 0, "scratch": 0, "kept": 1, "part": 1}
 
 
-def test_what_a_method_did_not_declare_cannot_leave_the_site(desks: dict[str, SiteDesk]) -> None:
-    with pytest.raises(Refused, match=r"^pixels: .*declared"):
+def test_what_a_method_did_not_declare_cannot_leave_the_site(desks: dict[str, SiteWorker]) -> None:
+    with pytest.raises(RefusedMessage, match=r"^pixels: .*declared"):
         desks["A"].carry_out(Order("leak", 1, {}, 1))
 
 
-def test_private_state_goes_back_to_the_generation_that_the_server_names(desks: dict[str, SiteDesk]) -> None:
+def test_private_state_goes_back_to_the_generation_that_the_server_names(desks: dict[str, SiteWorker]) -> None:
     transport = LocalTransport(list(desks.values()))
     for number in (1, 2):
         assert found(desks["A"], number, 1)["kept"] == number - 1
@@ -123,11 +125,11 @@ def test_private_state_goes_back_to_the_generation_that_the_server_names(desks: 
     assert found(desks["A"], 2, 1) == {"held": 0, "scratch": 0, "kept": 1, "part": 1}
 
 
-def test_no_part_that_lives_at_the_server_is_in_a_sites_network(desks: dict[str, SiteDesk]) -> None:
+def test_no_part_that_lives_at_the_server_is_in_a_sites_network(desks: dict[str, SiteWorker]) -> None:
     assert set(desks["A"].workspace.net) == set(METHOD.parts_at(Home.SITE)) == {"tokenizer", "head"}
 
 
-def test_library_draws_differ_from_order_to_order_and_are_the_same_again(desks: dict[str, SiteDesk]) -> None:
+def test_library_draws_differ_from_order_to_order_and_are_the_same_again(desks: dict[str, SiteWorker]) -> None:
     orders = [Order("draw", number, {}, visit) for number in (1, 2) for visit in (1, 1, 2)]
     draws = [[int(desks[name].carry_out(order)["examples"]) for order in orders] for name in ("A", "B")]
     assert len({value for site in draws for value in site}) == 12

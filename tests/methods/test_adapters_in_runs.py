@@ -105,11 +105,11 @@ def test_rank_zero_is_a_linear_probe_of_frozen_features(
 def open_initial(asked: dict[str, Any]) -> dict[str, torch.Tensor]:
     from tests.toy import recipe_of
 
-    from fedvisage.base.streams import scoped
+    from fedvisage.base.streams import seed_global_rng
     from fedvisage.methods import find
 
     recipe = recipe_of(asked)
-    with scoped(recipe.runtime.seed, "initial weights"):
+    with seed_global_rng(recipe.runtime.seed, "initial weights"):
         net = find(recipe.method).network(recipe)
     return {f"head.{name}": value.clone() for name, value in net["head"].state_dict().items()}
 

@@ -11,9 +11,9 @@ import torch
 from tests.toy import recipe_of, run_toy, tree
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.streams import scoped
+from fedvisage.base.streams import seed_global_rng
 from fedvisage.methods import METHODS
-from fedvisage.recipe import apply, tree_of
+from fedvisage.recipe import apply_override, tree_of
 from fedvisage.tasks.saved_model import load
 
 NAMES = ("depth", "reconstruction", "difference")
@@ -22,7 +22,7 @@ NAMES = ("depth", "reconstruction", "difference")
 def weights_of(sets: Mapping[str, Path], *overrides: str) -> list[float]:
     content = tree(sets, "fedgpad")
     for override in overrides:
-        apply(content, override)
+        apply_override(content, override)
     resolved: dict[str, Any] = tree_of(recipe_of(content))
     assert tree_of(recipe_of(resolved)) == resolved
     return [resolved["method"]["weights"][name] for name in NAMES]
@@ -79,7 +79,7 @@ def test_the_encoders_of_resnet18_begin_as_fedpads_do_unless_the_recipe_says_oth
         own = {**given, **({} if drawing is None else {"initialisation": drawing})}
         nets = []
         for method, network in (("fedgpad", own), ("fedpad", {"width": 8})):
-            with scoped(0, "initial weights"):
+            with seed_global_rng(0, "initial weights"):
                 nets.append(METHODS[method].network(recipe_of(tree(sets, method, method__network=network))))
         ours = {name.removeprefix("trunk."): value for name, value in nets[0]["encoder"].state_dict().items()}
         theirs = {name: value for name, value in nets[1]["model"].state_dict().items() if not name.startswith("fc.")}

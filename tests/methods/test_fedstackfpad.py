@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file
 from tests.toy import SITES, recipe_of, run_toy, tree
 
-from fedvisage.base.streams import scoped
+from fedvisage.base.streams import seed_global_rng
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.methods import find
-from fedvisage.nn.stacking import logistic, scaled
+from fedvisage.nn.stacking import logistic, normalise_features
 
 
 def test_the_model_is_the_stack_of_plain_regressions_on_frozen_features(
@@ -25,14 +25,14 @@ def test_the_model_is_the_stack_of_plain_regressions_on_frozen_features(
     run_toy(content, tmp_path / "run")
     found = load_file(tmp_path / "run" / "model.safetensors")
     recipe = recipe_of(content)
-    with scoped(recipe.runtime.seed, "initial weights"):
+    with seed_global_rng(recipe.runtime.seed, "initial weights"):
         body = find(recipe.method).network(recipe)["body"].eval()
     planes, known = {}, {}
     for site in SITES:
         view = View.of(PreparedSet.open(sets[site]), "train")
         with torch.no_grad():
             features = body(view.batch(np.arange(len(view))).images.float() / 255)
-        known[site] = scaled(features), torch.from_numpy(view.labels.astype(int)), view.subjects
+        known[site] = normalise_features(features), torch.from_numpy(view.labels.astype(int)), view.subjects
         planes[site] = logistic(*known[site][:2], 1e-2)
     for row, site in enumerate(SITES):
         torch.testing.assert_close(found["heads.weight"][row].double(), planes[site].weight, rtol=1e-3, atol=1e-4)

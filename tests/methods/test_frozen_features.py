@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods.models import face
-from fedvisage.methods.models.frozen import Frozen
+from fedvisage.methods.models.frozen import FrozenNetwork
 from fedvisage.methods.recognition import fedfr
-from fedvisage.nn.augment import augment, only_mirrored
-from fedvisage.nn.compute import choose
+from fedvisage.nn.augment import augment, draw_mirrored_only
+from fedvisage.nn.compute import resolve_compute
 from fedvisage.recipe import Augment
 
-COMPUTE = choose("cpu", "fp32")
+COMPUTE = resolve_compute("cpu", "fp32")
 
 
 class Counting(nn.Module):
@@ -58,7 +58,7 @@ def batches(images: Tensor, flips: list[list[bool]]) -> list[Batch]:
 def test_each_image_is_passed_once_plain_and_once_mirrored(known: bool) -> None:
     images = torch.arange(4 * 12.0).reshape(4, 3, 2, 2)
     net = Counting()
-    frozen = Frozen(net, COMPUTE, 4, images[:, 0, 0, :] if known else None)
+    frozen = FrozenNetwork(net, COMPUTE, 4, images[:, 0, 0, :] if known else None)
     flips = [[False] * 4, [True, False, True, False], [True, True, False, False]]
     for batch in batches(images, flips):
         expected = torch.stack([batch.images[:, 0, 0, 0], batch.images[:, 0, 0, -1]], dim=1)
@@ -70,7 +70,7 @@ def test_each_image_is_passed_once_plain_and_once_mirrored(known: bool) -> None:
 def test_images_that_are_changed_in_other_ways_are_passed_each_time() -> None:
     images, net = torch.rand(2, 3, 2, 2), Counting()
     batch = Batch(images, torch.ones(2), None, np.array(["bonafide"] * 2), None, np.arange(2), None)
-    frozen = Frozen(net, COMPUTE, 2)
+    frozen = FrozenNetwork(net, COMPUTE, 2)
     for _ in range(3):
         frozen.features(batch)
     assert set(net.seen.values()) == {3}
@@ -80,7 +80,7 @@ def test_images_that_are_changed_in_other_ways_are_passed_each_time() -> None:
 def test_what_is_said_to_be_mirrored_is_what_augmentation_mirrors(options: dict[str, Any]) -> None:
     images = torch.rand(16, 3, 4, 4)
     changed, _ = augment(images, None, Augment(**options), torch.Generator().manual_seed(3))
-    said = only_mirrored(16, Augment(**options), torch.Generator().manual_seed(3))
+    said = draw_mirrored_only(16, Augment(**options), torch.Generator().manual_seed(3))
     assert said is not None
     assert torch.equal((changed != images).flatten(1).any(dim=1), said)
     assert said.any() == bool(options)
@@ -88,7 +88,7 @@ def test_what_is_said_to_be_mirrored_is_what_augmentation_mirrors(options: dict[
 
 @pytest.mark.parametrize("key", ["shift", "brightness", "contrast", "saturation", "hue"])
 def test_other_changes_are_not_passed_off_as_mirroring(key: str) -> None:
-    assert only_mirrored(4, Augment(flip=0.5, **{key: 0.1}), torch.Generator()) is None
+    assert draw_mirrored_only(4, Augment(flip=0.5, **{key: 0.1}), torch.Generator()) is None
 
 
 def test_frozen_features_are_those_of_a_pass_over_the_batch(sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.toy import NETWORK, recipe_of, run_toy, tree
 
 from fedvisage.base.errors import UserError
 from fedvisage.methods import METHODS
-from fedvisage.nn.vit import HybridTransformer, cut
+from fedvisage.nn.vit import HybridTransformer, transformer_parts
 
 STILL = {"name": "sgd", "lr": 1e-12}
 """An optimizer that moves no weight by as much as a rounding."""
@@ -28,7 +28,7 @@ def content_of(sets: Mapping[str, Path], name: str, weights: Path) -> dict[str, 
 @pytest.fixture
 def weights(tmp_path: Path) -> Path:
     """A file as timm would write it of the toys' hybrid network."""
-    parts = cut(HybridTransformer.model_validate(NETWORK), "rgb", 32, class_token=True)
+    parts = transformer_parts(HybridTransformer.model_validate(NETWORK), "rgb", 32, class_token=True)
     state = parts["tokenizer"].state_dict()
     state |= {f"{part}.{key}": value for part in ("blocks", "norm") for key, value in parts[part].state_dict().items()}
     drawn = {key: torch.randn(value.shape, generator=torch.Generator().manual_seed(0)) for key, value in state.items()}

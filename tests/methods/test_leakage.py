@@ -47,7 +47,7 @@ def finished(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory)
 
 def test_a_row_is_cut_to_the_length_and_a_shorter_one_left_alone() -> None:
     drawn = np.random.default_rng(0).normal(size=(5, 3, 4)) * np.array([0.01, 0.1, 1, 10, 0])[:, None, None]
-    found = leakage.cut(torch.from_numpy(drawn), 0.7).numpy()
+    found = leakage.clip_rows(torch.from_numpy(drawn), 0.7).numpy()
     lengths = np.sqrt((drawn**2).sum((1, 2)))
     expected = np.where(lengths > 0.7, 0.7 / np.maximum(lengths, 1e-30), 1.0)[:, None, None] * drawn
     np.testing.assert_allclose(found, expected, rtol=1e-12)
@@ -56,7 +56,7 @@ def test_a_row_is_cut_to_the_length_and_a_shorter_one_left_alone() -> None:
 def test_a_row_that_is_not_finite_says_nothing() -> None:
     """A lent network could be made to overflow on one image: neither a failure nor the noise may tell."""
     rows = torch.tensor([[3.0, 4.0], [float("inf"), 0.0], [float("nan"), 1.0]])
-    assert leakage.cut(rows, 1.0).tolist() == [[pytest.approx(0.6), pytest.approx(0.8)], [0.0, 0.0], [0.0, 0.0]]
+    assert leakage.clip_rows(rows, 1.0).tolist() == [[pytest.approx(0.6), pytest.approx(0.8)], [0.0, 0.0], [0.0, 0.0]]
 
 
 @pytest.mark.parametrize("passes", [1, 7, 40])
@@ -64,8 +64,8 @@ def test_all_passes_together_cost_the_budget_by_an_independent_accountant(passes
     """Privacy loss distributions, composed numerically, against the closed form that the noise is chosen by."""
     from dp_accounting.pld import privacy_loss_distribution as losses
 
-    clip, budget = leakage.Clip(**CLIP), Budget(4.0, 1e-5)
-    guards = [leakage.guard_of(clip, kind, budget, passes, "tight") for kind in leakage.KINDS]
+    clip, budget = leakage.ClipLengths(**CLIP), Budget(4.0, 1e-5)
+    guards = [leakage.release_noise_of(clip, kind, budget, passes, "tight") for kind in leakage.KINDS]
     whole = losses.identity(value_discretization_interval=1e-3)
     for guard in guards:
         one = losses.from_gaussian_mechanism(guard.sigma / (2 * CLIP[guard.kind]), value_discretization_interval=1e-3)
@@ -86,8 +86,8 @@ def test_passes_are_counted_in_rounds_of_epochs_and_of_batches(
 
 
 def test_counted_by_sums_the_noise_is_more() -> None:
-    clip, budget = leakage.Clip(**CLIP), Budget(4.0, 1e-5)
-    tight, summed = (leakage.guard_of(clip, "tokens", budget, 10, count) for count in ("tight", "sum"))  # type: ignore[arg-type]
+    clip, budget = leakage.ClipLengths(**CLIP), Budget(4.0, 1e-5)
+    tight, summed = (leakage.release_noise_of(clip, "tokens", budget, 10, count) for count in ("tight", "sum"))  # type: ignore[arg-type]
     assert summed.sigma > 1.5 * tight.sigma
     assert summed.price.epsilon == pytest.approx(4.0 / 20, rel=1e-5)
 
@@ -186,7 +186,7 @@ def test_a_second_visit_in_a_round_goes_on_with_the_rounds_batches_and_finds_the
         for _ in s.rounds():
             for _ in range(3):
                 with s.visit("A") as site:
-                    site.ask("tokens", split.opening(s, "A"))
+                    site.ask("tokens", split.opening_message(s, "A"))
                     heard.append("tokens")
             yield
 

@@ -16,14 +16,14 @@ from torch import Tensor
 
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.federation.method import Call, Method
-from fedvisage.federation.record.attendance import asked, offline
+from fedvisage.federation.record.attendance import draw_offline, select_sites
 from fedvisage.federation.server import Server
-from fedvisage.federation.site import Site, TrainingBroke
+from fedvisage.federation.site import Site, TrainingFailed
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods.pad import fedsis, split
-from fedvisage.nn.optimizers import reach
+from fedvisage.nn.optimizers import max_distance
 from fedvisage.recipe import Federation, Local, Optimizer, Training
 from fedvisage.recipe.training import Schedule
 
@@ -50,7 +50,7 @@ def rounds_of(out: Path) -> list[dict[str, Any]]:
 def visited(content: dict[str, Any], number: int) -> set[str]:
     """Return who takes part in a round and is there, as the recipe draws it."""
     settings = Federation.model_validate(content.get("federation", {}))
-    return set(asked(SITES, settings, 0, number)) - offline(SITES, settings, 0, number)
+    return set(select_sites(SITES, settings, 0, number)) - draw_offline(SITES, settings, 0, number)
 
 
 def breaking(call: str, site: str, number: int) -> Call:
@@ -59,7 +59,7 @@ def breaking(call: str, site: str, number: int) -> Call:
 
     def run(at: Site, message: Message) -> Message:
         if (at.name, at.round) == (site, number):
-            raise TrainingBroke("the power went off")
+            raise TrainingFailed("the power went off")
         return whole.run(at, message)
 
     return replace(whole, run=run)
@@ -287,4 +287,4 @@ def test_a_falling_rate_counts_as_it_falls() -> None:
     training = Training(
         rounds=4, local=Local(batches=3), optimizer=Optimizer(lr=0.1), schedule=Schedule(name="step", every=2)
     )
-    assert reach(training) == pytest.approx(3 * (0.1 + 0.1 + 0.01 + 0.01))
+    assert max_distance(training) == pytest.approx(3 * (0.1 + 0.1 + 0.01 + 0.01))

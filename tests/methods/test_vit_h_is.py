@@ -49,22 +49,22 @@ def test_all_blocks_are_the_mean_probability_over_the_range(sets: Mapping[str, P
     found = member(recipe(sets, blocks={"first": 2, "last": 3}, inference={"blocks": "all"}))
     with torch.inference_mode():
         expected = (live_at(found, 2) + live_at(found, 3)) / 2
-        torch.testing.assert_close(torch.sigmoid(vit_h_is.user(found)), expected)
+        torch.testing.assert_close(torch.sigmoid(vit_h_is.predict(found)), expected)
 
 
 def test_one_draw_is_what_one_block_says(sets: Mapping[str, Path]) -> None:
     found = member(recipe(sets, inference={"draws": 1}), count=40)
     with torch.inference_mode():
         single = torch.stack([live_at(found, depth) for depth in range(1, DEPTH + 1)])
-        nearest = (torch.sigmoid(vit_h_is.user(found)) - single).abs().min(dim=0)
+        nearest = (torch.sigmoid(vit_h_is.predict(found)) - single).abs().min(dim=0)
         assert nearest.values.max() < 1e-5
         assert set(nearest.indices.tolist()) == set(range(DEPTH))
 
 
 def test_many_draws_come_to_all_blocks(sets: Mapping[str, Path]) -> None:
     with torch.inference_mode():
-        every = torch.sigmoid(vit_h_is.user(member(recipe(sets, inference={"blocks": "all"}))))
-        few, many = (torch.sigmoid(vit_h_is.user(member(recipe(sets, inference={"draws": n})))) for n in (3, 4000))
+        every = torch.sigmoid(vit_h_is.predict(member(recipe(sets, inference={"blocks": "all"}))))
+        few, many = (torch.sigmoid(vit_h_is.predict(member(recipe(sets, inference={"draws": n})))) for n in (3, 4000))
     assert (many - every).abs().max() < 0.03
     assert (few - every).abs().max() > 0.03
 
@@ -72,14 +72,14 @@ def test_many_draws_come_to_all_blocks(sets: Mapping[str, Path]) -> None:
 def test_draws_follow_from_the_generator_alone(sets: Mapping[str, Path]) -> None:
     settings = recipe(sets, inference={"draws": 2})
     with torch.inference_mode():
-        first, again, other = (vit_h_is.user(member(settings, seed=seed)) for seed in (0, 0, 1))
+        first, again, other = (vit_h_is.predict(member(settings, seed=seed)) for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
 def test_draws_are_uniform_over_the_range(sets: Mapping[str, Path]) -> None:
     options = recipe(sets, blocks={"first": 2, "last": 4}).options(vit_h_is.Options)
-    drawn = vit_h_is.draw(options, 9000, Generator().manual_seed(0))
+    drawn = vit_h_is.draw_blocks(options, 9000, Generator().manual_seed(0))
     counts = torch.bincount(drawn, minlength=DEPTH + 1)
     assert counts[:2].tolist() == [0, 0]
     assert (counts[2:] - 3000).abs().max() < 5 * (9000 * 2 / 9) ** 0.5
@@ -110,9 +110,9 @@ def test_the_spread_is_that_of_single_predictions(sets: Mapping[str, Path]) -> N
     found = member(recipe(sets, blocks={"first": 2}, inference={"blocks": "all"}))
     with torch.inference_mode():
         single = torch.stack([live_at(found, depth) for depth in (2, 3, 4)])
-        torch.testing.assert_close(vit_h_is.spread(found), single.std(dim=0, correction=0))
+        torch.testing.assert_close(vit_h_is.draw_spread(found), single.std(dim=0, correction=0))
         one = member(recipe(sets, inference={"draws": 1}))
-        assert vit_h_is.spread(one).max() < 1e-6
+        assert vit_h_is.draw_spread(one).max() < 1e-6
 
 
 def test_a_run_reports_the_spread_at_the_user(sets: Mapping[str, Path], tmp_path: Path) -> None:

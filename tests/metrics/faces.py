@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvisage.metrics.similarity import Faces, labelled
+from fedvisage.metrics.similarity import Faces, label_features
 
 
 def tied_faces(seed: int, identities: list[int], images: int, dimensions: int = 16, noise: float = 0.2) -> Faces:
@@ -11,7 +11,7 @@ def tied_faces(seed: int, identities: list[int], images: int, dimensions: int = 
     rng = np.random.default_rng(seed)
     corners = rng.choice([-1.0, 1.0], (len(identities), 1, dimensions))
     flips = np.where(rng.random((len(identities), images, dimensions)) < noise, -1.0, 1.0)
-    return labelled((corners * flips).reshape(-1, dimensions), np.repeat(identities, images))
+    return label_features((corners * flips).reshape(-1, dimensions), np.repeat(identities, images))
 
 
 def all_similarities(first: Faces, second: Faces) -> NDArray[np.float64]:
@@ -22,4 +22,4 @@ def people(seed: int, identities: int, images: int, width: int = 8) -> Faces:
     rng = np.random.default_rng(seed)
     centres = rng.normal(size=(identities, 1, width))
     values = centres + rng.normal(size=(identities, images, width))
-    return labelled(values.reshape(-1, width), np.repeat(np.arange(identities), images))
+    return label_features(values.reshape(-1, width), np.repeat(np.arange(identities), images))

@@ -8,7 +8,7 @@ from tests.metrics.faces import people
 
 from fedvisage.metrics.generic import (
     SIMILARITIES,
-    counted,
+    count_similarities,
     pair_counts,
     tar_by_impostors,
     threshold_at_fmr,
@@ -30,8 +30,8 @@ def test_a_similarity_is_counted_where_the_score_of_twenty_times_as_much_is() ->
     values = np.random.default_rng(0).uniform(-1, 1, 500).astype(np.float32)
     scores = values.astype(np.float64) * 20
     expected = histogram(scores, np.zeros(500, np.int64))[0]
-    assert np.array_equal(counted(values), expected)
-    assert counted(np.array([1.0000001, -1.0000001], np.float32)).nonzero()[0].tolist() == [0, BINS - 1]
+    assert np.array_equal(count_similarities(values), expected)
+    assert count_similarities(np.array([1.0000001, -1.0000001], np.float32)).nonzero()[0].tolist() == [0, BINS - 1]
 
 
 def test_all_pairs_are_counted_once() -> None:
@@ -44,13 +44,13 @@ def test_all_pairs_are_counted_once() -> None:
     local, strangers = people(2, 3, 4), people(3, 5, 2)
     both = pair_counts(local, strangers)
     assert both.sum(axis=1).tolist() == [12 * 10, 3 * 6]
-    assert np.array_equal(both[0], counted(local.features @ strangers.features.T))
+    assert np.array_equal(both[0], count_similarities(local.features @ strangers.features.T))
 
 
 def test_the_threshold_is_the_lowest_edge_that_few_enough_impostors_reach() -> None:
     rng = np.random.default_rng(4)
     sites = [(rng.uniform(-1, 0.6, 700).astype(np.float32), rng.uniform(0, 1, 90).astype(np.float32)) for _ in range(3)]
-    found = threshold_at_fmr([np.stack([counted(i), counted(g)]) for i, g in sites], 0.01)
+    found = threshold_at_fmr([np.stack([count_similarities(i), count_similarities(g)]) for i, g in sites], 0.01)
     impostor, genuine = (np.concatenate([site[row] for site in sites]) for row in (0, 1))
     fine = [edge for edge in SIMILARITIES if (impostor >= edge).mean() <= 0.01]
     assert found is not None

@@ -6,7 +6,7 @@ from tests.metrics.faces import people
 
 from fedvisage.metrics.generic import FOLDS, fixed_pairs, identification, on_fixed_pairs, verification
 from fedvisage.metrics.identification import figures_of_site
-from fedvisage.metrics.similarity import Faces, labelled
+from fedvisage.metrics.similarity import Faces, label_features
 
 
 def test_fixed_pairs_are_the_same_for_everybody_and_balanced_in_each_fold() -> None:
@@ -31,7 +31,7 @@ def test_with_too_few_people_there_are_no_folds() -> None:
 
 
 def test_people_told_apart_perfectly_score_one_everywhere() -> None:
-    faces = labelled(np.repeat(np.eye(30), 6, axis=0), np.repeat(np.arange(30), 6))
+    faces = label_features(np.repeat(np.eye(30), 6, axis=0), np.repeat(np.arange(30), 6))
     probe = np.tile([False, False, False, True, True, True], 30)
     verified = verification(faces, ())
     assert verified is not None
@@ -68,7 +68,7 @@ def test_two_galleries_are_searched_by_everybody_and_averaged(mode: str) -> None
 
 
 def test_without_probes_or_genuine_pairs_nothing_is_claimed() -> None:
-    alone = labelled(np.random.default_rng(0).normal(size=(20, 4)), np.arange(20))
+    alone = label_features(np.random.default_rng(0).normal(size=(20, 4)), np.arange(20))
     assert verification(alone, ()) is None
     assert identification(alone, np.zeros(20, bool), (), "published") == {}
 

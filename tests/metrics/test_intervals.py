@@ -7,7 +7,7 @@ import pytest
 from tests.metrics.examples import random_scores, scores_of
 
 from fedvisage.metrics import pad
-from fedvisage.metrics.intervals import FIGURES, band, clusters, intervals, resampled
+from fedvisage.metrics.intervals import FIGURES, band, clusters, intervals, resampled_figures
 from fedvisage.metrics.scores import Scores, from_columns
 
 
@@ -17,7 +17,7 @@ def test_a_weighted_figure_equals_the_figure_of_repeated_scores(seed: int) -> No
     weight = np.random.default_rng(seed).integers(0, 4, len(scores))
     weight[[0, -1]] = 1  # both classes are there
     repeated = scores.take(np.repeat(np.arange(len(scores)), weight))
-    figures = resampled(scores, threshold, weight[None].astype(np.float64))
+    figures = resampled_figures(scores, threshold, weight[None].astype(np.float64))
     expected = pad.evaluate(repeated, threshold)
     assert figures["apcer_worst"][0] == pytest.approx(max(expected["apcer"].values()))
     for name in set(FIGURES) - {"apcer_worst"}:

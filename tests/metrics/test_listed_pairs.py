@@ -6,9 +6,9 @@ from sklearn.metrics import roc_curve
 
 from fedvisage.base.errors import UserError
 from fedvisage.data.lists import ListedPairs
-from fedvisage.metrics.similarity import labelled
+from fedvisage.metrics.similarity import label_features
 from fedvisage.metrics.verification import accuracy_on_folds
-from fedvisage.tasks.recognition.benchmarks import find_pairs, on_listed_pairs
+from fedvisage.tasks.recognition.benchmarks import compare_pairs, find_pairs
 
 PEOPLE, EACH = 12, 4
 IDENTITY = np.repeat(np.arange(PEOPLE), EACH)
@@ -25,8 +25,8 @@ def listed(pairs: int = 40, folds: int = 4) -> ListedPairs:
 
 def test_accuracy_and_rates_are_those_of_the_pairs_in_the_order_of_the_list() -> None:
     rng, given = np.random.default_rng(1), listed()
-    faces = labelled(rng.normal(size=(PEOPLE, 8))[IDENTITY] + rng.normal(size=(len(IDENTITY), 8)), IDENTITY)
-    found = on_listed_pairs(faces, find_pairs(given, IMAGES, IDENTITY, "pairs.txt"))
+    faces = label_features(rng.normal(size=(PEOPLE, 8))[IDENTITY] + rng.normal(size=(len(IDENTITY), 8)), IDENTITY)
+    found = compare_pairs(faces, find_pairs(given, IMAGES, IDENTITY, "pairs.txt"))
     places = [[IMAGES[name] for name in names] for names in (given.first, given.second)]
     similarity = (faces.features[places[0]] * faces.features[places[1]]).sum(axis=1)
     assert np.allclose(found.similarity, similarity, atol=1e-6)
@@ -45,8 +45,8 @@ def test_pairs_of_images_that_are_not_there_are_left_out_and_counted() -> None:
 
 
 def test_too_few_pairs_for_a_threshold_give_no_accuracy() -> None:
-    faces = labelled(np.random.default_rng(1).normal(size=(len(IDENTITY), 8)), IDENTITY)
-    assert on_listed_pairs(faces, find_pairs(listed(folds=1), IMAGES, IDENTITY, "pairs.txt")).folds is None
+    faces = label_features(np.random.default_rng(1).normal(size=(len(IDENTITY), 8)), IDENTITY)
+    assert compare_pairs(faces, find_pairs(listed(folds=1), IMAGES, IDENTITY, "pairs.txt")).folds is None
 
 
 def test_a_list_about_other_images_or_other_people_is_refused() -> None:

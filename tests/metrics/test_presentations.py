@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fedvisage.metrics.presentations import Point, Presentations, figures, judge
+from fedvisage.metrics.presentations import Point, Presentations, evaluate_presentations, figures
 
 AT = Point(pad=0.0, recognition=0.5)
 
@@ -31,7 +31,7 @@ def share(values: list[bool]) -> float:
 
 
 def test_attack_detection_by_species_with_what_it_did_not_answer() -> None:
-    found, said = drawn(), judge(drawn(), AT)["pad"]
+    found, said = drawn(), evaluate_presentations(drawn(), AT)["pad"]
     for name in ("print", "replay"):
         logits = [live for live, species in zip(found.live, found.species, strict=True) if species == name]
         answered = [live for live in logits if not math.isnan(live)]
@@ -60,11 +60,11 @@ def test_bpcer_where_no_species_passes_more_often_than_allowed(name: str, most: 
             least.append(
                 share([live < threshold for live in found.live[(found.species == "") & ~np.isnan(found.live)]])
             )
-    assert judge(found, AT)["pad"]["bpcer_at_apcer"][name]["value"] == pytest.approx(min(least))
+    assert evaluate_presentations(found, AT)["pad"]["bpcer_at_apcer"][name]["value"] == pytest.approx(min(least))
 
 
 def test_people_and_attacks_on_them_by_recognition_alone_and_by_the_whole_system() -> None:
-    found, said = drawn(), judge(drawn(), AT)
+    found, said = drawn(), evaluate_presentations(drawn(), AT)
     alone: dict[str, list[bool]] = {"fnmr": [], "fmr": [], "print": [], "replay": []}
     whole: dict[str, list[bool]] = {"frr": [], "far": [], "print": [], "replay": []}
     for row, (subject, species, live) in enumerate(zip(found.subject, found.species, found.live, strict=True)):
@@ -125,7 +125,7 @@ def test_intervals_are_of_people_and_not_of_presentations() -> None:
         names, none = np.array([f"p{number}" for number in whose]), np.zeros((len(whose), 0))
         items, live = np.array([str(number) for number in range(len(whose))]), np.where(whose % 2, 1.0, -1.0)
         found = Presentations(items, names, np.full(len(whose), ""), live, none, np.array([], str))
-        row = judge(found, Point(0.0), 500, np.random.default_rng(0))["pad"]["bona_fide"]["bpcer"]
+        row = evaluate_presentations(found, Point(0.0), 500, np.random.default_rng(0))["pad"]["bona_fide"]["bpcer"]
         low, high = row["interval"]
         assert low <= row["value"] <= high
         return float(high - low)
@@ -135,7 +135,7 @@ def test_intervals_are_of_people_and_not_of_presentations() -> None:
 
 
 def test_without_recognition_there_is_only_attack_detection() -> None:
-    said = judge(drawn(), Point(0.0), 20, np.random.default_rng(0))
+    said = evaluate_presentations(drawn(), Point(0.0), 20, np.random.default_rng(0))
     assert set(said) == {"pad"}
 
 
@@ -143,7 +143,7 @@ def test_what_cannot_be_said_is_nothing() -> None:
     found = Presentations(
         np.array(["a"]), np.array(["p"]), np.array(["print"]), np.array([np.nan]), np.zeros((1, 0)), np.array([], str)
     )
-    said = judge(found, AT, 5, np.random.default_rng(0))
+    said = evaluate_presentations(found, AT, 5, np.random.default_rng(0))
     assert said["pad"]["species"]["print"]["apnrr"]["value"] == 1
     assert said["pad"]["species"]["print"]["apcer"] == {"value": None}
     assert said["recognition"]["fnmr"] == {"value": None}

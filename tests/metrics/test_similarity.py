@@ -10,15 +10,15 @@ from fedvisage.base.errors import UserError
 from fedvisage.metrics import similarity
 from fedvisage.metrics.similarity import (
     Faces,
-    Highest,
+    HighestValues,
     blocks,
-    disjoint,
-    labelled,
-    measurable,
+    check_disjoint,
+    combine_templates,
+    label_features,
+    measurable_rates,
+    normalise,
     pair_similarity,
     require_measurable,
-    templates,
-    unit,
 )
 
 
@@ -42,14 +42,14 @@ def test_blocks_cover_the_matrix_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_highest_are_those_of_a_sorted_list(parts: list[list[int]], wanted: int, spare: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(similarity, "SPARE", spare)
-        highest = Highest(wanted)
+        highest = HighestValues(wanted)
         for part in parts:
             highest.add(np.array(part, np.float32))
     assert highest.values().tolist() == sorted((float(one) for part in parts for one in part), reverse=True)[:wanted]
 
 
 def test_minus_infinity_marks_what_does_not_count() -> None:
-    highest = Highest(5)
+    highest = HighestValues(5)
     highest.add(np.array([1, -np.inf, 3], np.float32))
     assert highest.values().tolist() == [3, 1]
 
@@ -65,12 +65,12 @@ def test_listed_pairs_are_compared() -> None:
 @pytest.mark.parametrize("bad", [[[0.0, 0.0]], [[np.nan, 1.0]], [[np.inf, 1.0]]])
 def test_a_feature_without_direction_is_refused(bad: list[list[float]]) -> None:
     with pytest.raises(ValueError, match="feature"):
-        unit(bad)
+        normalise(bad)
 
 
 def test_features_and_identities_must_be_as_many() -> None:
     with pytest.raises(ValueError, match="do not go with"):
-        labelled(np.ones((3, 2)), [1, 2])
+        label_features(np.ones((3, 2)), [1, 2])
     with pytest.raises(ValueError, match="not a number"):
         Faces(np.full((1, 2), np.nan, np.float32), np.zeros(1, np.int64))
 
@@ -78,10 +78,10 @@ def test_features_and_identities_must_be_as_many() -> None:
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_template_is_the_sum_of_its_media_means(weighted: bool) -> None:
     rng = np.random.default_rng(0)
-    features = unit(rng.normal(size=(40, 6)))
+    features = normalise(rng.normal(size=(40, 6)))
     template, media = rng.integers(0, 5, 40), rng.integers(100, 104, 40)
     weight = rng.random(40).astype(np.float32) if weighted else None
-    found = templates(features, template, media, weight=weight)
+    found = combine_templates(features, template, media, weight=weight)
     assert found.identity.tolist() == sorted(set(template.tolist()))
     scaled = features * (1 if weight is None else weight[:, None])
     for row, name in zip(found.features, found.identity, strict=True):
@@ -92,11 +92,11 @@ def test_a_template_is_the_sum_of_its_media_means(weighted: bool) -> None:
 
 def test_an_identity_on_both_sides_is_refused() -> None:
     with pytest.raises(UserError, match=r"^data: 2 .*both sides, such as 3"):
-        disjoint([1, 3, 5], [3, 4, 5], "data")
+        check_disjoint([1, 3, 5], [3, 4, 5], "data")
 
 
 def test_a_rate_below_one_comparison_is_not_measurable() -> None:
-    assert measurable((1e-6, 1e-3, 0.1), 1000) == (1e-3, 0.1)
+    assert measurable_rates((1e-6, 1e-3, 0.1), 1000) == (1e-3, 0.1)
     with pytest.raises(UserError, match=r"^evaluation\.far: .*one in 999 "):
         require_measurable([1e-3], 999, "evaluation.far", "impostor pairs")
     with pytest.raises(UserError, match="at most 1, got 2"):

@@ -9,11 +9,11 @@ from fedvisage.metrics import similarity
 from fedvisage.metrics.identification import (
     CONSERVATIVE,
     PUBLISHED,
-    identified,
     identify,
-    joined,
+    ijb_identification,
+    ijb_verification,
+    join_galleries,
     nearest_tar,
-    verified,
 )
 from fedvisage.metrics.similarity import Faces
 
@@ -34,10 +34,10 @@ def test_the_published_tar_is_that_of_the_nearest_corner_of_the_curve(seed: int,
 def test_the_readings_differ_where_no_threshold_has_the_far() -> None:
     scores = np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3], np.float32)
     same = np.array([1, 0, 1, 0, 1, 0, 1], bool)
-    assert verified(scores, same, PUBLISHED, (0.6,)) == {0.6: 0.75}, "a FAR of 2/3 is nearer than one of 1/3"
-    assert verified(scores, same, CONSERVATIVE, (0.6,)) == {0.6: 0.5}
-    assert verified(scores, same, PUBLISHED) == {}, "three impostors show no rate of the papers"
-    assert verified(scores, np.zeros(7, bool), CONSERVATIVE, (0.6,)) == {}
+    assert ijb_verification(scores, same, PUBLISHED, (0.6,)) == {0.6: 0.75}, "a FAR of 2/3 is nearer than one of 1/3"
+    assert ijb_verification(scores, same, CONSERVATIVE, (0.6,)) == {0.6: 0.5}
+    assert ijb_verification(scores, same, PUBLISHED) == {}, "three impostors show no rate of the papers"
+    assert ijb_verification(scores, np.zeros(7, bool), CONSERVATIVE, (0.6,)) == {}
 
 
 def scene(seed: int) -> tuple[list[Faces], Faces]:
@@ -64,8 +64,8 @@ def test_ranks_are_counted_over_all_galleries_or_are_means_over_them(
     monkeypatch.setattr(similarity, "ROWS", 7)
     monkeypatch.setattr(similarity, "COLUMNS", 3)
     galleries, probes = scene(seed)
-    _, together = identified(galleries, probes, PUBLISHED)
-    _, apart = identified(galleries, probes, CONSERVATIVE)
+    _, together = ijb_identification(galleries, probes, PUBLISHED)
+    _, apart = ijb_identification(galleries, probes, CONSERVATIVE)
     both = Faces(*(np.concatenate([getattr(one, name) for one in galleries]) for name in ("features", "identity")))
     assert together == {most: pytest.approx(by_hand(both, probes, most)) for most in (1, 5, 10)}
     expected = {most: np.mean([by_hand(one, probes, most) for one in galleries]) for most in (1, 5, 10)}
@@ -75,9 +75,9 @@ def test_ranks_are_counted_over_all_galleries_or_are_means_over_them(
 
 def test_tpir_is_of_joined_galleries_or_the_mean_of_two_searches() -> None:
     galleries, probes = scene(1)
-    together, _ = identified(galleries, probes, PUBLISHED, (0.1, 0.3))
-    apart, _ = identified(galleries, probes, CONSERVATIVE, (0.1, 0.3))
-    assert together == identify([joined(galleries)], probes, (0.1, 0.3), "published")[0].tpir
+    together, _ = ijb_identification(galleries, probes, PUBLISHED, (0.1, 0.3))
+    apart, _ = ijb_identification(galleries, probes, CONSERVATIVE, (0.1, 0.3))
+    assert together == identify([join_galleries(galleries)], probes, (0.1, 0.3), "published")[0].tpir
     each = [identify([one], probes, (0.1, 0.3), "nist")[0].tpir for one in galleries]
     assert apart == {rate: pytest.approx((each[0][rate] + each[1][rate]) / 2) for rate in (0.1, 0.3)}
 
@@ -85,11 +85,13 @@ def test_tpir_is_of_joined_galleries_or_the_mean_of_two_searches() -> None:
 def test_rates_that_one_reading_has_too_few_searches_for_are_left_out_there() -> None:
     """48 probes show a FPIR of 1/40; the 20 of the first gallery's people, whom the second rejects, do not."""
     galleries, probes = scene(1)
-    assert identified(galleries, probes, PUBLISHED, (0.025, 0.1))[0].keys() == {0.025, 0.1}
-    assert identified(galleries, probes, CONSERVATIVE, (0.025, 0.1))[0].keys() == {0.1}
+    assert ijb_identification(galleries, probes, PUBLISHED, (0.025, 0.1))[0].keys() == {0.025, 0.1}
+    assert ijb_identification(galleries, probes, CONSERVATIVE, (0.025, 0.1))[0].keys() == {0.1}
 
 
 def test_galleries_of_which_one_has_no_mate_show_nothing() -> None:
     galleries, probes = scene(2)
-    assert identified(galleries, probes.take(probes.identity < 5), CONSERVATIVE) == ({}, {})
-    assert identified(galleries[:1], probes.take(probes.identity < 5), CONSERVATIVE)[0] == {}, "nobody to reject"
+    assert ijb_identification(galleries, probes.take(probes.identity < 5), CONSERVATIVE) == ({}, {})
+    assert ijb_identification(galleries[:1], probes.take(probes.identity < 5), CONSERVATIVE)[0] == {}, (
+        "nobody to reject"
+    )

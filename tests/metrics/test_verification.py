@@ -10,12 +10,12 @@ from sklearn.model_selection import KFold
 from tests.metrics.faces import all_similarities, tied_faces
 
 from fedvisage.base.errors import UserError
-from fedvisage.metrics.similarity import Faces, Highest, blocks, labelled
+from fedvisage.metrics.similarity import Faces, HighestValues, blocks, label_features
 from fedvisage.metrics.verification import (
     accuracy_on_folds,
     best_threshold,
     genuine_pairs,
-    needed,
+    needed_count,
     tar_at_far,
     verify_against,
     verify_pairs,
@@ -81,8 +81,8 @@ def test_a_genuine_pair_at_the_threshold_is_accepted() -> None:
 
 
 def test_an_identity_with_one_image_is_counted_and_still_meets_impostors() -> None:
-    local = labelled(np.eye(4)[[0, 0, 1]], [7, 7, 8])
-    found = verify_against(local, labelled(np.eye(4)[[2, 3]], [1, 2]), [0.5])
+    local = label_features(np.eye(4)[[0, 0, 1]], [7, 7, 8])
+    found = verify_against(local, label_features(np.eye(4)[[2, 3]], [1, 2]), [0.5])
     assert (found.genuine, found.impostors, found.identities_without_pairs) == (1, 6, 1)
     assert genuine_pairs(local.take(np.array([2]))) == (pytest.approx([]), 1)
 
@@ -106,10 +106,10 @@ def test_what_makes_no_pairs_is_refused() -> None:
 def test_millions_of_impostors_are_exact_in_memory_for_a_few() -> None:
     """16 million similarities are 64 MB; 16,001 of them and a block are kept."""
     rng = np.random.default_rng(0)
-    first, second = (labelled(rng.normal(size=(4000, 8)), np.arange(4000)) for _ in range(2))
-    wanted = needed(16_000_000, [1e-3])
+    first, second = (label_features(rng.normal(size=(4000, 8)), np.arange(4000)) for _ in range(2))
+    wanted = needed_count(16_000_000, [1e-3])
     tracemalloc.start()
-    highest = Highest(wanted)
+    highest = HighestValues(wanted)
     for block in blocks(first.features, second.features):
         highest.add(block.similarity)
     found = highest.values()

@@ -11,21 +11,21 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.streams import scoped
-from fedvisage.nn.adapters import MARK, Adapted, AdaptedNetwork, adapted
-from fedvisage.nn.timm_network import Whole, timm_network
+from fedvisage.base.streams import seed_global_rng
+from fedvisage.nn.adapters import MARK, AdaptedNetwork, FrozenNetwork, adapted_network
+from fedvisage.nn.timm_network import NormalisedNetwork, timm_network
 from fedvisage.recipe import Input
 
 SIZE = 32
 
 
-def built(arch: str = "test_vit", size: int = SIZE, **settings: Any) -> Adapted:
-    with scoped(0, "initial weights"):
-        return adapted(AdaptedNetwork(arch=arch, **settings), Input(size=size, colour="rgb"))
+def built(arch: str = "test_vit", size: int = SIZE, **settings: Any) -> FrozenNetwork:
+    with seed_global_rng(0, "initial weights"):
+        return adapted_network(AdaptedNetwork(arch=arch, **settings), Input(size=size, colour="rgb"))
 
 
-def frozen_alone(arch: str = "test_vit") -> Whole:
-    with scoped(0, "initial weights"):
+def frozen_alone(arch: str = "test_vit") -> NormalisedNetwork:
+    with seed_global_rng(0, "initial weights"):
         return timm_network(AdaptedNetwork(arch=arch), Input(size=SIZE, colour="rgb"), outputs=0).eval()
 
 
@@ -33,7 +33,7 @@ def images(count: int = 2, size: int = SIZE) -> Tensor:
     return torch.rand(count, 3, size, size, generator=torch.Generator().manual_seed(1))
 
 
-def shaken(net: Adapted) -> Adapted:
+def shaken(net: FrozenNetwork) -> FrozenNetwork:
     draw = torch.Generator().manual_seed(2)
     for value in net.parameters():
         value.data += 0.1 * torch.randn(value.shape, generator=draw)
@@ -107,7 +107,7 @@ def test_merged_it_computes_the_same_without_a_piece(arch: str) -> None:
     size = 56 if "eva" in arch else SIZE
     net = shaken(built(arch, size, rank=2, biases=True, blocks=(0,)))
     plain = net.merged()
-    assert not any(isinstance(one, Adapted) or one._forward_hooks for one in plain.modules())
+    assert not any(isinstance(one, FrozenNetwork) or one._forward_hooks for one in plain.modules())
     with torch.no_grad():
         found, changed = plain(images(size=size)), net(images(size=size))
         for value in net.parameters():

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedvisage.nn.compute import Mark, Side, brought, prepared, side_of
+from fedvisage.nn.compute import Mark, Prefetcher, prefetch, prefetcher_of, to_device
 
 
-class Noted(Side):
+class Noted(Prefetcher):
     """What works beside the steps, and writes down what is asked of it."""
 
     def __init__(self, ahead: int) -> None:
@@ -34,7 +34,7 @@ def course(ahead: int) -> tuple[list[str], list[int]]:
         side.notes.append(f"make {key}")
         return torch.tensor(key)
 
-    for made in prepared(range(3), make, lambda one: [one], side):
+    for made in prefetch(range(3), make, lambda one: [one], side):
         side.notes.append(f"step {int(made)}")
         found.append(int(made))
     return side.notes, found
@@ -65,5 +65,5 @@ def test_a_step_waits_for_its_own_batch_and_for_none_behind_it(ahead: int) -> No
 
 def test_a_processor_has_nothing_beside_it_and_copies_nothing_that_is_there() -> None:
     value, here = torch.ones(3), torch.device("cpu")
-    assert type(side_of(here)) is Side
-    assert brought(value, here) is value
+    assert type(prefetcher_of(here)) is Prefetcher
+    assert to_device(value, here) is value

@@ -11,11 +11,11 @@ from fedvisage.nn.batchnorm import (
     StatisticsMeter,
     batch_statistics,
     batchnorms,
-    before,
-    collected_statistics,
+    call_counts,
+    collect_statistics,
+    input_statistics,
     moments,
-    passed,
-    pooled,
+    pool_statistics,
 )
 
 
@@ -104,7 +104,7 @@ def test_collected_statistics_are_the_mean_over_batches_mixed_with_what_was_stor
 ) -> None:
     first = batchnorms(net)[0]
     mean, variance = first.running_mean.numpy().copy(), first.running_var.numpy().copy()
-    with torch.no_grad(), collected_statistics(net, keep=0.25):
+    with torch.no_grad(), collect_statistics(net, keep=0.25):
         for batch in batches:
             net(batch)
     channels = [np.moveaxis(batch.numpy(), 1, 0).reshape(3, -1) for batch in batches]
@@ -131,7 +131,7 @@ def test_layers_are_found_in_the_order_in_which_images_pass_them_and_as_often() 
     net = nn.ModuleDict({"last": nn.BatchNorm1d(2), "twice": nn.BatchNorm1d(2), "unused": nn.BatchNorm1d(2)}).eval()
     net["stateless"] = nn.BatchNorm1d(2, track_running_stats=False)
     images = torch.rand(3, 2)
-    layers = passed(net, lambda: net["last"](net["twice"](net["twice"](net["stateless"](images)))))
+    layers = call_counts(net, lambda: net["last"](net["twice"](net["twice"](net["stateless"](images)))))
     assert list(layers.items()) == [("twice", 2), ("last", 1)]
     assert all(not module._forward_pre_hooks for module in net.modules())
 
@@ -146,7 +146,7 @@ def test_what_comes_to_a_layer_is_counted_over_all_batches_and_nothing_behind_it
     with torch.no_grad():
         seen = net[2](net[1](net[0](torch.cat(batches)))).numpy()
         reached.clear()
-        found = before(net[3], 1, [lambda one=one: net(one) for one in batches])
+        found = input_statistics(net[3], 1, [lambda one=one: net(one) for one in batches])
     assert reached == [2, 2, 2]
     assert found.mean.numpy() == pytest.approx(seen.mean(0), rel=1e-5)
     assert found.variance.numpy() == pytest.approx(seen.var(0), rel=1e-4)
@@ -157,8 +157,9 @@ def test_parts_of_any_size_come_to_the_statistics_of_all_values() -> None:
     generator = torch.Generator().manual_seed(3)
     values = [torch.randn(size, 4, generator=generator).double() * size + size for size in (2, 5, 9)]
     nets = [nn.BatchNorm1d(4).eval() for _ in values]
-    found = pooled(
-        before(net, 1, [lambda net=net, one=one: net(one.float())]) for net, one in zip(nets, values, strict=True)
+    found = pool_statistics(
+        input_statistics(net, 1, [lambda net=net, one=one: net(one.float())])
+        for net, one in zip(nets, values, strict=True)
     )
     whole = torch.cat(values).float().double().numpy()
     assert found.mean.numpy() == pytest.approx(whole.mean(0), rel=1e-5)

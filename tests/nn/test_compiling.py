@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedvisage.nn.compute import blocks_of, compile_blocks, uncompiled
+from fedvisage.nn.compute import blocks_of, compilation_failure, compile_blocks
 from fedvisage.nn.resnet import ResNet18, pooled_features, resnet18
 
 
@@ -25,7 +25,7 @@ def test_lists_are_looked_through_and_a_part_without_blocks_is_one() -> None:
 
 
 def test_an_error_about_anything_else_is_not_explained() -> None:
-    assert uncompiled(RuntimeError("shapes do not fit")) is None
+    assert compilation_failure(RuntimeError("shapes do not fit")) is None
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ def images(count: int = 6) -> Tensor:
     return torch.rand(count, 3, SIDE, SIDE, generator=Generator().manual_seed(1))
 
 
-def changed(options: Augment, seed: int = 0, labels: Tensor = LIVE, depth: Tensor | None = None) -> of.Mixed:
+def changed(options: Augment, seed: int = 0, labels: Tensor = LIVE, depth: Tensor | None = None) -> of.AugmentedBatch:
     return degrade(images(len(labels)), depth, labels, options.changes, Generator().manual_seed(seed))
 
 

@@ -13,23 +13,23 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.streams import scoped
-from fedvisage.nn.adapters import MARK, Adapted, Bare, FaceAdapters, load_frozen
+from fedvisage.base.streams import seed_global_rng
+from fedvisage.nn.adapters import MARK, FaceAdapters, FaceBackbone, FrozenNetwork, load_frozen
 from fedvisage.nn.face_networks import FaceNetwork, IResNet, face_network, iresnet
 
 SIZE, WIDTH, LENGTH = 32, 8, 16
 
 
 def plain() -> nn.Sequential:
-    with scoped(0, "initial weights"):
+    with seed_global_rng(0, "initial weights"):
         return iresnet(IResNet(depth=18, width=WIDTH, embedding=LENGTH), SIZE)
 
 
-def built(**settings: Any) -> Adapted:
+def built(**settings: Any) -> FrozenNetwork:
     wanted = FaceNetwork(name="iresnet18", width=WIDTH, embedding=LENGTH, adapters=FaceAdapters(**settings))
-    with scoped(0, "initial weights"):
+    with seed_global_rng(0, "initial weights"):
         net = face_network(wanted, SIZE)
-    assert isinstance(net, Adapted)
+    assert isinstance(net, FrozenNetwork)
     draw = torch.Generator().manual_seed(2)
     for value in net.parameters():
         value.data += 0.1 * torch.randn(value.shape, generator=draw)
@@ -73,7 +73,7 @@ def test_values_and_gradients_are_those_of_lora_on_the_flattened_kernels() -> No
 def test_merged_it_is_a_plain_network_that_computes_the_same() -> None:
     net = built(stages=(3, 4), rank=2)
     alone = net.merged()
-    assert isinstance(alone, Bare)
+    assert isinstance(alone, FaceBackbone)
     assert not any(one._forward_hooks for one in alone.modules())
     assert alone.network.state_dict().keys() == plain().state_dict().keys()
     with torch.no_grad():
@@ -128,7 +128,7 @@ def test_what_cannot_be_adapted_is_refused(wrong: dict[str, Any], said: str) -> 
 def test_a_file_gives_the_frozen_weights_whole_or_is_refused_by_name(tmp_path: Path) -> None:
     net, given = built(), {f"model.{name}": value + 1 for name, value in plain().state_dict().items()}
     save_file(given, tmp_path / "start.safetensors")
-    assert isinstance(net.frozen, Bare)
+    assert isinstance(net.frozen, FaceBackbone)
     load_frozen(net.frozen, tmp_path / "start.safetensors")
     found = net.frozen.network.state_dict()
     assert all(torch.equal(found[name.removeprefix("model.")], value.to(found[name.removeprefix("model.")]))

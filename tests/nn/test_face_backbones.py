@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.streams import scoped
+from fedvisage.base.streams import seed_global_rng
 from fedvisage.nn.face_networks import IResNet, MobileFaceNet, Sphere, iresnet, mobilefacenet, sphere
 from fedvisage.nn.vit import last_side
 
@@ -86,7 +86,7 @@ def test_each_network_halves_its_maps_four_times(name: str) -> None:
 def test_initial_weights_follow_from_the_seed(name: str) -> None:
     drawn = []
     for seed in (0, 0, 1):
-        with scoped(seed, "initial weights"):
+        with seed_global_rng(seed, "initial weights"):
             drawn.append(torch.cat([one.flatten() for one in NARROW[name](16).parameters()]))
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedvisage.base.streams import scoped
+from fedvisage.base.streams import seed_global_rng
 from fedvisage.nn.fedgpad import (
     Decoder,
     DepthEstimator,
@@ -66,7 +66,7 @@ def test_the_other_networks_fit_the_same_encoder_or_stem(options: TableII, size:
 
 @pytest.mark.parametrize("options", OTHERS, ids=["unshuffled", "resnet18"])
 def test_every_pixel_and_every_weight_has_a_gradient(options: TableII) -> None:
-    with scoped(1, "weights"):
+    with seed_global_rng(1, "weights"):
         parts = nn.ModuleList([encoder(options, "rgb"), depth_estimator(options), classifier(options)])
     for layer in (layer for layer in parts.modules() if isinstance(layer, nn.BatchNorm2d)):
         nn.init.ones_(layer.weight)  # ResNet-18's branches begin at zero
@@ -80,7 +80,7 @@ def test_every_pixel_and_every_weight_has_a_gradient(options: TableII) -> None:
 
 def test_an_unshuffled_stem_sees_each_two_by_two_pixels_as_one() -> None:
     """Its weights at a place and colour are those of a 6×6 convolution of stride 2 over the pixels themselves."""
-    with scoped(2, "weights"):
+    with seed_global_rng(2, "weights"):
         stem = Encoder(3, 8, "unshuffled").stem[0]
     weight = stem.weight.detach().reshape(-1, 3, 2, 2, 3, 3)
     wide = weight.permute(0, 1, 4, 2, 5, 3).reshape(-1, 3, 6, 6)
@@ -119,7 +119,7 @@ def fans(layer: nn.Module) -> tuple[int, int]:
 
 def test_weights_begin_evenly_within_the_bound_of_xavier() -> None:
     """U(-a, a) with a = √(6 / (fan in + fan out)), gain 1."""
-    with scoped(0, "weights"):
+    with seed_global_rng(0, "weights"):
         net = Encoder(6, 16)
         initialise(net)
     for layer in (layer for layer in net.modules() if isinstance(layer, nn.Conv2d)):
@@ -129,7 +129,7 @@ def test_weights_begin_evenly_within_the_bound_of_xavier() -> None:
 
 
 def test_released_weights_begin_small_and_normal() -> None:
-    with scoped(0, "weights"):
+    with seed_global_rng(0, "weights"):
         net, decoder = nn.Sequential(Encoder(6, 16), classifier(TableII(width=16))), Decoder(6, 16, 32)
         drawn = decoder.layers[0].weight.detach().clone()
         initialise(net, "released")

@@ -12,7 +12,7 @@ from kornia.enhance import adjust_hue
 from torch import Generator, Tensor
 
 from fedvisage.nn import inputs
-from fedvisage.nn.inputs import turned, with_hsv
+from fedvisage.nn.inputs import shift_hue, with_hsv
 
 LAYOUTS = [torch.contiguous_format, torch.channels_last]
 
@@ -52,13 +52,13 @@ def test_turned_hues_are_kornias(kind: str) -> None:
     images, turns = colours(kind), torch.linspace(-0.5, 0.5, 9)
     expected = adjust_hue(images.double(), 2 * math.pi * turns.double())
     for layout in LAYOUTS:
-        found = turned(images.contiguous(memory_format=layout), turns)
+        found = shift_hue(images.contiguous(memory_format=layout), turns)
         torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-6 * max(0.1, float(images.max())))
 
 
 def test_turned_hues_are_the_standard_librarys() -> None:
     images, turn = colours("any", 1, 5), 0.25
-    found = turned(images, torch.tensor([turn]))[0].flatten(1).T.tolist()
+    found = shift_hue(images, torch.tensor([turn]))[0].flatten(1).T.tolist()
     for before, after in zip(images[0].flatten(1).T.tolist(), found, strict=True):
         hue, saturation, value = colorsys.rgb_to_hsv(*before)
         assert after == pytest.approx(colorsys.hsv_to_rgb((hue + turn) % 1, saturation, value), abs=1e-6)
@@ -67,7 +67,7 @@ def test_turned_hues_are_the_standard_librarys() -> None:
 def test_no_turn_and_a_whole_one_change_nothing() -> None:
     images = colours("any")
     for turns in (0.0, 1.0, -1.0):
-        torch.testing.assert_close(turned(images, torch.full((9,), turns)), images, rtol=0, atol=2e-6)
+        torch.testing.assert_close(shift_hue(images, torch.full((9,), turns)), images, rtol=0, atol=2e-6)
 
 
 def test_how_many_images_are_worked_on_together_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_how_many_images_are_worked_on_together_changes_no_number(monkeypatch: p
     found = []
     for pixels in (1, 4 * 31 * 31, 1 << 30):
         monkeypatch.setattr(inputs, "PIXELS", pixels)
-        found.append((with_hsv(images, torch.channels_last), turned(images, turns)))
+        found.append((with_hsv(images, torch.channels_last), shift_hue(images, turns)))
     for six, hues in found[1:]:
         assert torch.equal(six, found[0][0])
         assert torch.equal(hues, found[0][1])
@@ -83,7 +83,7 @@ def test_how_many_images_are_worked_on_together_changes_no_number(monkeypatch: p
 
 def test_no_images_are_no_images() -> None:
     assert with_hsv(torch.empty(0, 3, 8, 8), torch.channels_last).shape == (0, 6, 8, 8)
-    assert turned(torch.empty(0, 3, 8, 8), torch.empty(0)).shape == (0, 3, 8, 8)
+    assert shift_hue(torch.empty(0, 3, 8, 8), torch.empty(0)).shape == (0, 3, 8, 8)
 
 
 @pytest.mark.parametrize("pixels", [1, 1 << 30])
@@ -91,5 +91,5 @@ def test_images_that_are_given_stay_as_they_were(pixels: int, monkeypatch: pytes
     monkeypatch.setattr(inputs, "PIXELS", pixels)
     images = colours("any")
     with_hsv(images, torch.channels_last)
-    turned(images, torch.full((9,), 0.2))
+    shift_hue(images, torch.full((9,), 0.2))
     assert torch.equal(images, colours("any"))

@@ -12,20 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedvisage.base.streams import scoped
+from fedvisage.base.streams import seed_global_rng
 from fedvisage.nn.matching import (
     Order,
     Prior,
     Rows,
     assign,
-    joint,
-    match,
-    reordered,
+    combine_slots,
+    match_neurons,
+    reorder_inputs,
     rows_of,
     squared_distances,
     weights_of,
 )
-from fedvisage.nn.vgg import LAYERS, VGG, through, vgg
+from fedvisage.nn.vgg import LAYERS, VGG, apply_layers, vgg
 
 Weights = dict[str, tuple[torch.Tensor, torch.Tensor]]
 IMAGES = torch.rand(4, 6, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -41,7 +41,7 @@ def scatter(layers: Sequence[Rows], orders: Sequence[Order]) -> float:
 @settings(max_examples=40, deadline=None)
 def test_two_networks_are_matched_as_well_as_by_trying_all_permutations(count: int, inputs: int, seed: int) -> None:
     first, second = np.random.default_rng(seed).normal(size=(2, count, inputs))
-    orders = match([first, second], [1, 1]).orders
+    orders = match_neurons([first, second], [1, 1]).orders
     best = min(scatter([first, second], [np.arange(count), np.array(one)]) for one in permutations(range(count)))
     assert scatter([first, second], orders) == pytest.approx(best, rel=1e-9, abs=1e-12)
 
@@ -49,7 +49,7 @@ def test_two_networks_are_matched_as_well_as_by_trying_all_permutations(count: i
 @pytest.mark.parametrize("seed", range(5))
 def test_no_single_network_can_be_matched_better_to_the_others(seed: int) -> None:
     layers = list(np.random.default_rng(seed).normal(size=(4, 5, 3)))
-    orders = match(layers, [1] * 4).orders
+    orders = match_neurons(layers, [1] * 4).orders
     for number in range(4):
         for other in permutations(range(5)):
             changed = [*orders[:number], np.array(other), *orders[number + 1 :]]
@@ -65,9 +65,9 @@ def test_distances_are_those_of_the_definition() -> None:
 def test_weights_move_the_mean_and_a_network_alone_is_left_as_it_is() -> None:
     rows = np.random.default_rng(0).normal(size=(4, 3))
     other = rows[::-1] + 0.01
-    found = match([rows, other], [0.5, 1.5])
+    found = match_neurons([rows, other], [0.5, 1.5])
     np.testing.assert_allclose(found.mean, rows + 0.0075, rtol=0, atol=1e-12)
-    alone = match([rows], [1.0], Prior(1, 1, 7))
+    alone = match_neurons([rows], [1.0], Prior(1, 1, 7))
     assert (alone.orders[0] == np.arange(4)).all()
     assert (alone.mean == rows).all()
 
@@ -107,7 +107,7 @@ def test_growing_assignment_is_the_most_probable_of_all(seed: int, prior: Prior)
     for rows in layers:
         rows[3:] = 0
     settled = [np.array([0, 1, 2, 3, 4]), np.array([2, 0, 3, 1, 4])]
-    others = joint(layers[:2], settled, [1, 1], range(2))
+    others = combine_slots(layers[:2], settled, [1, 1], range(2))
     found = assign(layers[2], others, 1.0, 3, prior)
 
     def value(order: Order) -> float:
@@ -122,14 +122,14 @@ def test_neurons_that_fit_nowhere_open_slots_and_are_not_diluted() -> None:
     first, second = np.zeros((2, 8, 6))
     first[:4], second[:4] = common, common[::-1]
     first[4], second[4] = [0, 0, 0, 0, 9, 0], [0, 0, 0, 0, 0, 9]
-    found = match([first, second], [1, 1], Prior(1, 1, 1))
+    found = match_neurons([first, second], [1, 1], Prior(1, 1, 1))
     kept = found.mean[found.mean.any(axis=1)]
     expected = {tuple(row) for row in (*common, first[4], second[4])}
     assert {tuple(row) for row in kept} == expected
 
 
 def weights_of_net(seed: int, spare: int = 0) -> Weights:
-    with scoped(seed, "initial weights"):
+    with seed_global_rng(seed, "initial weights"):
         net = vgg(VGG(width=8), 6, spare)
     for name in LAYERS:
         with torch.no_grad():
@@ -143,7 +143,7 @@ def outputs(weights: Weights, spare: int = 0) -> torch.Tensor:
     net.load_state_dict({f"{name}.0.{kind}": value for name, both in weights.items()
                          for kind, value in zip(("weight", "bias"), both, strict=True)})  # fmt: skip
     with torch.no_grad():
-        return through(net, IMAGES, LAYERS)
+        return apply_layers(net, IMAGES, LAYERS)
 
 
 def shuffled(weights: Weights, seed: int) -> Weights:
@@ -153,7 +153,7 @@ def shuffled(weights: Weights, seed: int) -> Weights:
         order = torch.randperm(len(weights[name][0]), generator=generator)
         inverse = torch.argsort(order)
         found[name] = (found[name][0][inverse], found[name][1][inverse])
-        found[following] = (reordered(found[following][0], order), found[following][1])
+        found[following] = (reorder_inputs(found[following][0], order), found[following][1])
     return found
 
 
@@ -161,10 +161,10 @@ def matched_average(copies: list[Weights], prior: Prior | None = None) -> Weight
     """Go through the layers as FedMA does, without any training between them."""
     copies, found = [dict(copy) for copy in copies], {}
     for name, following in pairwise(LAYERS):
-        result = match([rows_of(*copy[name]) for copy in copies], [1.0] * len(copies), prior)
+        result = match_neurons([rows_of(*copy[name]) for copy in copies], [1.0] * len(copies), prior)
         found[name] = weights_of(result.mean, copies[0][name][0])
         for copy, order in zip(copies, result.orders, strict=True):
-            copy[following] = (reordered(copy[following][0], torch.from_numpy(order)), copy[following][1])
+            copy[following] = (reorder_inputs(copy[following][0], torch.from_numpy(order)), copy[following][1])
     return found | {"output": plain_average(copies)["output"]}
 
 
@@ -210,8 +210,8 @@ def test_rows_and_weights_are_inverse() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_growth_that_never_opens_a_slot_is_matching_of_the_width_kept(seed: int) -> None:
     layers = list(np.random.default_rng(seed).normal(size=(3, 6, 4)))
-    kept = match(layers, [0.5, 1.0, 1.5])
-    roomy = match([np.pad(rows, ((0, 3), (0, 0))) for rows in layers], [0.5, 1.0, 1.5], Prior(1.0, 2.0, 1e-300))
+    kept = match_neurons(layers, [0.5, 1.0, 1.5])
+    roomy = match_neurons([np.pad(rows, ((0, 3), (0, 0))) for rows in layers], [0.5, 1.0, 1.5], Prior(1.0, 2.0, 1e-300))
     assert all((order[:6] == other).all() for order, other in zip(roomy.orders, kept.orders, strict=True))
     assert (roomy.mean[:6] == kept.mean).all()
     assert not roomy.mean[6:].any()

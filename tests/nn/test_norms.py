@@ -8,18 +8,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedvisage.base.streams import scoped
-from fedvisage.nn.batchnorm import split
+from fedvisage.base.streams import seed_global_rng
+from fedvisage.nn.batchnorm import extract_norms
 from fedvisage.nn.resnet import ResNet18, resnet18
 
 
 def resnet() -> nn.Module:
-    with scoped(0, "initial weights"):
+    with seed_global_rng(0, "initial weights"):
         return resnet18(ResNet18(width=8), "rgb")
 
 
 def taken_apart() -> nn.ModuleDict:
-    body, norms = split(resnet())
+    body, norms = extract_norms(resnet())
     return nn.ModuleDict({"body": body, "norms": norms})
 
 

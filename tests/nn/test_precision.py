@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedvisage.nn.adapters import LowRankConvolution
-from fedvisage.nn.compute import Compute, overruns
+from fedvisage.nn.compute import Compute, has_gradient_overrun
 
 PASSES = """
 import sys
@@ -67,7 +67,7 @@ def test_only_layers_that_would_crash_are_laid_out_differently() -> None:
     compute = Compute(torch.device("cpu"), half=False)
     for _ in range(2):  # placing a network again changes nothing
         compute.place(net)
-    assert [overruns(layer.weight, layer.stride) for layer in net if isinstance(layer, nn.Conv2d)] == [
+    assert [has_gradient_overrun(layer.weight, layer.stride) for layer in net if isinstance(layer, nn.Conv2d)] == [
         False,
         True,
         False,

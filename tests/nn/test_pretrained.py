@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedvisage.base.errors import UserError
 from fedvisage.nn.pretrained import load_pretrained
-from fedvisage.nn.vit import HybridTransformer, Transformer, cut
+from fedvisage.nn.vit import HybridTransformer, Transformer, transformer_parts
 
 SMALL = Transformer(width=24, depth=3, heads=3)
 
@@ -28,7 +28,7 @@ def timms_file(path: Path, size: int = 64, **changes: Tensor) -> dict[str, Tenso
 
 def test_every_weight_but_the_heads_is_the_files(tmp_path: Path) -> None:
     state = timms_file(tmp_path / "timm.safetensors")
-    parts = cut(SMALL, "rgb", 64, class_token=True)
+    parts = transformer_parts(SMALL, "rgb", 64, class_token=True)
     head = parts["head"].weight.clone()
     load_pretrained(parts, tmp_path / "timm.safetensors")
     loaded = {**parts["tokenizer"].state_dict(), **nn.ModuleDict({"blocks": parts["blocks"]}).state_dict()}
@@ -40,7 +40,7 @@ def test_every_weight_but_the_heads_is_the_files(tmp_path: Path) -> None:
 
 def test_without_class_token_and_last_blocks_the_rest_is_the_files(tmp_path: Path) -> None:
     state = timms_file(tmp_path / "timm.safetensors")
-    parts = cut(SMALL, "rgb", 64, class_token=False, depth=2)
+    parts = transformer_parts(SMALL, "rgb", 64, class_token=False, depth=2)
     del parts["norm"]
     load_pretrained(parts, tmp_path / "timm.safetensors")
     assert torch.equal(parts["tokenizer"].pos_embed, state["pos_embed"][:, 1:])
@@ -54,7 +54,7 @@ def test_positions_for_another_size_are_interpolated(tmp_path: Path, with_class:
     timms_file(
         tmp_path / "timm.safetensors", 128, pos_embed=torch.cat([torch.full((1, 1, 24), 9.0), ramp], 1).contiguous()
     )
-    parts = cut(SMALL, "rgb", 64, class_token=with_class)
+    parts = transformer_parts(SMALL, "rgb", 64, class_token=with_class)
     load_pretrained(parts, tmp_path / "timm.safetensors")
     positions = parts["tokenizer"].pos_embed.detach()
     if with_class:
@@ -68,21 +68,23 @@ def test_a_file_of_another_network_is_refused(tmp_path: Path) -> None:
     timms_file(tmp_path / "timm.safetensors")
     hybrid = HybridTransformer(width=24, depth=3, heads=3, stem=8, stages=(1, 1, 1))
     with pytest.raises(UserError, match=r"has no patch_embed\.backbone"):
-        load_pretrained(cut(hybrid, "rgb", 64, class_token=True), tmp_path / "timm.safetensors")
+        load_pretrained(transformer_parts(hybrid, "rgb", 64, class_token=True), tmp_path / "timm.safetensors")
     with pytest.raises(UserError, match=r"has no blocks\.3"):
         load_pretrained(
-            cut(Transformer(width=24, depth=4, heads=3), "rgb", 64, class_token=True), tmp_path / "timm.safetensors"
+            transformer_parts(Transformer(width=24, depth=4, heads=3), "rgb", 64, class_token=True),
+            tmp_path / "timm.safetensors",
         )
     with pytest.raises(UserError, match="has shape"):
         load_pretrained(
-            cut(Transformer(width=48, depth=3, heads=3), "rgb", 64, class_token=True), tmp_path / "timm.safetensors"
+            transformer_parts(Transformer(width=48, depth=3, heads=3), "rgb", 64, class_token=True),
+            tmp_path / "timm.safetensors",
         )
     with pytest.raises(UserError, match="has shape"):
-        load_pretrained(cut(SMALL, "rgb+hsv", 64, class_token=True), tmp_path / "timm.safetensors")
+        load_pretrained(transformer_parts(SMALL, "rgb+hsv", 64, class_token=True), tmp_path / "timm.safetensors")
 
 
 def test_a_file_that_is_not_there_or_no_transformers_is_refused(tmp_path: Path) -> None:
-    parts = cut(SMALL, "rgb", 64, class_token=True)
+    parts = transformer_parts(SMALL, "rgb", 64, class_token=True)
     with pytest.raises(UserError, match="does not exist"):
         load_pretrained(parts, tmp_path / "absent.safetensors")
     save_file({"weight": torch.zeros(1)}, tmp_path / "other.safetensors")

@@ -4,8 +4,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from fedvisage.base.streams import scoped
-from fedvisage.nn.compute import choose
+from fedvisage.base.streams import seed_global_rng
+from fedvisage.nn.compute import resolve_compute
 from fedvisage.nn.resnet import ResNet18, pooled_features, resnet18
 
 
@@ -28,7 +28,7 @@ def test_any_size_gives_one_logit_that_follows_from_the_features() -> None:
 def test_initial_weights_follow_from_the_seed() -> None:
     models = []
     for seed in (0, 0, 1):
-        with scoped(seed, "initial weights"):
+        with seed_global_rng(seed, "initial weights"):
             models.append(torch.cat([p.flatten() for p in resnet18(ResNet18(width=8), "rgb").parameters()]))
     assert torch.equal(models[0], models[1])
     assert not torch.equal(models[0], models[2])
@@ -41,8 +41,8 @@ def test_widths_that_the_network_does_not_come_in_are_refused(width: int) -> Non
 
 
 def test_full_precision_is_what_it_says() -> None:
-    compute = choose("cpu", "fp32")
+    compute = resolve_compute("cpu", "fp32")
     with compute.autocast():
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
-    with choose("cpu", "bf16").autocast():
+    with resolve_compute("cpu", "bf16").autocast():
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from fedvisage.nn.stacking import Heads, logistic, loss_of, scaled
+from fedvisage.nn.stacking import Heads, logistic, loss_of, normalise_features
 
 
 def drawn(images: int = 120, width: int = 6, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -44,6 +44,6 @@ def test_the_last_logit_is_that_of_the_mean_classifier() -> None:
     features = torch.randn(4, 5, generator=draw)
     with torch.no_grad():
         found = heads(features)
-        expected = scaled(features) @ heads.weight.mean(0) + heads.bias.mean()
+        expected = normalise_features(features) @ heads.weight.mean(0) + heads.bias.mean()
     torch.testing.assert_close(found[:, -1], expected)
     assert found.shape == (4, 4)

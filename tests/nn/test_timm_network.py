@@ -12,7 +12,7 @@ from torch import Tensor
 from fedvisage.base.errors import UserError
 from fedvisage.nn.face_networks import FaceNetwork, face_network
 from fedvisage.nn.inputs import as_float, colour_channels
-from fedvisage.nn.timm_network import TimmNetwork, Whole, load_weights, timm_network
+from fedvisage.nn.timm_network import NormalisedNetwork, TimmNetwork, load_weights, timm_network
 from fedvisage.recipe import Input
 
 SIDE = 64
@@ -34,7 +34,7 @@ FAMILIES = (
 TINY = "test_efficientnet"
 
 
-def built(arch: str, colour: str = "rgb+hsv", outputs: int = 1) -> Whole:
+def built(arch: str, colour: str = "rgb+hsv", outputs: int = 1) -> NormalisedNetwork:
     with torch.random.fork_rng():
         torch.manual_seed(1)
         return timm_network(TimmNetwork(arch=arch), Input(size=SIDE, colour=colour), outputs)  # type: ignore[arg-type]
@@ -144,7 +144,7 @@ def test_a_network_of_features_takes_a_file_with_another_head(published: Path) -
     assert float(dict(body.network.named_buffers())["bn1.running_mean"].mean()) == pytest.approx(0.5)
 
 
-def refused(whole: Whole, path: Path) -> UserError:
+def refused(whole: NormalisedNetwork, path: Path) -> UserError:
     before = {name: value.clone() for name, value in whole.state_dict().items()}
     with pytest.raises(UserError) as caught:
         load_weights(whole, path)
@@ -199,7 +199,7 @@ def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("somebody was asked")
 
     monkeypatch.setattr(socket.socket, "connect", connect)
-    assert isinstance(built("test_efficientnet.r160_in1k"), Whole)
+    assert isinstance(built("test_efficientnet.r160_in1k"), NormalisedNetwork)
 
 
 def test_iresnet100_has_as_many_weights_as_published() -> None:

@@ -35,7 +35,7 @@ def test_without_the_entry_point_importing_the_package_first_is_enough() -> None
 def test_torch_installs_the_hook_and_every_operator_is_declared_once() -> None:
     assert entry_points(group="torch.backends", name="fedvisage"), "run `make setup` again"
     torchvision_cpu.install()
-    assert sum(isinstance(finder, torchvision_cpu.Declaring) for finder in sys.meta_path) == 1
+    assert sum(isinstance(finder, torchvision_cpu.SchemaHook) for finder in sys.meta_path) == 1
     import torchvision  # noqa: F401
 
     assert torchvision_cpu.declare_missing_operators() == []

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from fedvisage.base.streams import scoped
-from fedvisage.nn.matching import reordered
-from fedvisage.nn.vgg import LAYERS, VGG, through, vgg
+from fedvisage.base.streams import seed_global_rng
+from fedvisage.nn.matching import reorder_inputs
+from fedvisage.nn.vgg import LAYERS, VGG, apply_layers, vgg
 
 
 def made(width: int = 8, spare: int = 0, inputs: int = 6) -> nn.ModuleDict:
-    with scoped(0, "initial weights"):
+    with seed_global_rng(0, "initial weights"):
         return vgg(VGG(width=width), inputs, spare)
 
 
@@ -30,28 +30,28 @@ def test_at_full_width_the_convolutions_are_the_first_six_of_vgg_11() -> None:
 
 @pytest.mark.parametrize("size", [32, 96, 256])
 def test_any_size_gives_one_logit(size: int) -> None:
-    assert through(made(), images(size, 2), LAYERS).shape == (2, 1)
+    assert apply_layers(made(), images(size, 2), LAYERS).shape == (2, 1)
 
 
 @pytest.mark.parametrize("layer", LAYERS[:-1])
 def test_the_order_of_a_layers_neurons_does_not_matter(layer: str) -> None:
     net = made()
-    before = through(net, images(), LAYERS)
+    before = apply_layers(net, images(), LAYERS)
     here, following = net[layer][0], net[LAYERS[LAYERS.index(layer) + 1]][0]
     order = torch.randperm(len(here.weight), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         here.weight[order], here.bias[order] = here.weight.clone(), here.bias.clone()
-        following.weight.copy_(reordered(following.weight, order))
-    torch.testing.assert_close(through(net, images(), LAYERS), before, rtol=0, atol=1e-5)
+        following.weight.copy_(reorder_inputs(following.weight, order))
+    torch.testing.assert_close(apply_layers(net, images(), LAYERS), before, rtol=0, atol=1e-5)
 
 
 def test_spare_neurons_change_nothing_and_stay_zero_in_training() -> None:
     plain, roomy = made(), made(spare=3)
-    torch.testing.assert_close(through(roomy, images(), LAYERS), through(plain, images(), LAYERS))
+    torch.testing.assert_close(apply_layers(roomy, images(), LAYERS), apply_layers(plain, images(), LAYERS))
     adam = torch.optim.Adam(roomy.parameters(), lr=0.01, weight_decay=0.01)
     for _ in range(3):
         adam.zero_grad()
-        logits = through(roomy, images(), LAYERS).squeeze(1)
+        logits = apply_layers(roomy, images(), LAYERS).squeeze(1)
         binary_cross_entropy_with_logits(logits, torch.tensor([0.0, 1.0, 1.0, 0.0])).backward()  # type: ignore[no-untyped-call]
         adam.step()
     for name in LAYERS[:-1]:

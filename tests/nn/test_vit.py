@@ -7,7 +7,15 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from fedvisage.nn.vit import Adapter, HybridTransformer, Transformer, class_token, cut, live_logit, token_count
+from fedvisage.nn.vit import (
+    Adapter,
+    HybridTransformer,
+    Transformer,
+    class_token,
+    live_logit,
+    token_count,
+    transformer_parts,
+)
 
 NARROW = HybridTransformer(width=24, depth=3, heads=3, stem=8, stages=(1, 1, 2))
 SMALL = {"width": 24, "depth": 3, "heads": 3}
@@ -34,7 +42,7 @@ def timms(name: str, parts: nn.ModuleDict) -> nn.Module:
     [("vit_base_patch16_224", Transformer()), ("vit_base_r50_s16_224", HybridTransformer())],
 )
 def test_parts_composed_are_timms_forward_bit_for_bit(name: str, options: Transformer) -> None:
-    parts = cut(options, "rgb", 224, class_token=True).eval()
+    parts = transformer_parts(options, "rgb", 224, class_token=True).eval()
     pixels = images(224)
     with torch.inference_mode():
         tokens = parts["tokenizer"](pixels)
@@ -45,7 +53,7 @@ def test_parts_composed_are_timms_forward_bit_for_bit(name: str, options: Transf
 def test_narrow_parts_composed_are_timms_forward_bit_for_bit() -> None:
     from timm.models.vision_transformer import VisionTransformer
 
-    parts = cut(Transformer(**SMALL), "rgb", 64, class_token=True).eval()
+    parts = transformer_parts(Transformer(**SMALL), "rgb", 64, class_token=True).eval()
     whole = VisionTransformer(img_size=64, num_classes=2, embed_dim=24, depth=3, num_heads=3).eval()
     whole.patch_embed, whole.blocks = parts["tokenizer"].patch_embed, parts["blocks"]
     whole.pos_embed, whole.cls_token = parts["tokenizer"].pos_embed, parts["tokenizer"].cls_token
@@ -59,7 +67,7 @@ def test_narrow_parts_composed_are_timms_forward_bit_for_bit() -> None:
 @pytest.mark.slow
 def test_the_hybrids_numbers_are_those_of_timm() -> None:
     """timm's hybrid has 97,891,650 parameters with two classes, 12,682,048 of them before the positions."""
-    parts = cut(HybridTransformer(), "rgb", 224, class_token=True)
+    parts = transformer_parts(HybridTransformer(), "rgb", 224, class_token=True)
     assert sum(p.numel() for p in parts.parameters()) == 97_891_650
     assert sum(p.numel() for p in parts["tokenizer"].patch_embed.parameters()) == 12_682_048
 
@@ -68,14 +76,14 @@ def test_the_hybrids_numbers_are_those_of_timm() -> None:
 @pytest.mark.parametrize("options", [Transformer(**SMALL), NARROW])
 def test_sixteen_pixels_to_a_side_are_a_token(options: Transformer, size: int) -> None:
     for with_class in (True, False):
-        parts = cut(options, "rgb", size, class_token=with_class)
+        parts = transformer_parts(options, "rgb", size, class_token=with_class)
         expected = (2, (size // 16) ** 2 + with_class, 24)
         assert parts["tokenizer"](images(size)).shape == expected
         assert token_count(size, class_token=with_class) == expected[1]
 
 
 def test_a_smaller_depth_leaves_the_last_blocks_away() -> None:
-    assert len(cut(NARROW, "rgb", 32, class_token=False, depth=2)["blocks"]) == 2
+    assert len(transformer_parts(NARROW, "rgb", 32, class_token=False, depth=2)["blocks"]) == 2
 
 
 def test_the_adapter_keeps_tokens_where_they_were() -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from tests.toy import SITES, run_toy, tree
 
-from fedvisage.methods.algorithms.afl import ascend, project, relative
+from fedvisage.methods.algorithms.afl import ascend, project, relative_weights
 
 Array = NDArray[np.float64]
 points = st.lists(st.floats(-50, 50), min_size=1, max_size=8)
@@ -62,8 +62,8 @@ def test_a_hopelessly_large_loss_takes_the_whole_mixture() -> None:
 
 
 def test_equal_sites_count_exactly_one_and_one_without_weight_next_to_nothing() -> None:
-    assert set(relative({str(site): 1 / 49 for site in range(49)}).values()) == {1.0}
-    found = relative({"A": 0.0, "B": 1.0})
+    assert set(relative_weights({str(site): 1 / 49 for site in range(49)}).values()) == {1.0}
+    found = relative_weights({"A": 0.0, "B": 1.0})
     assert 0 < found["A"] < 1e-10
 
 

@@ -13,7 +13,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedvisage.nn.losses.arcface import arcface_logits
-from fedvisage.nn.losses.consensus import apart, cluster_logits, consensus_aware, lowered, outside
+from fedvisage.nn.losses.consensus import (
+    cluster_logits,
+    consensus_aware,
+    exclude_enclosing,
+    lower_clusters,
+    separate_terms,
+)
 from fedvisage.nn.losses.cosface import cosface_logits
 from fedvisage.nn.losses.cosines import cosines
 
@@ -109,7 +115,7 @@ def softmax_of(own: np.ndarray, label: int, others: np.ndarray) -> float:
 def test_lowered_clusters_at_the_edge_of_their_cap_compete_like_a_class_at_that_angle() -> None:
     towards = np.array([[math.cos(MARGIN), math.sin(MARGIN), 0.0]])
     cluster = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
-    logits = lowered(cluster_logits(torch.from_numpy(towards), cluster, MARGIN, SCALE), MARGIN, SCALE)
+    logits = lower_clusters(cluster_logits(torch.from_numpy(towards), cluster, MARGIN, SCALE), MARGIN, SCALE)
     assert float(logits) == pytest.approx(SCALE * math.cos(MARGIN))
 
 
@@ -124,7 +130,7 @@ def test_two_terms_are_the_margin_loss_and_the_own_class_beside_clusters_alone()
     features, centres, labels = torch.from_numpy(FEATURES), torch.from_numpy(CENTRES), torch.from_numpy(LABELS)
     logits = cosface_logits(cosines(features, centres), labels, SCALE, OWN_MARGIN)
     others_now = cluster_logits(features, torch.from_numpy(CLUSTERS), MARGIN, SCALE)
-    assert float(apart(logits, labels, others_now, 0.3)) == pytest.approx(expected / len(LABELS))
+    assert float(separate_terms(logits, labels, others_now, 0.3)) == pytest.approx(expected / len(LABELS))
 
 
 def test_a_cluster_is_left_out_for_images_whose_own_centre_lies_in_its_cap() -> None:
@@ -133,6 +139,6 @@ def test_a_cluster_is_left_out_for_images_whose_own_centre_lies_in_its_cap() -> 
     inside = angles(CENTRES, CLUSTERS)[LABELS] <= MARGIN
     assert inside.any()
     assert not inside.all()
-    left = outside(around, labels, centres, clusters, MARGIN)
+    left = exclude_enclosing(around, labels, centres, clusters, MARGIN)
     np.testing.assert_array_equal(left.isinf().numpy(), inside)
     assert torch.equal(left[~left.isinf()], around[~left.isinf()])

@@ -105,7 +105,7 @@ def spread_out(
     }  # fmt: skip
     server: Any = SimpleNamespace(recipe=recipe_of(content), round=number, rng=lambda *purpose: torch_rng(0, *purpose))
     told = {name: torch.from_numpy(rows) for name, rows in centres.items()}
-    found = fedface.spread(server, told, server.recipe.options(fedface.Options).spreadout)
+    found = fedface.spread_centres(server, told, server.recipe.options(fedface.Options).spreadout)
     return {name: rows.numpy() for name, rows in found.items()}, 3.0 * 0.02
 
 

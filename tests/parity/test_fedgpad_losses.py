@@ -14,7 +14,7 @@ import torch
 from tests.toy import recipe_of, tree
 from torch import Tensor, nn
 
-from fedvisage.base.streams import scoped
+from fedvisage.base.streams import seed_global_rng
 from fedvisage.federation.site import Batch
 from fedvisage.methods.pad import fedgpad
 
@@ -76,7 +76,7 @@ def test_equation_8_and_its_gradients(method: dict[str, Any], equations: Any, we
     content = tree(dict.fromkeys("ABCU", "") | {"U": "other"}, "fedgpad")  # type: ignore[arg-type]
     content["method"] |= method
     recipe = recipe_of(content)
-    with scoped(0, "initial weights"):
+    with seed_global_rng(0, "initial weights"):
         net = fedgpad.network(recipe).double()
     site = SimpleNamespace(name="A", recipe=recipe, net=net)
     value, gradients = value_and_gradients(fedgpad.loss(site, BATCH), net)  # type: ignore[arg-type]

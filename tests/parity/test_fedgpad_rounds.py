@@ -22,11 +22,11 @@ from tests.toy import SITES, recipe_of, run_toy, tree
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedvisage.base.streams import numpy_rng, scoped
+from fedvisage.base.streams import numpy_rng, seed_global_rng
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.site import Batch
 from fedvisage.methods.pad import fedgpad
-from fedvisage.nn.compute import choose
+from fedvisage.nn.compute import resolve_compute
 from fedvisage.nn.inputs import prepare
 
 RATES = {"sgd": 0.05, "adam": 0.003}
@@ -120,7 +120,7 @@ def test_the_five_networks_are_those_of_table_ii(sets: Mapping[str, Path], resiz
     """Eq. 8, its gradient by every weight, and BatchNorm's statistics, on a batch of noise."""
     content = content_of(sets, resizing=resizing)
     recipe = recipe_of(content)
-    with scoped(0, "initial weights"):
+    with seed_global_rng(0, "initial weights"):
         net = fedgpad.METHOD.network(recipe).double().train()
     by_hand = Network({name: value.clone() for name, value in net.state_dict().items()})
     for name, _ in net.named_parameters():
@@ -176,9 +176,9 @@ def algorithm_2(
     ``forgets`` and ``keeps_adam`` are mistakes: private parts that begin anew in every round, an Adam that does not.
     """
     recipe = recipe_of(content)
-    with scoped(0, "initial weights"):
+    with seed_global_rng(0, "initial weights"):
         first = fedgpad.METHOD.network(recipe).train()
-    choose("cpu", "fp32").place(first)
+    resolve_compute("cpu", "fp32").place(first)
     centres = {name: Centre(copy.deepcopy(first)) for name in SITES}
     begun = copy.deepcopy(first.state_dict())
     shared = {name: value for name, value in begun.items() if name.split(".")[0] in SHARED}

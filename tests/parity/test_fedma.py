@@ -15,11 +15,11 @@ from safetensors.torch import load_file
 from scipy.optimize import linear_sum_assignment
 from tests.toy import SITES, recipe_of, run_toy, tree
 
-from fedvisage.base.streams import scoped
+from fedvisage.base.streams import seed_global_rng
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.site import Batch
 from fedvisage.methods.pad import fedma
-from fedvisage.nn.vgg import LAYERS, VGG, through, vgg
+from fedvisage.nn.vgg import LAYERS, VGG, apply_layers, vgg
 
 Array = NDArray[np.float64]
 Network = dict[str, Array]
@@ -71,7 +71,7 @@ def best(own: Array, others: list[Array]) -> Array:
 
 
 def drawn_at(recipe: Any, site: str) -> Network:
-    with scoped(recipe.runtime.seed, site, "initial weights"):
+    with seed_global_rng(recipe.runtime.seed, site, "initial weights"):
         net = fedma.network(recipe)
     found = {}
     for name in LAYERS:
@@ -112,21 +112,21 @@ def test_the_last_layer_counts_a_site_by_its_share_of_each_class() -> None:
         }
         for j in range(3)
     }
-    found = fedma.averaged_by_class(replies, "output")["output.0.weight"]
+    found = fedma.average_by_class(replies, "output")["output.0.weight"]
     np.testing.assert_allclose(found[0].numpy(), averaged[1] - averaged[0], rtol=1e-12)
 
 
 @pytest.mark.parametrize("fixed", [0, 3, 7])
 def test_matched_layers_stand_still_and_the_others_get_their_whole_gradient(fixed: int) -> None:
-    with scoped(0, "initial weights"):
+    with seed_global_rng(0, "initial weights"):
         net = vgg(VGG(width=8), 6).double()
     draws = torch.Generator().manual_seed(0)
     images, labels = torch.rand(4, 6, 32, 32, generator=draws, dtype=torch.float64), torch.tensor([0.0, 1, 1, 0])
     batch = Batch(images, labels, None, np.array([]))
     fedma.loss(SimpleNamespace(net=net), batch, fixed).backward()  # type: ignore[arg-type]
     with torch.no_grad():
-        live = torch.sigmoid(through(net, images, LAYERS)[:, 0]).numpy()
-        hidden = through(net, images, LAYERS[:-1]).numpy()
+        live = torch.sigmoid(apply_layers(net, images, LAYERS)[:, 0]).numpy()
+        hidden = apply_layers(net, images, LAYERS[:-1]).numpy()
     expected = (live - labels.numpy()) / 4 @ hidden
     gradient = net["output"][0].weight.grad
     assert gradient is not None

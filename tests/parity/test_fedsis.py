@@ -16,12 +16,12 @@ from safetensors.torch import load_file
 from tests.toy import SITES, make_set, recipe_of, run_toy, tree
 from torch import Tensor, nn
 
-from fedvisage.base.streams import numpy_rng, scoped, torch_rng
+from fedvisage.base.streams import numpy_rng, seed_global_rng, torch_rng
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.site import Batch
 from fedvisage.methods.pad import fedsis, festa, split
 from fedvisage.methods.pad.vit import METHOD as VIT
-from fedvisage.nn.compute import choose
+from fedvisage.nn.compute import resolve_compute
 from fedvisage.nn.inputs import prepare
 
 RATE, BATCH, ROUNDS = 0.1, 8, 3
@@ -65,9 +65,9 @@ def averaged(models: Mapping[str, Joined], part: str) -> dict[str, Tensor]:
 def first_models(content: dict[str, Any]) -> tuple[nn.ModuleDict, dict[str, Joined]]:
     """Return what all share, and each site's network around it."""
     recipe = recipe_of(content)
-    with scoped(0, "initial weights"):
+    with seed_global_rng(0, "initial weights"):
         net = fedsis.METHOD.network(recipe)
-    choose("cpu", "fp32").place(net)
+    resolve_compute("cpu", "fp32").place(net)
     models = {}
     for name in SITES:
         found = PreparedSet.open(Path(content["data"]["sites"][name]))

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedvisage.nn.losses.arcface import arcface
 from fedvisage.nn.losses.cosface import cosface
 from fedvisage.nn.losses.cosines import cosines
-from fedvisage.nn.losses.margin_binary import NOBODY, margin_binary, stretched
+from fedvisage.nn.losses.margin_binary import NOBODY, margin_binary, stretch_cosine
 from fedvisage.nn.losses.sampled import sample_classes
 
 Array = NDArray[np.float64]
@@ -126,10 +126,10 @@ def test_public_images_are_negatives_for_every_branch_and_one_bias_can_be_shared
 
 def test_the_stretch_maps_its_interval_onto_itself() -> None:
     cosines = torch.linspace(-1, 1, 101, dtype=torch.float64)
-    found = stretched(cosines, 3.0)
+    found = stretch_cosine(cosines, 3.0)
     assert (found[0], found[-1]) == (-1, 1)
     assert (found.diff() > 0).all()
-    torch.testing.assert_close(stretched(cosines, 1.0), cosines)
+    torch.testing.assert_close(stretch_cosine(cosines, 1.0), cosines)
 
 
 @pytest.mark.parametrize("loss", [cosface, arcface])

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from fedvisage.federation.server import joined, members_of
+from fedvisage.federation.server import join_members, members_of
 from fedvisage.tasks.scoring import mean_score
 
 
@@ -25,10 +25,10 @@ def test_the_mean_score_of_opposed_members_is_undecided() -> None:
 
 def test_members_are_taken_out_as_they_were_put_in() -> None:
     members = {name: {"model.w": torch.rand(2), "model.deep.b": torch.rand(1)} for name in ("A", "B")}
-    assert members_of(joined(members)) == members
+    assert members_of(join_members(members)) == members
 
 
 def test_one_model_is_the_member_without_a_name() -> None:
     model = {"model.w": torch.rand(2)}
     assert members_of(model) == {"": model}
-    assert joined({"": model}) == model
+    assert join_members({"": model}) == model

@@ -99,7 +99,7 @@ def test_a_turn_holds_the_lent_model_as_global_and_the_kept_one_as_previous() ->
         frozen=lambda message, *parts: message,
         tensors=lambda *parts: {},
     )
-    moon.remembering(lambda site, message: {}, "model")(site, lent)  # type: ignore[arg-type]
+    moon.with_frozen_models(lambda site, message: {}, "model")(site, lent)  # type: ignore[arg-type]
     assert site.held == {"global": lent, "previous": kept}
 
 

@@ -9,7 +9,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from fedvisage.federation.protections.combine import chosen, clipped, median, scores, squared_distances, trimmed_mean
+from fedvisage.federation.protections.combine import (
+    clip_update,
+    krum_selection,
+    median,
+    scores,
+    squared_distances,
+    trimmed_mean,
+)
 
 Values = NDArray[np.float64]
 
@@ -71,18 +78,18 @@ def test_krum_scores_are_those_of_the_paper(count: int, hostile: int) -> None:
     expected = krum_scores(values, hostile)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
     for select in (1, count - hostile - 2):
-        assert chosen(messages(values), hostile, select) == sorted(np.argsort(expected)[:select].tolist())
+        assert krum_selection(messages(values), hostile, select) == sorted(np.argsort(expected)[:select].tolist())
 
 
 def test_krum_takes_none_of_the_hostile() -> None:
     values = uploads(9, 1)
     values[[0, 4, 8]] = 1e3 * np.sign(values[[0, 4, 8]])
-    assert not {0, 4, 8} & set(chosen(messages(values), hostile=3, select=4))
+    assert not {0, 4, 8} & set(krum_selection(messages(values), hostile=3, select=4))
 
 
 def test_too_few_for_krum_is_refused() -> None:
     with pytest.raises(ValueError, match="too few"):
-        chosen(messages(uploads(4, 0)), hostile=1)
+        krum_selection(messages(uploads(4, 0)), hostile=1)
 
 
 @pytest.mark.parametrize("bound", [0.1, 5.0, 1e3])
@@ -91,7 +98,7 @@ def test_clipping_divides_the_update_by_the_larger_of_one_and_norm_over_bound(bo
     update = sent - lent
     expected = lent + update / max(1.0, float(np.sqrt((update**2).sum())) / bound)
     base, upload = messages(np.stack([lent, sent]))
-    found = clipped(upload, base, bound)
+    found = clip_update(upload, base, bound)
     np.testing.assert_allclose(np.concatenate([found["a"].reshape(-1), found["b"]]), expected, rtol=1e-12, atol=1e-12)
     assert int(found["n"]) == 1000
     assert torch.get_default_dtype() == before
@@ -99,4 +106,4 @@ def test_clipping_divides_the_update_by_the_larger_of_one_and_norm_over_bound(bo
 
 def test_an_update_within_the_bound_stays_bit_for_bit() -> None:
     base, upload = ({"w": torch.randn(50, generator=torch.Generator().manual_seed(seed))} for seed in (0, 1))
-    assert clipped(upload, base, 1e4)["w"] is upload["w"]
+    assert clip_update(upload, base, 1e4)["w"] is upload["w"]

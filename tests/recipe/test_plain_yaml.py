@@ -13,7 +13,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.nvflare.authority import read_federation
 from fedvisage.recipe import read_tree
 from fedvisage.recipe.plain_yaml import DEEPEST, LARGEST, parse, write
-from fedvisage.studies import read
+from fedvisage.studies import load_study
 from fedvisage.studies.shipped import locate, names
 
 
@@ -72,7 +72,7 @@ def test_every_file_that_people_write_is_read_so(kind: str, tmp_path: Path) -> N
     path = tmp_path / "file.yaml"
     path.write_text("title: a\ntitle: b\n")
     with pytest.raises(UserError, match="lines 1 and 2") as caught:
-        {"file": read_tree, "study": read, "federation": read_federation}[kind](path)
+        {"file": read_tree, "study": load_study, "federation": read_federation}[kind](path)
     assert caught.value.place == str(path)
 
 

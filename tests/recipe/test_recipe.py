@@ -11,7 +11,7 @@ from tests.toy import recipe_of, tree
 
 from fedvisage.base.errors import UserError
 from fedvisage.methods import read_method
-from fedvisage.recipe import Recipe, apply, load, text_of, tree_of, validate
+from fedvisage.recipe import Recipe, apply_override, load, text_of, tree_of, validate
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def mistake(content: dict[str, Any], override: str) -> UserError:
 
 
 def changed(content: dict[str, Any], override: str) -> Recipe:
-    apply(content, override)
+    apply_override(content, override)
     return validate(content, read_method)
 
 
@@ -156,7 +156,7 @@ def test_a_data_entry_on_the_command_line_needs_no_quotes_within_quotes(
 
 
 def test_user_and_public_sets_are_entries_too_and_can_be_taken_away(content: dict[str, Any]) -> None:
-    apply(content, "data.public=synth: people identities=9 part=1/3")
+    apply_override(content, "data.public=synth: people identities=9 part=1/3")
     assert changed(content, "data.user=synth: M").data.user == "synth: M"
     assert content["data"]["public"] == "synth: people identities=9 part=1/3"
     assert changed(content, "data.user=null").data.user is None
@@ -247,7 +247,7 @@ def test_a_recipe_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_short_forms_can_be_overridden_like_the_long_ones(content: dict[str, Any]) -> None:
     content["method"], content["training"]["batch"] = "fedpad", 16
-    apply(content, "method.name=single")
+    apply_override(content, "method.name=single")
     recipe = changed(content, "training.batch.per_site.A=4")
     assert recipe.method.name == "single"
     assert (recipe.training.batch.of("A"), recipe.training.batch.of("B")) == (4, 16)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedvisage.render.camera import Camera, Shots, decode, draw_shots, encode, expose
+from fedvisage.render.camera import Camera, CameraShots, decode, draw_shots, encode, expose
 
 SIZE = 64
 CLEAN = Camera(
@@ -25,7 +25,7 @@ CLEAN = Camera(
 )
 
 
-def shots(count: int = 1, **changes: tuple[float, float]) -> Shots:
+def shots(count: int = 1, **changes: tuple[float, float]) -> CameraShots:
     return draw_shots([replace(CLEAN, **changes)] * count, list(range(count)))
 
 

@@ -10,14 +10,14 @@ from fedvisage.render.camera import luminance
 from fedvisage.render.capture import (
     CAMERAS,
     PORTRAIT,
-    Conditions,
-    balanced,
-    blurred,
+    CaptureConditions,
+    balance_colours,
+    blur_in_motion,
     draw_camera,
     draw_capture,
-    levelled,
     photograph,
-    resampled,
+    store_small,
+    with_black_level,
     with_flare,
 )
 
@@ -38,7 +38,7 @@ def number(value: float) -> torch.Tensor:
 
 
 def test_a_point_out_of_focus_is_a_disc_whose_variance_is_a_quarter_of_its_radius_squared() -> None:
-    disc = blurred(POINT, number(8.0), number(0.0), number(0.0))
+    disc = blur_in_motion(POINT, number(8.0), number(0.0), number(0.0))
     assert float(disc.sum()) == pytest.approx(1, abs=1e-3)
     assert spread(disc, 1, 0) == pytest.approx(16, rel=0.05)
     assert spread(disc, 0, 1) == pytest.approx(16, rel=0.05)
@@ -47,7 +47,7 @@ def test_a_point_out_of_focus_is_a_disc_whose_variance_is_a_quarter_of_its_radiu
 
 @pytest.mark.parametrize("angle", [0.0, 0.7, math.pi / 2])
 def test_motion_spreads_light_along_its_path_only_by_a_twelfth_of_its_length_squared(angle: float) -> None:
-    line = blurred(POINT, number(0.0), number(10.0), number(angle))
+    line = blur_in_motion(POINT, number(0.0), number(10.0), number(angle))
     assert spread(line, math.cos(angle), math.sin(angle)) == pytest.approx(100 / 12, rel=0.05)
     assert abs(spread(line, -math.sin(angle), math.cos(angle))) < 0.3
 
@@ -55,7 +55,7 @@ def test_motion_spreads_light_along_its_path_only_by_a_twelfth_of_its_length_squ
 def test_nothing_moves_nothing() -> None:
     scene = torch.rand(2, 3, 20, 20, generator=torch.Generator().manual_seed(0))
     none = torch.zeros(2)
-    torch.testing.assert_close(blurred(scene, none, none, none), scene, atol=1e-5, rtol=0)
+    torch.testing.assert_close(blur_in_motion(scene, none, none, none), scene, atol=1e-5, rtol=0)
 
 
 def test_flare_lifts_black_and_keeps_the_mean() -> None:
@@ -68,9 +68,9 @@ def test_flare_lifts_black_and_keeps_the_mean() -> None:
 
 def test_a_picture_that_was_kept_smaller_has_no_fine_detail_left() -> None:
     board = (np.indices((48, 48)).sum(0) % 2 * 255).astype(np.uint8)[..., None].repeat(3, 2)
-    assert resampled(board, 1.0, 97).std() > 100
-    assert resampled(board, 0.5, 97).std() < 20
-    assert resampled(board, 0.5, 97).shape == board.shape
+    assert store_small(board, 1.0, 97).std() > 100
+    assert store_small(board, 0.5, 97).std() < 20
+    assert store_small(board, 0.5, 97).shape == board.shape
 
 
 def test_every_camera_is_drawn_and_a_draw_is_the_seeds_alone() -> None:
@@ -84,7 +84,7 @@ def test_every_camera_is_drawn_and_a_draw_is_the_seeds_alone() -> None:
 
 def test_a_photograph_is_the_same_again_and_other_noise_is_another_frame() -> None:
     scene = torch.full((1, 3, 32, 32), 0.2)
-    capture = draw_capture([CAMERAS[0]], [3], Conditions())
+    capture = draw_capture([CAMERAS[0]], [3], CaptureConditions())
     first, again, other = (photograph(scene, capture, [frame]) for frame in (1, 1, 2))
     assert first.shape == (1, 32, 32, 3)
     assert (first == again).all()
@@ -92,8 +92,8 @@ def test_a_photograph_is_the_same_again_and_other_noise_is_another_frame() -> No
 
 
 def test_focus_and_motion_widen_what_gratings_pass() -> None:
-    sharp = draw_capture([CAMERAS[0]], [1], Conditions(motion=(0, 0), focus=(0, 0))).sampling(64)
-    soft = draw_capture([CAMERAS[0]], [1], Conditions(motion=(0, 0), focus=(0.02, 0.02))).sampling(64)
+    sharp = draw_capture([CAMERAS[0]], [1], CaptureConditions(motion=(0, 0), focus=(0, 0))).sampling(64)
+    soft = draw_capture([CAMERAS[0]], [1], CaptureConditions(motion=(0, 0), focus=(0.02, 0.02))).sampling(64)
     wanted = math.hypot(float(sharp.blur), 0.01 * float(sharp.pixels))
     assert float(soft.blur) == pytest.approx(wanted, rel=1e-5)
 
@@ -104,10 +104,10 @@ def test_software_brings_colour_to_that_of_portraits_and_the_darkest_parts_to_bl
         + torch.rand(1, 3, 20, 20, generator=torch.Generator().manual_seed(0))
         * torch.tensor([0.2, 0.5, 0.4])[None, :, None, None]
     )
-    mean = balanced(scene, number(1.0)).mean((2, 3))[0]
+    mean = balance_colours(scene, number(1.0)).mean((2, 3))[0]
     torch.testing.assert_close(mean / mean[1], torch.tensor(PORTRAIT))
-    torch.testing.assert_close(balanced(scene, number(0.0)), scene)
+    torch.testing.assert_close(balance_colours(scene, number(0.0)), scene)
     grey = scene.mean(1, keepdim=True).expand(-1, 3, -1, -1)
-    black = levelled(grey, number(1.0))
+    black = with_black_level(grey, number(1.0))
     assert float(torch.quantile(luminance(black).flatten(), 0.01)) == pytest.approx(0, abs=1e-3)
     assert float(luminance(black).mean()) == pytest.approx(float(luminance(grey).mean()), rel=0.02)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedvisage.render.media import Holding, Sampling, View, hold
+from fedvisage.render.media import Holding, MediumView, Sampling, draw_view
 from fedvisage.render.prints import disc_out_of_focus, fingers, mask_outline, specular, with_black_point
 from fedvisage.render.screens import (
     P3,
@@ -24,8 +24,8 @@ SIZE = 64
 STILL = Holding(zoom=(1, 1), shift=0, turn=0, tilt=0, shake=0)
 
 
-def straight() -> View:
-    return hold([STILL], [1], [2], SIZE)
+def straight() -> MediumView:
+    return draw_view([STILL], [1], [2], SIZE)
 
 
 @pytest.mark.parametrize("density", [1.4, 2.2])

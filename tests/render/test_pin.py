@@ -20,7 +20,7 @@ from torch.nn.functional import grid_sample
 
 from fedvisage.base.streams import torch_rng
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.nn.compute import choose
+from fedvisage.nn.compute import resolve_compute
 from fedvisage.render.sets import RENDERER_VERSION, parse_synthesis, synthesise
 from fedvisage.runs.directory import describe
 
@@ -30,7 +30,7 @@ LINES = tuple(f"{name} subjects=1 videos=1 frames=1 size=64 heldout=0" for name 
 
 def machine() -> dict[str, str]:
     """Return what decides how this machine rounds, as far as it has names."""
-    seen = describe(choose("cpu", "fp32"), threads=1)
+    seen = describe(resolve_compute("cpu", "fp32"), threads=1)
     packages = {name: seen["packages"][name] for name in ("torch", "numpy", "opencv-python-headless")}
     named = {name: seen[name] for name in ("system", "processor", "cpu_capability")}
     # Clouds give several generations of processors one name; they differ in what they have for matrices.

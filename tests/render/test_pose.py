@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fedvisage.render.people import draw_conditions
-from fedvisage.render.sheet import PIVOT, halve, look_up, make_sheet, project, rotation, see
+from fedvisage.render.sheet import PIVOT, find_visible_points, halve, look_up, make_sheet, project, rotation
 
 SIZE = 128
 
@@ -31,7 +31,7 @@ def test_the_pivot_lies_where_the_conditions_centre_it(conditions):
 
 def test_pixels_show_the_points_that_project_onto_them(conditions):
     height = dome()
-    view = see(height, halve(height), conditions, SIZE)
+    view = find_visible_points(height, halve(height), conditions, SIZE)
     middle = slice(SIZE // 2 - 12, SIZE // 2 + 12)
     u, v = view.u[:, middle, middle], view.v[:, middle, middle]
     lifted = look_up(height[:, None], u, v)[:, 0]

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from fedvisage.render.camera import decode
-from fedvisage.render.media import Holding, Sampling, View, align, hold, locate
-from fedvisage.render.prints import Printer, cut_attack, ink_coverage, inked, print_attack
+from fedvisage.render.media import Holding, MediumView, Sampling, align, draw_view, locate
+from fedvisage.render.prints import Printer, cut_attack, ink_coverage, print_attack, print_reflectance
 
 SIZE = 128
 STILL = Holding(zoom=(1, 1), shift=0, turn=0, tilt=0, shake=0)
@@ -15,8 +15,8 @@ GRID = Sampling(torch.tensor([float(SIZE)]), torch.tensor([0.2]))
 DARK = torch.zeros(1, 3, SIZE, SIZE)
 
 
-def straight(holding: Holding = STILL) -> View:
-    return hold([holding], [1], [2], SIZE)
+def straight(holding: Holding = STILL) -> MediumView:
+    return draw_view([holding], [1], [2], SIZE)
 
 
 def flat(*colour: float) -> torch.Tensor:
@@ -28,7 +28,7 @@ def printed(reflectance: torch.Tensor) -> torch.Tensor:
     coverage = ink_coverage(reflectance[:, :, None, None])
     layers = [ink.expand(-1, 3, -1, -1) for ink in coverage.split(1, dim=1)]
     gain, purity = (torch.full((len(reflectance),), value) for value in (0.1, 0.6))
-    return inked(layers, gain, purity)[:, :, 0, 0]
+    return print_reflectance(layers, gain, purity)[:, :, 0, 0]
 
 
 def test_printed_colours_stay_between_ink_and_paper_and_are_less_pure() -> None:
@@ -110,8 +110,8 @@ def test_a_print_does_not_depend_on_its_batch() -> None:
     grid = Sampling(torch.tensor([128.0, 120.0]), torch.tensor([0.2, 0.3]))
     holdings = [printer.holding for printer in printers]
     rooms = decode(photographs)
-    together = print_attack(photographs, printers, rooms, grid, hold(holdings, [1, 2], [3, 4], SIZE), [1, 2])
+    together = print_attack(photographs, printers, rooms, grid, draw_view(holdings, [1, 2], [3, 4], SIZE), [1, 2])
     one = Sampling(grid.pixels[1:], grid.blur[1:])
-    view = hold(holdings[1:], [2], [4], SIZE)
+    view = draw_view(holdings[1:], [2], [4], SIZE)
     alone = print_attack(photographs[1:], printers[1:], rooms[1:], one, view, [2])
     assert torch.allclose(together[1], alone[0], atol=1e-5)

@@ -16,7 +16,7 @@ from fedvisage.base.streams import derive
 from fedvisage.faces.detection import Detector
 from fedvisage.render.domains import find_domain
 from fedvisage.render.filming import Video
-from fedvisage.render.people import draw_conditions, draw_people, move
+from fedvisage.render.people import add_movements, draw_conditions, draw_people
 from fedvisage.render.scene import Scene, render
 from fedvisage.render.sets import Synthesis, film_subject, plan_videos
 
@@ -61,7 +61,7 @@ def widths(videos: Sequence[Video], name: str) -> list[float]:
         light=domain.place.light,
         backgrounds=domain.place.backgrounds,
     )
-    return (move(conditions, [derive(video.seed, "face", 0) for video in videos]).scale * SIZE).tolist()
+    return (add_movements(conditions, [derive(video.seed, "face", 0) for video in videos]).scale * SIZE).tolist()
 
 
 def found_points(picture: NDArray[np.uint8], detector: Detector) -> NDArray[np.float64]:

@@ -5,15 +5,15 @@ import pytest
 import torch
 
 from fedvisage.render.camera import decode
-from fedvisage.render.media import APERTURE, Holding, Sampling, View, hold
+from fedvisage.render.media import APERTURE, Holding, MediumView, Sampling, draw_view
 from fedvisage.render.screens import Display, pixel_grid, replay_attack, shown_light
 
 SIZE = 128
 STILL = Holding(zoom=(1, 1), shift=0, turn=0, tilt=0, shake=0)
 
 
-def straight(count: int = 1, holding: Holding = STILL) -> View:
-    return hold([holding] * count, list(range(count)), list(range(count)), SIZE)
+def straight(count: int = 1, holding: Holding = STILL) -> MediumView:
+    return draw_view([holding] * count, list(range(count)), list(range(count)), SIZE)
 
 
 def sensor(blur: float = 0.2, pixels: int = SIZE) -> Sampling:
@@ -103,9 +103,9 @@ def test_an_image_does_not_depend_on_its_batch() -> None:
     displays = [Display(str(n), (100 + 20 * n, 200)) for n in range(3)]
     grid = Sampling(torch.tensor([128.0, 200.0, 110.0]), torch.tensor([0.2, 0.3, 0.4]))
     holdings = [display.holding for display in displays]
-    view = hold(holdings, [1, 2, 3], [4, 5, 6], SIZE)
+    view = draw_view(holdings, [1, 2, 3], [4, 5, 6], SIZE)
     together = replay_attack(photographs, displays, rooms, grid, view, [1, 2, 3], [4, 5, 6])
     one = Sampling(grid.pixels[1:2], grid.blur[1:2])
-    view = hold(holdings[1:2], [2], [5], SIZE)
+    view = draw_view(holdings[1:2], [2], [5], SIZE)
     alone = replay_attack(photographs[1:2], displays[1:2], rooms[1:2], one, view, [2], [5])
     assert torch.allclose(together[1], alone[0], atol=1e-5)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedvisage.render.masks import PLASTER, draw_masks
-from fedvisage.render.people import PLAIN, LightRange, draw_conditions, draw_people, move
+from fedvisage.render.people import PLAIN, LightRange, add_movements, draw_conditions, draw_people
 from fedvisage.render.scene import render
 
 SIZE = 64
@@ -159,7 +159,7 @@ def test_glasses_are_worn_or_not():
 
 def test_frames_of_a_video_move_a_little_in_the_same_light():
     video = draw_conditions([9]).select([0, 0, 0])
-    frames = move(video, [1, 2, 3])
+    frames = add_movements(video, [1, 2, 3])
     assert torch.equal(frames.key, video.key)
     assert 0 < (frames.yaw - video.yaw).abs().max() < 0.2
     assert not torch.equal(frames.yaw[0], frames.yaw[1])

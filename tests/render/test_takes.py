@@ -10,15 +10,15 @@ from fedvisage.render.filming import (
     FRAME,
     HALF_CONTRAST,
     RELIEF,
-    Photographs,
+    AttackerPhotographs,
+    PresentationSetting,
     Rendition,
-    Setting,
-    as_photographed,
-    attack_take,
-    far_away,
+    camera_soft,
+    defocused_room,
     head_light,
-    living_take,
     media_of,
+    photograph_attack,
+    photograph_living,
     rendition,
 )
 from fedvisage.render.noise import between
@@ -61,9 +61,11 @@ def test_domains_have_the_media_that_photographs_allow() -> None:
 def test_every_species_is_taken_and_its_points_lie_in_the_picture(species: str) -> None:
     domain = find_domain("C" if species == "cut" else "W")
     attack = next(one for one in media_of(domain) if one.species == species)
-    shown, room = Photographs(FACE, POINTS, 0.9), FACE.flip(3) * 0.3
+    shown, room = AttackerPhotographs(FACE, POINTS, 0.9), FACE.flip(3) * 0.3
     face = (room, POINTS) if species in ("cut", "mask") else (None, None)
-    images, points = attack_take(shown, [attack], Setting(room, *face), draw_capture([CAMERAS[2]], [1]), [1], [2])
+    images, points = photograph_attack(
+        shown, [attack], PresentationSetting(room, *face), draw_capture([CAMERAS[2]], [1]), [1], [2]
+    )
     assert images.shape == (1, SIZE, SIZE, 3)
     assert images.std() > 5
     assert (points > 0).all()
@@ -71,16 +73,16 @@ def test_every_species_is_taken_and_its_points_lie_in_the_picture(species: str) 
 
 
 def test_a_living_face_keeps_its_place_and_frames_differ_a_little() -> None:
-    shown = Photographs(FACE.expand(2, -1, -1, -1), POINTS.expand(2, -1, -1), 0.9)
+    shown = AttackerPhotographs(FACE.expand(2, -1, -1, -1), POINTS.expand(2, -1, -1), 0.9)
     capture = draw_capture([CAMERAS[4]] * 2, [1, 1])
-    images, points = living_take(shown, torch.zeros(2, 32, 32), capture, [1, 1], [5, 6])
+    images, points = photograph_living(shown, torch.zeros(2, 32, 32), capture, [1, 1], [5, 6])
     assert (images[0] != images[1]).any()
     assert np.abs(points[0] - POINTS[0].numpy()).max() < 10
     assert np.abs(points[0] - points[1]).max() < 4
 
 
 def test_the_room_is_out_of_focus_and_keeps_its_light() -> None:
-    rooms = far_away(FACE.expand(20, -1, -1, -1), list(range(20)))
+    rooms = defocused_room(FACE.expand(20, -1, -1, -1), list(range(20)))
     left = rooms.std((1, 2, 3)) / FACE.std()
     assert float(left.min()) < 0.9
     assert float(left.max()) > 0.97  # small sensors have nearly everything in focus
@@ -91,7 +93,7 @@ def test_an_edge_that_was_cut_is_as_wide_as_edges_are_in_photographs() -> None:
     """At the drawn frequency a step's derivative, the line spread, keeps about half of its contrast."""
     size, seeds = 128, list(range(40))
     step = (torch.arange(size) >= size // 2).float().expand(len(seeds), 1, size, size)
-    seen = as_photographed(step, seeds)
+    seen = camera_soft(step, seeds)
     spread = seen[:, 0, size // 2].diff(dim=1).double().numpy()
     half = between(seeds, "half contrast", HALF_CONTRAST).double().numpy()
     places = np.arange(size - 1) - (size / 2 - 1)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from fedvisage.report.federation_page import Standing
+from fedvisage.report.federation_page import FederationState
 
 NOW = datetime(2026, 11, 23, 9, 30, 5, tzinfo=UTC)
 EVIL = '<script>alert(1)</script><img src="http://evil.example/x">\x1b[2J"onload="x'
@@ -29,7 +29,7 @@ def row(number: int, failed: dict[str, str] | None = None) -> dict[str, Any]:
     }
 
 
-def usual() -> Standing:
+def usual() -> FederationState:
     """Return a federation with two sites, a run that goes on under a budget, and one that waits."""
     late = "did not answer within 600 s; sits out until round 9"
     rows = [*(row(number) for number in range(1, 7)), row(7, {"phone": late})]
@@ -53,10 +53,10 @@ def usual() -> Standing:
         "spent": {"epsilon": 2.4, "delta": 1e-6, "site": "each"}, "budget": {"epsilon": 8.0, "delta": 1e-5},
     }  # fmt: skip
     status = {"sites": sites, "runs": [going, waiting], "certificates": until}
-    return Standing("fed.example.org:8002", status, {going["run"]: details}, NOW - timedelta(seconds=3))
+    return FederationState("fed.example.org:8002", status, {going["run"]: details}, NOW - timedelta(seconds=3))
 
 
-def hostile() -> Standing:
+def hostile() -> FederationState:
     """Return one in which every text that comes from elsewhere is an attack on a page or a terminal."""
     harmless = usual()
     status, details = dict(harmless.status), dict(next(iter(harmless.details.values())))

@@ -12,7 +12,7 @@ import pytest
 from tests.report.standing import EVIL, NOW, hostile, usual
 from tests.report.test_page_in_browser import CHROMIUM, measured
 
-from fedvisage.report.federation_page import Standing, page
+from fedvisage.report.federation_page import FederationState, page
 
 
 class Elements(HTMLParser):
@@ -75,12 +75,12 @@ def test_it_shows_what_it_knew_when_the_server_is_silent_and_says_so() -> None:
     assert "No answer now. the server did not answer within 20 s" in text
     assert "10 min ago" in text
     assert "bank" in text
-    assert "first time" in page(Standing("fed.example.org:8002", {}, {}), 5, NOW)
+    assert "first time" in page(FederationState("fed.example.org:8002", {}, {}), 5, NOW)
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="no chromium on the PATH to lay the page out")
 @pytest.mark.parametrize(("standing", "width"), [(usual(), 390), (hostile(), 390), (usual(), 1400)])
-def test_nothing_reaches_beyond_the_edge(tmp_path: Path, standing: Standing, width: int) -> None:
+def test_nothing_reaches_beyond_the_edge(tmp_path: Path, standing: FederationState, width: int) -> None:
     (tmp_path / "console.html").write_text(page(standing, 60, NOW))
     found = measured(tmp_path / "console.html", width, tmp_path)
     assert found["width"] == width

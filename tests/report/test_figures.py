@@ -14,7 +14,7 @@ from tensorboardX.proto.event_pb2 import Event
 from tests.report.making import make_run, user_scores
 
 from fedvisage.report import curves, recognition
-from fedvisage.report.curves import canvas, key, styled
+from fedvisage.report.curves import canvas, figure_style, key
 from fedvisage.report.figures import boundary, project, sample, tsne_figure
 from fedvisage.report.run_files import Features, read_run
 from fedvisage.report.tracking.tensorboard import write_events
@@ -40,7 +40,7 @@ def test_normal_deviates_are_finite_at_the_ends() -> None:
 
 @pytest.mark.parametrize("words", ["a", "some words", "a name of twenty-five letters", "w" * 60])
 def test_legends_are_as_wide_as_their_figures_at_most(words: str) -> None:
-    with styled():
+    with figure_style():
         figure, axes = canvas()
         lines = [axes.plot([0, 1], [0, 1])[0] for _ in range(5)]
         key(figure, lines, [words] * 5, 4)

@@ -27,11 +27,20 @@ from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.method import Method
 from fedvisage.federation.record.store import SiteStore
-from fedvisage.federation.site_worker import SiteDesk, Workspace
+from fedvisage.federation.site_worker import SiteWorker, Workspace
 from fedvisage.federation.wire.transport import Order, Reply, pack_all
 from fedvisage.methods import METHODS
-from fedvisage.nn.compute import choose
-from fedvisage.runs.workers import FOLDER, Abreast, Crew, Lane, dealt, packed, travels, unpacked
+from fedvisage.nn.compute import resolve_compute
+from fedvisage.runs.workers import (
+    FOLDER,
+    LocalEngine,
+    Worker,
+    WorkerTransport,
+    assign_sites,
+    is_picklable,
+    pack_input,
+    unpack_input,
+)
 
 KEPT = {"training__optimizer__state": "kept", "training__rounds": 2}
 NORMAL = ("scaffold",)
@@ -39,18 +48,18 @@ NORMAL = ("scaffold",)
 
 
 @pytest.fixture(scope="module")
-def crew() -> Iterator[tuple[Lane, ...]]:
+def crew() -> Iterator[tuple[Worker, ...]]:
     """Two processes, which the runs below have one after another: to start them takes seconds."""
-    lanes = Lane(), Lane()
+    lanes = Worker(), Worker()
     yield lanes
     for lane in lanes:
         lane.process.end()
 
 
 @pytest.fixture
-def beside(crew: tuple[Lane, ...], tmp_path: Path) -> Callable[[Sequence[SiteDesk]], Abreast]:
+def beside(crew: tuple[Worker, ...], tmp_path: Path) -> Callable[[Sequence[SiteWorker]], WorkerTransport]:
     (tmp_path / "handed").mkdir()
-    return partial(Abreast, crew=crew, folder=tmp_path / "handed")
+    return partial(WorkerTransport, crew=crew, folder=tmp_path / "handed")
 
 
 def of_a_script(recipe: Any) -> None:
@@ -72,7 +81,9 @@ class Interrupted(Exception):
 class Meddled:
     """The transport, with something done before a call of a round."""
 
-    def __init__(self, desks: Sequence[SiteDesk], wire: Any, call: str, number: int, then: Callable[[], None]) -> None:
+    def __init__(
+        self, desks: Sequence[SiteWorker], wire: Any, call: str, number: int, then: Callable[[], None]
+    ) -> None:
         self._inner, self._when, self._then = wire(desks), (call, number), then
         self.names, self.commit, self.restore = self._inner.names, self._inner.commit, self._inner.restore
 
@@ -87,7 +98,7 @@ def ended(process: psutil.Process) -> None:
     process.wait(60)
 
 
-def kill(lane: Lane) -> None:
+def kill(lane: Worker) -> None:
     ended(psutil.Process(lane.process.pid))
 
 
@@ -141,7 +152,7 @@ def test_a_spent_budget_ends_a_run_where_it_would_alone(
     "name", ["fedpad", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedgpad", "privacyface"))]
 )
 def test_a_killed_process_is_replaced_and_asked_again(
-    name: str, sets: Mapping[str, Path], tmp_path: Path, beside: Any, crew: tuple[Lane, ...]
+    name: str, sets: Mapping[str, Path], tmp_path: Path, beside: Any, crew: tuple[Worker, ...]
 ) -> None:
     """Before it is killed it has done a round that is not committed and, with PrivacyFace, one exchange of the next."""
     content = tree(sets, name, **KEPT, runtime__checkpoint_every=2)
@@ -174,7 +185,7 @@ def test_messages_lie_there_no_longer_than_they_may_be_needed(
 
 @pytest.mark.slow
 def test_secrets_that_nobody_can_draw_again_end_the_run_in_one_line(
-    sets: Mapping[str, Path], tmp_path: Path, beside: Any, crew: tuple[Lane, ...]
+    sets: Mapping[str, Path], tmp_path: Path, beside: Any, crew: tuple[Worker, ...]
 ) -> None:
     content = tree(sets, federation__secure={"entropy": "system"}, training__rounds=1, evaluation__every=0)
     killing = partial(Meddled, wire=beside, call="train", number=1, then=lambda: kill(crew[1]))
@@ -236,7 +247,7 @@ def test_what_cannot_go_side_by_side_is_said_in_one_line(
     monkeypatch.setattr(sys.modules["__main__"], "of_a_script", of_a_script, raising=False)
     method = OWN[name] if name in OWN else METHODS.get(name, METHODS["fedpad"])
     threads = 256 if name == "too-many-threads" else 1
-    crew, lines = Crew("auto" if threads > 1 else 2), list[str]()
+    crew, lines = LocalEngine("auto" if threads > 1 else 2), list[str]()
     crew.start(recipe_of(tree(sets, method, runtime__threads=threads), method), method, ours, lines.append)
     assert crew.lanes == []
     (line,) = lines
@@ -247,29 +258,29 @@ def test_what_cannot_go_side_by_side_is_said_in_one_line(
 def test_a_method_of_named_functions_travels(sets: Mapping[str, Path]) -> None:
     method = two_exchanges.METHOD
     recipe = recipe_of(tree(sets, method), method)
-    assert travels(method, recipe)
-    assert unpacked(packed(recipe, method, ()))[:2] == (recipe, method)
+    assert is_picklable(method, recipe)
+    assert unpack_input(pack_input(recipe, method, ()))[:2] == (recipe, method)
 
 
 @pytest.mark.parametrize(("name", "asked"), [("fedpad", None), ("fedpad", 1), ("pooled", 4)])
 def test_one_process_is_enough_for_one_site_and_unless_more_are_asked_for(
     name: str, asked: int | None, sets: Mapping[str, Path]
 ) -> None:
-    crew, lines = Crew(asked), list[str]()
+    crew, lines = LocalEngine(asked), list[str]()
     crew.start(recipe_of(tree(sets, name)), METHODS[name], True, lines.append)
     assert (crew.lanes, lines) == ([], [])
 
 
 def test_sites_are_dealt_out_by_their_work(sets: Mapping[str, Path], tmp_path: Path) -> None:
     recipe = recipe_of(tree(sets, training__local={"epochs": 1}))
-    space = Workspace(METHODS["fedpad"], recipe, choose("cpu", "fp32"))
+    space = Workspace(METHODS["fedpad"], recipe, resolve_compute("cpu", "fp32"))
     images = View.of(PreparedSet.open(sets["A"]))
 
-    def desk(name: str, count: int) -> SiteDesk:
+    def desk(name: str, count: int) -> SiteWorker:
         few = images.subset(np.arange(count))
-        return SiteDesk(name, few, few, SiteStore(tmp_path / name), space)
+        return SiteWorker(name, few, few, SiteStore(tmp_path / name), space)
 
-    hands = dealt([desk("a", 8), desk("b", 8), desk("c", 24), desk("d", 8)], 2)
+    hands = assign_sites([desk("a", 8), desk("b", 8), desk("c", 24), desk("d", 8)], 2)
     assert [[place.name for place in hand] for hand in hands] == [["c"], ["a", "b", "d"]]
 
 

@@ -25,13 +25,20 @@ from fedvisage.base.files import cache_directory
 from fedvisage.federation.declared import Member
 from fedvisage.methods import find
 from fedvisage.nn.compute import Compute
-from fedvisage.nvflare.job import Job, read_job, travelling, write_job
+from fedvisage.nvflare.job import Job, read_job, without_local_parts, write_job
 from fedvisage.recipe import Recipe, text_of
-from fedvisage.runs.layout import Choice, as_begun, candidates, decided, measured, settled
+from fedvisage.runs.layout import (
+    LayoutChoice,
+    candidates,
+    choose_layout,
+    measure_layouts,
+    with_earlier_choice,
+    with_layout,
+)
 from fedvisage.runs.run import run
 from fedvisage.tasks.catalogue import Setup, set_up
 
-FIRST = Choice("first", "fp32", {"channels first, fp32": 0.5, "channels last, fp32": 1.0})
+FIRST = LayoutChoice("first", "fp32", {"channels first, fp32": 0.5, "channels last, fp32": 1.0})
 
 
 NARROW = """
@@ -62,7 +69,7 @@ def clock(*seconds: float) -> Callable[[], float]:
     return lambda: next(ticks)
 
 
-def never(_: Setup) -> Choice:
+def never(_: Setup) -> LayoutChoice:
     raise AssertionError("was measured although it was known")
 
 
@@ -85,7 +92,7 @@ def measured_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFact
 def test_another_layout_is_chosen_only_where_it_saves_more_than_noise(
     sets: Mapping[str, Path], first: float, chosen: str
 ) -> None:
-    choice = measured(ready(tree(sets, runtime__layout="auto")), clock(1.0, first))
+    choice = measure_layouts(ready(tree(sets, runtime__layout="auto")), clock(1.0, first))
     assert (choice.layout, choice.precision) == (chosen, "fp32")
     assert choice.seconds == pytest.approx({"channels last, fp32": 1.0, "channels first, fp32": first})
 
@@ -98,7 +105,7 @@ def test_both_number_formats_are_candidates_only_where_the_recipe_leaves_it_open
 @pytest.mark.parametrize("method", ["fedgpad", "fedsis", "fedfr"])
 def test_a_step_of_every_kind_of_method_can_be_timed(sets: Mapping[str, Path], method: str) -> None:
     before = torch.random.get_rng_state()
-    choice = measured(ready(tree(sets, method, runtime__layout="auto", input__size=32)))
+    choice = measure_layouts(ready(tree(sets, method, runtime__layout="auto", input__size=32)))
     assert all(seconds > 0 for seconds in choice.seconds.values())
     assert len(choice.seconds) == 2
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -126,7 +133,7 @@ def test_a_run_that_was_measured_is_resumed_with_what_it_began_with(
 ) -> None:
     other = {"last": "first", "first": "last"}
     recipe = recipe_of(tree(sets, runtime__layout="auto"))
-    began = as_begun(recipe, measured_run).runtime.layout
+    began = with_earlier_choice(recipe, measured_run).runtime.layout
     text = (measured_run / "recipe.yaml").read_text()
     assert f"layout: {began}" in text
     assert run_toy(tree(sets, runtime__layout="auto"), measured_run, resume=True)
@@ -139,25 +146,27 @@ def test_a_choice_is_remembered_for_the_same_network_batch_and_processor(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     setup = ready(tree(sets, runtime__layout="auto"))
-    assert decided(setup, tmp_path, unheard, lambda _: FIRST) == FIRST
-    assert decided(setup, tmp_path, unheard, never) == FIRST
+    assert choose_layout(setup, tmp_path, unheard, lambda _: FIRST) == FIRST
+    assert choose_layout(setup, tmp_path, unheard, never) == FIRST
     with pytest.raises(AssertionError, match="measured"):
-        decided(ready(tree(sets, runtime__layout="auto", training__batch=16)), tmp_path, unheard, never)
+        choose_layout(ready(tree(sets, runtime__layout="auto", training__batch=16)), tmp_path, unheard, never)
 
 
 @pytest.mark.parametrize("damage", ["", "[1]", '{"layout": "sideways", "precision": "fp32", "seconds": {}}', "{}"])
 def test_a_damaged_memory_is_measured_again(sets: Mapping[str, Path], tmp_path: Path, damage: str) -> None:
     setup = ready(tree(sets, runtime__layout="auto"))
-    decided(setup, tmp_path, unheard, lambda _: Choice("last", "fp32", {}))
+    choose_layout(setup, tmp_path, unheard, lambda _: LayoutChoice("last", "fp32", {}))
     (path,) = (tmp_path / "layouts").glob("*.json")
     path.write_text(damage)
-    assert decided(setup, tmp_path, unheard, lambda _: FIRST) == FIRST
+    assert choose_layout(setup, tmp_path, unheard, lambda _: FIRST) == FIRST
     assert json.loads(path.read_text())["layout"] == "first"
 
 
 def test_a_cache_that_cannot_be_written_to_stops_no_run(sets: Mapping[str, Path], tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where a directory should be")
-    assert decided(ready(tree(sets, runtime__layout="auto")), tmp_path / "cache", unheard, lambda _: FIRST) == FIRST
+    assert (
+        choose_layout(ready(tree(sets, runtime__layout="auto")), tmp_path / "cache", unheard, lambda _: FIRST) == FIRST
+    )
 
 
 def test_a_crash_of_a_timed_step_leaves_the_run_alive_with_the_channels_first(
@@ -167,7 +176,9 @@ def test_a_crash_of_a_timed_step_leaves_the_run_alive_with_the_channels_first(
     content = tree(sets, runtime__layout="auto")
     content["method"] = {**content["method"], "name": fatal.name}
     lines: list[str] = []
-    assert decided(set_up(recipe_of(content, fatal), fatal), tmp_path, lines.append) == Choice("first", "fp32", {})
+    assert choose_layout(set_up(recipe_of(content, fatal), fatal), tmp_path, lines.append) == LayoutChoice(
+        "first", "fp32", {}
+    )
     assert lines == ["layout: channels first, fp32 (the process that timed both layouts crashed)"]
     assert not list((tmp_path / "layouts").glob("*.json"))  # the next run may have better luck
 
@@ -185,7 +196,7 @@ def test_a_method_that_no_other_process_can_import_is_not_timed(sets: Mapping[st
     setup = ready(tree(sets, runtime__layout="auto"))
     local = replace(setup, method=replace(setup.method, name="local", step=lambda member: member.images.mean()))
     lines: list[str] = []
-    assert decided(local, tmp_path, lines.append, never) == Choice("last", "fp32", {})
+    assert choose_layout(local, tmp_path, lines.append, never) == LayoutChoice("last", "fp32", {})
     assert lines == ["layout: channels last, fp32 (local cannot be sent to another process to be timed)"]
 
 
@@ -195,7 +206,7 @@ def test_a_recipe_without_the_key_is_written_as_before_and_not_measured(
     setup = ready(tree(sets))
     assert "layout" not in text_of(setup.recipe)
     assert setup.compute.layout == torch.channels_last
-    assert decided(setup, tmp_path, unheard, never) is None
+    assert choose_layout(setup, tmp_path, unheard, never) is None
 
 
 def test_channels_first_train_the_same_up_to_rounding(sets: Mapping[str, Path], tmp_path: Path) -> None:
@@ -217,11 +228,11 @@ def test_images_and_convolutions_lie_as_they_should(sets: Mapping[str, Path]) ->
 
 def test_a_federation_carries_what_was_decided_and_no_open_question(sets: Mapping[str, Path], tmp_path: Path) -> None:
     asked = recipe_of(tree(sets, runtime__layout="auto"))
-    known: Recipe = settled(asked, FIRST)
-    assert travelling(known).runtime.layout == "first"
-    write_job(tmp_path / "known", Job("known", travelling(known)), "ABC")
+    known: Recipe = with_layout(asked, FIRST)
+    assert without_local_parts(known).runtime.layout == "first"
+    write_job(tmp_path / "known", Job("known", without_local_parts(known)), "ABC")
     assert read_job(tmp_path / "known" / "app" / "config").recipe.runtime.layout == "first"
-    write_job(tmp_path / "asked", Job("asked", travelling(asked)), "ABC")
+    write_job(tmp_path / "asked", Job("asked", without_local_parts(asked)), "ABC")
     with pytest.raises(UserError, match="decided before") as refused:
         read_job(tmp_path / "asked" / "app" / "config")
     assert refused.value.place == "recipe.runtime.layout"

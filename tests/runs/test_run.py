@@ -20,8 +20,8 @@ from tests.toy import ROUNDS, SITES, make_set, recipe_of, run_toy, sent_once, se
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.progress import Reporter
 from fedvisage.methods import METHODS
-from fedvisage.nn.compute import choose
-from fedvisage.runs.run import adopting, run
+from fedvisage.nn.compute import resolve_compute
+from fedvisage.runs.run import adoption, run
 from fedvisage.tasks.heldout_counts import read_counts
 from fedvisage.tasks.scoring import Scorer
 
@@ -204,11 +204,11 @@ def test_members_of_a_finished_run_are_judged_again_and_a_second_attempt_leaves_
 ) -> None:
     run_toy(tree(sets, "single"), tmp_path / "single")
     recipe, out = recipe_of(tree(sets, "fused")), tmp_path / "fused"
-    run(recipe, out, tmp_path, silent(), training=adopting(tmp_path / "single"))
+    run(recipe, out, tmp_path, silent(), training=adoption(tmp_path / "single"))
     first = (out / "ledger.jsonl").read_bytes()
     lines = len(first.splitlines())
     (out / "metrics.json").unlink()  # as if it had been killed just before the end
-    run(recipe, out, tmp_path, silent(), training=adopting(tmp_path / "single"), resume=True)
+    run(recipe, out, tmp_path, silent(), training=adoption(tmp_path / "single"), resume=True)
     assert sent_once(out) == first
     assert len((out / "ledger.jsonl").read_bytes().splitlines()) == 2 * lines
     run_toy(tree(sets, "fused"), tmp_path / "trained")
@@ -224,7 +224,7 @@ def test_members_are_judged_again_only_if_they_were_trained_the_same_way(
     stopping = {"training__early_stop": {"patience": 1}, "training__optimizer": {"lr": 1e-30}, "training__rounds": 6}
     assert run_toy(tree(sets, "single", **stopping), tmp_path / "single", method=plain("single"))["rounds"] == 2
     same = recipe_of(tree(sets, "fused", **stopping))
-    judge = partial(run, method=fused, training=adopting(tmp_path / "single"))
+    judge = partial(run, method=fused, training=adoption(tmp_path / "single"))
     assert judge(same, tmp_path / "fused", tmp_path, silent())["rounds"] == 2
     for change in ({"federation__offline": 0.5}, {"evaluation__keep": "best"}, {"runtime__seed": 3}):
         other = recipe_of(tree(sets, "fused", training__rounds=6, **change))
@@ -256,7 +256,7 @@ def test_pooled_refuses_what_it_would_have_to_ignore(
 
 def test_a_model_without_one_of_its_parts_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
     recipe = recipe_of(tree(sets, "fedgpad"))
-    scorer = Scorer(METHODS["fedgpad"], recipe, choose("cpu", "fp32"))
+    scorer = Scorer(METHODS["fedgpad"], recipe, resolve_compute("cpu", "fp32"))
     classifier = {f"classifier.{k}": v for k, v in scorer.net["classifier"].state_dict().items()}
     with pytest.raises(UserError, match="part encoder"):
         scorer.load(classifier)

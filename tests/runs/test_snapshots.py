@@ -10,7 +10,7 @@ import pytest
 from tests.toy import run_toy, tree, weights
 
 from fedvisage.report.page import write_report
-from fedvisage.runs.directory import place
+from fedvisage.runs.directory import snapshot_path
 
 
 @pytest.mark.parametrize("name", ["fedpad", "fedavg"])
@@ -20,7 +20,7 @@ def test_a_round_is_kept_and_judged_as_if_the_run_had_ended_there(
     whole = run_toy(tree(sets, name, training__rounds=3, evaluation__snapshots=2), tmp_path / "whole")
     short = run_toy(tree(sets, name, training__rounds=2), tmp_path / "short")
     (found,) = whole["by_round"]
-    assert place(tmp_path / "whole", 2).read_bytes() == weights(tmp_path / "short")
+    assert snapshot_path(tmp_path / "whole", 2).read_bytes() == weights(tmp_path / "short")
     assert weights(tmp_path / "whole") != weights(tmp_path / "short")
     if name == "fedpad":
         assert found == {"round": 2, "eer": short["eer"], "auc": short["auc"]}
@@ -45,7 +45,7 @@ def test_a_continued_run_has_all_rounds_and_its_report_says_whose_privilege_they
 
 def test_a_kept_round_is_something_to_start_from(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(tree(sets, "fedpad", training__rounds=2, evaluation__snapshots=1), tmp_path / "run")
-    kept = str(place(tmp_path / "run", 1))
+    kept = str(snapshot_path(tmp_path / "run", 1))
     run_toy(tree(sets, "fedpad", training__rounds=1, training__start=kept), tmp_path / "next")
     started = json.loads((tmp_path / "next" / "start.json").read_text())
     assert started["file"] == kept

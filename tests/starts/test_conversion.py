@@ -27,7 +27,7 @@ from fedvisage.base.files import parse_json
 from fedvisage.cli import app
 from fedvisage.nn.face_networks import FaceNetwork, face_network
 from fedvisage.recipe import Start
-from fedvisage.starts.convert import Conversion, convert, pictures
+from fedvisage.starts.convert import Conversion, convert, make_pictures
 
 SIZE, WIDTH, LENGTH = 32, 8, 16
 MEAN, STD = (torch.tensor(values)[:, None, None] for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
@@ -81,7 +81,7 @@ def test_a_converted_file_has_the_features_of_its_source(layout: str, tmp_path: 
     build, name, prefix, taken = NETWORKS[layout]
     net = theirs.shaken(build())
     done = convert(as_file(net, tmp_path / "a.safetensors", prefix), name, tmp_path / "b.safetensors")
-    images = pictures(SIZE)
+    images = make_pictures(SIZE)
     expected, found = features_of(net, taken(images)), features_of(opened(done, name), images)
     assert expected.std() > 0.1, "the features tell pictures apart"
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
@@ -132,7 +132,7 @@ def test_an_order_of_colours_that_names_do_not_tell_must_be_said(tmp_path: Path)
     with pytest.raises(UserError, match="--colour"):
         convert(path, "iresnet18", tmp_path / "b.safetensors")
     done = convert(path, "iresnet18", tmp_path / "b.safetensors", colour="bgr")
-    images = pictures(SIZE)
+    images = make_pictures(SIZE)
     expected = features_of(net, backwards(images))
     torch.testing.assert_close(features_of(opened(done, "iresnet18"), images), expected, rtol=1e-3, atol=1e-3)
 
@@ -176,7 +176,7 @@ def test_a_checkpoint_is_read_where_its_weights_stand(tmp_path: Path) -> None:
     state = {f"model.{key}": value for key, value in net.state_dict().items()}
     torch.save({"epoch": 3, "state_dict": state, "optimizer_states": [{"lr": 0.1}]}, tmp_path / "a.ckpt")
     done = convert(tmp_path / "a.ckpt", "iresnet18", tmp_path / "b.safetensors")
-    images = pictures(SIZE)
+    images = make_pictures(SIZE)
     expected = features_of(net, backwards(images))
     torch.testing.assert_close(features_of(opened(done, "iresnet18"), images), expected, rtol=1e-3, atol=1e-3)
 
@@ -223,7 +223,7 @@ def test_a_graph_is_converted_and_compared_with_itself(layout: str, folded: bool
     done = convert(path, name, tmp_path / "b.safetensors", colour=colour)
     assert done.agreement is not None
     assert done.agreement.furthest < 1e-4
-    images = pictures(SIZE)
+    images = make_pictures(SIZE)
     expected = features_of(net, taken(images))
     torch.testing.assert_close(features_of(opened(done, name), images), expected, rtol=1e-3, atol=1e-3)
 
@@ -275,7 +275,7 @@ def test_timms_names_become_weights_for_timm_and_the_last_layer_stays_out(tmp_pa
     assert done.result.left_out == ["head.bias", "head.weight"]
     whole = timm_network(TimmNetwork(arch="test_vit"), Input(size=done.result.size, colour="rgb"), outputs=1).eval()
     load_weights(whole, tmp_path / "b.safetensors")
-    images = pictures(done.result.size)
+    images = make_pictures(done.result.size)
     taken = (images - whole.mean) / whole.std
     with torch.no_grad():
         theirs_ = net.forward_head(net.forward_features(taken), pre_logits=True)  # type: ignore[operator]
@@ -311,10 +311,10 @@ def clip_tower(net: nn.Module) -> dict[str, Tensor]:
 def test_the_image_tower_of_clip_is_renamed(tmp_path: Path) -> None:
     net, _ = timm_state("vit_base_patch32_clip_224", embed_dim=32, depth=2, num_heads=2)
     state = clip_tower(net)
-    from fedvisage.starts.files import Source
-    from fedvisage.starts.networks import renamed
+    from fedvisage.starts.files import WeightsFile
+    from fedvisage.starts.networks import rename_tensors
 
-    found = renamed(Source(tmp_path, "safetensors", "", {**state, "text.weight": torch.zeros(1)}), net)
+    found = rename_tensors(WeightsFile(tmp_path, "safetensors", "", {**state, "text.weight": torch.zeros(1)}), net)
     kept = net.state_dict()
     assert {name for name in kept if not name.startswith("head.")} <= found.keys()
     assert all(torch.equal(found[name], kept[name]) for name in found if name in kept and not name.startswith("head."))
@@ -335,7 +335,7 @@ def test_a_resnet_of_photographs_becomes_fedpads_but_for_its_last_layer(tmp_path
     save_file(state, tmp_path / "a.safetensors")
     done = convert(tmp_path / "a.safetensors", "resnet18", tmp_path / "b.safetensors")
     assert not any(name.startswith("model.fc") for name in done.result.weights)
-    images = pictures(64)
+    images = make_pictures(64)
     six = torch.cat([images, torch.rand(4, 3, 64, 64)], dim=1)
     here = done.result.net.get_submodule("net")
     with torch.no_grad():

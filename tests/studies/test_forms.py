@@ -18,9 +18,9 @@ from tests.toy import tree, unheard
 from typer.testing import CliRunner
 
 from fedvisage.cli import app
-from fedvisage.studies import conduct
+from fedvisage.studies import run_study
 from fedvisage.studies.page import curves_over_rows, differences, rows_compared
-from fedvisage.studies.study import Study, read
+from fedvisage.studies.study import Study, load_study
 from fedvisage.studies.table import as_csv, as_latex, as_table, notes_of, rows_of
 
 TEXT = """# A title
@@ -73,7 +73,7 @@ def conducted(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
         "rows": {f"rate {rate}": {"set": [f"training.optimizer.lr={rate}"]} for rate in (0.001, 0.01, 0.1)},
     }  # fmt: skip
     (root / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
-    conduct(root / "study.yaml", root / "out", root / "cache", unheard)
+    run_study(root / "study.yaml", root / "out", root / "cache", unheard)
     return root / "out"
 
 
@@ -107,7 +107,7 @@ def test_the_page_draws_all_methods_in_one_panel_and_a_curve_over_what_rows_set(
 
 
 def test_a_curve_tells_of_the_spread_over_seeds_where_there_are_several(conducted: Path) -> None:
-    study, table = read(conducted.parent / "study.yaml"), json.loads((conducted / "table.json").read_text())
+    study, table = load_study(conducted.parent / "study.yaml"), json.loads((conducted / "table.json").read_text())
     for seeds, said in (
         (study.seeds, "Mean over users, with one standard deviation over seeds."),
         ([0], "Mean over users."),
@@ -128,7 +128,7 @@ def a_table(study: Study, rows: Mapping[str, Sequence[float]]) -> dict[str, Any]
 def test_rows_without_a_number_stand_below_each_other_with_a_point_for_each_user(conducted: Path) -> None:
     """Where the points lie is read from the drawing itself, whose axis is linear."""
     names = ("FedPAD", "FedGPAD", "rate 1", "rate 2", "rate 3")
-    toy = read(conducted.parent / "study.yaml")
+    toy = load_study(conducted.parent / "study.yaml")
     study = toy.model_copy(update={"rows": dict.fromkeys(names, next(iter(toy.rows.values()))), "users": ["O", "C"]})
     values = {name: (90.0 - number, 60.0 + number) for number, name in enumerate(names)}
     found = rows_compared(study, a_table(study, values))
@@ -150,7 +150,7 @@ def test_rows_without_a_number_stand_below_each_other_with_a_point_for_each_user
 
 def test_a_lone_row_of_a_method_and_a_number_is_a_point_beside_the_curves_of_others(conducted: Path) -> None:
     """As FedFR's Figure 4 has its first model beside two methods; where points lie is read from the drawing."""
-    toy = read(conducted.parent / "study.yaml")
+    toy = load_study(conducted.parent / "study.yaml")
     values = {"Start, 1": 20.0, "FedAvg, 1": 30.0, "FedAvg, 10": 40.0, "FedAvg, 40": 50.0, "two of 3": 1.0}
     study = toy.model_copy(update={"rows": dict.fromkeys(values, next(iter(toy.rows.values())))})
     table = a_table(study, {row: (value,) for row, value in values.items()})
@@ -165,7 +165,7 @@ def test_a_lone_row_of_a_method_and_a_number_is_a_point_beside_the_curves_of_oth
 
 
 def test_one_row_has_nothing_to_stand_beside(conducted: Path) -> None:
-    toy = read(conducted.parent / "study.yaml")
+    toy = load_study(conducted.parent / "study.yaml")
     study = toy.model_copy(update={"rows": {"FedPAD": next(iter(toy.rows.values()))}})
     assert rows_compared(study, a_table(study, {"FedPAD": (90.0,)})) == []
 
@@ -191,7 +191,7 @@ def test_the_command_prints_the_table_and_the_differences(conducted: Path) -> No
 
 
 def test_differences_of_a_study_are_judged_over_its_targets_with_seeds_averaged_first(conducted: Path) -> None:
-    study = read(conducted.parent / "study.yaml").model_copy(
+    study = load_study(conducted.parent / "study.yaml").model_copy(
         update={"users": ["O", "C", "I"], "rows": dict.fromkeys(("first", "other")), "figures": ["hter", "seconds"]}
     )
     gains = {"O": (-0.04, -0.02), "C": (-0.05, -0.05), "I": (-0.01, -0.03)}  # by seed; means -0.03, -0.05, -0.02
@@ -206,7 +206,7 @@ def test_differences_of_a_study_are_judged_over_its_targets_with_seeds_averaged_
 
 
 def test_held_out_figures_have_no_interval_because_targets_share_the_sites(conducted: Path) -> None:
-    study = read(conducted.parent / "study.yaml").model_copy(
+    study = load_study(conducted.parent / "study.yaml").model_copy(
         update={"users": ["O", "C"], "rows": dict.fromkeys(("first", "other")), "figures": ["hter", "heldout.eer"]}
     )
     results = [{"row": row, "user": user, "seed": 0, "hter": 0.1, "heldout.eer": 0.1 * (row == "first")}
@@ -226,7 +226,7 @@ def test_a_study_of_recognition_has_all_forms_too(sets: Mapping[str, Path], tmp_
         "rows": {"FedAvg": {}, "again": {"trained_by": "FedAvg"}},
     }  # fmt: skip
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
-    conduct(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", unheard)
+    run_study(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", unheard)
     assert all((tmp_path / "out" / name).exists() for name in ("table.csv", "table.tex"))
     page = (tmp_path / "out" / "study.html").read_text()
     assert "Difference to FedAvg" in page

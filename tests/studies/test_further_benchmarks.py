@@ -13,7 +13,7 @@ from tests.listed import write_listed, write_templates
 from tests.toy import tree, unheard
 
 from fedvisage.base.errors import UserError
-from fedvisage.studies import conduct, read
+from fedvisage.studies import load_study, run_study
 from fedvisage.studies.conduct import shrink_for_smoke
 from fedvisage.studies.study import benchmark_of, heading, value_of
 
@@ -49,7 +49,7 @@ def written(study: Mapping[str, Any], folder: Path) -> Path:
 
 
 def test_figures_of_benchmarks_are_columns_beside_the_users(study: dict[str, Any], tmp_path: Path) -> None:
-    table = conduct(written(study, tmp_path), tmp_path / "out", tmp_path / "cache", unheard)
+    table = run_study(written(study, tmp_path), tmp_path / "out", tmp_path / "cache", unheard)
     found = {
         name: mean for name, (mean, _) in table["rows"]["FedAvg"]["users"]["U"].items() if name in study["figures"]
     }
@@ -110,11 +110,13 @@ def test_figures_and_names_that_say_nothing_are_refused(
     study: dict[str, Any], change: dict[str, Any], place: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=place):
-        read(written({**study, **change}, tmp_path))
+        load_study(written({**study, **change}, tmp_path))
 
 
 def test_at_smoke_size_benchmarks_are_rendered_people(study: dict[str, Any], tmp_path: Path) -> None:
-    tiny = shrink_for_smoke(read(written({**study, "public": "B", "sets": {**study["sets"], "C": "data/C"}}, tmp_path)))
+    tiny = shrink_for_smoke(
+        load_study(written({**study, "public": "B", "sets": {**study["sets"], "C": "data/C"}}, tmp_path))
+    )
     assert {*tiny.benchmarks} == {*study["benchmarks"]}
     assert all(entry.startswith("synth: people ") for entry in tiny.benchmarks.values())
 

@@ -20,10 +20,10 @@ from fedvisage.base.errors import UserError
 from fedvisage.base.progress import Reporter
 from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet, read_manifest
-from fedvisage.datasets.catalogue import pretend_dataset
-from fedvisage.datasets.import_spec import read_wanted
+from fedvisage.datasets.catalogue import write_small_copy
+from fedvisage.datasets.import_spec import read_spec
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS, describe_protocol
-from fedvisage.studies import cells_of, conduct, read
+from fedvisage.studies import cells_of, load_study, run_study
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "recipes" / "studies"
@@ -51,7 +51,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Small copies of the four datasets, in folders whose names say nothing."""
     folder = tmp_path_factory.mktemp("root")
     for name, kind in LETTERS.items():
-        pretend_dataset(kind, folder / f"copy of {name}")
+        write_small_copy(kind, folder / f"copy of {name}")
     return folder
 
 
@@ -60,7 +60,7 @@ def peopled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copies of the four with as many people as studies need that divide datasets finely."""
     folder = tmp_path_factory.mktemp("peopled")
     for kind in LETTERS.values():
-        pretend_dataset(kind, folder / kind, 8)
+        write_small_copy(kind, folder / kind, 8)
     return folder
 
 
@@ -74,7 +74,7 @@ def conducted(path: Path, out: Path, root: Path, **options: Any) -> tuple[dict[s
     """Conduct a study and return its table with all that was said."""
     heard = io.StringIO()
     reporter = Reporter(Console(file=heard, width=1000))
-    table = conduct(path, out, out.parent / "cache", reporter.say, root=root, **options)
+    table = run_study(path, out, out.parent / "cache", reporter.say, root=root, **options)
     return table, heard.getvalue().splitlines()
 
 
@@ -105,7 +105,7 @@ def test_cells_are_those_of_sets_that_were_imported_by_hand(
     for name in ("C", "I", "M"):
         command = ["data", "import", LETTERS[name], str(root / f"copy of {name}"), f"data/{name}"]
         assert CliRunner().invoke(app, [*command, "--frames", "2", "--size", "32"]).exit_code == 0
-    conduct(written(STUDY, tmp_path), tmp_path / "out", tmp_path / "cache", unheard)
+    run_study(written(STUDY, tmp_path), tmp_path / "out", tmp_path / "cache", unheard)
     for cell in ("fedpad-M-seed0", "single-M-seed0"):
         mine, theirs = (place / "out" / "cells" / cell / "model.safetensors" for place in (tmp_path, done[0]))
         assert mine.read_bytes() == theirs.read_bytes()
@@ -141,13 +141,13 @@ def test_sets_below_the_root_are_taken_if_they_were_imported_in_that_way(root: P
 
 def test_what_is_not_found_is_listed_with_what_to_do_and_nothing_begins(root: Path, tmp_path: Path) -> None:
     (tmp_path / "root" / "holiday").mkdir(parents=True)
-    pretend_dataset("casia-fasd", tmp_path / "root" / "casia")
+    write_small_copy("casia-fasd", tmp_path / "root" / "casia")
     recipe = {**RECIPE, "training": {**RECIPE["training"], "start": "first.safetensors"}}  # type: ignore[dict-item]
     study = {**STUDY, "recipe": recipe, "sets": {**STUDY["sets"], "X": "data/X"}}  # type: ignore[dict-item]
     out, heard = tmp_path / "out", io.StringIO()
     reporter, path = Reporter(Console(file=heard, width=1000)), written(study, tmp_path)
     with pytest.raises(UserError, match=r"4 things .*nothing was done") as caught:
-        conduct(path, out, tmp_path, reporter.say, root=tmp_path / "root")
+        run_study(path, out, tmp_path, reporter.say, root=tmp_path / "root")
     said = {line.partition(":")[0]: line for line in heard.getvalue().splitlines()}
     assert all(word in str(caught.value) for word in ("I (Replay-Attack)", "M (MSU-MFSD)", "X", "first.safetensors"))
     assert "https://www.idiap.ch" in said["I"]
@@ -161,7 +161,7 @@ def test_what_is_not_found_is_listed_with_what_to_do_and_nothing_begins(root: Pa
     command[command.index("DIRECTORY")] = str(root / "copy of M")
     assert CliRunner().invoke(app, command[1:]).exit_code == 0
     with pytest.raises(UserError, match="3 things"):
-        conduct(tmp_path / "study.yaml", out, tmp_path, unheard, root=tmp_path / "root")
+        run_study(tmp_path / "study.yaml", out, tmp_path, unheard, root=tmp_path / "root")
 
 
 def test_sets_that_the_disk_cannot_hold_are_refused_before_the_first_is_made(root: Path, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_sets_that_the_disk_cannot_hold_are_refused_before_the_first_is_made(roo
 
 def test_a_copy_that_is_there_twice_is_refused_if_the_study_needs_it(root: Path, tmp_path: Path) -> None:
     for name in ("one", "two"):
-        pretend_dataset("casia-fasd", tmp_path / "root" / name)
+        write_small_copy("casia-fasd", tmp_path / "root" / name)
     with pytest.raises(UserError, match="one and two both hold casia-fasd"):
         conducted(written(STUDY, tmp_path), tmp_path / "out", tmp_path / "root")
 
@@ -196,19 +196,19 @@ def test_a_study_whose_datasets_cannot_be_read_is_refused_with_its_place(
     tmp_path: Path, change: dict[str, Any], place: str
 ) -> None:
     with pytest.raises(UserError, match=place):
-        read(written({**STUDY, **change}, tmp_path))
+        load_study(written({**STUDY, **change}, tmp_path))
 
 
 def test_a_place_for_sets_without_a_root_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--sets.*--root"):
-        conduct(written(STUDY, tmp_path), tmp_path / "out", tmp_path, unheard, sets=tmp_path / "sets")
+        run_study(written(STUDY, tmp_path), tmp_path / "out", tmp_path, unheard, sets=tmp_path / "sets")
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_the_entries_of_a_protocol_become_those_of_the_recipes(name: str, tmp_path: Path) -> None:
     """Compared with what is printed for people to put into a recipe."""
     study = {"title": "P", "recipe": {**RECIPE, "evaluation": {}}, "protocol": name, "rows": {"A": {}}, "seeds": [0]}
-    cells = cells_of(read(written(study, tmp_path)), tmp_path)
+    cells = cells_of(load_study(written(study, tmp_path)), tmp_path)
     assert [cell.user for cell in cells] == list(PROTOCOLS[name].folds)
     for cell in cells:
         printed = yaml.safe_load("\n".join(describe_protocol(name, Path("data"), cell.user)))
@@ -225,7 +225,7 @@ def test_a_study_of_a_protocol_runs_on_a_root(root: Path, tmp_path: Path) -> Non
     }  # fmt: skip
     path = written(study, tmp_path)
     with pytest.raises(UserError, match=r"--smoke.*--root"):
-        conduct(path, tmp_path / "out", tmp_path / "cache", unheard, smoke=True)
+        run_study(path, tmp_path / "out", tmp_path / "cache", unheard, smoke=True)
     table, said = conducted(path, tmp_path / "out", root, smoke=True, sets=tmp_path / "elsewhere")
     assert table["rows"]["FedPAD"]["users"]["M"]["sites"] == ["O", "C", "I"]
     assert table["rows"]["without O"]["users"]["M"]["sites"] == ["C", "I"]
@@ -238,11 +238,11 @@ def test_an_import_is_known_by_its_line_whatever_order_its_options_have(root: Pa
     options = ["--heldout", "0.5", "--seed", "3", "--frames", "6,6+n/2", "--crop", "face"]
     assert CliRunner().invoke(app, [*words, *options]).exit_code == 0
     made = read_manifest(tmp_path / "set")
-    wanted = read_wanted("casia-fasd --frames 6,6+n/2 --seed 3 --heldout 0.5", "here").of_size(32)
+    wanted = read_spec("casia-fasd --frames 6,6+n/2 --seed 3 --heldout 0.5", "here").of_size(32)
     assert wanted.is_met_by(made)
     assert not wanted.of_size(64).is_met_by(made)
-    assert not read_wanted("casia-fasd --frames 6,6+n/2 --heldout 0.5", "here").of_size(32).is_met_by(made)
-    assert not read_wanted("siw --frames 6,6+n/2 --seed 3 --heldout 0.5", "here").of_size(32).is_met_by(made)
+    assert not read_spec("casia-fasd --frames 6,6+n/2 --heldout 0.5", "here").of_size(32).is_met_by(made)
+    assert not read_spec("siw --frames 6,6+n/2 --seed 3 --heldout 0.5", "here").of_size(32).is_met_by(made)
 
 
 @pytest.mark.slow
@@ -266,11 +266,11 @@ def test_a_papers_study_runs_on_pretended_datasets(
     root: Path = request.getfixturevalue("peopled" if finely else "root")
     for kind in more:
         if not (root / kind).exists():
-            pretend_dataset(kind, root / kind, 8 if finely else 0)
+            write_small_copy(kind, root / kind, 8 if finely else 0)
     words = ["study", str(FOLDER / f"{name}.yaml"), "--root", str(root), "--smoke", "--out", str(tmp_path / "out")]
     result = CliRunner().invoke(app, [*words, "--cache", str(tmp_path / "cache")])
     assert result.exit_code == 0, result.exception
-    study = read(FOLDER / f"{name}.yaml")
+    study = load_study(FOLDER / f"{name}.yaml")
     assert all(row in (tmp_path / "out" / "table.md").read_text() for row in study.rows)
 
 
@@ -280,7 +280,7 @@ def test_benchmarks_below_a_root_are_imported_and_their_figures_are_columns(tmp_
     """People who train are prepared sets, known by their names; the benchmarks are small copies as they are sent."""
     root = tmp_path / "root"
     for kind in ("rfw", "ijb-b", "ijb-c"):
-        pretend_dataset(kind, root / kind)
+        write_small_copy(kind, root / kind)
     for number, name in enumerate(("african", "asian", "caucasian", "indian", "public")):
         held = "0.9" if name == "public" else "0"
         words = ["data", "people", str(root / "sets" / name), "--size", "32", "--first", str(1000 * number)]
@@ -304,7 +304,7 @@ def section_of_the_page() -> str:
 
 def test_the_pages_study_of_a_protocol_is_read(tmp_path: Path) -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", section_of_the_page(), flags=re.DOTALL)
-    study = read(written(yaml.safe_load(text), tmp_path))
+    study = load_study(written(yaml.safe_load(text), tmp_path))
     assert study.users == ["O", "C", "I", "M"]
     assert len(cells_of(study, tmp_path)) == 4 * 2 * 3
 

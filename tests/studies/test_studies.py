@@ -12,9 +12,9 @@ from tests.toy import unheard
 
 from fedvisage import recipe as recipes
 from fedvisage.methods import read_method
-from fedvisage.studies import cells_of, conduct, read
+from fedvisage.studies import cells_of, load_study, run_study
 from fedvisage.studies.conduct import shrink_for_smoke
-from fedvisage.studies.study import quoted, quoted_mean, slips
+from fedvisage.studies.study import printing_errors, quoted_figures, quoted_mean
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "recipes" / "studies"
@@ -58,7 +58,7 @@ def named(path: Path) -> str:
 
 @pytest.mark.parametrize("path", [*STUDIES, *sorted((ROOT / "src/fedvisage/demo").glob("*.yaml"))], ids=named)
 def test_every_cell_of_a_study_is_a_valid_recipe(path: Path) -> None:
-    study = read(path)
+    study = load_study(path)
     cells = cells_of(study, Path("cells"))
     assert len(cells) == len(study.rows) * len(study.users) * len(study.seeds)
     assert len({cell.out for cell in cells}) == len(cells)
@@ -69,7 +69,7 @@ def test_every_cell_of_a_study_is_a_valid_recipe(path: Path) -> None:
 
 @pytest.mark.parametrize("path", STUDIES, ids=named)
 def test_every_cell_is_a_valid_recipe_at_smoke_size_too(path: Path) -> None:
-    assert cells_of(shrink_for_smoke(read(path)), Path("cells"))
+    assert cells_of(shrink_for_smoke(load_study(path)), Path("cells"))
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -85,7 +85,7 @@ def beginning_at_random(changes: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("path", DEMOS, ids=named)
 def test_a_study_at_demo_size_has_the_rows_and_users_of_the_one_at_paper_size(path: Path) -> None:
-    demo, paper = read(path), read(path.with_name(f"{path.stem.removesuffix('-demo')}.yaml"))
+    demo, paper = load_study(path), load_study(path.with_name(f"{path.stem.removesuffix('-demo')}.yaml"))
     own = {name: row.model_copy(update={"set": beginning_at_random(row.set)}) for name, row in paper.rows.items()}
     assert [row.model_copy(update={"sites": None}) for row in demo.rows.values()] == [
         row.model_copy(update={"sites": None}) for row in own.values()
@@ -101,28 +101,28 @@ def test_a_study_at_demo_size_has_the_rows_and_users_of_the_one_at_paper_size(pa
 
 @pytest.mark.parametrize("path", STUDIES, ids=named)
 def test_every_row_that_was_printed_is_quoted_at_every_user(path: Path) -> None:
-    study = read(path)
+    study = load_study(path)
     for name, row in study.rows.items():
-        missing = [user for user in study.users if not quoted(study.paper, row.quotes or name, user)]
+        missing = [user for user in study.users if not quoted_figures(study.paper, row.quotes or name, user)]
         own = name in OWN_ROWS or path.stem.startswith(("claims-", "unseen-"))  # judged on what nothing was printed of
         assert missing == (study.users if own else []), name
 
 
 def test_every_printed_row_is_quoted_by_some_study() -> None:
-    used = {row.quotes or name for path in STUDIES for name, row in read(path).rows.items()}
+    used = {row.quotes or name for path in STUDIES for name, row in load_study(path).rows.items()}
     for path in (FOLDER / "printed").glob("*.yaml"):
         assert set(yaml.safe_load(path.read_text())["rows"]) <= used, path.name
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=named)
 def test_a_row_is_printed_once(path: Path) -> None:
-    lines = [(row, user) for table in read(path).paper for row, users in table.rows.items() for user in users]
+    lines = [(row, user) for table in load_study(path).paper for row, users in table.rows.items() for user in users]
     assert len(set(lines)) == len(lines)
 
 
 def test_only_the_known_printed_averages_are_footnoted() -> None:
-    studies = [read(path) for path in STUDIES]
-    notes = [note for study in studies for note in slips(study.paper, list(study.rows), study.users)]
+    studies = [load_study(path) for path in STUDIES]
+    notes = [note for study in studies for note in printing_errors(study.paper, list(study.rows), study.users)]
     assert {tuple(word for word in note.split() if word[0].isdigit()) for note in notes} == {
         ("2022,", "36.43", "40.44,"), ("2022,", "34.31", "34.21,"),  # FedGPAD's Table III, Single
         ("2021,", "41.61", "40.44,"), ("2021,", "36.66", "34.21,"), ("2021,", "67.07", "70.36,"),  # the same rows later
@@ -136,7 +136,7 @@ def test_only_the_known_printed_averages_are_footnoted() -> None:
 
 def test_a_mean_of_what_was_printed_does_not_depend_on_the_order_of_users() -> None:
     """Added up in another order, Single + TTA's AUC came to 69.70 instead of 69.69."""
-    tables = read(FOLDER / "adaptation.yaml").paper
+    tables = load_study(FOLDER / "adaptation.yaml").paper
     orders = itertools.permutations("OCIM")
     assert len({quoted_mean(tables, "Single + TTA", order)["auc"] for order in orders}) == 1
 
@@ -145,8 +145,8 @@ def test_a_mean_of_what_was_printed_does_not_depend_on_the_order_of_users() -> N
 @pytest.mark.parametrize("path", DEMOS, ids=named)
 def test_a_study_runs_end_to_end_at_smoke_size(path: Path, tmp_path: Path) -> None:
     cache = tmp_path.parent / "smoke-sets"
-    table = conduct(path, tmp_path / "out", cache, unheard, smoke=True)
-    study = read(path)
+    table = run_study(path, tmp_path / "out", cache, unheard, smoke=True)
+    study = load_study(path)
     assert list(table["rows"]) == list(study.rows)
     for row in table["rows"].values():
         assert list(row["users"]) == study.users

@@ -13,7 +13,7 @@ import yaml
 from tests.toy import scores_of, tree, unheard
 
 from fedvisage.base.errors import UserError
-from fedvisage.studies import Cell, cells_of, conduct, read
+from fedvisage.studies import Cell, cells_of, load_study, run_study
 from fedvisage.studies.grid import groups_of
 
 PAPER = {
@@ -51,7 +51,7 @@ def grid(sets: Mapping[str, Path]) -> dict[str, Any]:
 def conducted(grid: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     root = tmp_path_factory.mktemp("study")
     (root / "study.yaml").write_text(yaml.safe_dump(grid, sort_keys=False))
-    return root, conduct(root / "study.yaml", root / "out", root / "cache", unheard)
+    return root, run_study(root / "study.yaml", root / "out", root / "cache", unheard)
 
 
 def metrics_of(root: Path, cell: str) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def test_a_row_that_quotes_another_name_stands_beside_it(
 ) -> None:
     rows = {"Averaging": {"quotes": "FedPAD"}}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "rows": rows, "seeds": [0], "users": ["A"]}))
-    conduct(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", unheard)
+    run_study(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", unheard)
     assert lines_of(tmp_path)[2][-2:] == ["40.00", "70.00"]
 
 
@@ -123,7 +123,7 @@ def test_what_runs_cost_stands_in_its_own_units_with_nothing_printed_beside(
     """Bytes are those of the ledger."""
     small = {**grid, "rows": {"FedPAD": {}}, "seeds": [0], "users": ["A"], "figures": ["eer", "megabytes_up"]}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(small))
-    conduct(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", unheard)
+    run_study(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", unheard)
     ledger = (tmp_path / "out" / "cells" / "fedpad-A-seed0" / "ledger.jsonl").read_text().splitlines()
     sent = sum(line["bytes"] for line in map(json.loads, ledger) if line["direction"] == "up")
     head, _, line = lines_of(tmp_path)
@@ -141,7 +141,7 @@ def test_ours_as_published_and_printed_figures_have_columns_of_their_own(
              "set": ["evaluation.published=true"], "paper": [printed],
              "figures": ["hter", "published.hter_target_eer", "published.tpr_bona_fide_1pct"]}  # fmt: skip
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(small))
-    conduct(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", unheard)
+    run_study(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", unheard)
     head, _, *lines = lines_of(tmp_path)
     assert [title.split()[0] for title in head[3:]] == ["HTER", "HTER", "bona", "HTER"]
     assert "as published" in head[4]
@@ -164,7 +164,7 @@ def test_a_site_can_train_on_a_part_of_the_set_that_a_user_is_judged_by(
     for wrong, place in (({"Z": "data/Z"}, "trains"), ({"A": "data/other only: frames=1"}, r"trains\.A")):
         (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "trains": wrong}, sort_keys=False))
         with pytest.raises(UserError, match=place):
-            read(tmp_path / "study.yaml")
+            load_study(tmp_path / "study.yaml")
 
 
 def test_a_blind_table_shows_the_sites_held_out_images_alone(
@@ -172,7 +172,7 @@ def test_a_blind_table_shows_the_sites_held_out_images_alone(
 ) -> None:
     root, _ = conducted
     said: list[str] = []
-    blind = conduct(
+    blind = run_study(
         root / "study.yaml", tmp_path / "out", root / "cache", said.append, runs=root / "out" / "cells", blind=True
     )
     sites = metrics_of(root, "fedpad-U-seed0")["sites_heldout"], metrics_of(root, "fedpad-U-seed1")["sites_heldout"]
@@ -202,7 +202,7 @@ def test_users_at_which_the_same_sites_train_share_one_training(grid: dict[str, 
              "seeds": [0], "paper": []}  # fmt: skip
     found = tmp_path / "study.yaml"
     found.write_text(yaml.safe_dump(study, sort_keys=False))
-    cells = {cell.out.name: cell for cell in cells_of(read(found), tmp_path / "out" / "cells")}
+    cells = {cell.out.name: cell for cell in cells_of(load_study(found), tmp_path / "out" / "cells")}
     first = cells["fedpad-A-print-seed0"]
     assert first.trained is None
     assert cells["fedpad-B-seed0"].trained is None
@@ -211,7 +211,7 @@ def test_users_at_which_the_same_sites_train_share_one_training(grid: dict[str, 
     assert [[cell.out.name for cell in group] for group in groups_of(list(cells.values()))] == [
         [name for name in cells if "-A-" in name], [name for name in cells if "-B-" in name]
     ]  # fmt: skip
-    conduct(found, tmp_path / "out", tmp_path / "cache", unheard)
+    run_study(found, tmp_path / "out", tmp_path / "cache", unheard)
     weights, scores = ({(tmp_path / "out" / "cells" / f"fedpad-A-{kind}-seed0" / file).read_bytes()
                         for kind in ("print", "replay")} for file in ("model.safetensors", "scores.csv"))  # fmt: skip
     assert (len(weights), len(scores)) == (1, 2)
@@ -223,7 +223,7 @@ def test_an_interrupted_study_runs_only_what_is_missing(conducted: tuple[Path, d
     kept, lost = cells / "fedpad-U-seed0" / "metrics.json", cells / "fedpad-U-seed1" / "metrics.json"
     before = kept.stat().st_mtime_ns
     lost.unlink()
-    again = conduct(root / "study.yaml", root / "out", root / "cache", unheard)
+    again = run_study(root / "study.yaml", root / "out", root / "cache", unheard)
     assert again == table
     assert kept.stat().st_mtime_ns == before
     assert lost.exists()
@@ -233,7 +233,7 @@ def test_cells_that_run_beside_each_other_give_the_same_table_and_their_sites_ha
     conducted: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     root, table = conducted
-    beside = conduct(
+    beside = run_study(
         root / "study.yaml", tmp_path / "out", root / "cache", unheard, workers=2, changes=["runtime.workers=2"]
     )
     assert beside == table
@@ -262,14 +262,14 @@ def test_a_wrong_study_file_is_refused_with_its_place(
 ) -> None:
     (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, **change}, sort_keys=False))
     with pytest.raises(UserError, match=place):
-        read(tmp_path / "study.yaml")
+        load_study(tmp_path / "study.yaml")
 
 
 def cells(grid: Mapping[str, Any], folder: Path, **files: Mapping[str, Any]) -> dict[str, Cell]:
     """Return the cells of a study by row, at its first user and seed."""
     for name, content in {"study": grid, **files}.items():
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(dict(content), sort_keys=False))
-    found = cells_of(read(folder / "study.yaml"), folder / "cells")
+    found = cells_of(load_study(folder / "study.yaml"), folder / "cells")
     return {cell.row: cell for cell in reversed(found)}
 
 
@@ -281,7 +281,7 @@ def test_a_row_can_have_public_people_of_its_own_and_they_train_at_no_site(tmp_p
         "rows": {"theirs": {}, "own": {"public": "other"}, "same": {"trained_by": "own"}},
     }  # fmt: skip
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
-    cells = {cell.row: cell.recipe.data for cell in cells_of(read(tmp_path / "study.yaml"), tmp_path)}
+    cells = {cell.row: cell.recipe.data for cell in cells_of(load_study(tmp_path / "study.yaml"), tmp_path)}
     assert {name: data.public for name, data in cells.items()} == {
         "theirs": "data/first", "own": "data/other", "same": "data/other",
     }  # fmt: skip
@@ -289,7 +289,7 @@ def test_a_row_can_have_public_people_of_its_own_and_they_train_at_no_site(tmp_p
     study["rows"]["own"]["public"] = "nobody"  # type: ignore[index]
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
     with pytest.raises(UserError, match=r"rows\.own\.public: 'nobody'"):
-        read(tmp_path / "study.yaml")
+        load_study(tmp_path / "study.yaml")
 
 
 def test_a_row_can_name_its_sites_and_another_recipe(grid: dict[str, Any], tmp_path: Path) -> None:
@@ -328,21 +328,21 @@ def test_a_study_takes_over_what_it_does_not_say(grid: dict[str, Any], tmp_path:
 def test_what_a_study_takes_over_is_a_name_or_a_list_of_names(like: Any, grid: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "like": like}))
     with pytest.raises(UserError, match="like: must be the name"):
-        read(tmp_path / "study.yaml")
+        load_study(tmp_path / "study.yaml")
 
 
 def test_studies_that_take_over_from_each_other_are_told_so(grid: dict[str, Any], tmp_path: Path) -> None:
     for name, other in (("one", "two"), ("two", "one")):
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump({**grid, "like": f"{other}.yaml"}))
     with pytest.raises(UserError, match=r"like: .*takes over"):
-        read(tmp_path / "one.yaml")
+        load_study(tmp_path / "one.yaml")
 
 
 def test_changes_of_the_command_come_after_the_rows(grid: dict[str, Any], tmp_path: Path) -> None:
     grid = {**grid, "rows": {"FedPAD": {"set": ["training.rounds=9", "training.batch=6"]}}, "seeds": [0]}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "users": ["U"]}))
     out = tmp_path / "out"
-    conduct(tmp_path / "study.yaml", out, tmp_path / "cache", unheard, changes=["training.rounds=1"])
+    run_study(tmp_path / "study.yaml", out, tmp_path / "cache", unheard, changes=["training.rounds=1"])
     recipe = yaml.safe_load((out / "cells" / "fedpad-U-seed0" / "recipe.yaml").read_text())
     assert recipe["training"]["rounds"] == 1
     assert recipe["training"]["batch"]["default"] == 6
@@ -354,7 +354,7 @@ def test_studies_that_share_their_runs_train_equal_rows_once(
     root, table = conducted
     runs = root / "out" / "cells"
     before = {path: path.stat().st_mtime_ns for path in runs.rglob("metrics.json")}
-    assert conduct(root / "study.yaml", tmp_path / "again", root / "cache", unheard, runs=runs) == table
+    assert run_study(root / "study.yaml", tmp_path / "again", root / "cache", unheard, runs=runs) == table
     assert {path: path.stat().st_mtime_ns for path in runs.rglob("metrics.json")} == before
 
 
@@ -363,6 +363,6 @@ def test_a_set_that_is_not_there_is_told_before_the_first_cell_runs(grid: dict[s
     wrong = {**grid, "sets": {**grid["sets"], last: "synth: NoSuch"}}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(wrong, sort_keys=False))
     with pytest.raises(UserError, match=r"OULU-NPU") as caught:
-        conduct(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", unheard)
+        run_study(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", unheard)
     assert "recipe.data." in caught.value.place
     assert not (tmp_path / "out").exists()

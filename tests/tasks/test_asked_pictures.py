@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from fedvisage.base.errors import BadFile, UserError
-from fedvisage.device.predict import Asked, asked_for, exit_code, looked_at
+from fedvisage.device.predict import InputPictures, exit_code, list_input_pictures, read_in_batches
 
 
 @pytest.fixture
@@ -26,28 +26,28 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
-def names(asked: Asked) -> list[str]:
+def names(asked: InputPictures) -> list[str]:
     return [Path(one.name).name for one in asked.pictures]
 
 
 def test_files_and_folders_come_in_the_order_in_which_they_are_named(folder: Path) -> None:
-    asked = asked_for([folder / "b.png", folder])
+    asked = list_input_pictures([folder / "b.png", folder])
     assert names(asked) == ["b.png", "a.png", "b.png", "c.PNG"]
     assert asked.pictures[1].read().mean() == 1
 
 
 def test_files_of_folders_that_are_no_pictures_are_counted_by_their_endings(folder: Path) -> None:
-    asked = asked_for([folder])
+    asked = list_input_pictures([folder])
     assert asked.passed_over == {".txt": 2, ".mov": 1, "": 1}
     (said,) = asked.notices
     for words in ("4 files", ".txt 2", ".mov 1", "no ending 1"):
         assert words in said
-    assert asked_for([folder / "a.png"]).notices == []
+    assert list_input_pictures([folder / "a.png"]).notices == []
 
 
 def test_an_ending_cannot_break_the_line_that_counts_it(folder: Path) -> None:
     (folder / "odd.x\ny").write_text("")
-    assert "\n" not in asked_for([folder]).notices[0]
+    assert "\n" not in list_input_pictures([folder]).notices[0]
 
 
 def test_a_picture_is_read_from_a_pipe_only_when_its_turn_comes() -> None:
@@ -58,17 +58,17 @@ def test_a_picture_is_read_from_a_pipe_only_when_its_turn_comes() -> None:
         reads.append(1)
         return content.getvalue()
 
-    asked = asked_for([Path("-")], None, piped)
+    asked = list_input_pictures([Path("-")], None, piped)
     assert (names(asked), reads) == (["-"], [])
     assert asked.pictures[0].read().mean() == 9
     with pytest.raises(UserError, match="once"):
-        asked_for([Path("-"), Path("-")], None, piped)
+        list_input_pictures([Path("-"), Path("-")], None, piped)
 
 
 @pytest.mark.parametrize("between", [b"\n", b"\r\n", b"\0"])
 def test_a_list_names_pictures_and_folders_one_a_line_or_between_nul_bytes(folder: Path, between: bytes) -> None:
     paths = [folder / "b.png", folder / "more", folder / "gone.png"]
-    asked = asked_for([], between.join(map(os.fsencode, paths)) + between)
+    asked = list_input_pictures([], between.join(map(os.fsencode, paths)) + between)
     assert names(asked) == ["b.png", "c.PNG", "gone.png"]
     with pytest.raises(BadFile, match="No such file"):
         asked.pictures[-1].read()
@@ -77,7 +77,7 @@ def test_a_list_names_pictures_and_folders_one_a_line_or_between_nul_bytes(folde
 def test_between_nul_bytes_a_name_may_hold_a_line_end_and_bytes_that_are_no_text(folder: Path) -> None:
     odd = os.fsencode(folder) + b"/two\nlines\xff.png"
     Path(os.fsdecode(odd)).write_bytes((folder / "a.png").read_bytes())
-    asked = asked_for([], odd + b"\0")
+    asked = list_input_pictures([], odd + b"\0")
     assert asked.pictures[0].read().mean() == 1
     asked.pictures[0].name.encode()  # it can be written in a file of any program
 
@@ -85,18 +85,20 @@ def test_between_nul_bytes_a_name_may_hold_a_line_end_and_bytes_that_are_no_text
 def test_what_is_no_picture_is_named(folder: Path) -> None:
     (folder / "empty").mkdir()
     with pytest.raises(UserError, match=r"nowhere.*neither"):
-        asked_for([folder / "nowhere"])
+        list_input_pictures([folder / "nowhere"])
     with pytest.raises(UserError, match=r"empty.*no images"):
-        asked_for([folder / "empty"])
+        list_input_pictures([folder / "empty"])
     with pytest.raises(UserError, match="no image is named"):
-        asked_for([])
+        list_input_pictures([])
 
 
 def test_what_was_seen_comes_in_order_with_the_reasons_and_the_steps(folder: Path) -> None:
     (folder / "ab.png").write_bytes(b"\x89PNG broken")
     steps: list[tuple[int, int]] = []
     portions = list(
-        looked_at(asked_for([folder]).pictures, lambda picture: picture.mean(), lambda *at: steps.append(at))
+        read_in_batches(
+            list_input_pictures([folder]).pictures, lambda picture: picture.mean(), lambda *at: steps.append(at)
+        )
     )
     seen = [one for portion in portions for _, one in portion]
     assert [seen[0], *seen[2:]] == [1, 2, 3]

@@ -13,9 +13,9 @@ import pytest
 from tests.toy import SIZE, make_set, recipe_of, run_toy, settled, silent, tree
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.progress import unheard
+from fedvisage.base.progress import discard
 from fedvisage.data.batches import View
-from fedvisage.data.overlap import OVERLAP, USER, look_for_overlap
+from fedvisage.data.overlap import OVERLAP, TARGET, find_overlap
 from fedvisage.data.prepared import IMAGES, PreparedSet
 from fedvisage.data.writer import Writer
 from fedvisage.report.page import write_report
@@ -158,7 +158,7 @@ def test_subjects_of_one_dataset_are_known_by_name_and_rendered_ones_by_their_se
                     split=["train"], item=["one"])  # fmt: skip
         named[seed] = View.of(PreparedSet.open(path))
     for seed, count in ((0, 1), (1, 0)):
-        overlap = look_for_overlap({USER: [named[0]], "data.sites.O": [named[seed]]}, tmp_path / "cache")
+        overlap = find_overlap({TARGET: [named[0]], "data.sites.O": [named[seed]]}, tmp_path / "cache")
         assert len(overlap.named) == count
 
 
@@ -207,4 +207,4 @@ def test_changed_bytes_are_refused_before_training_and_before_judging(sets: Mapp
         assert caught.value.place == str(changed / IMAGES)
     toy(tree(sets, **QUICK), tmp_path / "other")
     with pytest.raises(UserError, match="changed or damaged"):
-        evaluate(open_model(tmp_path / "other"), str(changed), tmp_path / "cache", say=unheard)
+        evaluate(open_model(tmp_path / "other"), str(changed), tmp_path / "cache", say=discard)

@@ -13,7 +13,7 @@ from tests.toy import run_toy, tree
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import read_json, write_tensors
 from fedvisage.recipe import Start
-from fedvisage.starts.start import started
+from fedvisage.starts.start import read_start
 
 PRESENT = {"model.w": torch.full((3, 2), 5.0), "model.n": torch.tensor(7), "head.b": torch.zeros(1)}
 STILL = {"name": "sgd", "lr": 1e-12}
@@ -35,7 +35,7 @@ def start(path: Path, **more: object) -> Start:
 def test_a_strict_start_must_fit(found: dict[str, torch.Tensor], message: str, tmp_path: Path) -> None:
     save_file(found, tmp_path / "start.safetensors")
     with pytest.raises(UserError) as caught:
-        started(tmp_path / "start.safetensors", start(tmp_path / "start.safetensors"), PRESENT)
+        read_start(tmp_path / "start.safetensors", start(tmp_path / "start.safetensors"), PRESENT)
     assert caught.value.place == "recipe.training.start"
     assert message in caught.value.message
 
@@ -43,7 +43,7 @@ def test_a_strict_start_must_fit(found: dict[str, torch.Tensor], message: str, t
 def test_a_strict_start_may_hold_some_parts_only(tmp_path: Path) -> None:
     path = tmp_path / "start.safetensors"
     save_file({"model.w": torch.ones(3, 2), "model.n": torch.tensor(1)}, path)
-    found = started(path, start(path), PRESENT)
+    found = read_start(path, start(path), PRESENT)
     assert set(found.weights) == {"model.w", "model.n"}
     assert found.untouched == ("head",)
 
@@ -51,7 +51,7 @@ def test_a_strict_start_may_hold_some_parts_only(tmp_path: Path) -> None:
 def test_a_loose_start_takes_what_fits_and_names_the_rest(tmp_path: Path) -> None:
     path = tmp_path / "start.safetensors"
     save_file({"model.w": torch.ones(3, 2), "head.b": torch.zeros(4), "adapter.w": torch.zeros(2)}, path)
-    found = started(path, start(path, strict=False), PRESENT)
+    found = read_start(path, start(path, strict=False), PRESENT)
     assert found.taken == ("model.w",)
     assert found.weights["model.w"].tolist() == torch.ones(3, 2).tolist()
     assert int(found.weights["model.n"]) == 7, "what the file lacks stays as it was drawn, and the part is whole"
@@ -63,19 +63,19 @@ def test_a_loose_start_takes_what_fits_and_names_the_rest(tmp_path: Path) -> Non
 def test_parts_that_are_named_are_the_ones_that_are_taken(tmp_path: Path) -> None:
     path = tmp_path / "start.safetensors"
     save_file({"model.w": torch.ones(3, 2), "model.n": torch.tensor(1), "head.b": torch.ones(1)}, path)
-    assert set(started(path, start(path, parts=["head"]), PRESENT).weights) == {"head.b"}
+    assert set(read_start(path, start(path, parts=["head"]), PRESENT).weights) == {"head.b"}
     with pytest.raises(UserError, match=r"'haed' is no part.*head"):
-        started(path, start(path, parts=["haed"]), PRESENT)
+        read_start(path, start(path, parts=["haed"]), PRESENT)
     save_file({"model.w": torch.ones(3, 2), "model.n": torch.tensor(1)}, path)
     with pytest.raises(UserError, match=r"lacks head\.b"):
-        started(path, start(path, parts=["head"]), PRESENT)
+        read_start(path, start(path, parts=["head"]), PRESENT)
 
 
 def test_a_loose_start_that_gives_nothing_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "start.safetensors"
     save_file({"other.w": torch.ones(3, 2)}, path)
     with pytest.raises(UserError, match="nothing that fits"):
-        started(path, start(path, strict=False), PRESENT)
+        read_start(path, start(path, strict=False), PRESENT)
 
 
 def test_a_converted_file_says_for_which_network_it_is(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_converted_file_says_for_which_network_it_is(tmp_path: Path) -> None:
     about = '{"network": {"name": "iresnet50"}, "input": {"size": 112}, "licence": "research only"}'
     write_tensors(path, {"model.stem.weight": torch.ones(1)}, about)
     with pytest.raises(UserError, match=r"converted for network \{name: iresnet50\} and pictures of 112 pixels"):
-        started(path, start(path), PRESENT)
+        read_start(path, start(path), PRESENT)
 
 
 def test_one_file_of_a_model_with_more_parts_starts_one_with_fewer(sets: Mapping[str, Path], tmp_path: Path) -> None:

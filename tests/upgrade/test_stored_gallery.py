@@ -12,9 +12,9 @@ from typer.testing import CliRunner, Result
 
 from fedvisage.base.errors import UserError
 from fedvisage.cli import app
-from fedvisage.device.gallery.file import Exists, WrongKey, key_from
+from fedvisage.device.gallery.file import NameTaken, WrongKey, key_from
 from fedvisage.device.gallery.search import Gallery
-from fedvisage.metrics.similarity import Features, unit
+from fedvisage.metrics.similarity import Features, normalise
 
 STORED = Path(__file__).parent / "from-0.1" / "gallery"
 MODEL = "sha256:" + "a" * 64
@@ -33,7 +33,7 @@ def call(*words: object) -> Result:
 
 def face(seed: int, count: int = 1) -> Features:
     """A face as the stored gallery was made with."""
-    return unit(np.random.default_rng(seed).standard_normal((count, 16)))
+    return normalise(np.random.default_rng(seed).standard_normal((count, 16)))
 
 
 def test_an_old_gallery_is_refused_with_the_command_to_run(here: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_wrong_key_a_damaged_record_and_a_name_that_is_taken_leave_the_old_gal
     (here / "other.key").write_text("00" * 32)
     assert isinstance(call("migrate", "door.gallery", "--key", "other.key").exception, WrongKey)
     (here / "door.gallery.v1").write_text("mine")
-    assert isinstance(call("migrate", "door.gallery", "--key", "gallery.key").exception, Exists)
+    assert isinstance(call("migrate", "door.gallery", "--key", "gallery.key").exception, NameTaken)
     (here / "door.gallery.v1").unlink()
     assert (here / "door.gallery").read_bytes() == before
     plain = sqlite3.connect(here / "door.gallery")

@@ -18,9 +18,9 @@ from fedvisage.audit import (
     softmax_shares,
     token_inversion,
 )
-from fedvisage.audit.finding import Audit, Finding, Picture, Subject
+from fedvisage.audit.finding import Audit, AuditedRun, Finding, Picture
 from fedvisage.base.files import write_atomically, write_json
-from fedvisage.base.progress import Say, unheard
+from fedvisage.base.progress import Say, discard
 from fedvisage.report.page import write_report
 from fedvisage.report.run_files import AUDIT, read_run
 from fedvisage.tasks.finished_model import open_model
@@ -40,14 +40,14 @@ AUDITS: tuple[Audit, ...] = (
 FOLDER, FILE = AUDIT.parts
 
 
-def audit_run(run: Path, out: Path | None, cache: Path, say: Say, course: Say = unheard) -> list[dict[str, Any]]:
+def audit_run(run: Path, out: Path | None, cache: Path, say: Say, course: Say = discard) -> list[dict[str, Any]]:
     """Attack a finished run in every way that applies to it, and add the findings to its report.
 
     With ``out``, the findings go to that directory and the report stays unchanged. ``say`` prints findings, ``course``
     prints progress.
     """
     read_run(run)  # rejects an unfinished run
-    subject = _subject(run, cache, course)
+    subject = _open_run(run, cache, course)
     folder = out or run / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     records = []
@@ -61,21 +61,23 @@ def audit_run(run: Path, out: Path | None, cache: Path, say: Say, course: Say = 
     return records
 
 
-def _subject(run: Path, cache: Path, say: Say) -> Subject:
+def _open_run(run: Path, cache: Path, say: Say) -> AuditedRun:
     """Open the model and the data of all sites; attacks are compared with this data, which only a simulation has."""
     model = open_model(run)
     data = model.setup.task.open(model.recipe, model.setup.method, cache, say)
-    return Subject(run, model.setup, model.saved, data, cache)
+    return AuditedRun(run, model.setup, model.saved, data, cache)
 
 
-def _record(audit: Audit, subject: Subject, where: Path) -> dict[str, Any]:
+def _record(audit: Audit, subject: AuditedRun, where: Path) -> dict[str, Any]:
     """Run one audit, write its pictures, and return its record."""
     heading = {"name": audit.name, "title": audit.title}
     reason = audit.obstacle(subject)
     if reason:
         return heading | {"applies": False, "why": reason}
     finding = audit.attack(subject)
-    pictures = [_written(audit, name, caption, picture, where) for name, (caption, picture) in finding.pictures.items()]
+    pictures = [
+        _write_picture(audit, name, caption, picture, where) for name, (caption, picture) in finding.pictures.items()
+    ]
     return heading | {"applies": True, **_plain(finding), "pictures": pictures}
 
 
@@ -83,7 +85,7 @@ def _plain(finding: Finding) -> dict[str, Any]:
     return {"says": finding.says, "numbers": dict(finding.numbers), "rows": [dict(row) for row in finding.rows]}
 
 
-def _written(audit: Audit, name: str, caption: str, picture: Picture, where: Path) -> dict[str, str]:
+def _write_picture(audit: Audit, name: str, caption: str, picture: Picture, where: Path) -> dict[str, str]:
     file = f"{audit.name}-{name}.png"
     data = io.BytesIO()
     Image.fromarray(picture).save(data, format="PNG")

@@ -28,15 +28,15 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
-from fedvisage.audit.finding import Audit, Finding, Subject
+from fedvisage.audit.finding import Audit, AuditedRun, Finding
 from fedvisage.base.streams import torch_rng
 from fedvisage.federation.privacy.clustering import (
-    Clustering,
-    Privately,
-    densest,
+    BudgetSplit,
+    ClusteringSettings,
+    densest_clusters,
     private_charges,
     release,
-    sanitised,
+    sanitise_clusters,
     statistics,
 )
 from fedvisage.federation.privacy.mechanisms import Budget, DerivedDraws, Draws, noise
@@ -49,7 +49,7 @@ Release = Callable[[Draws], Tensor]
 
 
 @dataclass(frozen=True)
-class Trial:
+class ClaimTrial:
     """A claim, and the mechanism that makes it, applied to two neighbouring data sets."""
 
     name: str
@@ -75,7 +75,7 @@ class Bound:
         return self.epsilon > self.claim
 
 
-def lower_bound(trial: Trial, releases: int, draws: Draws, confidence: float = CONFIDENCE) -> Bound:
+def lower_bound(trial: ClaimTrial, releases: int, draws: Draws, confidence: float = CONFIDENCE) -> Bound:
     """Return a lower bound on ε from this number of releases of each data set."""
     half = releases // 2
     outputs = [
@@ -91,7 +91,7 @@ def lower_bound(trial: Trial, releases: int, draws: Draws, confidence: float = C
 
 
 @dataclass(frozen=True)
-class Above:
+class OutputSet:
     """The outputs whose number is at least a threshold, or their complement, and the data set expected in it."""
 
     threshold: float
@@ -107,13 +107,13 @@ class Above:
         return counts[0], counts[1]
 
 
-def best_set(one: Values, other: Values, delta: float, confidence: float) -> Above:
+def best_set(one: Values, other: Values, delta: float, confidence: float) -> OutputSet:
     """Return the set of outputs that separates the two data sets best."""
     thresholds = np.quantile(np.concatenate([one, other]), np.linspace(0.01, 0.99, 99))
     variants = itertools.product(thresholds.tolist(), (True, False), (False, True))
-    sets = [Above(threshold, inside, swapped) for threshold, inside, swapped in variants]
+    sets = [OutputSet(threshold, inside, swapped) for threshold, inside, swapped in variants]
 
-    def epsilon(choice: Above) -> float:
+    def epsilon(choice: OutputSet) -> float:
         inside, others_inside = choice.hits(one, other)
         return epsilon_of(inside, others_inside, len(one), delta, confidence)
 
@@ -131,23 +131,23 @@ def epsilon_of(hits: int, others: int, releases: int, delta: float, confidence: 
 # The mechanisms of PrivacyFace on data sets that test their claims, and three mechanisms that are broken on purpose.
 CLAIM = Budget(1.0, 1e-5)
 MARGIN = 1.3
-PRIVATELY = Privately()
+BUDGET_SPLIT = BudgetSplit()
 RESUMED = 256
 """Number of times that the run of the last broken mechanism was killed and resumed."""
 
 
 @dataclass(frozen=True)
-class Claimed:
+class ClaimSettings:
     """The settings under test: a margin, a way to spend the budget, and the claimed cost of one release."""
 
     margin: float = MARGIN
-    how: Privately = PRIVATELY
+    how: BudgetSplit = BUDGET_SPLIT
     claim: Budget = CLAIM
 
     @property
-    def asked(self) -> Clustering:
+    def asked(self) -> ClusteringSettings:
         """Return the parameters of one query that accepts groups of any size."""
-        return Clustering(self.margin, queries=1, minimum=1, budget=self.claim)
+        return ClusteringSettings(self.margin, queries=1, minimum=1, budget=self.claim)
 
     @property
     def exchanged(self) -> Budget:
@@ -157,19 +157,30 @@ class Claimed:
         return Budget(2 * self.claim.epsilon, self.claim.delta * (1 + math.exp(self.claim.epsilon)))
 
 
-def trials(claimed: Claimed) -> Iterator[Trial]:
+def trials(claimed: ClaimSettings) -> Iterator[ClaimTrial]:
     """Yield the claims to test: Algorithm 1, the mechanism of a deployment on two pairs, and the broken ones."""
-    yield Trial("Algorithm 1 as printed", CLAIM, printed(two_groups(0)), printed(two_groups(1)))
-    first_larger, second_larger = (released(two_groups(extra), claimed) for extra in (0, 1))
-    yield Trial("private, one of two groups is larger", claimed.exchanged, first_larger, second_larger, releases=200)
+    yield ClaimTrial("Algorithm 1 as printed", CLAIM, paper_release(two_groups(0)), paper_release(two_groups(1)))
+    first_larger, second_larger = (full_release(two_groups(extra), claimed) for extra in (0, 1))
+    yield ClaimTrial(
+        "private, one of two groups is larger", claimed.exchanged, first_larger, second_larger, releases=200
+    )
     base, extended = one_more(claimed)
-    yield Trial("private, one identity more", claimed.claim, sums(base, claimed), sums(extended, claimed))
+    yield ClaimTrial(
+        "private, one identity more", claimed.claim, noisy_sums(base, claimed), noisy_sums(extended, claimed)
+    )
     weak = replace(claimed, claim=Budget(20 * claimed.claim.epsilon, claimed.claim.delta))
-    yield Trial("broken: noise for an ε 20 times as large", claimed.claim, sums(base, weak), sums(extended, weak))
+    yield ClaimTrial(
+        "broken: noise for an ε 20 times as large", claimed.claim, noisy_sums(base, weak), noisy_sums(extended, weak)
+    )
     outlying = torch.cat([base, 40 * extended[-1:]])
-    yield Trial("broken: nothing is clipped", claimed.claim, unclipped(base, claimed), unclipped(outlying, claimed))
+    yield ClaimTrial(
+        "broken: nothing is clipped",
+        claimed.claim,
+        unclipped_release(base, claimed),
+        unclipped_release(outlying, claimed),
+    )
     name = f"broken: drawn anew, resumed {RESUMED} times"
-    yield Trial(name, claimed.claim, drawn_anew(base, claimed), drawn_anew(extended, claimed))
+    yield ClaimTrial(name, claimed.claim, resumed_release(base, claimed), resumed_release(extended, claimed))
 
 
 def two_groups(extra: int) -> Tensor:
@@ -180,61 +191,61 @@ def two_groups(extra: int) -> Tensor:
     return torch.cat([*groups, groups[extra][:1]])
 
 
-def one_more(claimed: Claimed) -> tuple[Tensor, Tensor]:
+def one_more(claimed: ClaimSettings) -> tuple[Tensor, Tensor]:
     """Return a small cap around e₁, and the cap with one more identity at its edge, where its effect is largest."""
     angles = torch.tensor([0.3, -0.3, claimed.margin], dtype=torch.float64)
     members = torch.stack([angles.cos(), angles.sin(), torch.zeros(3, dtype=torch.float64)], dim=1)
     return members[:2], members
 
 
-def printed(centres: Tensor) -> Release:
+def paper_release(centres: Tensor) -> Release:
     """Return Algorithm 1 as a release, with the settings under which its claim fails."""
-    query = Clustering(MARGIN, queries=1, minimum=512, budget=CLAIM)
-    clusters = densest(centres, query)
-    return lambda draws: sanitised(clusters, query, centres.shape[1], draws)
+    query = ClusteringSettings(MARGIN, queries=1, minimum=512, budget=CLAIM)
+    clusters = densest_clusters(centres, query)
+    return lambda draws: sanitise_clusters(clusters, query, centres.shape[1], draws)
 
 
-def released(centres: Tensor, claimed: Claimed) -> Release:
+def full_release(centres: Tensor, claimed: ClaimSettings) -> Release:
     """Return the complete release of a site, with the axes of the groups as candidates."""
     candidates = torch.eye(centres.shape[1], dtype=centres.dtype)[:2]
     return lambda draws: release(centres, candidates, claimed.asked, claimed.how, draws).centres
 
 
-def sums(centres: Tensor, claimed: Claimed) -> Release:
+def noisy_sums(centres: Tensor, claimed: ClaimSettings) -> Release:
     """Return the noisy sums behind the release, which reveal at least as much as the released direction."""
-    statistic, sigma = _told(centres, claimed), _sigma(claimed)
+    statistic, sigma = _clipped_statistic(centres, claimed), _sigma(claimed)
     return lambda draws: statistic + noise(tuple(statistic.shape), sigma, draws)
 
 
-def unclipped(centres: Tensor, claimed: Claimed) -> Release:
+def unclipped_release(centres: Tensor, claimed: ClaimSettings) -> Release:
     """Return noisy sums to which one record may add any value."""
     statistic, sigma = centres.sum(dim=0), _sigma(claimed)
     return lambda draws: statistic + noise(tuple(statistic.shape), sigma, draws)
 
 
-def drawn_anew(centres: Tensor, claimed: Claimed) -> Release:
+def resumed_release(centres: Tensor, claimed: ClaimSettings) -> Release:
     """Return the mean over the releases of a site that draws its noise again each time the run resumes."""
-    statistic, sigma = _told(centres, claimed), _sigma(claimed)
+    statistic, sigma = _clipped_statistic(centres, claimed), _sigma(claimed)
     return lambda draws: (statistic + noise((RESUMED, len(statistic)), sigma, draws)).mean(dim=0)
 
 
-def _told(centres: Tensor, claimed: Claimed) -> Tensor:
+def _clipped_statistic(centres: Tensor, claimed: ClaimSettings) -> Tensor:
     return statistics(centres, torch.eye(centres.shape[1], dtype=centres.dtype)[0], claimed.asked, claimed.how)
 
 
-def _sigma(claimed: Claimed) -> float:
+def _sigma(claimed: ClaimSettings) -> float:
     return private_charges(claimed.asked, claimed.how, candidates=1, release="")[0].sigma
 
 
-def obstacle(subject: Subject) -> str:
+def obstacle(subject: AuditedRun) -> str:
     """Report that the audit needs a method with releases, because only releases claim an ε."""
     return "" if isinstance(subject.recipe.method, Options) else "sites release no clusters"
 
 
-def attack(subject: Subject) -> Finding:
+def attack(subject: AuditedRun) -> Finding:
     """Test the run's settings at ε = 1, where a few hundred releases are enough to expose a broken mechanism."""
     options = subject.recipe.options(Options)
-    claimed = Claimed(options.rho, Privately(**options.private.model_dump()), CLAIM)
+    claimed = ClaimSettings(options.rho, BudgetSplit(**options.private.model_dump()), CLAIM)
     rows: list[dict[str, str | float]] = []
     for trial in trials(claimed):
         draws = DerivedDraws(torch_rng(subject.recipe.runtime.seed, "audit", trial.name))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedvisage.federation.method import Method
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.catalogue import Setup
-from fedvisage.tasks.opened import Opened
+from fedvisage.tasks.opened import RunData
 from fedvisage.tasks.saved_model import SavedModel
 
 Picture = NDArray[np.uint8]
@@ -20,13 +20,13 @@ Picture = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Subject:
+class AuditedRun:
     """The subject of an audit: a finished run with its model, its recipe and the data of its sites."""
 
     run: Path
     setup: Setup
     saved: SavedModel
-    data: Opened
+    data: RunData
     cache: Path
 
     @property
@@ -57,5 +57,5 @@ class Audit:
 
     name: str
     title: str
-    obstacle: Callable[[Subject], str]
-    attack: Callable[[Subject], Finding]
+    obstacle: Callable[[AuditedRun], str]
+    attack: Callable[[AuditedRun], Finding]

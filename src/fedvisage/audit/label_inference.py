@@ -12,8 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedvisage.audit.finding import Audit, Finding, Subject
-from fedvisage.audit.wire_recorder import overhear, rounds_for
+from fedvisage.audit.finding import Audit, AuditedRun, Finding
+from fedvisage.audit.wire_recorder import record_rounds, rounds_for
 from fedvisage.federation.wire.precision import unpack
 
 IMAGES = 256
@@ -32,15 +32,15 @@ def without_the_head(gradients: Tensor) -> Tensor:
     return below.long()
 
 
-def obstacle(subject: Subject) -> str:
+def obstacle(subject: AuditedRun) -> str:
     """Report that the attack needs a method whose sites send the gradients of a head."""
     uploads = subject.method.calls["head"].uploads if "head" in subject.method.calls else ()
     return "" if any(upload.kind == "gradient" for upload in uploads) else "no gradients of a head cross the wire"
 
 
-def attack(subject: Subject) -> Finding:
+def attack(subject: AuditedRun) -> Finding:
     """Guess the labels of some batches of every site, and compare the guesses with the truth."""
-    recording = overhear(subject, rounds_for(subject, IMAGES))
+    recording = record_rounds(subject, rounds_for(subject, IMAGES))
     head = subject.saved.finished["head.weight"].float()
     with_head, without_head, labels = [], [], []
     for answer in recording.of("head"):

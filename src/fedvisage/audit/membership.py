@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from fedvisage.audit.finding import Audit, Finding, Subject
+from fedvisage.audit.finding import Audit, AuditedRun, Finding
 from fedvisage.audit.released import obstacle as common
-from fedvisage.audit.released import seen
+from fedvisage.audit.released import open_feature_model
 from fedvisage.data.batches import View
 from fedvisage.metrics.similarity import Faces
 
@@ -64,18 +64,18 @@ LEAST = 2
 """Fewest people per group for which the audit reports a result."""
 
 
-def obstacle(subject: Subject) -> str:
+def obstacle(subject: AuditedRun) -> str:
     """Report that the attack needs a benchmark, whose people serve as non-members."""
     reason = common(subject)
     return reason or ("" if subject.data.user is not None else "there is no benchmark, whose people nobody trained on")
 
 
-def attack(subject: Subject) -> Finding:
+def attack(subject: AuditedRun) -> Finding:
     """Score the sites' people on held-out photographs, and the people of the benchmark."""
     people, benchmark = subject.data.people, subject.data.user
     assert people is not None
     assert benchmark is not None
-    model = seen(subject)
+    model = open_feature_model(subject)
     members = closeness(model.faces(View.joined([site.heldout for site in people.apart.values()])))
     others = closeness(model.faces(benchmark))
     if min(len(members), len(others)) < LEAST:

@@ -17,8 +17,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedvisage.audit.finding import Audit, Finding, Picture, Subject
-from fedvisage.audit.released import CENTRES, Photographed, Told, obstacle, people_of, seen, sent_here, told
+from fedvisage.audit.finding import Audit, AuditedRun, Finding, Picture
+from fedvisage.audit.released import (
+    CENTRES,
+    ReleasedVectors,
+    SitePeople,
+    obstacle,
+    open_feature_model,
+    people_of,
+    released_vectors,
+    uploads_sentence,
+)
 from fedvisage.data.batches import View
 from fedvisage.metrics.similarity import Faces
 
@@ -26,7 +35,7 @@ TOPS = (1, 5)
 
 
 @dataclass(frozen=True, eq=False)
-class Looked:
+class Matches:
     """The most similar identities of each vector, best first, and the most similar faces of the gallery."""
 
     identities: NDArray[np.int64]
@@ -42,7 +51,7 @@ class HitRate:
     vectors: int
 
 
-def nearest(vectors: NDArray[np.float32], gallery: Faces, wanted: int) -> Looked:
+def nearest(vectors: NDArray[np.float32], gallery: Faces, wanted: int) -> Matches:
     """Return the gallery's identities, ordered by their most similar face, for each vector."""
     names, owner = np.unique(gallery.identity, return_inverse=True)
     rows, faces = [], []
@@ -52,10 +61,10 @@ def nearest(vectors: NDArray[np.float32], gallery: Faces, wanted: int) -> Looked
         best = np.sort(first)[:wanted]
         rows.append(names[owner[order][best]])
         faces.append(order[best])
-    return Looked(np.array(rows), np.array(faces))
+    return Matches(np.array(rows), np.array(faces))
 
 
-def hit_rate(looked: Looked, right: Sequence[frozenset[int]], gallery: Faces, tops: Sequence[int] = TOPS) -> HitRate:
+def hit_rate(looked: Matches, right: Sequence[frozenset[int]], gallery: Faces, tops: Sequence[int] = TOPS) -> HitRate:
     """Return the hit rates of vectors; ``right`` lists the identities that each vector represents."""
     hits = np.array([[int(name) in truth for name in row] for row, truth in zip(looked.identities, right, strict=True)])
     names = frozenset(np.unique(gallery.identity).tolist())
@@ -81,17 +90,17 @@ SHOWN = 4
 """Number of vectors of each kind in the picture, each with its three nearest faces."""
 
 
-def attack(subject: Subject) -> Finding:
+def attack(subject: AuditedRun) -> Finding:
     """Look up every vector that the sites would release."""
-    model, view = seen(subject), gallery(subject)
+    model, view = open_feature_model(subject), gallery(subject)
     faces = model.faces(view)
-    matches = [(released, nearest(released.vectors, faces, max(TOPS))) for released in told(subject, model)]
+    matches = [(released, nearest(released.vectors, faces, max(TOPS))) for released in released_vectors(subject, model)]
     rows = [row(kind, [pair for pair in matches if pair[0].kind == kind], faces) for kind in kinds(matches)]
     first = rows[0]
     says = (
         f"Of {first['vectors']} class centres, {100 * float(first['top-1']):.1f} % lead to their own identity at once. "
         "A cluster leads to somebody of its site as often as the table says, beside what a blind guess would find. "
-        f"{sent_here(subject)}"
+        f"{uploads_sentence(subject)}"
     )
     shown = "; ".join(kinds(matches))
     caption = (
@@ -102,7 +111,7 @@ def attack(subject: Subject) -> Finding:
     return Finding(says, {}, rows, {"faces": (caption, picture(matches, view, people))})
 
 
-def gallery(subject: Subject) -> View:
+def gallery(subject: AuditedRun) -> View:
     """Return the images in the attacker's gallery."""
     people = subject.data.people
     assert people is not None
@@ -111,14 +120,14 @@ def gallery(subject: Subject) -> View:
     return View.joined([*(site.heldout for site in people.apart.values()), *others])
 
 
-def kinds(found: list[tuple[Told, Looked]]) -> list[str]:
+def kinds(found: list[tuple[ReleasedVectors, Matches]]) -> list[str]:
     """Return the kinds of vectors, in order of appearance."""
     return list(dict.fromkeys(vectors.kind for vectors, _ in found))
 
 
-def row(kind: str, found: list[tuple[Told, Looked]], faces: Faces) -> dict[str, str | float]:
+def row(kind: str, found: list[tuple[ReleasedVectors, Matches]], faces: Faces) -> dict[str, str | float]:
     """Return one row of the table: the hit rates of one kind of vector over all sites."""
-    looked = Looked(
+    looked = Matches(
         np.concatenate([nearby.identities for _, nearby in found]),
         np.concatenate([nearby.faces for _, nearby in found]),
     )
@@ -129,7 +138,7 @@ def row(kind: str, found: list[tuple[Told, Looked]], faces: Faces) -> dict[str, 
     return figures | {"vectors": rate.vectors}
 
 
-def picture(found: list[tuple[Told, Looked]], view: View, people: Photographed) -> Picture:
+def picture(found: list[tuple[ReleasedVectors, Matches]], view: View, people: SitePeople) -> Picture:
     """Return the first site's vectors, grouped by kind: per row a mean photograph and the three nearest faces."""
     shown = [(released, looked) for released, looked in found if released.site == found[0][0].site]
     positions = np.concatenate([looked.faces[:SHOWN, :3].reshape(-1) for _, looked in shown])

@@ -21,21 +21,21 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedvisage.audit.finding import Audit, Finding, Picture, Subject
-from fedvisage.audit.released import asked_of, first_site, obstacle, seen
+from fedvisage.audit.finding import Audit, AuditedRun, Finding, Picture
+from fedvisage.audit.released import clustering_of, first_site, obstacle, open_feature_model
 from fedvisage.base.streams import torch_rng
 from fedvisage.federation.privacy.clustering import (
-    Clustering,
-    Privately,
-    densest,
+    BudgetSplit,
+    ClusteringSettings,
+    densest_clusters,
     directions,
     occupancy,
     release,
-    sanitised,
+    sanitise_clusters,
 )
 from fedvisage.federation.privacy.mechanisms import Budget, DerivedDraws, Draws, principal_directions
 from fedvisage.methods.recognition.privacyface import Options
-from fedvisage.report.curves import COLOURS, QUIET, styled
+from fedvisage.report.curves import COLOURS, QUIET, figure_style
 
 MARGINS = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5)
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 8.0, 32.0)
@@ -57,17 +57,17 @@ Cosines = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Centres:
+class MechanismInputs:
     """The input of a mechanism: a site's class centres, public candidates and features, and a way to spend a budget."""
 
     own: Tensor
     candidates: Tensor
-    how: Privately
+    how: BudgetSplit
     seed: int
     public: Tensor
 
 
-class Silent:
+class NoiselessDraws:
     """A source that consumes another's draws but returns zero noise, so the mechanism's choices stay the same."""
 
     def __init__(self, draws: Draws) -> None:
@@ -84,27 +84,27 @@ class Silent:
 
 
 @dataclass(frozen=True)
-class Setting:
+class PlotSetting:
     """One box of the figure: its panel, its label, the clustering, and the row of the release that it shows."""
 
     panel: str
     label: str
-    asked: Clustering
+    asked: ClusteringSettings
     row: int = 0
     project: int | None = None
 
 
-def attack(subject: Subject) -> Finding:
+def attack(subject: AuditedRun) -> Finding:
     """Draw many releases under each setting, and measure their cosines with the noise-free means."""
-    name, local, candidates, public = first_site(subject, seen(subject))
-    clustering, how = asked_of(subject, len(local))
-    centres = Centres(local, candidates, how, subject.recipe.runtime.seed, public)
+    name, local, candidates, public = first_site(subject, open_feature_model(subject))
+    clustering, how = clustering_of(subject, len(local))
+    centres = MechanismInputs(local, candidates, how, subject.recipe.runtime.seed, public)
     options = subject.recipe.method
     variants = list(settings(clustering, options.project if isinstance(options, Options) else None, min(public.shape)))
     boxes = {
         # Algorithm 1 does not use public directions.
-        PRINTED: {setting: printed(centres, setting) for setting in variants if setting.panel != DIRECTIONS},
-        PRIVATE: {setting: private(centres, setting) for setting in variants},
+        PRINTED: {setting: paper_cosines(centres, setting) for setting in variants if setting.panel != DIRECTIONS},
+        PRIVATE: {setting: private_cosines(centres, setting) for setting in variants},
     }
     rows = [
         row(mechanism, setting, cosines)
@@ -121,33 +121,33 @@ def attack(subject: Subject) -> Finding:
     return Finding(says, {}, rows, pictures)
 
 
-def settings(asked: Clustering, project: int | None, most: int) -> Iterator[Setting]:
+def settings(asked: ClusteringSettings, project: int | None, most: int) -> Iterator[PlotSetting]:
     """Yield the boxes; each panel varies one setting of the run. ``most`` is the number of available directions."""
     single, delta = replace(asked, queries=1), asked.budget.delta
     for margin in MARGINS:
-        yield Setting("ρ", f"{margin:g}", replace(single, margin=margin), project=project)
+        yield PlotSetting("ρ", f"{margin:g}", replace(single, margin=margin), project=project)
     for epsilon in EPSILONS:
-        yield Setting("ε", f"{epsilon:g}", replace(single, budget=Budget(epsilon, delta)), project=project)
+        yield PlotSetting("ε", f"{epsilon:g}", replace(single, budget=Budget(epsilon, delta)), project=project)
     for number in range(QUERIES):
-        yield Setting("query", str(number + 1), replace(asked, queries=QUERIES), number, project)
+        yield PlotSetting("query", str(number + 1), replace(asked, queries=QUERIES), number, project)
     for number in SPANNED:
         if number <= most:
             little = replace(single, budget=Budget(SPANNED_EPSILON, delta))
-            yield Setting(DIRECTIONS, str(number), little, project=number)
+            yield PlotSetting(DIRECTIONS, str(number), little, project=number)
 
 
-def printed(centres: Centres, setting: Setting) -> Cosines:
+def paper_cosines(centres: MechanismInputs, setting: PlotSetting) -> Cosines:
     """Return the cosines under Algorithm 1; NaN if the site has too few clusters of the required size."""
-    clusters = densest(centres.own, setting.asked)
+    clusters = densest_clusters(centres.own, setting.asked)
     if setting.row >= len(clusters):
         return np.full(RUNS, np.nan)
     cluster, source = clusters[setting.row], draws_for(centres, PRINTED, setting)
     mean = directions(cluster.mean[None])
-    rows = [sanitised((cluster,), setting.asked, len(cluster.mean), source) for _ in range(RUNS)]
+    rows = [sanitise_clusters((cluster,), setting.asked, len(cluster.mean), source) for _ in range(RUNS)]
     return np.asarray((torch.cat(rows) @ mean.T).squeeze(1).double())
 
 
-def private(centres: Centres, setting: Setting) -> Cosines:
+def private_cosines(centres: MechanismInputs, setting: PlotSetting) -> Cosines:
     """Return the cosines under the private mechanism; NaN where the noisy number of members was below T."""
     cosines, basis = [], None
     if setting.project is not None:
@@ -159,20 +159,24 @@ def private(centres: Centres, setting: Setting) -> Cosines:
             release(centres.own, centres.candidates, clustering, centres.how, source, within).centres[setting.row]
             for clustering, source, within in (
                 (setting.asked, draws_for(centres, PRIVATE, setting, number), basis),
-                (replace(setting.asked, minimum=1), Silent(draws_for(centres, PRIVATE, setting, number)), mean_basis),
+                (
+                    replace(setting.asked, minimum=1),
+                    NoiselessDraws(draws_for(centres, PRIVATE, setting, number)),
+                    mean_basis,
+                ),
             )
         )
         cosines.append(float(released @ mean) if bool(released.any()) else math.nan)
     return np.asarray(cosines)
 
 
-def draws_for(centres: Centres, *purpose: str | int | Setting) -> Draws:
+def draws_for(centres: MechanismInputs, *purpose: str | int | PlotSetting) -> Draws:
     """Return the random stream of a box, or of one of its draws."""
-    names = [f"{part.panel} {part.label}" if isinstance(part, Setting) else str(part) for part in purpose]
+    names = [f"{part.panel} {part.label}" if isinstance(part, PlotSetting) else str(part) for part in purpose]
     return DerivedDraws(torch_rng(centres.seed, "audit", "noise on clusters", *names))
 
 
-def row(mechanism: str, setting: Setting, found: Cosines) -> dict[str, str | float]:
+def row(mechanism: str, setting: PlotSetting, found: Cosines) -> dict[str, str | float]:
     """Return one row of the table."""
     released = found[~np.isnan(found)]
     low, middle, high = np.quantile(released, (0.05, 0.5, 0.95)).tolist() if len(released) else ("–",) * 3
@@ -182,9 +186,9 @@ def row(mechanism: str, setting: Setting, found: Cosines) -> dict[str, str | flo
     }  # fmt: skip
 
 
-def picture(boxes: Mapping[str, Mapping[Setting, Cosines]]) -> Picture:
+def picture(boxes: Mapping[str, Mapping[PlotSetting, Cosines]]) -> Picture:
     """Draw one row of panels per mechanism."""
-    with styled():
+    with figure_style():
         figure = Figure(figsize=(11.0, 2.6 * len(boxes)), layout="constrained", facecolor="white", dpi=110)
         titles = list(dict.fromkeys(setting.panel for by_setting in boxes.values() for setting in by_setting))
         axes = figure.subplots(len(boxes), len(titles), squeeze=False, sharey=True)
@@ -208,7 +212,7 @@ def picture(boxes: Mapping[str, Mapping[Setting, Cosines]]) -> Picture:
 
 def caps(dimension: int, margin: float) -> Picture:
     """Plot the share of the sphere in a cap against its margin, in several dimensions, and mark the run's margin."""
-    with styled():
+    with figure_style():
         figure = Figure(figsize=(6.0, 3.6), layout="constrained", facecolor="white", dpi=110)
         axes = figure.subplots()
         for number, colour in zip(sorted({*DIMENSIONS, dimension}), itertools.cycle(COLOURS), strict=False):

@@ -15,10 +15,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedvisage.audit.finding import Subject
+from fedvisage.audit.finding import AuditedRun
 from fedvisage.base.streams import torch_rng
 from fedvisage.data.batches import View
-from fedvisage.federation.privacy.clustering import Clustering, Privately, densest, directions, release, sanitised
+from fedvisage.federation.privacy.clustering import (
+    BudgetSplit,
+    ClusteringSettings,
+    densest_clusters,
+    directions,
+    release,
+    sanitise_clusters,
+)
 from fedvisage.federation.privacy.mechanisms import Budget, DerivedDraws, principal_directions
 from fedvisage.federation.server import members_of
 from fedvisage.methods.models.face import means_of
@@ -36,7 +43,7 @@ DRAWS = 20
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
+class ReleasedVectors:
     """Vectors of one kind from one site, each with the identities that it represents."""
 
     kind: str
@@ -46,7 +53,7 @@ class Told:
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class FeatureModel:
     """The people of a simulation as the finished model represents them."""
 
     scorer: Scorer
@@ -59,14 +66,14 @@ class Seen:
 
 
 @dataclass(frozen=True, eq=False)
-class Photographed:
+class SitePeople:
     """The people of a site: their class centres, their mean photographs, and the cosine at a cluster's margin."""
 
     centres: Tensor
     means: Tensor
     cosine: float
 
-    def behind(self, one: Told) -> Tensor:
+    def behind(self, one: ReleasedVectors) -> Tensor:
         """Return the mean photograph of the people that each vector represents; black if there are none.
 
         A class centre represents its person. A cluster represents all people of the site within its margin.
@@ -78,7 +85,7 @@ class Photographed:
         return faces.reshape(-1, *self.means.shape[1:])
 
 
-def obstacle(subject: Subject) -> str:
+def obstacle(subject: AuditedRun) -> str:
     """Return what a run lacks for these attacks, or an empty string."""
     if subject.data.people is None:
         return "nobody's identity is learned"
@@ -87,7 +94,7 @@ def obstacle(subject: Subject) -> str:
     return ""
 
 
-def sent_here(subject: Subject) -> str:
+def uploads_sentence(subject: AuditedRun) -> str:
     """Return a sentence naming the vectors that the run's method declares as uploads; others stay at the sites."""
     declared = {upload.name for call in subject.method.calls.values() for upload in call.uploads}
     sent = [name for upload, name in (("centres", "class centres"), ("clusters", "clusters")) if upload in declared]
@@ -96,14 +103,14 @@ def sent_here(subject: Subject) -> str:
     return "In this run sites send none of these: the figures are of what they would tell."
 
 
-def seen(subject: Subject) -> Seen:
+def open_feature_model(subject: AuditedRun) -> FeatureModel:
     """Open the finished model; for a run with several members, the first member's."""
     scorer = subject.setup.scorer()
     scorer.load(next(iter(members_of(subject.saved.finished).values())))
-    return Seen(scorer, np.unique(np.concatenate([view.subjects for view in all_views(subject)])).tolist())
+    return FeatureModel(scorer, np.unique(np.concatenate([view.subjects for view in all_views(subject)])).tolist())
 
 
-def all_views(subject: Subject) -> list[View]:
+def all_views(subject: AuditedRun) -> list[View]:
     """Return the images of all people: the sites', the public ones and the benchmark's."""
     people = subject.data.people
     assert people is not None
@@ -113,7 +120,7 @@ def all_views(subject: Subject) -> list[View]:
     return [*sites, people.public, *others]
 
 
-def told(subject: Subject, model: Seen) -> Iterator[Told]:
+def released_vectors(subject: AuditedRun, model: FeatureModel) -> Iterator[ReleasedVectors]:
     """Yield the vectors that each site would release, kind by kind."""
     people = subject.data.people
     assert people is not None
@@ -124,13 +131,13 @@ def told(subject: Subject, model: Seen) -> Iterator[Told]:
         faces = model.faces(data.train)
         numbers = np.unique(faces.identity).tolist()
         centres = means_of(torch.from_numpy(faces.features), data.train)
-        yield Told(CENTRES, site, centres.numpy(), [frozenset({int(number)}) for number in numbers])
+        yield ReleasedVectors(CENTRES, site, centres.numpy(), [frozenset({int(number)}) for number in numbers])
         everyone = frozenset(int(number) for number in numbers)
         for kind, rows in clusters_of(subject, site, centres, candidates, basis):
-            yield Told(kind, site, rows.numpy(), [everyone] * len(rows))
+            yield ReleasedVectors(kind, site, rows.numpy(), [everyone] * len(rows))
 
 
-def people_of(subject: Subject, model: Seen, site: str) -> Photographed:
+def people_of(subject: AuditedRun, model: FeatureModel, site: str) -> SitePeople:
     """Return the people of a site with their mean photographs; it reads images in batches, as a site may have many."""
     people = subject.data.people
     assert people is not None
@@ -142,10 +149,10 @@ def people_of(subject: Subject, model: Seen, site: str) -> Photographed:
         sums.index_add_(0, torch.from_numpy(person[rows]), as_float(view.batch(rows).images).flatten(1))
     means = (sums / torch.from_numpy(counts)[:, None]).reshape(-1, 3, size, size)
     centres = means_of(torch.from_numpy(faces.features), view)
-    return Photographed(centres, means, asked_of(subject, len(centres))[0].cosine)
+    return SitePeople(centres, means, clustering_of(subject, len(centres))[0].cosine)
 
 
-def first_site(subject: Subject, model: Seen) -> tuple[str, Tensor, Tensor, Tensor]:
+def first_site(subject: AuditedRun, model: FeatureModel) -> tuple[str, Tensor, Tensor, Tensor]:
     """Return the first site's name and class centres, the public candidates, and the public features."""
     people = subject.data.people
     assert people is not None
@@ -155,7 +162,7 @@ def first_site(subject: Subject, model: Seen) -> tuple[str, Tensor, Tensor, Tens
     return site, means_of(local, data.train), means_of(public, people.public), public
 
 
-def basis_of(subject: Subject, features: Tensor) -> Tensor | None:
+def basis_of(subject: AuditedRun, features: Tensor) -> Tensor | None:
     """Return the public directions in which the run clusters; None if it clusters in all dimensions."""
     options = subject.recipe.method
     number = options.project if isinstance(options, Options) else None
@@ -163,18 +170,18 @@ def basis_of(subject: Subject, features: Tensor) -> Tensor | None:
 
 
 def clusters_of(
-    subject: Subject, site: str, centres: Tensor, candidates: Tensor, basis: Tensor | None
+    subject: AuditedRun, site: str, centres: Tensor, candidates: Tensor, basis: Tensor | None
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield clusters without noise, then noisy clusters by Algorithm 1 and by the private mechanism, for each ε."""
-    query, how = asked_of(subject, len(centres))
-    clusters = densest(centres, query)
+    query, how = clustering_of(subject, len(centres))
+    clusters = densest_clusters(centres, query)
     if clusters:
         yield MEANS, directions(torch.stack([cluster.mean for cluster in clusters]))
     for epsilon in EPSILONS:
         priced = replace(query, budget=Budget(epsilon, query.budget.delta))
         draws = DerivedDraws(torch_rng(subject.recipe.runtime.seed, "audit", site, str(epsilon)))
         if clusters:
-            rows = [sanitised(clusters, priced, centres.shape[1], draws) for _ in range(DRAWS)]
+            rows = [sanitise_clusters(clusters, priced, centres.shape[1], draws) for _ in range(DRAWS)]
             yield f"p̂ of Algorithm 1, ε {epsilon:g}", torch.cat(rows)
         rows = [release(centres, candidates, priced, how, draws, basis).centres for _ in range(DRAWS)]
         drawn = torch.cat(rows)
@@ -182,14 +189,14 @@ def clusters_of(
             yield f"p̂, private, ε {epsilon:g}", drawn[nonempty]
 
 
-def asked_of(subject: Subject, people: int) -> tuple[Clustering, Privately]:
+def clustering_of(subject: AuditedRun, people: int) -> tuple[ClusteringSettings, BudgetSplit]:
     """Return the run's clustering, or the paper's for methods without one, with a T that the site can reach."""
     options = subject.recipe.method
     clusters = options if isinstance(options, ClusterOptions) else ClusterOptions(name=options.name)
     least = min(clusters.minimum, max(1, people // 4)) if clusters is not options else clusters.minimum
     budget = Budget(1.0, people**-1.1 if people > 1 else 0.5)
-    how = Privately()
+    how = BudgetSplit()
     if isinstance(options, Options):
-        how = Privately(**options.private.model_dump())
+        how = BudgetSplit(**options.private.model_dump())
         budget = Budget(options.epsilon, options.delta or budget.delta)
-    return Clustering(clusters.rho, clusters.queries, min(least, people), budget), how
+    return ClusteringSettings(clusters.rho, clusters.queries, min(least, people), budget), how

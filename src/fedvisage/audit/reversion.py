@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 from torch.nn.functional import interpolate, l1_loss, normalize
 
-from fedvisage.audit.finding import Audit, Finding, Picture, Subject
+from fedvisage.audit.finding import Audit, AuditedRun, Finding, Picture
 from fedvisage.audit.nearest import gallery
-from fedvisage.audit.released import obstacle, people_of, seen, sent_here, told
-from fedvisage.base.streams import scoped
+from fedvisage.audit.released import obstacle, open_feature_model, people_of, released_vectors, uploads_sentence
+from fedvisage.base.streams import seed_global_rng
 from fedvisage.data.batches import View
 from fedvisage.metrics.similarity import Faces
 from fedvisage.nn.inputs import as_float
@@ -33,7 +33,7 @@ from fedvisage.nn.pretrained import reversion_network
 
 
 @dataclass(frozen=True)
-class Schooling:
+class TrainingSettings:
     """The training settings of the attacker's network; the defaults are the paper's."""
 
     epochs: int = 50
@@ -45,9 +45,9 @@ class Schooling:
     seed: int = 0
 
 
-def train_reversion(features: Tensor, images: Tensor, schooling: Schooling) -> nn.Sequential:
+def train_reversion(features: Tensor, images: Tensor, schooling: TrainingSettings) -> nn.Sequential:
     """Train the network on features and their images (N × 3 × size × size in [0, 1])."""
-    with scoped(schooling.seed, "reversion", "initial weights"):
+    with seed_global_rng(schooling.seed, "reversion", "initial weights"):
         net = reversion_network(features.shape[1], images.shape[-1], schooling.width)
     optimizer = torch.optim.Adam(net.parameters(), lr=schooling.lr, weight_decay=schooling.weight_decay)
     decay = torch.optim.lr_scheduler.StepLR(optimizer, schooling.decay_every, 0.1)
@@ -65,13 +65,13 @@ def train_reversion(features: Tensor, images: Tensor, schooling: Schooling) -> n
 
 
 @torch.no_grad()
-def rebuilt(net: nn.Sequential, vectors: Tensor) -> Tensor:
+def rebuild_faces(net: nn.Sequential, vectors: Tensor) -> Tensor:
     """Return the faces that the network rebuilds from vectors."""
     faces: Tensor = net(vectors)
     return faces
 
 
-def identified(
+def identification_rates(
     seen: NDArray[np.float32], photos: Faces, right: list[frozenset[int]], threshold: float
 ) -> tuple[float, float]:
     """Return how often a rebuilt face passes for a person that it represents, and for any other person.
@@ -89,39 +89,39 @@ def _share(passed: NDArray[np.bool_], among: NDArray[np.bool_]) -> float:
     return float(passed[among].mean()) if among.any() else 0.0
 
 
-SCHOOLING = Schooling(epochs=20, batch=64, width=256)
+TRAINING = TrainingSettings(epochs=20, batch=64, width=256)
 LARGEST = 128
 PAPER_SIZE = 112
 """The side of the paper's images; from this size on, Table 5's network is as printed."""
 SHOWN = 6
 
 
-def attack(subject: Subject) -> Finding:
+def attack(subject: AuditedRun) -> Finding:
     """Train the network, rebuild every vector that the sites would release, and compare."""
     people = subject.data.people
     assert people is not None
     assert people.public is not None
-    model, size = seen(subject), side_of(subject.recipe.input.size)
+    model, size = open_feature_model(subject), side_of(subject.recipe.input.size)
     # The attacker has the finished model and the public images, and learns to invert the model on these.
     public = torch.from_numpy(model.faces(people.public).features)
-    net = train_reversion(public, resized(images_of(people.public), size), SCHOOLING)
+    net = train_reversion(public, resize_images(images_of(people.public), size), TRAINING)
     threshold = next((threshold.value for threshold in subject.saved.thresholds.values()), 1.0)
     photos, rows, drawn = model.faces(gallery(subject)), [], []
     first = min(people.apart)
     persons = people_of(subject, model, first)
     # Pictures show the first site only; the table covers all sites.
-    for released in told(subject, model):
-        faces = rebuilt(net, torch.from_numpy(released.vectors))
-        features = embedded(subject, model.scorer.net["model"], faces)
-        rows.append((released.kind, *identified(features, photos, released.right, threshold), len(faces)))
+    for released in released_vectors(subject, model):
+        faces = rebuild_faces(net, torch.from_numpy(released.vectors))
+        features = embed_faces(subject, model.scorer.net["model"], faces)
+        rows.append((released.kind, *identification_rates(features, photos, released.right, threshold), len(faces)))
         if released.site == first:
-            drawn.append((faces[:SHOWN], resized(persons.behind(released)[:SHOWN], size)))
-    table = summed(rows)
+            drawn.append((faces[:SHOWN], resize_images(persons.behind(released)[:SHOWN], size)))
+    table = average_by_kind(rows)
     says = (
         f"At the run's threshold (false match rate {_rate(subject)}), {100 * float(table[0]['matches']):.2f} % of "
         "comparisons of a face rebuilt from a class centre with photographs of that person match, and "
         f"{100 * float(table[0]['matches with others']):.2f} % of those with anybody else. A face rebuilt from a "
-        f"cluster is compared with everybody of its site, and with everybody else. {sent_here(subject)}"
+        f"cluster is compared with everybody of its site, and with everybody else. {uploads_sentence(subject)}"
     )
     kinds = "; ".join(str(row["told"]) for row in table)
     caption = (
@@ -141,21 +141,21 @@ def images_of(view: View) -> Tensor:
     return as_float(view.batch(np.arange(len(view))).images)
 
 
-def resized(images: Tensor, size: int) -> Tensor:
+def resize_images(images: Tensor, size: int) -> Tensor:
     """Return images resized to a square of this side."""
     return interpolate(images, size=(size, size), mode="bilinear", antialias=True).clamp(0, 1)
 
 
 @torch.no_grad()
-def embedded(subject: Subject, network: torch.nn.Module, faces: Tensor) -> np.ndarray:
+def embed_faces(subject: AuditedRun, network: torch.nn.Module, faces: Tensor) -> np.ndarray:
     """Return the model's features of rebuilt faces."""
-    ready = resized(faces, subject.recipe.input.size).to(subject.setup.compute.device)
+    ready = resize_images(faces, subject.recipe.input.size).to(subject.setup.compute.device)
     with subject.setup.compute.autocast():
         features = torch.cat([network(part) for part in torch.split(ready, 256)])
     return normalize(features.float().cpu()).numpy()
 
 
-def summed(rows: list[tuple[str, float, float, int]]) -> list[dict[str, str | float]]:
+def average_by_kind(rows: list[tuple[str, float, float, int]]) -> list[dict[str, str | float]]:
     """Return one row per kind, averaged over the sites and weighted by their numbers of vectors."""
     means: list[dict[str, str | float]] = []
     for kind in dict.fromkeys(row[0] for row in rows):
@@ -180,7 +180,7 @@ def picture(drawn: list[tuple[Tensor, Tensor]]) -> Picture:
     return (torch.cat(rows, dim=1) * 255).round().byte().permute(1, 2, 0).contiguous().numpy()
 
 
-def _rate(subject: Subject) -> str:
+def _rate(subject: AuditedRun) -> str:
     rates = [threshold.far for threshold in subject.saved.thresholds.values() if threshold.far is not None]
     return f"{rates[0]:.2g}" if rates else "unknown"
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedvisage.audit.finding import Audit, Finding, Subject
-from fedvisage.audit.released import asked_of, obstacle, seen
-from fedvisage.federation.privacy.clustering import densest, directions
+from fedvisage.audit.finding import Audit, AuditedRun, Finding
+from fedvisage.audit.released import clustering_of, obstacle, open_feature_model
+from fedvisage.federation.privacy.clustering import densest_clusters, directions
 from fedvisage.methods.models.face import means_of
 from fedvisage.methods.recognition.privacyface_loss import ConsensusOptions
 from fedvisage.nn.losses.consensus import cluster_logits
@@ -28,7 +28,7 @@ MARGINS = (0.3, 0.6, 0.9, 1.0, 1.3)
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class SiteData:
     """The data of a site: its images' features and classes, its class centres, and its clusters."""
 
     features: Tensor
@@ -37,37 +37,37 @@ class Held:
     clusters: Tensor
 
 
-def attack(subject: Subject) -> Finding:
+def attack(subject: AuditedRun) -> Finding:
     """Measure the shares at every site, and the angles between clusters."""
     options = subject.recipe.method
     loss = options if isinstance(options, ConsensusOptions) else ConsensusOptions(name=options.name)
-    sites, edge = _held(subject)
+    sites, edge = _site_data(subject)
     rows = [_row(sites, margin, loss.scale) for margin in MARGINS]
     says = (
         "Shares of the softmax of Eq. 5, without the margin of the own class: of the own class, of the site's other "
         "people, and of the other sites' clusters. Where clusters take nearly all, a site's people hardly repel each "
         "other."
     )
-    return Finding(says, where_they_lie(sites, edge), rows)
+    return Finding(says, cluster_geometry(sites, edge), rows)
 
 
-def _held(subject: Subject) -> tuple[dict[str, Held], float]:
+def _site_data(subject: AuditedRun) -> tuple[dict[str, SiteData], float]:
     """Return the data of each site, and the cosine at the edge of a cap."""
-    model, people, edge = seen(subject), subject.data.people, 0.0
+    model, people, edge = open_feature_model(subject), subject.data.people, 0.0
     assert people is not None
     sites = {}
     for site, data in sorted(people.apart.items()):
         faces = model.faces(data.train)
         features, labels = torch.from_numpy(faces.features), np.unique(faces.identity, return_inverse=True)[1]
         centres = normalize(means_of(features, data.train))
-        query, _ = asked_of(subject, len(centres))
-        dense, edge = densest(centres, query), cos(query.margin)
+        query, _ = clustering_of(subject, len(centres))
+        dense, edge = densest_clusters(centres, query), cos(query.margin)
         clusters = directions(torch.stack([cluster.mean for cluster in dense])).float() if dense else centres[:0]
-        sites[site] = Held(features, torch.from_numpy(labels), centres, clusters)
+        sites[site] = SiteData(features, torch.from_numpy(labels), centres, clusters)
     return sites, edge
 
 
-def _row(sites: Mapping[str, Held], margin: float, scale: float) -> dict[str, str | float]:
+def _row(sites: Mapping[str, SiteData], margin: float, scale: float) -> dict[str, str | float]:
     measured = [
         shares(held, torch.cat([remote.clusters for name, remote in sites.items() if name != site]), margin, scale)
         for site, held in sites.items()
@@ -75,7 +75,7 @@ def _row(sites: Mapping[str, Held], margin: float, scale: float) -> dict[str, st
     return {"ρ of the loss": margin, **{name: float(np.mean([row[name] for row in measured])) for name in measured[0]}}
 
 
-def shares(held: Held, clusters: Tensor, margin: float, scale: float) -> dict[str, float]:
+def shares(held: SiteData, clusters: Tensor, margin: float, scale: float) -> dict[str, float]:
     """Return the mean probabilities of an image's own class, of its site's other people, and of others' clusters."""
     own_logits = scale * held.features @ held.centres.T
     logits = torch.cat([own_logits, cluster_logits(held.features, clusters, margin, scale)], dim=1)
@@ -85,7 +85,7 @@ def shares(held: Held, clusters: Tensor, margin: float, scale: float) -> dict[st
     return dict(zip(("own class", "own site's others", "clusters"), map(float, means), strict=True))
 
 
-def where_they_lie(sites: Mapping[str, Held], edge: float) -> dict[str, float]:
+def cluster_geometry(sites: Mapping[str, SiteData], edge: float) -> dict[str, float]:
     """Return the mean cosine of two sites' clusters, and the shares of a site's own and of other people in its caps."""
     samples: dict[str, list[float]] = {}
     for (name, site), (held_name, held) in product(sites.items(), sites.items()):

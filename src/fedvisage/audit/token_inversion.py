@@ -24,9 +24,9 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import conv2d, pad
 
-from fedvisage.audit.finding import Audit, Finding, Picture, Subject
-from fedvisage.audit.wire_recorder import overhear, rounds_for
-from fedvisage.base.streams import scoped, torch_rng
+from fedvisage.audit.finding import Audit, AuditedRun, Finding, Picture
+from fedvisage.audit.wire_recorder import record_rounds, rounds_for
+from fedvisage.base.streams import seed_global_rng, torch_rng
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.sources import resolve
@@ -67,16 +67,16 @@ class Decoder(nn.Module):
 
 
 @dataclass(frozen=True)
-class Quality:
+class ReconstructionQuality:
     """Means over images: peak signal-to-noise ratio in decibels, and structural similarity."""
 
     psnr: float
     ssim: float
 
 
-def learned(tokens: Tensor, images: Tensor, seed: int, steps: int) -> Decoder:
+def train_decoder(tokens: Tensor, images: Tensor, seed: int, steps: int) -> Decoder:
     """Train a decoder on pairs of tokens and images."""
-    with scoped(seed, "decoder"):
+    with seed_global_rng(seed, "decoder"):
         decoder = Decoder(tokens)
     draws = torch_rng(seed, "decoder batches")
     optimizer = torch.optim.Adam(decoder.parameters(), lr=RATE)
@@ -110,11 +110,11 @@ def structural_similarity(images: Tensor, others: Tensor) -> Tensor:
     return similar / ((mean**2 + other_mean**2 + 0.01**2) * (variance + other_variance + 0.03**2))
 
 
-def quality(found: Tensor, images: Tensor) -> Quality:
+def quality(found: Tensor, images: Tensor) -> ReconstructionQuality:
     """Compare decoded images with the originals, both in [0, 1]."""
     errors = (found - images).square().mean(dim=(1, 2, 3)).clamp_min(1e-12)
     similarity = structural_similarity(found, images).mean()
-    return Quality(float((-10 * errors.log10()).mean()), float(similarity))
+    return ReconstructionQuality(float((-10 * errors.log10()).mean()), float(similarity))
 
 
 PUBLIC = ("A", "S", "W", "E", "O")
@@ -137,21 +137,21 @@ class Pairs:
     images: Tensor
 
 
-def obstacle(subject: Subject) -> str:
+def obstacle(subject: AuditedRun) -> str:
     """Report that the attack needs a method that sends tokens."""
     return "" if issubclass(subject.method.options, split.Options) else "no tokens cross the wire"
 
 
-def attack(subject: Subject) -> Finding:
+def attack(subject: AuditedRun) -> Finding:
     """Train decoders on public images, and apply them to the sites' tokens."""
-    public, sites = _public(subject), _overheard(subject)
+    public, sites = _public_pairs(subject), _recorded_pairs(subject)
     seed = subject.recipe.runtime.seed
     mean_image = public.images.mean(dim=0, keepdim=True).expand_as(sites.images)
-    redrawn: dict[str, tuple[Quality, Tensor]] = {
+    redrawn: dict[str, tuple[ReconstructionQuality, Tensor]] = {
         "no tokens (mean image)": (quality(mean_image, sites.images), mean_image)
     }
     for name, change in conditions(subject, public.tokens).items():
-        decoder = learned(change(public.tokens, torch_rng(seed, "public", name)), public.images, seed, STEPS)
+        decoder = train_decoder(change(public.tokens, torch_rng(seed, "public", name)), public.images, seed, STEPS)
         with torch.inference_mode():
             drawn = decoder(change(sites.tokens, torch_rng(seed, "heard", name)))
         redrawn[name] = quality(drawn, sites.images), drawn
@@ -169,20 +169,20 @@ def attack(subject: Subject) -> Finding:
     return Finding(says, numbers, rows, {"images": (caption, sheet(drawings))})
 
 
-def conditions(subject: Subject, tokens: Tensor) -> Mapping[str, Change]:
+def conditions(subject: AuditedRun, tokens: Tensor) -> Mapping[str, Change]:
     """Return the changes of tokens to compare: each format, each amount of noise, and the run's own least noise."""
-    changes: dict[str, Change] = {form: _formed(form) for form in FORMS}
+    changes: dict[str, Change] = {form: _change_format(form) for form in FORMS}
     length = float(tokens.flatten(1).norm(dim=1).median())
     for epsilon in EPSILONS:
-        changes[f"noise, ε {epsilon:g} a release"] = _noised(length, Budget(epsilon, DELTA))
+        changes[f"noise, ε {epsilon:g} a release"] = _noise_within_budget(length, Budget(epsilon, DELTA))
     recipe = subject.recipe
     limits = recipe.options(leakage.Options).leakage
     if limits is not None and recipe.privacy.epsilon is not None and recipe.privacy.delta is not None:
         budget = Budget(recipe.privacy.epsilon, recipe.privacy.delta)
         # The fewest passes of any site give the least noise, which is the attacker's best case.
         passes = min(leakage.passes_of(recipe, name, len(data.train)) for name, data in subject.data.sites.items())
-        guard = leakage.guard_of(limits, "tokens", budget, passes, recipe.privacy.count)
-        noised, formed = _noise(guard.length, guard.sigma), _formed(split.form_of(recipe))
+        guard = leakage.release_noise_of(limits, "tokens", budget, passes, recipe.privacy.count)
+        noised, formed = _noise(guard.length, guard.sigma), _change_format(split.form_of(recipe))
         changes["as in this run"] = lambda tokens, rng: formed(noised(tokens, rng), rng)
     return changes
 
@@ -194,23 +194,23 @@ def sheet(drawings: Mapping[str, Tensor]) -> Picture:
     return np.asarray((grid * 255).round().to(torch.uint8).numpy())
 
 
-def _formed(form: Form) -> Change:
+def _change_format(form: Form) -> Change:
     return lambda tokens, _: unpack("tokens", pack("tokens", tokens, form))
 
 
-def _noised(length: float, budget: Budget) -> Change:
+def _noise_within_budget(length: float, budget: Budget) -> Change:
     return _noise(length, standard_deviation(budget, 2 * length))
 
 
 def _noise(length: float, sigma: float) -> Change:
     def change(tokens: Tensor, generator: Generator) -> Tensor:
         drawn = torch.randn(tokens.shape, generator=generator, dtype=torch.float64)
-        return (leakage.cut(tokens, length) + sigma * drawn).float()
+        return (leakage.clip_rows(tokens, length) + sigma * drawn).float()
 
     return change
 
 
-def _public(subject: Subject) -> Pairs:
+def _public_pairs(subject: AuditedRun) -> Pairs:
     """Render public images and pass them through the averaged tokenizer, which the server knows."""
     recipe = subject.recipe
     taken = {part.set.name for site in subject.data.sites.values() for part in site.train.slices}
@@ -226,12 +226,12 @@ def _public(subject: Subject) -> Pairs:
     return Pairs(_of_patches(tokens).clone(), images)
 
 
-def _overheard(subject: Subject) -> Pairs:
+def _recorded_pairs(subject: AuditedRun) -> Pairs:
     """Return the tokens that sites would send in fp32 without noise, with their images."""
     recipe = subject.recipe
     plain = recipe.options(split.Options).model_copy(update={"wire": "fp32", "leakage": None})
     unprotected = recipe.model_copy(update={"method": plain, "privacy": Privacy()})
-    recording = overhear(
+    recording = record_rounds(
         replace(subject, setup=replace(subject.setup, recipe=unprotected)), rounds_for(subject, IMAGES)
     )
     answers = recording.of("tokens")

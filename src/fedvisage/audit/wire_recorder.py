@@ -13,20 +13,20 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedvisage.audit.finding import Subject
+from fedvisage.audit.finding import AuditedRun
 from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.record.ledger import JsonLines
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
-from fedvisage.federation.site_worker import LocalTransport, SiteDesk, Workspace
+from fedvisage.federation.site_worker import LocalTransport, SiteWorker, Workspace
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.recipe import Recipe
 
 
 @dataclass(frozen=True)
-class Answer:
+class RecordedReply:
     """One reply of a site, its number among the replies to the same call in the round (from 0), and its message."""
 
     site: str
@@ -42,7 +42,7 @@ class Recorder:
 
     wire: LocalTransport
     names: tuple[str, ...] = ()
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[RecordedReply] = field(default_factory=list)
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
         """Forward orders and replies, and keep a copy of each reply's message."""
@@ -51,7 +51,7 @@ class Recorder:
                 order = orders[reply.site]
                 kind = (reply.site, order.call, order.round)
                 number = sum((answer.site, answer.call, answer.round) == kind for answer in self.answers)
-                self.answers.append(Answer(*kind, number, dict(reply.message)))
+                self.answers.append(RecordedReply(*kind, number, dict(reply.message)))
             yield reply
 
     def commit(self, generation: int) -> dict[str, int]:
@@ -64,29 +64,29 @@ class Recorder:
 
 
 @dataclass(frozen=True)
-class Overheard:
+class Recording:
     """The recorded replies, and the sites that sent them, for comparing an attack with the truth."""
 
-    answers: tuple[Answer, ...]
+    answers: tuple[RecordedReply, ...]
     sites: Mapping[str, Site]
 
-    def of(self, call: str) -> list[Answer]:
+    def of(self, call: str) -> list[RecordedReply]:
         """Return the replies to one call."""
         return [answer for answer in self.answers if answer.call == call]
 
-    def truth(self, answer: Answer) -> Batch:
+    def truth(self, answer: RecordedReply) -> Batch:
         """Return the batch of a reply, for calls that run once per batch."""
         site = self.sites[answer.site]
         return site.batch((answer.round - 1) * site.batches_per_round + answer.number)
 
 
-def overhear(subject: Subject, rounds: int) -> Overheard:
+def record_rounds(subject: AuditedRun, rounds: int) -> Recording:
     """Continue a finished run for some rounds and return the recorded replies."""
-    recipe, method, compute = continued(subject.recipe, rounds), subject.method, subject.setup.compute
+    recipe, method, compute = extend_rounds(subject.recipe, rounds), subject.method, subject.setup.compute
     workspace = Workspace(method, recipe, compute)
     with tempfile.TemporaryDirectory() as scratch, closing(JsonLines(Path(scratch) / "ledger.jsonl")) as ledger:
         workers = [
-            SiteDesk(name, site.train, site.heldout, SiteStore(Path(scratch) / "sites" / name), workspace)
+            SiteWorker(name, site.train, site.heldout, SiteStore(Path(scratch) / "sites" / name), workspace)
             for name, site in subject.data.sites.items()
         ]
         recorder = Recorder(LocalTransport(workers), tuple(sorted(subject.data.sites)))
@@ -101,16 +101,16 @@ def overhear(subject: Subject, rounds: int) -> Overheard:
         name: Site(name, recipe, server.round, data.train, workspace.net, compute, kept={}, scratch={})
         for name, data in subject.data.sites.items()
     }
-    return Overheard(tuple(recorder.answers), sites)
+    return Recording(tuple(recorder.answers), sites)
 
 
-def continued(recipe: Recipe, rounds: int) -> Recipe:
+def extend_rounds(recipe: Recipe, rounds: int) -> Recipe:
     """Return a recipe with additional rounds."""
     training = recipe.training.model_copy(update={"rounds": recipe.training.rounds + rounds})
     return recipe.model_copy(update={"training": training})
 
 
-def rounds_for(subject: Subject, images: int) -> int:
+def rounds_for(subject: AuditedRun, images: int) -> int:
     """Return the number of rounds that show about this many images, for a method that sends every batch."""
     training = subject.recipe.training
     batch = min(training.batch.of(name) for name in subject.data.sites)

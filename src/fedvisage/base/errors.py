@@ -36,26 +36,26 @@ class RunFailed(Exception):
         return plain_line(super().__str__())
 
 
-class Terminated(KeyboardInterrupt):
+class TerminationSignal(KeyboardInterrupt):
     """SIGTERM arrived. Code that cleans up on Ctrl-C also cleans up on this exception."""
 
 
-class Ended(RunFailed):
+class RunTerminated(RunFailed):
     """A run ended from outside by SIGTERM, with the exit code that shells give such a process."""
 
     code = 143
 
 
-def meant(name: str, known: Iterable[str]) -> str:
+def suggestion(name: str, known: Iterable[str]) -> str:
     """Return a hint with the known name nearest to this one; an empty text if none is near."""
     near = get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def choice(name: str, known: Iterable[str]) -> str:
+def choice_hint(name: str, known: Iterable[str]) -> str:
     """Return a hint with the known name nearest to this one, else the list of known names."""
     offered = sorted(known)
-    return meant(name, offered) or f"; choose one of {', '.join(offered)}"
+    return suggestion(name, offered) or f"; choose one of {', '.join(offered)}"
 
 
 def plain_line(text: str, most: int = LONGEST) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 
 from fedvisage.base.errors import UserError
 
-
 EXTRA_OF = {
     **dict.fromkeys(("torch", "torchvision", "timm", "scipy", "sklearn", "threadpoolctl", "dp_accounting"), "train"),
     **dict.fromkeys(("matplotlib", "jinja2", "tensorboardX"), "train"),

@@ -57,7 +57,7 @@ TOO_DEEP = f"nested deeper than {DEEPEST} levels"
 
 
 @contextmanager
-def needing_room(place: Path) -> Iterator[None]:
+def disk_full_is_failure(place: Path) -> Iterator[None]:
     """Turn a full disk into one line that names the file being written."""
     try:
         yield
@@ -68,7 +68,7 @@ def needing_room(place: Path) -> Iterator[None]:
 
 
 @contextmanager
-def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
+def lock_directory(directory: Path, patience: float = 0.0) -> Iterator[None]:
     """Lock a directory, so that a process that outlived its run cannot write into it at the same time as another.
 
     Waits up to ``patience`` seconds for such a process to end.
@@ -129,7 +129,7 @@ def parse_json(text: str | bytes) -> Any:
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
     level, depth = [value], 0
-    while level := [child for node in level if isinstance(node, dict | list) for child in _inside(node)]:
+    while level := [child for node in level if isinstance(node, dict | list) for child in _children(node)]:
         if (depth := depth + 1) > DEEPEST:
             raise ValueError(TOO_DEEP)
     if rb"\ud" in (text if isinstance(text, bytes) else text.encode()).lower():
@@ -137,7 +137,7 @@ def parse_json(text: str | bytes) -> Any:
     return value
 
 
-def _inside(node: dict[str, Any] | list[Any]) -> Iterable[Any]:
+def _children(node: dict[str, Any] | list[Any]) -> Iterable[Any]:
     return node.values() if isinstance(node, dict) else node
 
 
@@ -203,7 +203,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Write a temporary file in the same directory, make it durable, then rename it over the old one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
-        with needing_room(path), temporary.open("wb") as file:
+        with disk_full_is_failure(path), temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -213,13 +213,13 @@ def write_atomically(path: Path, data: bytes) -> None:
     sync_directory(path.parent)
 
 
-def sweep(directory: Path) -> None:
+def remove_unfinished(directory: Path) -> None:
     """Remove the unfinished files of a killed process; the caller must hold the directory alone."""
     for path in directory.rglob(f".*{PART}"):
         path.unlink(missing_ok=True)
 
 
-def settle(beside: Path, path: Path) -> None:
+def publish_file(beside: Path, path: Path) -> None:
     """Make a complete file durable, then move it to its final name."""
     with beside.open("rb+") as file:
         os.fsync(file.fileno())

@@ -69,7 +69,7 @@ def parse_graph(place: str, content: bytes, remedy: str) -> ModelProto:
         raise UserError(place, f"is not a whole ONNX graph; {remedy}") from None
     messages = list(_messages(model))
     # Check external data first: it is the sign of an attack on files, so no other fault may hide it.
-    for fault in (_external, _unknown, _undecodable, _forbidden, _oversized):
+    for fault in (_external, _unknown, _undecodable, _find_forbidden, _oversized):
         for message in messages:
             if (reason := fault(message)) is not None:
                 raise UserError(place, f"{reason}; {remedy}")
@@ -94,7 +94,7 @@ def _external(message: Any) -> str | None:
     from onnx import TensorProto
 
     if isinstance(message, TensorProto) and (message.external_data or message.data_location != TensorProto.DEFAULT):
-        return f"takes the values of {_shown(message.name)} from another file; a graph must hold all its tensors"
+        return f"takes the values of {_escape_name(message.name)} from another file; a graph must hold all its tensors"
     return None
 
 
@@ -116,13 +116,13 @@ def _undecodable(message: Any) -> str | None:
     return None
 
 
-def _forbidden(message: Any) -> str | None:
+def _find_forbidden(message: Any) -> str | None:
     """Report operators outside the list, and parts that ONNX Runtime expands when it loads a graph."""
     from onnx import FunctionProto, NodeProto, SparseTensorProto, TrainingInfoProto
 
     if isinstance(message, NodeProto) and (message.domain not in _STANDARD or message.op_type not in OPERATORS):
         name = f"{message.domain}.{message.op_type}" if message.domain else message.op_type
-        return f"uses the operator {_shown(name)}, which is not on the list of allowed ones"
+        return f"uses the operator {_escape_name(name)}, which is not on the list of allowed ones"
     if isinstance(message, SparseTensorProto):
         return "has a sparse tensor, which no exported network has"
     if isinstance(message, FunctionProto | TrainingInfoProto):
@@ -137,7 +137,7 @@ def _oversized(message: Any) -> str | None:
     if isinstance(message, TensorProto):
         negative = min(message.dims, default=0) < 0
         if negative or math.prod(message.dims) > _PER_BYTE * message.ByteSize():
-            return f"declares a larger {_shown(message.name)} than it holds"
+            return f"declares a larger {_escape_name(message.name)} than it holds"
     if isinstance(message, TypeProto.Tensor):
         elements = math.prod(max(size.dim_value, 1) for size in message.shape.dim)
         if elements > LARGEST_VALUE:
@@ -145,7 +145,7 @@ def _oversized(message: Any) -> str | None:
     return None
 
 
-def _shown(name: str) -> str:
+def _escape_name(name: str) -> str:
     """Return a name from an untrusted file, shortened and escaped for the terminal."""
     return repr(name[:80])
 

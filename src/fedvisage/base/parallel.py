@@ -13,7 +13,7 @@ from typing import ParamSpec, TypeVar
 
 import cv2
 
-from fedvisage.base.processes import begin_worker, starting, worker_processes
+from fedvisage.base.processes import begin_worker, block_signals, worker_processes
 
 Given = ParamSpec("Given")
 
@@ -33,7 +33,7 @@ class LastingProcess:
     def replace(self) -> None:
         """Start another process; the last one must have ended, for whatever reason."""
         earlier = {child.pid for child in active_children()}
-        with starting():
+        with block_signals():
             self._pool = ProcessPoolExecutor(
                 1, mp_context=get_context("spawn"), initializer=begin_worker, initargs=(self._begin,)
             )
@@ -48,7 +48,7 @@ class LastingProcess:
 
     def submit(self, job: Callable[Given, Result], /, *args: Given.args, **kwargs: Given.kwargs) -> Future[Result]:
         """Submit a job."""
-        with starting():
+        with block_signals():
             return self._pool.submit(job, *args, **kwargs)
 
     def end(self) -> None:
@@ -65,7 +65,7 @@ _AHEAD = 4
 """Maximum finished results per process that wait to be taken; more would only fill memory."""
 
 
-def spread(
+def map_in_order(
     work: Callable[[Work], Result], items: Iterable[Work], workers: int, *, torch: bool = True
 ) -> Generator[Result, None, None]:
     """Apply ``work`` to every item, here or in worker processes of one thread each, and yield the results in order.
@@ -87,11 +87,11 @@ def _in_order(
     pool: ProcessPoolExecutor, work: Callable[[Work], Result], items: Iterator[Work], ahead: int
 ) -> Generator[Result, None, None]:
     """Keep ``ahead`` items in progress; yield the results in the order of the items."""
-    with starting():
+    with block_signals():
         waiting = deque(pool.submit(work, item) for item in islice(items, ahead))
     while waiting:
         yield waiting.popleft().result()
-        with starting():
+        with block_signals():
             waiting.extend(pool.submit(work, item) for item in islice(items, 1))
 
 

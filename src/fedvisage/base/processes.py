@@ -51,11 +51,11 @@ _LOW_CALLS = 0x40000000
 _AT_LEAST = 0x35
 
 
-class CannotClose(Exception):
+class SandboxUnavailable(Exception):
     """This system cannot sandbox a process."""
 
 
-def closed_off(memory: int) -> None:
+def enter_sandbox(memory: int) -> None:
     """Sandbox this process permanently, with ``memory`` bytes beyond its present address space."""
     address_space = _address_space() + memory
     for limit, maximum in (
@@ -70,7 +70,7 @@ def closed_off(memory: int) -> None:
     _filter_calls()
 
 
-def can_close() -> bool:
+def can_sandbox() -> bool:
     """Return whether this system has such a filter."""
     return sys.platform == "linux" and platform.machine() in REFUSED
 
@@ -81,8 +81,8 @@ def _address_space() -> int:
 
 
 def _filter_calls() -> None:
-    if not can_close():
-        raise CannotClose(f"{sys.platform} on {platform.machine()} has no filter of system calls")
+    if not can_sandbox():
+        raise SandboxUnavailable(f"{sys.platform} on {platform.machine()} has no filter of system calls")
     machine, refused = REFUSED[platform.machine()]
     code = [_step(_LOAD, _MACHINE), _step(_EQUAL, machine, 1, 0), _step(_RETURN, _KILL), _step(_LOAD, _NUMBER)]
     code += [_step(_AT_LEAST, _LOW_CALLS, 0, 1), _step(_RETURN, _REFUSE)]
@@ -94,7 +94,9 @@ def _filter_calls() -> None:
     system = ctypes.CDLL(None, use_errno=True)
     for arguments in ((_NO_NEW_PRIVILEGES, 1, 0, 0, 0), (_SET_FILTER, _FILTER, ctypes.addressof(header), 0, 0)):
         if system.prctl(*(ctypes.c_ulong(argument) for argument in arguments)) != 0:
-            raise CannotClose(f"this system refuses a filter of system calls ({errno.errorcode[ctypes.get_errno()]})")
+            raise SandboxUnavailable(
+                f"this system refuses a filter of system calls ({errno.errorcode[ctypes.get_errno()]})"
+            )
 
 
 def _step(operation: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
@@ -177,7 +179,7 @@ def _number(path: Path) -> int | None:
 STOPS = (signal.SIGINT, signal.SIGTERM)
 
 _STARTING = threading.RLock()
-"""Serialises :func:`starting`: a second thread would save the attributes of ``__main__`` while they are hidden."""
+"""Serialises :func:`block_signals`: a second thread would save the attributes of ``__main__`` while they are hidden."""
 
 
 @contextmanager
@@ -203,7 +205,7 @@ def worker_processes(count: int, begin: Callable[[], None] | None = None) -> Ite
 
 
 @contextmanager
-def starting() -> Iterator[None]:
+def block_signals() -> Iterator[None]:
     """Block signals while workers start, so that workers never take any; pending signals arrive afterwards.
 
     This also hides the main program's file from workers, which would otherwise run it again: a short user script has no

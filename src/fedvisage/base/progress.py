@@ -35,15 +35,15 @@ SOON = 2.0
 """Seconds before which a rate is meaningless."""
 
 
-def unheard(line: str) -> None:
+def discard(line: str) -> None:
     """Ignore a message."""
 
 
-def unwatched(done: int, total: int) -> None:
+def discard_steps(done: int, total: int) -> None:
     """Ignore steps."""
 
 
-def unwatched_batch(site: str, done: int, of: int) -> None:
+def discard_batches(site: str, done: int, of: int) -> None:
     """Ignore batches."""
 
 
@@ -132,7 +132,7 @@ class Reporter:
         self._rates.clear()
         figures = self._rounds.figures(done, total)
         if self._progress is not None and self._task is not None and self._below is not None:
-            remaining = f"{lasting(figures['seconds_left'])} left  " if figures and done < total else ""
+            remaining = f"{duration_in_words(figures['seconds_left'])} left  " if figures and done < total else ""
             self._progress.update(self._task, completed=done, note=remaining + note)
             self._progress.update(self._below, visible=False)
         else:
@@ -162,7 +162,7 @@ class Reporter:
         """Report the progress of some work inside this context."""
         if self.moving:
             with self._bars() as bars:
-                yield _moving(bars, what, Pace(self._clock, 0.0, MOVING), self._clock)
+                yield _bar_mover(bars, what, Pace(self._clock, 0.0, MOVING), self._clock)
             return
         pace, rates = self._new_pace(), list[Rate]()
 
@@ -212,7 +212,7 @@ class Reporter:
             self._progress = self._task = self._below = None
 
 
-def _moving(bars: Progress, what: str, pace: Pace, clock: Clock) -> Steps:
+def _bar_mover(bars: Progress, what: str, pace: Pace, clock: Clock) -> Steps:
     """Return a function that moves a bar; the bar appears with the first step."""
     tasks, rates = list[TaskID](), list[Rate]()
 
@@ -290,10 +290,10 @@ def _pace_in_words(figures: Mapping[str, float]) -> str:
         return ""
     rate = figures["per_second"]
     speed = f"{rate:.1f} a second" if rate >= 1 else f"{60 * rate:.1f} a minute"
-    return f", {speed}, {lasting(figures['seconds_left'])} left"
+    return f", {speed}, {duration_in_words(figures['seconds_left'])} left"
 
 
-def lasting(seconds: float) -> str:
+def duration_in_words(seconds: float) -> str:
     """Return a duration in words: "9 s", "4 min", "2 h 10 min"."""
     if seconds < 90:
         return f"{seconds:.0f} s"
@@ -315,6 +315,6 @@ def percent(value: float | None) -> str:
     return "   –  " if value is None else f"{100 * value:6.2f} %"
 
 
-def counted(number: int, one: str, many: str | None = None) -> str:
+def format_count(number: int, one: str, many: str | None = None) -> str:
     """Return a number with its noun: "1 file", "2 files", "1 person", "2 people"."""
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"

@@ -37,7 +37,7 @@ def torch_rng(seed: int, *names: str | int, device: str = "cpu") -> torch.Genera
 
 
 @contextmanager
-def scoped(seed: int, *names: str | int) -> Iterator[None]:
+def seed_global_rng(seed: int, *names: str | int) -> Iterator[None]:
     """Seed the global generator for library code that needs it (initialisers, dropout) from a stream; then restore."""
     import torch
 

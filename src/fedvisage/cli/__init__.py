@@ -14,7 +14,7 @@ from fedvisage.base.extensions import missing_package
 from fedvisage.base.processes import let_threads_sleep
 from fedvisage.base.version import VERSION
 from fedvisage.cli import data, device, federation, models, recipes, runs
-from fedvisage.cli.options import Verbs, ending_on_sigterm
+from fedvisage.cli.options import Verbs, exit_on_sigterm
 
 app = typer.Typer(
     help="Federated learning for faces, where the faces never leave their owners.",
@@ -58,7 +58,7 @@ def main() -> None:
     SIGTERM with 143.
     """
     let_threads_sleep(os.environ)  # before any import that starts threads
-    with ending_on_sigterm():
+    with exit_on_sigterm():
         _run()
 
 

@@ -189,12 +189,29 @@ def import_set(
     """
     progress = reporter(quiet, log_format)
     with interruptible(IMPORTS_CONTINUE):
-        from fedvisage.datasets.importing import Importing, import_dataset
+        from fedvisage.datasets.importing import ImportOptions, import_dataset
 
-        options = Importing(size=size, frames=frames, crop=crop, depth=depth, boxes=boxes, heldout=heldout, test=test,
-                            least=least, max_bad=max_bad, seed=seed, workers=workers, enroll=enroll,
-                            labels=labels, of=of, colour=colour, aligned=aligned, split=split,
-                            people=some_people, most=most)  # fmt: skip
+        options = ImportOptions(
+            size=size,
+            frames=frames,
+            crop=crop,
+            depth=depth,
+            boxes=boxes,
+            heldout=heldout,
+            test=test,
+            least=least,
+            max_bad=max_bad,
+            seed=seed,
+            workers=workers,
+            enroll=enroll,
+            labels=labels,
+            of=of,
+            colour=colour,
+            aligned=aligned,
+            split=split,
+            people=some_people,
+            most=most,
+        )
         lines = import_dataset(kind, source, destination, progress, name=name, options=options)
     say(*lines)
 
@@ -235,9 +252,9 @@ def pretend(
 ) -> None:
     """Write a small copy of a dataset's layout with rendered faces, to show the expected files and to try an import."""
     with interruptible("remove what was written"):
-        from fedvisage.datasets.catalogue import pretend_dataset
+        from fedvisage.datasets.catalogue import write_small_copy
 
-        lines = pretend_dataset(kind, directory, subjects, some_people)
+        lines = write_small_copy(kind, directory, subjects, some_people)
     say(*lines)
 
 

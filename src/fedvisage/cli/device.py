@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedvisage.base.errors import RunFailed, Terminated, UserError, plain_line
+from fedvisage.base.errors import RunFailed, TerminationSignal, UserError, plain_line
 from fedvisage.cli.options import NOTHING, AsJson, Out, interruptible, note, print_json, say
 
 if TYPE_CHECKING:
-    from fedvisage.device.gallery.enrolment import Engine, Image, Match
+    from fedvisage.device.gallery.enrolment import Engine, Image, PersonMatch
     from fedvisage.device.gallery.search import Gallery
     from fedvisage.metrics.similarity import Features
 if TYPE_CHECKING:
     from fedvisage.device import Exported
-    from fedvisage.device.web.site import Entry
+    from fedvisage.device.web.site import PageFile
 
 # The verbs of a gallery: create one, enrol, search, verify and remove people, and rotate its key.
 
@@ -45,7 +45,7 @@ Pad = Annotated[Path, typer.Option("--pad", help="An exported model that tells a
 Recognition = Annotated[
     Path, typer.Option("--recognition", help="An exported model that recognises people.", show_default=False)
 ]
-Picture = Annotated[Path, typer.Argument(metavar="IMAGE", help="A picture of one face.")]
+PicturePath = Annotated[Path, typer.Argument(metavar="IMAGE", help="A picture of one face.")]
 COLLECTION = "default"
 
 
@@ -70,7 +70,7 @@ def create(
         say(f"drew the key {key}: keep a copy elsewhere, for without it the gallery cannot be opened")
     if not gallery.exists():
         Gallery.create(gallery, _key(key), counters=counters_of(key, counters)).close()
-    with _opened(gallery, key, counters) as opened:
+    with _open_gallery(gallery, key, counters) as opened:
         opened.add_collection(collection, renewable=renewable)
     say(f"{gallery}: collection {collection} is ready")
 
@@ -80,7 +80,7 @@ def list_people(gallery: At, key: Key = None, counters: Counters = None, as_json
     """List collections and the people enrolled in them."""
     from dataclasses import asdict
 
-    with _opened(gallery, key, counters) as opened:
+    with _open_gallery(gallery, key, counters) as opened:
         listing = [(collection, opened.people(collection.name)) for collection in opened.collections()]
     if as_json:
         print_json(
@@ -106,7 +106,7 @@ def enrol(
     """Enrol a person with the pictures that show one living face well; templates of another model are replaced."""
     from fedvisage.device.gallery import enrolment
 
-    with _opened(gallery, key, counters) as opened:
+    with _open_gallery(gallery, key, counters) as opened:
         engine = _engine(pad, recognition)
         enrolled = enrolment.enrol(opened, engine, collection, person, _pictures(images))
     note(*(plain_line(f"{name}: not taken: {reason}") for name, reason in enrolled.refused))
@@ -117,7 +117,7 @@ def enrol(
 @gallery_app.command()
 def search(
     gallery: At,
-    image: Picture,
+    image: PicturePath,
     pad: Pad,
     recognition: Recognition,
     key: Key = None,
@@ -129,16 +129,16 @@ def search(
     """List the enrolled people most similar to the face in a picture; an attack is not searched for."""
     from fedvisage.device.gallery import enrolment
 
-    with _opened(gallery, key, counters) as opened:
+    with _open_gallery(gallery, key, counters) as opened:
         engine = _engine(pad, recognition)
-        _shown(enrolment.search(opened, engine, collection, _face(engine, image), limit), as_json)
+        _print_matches(enrolment.search(opened, engine, collection, _face(engine, image), limit), as_json)
 
 
 @gallery_app.command()
 def verify(
     gallery: At,
     person: Annotated[str, typer.Argument(metavar="PERSON", help="The person's name, or id.")],
-    image: Picture,
+    image: PicturePath,
     pad: Pad,
     recognition: Recognition,
     key: Key = None,
@@ -151,10 +151,10 @@ def verify(
     from fedvisage.device.gallery import enrolment
     from fedvisage.device.pipeline import MATCH
 
-    with _opened(gallery, key, counters) as opened:
+    with _open_gallery(gallery, key, counters) as opened:
         engine = _engine(pad, recognition)
         match = enrolment.verify(opened, engine, collection, person, _face(engine, image))
-    _shown([match], as_json)
+    _print_matches([match], as_json)
     if exit_code:
         raise typer.Exit(int(match.decision != MATCH))
 
@@ -168,7 +168,7 @@ def remove(
     collection: In = COLLECTION,
 ) -> None:
     """Delete a person, and everything that the file holds about them."""
-    with _opened(gallery, key, counters) as opened:
+    with _open_gallery(gallery, key, counters) as opened:
         record = opened.remove(collection, person)
         opened.compact()
     say(f"{record.name} ({record.id}): deleted; copies of the file that were made before still hold them")
@@ -185,7 +185,7 @@ def rotate_key(
     from fedvisage.device.gallery.counter import counters_of
     from fedvisage.device.gallery.file import key_from, make_key_file
 
-    with _opened(gallery, key, counters) as opened:
+    with _open_gallery(gallery, key, counters) as opened:
         if not new_key.exists():
             make_key_file(new_key)
         people = opened.turn_key(key_from(new_key), counters_of(new_key, counters))
@@ -235,7 +235,7 @@ def evaluate(
     folders = sorted(folder for folder in probes.iterdir() if folder.is_dir()) if probes.is_dir() else []
     if not folders:
         raise UserError(str(probes), "has no folders of pictures; make one for each person")
-    with _opened(gallery, key, counters) as opened:
+    with _open_gallery(gallery, key, counters) as opened:
         labelled = ((folder.name, image) for folder in folders for _, image in _pictures([folder]))
         figures = judge(opened, _engine(pad, recognition), collection, labelled)
     if as_json:
@@ -246,16 +246,16 @@ def evaluate(
 
 def _key(path: Path | None) -> bytes:
     """Read a gallery's key, and warn if other accounts of the machine can read its file."""
-    from fedvisage.device.gallery.file import key_from, open_to_others
+    from fedvisage.device.gallery.file import is_open_to_others, key_from
 
     key = key_from(path)
-    if open_to_others(path):
+    if is_open_to_others(path):
         note(f"{path} can be read by others than its owner; chmod 600 would keep it to you")
     return key
 
 
 @contextmanager
-def _opened(path: Path, key: Path | None, counters: Path | None) -> Iterator[Gallery]:
+def _open_gallery(path: Path, key: Path | None, counters: Path | None) -> Iterator[Gallery]:
     """Open a gallery, and close it afterwards."""
     from fedvisage.device.gallery.counter import counters_of
     from fedvisage.device.gallery.search import Gallery
@@ -273,9 +273,9 @@ def _engine(pad: Path, recognition: Path) -> Engine:
 def _pictures(paths: list[Path]) -> Iterator[tuple[str, Image]]:
     """Yield name and image of each readable picture; print a note about the others."""
     from fedvisage.base.errors import BadFile
-    from fedvisage.device.predict import asked_for
+    from fedvisage.device.predict import list_input_pictures
 
-    for picture in asked_for(paths).pictures:
+    for picture in list_input_pictures(paths).pictures:
         try:
             image = picture.read()
         except BadFile as bad:
@@ -297,7 +297,7 @@ def _face(engine: Engine, path: Path) -> Features:
     raise UserError(str(path), "holds no picture that can be read")
 
 
-def _shown(matches: list[Match], as_json: bool) -> None:
+def _print_matches(matches: list[PersonMatch], as_json: bool) -> None:
     """Print matches as a table, or as JSON."""
     from dataclasses import asdict
 
@@ -327,9 +327,9 @@ def fetch(
     registry: Annotated[str, typer.Option(help="The registry of npm packages.")] = "https://registry.npmjs.org",
 ) -> None:
     """Fetch the three files of onnxruntime-web that a page needs: one version, with known digests."""
-    from fedvisage.device.web.site import Runtime
+    from fedvisage.device.web.site import RuntimeFiles
 
-    runtime = Runtime() if out is None else Runtime(out)
+    runtime = RuntimeFiles() if out is None else RuntimeFiles(out)
     with interruptible(NOTHING):
         runtime.fetch(archive, registry)
     say(f"{runtime.folder}: the files of {runtime}")
@@ -350,14 +350,14 @@ def build(
 ) -> None:
     """Write a page that checks faces in the browser, as a folder for any web server; no picture leaves the browser."""
     from fedvisage.device import Exported
-    from fedvisage.device.web.site import Runtime
+    from fedvisage.device.web.site import RuntimeFiles
     from fedvisage.device.web.site import build as build_folder
 
     pad_model = Exported.open(pad, int8=int8)
     recognition_model = None if recognition is None else Exported.open(recognition, int8=int8)
     with interruptible(NOTHING):
         built = build_folder(
-            directory, pad_model, recognition_model, runtime=None if runtime is None else Runtime(runtime)
+            directory, pad_model, recognition_model, runtime=None if runtime is None else RuntimeFiles(runtime)
         )
     say(*built.lines())
 
@@ -440,20 +440,20 @@ def serve(
         say(f"answering at http{'s' if tls_cert else ''}://{host}:{port}; end it with Ctrl-C")
         try:
             server.run()
-        except (KeyboardInterrupt, Terminated):
+        except (KeyboardInterrupt, TerminationSignal):
             pass  # the server got the same signal, and has ended
         except SystemExit:
             raise RunFailed(f"{host}:{port} cannot be listened at; is another service there?") from None
     say("stopped")
 
 
-def _page(pad: Exported, recognition: Exported | None, *, keys: bool) -> Mapping[str, Entry]:
+def _page(pad: Exported, recognition: Exported | None, *, keys: bool) -> Mapping[str, PageFile]:
     """Return the files of the browser page; print a note if the page has to send every picture to the service."""
-    from fedvisage.device.web.site import ADVICE, Runtime, contents
+    from fedvisage.device.web.site import ADVICE, RuntimeFiles, page_files
 
-    if not Runtime().is_there:
+    if not RuntimeFiles().is_there:
         note(f"the page cannot compute in browsers and asks this service instead; to change that, {ADVICE}")
-    return contents(pad, recognition, service={"keys": keys})
+    return page_files(pad, recognition, service={"keys": keys})
 
 
 def _log(line: str) -> None:

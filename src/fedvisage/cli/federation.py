@@ -15,10 +15,10 @@ from fedvisage.cli.options import (
     Overlap,
     Quiet,
     Verify,
-    apart,
     console,
     interruptible,
     leave_sigterm_alone,
+    line_printers,
     print_json,
     say,
 )
@@ -92,9 +92,9 @@ def server(
 ) -> None:
     """Run the server of a federation, until stopped."""
     from fedvisage.nvflare.commands import start_server
-    from fedvisage.nvflare.terminal import Front
+    from fedvisage.nvflare.terminal import Terminal
 
-    front = Front(*apart(quiet, log_format))
+    front = Terminal(*line_printers(quiet, log_format))
     leave_sigterm_alone()
     start_server(kit, state, public, weights, front, verbose=verbose)
 
@@ -115,9 +115,9 @@ def site(
 ) -> None:
     """Run a site of a federation, until stopped: train where the data is."""
     from fedvisage.nvflare.commands import start_site
-    from fedvisage.nvflare.terminal import Front
+    from fedvisage.nvflare.terminal import Terminal
 
-    front = Front(*apart(quiet, log_format))
+    front = Terminal(*line_printers(quiet, log_format))
     leave_sigterm_alone()
     checks = Checks(allow_overlap=allow_overlap, verify=verify)
     start_site(kit, data, state, public, front, verbose=verbose, checks=checks, weights=weights,

@@ -27,9 +27,9 @@ from fedvisage.cli.options import (
 
 if TYPE_CHECKING:
     from fedvisage.base.progress import Steps
-    from fedvisage.device.predict import Asked, Matches, Predictions
+    from fedvisage.device.predict import FaceComparisons, InputPictures, Predictions
 
-    Judge = Callable[[Asked, Asked | None, Steps], Predictions | Matches]
+    ImageScorer = Callable[[InputPictures, InputPictures | None, Steps], Predictions | FaceComparisons]
 
 
 app = typer.Typer()
@@ -89,8 +89,8 @@ def watch_source(
     """Check frames one after another: print one JSON object per line, with a decision over a face's last frames."""
     from fedvisage.base.files import json_line
     from fedvisage.device import Exported, Pipeline, Settings
-    from fedvisage.device.predict import every as each
     from fedvisage.device.predict import frames_of
+    from fedvisage.device.predict import keep_every as each
 
     if pad is None and recognition is None:
         raise UserError("--pad", "names no model; give --pad DIR, --recognition DIR, or both")
@@ -139,14 +139,14 @@ def predict_images(
     model's threshold.
     """
     from fedvisage.base.progress import in_steps
-    from fedvisage.device.predict import asked_for
+    from fedvisage.device.predict import list_input_pictures
 
     progress = reporter(quiet, log_format, aside=True)
-    images = asked_for(paths or [], _listed(paths_from, paths or []), _piped)
-    references = None if against is None else asked_for([against])
+    images = list_input_pictures(paths or [], _read_list(paths_from, paths or []), _read_stdin)
+    references = None if against is None else list_input_pictures([against])
     if references is not None and len(images.pictures) > 1:
         raise UserError("PATH", "with --against one face is compared; name one image")
-    score, notices = _judge(model, member, crop, int8)
+    score, notices = _open_scorer(model, member, crop, int8)
     note(*notices, *(images if references is None else references).notices)
     with in_steps("images", progress) as steps:
         results = score(images, references, steps)
@@ -158,7 +158,7 @@ def predict_images(
         raise typer.Exit(results.exit_code)
 
 
-def _judge(directory: Path, member: str, crop: str, int8: bool) -> tuple[Judge, list[str]]:
+def _open_scorer(directory: Path, member: str, crop: str, int8: bool) -> tuple[ImageScorer, list[str]]:
     """Return a function that scores pictures with a directory's model, and notices; an export needs no torch."""
     from fedvisage.device.exported import is_export
 
@@ -193,14 +193,14 @@ def _judge(directory: Path, member: str, crop: str, int8: bool) -> tuple[Judge, 
     ), opened.notices
 
 
-def _piped() -> bytes:
+def _read_stdin() -> bytes:
     """Read standard input, up to one byte more than the largest picture."""
     from fedvisage.faces.pictures import BYTES_LIMIT
 
     return sys.stdin.buffer.read(BYTES_LIMIT + 1)
 
 
-def _listed(paths_from: Path | None, paths: list[Path]) -> bytes | None:
+def _read_list(paths_from: Path | None, paths: list[Path]) -> bytes | None:
     """Return the content of the list of paths, if one is given."""
     if paths_from is None:
         return None

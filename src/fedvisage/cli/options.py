@@ -15,7 +15,7 @@ import typer
 from typer import Context
 from typer.core import TyperGroup
 
-from fedvisage.base.errors import Ended, RunFailed, Terminated, UserError
+from fedvisage.base.errors import RunFailed, RunTerminated, TerminationSignal, UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -101,14 +101,14 @@ def interruptible(then: str = "") -> Iterator[None]:
     """Turn Ctrl-C and SIGTERM into an exit with one line, which ends with ``then``: the state that is left."""
     try:
         yield
-    except Terminated:
-        raise Ended(f"ended by SIGTERM{then and '; '}{then}") from None
+    except TerminationSignal:
+        raise RunTerminated(f"ended by SIGTERM{then and '; '}{then}") from None
     except KeyboardInterrupt:
         raise RunFailed(f"interrupted{then and '; '}{then}") from None
 
 
 @contextmanager
-def ending_on_sigterm() -> Iterator[None]:
+def exit_on_sigterm() -> Iterator[None]:
     """Let SIGTERM, with which services and schedulers end a process, end a verb as Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():  # only the main thread can set signals
         yield
@@ -127,7 +127,7 @@ def leave_sigterm_alone() -> None:
 
 def _end(*_: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a service manager may send it twice
-    raise Terminated
+    raise TerminationSignal
 
 
 def console() -> Console:
@@ -185,12 +185,12 @@ def note(*lines: str) -> None:
         typer.echo(f"note: {line}", err=True)
 
 
-def apart(quiet: bool, log_format: str) -> tuple[Callable[[str], None], Callable[[str], None]]:
+def line_printers(quiet: bool, log_format: str) -> tuple[Callable[[str], None], Callable[[str], None]]:
     """Return two functions of a long-lived process: one prints a line, the other an error.
 
     Both keep writing to the current standard output and error, even if the process redirects them later.
     """
-    from fedvisage.base.progress import JsonReporter, unheard
+    from fedvisage.base.progress import JsonReporter, discard
 
     check_log_format(log_format)
     out, error = (os.fdopen(os.dup(stream.fileno()), "w", buffering=1) for stream in (sys.stdout, sys.stderr))
@@ -199,7 +199,7 @@ def apart(quiet: bool, log_format: str) -> tuple[Callable[[str], None], Callable
         print(f"fedvisage: {text}", file=error)
 
     if quiet:
-        return unheard, complain
+        return discard, complain
     if log_format == "json":
         return JsonReporter(error), complain
     return (lambda text: print(text, file=out)), complain

@@ -157,14 +157,14 @@ def study(
     log_format: LogFormat = "text",
 ) -> None:
     """Run a grid of recipes and print its table of mean ± std over seeds; an interrupted study continues."""
-    from fedvisage.studies.conduct import DIFFERENCES, conduct
+    from fedvisage.studies.conduct import DIFFERENCES, run_study
     from fedvisage.studies.shipped import locate
 
     path = locate(study, verb="study")
     folder = out or Path("runs") / f"{study.stem}{'-smoke' if smoke else ''}"
     progress = reporter(quiet, log_format)
     with interruptible(CONTINUES):
-        conduct(
+        run_study(
             path, folder, cache, progress, changes=changes or (), smoke=smoke, runs=runs, workers=workers,
             root=root, sets=sets, blind=blind, checks=Checks(allow_mixed_crops, allow_overlap),
         )  # fmt: skip
@@ -344,9 +344,9 @@ def evaluate(
         if value:
             raise UserError(option, "is for a run; leave it out, or --pipeline" if pipeline else "goes with --pipeline")
     if pipeline:
-        from fedvisage.runs.assess_pipeline import Asked, assess_dataset
+        from fedvisage.runs.assess_pipeline import AssessmentOptions, assess_dataset
 
-        request = Asked(data, pad, recognition, kind, split, frames or FRAMES, enlarge, int8, iso30107, out)
+        request = AssessmentOptions(data, pad, recognition, kind, split, frames or FRAMES, enlarge, int8, iso30107, out)
         with interruptible(NOTHING):
             assessed = assess_dataset(request, progress)
         _say(assessed.values, assessed.lines(), as_json)

@@ -162,12 +162,12 @@ class View:
         """Read rows of an array field of the sets, in order."""
         first = getattr(self.slices[0].set, field)
         if len(self.slices) == 1:
-            return np.take(_plain(first), indices, axis=0)
+            return np.take(_as_plain_array(first), indices, axis=0)
         out = np.empty((len(indices), *first.shape[1:]), first.dtype)
         for number, part in enumerate(self.slices):
             in_slice = which == number
             if in_slice.any():
-                out[in_slice] = np.take(_plain(getattr(part.set, field)), indices[in_slice], axis=0)
+                out[in_slice] = np.take(_as_plain_array(getattr(part.set, field)), indices[in_slice], axis=0)
         return out
 
     def _texts(self, column: str) -> Texts:
@@ -175,7 +175,7 @@ class View:
         return np.concatenate(texts or [np.empty(0, np.str_)])
 
 
-def _plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _as_plain_array(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """View a memory map as a plain array, because indexing the subclass costs more than copying a small image."""
     return array.view(np.ndarray)
 
@@ -194,7 +194,7 @@ def check_view(view: View, place: str) -> None:
         raise UserError(place, f"has no {missing} among its {len(view)} images; both classes are needed")
 
 
-def order(view: View, generator: np.random.Generator, *, size: int, sampling: Sampling) -> list[Positions]:
+def epoch_batches(view: View, generator: np.random.Generator, *, size: int, sampling: Sampling) -> list[Positions]:
     """Return the positions of each batch of one epoch.
 
     `shuffled` visits every image once. It drops a last batch of one image, because BatchNorm cannot train on it.
@@ -209,8 +209,8 @@ def order(view: View, generator: np.random.Generator, *, size: int, sampling: Sa
         batches = [shuffled[start : start + size] for start in range(0, len(view), size)]
         return [batch for batch in batches if len(batch) > 1]
     count = -(-len(view) // size)
-    bona_fide = _cycled(np.flatnonzero(view.labels == 1), count * (size // 2), generator)
-    attacks = _cycled(np.flatnonzero(view.labels == 0), count * (size - size // 2), generator)
+    bona_fide = _repeat_shuffled(np.flatnonzero(view.labels == 1), count * (size // 2), generator)
+    attacks = _repeat_shuffled(np.flatnonzero(view.labels == 0), count * (size - size // 2), generator)
     halves = zip(bona_fide.reshape(count, size // 2), attacks.reshape(count, size - size // 2), strict=True)
     return [generator.permutation(np.concatenate(pair)) for pair in halves]
 
@@ -224,7 +224,7 @@ def mixed_batches(view: View, generator: np.random.Generator, size: int) -> list
     return np.array_split(shuffled, min(max(2, -(-len(view) // size)), max(len(view), 1)))
 
 
-def _cycled(positions: Positions, count: int, generator: np.random.Generator) -> Positions:
+def _repeat_shuffled(positions: Positions, count: int, generator: np.random.Generator) -> Positions:
     """Return `count` positions from consecutive shuffles of all of them; the last shuffle is truncated."""
     if len(positions) == 0 and count > 0:
         raise UserError("sampling", "balanced batches need both classes in the data")

@@ -66,7 +66,9 @@ class CropRecord(BaseModel):
         """Describe the crops in words."""
         if self.how == "detected":
             detector = (
-                "an earlier version's detector" if self.outdated or self.detector is None else _named(self.detector)
+                "an earlier version's detector"
+                if self.outdated or self.detector is None
+                else _describe_detector(self.detector)
             )
             how = f"faces found by {detector}"
         else:
@@ -97,7 +99,7 @@ def from_source(source: str) -> CropRecord | None:
     return CropRecord(how=how, rotation=people, alignment="points" if people else "none")
 
 
-def clash(one: CropRecord | None, other: CropRecord | None) -> bool:
+def are_incompatible(one: CropRecord | None, other: CropRecord | None) -> bool:
     """Return True if two kinds of crops are incompatible.
 
     Crops without a record never clash. Faces that are aligned by five points lie in the same places with any tool,
@@ -109,21 +111,21 @@ def clash(one: CropRecord | None, other: CropRecord | None) -> bool:
         return False
     if one.alignment == other.alignment == "points":
         both_detectors_known = one.detector is not None and other.detector is not None
-        return one.outdated != other.outdated or (both_detectors_known and _files(one) != _files(other))
+        return one.outdated != other.outdated or (both_detectors_known and _detector_key(one) != _detector_key(other))
     return _kind(one) != _kind(other)
 
 
 def _kind(record: CropRecord) -> tuple[object, ...]:
     delivered = record.how in ("centre", "whole")
     how = "delivered" if delivered else record.how
-    return how, _files(record), record.margin, record.rotation, record.alignment
+    return how, _detector_key(record), record.margin, record.rotation, record.alignment
 
 
-def _files(record: CropRecord) -> tuple[str, ...]:
+def _detector_key(record: CropRecord) -> tuple[str, ...]:
     """Return the fields that determine where a detector places a face."""
     detector = record.detector
     return () if detector is None else (detector.name, detector.version, detector.sha256)
 
 
-def _named(detector: DetectorRecord) -> str:
+def _describe_detector(detector: DetectorRecord) -> str:
     return f"{detector.name} {detector.version}".strip()

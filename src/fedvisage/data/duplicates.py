@@ -30,7 +30,7 @@ import torch
 
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import read_tensors, write_tensors
-from fedvisage.base.progress import Say, unheard
+from fedvisage.base.progress import Say, discard
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 
@@ -55,7 +55,7 @@ Words = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, eq=False)
-class Contents:
+class PictureContents:
     """Digests and hashes of the pictures of a set, in the order of its rows."""
 
     exact: Words
@@ -64,15 +64,15 @@ class Contents:
     plain: npt.NDArray[np.bool_]
 
 
-def contents_of(found: PreparedSet, cache: Path, say: Say = unheard) -> Contents:
+def contents_of(found: PreparedSet, cache: Path, say: Say = discard) -> PictureContents:
     """Return the digests and hashes of a set from the cache; otherwise compute them and cache them if possible."""
     path = cache / FOLDER / f"{found.digest}-{VERSION}.safetensors"
-    cached = _read(path, len(found))
+    cached = _read_cached(path, len(found))
     if cached is not None:
         return cached
     if len(found) >= _LONG:
         say(f"looking at the {len(found):,} pictures of {found.path}, once")
-    contents = look_at(found.images)
+    contents = compute_contents(found.images)
     tensors = {
         "exact": torch.from_numpy(contents.exact.view(np.int64)),
         "hashes": torch.from_numpy(contents.hashes.view(np.int64)),
@@ -84,7 +84,7 @@ def contents_of(found: PreparedSet, cache: Path, say: Say = unheard) -> Contents
     return contents
 
 
-def look_at(images: npt.NDArray[np.uint8]) -> Contents:
+def compute_contents(images: npt.NDArray[np.uint8]) -> PictureContents:
     """Compute digests and hashes of N×S×S×3 pictures in batches."""
     count, size = images.shape[:2]
     exact, plain = np.empty(count, np.uint64), np.empty(count, np.bool_)
@@ -97,7 +97,7 @@ def look_at(images: npt.NDArray[np.uint8]) -> Contents:
         waves = _waves(batch, size)
         hashes[rows] = np.packbits(waves > 0, axis=1, bitorder="little").view(np.uint64)
         plain[rows] = 2 * np.linalg.norm(waves, axis=1) / _GRID**2 < _PLAIN
-    return Contents(exact, hashes, plain)
+    return PictureContents(exact, hashes, plain)
 
 
 def _digest(picture: npt.NDArray[np.uint8]) -> int:
@@ -124,7 +124,7 @@ def _basis(size: int) -> npt.NDArray[np.float32]:
     return rows
 
 
-def _read(path: Path, count: int) -> Contents | None:
+def _read_cached(path: Path, count: int) -> PictureContents | None:
     """Return a cached table; None if it is missing or damaged."""
     if not path.exists():
         return None
@@ -135,7 +135,7 @@ def _read(path: Path, count: int) -> Contents | None:
         return None
     if (exact.shape, hashes.shape, plain.shape) != ((count,), (count, WORDS), (count,)) or plain.dtype != np.bool_:
         return None
-    return Contents(exact.view(np.uint64), hashes.view(np.uint64), plain)
+    return PictureContents(exact.view(np.uint64), hashes.view(np.uint64), plain)
 
 
 NEAR: Final = 32
@@ -183,7 +183,7 @@ class _Pictures:
 
 
 def find_copies(
-    places: Mapping[str, Sequence[View]], cache: Path, *, most: int = MOST_COMPARISONS, say: Say = unheard
+    places: Mapping[str, Sequence[View]], cache: Path, *, most: int = MOST_COMPARISONS, say: Say = discard
 ) -> tuple[list[Copies], dict[str, Copies]]:
     """Return copies between places: for each ordered pair of places, and for each place against all others.
 
@@ -191,13 +191,13 @@ def find_copies(
     subjects are compared by name instead. Plain pictures are ignored.
     """
     names = list(places)
-    pictures = _gathered(list(places.values()), cache, say)
+    pictures = _gather_pictures(list(places.values()), cache, say)
     probes = _probes(pictures, len(names), most)
-    exact = _equal(pictures)
-    near = _without(_near(pictures, probes), exact)
+    exact = _find_equal(pictures)
+    near = _remove_rows(_find_near(pictures, probes), exact)
     totals, compared = (np.bincount(column, minlength=len(names)).tolist() for column in
                      (pictures.place, pictures.place[probes]))  # fmt: skip
-    equal, alike = _by_pair(exact, pictures), _by_pair(near, pictures)
+    equal, alike = _count_by_pair(exact, pictures), _count_by_pair(near, pictures)
     pairs = [
         Copies(names[first], names[second], equal[first, second], alike[first, second], totals[first], compared[first])
         for first, second in sorted(equal.keys() | alike.keys())
@@ -214,10 +214,10 @@ def find_copies(
     return pairs, anywhere
 
 
-def _gathered(places: Sequence[Sequence[View]], cache: Path, say: Say) -> _Pictures:
+def _gather_pictures(places: Sequence[Sequence[View]], cache: Path, say: Say) -> _Pictures:
     pictures: list[_Pictures] = []
     people: dict[tuple[str, str], int] = {}
-    contents_by_digest: dict[str, Contents] = {}
+    contents_by_digest: dict[str, PictureContents] = {}
     for number, views in enumerate(places):
         for part in (part for view in views for part in view.slices):
             digest = part.set.digest
@@ -249,7 +249,7 @@ def _probes(pictures: _Pictures, places: int, most: int) -> Numbers:
     )
 
 
-def _equal(pictures: _Pictures) -> Numbers:
+def _find_equal(pictures: _Pictures) -> Numbers:
     """Return (picture, other place) for each picture that has an identical one at another place."""
     _, group, members = np.unique(pictures.exact, return_inverse=True, return_counts=True)
     repeated = np.flatnonzero(members[group] > 1)
@@ -265,7 +265,7 @@ def _equal(pictures: _Pictures) -> Numbers:
     return np.array(copies, np.int64).reshape(-1, 2)
 
 
-def _near(pictures: _Pictures, probes: Numbers) -> Numbers:
+def _find_near(pictures: _Pictures, probes: Numbers) -> Numbers:
     """Return (picture, other place) for each probe that has a near copy at another place."""
     pairs: list[Numbers] = [np.empty((0, 2), np.int64)]
     rows, width = _TILE
@@ -288,11 +288,11 @@ def _near(pictures: _Pictures, probes: Numbers) -> Numbers:
     return np.unique(np.concatenate(pairs), axis=0)
 
 
-def _without(found: Numbers, known: Numbers) -> Numbers:
+def _remove_rows(found: Numbers, known: Numbers) -> Numbers:
     """Remove the rows of `known` from `found`."""
     places = int(max(found[:, 1].max(initial=0), known[:, 1].max(initial=0))) + 1
     return found[~np.isin(found @ [places, 1], known @ [places, 1])]
 
 
-def _by_pair(found: Numbers, pictures: _Pictures) -> Counter[tuple[int, int]]:
+def _count_by_pair(found: Numbers, pictures: _Pictures) -> Counter[tuple[int, int]]:
     return Counter(zip(pictures.place[found[:, 0]].tolist(), found[:, 1].tolist(), strict=True))

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import read_json, write_json
-from fedvisage.base.progress import Say, unheard
+from fedvisage.base.progress import Say, discard
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.prepared import Manifest, check_file, read_manifest
 
@@ -31,7 +31,7 @@ _LONG = 1 << 30
 """Size of a set, in bytes, from which a complete read is reported."""
 
 
-def check_bytes(path: Path, cache: Path, *, whole: bool = False, say: Say = unheard) -> None:
+def check_bytes(path: Path, cache: Path, *, whole: bool = False, say: Say = discard) -> None:
     """Raise a UserError if a file of a set was changed or damaged; `whole` forces a complete read."""
     try:
         _check(path, cache, whole, say)
@@ -43,7 +43,7 @@ def _check(path: Path, cache: Path, whole: bool, say: Say) -> None:
     manifest = read_manifest(path)
     record = cache / FOLDER / f"{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]}.json"
     times = _times(path, manifest)
-    previous = {} if whole else _known(record)
+    previous = {} if whole else _read_record(record)
     if previous.get("set") == manifest.digest and previous.get("times") == times:
         _compare(path, manifest, previous.get("blocks"))
         return
@@ -65,7 +65,7 @@ def _times(path: Path, manifest: Manifest) -> dict[str, list[int]]:
     return {name: [state.st_size, state.st_mtime_ns, state.st_ctime_ns] for name, state in states.items()}
 
 
-def _known(record: Path) -> Mapping[str, Any]:
+def _read_record(record: Path) -> Mapping[str, Any]:
     """Return the record of an earlier check; empty if it is missing, unreadable or of another version."""
     if not record.exists():
         return {}

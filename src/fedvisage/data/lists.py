@@ -112,10 +112,10 @@ def read_table(path: Path, columns: int) -> Table:
     return table
 
 
-Numbered = tuple[str, int]
+PersonImage = tuple[str, int]
 """A person's name and an image number."""
 
-Pair = tuple[Numbered, Numbered]
+Pair = tuple[PersonImage, PersonImage]
 """Two images. They show one person if the names are equal."""
 
 PairList = Sequence[Sequence[Pair]]
@@ -138,11 +138,13 @@ class ListedPairs:
 
 def read_pairs(path: Path) -> ListedPairs:
     """Read a list of pairs."""
-    pairs, same, fold = read_numbered(path)
-    return ListedPairs([image_of(*first) for first, _ in pairs], [image_of(*second) for _, second in pairs], same, fold)
+    pairs, same, fold = read_numbered_pairs(path)
+    return ListedPairs(
+        [image_name(*first) for first, _ in pairs], [image_name(*second) for _, second in pairs], same, fold
+    )
 
 
-def read_numbered(path: Path) -> tuple[list[Pair], NDArray[np.bool_], NDArray[np.int64]]:
+def read_numbered_pairs(path: Path) -> tuple[list[Pair], NDArray[np.bool_], NDArray[np.int64]]:
     """Read a list: pairs of names and numbers, a same-person flag for each, and the fold of each (from 0)."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -167,31 +169,33 @@ def text_of_pairs(folds: PairList) -> str:
     """
     sizes = {len(fold) for fold in folds}
     if len(sizes) == 1 and (size := sizes.pop()) % 2 == 0:
-        return f"{len(folds)}\t{size // 2}\n" + "".join(_written(pair) for fold in folds for pair in fold)
-    if not all(len({_same(pair) for pair in fold}) == 2 for fold in folds):
+        return f"{len(folds)}\t{size // 2}\n" + "".join(_format_pair(pair) for fold in folds for pair in fold)
+    if not all(len({_is_same_person(pair) for pair in fold}) == 2 for fold in folds):
         folds = [[pair for fold in folds for pair in fold]]
-    return "".join(_written(pair) for fold in folds for pair in sorted(fold, key=lambda pair: not _same(pair)))
+    return "".join(
+        _format_pair(pair) for fold in folds for pair in sorted(fold, key=lambda pair: not _is_same_person(pair))
+    )
 
 
-def image_of(name: str, number: int) -> str:
+def image_name(name: str, number: int) -> str:
     """Return the name of a person's image."""
     return f"{name}/{name}_{number:04d}"
 
 
-def _same(pair: Pair) -> bool:
+def _is_same_person(pair: Pair) -> bool:
     return pair[0][0] == pair[1][0]
 
 
-def _written(pair: Pair) -> str:
+def _format_pair(pair: Pair) -> str:
     (first_name, first_number), (second_name, second_number) = pair
     return (
         f"{first_name}\t{first_number}\t{second_number}\n"
-        if _same(pair)
+        if _is_same_person(pair)
         else f"{first_name}\t{first_number}\t{second_name}\t{second_number}\n"
     )
 
 
-def image_named(item: str) -> str:
+def listed_name(item: str) -> str:
     """Return the name of an image in lists: its folder and file without the extension."""
     return "/".join(PurePosixPath(item.rpartition(".")[0] or item).parts[-2:])
 

@@ -16,11 +16,11 @@ from typing import Any, Final
 import numpy as np
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.progress import Say, unheard
+from fedvisage.base.progress import Say, discard
 from fedvisage.data.batches import View
 from fedvisage.data.duplicates import NEAR, Copies, find_copies
 
-USER: Final = "data.user"
+TARGET: Final = "data.user"
 PUBLIC: Final = "data.public"
 SITE: Final = "data.sites."
 HELD_OUT: Final = " (held-out subjects)"
@@ -37,7 +37,7 @@ Places = Mapping[str, Sequence[View]]
 
 
 @dataclass(frozen=True)
-class Named:
+class SharedSubjects:
     """Number of subjects named both in the target's set and in a site's set of the same dataset."""
 
     place: str
@@ -52,7 +52,7 @@ class Overlap:
 
     copies: tuple[Copies, ...]
     """One entry per pair of places, reported for the target or else for the place with the larger share."""
-    named: tuple[Named, ...]
+    named: tuple[SharedSubjects, ...]
     anywhere: Mapping[str, Copies]
     """The pictures that each place shares with all others."""
 
@@ -71,10 +71,10 @@ class Overlap:
 
     def sentences(self, user_name: str = "") -> list[str]:
         """Describe the overlap, one sentence per pair of places."""
-        copies = [(entry.place, _counted(entry), entry.other) for entry in self.copies]
+        copies = [(entry.place, _format_count(entry), entry.other) for entry in self.copies]
         named = [(entry.place, f"{entry.subjects} subjects by name", entry.other) for entry in self.named]
         return [
-            f"{words(place, user_name)} shares {shared} with {words(other_place, user_name)}"
+            f"{describe_place(place, user_name)} shares {shared} with {describe_place(other_place, user_name)}"
             for place, shared, other_place in copies + named
         ]
 
@@ -89,7 +89,7 @@ class Overlap:
         named = ((str(row["place"]), str(row["with"]), int(row["subjects"])) for row in content.get("named", ()))
         return Overlap(
             tuple(copies(str(row["place"]), str(row["with"]), row) for row in content.get("shared", ())),
-            tuple(Named(place, other_place, subjects, "") for place, other_place, subjects in named),
+            tuple(SharedSubjects(place, other_place, subjects, "") for place, other_place, subjects in named),
             {str(place): copies(place, "", row) for place, row in content.get("elsewhere", {}).items()},
         )
 
@@ -111,28 +111,30 @@ class Overlap:
         }
 
 
-def look_for_overlap(places: Places, cache: Path, say: Say = unheard) -> Overlap:
+def find_overlap(places: Places, cache: Path, say: Say = discard) -> Overlap:
     """Compare the pictures of all places, and the target's subjects with those of the same dataset elsewhere."""
     pairs, anywhere = find_copies(places, cache, say=say)
     shares = {(copies.place, copies.other): copies.share for copies in pairs}
 
     def told(one: Copies) -> bool:
         """Return True if the pair is reported from this end."""
-        if USER in (one.place, one.other):
-            return one.place == USER
+        if TARGET in (one.place, one.other):
+            return one.place == TARGET
         return (-one.share, one.place) < (-shares.get((one.other, one.place), 0.0), one.other)
 
-    target, owners = places.get(USER, ()), dict[str, list[View]]()
+    target, owners = places.get(TARGET, ()), dict[str, list[View]]()
     for place, views in places.items():
-        if place != USER:
+        if place != TARGET:
             owners.setdefault(place.removesuffix(HELD_OUT), []).extend(views)
     named = [
-        shared_subjects for place, views in owners.items() if (shared_subjects := _named_in_both(target, place, views))
+        shared_subjects
+        for place, views in owners.items()
+        if (shared_subjects := _find_shared_subjects(target, place, views))
     ]
     return Overlap(tuple(filter(told, pairs)), tuple(named), anywhere)
 
 
-def check_apart(overlap: Overlap, allowed: bool, user_name: str = "") -> list[str]:
+def refuse_overlap(overlap: Overlap, allowed: bool, user_name: str = "") -> list[str]:
     """Describe the overlap, one sentence per pair; raise a UserError if it is not allowed and more than a trace.
 
     A trace is a share of pictures up to `MOST`; shared subject names are never a trace.
@@ -143,35 +145,36 @@ def check_apart(overlap: Overlap, allowed: bool, user_name: str = "") -> list[st
                 named.place, _refusal(f"{named.subjects} subjects, such as {named.one!r},", named, user_name)
             )
         for worst in sorted(overlap.too_much, key=lambda copies: -copies.share):
-            raise UserError(worst.place, _refusal(_counted(worst), worst, user_name))
+            raise UserError(worst.place, _refusal(_format_count(worst), worst, user_name))
     return overlap.sentences(user_name)
 
 
-def words(place: str, user_name: str) -> str:
+def describe_place(place: str, user_name: str) -> str:
     """Describe a place of a recipe in words."""
     owner = place.removesuffix(HELD_OUT)
-    names = {USER: f"user {user_name}".rstrip(), PUBLIC: "the public set"}
+    names = {TARGET: f"user {user_name}".rstrip(), PUBLIC: "the public set"}
     description = names.get(owner) or (f"site {owner.removeprefix(SITE)}" if owner.startswith(SITE) else owner)
     return description if owner == place else f"the held-out subjects of {description}"
 
 
-def _refusal(what: str, found: Named | Copies, user_name: str) -> str:
-    if found.place == USER:
+def _refusal(what: str, found: SharedSubjects | Copies, user_name: str) -> str:
+    if found.place == TARGET:
         why = "a user must be unseen in training"
     elif found.place.endswith(HELD_OUT):
         why = "who is held out must not train"
     else:
         why = "what is at two places counts twice, and is no other owner's"
-    return f"shares {what} with {words(found.other, user_name)}: {why}; take them out of one of the two, or add {ALLOW}"
+    place = describe_place(found.other, user_name)
+    return f"shares {what} with {place}: {why}; take them out of one of the two, or add {ALLOW}"
 
 
-def _counted(one: Copies) -> str:
+def _format_count(one: Copies) -> str:
     if one.near and one.looked_at < one.of:
         return f"{one.exact} of {one.of} pictures, and near ones of {one.near} of {one.looked_at} others,"
     return f"{one.exact + one.near} of {one.of} pictures"
 
 
-def _named_in_both(user: Sequence[View], place: str, views: Sequence[View]) -> Named | None:
+def _find_shared_subjects(user: Sequence[View], place: str, views: Sequence[View]) -> SharedSubjects | None:
     """Return the number of subjects that the target and a place both name in sets of one dataset.
 
     Sets belong to one dataset if they have the same name, or for rendered people the same name and seed.
@@ -182,7 +185,7 @@ def _named_in_both(user: Sequence[View], place: str, views: Sequence[View]) -> N
         for name in target_subjects.keys() & place_subjects.keys()
         for subject in target_subjects[name] & place_subjects[name]
     )
-    return Named(USER, place, len(both), both[0]) if both else None
+    return SharedSubjects(TARGET, place, len(both), both[0]) if both else None
 
 
 def _subjects(views: Sequence[View]) -> dict[str, set[str]]:

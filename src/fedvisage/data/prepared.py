@@ -56,14 +56,14 @@ _BLOCK = 1 << 20
 FileName = Literal["images.npy", "depth.npy", "points.npy", "rows.csv", "import-report.json"]
 
 
-def _printable(text: str) -> str:
+def _check_printable(text: str) -> str:
     """Reject texts with characters that a terminal would interpret."""
     if not text.isprintable():
         raise ValueError("has characters that cannot be shown")
     return text
 
 
-Printable = Annotated[str, AfterValidator(_printable)]
+Printable = Annotated[str, AfterValidator(_check_printable)]
 
 
 class FileEntry(BaseModel):
@@ -167,7 +167,7 @@ Texts = npt.NDArray[np.str_]
 
 
 @dataclass(frozen=True)
-class Row:
+class ImageRow:
     """Metadata of one image. Label 1 is bona fide, 0 is an attack. Only identity sets have groups."""
 
     item: str
@@ -187,7 +187,7 @@ class Row:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class ImageRows:
     """The rows of a set as one array per column, in the order of its images."""
 
     label: npt.NDArray[np.uint8]
@@ -214,9 +214,9 @@ class RowRules:
         self._items: set[str] = set()
         self._split_of: dict[str, str] = {}
         self._group_of: dict[str, str | None] = {}
-        self._first_of: dict[str, Row] = {}
+        self._first_of: dict[str, ImageRow] = {}
 
-    def check(self, row: Row) -> None:
+    def check(self, row: ImageRow) -> None:
         """Raise a UserError if the row is invalid or contradicts an earlier row."""
         fault = _fault(row) or self._conflict(row)
         if fault:
@@ -225,7 +225,7 @@ class RowRules:
         self._split_of[row.subject] = row.split
         self._first_of.setdefault(row.video, row)
 
-    def _conflict(self, row: Row) -> str | None:
+    def _conflict(self, row: ImageRow) -> str | None:
         if row.item in self._items:
             return "this item appears twice; items must be unique"
         earlier = self._split_of.get(row.subject, row.split)
@@ -243,7 +243,7 @@ class RowRules:
         return None
 
 
-def _fault(row: Row) -> str | None:
+def _fault(row: ImageRow) -> str | None:
     """Return the fault of a single row, or None."""
     if row.label not in (0, 1):
         return f"label must be 1 (bona fide) or 0 (attack), got {row.label}"
@@ -279,9 +279,9 @@ def are_further(names: Sequence[str]) -> bool:
     return fit and len({*names, *COLUMNS, GROUP}) == len(names) + len(COLUMNS) + 1
 
 
-def as_columns(rows: Sequence[Row], further: Sequence[str] = ()) -> Rows:
+def as_columns(rows: Sequence[ImageRow], further: Sequence[str] = ()) -> ImageRows:
     """Convert rows to typed, read-only columns."""
-    columns = Rows(
+    columns = ImageRows(
         label=np.array([row.label for row in rows], dtype=np.uint8),
         species=np.array([row.species for row in rows], dtype=np.str_),
         subject=np.array([row.subject for row in rows], dtype=np.str_),
@@ -300,7 +300,7 @@ def as_columns(rows: Sequence[Row], further: Sequence[str] = ()) -> Rows:
     return columns
 
 
-def read_rows(path: Path, count: int) -> Rows:
+def read_rows(path: Path, count: int) -> ImageRows:
     """Read and check the rows of a set with `count` images."""
     place = str(path)
     rules, rows = RowRules(place), []
@@ -309,7 +309,7 @@ def read_rows(path: Path, count: int) -> Rows:
             reader = csv.reader(lines, strict=True)
             header = next(reader, [])
             _, further = _columns(header, place)
-            for row in _below(header, reader, place):
+            for row in _rows_below_header(header, reader, place):
                 rules.check(row)
                 rows.append(row)
     except (csv.Error, UnicodeDecodeError) as error:
@@ -319,18 +319,18 @@ def read_rows(path: Path, count: int) -> Rows:
     return as_columns(rows, further)
 
 
-def rows_of(lines: Iterable[str], place: str) -> Iterator[Row]:
+def rows_of(lines: Iterable[str], place: str) -> Iterator[ImageRow]:
     """Yield the rows of a table; an empty table has none."""
     reader = csv.reader(lines, strict=True)
     if header := next(reader, None):
-        yield from _below(header, reader, place)
+        yield from _rows_below_header(header, reader, place)
 
 
-def _below(header: list[str], lines: Iterable[list[str]], place: str) -> Iterator[Row]:
+def _rows_below_header(header: list[str], lines: Iterable[list[str]], place: str) -> Iterator[ImageRow]:
     """Yield the rows after the header."""
     grouped, further = _columns(header, place)
     for number, values in enumerate(lines, 2):
-        yield _parsed(values, place, number, grouped, len(further))
+        yield _parse_row(values, place, number, grouped, len(further))
 
 
 def _columns(header: list[str], place: str) -> tuple[bool, list[str]]:
@@ -344,19 +344,21 @@ def _columns(header: list[str], place: str) -> tuple[bool, list[str]]:
     return grouped, further
 
 
-def _parsed(values: Sequence[str], place: str, line: int, grouped: bool, further: int) -> Row:
+def _parse_row(values: Sequence[str], place: str, line: int, grouped: bool, further: int) -> ImageRow:
     known_count = len(COLUMNS) + grouped
     try:
         if len(values) != known_count + further:
             raise ValueError
         item, label, species, subject, video, frame, split = values[: len(COLUMNS)]
         group = values[known_count - 1] if grouped else None
-        return Row(item, int(label), species, subject, video, int(frame), split, group, tuple(values[known_count:]))
+        return ImageRow(
+            item, int(label), species, subject, video, int(frame), split, group, tuple(values[known_count:])
+        )
     except ValueError:
         raise UserError(place, f"line {line} does not have the {known_count + further} values of a row") from None
 
 
-__all__ = ["PreparedSet", "Rows"]
+__all__ = ["ImageRows", "PreparedSet"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -368,7 +370,7 @@ class PreparedSet:
     size: int
     source: str
     digest: str
-    rows: Rows
+    rows: ImageRows
     images: npt.NDArray[np.uint8]
     depth: npt.NDArray[np.uint8] | None
     points: npt.NDArray[np.float32] | None
@@ -379,13 +381,13 @@ class PreparedSet:
     def open(path: Path, verify: bool = False) -> PreparedSet:
         """Open a set after checking its files; `verify` also compares their digests, which reads everything."""
         try:
-            return _opened(path, verify)
+            return _open_set(path, verify)
         except OSError as error:
             raise UserError(str(error.filename or path), f"cannot be read: {error.strerror or error}") from error
 
     def __reduce__(self) -> tuple[Callable[[Path, str], PreparedSet], tuple[Path, str]]:
         """Pickle the set as path and digest: the receiving process maps the files instead of copying them."""
-        return _opened_again, (self.path, self.digest)
+        return _reopen_set, (self.path, self.digest)
 
     def __len__(self) -> int:
         """Return the number of images."""
@@ -398,20 +400,20 @@ class PreparedSet:
         return np.flatnonzero(self.rows.split == split).astype(np.int64)
 
 
-def _opened_again(path: Path, digest: str) -> PreparedSet:
+def _reopen_set(path: Path, digest: str) -> PreparedSet:
     reopened = PreparedSet.open(path)
     if reopened.digest != digest:
         raise UserError(str(path), "was made anew while it was in use; start anew")
     return reopened
 
 
-def _opened(path: Path, verify: bool) -> PreparedSet:
+def _open_set(path: Path, verify: bool) -> PreparedSet:
     manifest = read_manifest(path)
     for missing in {IMAGES, ROWS} - manifest.files.keys():
         raise UserError(str(path / SET), f"lists no {missing}; make the set again")
     for name, entry in manifest.files.items():
         check_file(path / name, entry, verify)
-    points = _optional(path, manifest, POINTS, (POINT_COUNT, 2), np.float32)
+    points = _map_optional(path, manifest, POINTS, (POINT_COUNT, 2), np.float32)
     if points is not None and not np.isfinite(points).all():
         raise UserError(str(path / POINTS), "holds points that are not finite; make the set again")
     count, size = manifest.count, manifest.size
@@ -422,19 +424,19 @@ def _opened(path: Path, verify: bool) -> PreparedSet:
         source=manifest.source,
         digest=manifest.digest,
         rows=read_rows(path / ROWS, count),
-        images=_mapped(path / IMAGES, (count, size, size, 3), np.uint8),
-        depth=_optional(path, manifest, DEPTH, (DEPTH_SIZE, DEPTH_SIZE), np.uint8),
+        images=_map_array(path / IMAGES, (count, size, size, 3), np.uint8),
+        depth=_map_optional(path, manifest, DEPTH, (DEPTH_SIZE, DEPTH_SIZE), np.uint8),
         points=points,
         crop=manifest.crops,
     )
 
 
-def _optional(path: Path, manifest: Manifest, name: FileName, shape: tuple[int, ...], dtype: Any) -> Any:
+def _map_optional(path: Path, manifest: Manifest, name: FileName, shape: tuple[int, ...], dtype: Any) -> Any:
     """Map an optional array, or return None if the set does not have it."""
-    return _mapped(path / name, (manifest.count, *shape), dtype) if name in manifest.files else None
+    return _map_array(path / name, (manifest.count, *shape), dtype) if name in manifest.files else None
 
 
-def _mapped(path: Path, shape: tuple[int, ...], dtype: Any) -> Any:
+def _map_array(path: Path, shape: tuple[int, ...], dtype: Any) -> Any:
     """Map an array file after checking its shape and type."""
     try:
         # open_memmap, not np.load: it reads plain arrays only, never a pickle or an archive.

@@ -104,10 +104,10 @@ class Selection:
 ALL = Selection()
 
 
-def without_selection(entry: str) -> tuple[str, Selection]:
+def split_entry(entry: str) -> tuple[str, Selection]:
     """Split a data entry into the name of the set and the selection."""
     source, only, text = entry.partition(ONLY)
-    return (source.strip(), _parsed(text, entry)) if only else (entry, ALL)
+    return (source.strip(), _parse_selection(text, entry)) if only else (entry, ALL)
 
 
 def splits_of(prepared: PreparedSet, selection: Selection, place: str) -> tuple[View, View]:
@@ -117,22 +117,22 @@ def splits_of(prepared: PreparedSet, selection: Selection, place: str) -> tuple[
     else:
         everything = View.of(prepared)
         is_heldout = (
-            _named(everything, OFFICIAL, selection.heldout, place)
+            _has_value(everything, OFFICIAL, selection.heldout, place)
             if selection.heldout
             else np.zeros(len(everything), bool)
         )
-        train, heldout = everything.subset(_where(~is_heldout)), everything.subset(_where(is_heldout))
-    return _chosen(train, selection, place), _chosen(heldout, selection, place)
+        train, heldout = everything.subset(_indices_of(~is_heldout)), everything.subset(_indices_of(is_heldout))
+    return _select_images(train, selection, place), _select_images(heldout, selection, place)
 
 
 def select(view: View, selection: Selection, place: str) -> View:
     """Return a view of the selected images for a place that holds nothing out."""
     if selection.heldout is not None:
         raise UserError(place, "heldout= is for a site, which trains on the rest; leave it out here")
-    return _chosen(view, selection, place)
+    return _select_images(view, selection, place)
 
 
-def _chosen(view: View, selection: Selection, place: str) -> View:
+def _select_images(view: View, selection: Selection, place: str) -> View:
     if selection == ALL and PURPOSE not in view.columns:
         return view
     of_sets = {species for part in view.slices for species in np.unique(part.set.rows.species).tolist()}
@@ -141,30 +141,30 @@ def _chosen(view: View, selection: Selection, place: str) -> View:
     if missing and len(view):
         raise UserError(place, f"has no attacks {missing[0]!r}; it has {', '.join(offered) or 'none'}")
     first, last = selection.subjects
-    names = _drawn(view.subjects)
+    names = _draw_owners(view.subjects)
     # Ranges and shares refer to the fixed order of `_drawn`, so the parts of two sites do not overlap.
     shared = np.isin(view.subjects, names[len(names) * first // 100 : len(names) * last // 100])
     number, parts = selection.bonafide
     owners = view.videos if selection.by_videos else view.subjects
-    live = (view.labels == 1) & np.isin(owners, _drawn(owners)[number - 1 :: parts])
+    live = (view.labels == 1) & np.isin(owners, _draw_owners(owners)[number - 1 :: parts])
     attacks = (view.labels == 0) & np.isin(view.species, selection.attacks or offered)
-    chosen = (live | attacks) & shared & _by_columns(view, selection.columns, place)
-    chosen &= ~_at_end(view.videos, selection.without)
-    selected = view.subset(_where(chosen))
-    return selected.subset(_where(_ranks(selected) < selection.frames)) if selection.frames else selected
+    chosen = (live | attacks) & shared & _has_columns(view, selection.columns, place)
+    chosen &= ~_has_ending(view.videos, selection.without)
+    selected = view.subset(_indices_of(chosen))
+    return selected.subset(_indices_of(_ranks(selected) < selection.frames)) if selection.frames else selected
 
 
-def _where(chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _indices_of(chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
     return np.flatnonzero(chosen).astype(np.int64)
 
 
-def _drawn(owners: Texts) -> Texts:
+def _draw_owners(owners: Texts) -> Texts:
     """Return the unique owners in a fixed random order."""
     names: Texts = np.unique(owners)
     return names[numpy_rng(0, "selection").permutation(len(names))]
 
 
-def _at_end(videos: Texts, ends: tuple[str, ...]) -> NDArray[np.bool_]:
+def _has_ending(videos: Texts, ends: tuple[str, ...]) -> NDArray[np.bool_]:
     """Return a mask of the videos whose paths end in one of these sequences of path components."""
     names, place = np.unique(videos, return_inverse=True)
     suffixes = tuple(f"/{end}" for end in ends)
@@ -181,18 +181,18 @@ def _ranks(view: View) -> NDArray[np.int64]:
     return ranks
 
 
-def _by_columns(view: View, columns: Mapping[str, tuple[str, ...]], place: str) -> NDArray[np.bool_]:
+def _has_columns(view: View, columns: Mapping[str, tuple[str, ...]], place: str) -> NDArray[np.bool_]:
     """Return a mask of the images that have the selected values in further columns."""
     chosen = np.ones(len(view), bool)
     for name, values in columns.items():
-        matches = _named(view, name.removeprefix(AMONG_ATTACKS), values, place)
+        matches = _has_value(view, name.removeprefix(AMONG_ATTACKS), values, place)
         chosen &= matches | (view.labels == 1) if name.startswith(AMONG_ATTACKS) else matches
     if PURPOSE in view.columns and PURPOSE not in columns:
         chosen &= view.column(PURPOSE) != ENROL
     return chosen
 
 
-def _named(view: View, name: str, wanted: tuple[str, ...], place: str) -> NDArray[np.bool_]:
+def _has_value(view: View, name: str, wanted: tuple[str, ...], place: str) -> NDArray[np.bool_]:
     """Return a mask of the images that have one of these values in a further column."""
     if not len(view):
         return np.zeros(0, bool)
@@ -205,7 +205,7 @@ def _named(view: View, name: str, wanted: tuple[str, ...], place: str) -> NDArra
     return np.isin(view.column(name), wanted)
 
 
-def _parsed(text: str, entry: str) -> Selection:
+def _parse_selection(text: str, entry: str) -> Selection:
     columns: dict[str, tuple[str, ...]] = {}
     words: dict[str, str] = {}
     for word in text.split():
@@ -218,7 +218,7 @@ def _parsed(text: str, entry: str) -> Selection:
             raise UserError(entry, f"cannot read {word!r}; {_HOW}")
     if not words and not columns:
         raise UserError(entry, "says only: and nothing after it; write attacks=…, bonafide=1/2 or subjects=0-90")
-    choices = {name: _choice(name, value) for name, value in words.items()}
+    choices = {name: _parse_choice(name, value) for name, value in words.items()}
     if bad := [f"{name}={words[name]}" for name, choice in choices.items() if choice is None]:
         raise UserError(entry, f"cannot read {bad[0]!r}; {_HOW}")
     by_videos = choices.pop("by", False)
@@ -227,7 +227,7 @@ def _parsed(text: str, entry: str) -> Selection:
     return Selection(**choices, by_videos=by_videos, columns=columns)  # type: ignore[arg-type]
 
 
-def _choice(name: str, value: str) -> object:
+def _parse_choice(name: str, value: str) -> object:
     """Return the value of a selection word, or None if it is invalid."""
     share, ends = _SHARE.fullmatch(value), _RANGE.fullmatch(value)
     if name == "bonafide":

@@ -51,8 +51,8 @@ from fedvisage.data.prepared import (
     SOURCE_LIMIT,
     FileEntry,
     FileName,
+    ImageRow,
     Manifest,
-    Row,
     RowRules,
     are_further,
     file_digest,
@@ -62,7 +62,7 @@ from fedvisage.data.prepared import (
 # Growing files of an unfinished set. Both can be truncated.
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _open_file(path: Path) -> IO[bytes]:
     """Open a file for writing and keep existing content."""
     return path.open("r+b" if path.exists() else "w+b")
 
@@ -73,7 +73,7 @@ class ArrayFile:
     def __init__(self, path: Path, shape: tuple[int, ...], dtype: Any, count: int = 0) -> None:
         """Create a file, or continue after the first `count` entries of an existing one."""
         self._shape, self._dtype, self._count = shape, np.dtype(dtype), count
-        self._file = _opened(path)
+        self._file = _open_file(path)
         self._write_header()
         self._start = self._file.tell()
         self._file.truncate(self._start + count * _stride(shape, self._dtype))
@@ -132,7 +132,7 @@ class RowsFile:
 
     def __init__(self, path: Path, columns: Sequence[str], length: int = 0) -> None:
         """Create a table, or continue after the first `length` bytes of an existing one."""
-        self._file = _opened(path)
+        self._file = _open_file(path)
         self._file.truncate(length)
         self._file.seek(length)
         self.length = length
@@ -359,7 +359,7 @@ class Writer:
         # A failure in this block discards the directory; success cancels that callback.
         with ExitStack() as failing:
             failing.callback(self._discard)
-            with _disk(self.path):
+            with _disk_errors(self.path):
                 self._directory = PartialDirectory(self.path, self._key)
                 count, length = self._take_up() if self._key else (0, 0)
                 for file, (shape, dtype) in self._shapes.items():
@@ -375,7 +375,7 @@ class Writer:
         rows = self._partial / ROWS
         images = min(ArrayFile.entries(self._partial / file, *form) for file, form in self._shapes.items())
         count, length = self._journal.keep_reached(images, rows.stat().st_size if rows.exists() else 0)
-        for row in rows_of(io.StringIO(_beginning(rows, length), newline=""), str(rows)):
+        for row in rows_of(io.StringIO(_read_beginning(rows, length), newline=""), str(rows)):
             self._count(row)
         self.done = self._journal.records
         return count, length
@@ -383,7 +383,7 @@ class Writer:
     def note(self, **record: Any) -> None:
         """Note that a piece of work is done and all its images are added; a later attempt continues after it."""
         if self._journal is not None:
-            with _disk(self.path):
+            with _disk_errors(self.path):
                 self._journal.note(record, self.count, self._rows.length, self._make_files_durable)
 
     def _make_files_durable(self) -> None:
@@ -391,7 +391,7 @@ class Writer:
             array_file.make_durable()
         self._rows.make_durable()
 
-    def _count(self, row: Row) -> None:
+    def _count(self, row: ImageRow) -> None:
         self._rules.check(row)
         self.species[row.species] += 1
         self.splits[row.split] += 1
@@ -424,13 +424,13 @@ class Writer:
         groups = [None] * len(item) if group is None else [str(name) for name in group]
         self._check_batch(arrays, [len(column) for column in (*columns, groups, texts)])
         rows = [
-            Row(str(i), int(y), str(s), str(person), str(v), int(f), str(part), g, tuple(extra))
+            ImageRow(str(i), int(y), str(s), str(person), str(v), int(f), str(part), g, tuple(extra))
             for i, y, s, person, v, f, part, g, extra in zip(*columns, groups, texts, strict=True)
         ]
         # Check all rows before writing any array or table.
         for row in rows:
             self._count(row)
-        with _disk(self.path):
+        with _disk_errors(self.path):
             for file, array_file in self._arrays.items():
                 array_file.append(arrays[file])
             self._rows.append(row.values() for row in rows)
@@ -442,7 +442,7 @@ class Writer:
 
     def attach_report(self, text: str) -> None:
         """Add an import report (JSON text) to the set."""
-        with _disk(self.path):
+        with _disk_errors(self.path):
             (self._partial / REPORT).write_text(text, encoding="utf-8")
 
     def __exit__(
@@ -451,10 +451,10 @@ class Writer:
         """Publish the set, or remove all files if the block raised; noted work survives an interruption."""
         try:
             if kind is None:
-                with _disk(self.path):
+                with _disk_errors(self.path):
                     self._finish()
             elif self._journal is not None and kind is KeyboardInterrupt:
-                with _disk(self.path):
+                with _disk_errors(self.path):
                     self._journal.settle(self._make_files_durable)
         finally:
             self._discard(keep=kind is KeyboardInterrupt and self._journal is not None)
@@ -528,7 +528,7 @@ class Writer:
 
 
 @contextmanager
-def _disk(path: Path) -> Iterator[None]:
+def _disk_errors(path: Path) -> Iterator[None]:
     """Convert disk errors to messages that name the set."""
     try:
         yield
@@ -539,7 +539,7 @@ def _disk(path: Path) -> Iterator[None]:
         raise UserError(str(path), f"cannot be written: {error.strerror or error}") from error
 
 
-def _beginning(path: Path, length: int) -> str:
+def _read_beginning(path: Path, length: int) -> str:
     """Read the first `length` bytes of a text file."""
     if not length:
         return ""

@@ -8,7 +8,7 @@ from typing import Protocol
 from fedvisage.base import extensions
 from fedvisage.base.errors import UserError
 from fedvisage.base.parallel import Progress
-from fedvisage.base.progress import counted
+from fedvisage.base.progress import format_count
 from fedvisage.datasets.import_people import import_identities
 from fedvisage.datasets.pad import (
     casia_fasd,
@@ -133,13 +133,15 @@ def dataset_of(kind: str) -> Scanner | Layout:
     return dataset
 
 
-def pretend_dataset(kind: str, directory: Path, subjects: int = 0, people: int = 0) -> list[str]:
+def write_small_copy(kind: str, directory: Path, subjects: int = 0, people: int = 0) -> list[str]:
     """Write a small rendered copy of a dataset; `subjects` and `people` change its size."""
-    from fedvisage.datasets.small_copies import pretend  # needs the renderer
+    from fedvisage.datasets.small_copies import write_copy  # needs the renderer
 
     dataset = dataset_of(kind)
-    count = pretend(dataset, directory, subjects, people)
-    return [f"{counted(count, 'file')} in the layout of {dataset.title}: fedvisage data import {kind} {directory} SET"]
+    count = write_copy(dataset, directory, subjects, people)
+    return [
+        f"{format_count(count, 'file')} in the layout of {dataset.title}: fedvisage data import {kind} {directory} SET"
+    ]
 
 
 def importer_of(kind: str) -> Importer:

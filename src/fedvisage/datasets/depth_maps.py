@@ -17,12 +17,12 @@ import numpy.typing as npt
 
 from fedvisage.base.errors import BadFile, UserError
 from fedvisage.data.prepared import DEPTH_SIZE
-from fedvisage.datasets.pad.tree import unusable
-from fedvisage.faces.cropping import Crop, Cropped, Image, Place
+from fedvisage.datasets.pad.tree import fault_of_file
+from fedvisage.faces.cropping import Crop, CroppedPicture, CropPlace, Image
 from fedvisage.faces.pictures import ENDINGS, open_picture
 
 Map = npt.NDArray[np.uint8]
-DepthMaker = Callable[[int, tuple[str, ...], Cropped], Map]
+DepthMaker = Callable[[int, tuple[str, ...], CroppedPicture], Map]
 """Takes an image's label, the possible names of its map, and its crop; returns the map, or raises BadFile."""
 
 WORDS = ("auto", "none", "canonical")
@@ -41,11 +41,11 @@ def make_depth(choice: str, crop: Crop, size: int) -> DepthMaker | None:
         if crop != "face":
             message = f"canonical needs the five points that crop=face finds, got crop={crop}; give a directory of maps"
             raise UserError("depth", message)
-        return lambda label, _, cropped: _fitted(cropped, size) if label else flat()
+        return lambda label, _, cropped: _fit_map(cropped, size) if label else flat_map()
     root = directory_of_maps(choice)
     if root is None or not root.is_dir():
         raise UserError("depth", f"must be {', '.join(WORDS)} or a directory of maps, got {choice!r}")
-    return lambda label, names, cropped: _made_before(root, names, cropped.place) if label else flat()
+    return lambda label, names, cropped: _read_map(root, names, cropped.place) if label else flat_map()
 
 
 def directory_of_maps(choice: str) -> Path | None:
@@ -53,12 +53,12 @@ def directory_of_maps(choice: str) -> Path | None:
     return None if choice in WORDS else Path(choice)
 
 
-def flat() -> Map:
+def flat_map() -> Map:
     """Return the map of an attack."""
     return np.zeros((DEPTH_SIZE, DEPTH_SIZE), np.uint8)
 
 
-def _fitted(cropped: Cropped, size: int) -> Map:
+def _fit_map(cropped: CroppedPicture, size: int) -> Map:
     # Imported here because imports without depth need no renderer.
     from fedvisage.render.depth import canonical_depth
 
@@ -69,9 +69,9 @@ def _fitted(cropped: Cropped, size: int) -> Map:
         raise BadFile(str(error)) from None
 
 
-def _made_before(root: Path, names: tuple[str, ...], place: Place) -> Map:
+def _read_map(root: Path, names: tuple[str, ...], place: CropPlace) -> Map:
     """Read the map of an image and crop it like the image."""
-    image = _grey(open_picture(_find(root, names)))
+    image = _read_grey(open_picture(_find_map(root, names)))
     height, width = image.shape
     if abs(width * place.height / (height * place.width) - 1) > _PROPORTIONS:
         shapes = f"{width}×{height} and {place.width}×{place.height}"
@@ -83,19 +83,19 @@ def _made_before(root: Path, names: tuple[str, ...], place: Place) -> Map:
     return np.asarray(cv2.resize(square, (DEPTH_SIZE, DEPTH_SIZE), interpolation=interpolation), np.uint8)
 
 
-def _find(root: Path, names: tuple[str, ...]) -> Path:
+def _find_map(root: Path, names: tuple[str, ...]) -> Path:
     stems = [name.with_suffix("") if name.suffix.lower() in ENDINGS else name for name in map(PurePosixPath, names)]
     for stem in stems:
         for ending in MAP_ENDINGS:
             path = root / f"{stem}_depth{ending}"
             if path.exists():
-                if fault := unusable(path, path.relative_to(root).as_posix(), root, MAP_ENDINGS):
+                if fault := fault_of_file(path, path.relative_to(root).as_posix(), root, MAP_ENDINGS):
                     raise BadFile(f"its depth map is {fault}")
                 return path
     raise BadFile(f"no {stems[0].name}_depth.jpg or .png at its place in the directory of depth maps")
 
 
-def _grey(image: Image) -> Map:
+def _read_grey(image: Image) -> Map:
     if int(np.ptp(image.astype(np.int16), axis=2).max()) > _COLOURED:
         raise BadFile("its depth map is in colour; 255 must be near and 0 no face, in grey")
     return np.ascontiguousarray(image[..., 1])

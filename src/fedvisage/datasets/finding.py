@@ -16,17 +16,17 @@ from fedvisage.base.errors import UserError, printable
 from fedvisage.data.prepared import SET, Manifest, read_manifest
 from fedvisage.datasets.catalogue import LAYOUTS, SCANNERS
 from fedvisage.datasets.pad.item import Choices
-from fedvisage.datasets.pad.scanner import sight
+from fedvisage.datasets.pad.scanner import match_name
 from fedvisage.datasets.pad.tree import MEDIA_ENDINGS, Tree, ending_of, walk, without_ending
 from fedvisage.datasets.people.layout import Layout
 from fedvisage.faces import pictures
 
-ENOUGH = 0.5
+MATCHING_SHARE = 0.5
 """A folder is a dataset if more than this share of its media files match its names; the import checks more closely."""
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundDataset:
     """A dataset: its kind, its location, and the name of its set."""
 
     kind: str
@@ -35,10 +35,10 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Below:
+class FolderContents:
     """The datasets below a folder, and the folders that match no known dataset."""
 
-    datasets: tuple[Found, ...]
+    datasets: tuple[FoundDataset, ...]
     unknown: tuple[str, ...]
 
     def of_kind(self, kind: str, root: Path) -> Path | None:
@@ -50,9 +50,9 @@ class Below:
         return sources[0] if sources else None
 
 
-def find_datasets(root: Path) -> Below:
+def find_datasets(root: Path) -> FolderContents:
     """Look into each folder below the root for a dataset of the catalogue; raise UserError if there is none."""
-    below = look_below(root)
+    below = scan_folders(root)
     for kind in {dataset.kind: None for dataset in below.datasets if dataset.name == dataset.kind}:
         below.of_kind(kind, root)
     if not below.datasets:
@@ -62,21 +62,21 @@ def find_datasets(root: Path) -> Below:
     return below
 
 
-def look_below(root: Path) -> Below:
+def scan_folders(root: Path) -> FolderContents:
     """Look into each folder below the root for datasets of the catalogue; several may be of the same kind."""
     if not root.is_dir():
         raise UserError(str(root), "no such directory; give the folder that holds the datasets")
-    datasets: list[Found] = []
+    datasets: list[FoundDataset] = []
     unknown = []
     for folder in sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")):
         folder_datasets = [] if folder.is_symlink() else [*_datasets_of(folder)]
         datasets += folder_datasets
         if not folder_datasets:
             unknown.append(printable(folder.name))
-    return Below(tuple(datasets), tuple(unknown))
+    return FolderContents(tuple(datasets), tuple(unknown))
 
 
-def sets_below(root: Path) -> dict[Path, Manifest]:
+def list_sets_below(root: Path) -> dict[Path, Manifest]:
     """Return the prepared sets one or two levels below a root; skip folders without a readable manifest."""
     manifests: dict[Path, Manifest] = {}
     for folder in _folders(root):
@@ -95,22 +95,24 @@ def _folders(place: Path) -> Iterable[Path]:
     return sorted(path for path in place.iterdir() if not path.name.startswith(".") and path.is_dir())
 
 
-def _datasets_of(folder: Path) -> Iterator[Found]:
+def _datasets_of(folder: Path) -> Iterator[FoundDataset]:
     """Yield the datasets of a folder: the folder itself, or each file that contains a complete dataset."""
     tree = walk(folder)
     kind = recognise(tree)
     if kind is not None:
-        yield Found(kind, folder, kind)
+        yield FoundDataset(kind, folder, kind)
         return
     for layout in LAYOUTS.values():
         if layout.file is None:
             continue
         for name in tree.files:
-            if "/" not in name and _holds(tree.path(name), *layout.file):
-                yield Found(layout.kind, tree.path(name), f"{layout.kind}-{_plain(folder.name, without_ending(name))}")
+            if "/" not in name and _is_complete_file(tree.path(name), *layout.file):
+                yield FoundDataset(
+                    layout.kind, tree.path(name), f"{layout.kind}-{_plain_name(folder.name, without_ending(name))}"
+                )
 
 
-def _holds(path: Path, ending: str, begins: bytes) -> bool:
+def _is_complete_file(path: Path, ending: str, begins: bytes) -> bool:
     """Check whether a file may contain a complete dataset; unrelated files can have the same ending."""
     if path.suffix.lower() != ending or path.is_symlink() or not path.is_file():
         return False
@@ -118,7 +120,7 @@ def _holds(path: Path, ending: str, begins: bytes) -> bool:
         return file.read(1) in {bytes([first_byte]) for first_byte in begins}
 
 
-def _plain(*words: str) -> str:
+def _plain_name(*words: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "-", "-".join(words))
 
 
@@ -126,19 +128,19 @@ def recognise(tree: Tree) -> str | None:
     """Return the kind of dataset in a folder if its file names match one."""
     media = [name for name in tree.files if ending_of(name) in MEDIA_ENDINGS]
     matches = Counter({
-        kind: sum(sight(scanner, name, Choices()) is not None for name in media)
+        kind: sum(match_name(scanner, name, Choices()) is not None for name in media)
         for kind, scanner in SCANNERS.items() if scanner.official and not scanner.of
     })  # fmt: skip
     kind, count = matches.most_common(1)[0]
-    if count > ENOUGH * len(media):
+    if count > MATCHING_SHARE * len(media):
         return kind
     images = [without_ending(name) for name in media if ending_of(name) in pictures.ENDINGS]
-    return next((layout.kind for layout in LAYOUTS.values() if _is_of(layout, tree, images)), None)
+    return next((layout.kind for layout in LAYOUTS.values() if _matches_layout(layout, tree, images)), None)
 
 
-def _is_of(layout: Layout, tree: Tree, images: list[str]) -> bool:
+def _matches_layout(layout: Layout, tree: Tree, images: list[str]) -> bool:
     """Check whether the photographs are named as in a dataset and the dataset's list exists."""
     if not layout.sign or not images:
         return False
     has_list = not layout.list_beside or any(f"/{name}".endswith(f"/{layout.list_beside}") for name in tree.files)
-    return has_list and sum(re.search(layout.sign, name) is not None for name in images) > ENOUGH * len(images)
+    return has_list and sum(re.search(layout.sign, name) is not None for name in images) > MATCHING_SHARE * len(images)

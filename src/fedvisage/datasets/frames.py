@@ -20,8 +20,8 @@ from fedvisage.data.prepared import file_digest
 from fedvisage.datasets.depth_maps import DepthMaker, Map, make_depth
 from fedvisage.datasets.pad.item import Item, Kind
 from fedvisage.datasets.pad.lists import Box, Form, in_pixels, read_boxes
-from fedvisage.datasets.pad.tree import unusable
-from fedvisage.faces.cropping import LARGEST, MARGIN, Crop, Cropped, Image, crop_face, make_cropper, record_of
+from fedvisage.datasets.pad.tree import fault_of_file
+from fedvisage.faces.cropping import LARGEST, MARGIN, Crop, CroppedPicture, Image, crop_face, make_cropper, record_of
 from fedvisage.faces.detection import Face
 from fedvisage.faces.pictures import (
     BYTES_LIMIT,
@@ -60,7 +60,7 @@ Pixels = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class ArrayFilm:
+class ArrayFrames:
     """The colour frames of an HDF5 file: one array of all frames, or a group with one array per frame.
 
     Colour frames are 8-bit arrays with three channels, first or last, under a name such as ``Color_Data``, ``color`` or
@@ -73,15 +73,15 @@ class ArrayFilm:
 
     def __len__(self) -> int:
         """Count the frames."""
-        with _colours(self.item) as arrays:
-            return _length(arrays)
+        with _open_colours(self.item) as arrays:
+            return _count_frames(arrays)
 
     def frames(self, wanted: Container[int]) -> Iterator[Frame]:
         """Yield the frames with these numbers."""
-        with _colours(self.item) as arrays:
-            for number in range(_length(arrays)):
+        with _open_colours(self.item) as arrays:
+            for number in range(_count_frames(arrays)):
                 if number in wanted:
-                    yield number, _upright(_read_array(arrays, number), bgr=self.item.bgr)
+                    yield number, _as_rgb(_read_array(arrays, number), bgr=self.item.bgr)
 
     def name(self, number: int) -> str:
         """Return the name of a frame in the set."""
@@ -104,16 +104,16 @@ def open_arrays(path: Path, mode: Literal["r", "w"]) -> Any:
 
 
 @contextmanager
-def _colours(item: Item) -> Iterator[list[Any]]:
+def _open_colours(item: Item) -> Iterator[list[Any]]:
     """Open a file and yield its colour arrays in order: one with all frames, or one per frame."""
     try:
         with open_arrays(item.path, "r") as file:
-            yield _chosen(dict(_walk(file)))
+            yield _choose_arrays(dict(_walk_arrays(file)))
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:  # damaged bytes can raise any of these
         raise BadFile(f"no HDF5 file that can be read: {printable(str(error))[:120]}") from None
 
 
-def _walk(file: Any) -> Iterator[tuple[str, Any]]:
+def _walk_arrays(file: Any) -> Iterator[tuple[str, Any]]:
     """Yield the arrays of a file by path; visit each group once, even if several links lead to it."""
     import h5py
 
@@ -140,13 +140,13 @@ def _walk(file: Any) -> Iterator[tuple[str, Any]]:
                 yield f"{path}{name}", entry
 
 
-def _chosen(found: dict[str, Any]) -> list[Any]:
+def _choose_arrays(found: dict[str, Any]) -> list[Any]:
     """Return the colour frames: arrays with a colour name first, else the only candidates."""
     films: dict[str, list[str]] = defaultdict(list)
     for path, array in found.items():
-        stacked = array.ndim == 4 and _axis(array.shape[1:]) is not None
-        if array.dtype == np.uint8 and (stacked or (array.ndim == 3 and _axis(array.shape) is not None)):
-            films[path if stacked else _film_of(path)].append(path)
+        stacked = array.ndim == 4 and _channel_axis(array.shape[1:]) is not None
+        if array.dtype == np.uint8 and (stacked or (array.ndim == 3 and _channel_axis(array.shape) is not None)):
+            films[path if stacked else _group_of(path)].append(path)
     named = sorted(film for film in films if _COLOUR.search(film))
     if not named and len(films) != 1:
         shown = [
@@ -159,11 +159,11 @@ def _chosen(found: dict[str, Any]) -> list[Any]:
     film = named[0] if named else next(iter(films))
     arrays = [found[path] for path in sorted(films[film], key=_by_number)]
     for array in arrays:
-        _check(array)
+        _check_array(array)
     return arrays
 
 
-def _film_of(path: str) -> str:
+def _group_of(path: str) -> str:
     """Return the path of the group that holds all frames of a film."""
     *groups, last = path.split("/")
     return "/".join(groups[:-1] if last in _INNER and groups else groups)
@@ -174,14 +174,14 @@ def _by_number(path: str) -> list[tuple[int, str]]:
     return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"(\d+)", path)]
 
 
-def _axis(shape: tuple[int, ...]) -> int | None:
+def _channel_axis(shape: tuple[int, ...]) -> int | None:
     """Return the axis of a frame's channels: the last if it has three entries, else the first."""
     return 2 if shape[2] == 3 else 0 if shape[0] == 3 else None
 
 
-def _check(array: Any) -> None:
+def _check_array(array: Any) -> None:
     shape = array.shape if array.ndim == 3 else array.shape[1:]
-    sides = shape[:2] if _axis(shape) == 2 else shape[1:]
+    sides = shape[:2] if _channel_axis(shape) == 2 else shape[1:]
     if array.is_virtual or array.external:
         raise BadFile(f"{printable(array.name)} is kept in other files")
     if min(sides) < SIDE_MINIMUM or sides[0] * sides[1] > PIXEL_LIMIT:
@@ -192,7 +192,7 @@ def _check(array: Any) -> None:
         raise BadFile(f"is packed in pieces of more than {CHUNK_LIMIT >> 20} MiB")
 
 
-def _length(arrays: list[Any]) -> int:
+def _count_frames(arrays: list[Any]) -> int:
     return int(arrays[0].shape[0]) if arrays[0].ndim == 4 else len(arrays)
 
 
@@ -200,16 +200,16 @@ def _read_array(arrays: list[Any], number: int) -> Pixels:
     return np.asarray(arrays[0][number] if arrays[0].ndim == 4 else arrays[number][()], np.uint8)
 
 
-def _upright(frame: Pixels, *, bgr: bool) -> Pixels:
+def _as_rgb(frame: Pixels, *, bgr: bool) -> Pixels:
     """Return a frame as height × width × RGB."""
-    image = frame if _axis(frame.shape) == 2 else np.moveaxis(frame, 0, 2)
+    image = frame if _channel_axis(frame.shape) == 2 else np.moveaxis(frame, 0, 2)
     return np.ascontiguousarray(image[..., ::-1] if bgr else image)
 
 
 # Films: the frames of an item, from a video, an image, a folder of images, or arrays in a file.
 
 
-class Film(Protocol):
+class FrameSource(Protocol):
     """Frames by number, from 0. Reading may raise BadFile."""
 
     def __len__(self) -> int: ...  # noqa: D105
@@ -221,7 +221,7 @@ class Film(Protocol):
 
 
 @dataclass(frozen=True)
-class VideoFilm:
+class VideoFrames:
     """The frames of a video file, in one pass."""
 
     item: Item
@@ -244,7 +244,7 @@ class VideoFilm:
 
 
 @dataclass(frozen=True)
-class Still:
+class ImageFile:
     """An image file: one frame."""
 
     item: Item
@@ -269,7 +269,7 @@ class Still:
 
 
 @dataclass(frozen=True)
-class Folder:
+class FrameFolder:
     """A folder of images that are the frames of a video, in order of their names; damaged images are skipped."""
 
     item: Item
@@ -277,7 +277,7 @@ class Folder:
     def _paths(self) -> list[Path]:
         folder = self.item.path
         paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in ENDINGS and path.name[0] != ".")
-        return [path for path in paths if not unusable(path, path.name, folder, ENDINGS)]
+        return [path for path in paths if not fault_of_file(path, path.name, folder, ENDINGS)]
 
     def __len__(self) -> int:
         """Count the images."""
@@ -313,30 +313,35 @@ def _digest(path: Path, most: int) -> str:
     return file_digest(path)
 
 
-_FILMS: dict[Kind, Callable[[Item], Film]] = {"video": VideoFilm, "image": Still, "frames": Folder, "arrays": ArrayFilm}
+_FRAME_SOURCES: dict[Kind, Callable[[Item], FrameSource]] = {
+    "video": VideoFrames,
+    "image": ImageFile,
+    "frames": FrameFolder,
+    "arrays": ArrayFrames,
+}
 
 
-def spaced(film: Film, count: int) -> Iterator[Frame]:
+def sample_frames(film: FrameSource, count: int) -> Iterator[Frame]:
     """Yield `count` frames from the middles of equal stretches of a film, or all frames of a shorter film."""
-    if isinstance(film, VideoFilm):
+    if isinstance(film, VideoFrames):
         return sample_video(film.item.path, count)
     return film.frames(frozenset(equidistant(len(film), count)))
 
 
-def open_film(item: Item) -> Film:
+def open_frames(item: Item) -> FrameSource:
     """Return the frames of an item."""
-    return _FILMS[item.kind](item)
+    return _FRAME_SOURCES[item.kind](item)
 
 
 # The choice of a video's frames.
 
 
 _COUNT = re.compile(r"[0-9]{1,6}")
-_PLACE = re.compile(r"(?:(?P<first>[0-9]{1,6})(?:\+n/(?P<after>[1-9][0-9]{0,5}))?|n/(?P<share>[1-9][0-9]{0,5}))")
+_POSITION = re.compile(r"(?:(?P<first>[0-9]{1,6})(?:\+n/(?P<after>[1-9][0-9]{0,5}))?|n/(?P<share>[1-9][0-9]{0,5}))")
 
 
 @dataclass(frozen=True)
-class Place:
+class FramePosition:
     """A position among n frames: an offset from the start, plus n over a divisor if there is one."""
 
     first: int
@@ -357,7 +362,7 @@ class FrameChoice:
 
     text: str
     count: int = 0
-    places: tuple[Place, ...] = ()
+    places: tuple[FramePosition, ...] = ()
 
     def among(self, count: int) -> tuple[list[int], bool]:
         """Return the positions to take among `count` frames with a face, and whether the last replaced a later one."""
@@ -374,18 +379,20 @@ def read_choice(text: str | int) -> FrameChoice:
         if int(words[0]) < 1:
             raise UserError("frames", f"must be at least 1, got {text}")
         return FrameChoice(words[0], count=int(words[0]))
-    places = [_PLACE.fullmatch(word) for word in words if word]
+    places = [_POSITION.fullmatch(word) for word in words if word]
     if not places or None in places:
         message = "must be a number of frames, such as 10, or places among those with a face, such as 6,6+n/2 or 6,"
         raise UserError("frames", f"{message}; got {str(text)!r}")
     positions = tuple(
-        Place(int(match["first"] or 0), int(match["after"] or match["share"] or 0) or None) for match in places if match
+        FramePosition(int(match["first"] or 0), int(match["after"] or match["share"] or 0) or None)
+        for match in places
+        if match
     )
     return FrameChoice(",".join(words), places=positions)
 
 
 Boxes = Literal["detect", "dataset"]
-Finder = Callable[[int, Image], Cropped]
+Finder = Callable[[int, Image], CroppedPicture]
 """Cuts the face out of a frame, given its number and its pixels; raises BadFile for a frame without a face."""
 
 ALL = range(2**31)
@@ -393,7 +400,7 @@ ALL = range(2**31)
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadSettings:
     """The settings that turn items into pictures."""
 
     frames: FrameChoice
@@ -428,21 +435,21 @@ class Reading:
 
 
 @dataclass(frozen=True, eq=False)
-class Picture:
+class FramePicture:
     """One picture of a set."""
 
     item: str
     frame: int
-    cropped: Cropped
+    cropped: CroppedPicture
     depth: Map | None
 
 
 @dataclass
-class Outcome:
+class ItemResult:
     """The result of reading an item: its pictures or its fault, and counts for the report."""
 
     digest: str = ""
-    pictures: list[Picture] = field(default_factory=list)
+    pictures: list[FramePicture] = field(default_factory=list)
     fault: str = ""
     lost: int = 0
     short: bool = False
@@ -450,11 +457,11 @@ class Outcome:
     without_box: int = 0
 
 
-def read_item(item: Item, reading: Reading) -> Outcome:
+def read_item(item: Item, reading: ReadSettings) -> ItemResult:
     """Read an item, or record its fault."""
-    outcome = Outcome()
+    outcome = ItemResult()
     try:
-        film = open_film(item)
+        film = open_frames(item)
         outcome.digest = film.digest()
         _read_pictures(item, film, reading, outcome)
     except BadFile as bad:
@@ -464,18 +471,18 @@ def read_item(item: Item, reading: Reading) -> Outcome:
     return outcome
 
 
-def _read_pictures(item: Item, film: Film, reading: Reading, outcome: Outcome) -> None:
+def _read_pictures(item: Item, film: FrameSource, reading: ReadSettings, outcome: ItemResult) -> None:
     """Take an item's pictures; if no frame has a face and the dataset has videos upside down, try it rotated."""
     boxes = read_boxes(item.boxes, reading.form) if item.boxes and reading.boxes == "dataset" else {}
     sought: set[int] = set()
     finder = _finder(boxes, reading, sought)
     try:
-        _take(item, film, reading, finder, outcome)
+        _take_frames(item, film, reading, finder, outcome)
     except NoFace:
         if not (reading.turned and reading.crop == "face"):
             raise
         outcome.lost, outcome.turned = 0, True
-        _take(item, film, reading, lambda number, image: finder(number, upside_down(image)), outcome)
+        _take_frames(item, film, reading, lambda number, image: finder(number, turn_around(image)), outcome)
     if reading.boxes == "dataset":
         numbers = [0 if item.kind == "image" else picture.frame for picture in outcome.pictures]
         outcome.without_box = sum(number in sought for number in numbers)
@@ -485,12 +492,12 @@ class NoFace(BadFile):
     """No frame of an item is usable."""
 
 
-def _take(item: Item, film: Film, reading: Reading, finder: Finder, outcome: Outcome) -> None:
+def _take_frames(item: Item, film: FrameSource, reading: ReadSettings, finder: Finder, outcome: ItemResult) -> None:
     still, places = item.kind == "image", bool(reading.frames.places)
     if places and not still:
-        frames: Iterable[Frame] = _among_found(film, reading.frames, finder, outcome)
+        frames: Iterable[Frame] = _frames_with_face(film, reading.frames, finder, outcome)
     else:
-        frames = film.frames({0}) if still else spaced(film, reading.frames.count or 1)
+        frames = film.frames({0}) if still else sample_frames(film, reading.frames.count or 1)
     depth, faults = _depth(reading.maps, reading.crop, reading.size), []
     for number, image in frames:
         name = film.name(number)
@@ -502,13 +509,13 @@ def _take(item: Item, film: Film, reading: Reading, finder: Finder, outcome: Out
                 raise NoFace(str(bad)) from None
             faults.append(str(bad))
             continue
-        outcome.pictures.append(Picture(name, item.frame if still else number, cropped, depth_map))
+        outcome.pictures.append(FramePicture(name, item.frame if still else number, cropped, depth_map))
     outcome.lost = len(faults)
     if not outcome.pictures:
         raise NoFace(f"none of its frames can be used: {faults[0] if faults else 'it has none'}")
 
 
-def _among_found(film: Film, choice: FrameChoice, finder: Finder, outcome: Outcome) -> Iterable[Frame]:
+def _frames_with_face(film: FrameSource, choice: FrameChoice, finder: Finder, outcome: ItemResult) -> Iterable[Frame]:
     """Return the frames at the chosen positions among the frames with a face."""
     numbers = []
     for number, image in film.frames(ALL):
@@ -523,17 +530,17 @@ def _among_found(film: Film, choice: FrameChoice, finder: Finder, outcome: Outco
     return film.frames(frozenset(numbers[place] for place in places))
 
 
-def _finder(boxes: Mapping[int, Box], reading: Reading, sought: set[int]) -> Finder:
+def _finder(boxes: Mapping[int, Box], reading: ReadSettings, sought: set[int]) -> Finder:
     """Return the function that cuts the face out of a frame: by the dataset's box, or else by the chosen crop.
 
     It adds the numbers of frames without a usable box to `sought`.
     """
     cropper = _cropper(reading.crop, reading.size)
 
-    def find(number: int, image: Image) -> Cropped:
+    def find(number: int, image: Image) -> CroppedPicture:
         box = in_pixels(boxes[number], reading.form, image.shape[1], image.shape[0]) if number in boxes else None
         if box is not None:
-            return by_box(image, box, reading.size)
+            return crop_by_box(image, box, reading.size)
         sought.add(number)
         cropped = cropper(image)
         return cropped if reading.boxes == "detect" else _without_points(cropped)
@@ -541,22 +548,22 @@ def _finder(boxes: Mapping[int, Box], reading: Reading, sought: set[int]) -> Fin
     return find
 
 
-def by_box(image: Image, box: Box, size: int) -> Cropped:
+def crop_by_box(image: Image, box: Box, size: int) -> CroppedPicture:
     """Cut out a face by a box from the dataset that lies inside the image; the crop has no points."""
     return _without_points(crop_face(image, [Face(box, np.zeros((5, 2)))], size))
 
 
-def _without_points(cropped: Cropped) -> Cropped:
-    return Cropped(cropped.image, cropped.upscaled, cropped.place)
+def _without_points(cropped: CroppedPicture) -> CroppedPicture:
+    return CroppedPicture(cropped.image, cropped.upscaled, cropped.place)
 
 
-def upside_down(image: Image) -> Image:
+def turn_around(image: Image) -> Image:
     """Turn an image by 180 degrees."""
     return np.ascontiguousarray(image[::-1, ::-1])
 
 
 @cache
-def _cropper(crop: Crop, size: int) -> Callable[[Image], Cropped]:
+def _cropper(crop: Crop, size: int) -> Callable[[Image], CroppedPicture]:
     """Make the cropper once per process: the weights of the detector take a second to load."""
     return make_cropper(crop, size)
 

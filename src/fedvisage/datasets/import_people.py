@@ -20,16 +20,16 @@ import numpy as np
 
 from fedvisage.base.errors import UserError, printable
 from fedvisage.base.files import write_atomically
-from fedvisage.base.parallel import Progress, spread
-from fedvisage.base.progress import counted
+from fedvisage.base.parallel import Progress, map_in_order
+from fedvisage.base.progress import format_count
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.crops import CropRecord
 from fedvisage.data.lists import OF_TEMPLATES, PAIR_LISTS, TemplateLists, list_beside, text_of_pairs, write_lists
 from fedvisage.data.writer import EVERY, Writer
-from fedvisage.datasets.on_portraits import Photograph, list_photographs
-from fedvisage.datasets.people.choosing import PARTS, Choice, choose, order_digest
-from fedvisage.datasets.people.layout import EVERYBODY, Album, Layout, Shot, WholeFile, grouped
-from fedvisage.datasets.photographs import Aligned, Alignment, Developed, alignment_of, develop
+from fedvisage.datasets.on_portraits import PhotographFile, list_photographs
+from fedvisage.datasets.people.choosing import PARTS, Subset, choose_subset, order_digest
+from fedvisage.datasets.people.layout import NO_GROUPS, Album, Layout, Shot, WholeFile, group_by_person
+from fedvisage.datasets.photographs import Aligned, Alignment, PhotographResult, alignment_of, read_photograph
 from fedvisage.datasets.report import ImportReport, Tally, shortcomings
 from fedvisage.faces.cropping import LARGEST, Crop, record_of
 
@@ -59,11 +59,11 @@ class IdentityReport(ImportReport):
         """Return the report as lines to print."""
         lines = super().lines()
         if self.people_left_out:
-            left_out = counted(self.people_left_out, "person", "people")
-            amounts = f"{left_out} with {counted(self.photographs_left_out, 'photograph')} left out"
+            left_out = format_count(self.people_left_out, "person", "people")
+            amounts = f"{left_out} with {format_count(self.photographs_left_out, 'photograph')} left out"
             lines.insert(1, f"{amounts}: fewer than was asked for")
         if self.one_photograph:
-            single = counted(self.one_photograph, "person", "people")
+            single = format_count(self.one_photograph, "person", "people")
             lines.insert(1, f"{single} with one photograph: trained on, not tested with")
         return lines
 
@@ -85,7 +85,7 @@ class Division:
 
 
 @dataclass
-class _Course:
+class _PeopleImportState:
     """The state of an import: contents read so far, and counts of people left out."""
 
     tally: Tally
@@ -96,7 +96,7 @@ class _Course:
     seen: dict[str, tuple[str, str]] = field(default_factory=dict)
     """The name and the person of each content digest."""
 
-    def take(self, shot: Shot, done: Developed) -> str:
+    def take(self, shot: Shot, done: PhotographResult) -> str:
         """Return the reason to skip a photograph, or an empty string."""
         if self.distinct and done.digest:
             name, person = self.seen.setdefault(done.digest, (shot.name, shot.person))
@@ -149,10 +149,10 @@ def write_people(
     if not people:
         raise UserError("least", f"nobody in {source} has {division.least} photographs; ask for fewer")
     heldout_people, total = (
-        held_out(people, division.heldout, division.seed),
+        draw_held_out(people, division.heldout, division.seed),
         sum(album.counts[person] for person in people),
     )
-    course = _Course(tally, distinct)
+    course = _PeopleImportState(tally, distinct)
     # People without enough photographs are left out before any photograph is read.
     course.people_out, course.photographs_out = len(album.counts) - len(people), len(album) - total
     with Writer(
@@ -166,7 +166,9 @@ def write_people(
         remaining = people[len(out.done) :]
         # Photographs are read in parallel over all people; `islice` returns each person's share in order.
         shots = (shot for person in remaining for shot in album.shots(person))
-        with closing(spread(partial(develop, alignment=alignment), shots, workers, torch=False)) as developed:
+        with closing(
+            map_in_order(partial(read_photograph, alignment=alignment), shots, workers, torch=False)
+        ) as developed:
             for person in remaining:
                 count = album.counts[person]
                 photographs = zip(album.shots(person), islice(developed, count), strict=True)
@@ -189,8 +191,8 @@ def _write_person(
     out: Writer,
     person: str,
     count: int,
-    shots: Iterable[tuple[Shot, Developed]],
-    course: _Course,
+    shots: Iterable[tuple[Shot, PhotographResult]],
+    course: _PeopleImportState,
     least: int,
     draw: Callable[[int], Sequence[str]],
 ) -> Record:
@@ -259,7 +261,7 @@ def _key(origin: str, album: Album, people: Sequence[str]) -> str:
     return f"import-{digest.hexdigest()[:16]}"
 
 
-def held_out(people: list[str], share: float, seed: int) -> set[str]:
+def draw_held_out(people: list[str], share: float, seed: int) -> set[str]:
     """Draw the people to hold out; at least one person remains."""
     if not 0 <= share < 1:
         raise UserError("heldout", f"must be a share from 0 to below 1, got {share}")
@@ -311,7 +313,7 @@ def import_identities(
     """
     alignment, division = alignment_of(crop, size), Division(test, heldout, least, seed)
     return write_people(
-        _album(source),
+        _scan_folders(source),
         source,
         destination,
         name=name,
@@ -329,13 +331,13 @@ def import_identities(
     )
 
 
-def _album(source: Path) -> Album:
+def _scan_folders(source: Path) -> Album:
     listed, skipped = list_photographs(source)
     photographs = [photograph for photograph in listed if photograph.name != GROUPS]
     _check_folders(photographs, source)
     groups = read_groups(source / GROUPS)
-    counts, shots_of = grouped(
-        Shot(photograph.name, photograph.subject, WholeFile(photograph.path), groups.get(photograph.subject, EVERYBODY))
+    counts, shots_of = group_by_person(
+        Shot(photograph.name, photograph.subject, WholeFile(photograph.path), groups.get(photograph.subject, NO_GROUPS))
         for photograph in photographs
     )
     return Album(counts, shots_of, tuple(photograph for photograph in skipped if photograph.path != GROUPS))
@@ -352,7 +354,7 @@ def read_groups(path: Path) -> dict[str, str]:
         raise UserError(str(path), f"must be a table with the columns person,group ({error})") from None
 
 
-def _check_folders(photographs: list[Photograph], source: Path) -> None:
+def _check_folders(photographs: list[PhotographFile], source: Path) -> None:
     loose = [photograph.name for photograph in photographs if photograph.own_subject]
     if loose:
         raise UserError(str(source), f"{loose[0]} is in no folder; each person's photographs lie in one named for them")
@@ -418,10 +420,10 @@ def import_people(
     crop = "none" if layout.aligned else crop
     boxes = boxes_of(layout, crop, boxes)
     alignment, record = _alignment(layout, crop, boxes, size)
-    choice = _choice(layout, Choice(split, people, most, least, seed))
+    choice = _check_choice(layout, Subset(split, people, most, least, seed))
     division = division_of(layout, test, heldout, least, seed, split)
     scanned = layout.scan(layout, source)
-    album = choose(scanned, choice)
+    album = choose_subset(scanned, choice)
     if boxes == "dataset":
         _check_points(album, source, layout)
     # Check the destinations of all lists before the import, which can take hours.
@@ -460,15 +462,15 @@ def import_people(
         found=(len(album.counts), len(album)),
         expected=album.expected,
         notes=album.notes,
-        pairs=tuple(f"{path} ({counted(_count(text), 'pair')})" for path, text in lists.items()),
+        pairs=tuple(f"{path} ({format_count(_count(text), 'pair')})" for path, text in lists.items()),
         templates=tuple(
-            f"{list_beside(destination, OF_TEMPLATES, list_name)} ({counted(count, 'line')})"
+            f"{list_beside(destination, OF_TEMPLATES, list_name)} ({format_count(count, 'line')})"
             for list_name, count in written.items()
         ),
     )
 
 
-def settings_of_people(layout: Layout, crop: str, boxes: str, division: Division, choice: Choice) -> str:
+def settings_of_people(layout: Layout, crop: str, boxes: str, division: Division, choice: Subset) -> str:
     """Return the end of a set's source line, which records every chosen option."""
     by_boxes = " boxes=dataset" if boxes == "dataset" else ""
     return f"kind={layout.kind} crop={crop} {division.text}{by_boxes}{choice.text}"
@@ -484,7 +486,7 @@ def boxes_of(layout: Layout, crop: str, boxes: str) -> str:
     return "dataset" if layout.by_points and crop == "face" else boxes
 
 
-def _choice(layout: Layout, choice: Choice) -> Choice:
+def _check_choice(layout: Layout, choice: Subset) -> Subset:
     """Refuse unknown parts, and parts of a benchmark, whose lists need all photographs."""
     if choice.part not in ("", *PARTS):
         raise UserError("--split", f"{choice.part!r} is no known part; choose one of {', '.join(PARTS)}")

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 
 from fedvisage.base.errors import UserError, printable
-from fedvisage.base.parallel import Progress, spread
+from fedvisage.base.parallel import Progress, map_in_order
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.prepared import OFFICIAL
 from fedvisage.data.selection import split_subjects
 from fedvisage.data.writer import EVERY, Writer
 from fedvisage.datasets.depth_maps import directory_of_maps
-from fedvisage.datasets.frames import Boxes, Outcome, Picture, Reading, read_choice, read_item
+from fedvisage.datasets.frames import Boxes, FramePicture, ItemResult, ReadSettings, read_choice, read_item
 from fedvisage.datasets.pad.folder import SCANNER
 from fedvisage.datasets.pad.item import ALL, Choices, Item, Listing
 from fedvisage.datasets.pad.scanner import Scanner
@@ -43,14 +43,14 @@ COUNTS = ("upscaled", "lost", "own", "short", "turned", "without_box")
 
 
 @dataclass
-class Seen:
+class ImportState:
     """Contents and counts of the items read so far."""
 
     tally: Tally
     contents: dict[str, Item] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
 
-    def take(self, item: Item, outcome: Outcome) -> Record:
+    def take(self, item: Item, outcome: ItemResult) -> Record:
         """Count an item and return its record; its pictures are written only if the record has no fault."""
         fault = self._known(item, outcome.digest) or outcome.fault
         record: dict[str, Any] = {"item": item.name, "digest": outcome.digest, "fault": fault}
@@ -156,35 +156,40 @@ def import_items(
     """
     if not 0 <= heldout <= 0.99:
         raise UserError("heldout", f"must be a share from 0 to 0.99, got {heldout}")
-    reading = reading_of(scanner, frames, size, crop, depth, boxes)
+    reading = read_settings_of(scanner, frames, size, crop, depth, boxes)
     choices = choices or Choices()
     listing = scanner.list(walk(source, leave_out=directory_of_maps(depth)), choices)
-    listing = replace(listing, items=few_of(listing.items, few))
+    listing = replace(listing, items=limit_items(listing.items, few))
     splits = _splits(listing.items, heldout, seed)
     tally = Tally(source, len(listing.items) + len(listing.skipped), max_bad, list(listing.skipped))
     tally.stop_if_too_many()
-    settings, seen = settings_of(reading, heldout, seed, choices, few), Seen(tally)
+    settings, seen = settings_of(reading, heldout, seed, choices, few), ImportState(tally)
     origin = f"{scanner.kind} {printable(source.resolve().name)} {settings}"
     out = Writer(
         destination, name=name, size=size, source=origin, depth=reading.has_depth, points=reading.points,
         crop=reading.record, further=_columns(scanner, listing.items), every=every,
         key=_key(f"{origin} {reading.record!r}", name, listing.items),
     )  # fmt: skip
-    with out, closing(_outcomes(out, seen, listing.items, reading, workers, progress)) as outcomes:
+    with out, closing(_read_items(out, seen, listing.items, reading, workers, progress)) as outcomes:
         for item, outcome in outcomes:
             for picture in outcome.pictures:
                 _add(out, item, picture, splits[item.subject], outcome.turned)
         return seen.report(out, scanner, listing)
 
 
-def _outcomes(
-    out: Writer, seen: Seen, items: Sequence[Item], reading: Reading, workers: int, progress: Progress | None
-) -> Generator[tuple[Item, Outcome], None, None]:
+def _read_items(
+    out: Writer,
+    seen: ImportState,
+    items: Sequence[Item],
+    reading: ReadSettings,
+    workers: int,
+    progress: Progress | None,
+) -> Generator[tuple[Item, ItemResult], None, None]:
     """Read the items after those of an earlier attempt; yield each item without a fault, then record it."""
     for item, record_before in zip(items, out.done, strict=False):
         seen.replay(item, record_before)
     remaining = items[len(out.done) :]
-    with closing(spread(partial(read_item, reading=reading), remaining, workers, torch=False)) as outcomes:
+    with closing(map_in_order(partial(read_item, reading=reading), remaining, workers, torch=False)) as outcomes:
         for done, (item, outcome) in enumerate(zip(remaining, outcomes, strict=True), len(out.done) + 1):
             record = seen.take(item, outcome)
             if not record["fault"]:
@@ -194,7 +199,7 @@ def _outcomes(
                 progress(done, len(items))
 
 
-def few_of(items: Sequence[Item], few: int) -> Sequence[Item]:
+def limit_items(items: Sequence[Item], few: int) -> Sequence[Item]:
     """Keep about `few` items: some people of each split and class, and each pair of values of the additional columns.
 
     More items of the chosen people fill the remainder, so that these people are as complete as possible.
@@ -222,7 +227,7 @@ def _splits(items: Sequence[Item], heldout: float, seed: int) -> dict[str, str]:
     return split_subjects(subjects, labels, heldout, numpy_rng(seed, "import", "heldout"))
 
 
-def _add(out: Writer, item: Item, picture: Picture, split: str, turned: bool) -> None:
+def _add(out: Writer, item: Item, picture: FramePicture, split: str, turned: bool) -> None:
     points, depth = picture.cropped.points, picture.depth
     values = {OFFICIAL: item.split or "", **item.extra, TURNED: "180" if turned else ""}
     out.add(
@@ -240,7 +245,9 @@ def _add(out: Writer, item: Item, picture: Picture, split: str, turned: bool) ->
     )
 
 
-def reading_of(scanner: Scanner, frames: int | str, size: int, crop: Crop, depth: str, boxes: Boxes) -> Reading:
+def read_settings_of(
+    scanner: Scanner, frames: int | str, size: int, crop: Crop, depth: str, boxes: Boxes
+) -> ReadSettings:
     """Return how items of a dataset become pictures; raise UserError for options that the dataset does not support."""
     if boxes not in ("detect", "dataset"):
         raise UserError("boxes", f"must be detect or dataset, got {boxes!r}")
@@ -251,7 +258,7 @@ def reading_of(scanner: Scanner, frames: int | str, size: int, crop: Crop, depth
             "boxes", "dataset goes with --crop face, and without canonical depth maps: boxes have no points"
         )
     form = scanner.boxes.form if scanner.boxes else "sides"
-    return Reading(read_choice(frames), size, crop, depth, boxes, form, scanner.turned)
+    return ReadSettings(read_choice(frames), size, crop, depth, boxes, form, scanner.turned)
 
 
 def _columns(scanner: Scanner, items: Sequence[Item]) -> tuple[str, ...]:
@@ -264,7 +271,7 @@ def _columns(scanner: Scanner, items: Sequence[Item]) -> tuple[str, ...]:
     return (OFFICIAL, *scanner.columns, *((TURNED,) if scanner.turned else ()))
 
 
-def settings_of(reading: Reading, heldout: float, seed: int, choices: Choices, few: int = 0) -> str:
+def settings_of(reading: ReadSettings, heldout: float, seed: int, choices: Choices, few: int = 0) -> str:
     """Return the end of a set's source line, which records every chosen option."""
     maps = printable(Path(reading.depth).resolve().name)
     line = f"crop={reading.crop} depth={maps} frames={reading.frames.text} heldout={heldout} seed={seed}"

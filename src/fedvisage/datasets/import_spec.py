@@ -10,11 +10,11 @@ from typing import Any
 from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import Manifest
 from fedvisage.datasets.catalogue import SCANNERS, dataset_of
-from fedvisage.datasets.frames import Reading
+from fedvisage.datasets.frames import ReadSettings
 from fedvisage.datasets.import_people import boxes_of, division_of, settings_of_people
-from fedvisage.datasets.import_presentations import reading_of, settings_of
-from fedvisage.datasets.importing import Importing, choices_of
-from fedvisage.datasets.people.choosing import Choice
+from fedvisage.datasets.import_presentations import read_settings_of, settings_of
+from fedvisage.datasets.importing import ImportOptions, choices_of
+from fedvisage.datasets.people.choosing import Subset
 from fedvisage.datasets.people.layout import Layout
 
 ORDER = " order="
@@ -22,19 +22,19 @@ _LATER = ("size", "workers", "few")
 """Options that come from the recipe, the machine or the command."""
 
 _DEFAULTS: dict[str, Any] = {
-    option.name: option.default for option in fields(Importing) if option.default is not MISSING
+    option.name: option.default for option in fields(ImportOptions) if option.default is not MISSING
 }
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ImportSpec:
     """A dataset with its import options; `words` are the options as written."""
 
     kind: str
-    options: Importing
+    options: ImportOptions
     words: str = ""
 
-    def of_size(self, size: int) -> Wanted:
+    def of_size(self, size: int) -> ImportSpec:
         """Return the same specification with another size."""
         return replace(self, options=replace(self.options, size=size))
 
@@ -46,15 +46,15 @@ class Wanted:
             crop = "none" if options.aligned or dataset.aligned else options.crop
             boxes, least, seed = boxes_of(dataset, crop, options.boxes), options.least, options.seed
             division = division_of(dataset, options.test, options.heldout, least, seed, options.split)
-            choice = Choice(options.split, options.people, options.most, least, seed)
+            choice = Subset(options.split, options.people, options.most, least, seed)
             return settings_of_people(dataset, crop, boxes, division, choice)
         return settings_of(self.reading, options.heldout, options.seed, choices_of(options), options.few)
 
     @property
-    def reading(self) -> Reading:
+    def reading(self) -> ReadSettings:
         """Reading settings of a dataset of attacks."""
         options = self.options
-        return reading_of(
+        return read_settings_of(
             SCANNERS[self.kind], options.frames, options.size,
             options.crop, options.depth, options.boxes,  # type: ignore[arg-type]  # it refuses other words itself
         )  # fmt: skip
@@ -79,7 +79,7 @@ class Wanted:
         return " ".join([*(word for word in words if word), f"--size {self.options.size}"])
 
 
-def read_wanted(text: str, place: str) -> Wanted:
+def read_spec(text: str, place: str) -> ImportSpec:
     """Read a line such as ``oulu-npu --frames 10``."""
     try:
         kind, *words = shlex.split(text)
@@ -88,7 +88,7 @@ def read_wanted(text: str, place: str) -> Wanted:
     try:
         dataset_of(kind)
         options = _options(words)
-        spec = Wanted(kind, Importing(**options), " ".join(_without_size(words)))
+        spec = ImportSpec(kind, ImportOptions(**options), " ".join(_without_size(words)))
         assert spec.settings, "every import says how it was made"
     except UserError as error:
         raise UserError(place, f"{text!r}: {error}") from None

@@ -12,7 +12,7 @@ from fedvisage.base.parallel import Progress
 from fedvisage.base.progress import Say, in_steps
 from fedvisage.data.prepared import SET, PreparedSet
 from fedvisage.datasets.catalogue import LAYOUTS, SCANNERS, importer_of
-from fedvisage.datasets.finding import Found, find_datasets
+from fedvisage.datasets.finding import FoundDataset, find_datasets
 from fedvisage.datasets.import_people import import_people
 from fedvisage.datasets.import_presentations import import_items
 from fedvisage.datasets.pad.item import Choices
@@ -23,7 +23,7 @@ from fedvisage.render import ON_REAL_PRINTS
 # The import of each known dataset below a folder into its own set.
 
 
-ImportOne = Callable[[Found, Path], list[str]]
+ImportOne = Callable[[FoundDataset, Path], list[str]]
 """Imports a dataset below a folder into a directory, and returns the lines to print."""
 
 
@@ -53,15 +53,15 @@ def import_all(root: Path, destination: Path, say: Say, import_one: ImportOne) -
 RELEASED = "fedsis-released"
 """Labels that reproduce a mistake in the lists released with FedSIS."""
 
-EVERYTHING = "all"
+ALL_DATASETS = "all"
 """The kind that selects every dataset below a folder."""
 
-ENOUGH = 100
+LEAST_IMAGES = 100
 """Minimum number of images per class for an import to check for shortcuts."""
 
 
 @dataclass(frozen=True)
-class Importing:
+class ImportOptions:
     """Options of an import; options that do not apply to its kind are ignored."""
 
     size: int = 256
@@ -87,16 +87,18 @@ class Importing:
     """About this number of videos or images per dataset, for quick trials; 0 means all."""
 
 
-def import_dataset(kind: str, source: Path, destination: Path, say: Say, *, name: str, options: Importing) -> list[str]:
+def import_dataset(
+    kind: str, source: Path, destination: Path, say: Say, *, name: str, options: ImportOptions
+) -> list[str]:
     """Import a dataset, or all known ones below a folder; return the lines of the report."""
-    check_apart(source, destination)
-    if options.aligned and (kind in SCANNERS or kind == EVERYTHING):
+    check_disjoint(source, destination)
+    if options.aligned and (kind in SCANNERS or kind == ALL_DATASETS):
         raise UserError("--aligned", "is for photographs of people, to be recognised; leave it out for this kind")
     for option, value in (("--split", options.split), ("--people", options.people), ("--most", options.most)):
         if value and kind not in LAYOUTS:
             raise UserError(option, f"is for known datasets of people such as rec, and not for {kind}; leave it out")
-    if kind == EVERYTHING:
-        return import_all(source, destination, say, partial(_import_found, say=say, options=options))
+    if kind == ALL_DATASETS:
+        return import_all(source, destination, say, partial(_import_below, say=say, options=options))
     with in_steps(f"importing {source.name}", say) as progress:
         report = _import_one(kind, source, destination, progress, name or source.resolve().name, options)
     return [*report.lines(), *warnings_of_import(destination, report)]
@@ -104,13 +106,13 @@ def import_dataset(kind: str, source: Path, destination: Path, say: Say, *, name
 
 def warnings_of_import(destination: Path, report: ImportReport) -> list[str]:
     """Return warnings if a single number per picture separates the classes; skip the check for few images."""
-    if min(report.bona_fide, report.images - report.bona_fide) < ENOUGH:
+    if min(report.bona_fide, report.images - report.bona_fide) < LEAST_IMAGES:
         return []
     return shortcuts_in(PreparedSet.open(destination)).warnings()
 
 
 def _import_one(
-    kind: str, source: Path, destination: Path, progress: Progress, name: str, options: Importing
+    kind: str, source: Path, destination: Path, progress: Progress, name: str, options: ImportOptions
 ) -> ImportReport:
     scanner = SCANNERS.get(kind)
     if scanner is not None:
@@ -139,7 +141,7 @@ def _import_one(
     )
 
 
-def _import_found(one: Found, target: Path, *, say: Say, options: Importing) -> list[str]:
+def _import_below(one: FoundDataset, target: Path, *, say: Say, options: ImportOptions) -> list[str]:
     """Import a dataset below a folder with the options that apply to its kind."""
     enrolled = options.enroll and one.kind in SCANNERS and SCANNERS[one.kind].enrolment
     people = one.kind in LAYOUTS
@@ -151,7 +153,7 @@ def _import_found(one: Found, target: Path, *, say: Say, options: Importing) -> 
     return import_dataset(one.kind, one.source, target, say, name=one.name, options=applicable)
 
 
-def choices_of(options: Importing) -> Choices:
+def choices_of(options: ImportOptions) -> Choices:
     """Return the scanner's choices from the options."""
     released = options.labels == RELEASED
     live = None if released else _live(options.labels)
@@ -175,7 +177,7 @@ def _count(frames: str) -> int:
     return int(frames)
 
 
-def check_apart(source: Path, destination: Path) -> None:
+def check_disjoint(source: Path, destination: Path) -> None:
     """Refuse a set inside its source, which the next import would read as part of it, and the reverse."""
     inner, outer = destination.resolve(), source.resolve()
     if inner.is_relative_to(outer) or outer.is_relative_to(inner):
@@ -208,7 +210,7 @@ def synthesise_set(
     """Render a set, or simulate attacks on a folder of photos."""
     # Imported here because importing and showing sets need no renderer.
     from fedvisage.datasets.on_portraits import render_set, synthesise_from
-    from fedvisage.render.sets import Synthesis, of_rendered_people, read_names, read_species
+    from fedvisage.render.sets import Synthesis, check_selection, read_names, read_species
 
     spec = Synthesis(domain, size=size, subjects=subjects, videos=videos, frames=frames, seed=seed, heldout=heldout,
                      species=read_species(species) if species else None,
@@ -217,9 +219,9 @@ def synthesise_set(
                      cameras=read_names(cameras) if cameras else None)  # fmt: skip
     if photos is None:
         with in_steps(f"rendering {domain}", say) as progress:
-            render_set(of_rendered_people(spec), destination, workers=workers, progress=progress)
+            render_set(check_selection(spec), destination, workers=workers, progress=progress)
         return show_set(destination)
-    check_apart(photos, destination)
+    check_disjoint(photos, destination)
     with in_steps(f"reading {photos.name}", say) as reading, in_steps(f"rendering {domain}", say) as progress:
         report = synthesise_from(
             photos,

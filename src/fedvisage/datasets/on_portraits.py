@@ -20,24 +20,31 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedvisage.base.errors import BadFile, UserError, printable
-from fedvisage.base.parallel import Progress, spread
+from fedvisage.base.parallel import Progress, map_in_order
 from fedvisage.base.streams import derive, numpy_rng
 from fedvisage.data.prepared import file_digest
 from fedvisage.data.writer import Writer
-from fedvisage.datasets.depth_maps import DepthMaker, Map, flat, make_depth
-from fedvisage.datasets.pad.tree import files_below, unusable
-from fedvisage.datasets.report import ImportReport, Skipped, Tally, reasons
+from fedvisage.datasets.depth_maps import DepthMaker, Map, flat_map, make_depth
+from fedvisage.datasets.pad.tree import fault_of_file, files_below
+from fedvisage.datasets.report import ImportReport, SkippedFile, Tally, reasons
 from fedvisage.faces.cropping import LARGEST, Crop, Cropper, make_cropper, record_of
 from fedvisage.faces.pictures import ENDINGS, open_picture
 from fedvisage.render.camera import Camera, decode
 from fedvisage.render.capture import CAMERAS, CAPTURE_VERSION, draw_camera, draw_capture
 from fedvisage.render.depth import canonical_depth
 from fedvisage.render.domains import GOOD_PHOTOGRAPHER, Attack, find_domain
-from fedvisage.render.filming import Photographs, Setting, Video, as_photographed, attack_take, living_take
+from fedvisage.render.filming import (
+    AttackerPhotographs,
+    PresentationSetting,
+    Video,
+    camera_soft,
+    photograph_attack,
+    photograph_living,
+)
 from fedvisage.render.sets import (
-    RETAKEN,
+    SECOND_GENERATION,
     Synthesis,
-    attacked,
+    attacks_per_photograph,
     film_subject,
     heldout_subjects,
     medium_of,
@@ -49,7 +56,7 @@ from fedvisage.render.sets import (
 
 
 @dataclass(frozen=True)
-class Photograph:
+class PhotographFile:
     """A file that may contain a photograph; without a folder below the root, it is its own subject."""
 
     path: Path
@@ -70,30 +77,30 @@ class Photograph:
 class Portrait:
     """The crop of a photograph, with five points and a fitted depth map if the face was detected."""
 
-    photograph: Photograph
+    photograph: PhotographFile
     digest: str
     image: npt.NDArray[np.uint8]
     points: npt.NDArray[np.float32] | None
     depth: Map | None
 
 
-def list_photographs(root: Path) -> tuple[list[Photograph], list[Skipped]]:
+def list_photographs(root: Path) -> tuple[list[PhotographFile], list[SkippedFile]]:
     """List possible photographs in order of their names, and the unusable files with their faults."""
     if not root.is_dir():
         raise UserError(str(root), "is no directory; give a folder of face photographs")
     photographs, skipped = [], []
     for name, path in sorted((path.relative_to(root).as_posix(), path) for path in files_below(root)):
-        fault = unusable(path, name, root, ENDINGS)
+        fault = fault_of_file(path, name, root, ENDINGS)
         if fault:
-            skipped.append(Skipped(printable(name), fault))
+            skipped.append(SkippedFile(printable(name), fault))
         else:
-            photographs.append(Photograph(path, name))
+            photographs.append(PhotographFile(path, name))
     if not photographs:
         raise UserError(str(root), f"holds no photographs ({', '.join(ENDINGS)})")
     return photographs, skipped
 
 
-def read_portrait(photograph: Photograph, crop: Crop, size: int) -> Portrait | Skipped:
+def read_portrait(photograph: PhotographFile, crop: Crop, size: int) -> Portrait | SkippedFile:
     """Read and crop one photograph. Crops are never enlarged, because blurring would hide signs of attacks."""
     try:
         cropper, depth = _cropper_and_depth(crop, size)
@@ -103,9 +110,9 @@ def read_portrait(photograph: Photograph, crop: Crop, size: int) -> Portrait | S
         fitted = depth and depth(1, (photograph.name,), cropped)
         return Portrait(photograph, file_digest(photograph.path), cropped.image, cropped.points, fitted)
     except BadFile as bad:
-        return Skipped(photograph.name, str(bad))
+        return SkippedFile(photograph.name, str(bad))
     except OSError as error:
-        return Skipped(photograph.name, f"cannot be read: {error.strerror or error}")
+        return SkippedFile(photograph.name, f"cannot be read: {error.strerror or error}")
 
 
 @cache
@@ -120,7 +127,7 @@ USUAL_POINTS = ((0.34, 0.42), (0.66, 0.42), (0.50, 0.60), (0.37, 0.78), (0.63, 0
 
 
 @dataclass(frozen=True, eq=False)
-class Picture:
+class CapturePlan:
     """One portrait and its planned attacks; `behind` is the holder of a cut print, and sets the light of the room."""
 
     portrait: Portrait
@@ -155,7 +162,7 @@ def synthesise_from(
         destination, name=spec.domain, size=spec.size, source=source, depth=detected, points=detected,
         crop=record_of(crop, search=LARGEST), further=("camera", "medium"),
     )  # fmt: skip
-    portraits, tally = _read(photos, spec, crop, max_bad, workers, reading)
+    portraits, tally = _read_portraits(photos, spec, crop, max_bad, workers, reading)
     heldout = heldout_subjects(spec, list(dict.fromkeys(portrait.photograph.subject for portrait in portraits)))
     with out:
         write_pictures(out, plan_pictures(portraits, attacks, spec), heldout, workers, progress)
@@ -163,20 +170,20 @@ def synthesise_from(
 
 
 def write_pictures(
-    out: Writer, pictures: Sequence[Picture], heldout: Collection[str], workers: int, progress: Progress | None
+    out: Writer, pictures: Sequence[CapturePlan], heldout: Collection[str], workers: int, progress: Progress | None
 ) -> None:
     """Capture all pictures, and write the frames of each."""
-    with closing(spread(take_picture, pictures, workers)) as films:
+    with closing(map_in_order(take_picture, pictures, workers)) as films:
         for done, filmed in enumerate(films):
             subject = pictures[done].portrait.photograph.subject
-            _write(out, pictures[done], filmed, "heldout" if subject in heldout else "train")
+            _write_frames(out, pictures[done], filmed, "heldout" if subject in heldout else "train")
             if progress:
                 progress(done + 1, len(pictures))
 
 
-def choose(photographs: Sequence[Photograph], spec: Synthesis) -> list[Photograph]:
+def limit_photographs(photographs: Sequence[PhotographFile], spec: Synthesis) -> list[PhotographFile]:
     """Return at most the numbers of people and of photographs per person in the specification, in order of names."""
-    people: dict[str, list[Photograph]] = defaultdict(list)
+    people: dict[str, list[PhotographFile]] = defaultdict(list)
     for photograph in photographs:
         people[photograph.subject].append(photograph)
     names = sorted(people)
@@ -186,18 +193,18 @@ def choose(photographs: Sequence[Photograph], spec: Synthesis) -> list[Photograp
     return [photograph for name in names for photograph in people[name][: spec.videos]]
 
 
-def _read(
+def _read_portraits(
     photos: Path, spec: Synthesis, crop: Crop, max_bad: float, workers: int, reading: Progress | None
 ) -> tuple[list[Portrait], Tally]:
     """Return the portraits with different content, and the tally of skipped files."""
     photographs, skipped = list_photographs(photos)
-    chosen = choose(photographs, spec)
+    chosen = limit_photographs(photographs, spec)
     tally = Tally(photos, len(chosen) + len(skipped), max_bad, skipped)
     tally.stop_if_too_many()
     portraits: dict[str, Portrait] = {}
-    with closing(spread(partial(read_portrait, crop=crop, size=spec.size), chosen, workers)) as results:
+    with closing(map_in_order(partial(read_portrait, crop=crop, size=spec.size), chosen, workers)) as results:
         for done, result in enumerate(results, start=1):
-            if isinstance(result, Skipped):
+            if isinstance(result, SkippedFile):
                 tally.skip(result.path, result.reason)
             elif result.digest in portraits:
                 tally.skip(result.photograph.name, f"the same content as {portraits[result.digest].photograph.name}")
@@ -210,7 +217,7 @@ def _read(
     return list(portraits.values()), tally
 
 
-def plan_pictures(portraits: Sequence[Portrait], attacks: Sequence[Attack], spec: Synthesis) -> list[Picture]:
+def plan_pictures(portraits: Sequence[Portrait], attacks: Sequence[Attack], spec: Synthesis) -> list[CapturePlan]:
     """Choose the attacks on each portrait, and their cameras independently of the attack."""
     domain, pictures = find_domain(spec.domain), []
     cameras = [camera for camera in CAMERAS if spec.cameras is None or word(camera.name) in spec.cameras]
@@ -220,13 +227,13 @@ def plan_pictures(portraits: Sequence[Portrait], attacks: Sequence[Attack], spec
         first = derive(seed, "first attack")
         planned = tuple(
             (attacks[(first + turn) % len(attacks)], draw_camera(derive(seed, "video", turn), cameras))
-            for turn in range(attacked(domain.ratio))
+            for turn in range(attacks_per_photograph(domain.ratio))
         )
-        pictures.append(Picture(portrait, behind, seed, planned, spec.frames))
+        pictures.append(CapturePlan(portrait, behind, seed, planned, spec.frames))
     return pictures
 
 
-def take_picture(picture: Picture) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+def take_picture(picture: CapturePlan) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """Return frames of the portrait, then of its attacks, uint8 N×S×S×3, and their points, float32 N×5×2.
 
     Each attack has a matching bona fide video, captured with the same camera and the same settings.
@@ -235,19 +242,23 @@ def take_picture(picture: Picture) -> tuple[NDArray[np.uint8], NDArray[np.float3
     count = picture.frames
     depth = torch.from_numpy(_depth(portrait))[None].expand(count, -1, -1)
     rows = (count, -1, -1, -1)
-    shown = Photographs(_as_batch(portrait.image).expand(*rows), _points(portrait).expand(count, -1, -1), FRAMING)
+    shown = AttackerPhotographs(
+        _as_batch(portrait.image).expand(*rows), _points(portrait).expand(count, -1, -1), FRAMING
+    )
     bona_fide, attacked = [], []
     for turn, (attack, camera) in enumerate(picture.attacks):
         video = derive(picture.seed, "video", turn)
         frames = [derive(video, "frame", number) for number in range(count)]
         alive = derive(video, "alive")
         face = (behind.expand(*rows), _points(picture.behind).expand(count, -1, -1))
-        setting = Setting(face[0], *(face if attack.species in ("cut", "mask") else (None, None)))
+        setting = PresentationSetting(face[0], *(face if attack.species in ("cut", "mask") else (None, None)))
         capture = draw_capture([camera] * count, [video] * count)
         bona_fide.append(
-            living_take(shown, depth, capture, [alive] * count, [derive(frame_seed, "alive") for frame_seed in frames])
+            photograph_living(
+                shown, depth, capture, [alive] * count, [derive(frame_seed, "alive") for frame_seed in frames]
+            )
         )
-        attacked.append(attack_take(shown, [attack] * count, setting, capture, [video] * count, frames))
+        attacked.append(photograph_attack(shown, [attack] * count, setting, capture, [video] * count, frames))
     images, points = zip(*bona_fide, *attacked, strict=True)
     return np.concatenate(images), np.concatenate(points).astype(np.float32)
 
@@ -272,7 +283,9 @@ def _usual_depth(size: int) -> NDArray[np.uint8]:
     return canonical_depth(np.array(USUAL_POINTS) * size, size)
 
 
-def _write(out: Writer, picture: Picture, filmed: tuple[NDArray[np.uint8], NDArray[np.float32]], split: str) -> None:
+def _write_frames(
+    out: Writer, picture: CapturePlan, filmed: tuple[NDArray[np.uint8], NDArray[np.float32]], split: str
+) -> None:
     name, subject = picture.portrait.photograph.name, picture.portrait.photograph.subject
     takes = [(f"{name}/{turn + 1:02d}-bonafide", "bonafide", camera, "")
              for turn, (_, camera) in enumerate(picture.attacks)]  # fmt: skip
@@ -290,7 +303,9 @@ def _write(out: Writer, picture: Picture, filmed: tuple[NDArray[np.uint8], NDArr
         frame=[frame for *_, frame in rows],
         split=[split] * len(rows),
         item=[f"{video}/{frame:03d}" for video, *_, frame in rows],
-        depth=None if fitted is None else np.stack([fitted if kind == "bonafide" else flat() for _, kind, *_ in rows]),
+        depth=None
+        if fitted is None
+        else np.stack([fitted if kind == "bonafide" else flat_map() for _, kind, *_ in rows]),
         points=None if picture.portrait.points is None else points,
         further={"camera": [word(camera.name) for _, _, camera, *_ in rows], "medium": [row[3] for row in rows]},
     )
@@ -307,14 +322,18 @@ def render_set(spec: Synthesis, destination: Path, *, workers: int = 1, progress
     simulated cameras, so that camera artefacts do not reveal the class. ``media=`` and ``cameras=`` restrict a set to
     some of them, so that the others can evaluate a model. The first generation is unchanged.
     """
-    (retake if spec.generation == RETAKEN else synthesise)(spec, destination, workers=workers, progress=progress)
+    (recapture_portraits if spec.generation == SECOND_GENERATION else synthesise)(
+        spec, destination, workers=workers, progress=progress
+    )
 
 
-def retake(spec: Synthesis, destination: Path, *, workers: int = 1, progress: Progress | None = None) -> None:
+def recapture_portraits(
+    spec: Synthesis, destination: Path, *, workers: int = 1, progress: Progress | None = None
+) -> None:
     """Render portraits of a domain's people, and write re-captures of them and of attacks on them."""
     attacks, sittings = spec.retaken_attacks(), plan_portraits(spec)
     work = partial(portraits_of, domain=spec.domain, size=spec.size)
-    with closing(spread(work, sittings, workers)) as rendered:
+    with closing(map_in_order(work, sittings, workers)) as rendered:
         portraits = [portrait for person_portraits in rendered for portrait in person_portraits]
     subjects = [videos[0].subject for videos in sittings]
     with Writer(
@@ -351,10 +370,10 @@ def portraits_of(videos: Sequence[Video], domain: str, size: int) -> list[Portra
     """Render the portraits of one subject, with exact points and depth, as soft as photographs of faces."""
     filmed = film_subject(videos, find_domain(domain), size)
     rendered = torch.from_numpy(filmed.images).permute(0, 3, 1, 2).float()
-    soft = as_photographed(rendered / 255, [video.seed for video in videos]) * 255
+    soft = camera_soft(rendered / 255, [video.seed for video in videos]) * 255
     images = np.ascontiguousarray(soft.round().byte().permute(0, 2, 3, 1).numpy())
     rows = zip(videos, images, filmed.points, filmed.depth, strict=True)
     return [
-        Portrait(Photograph(Path(video.name), video.name), video.name, image, points, depth)
+        Portrait(PhotographFile(Path(video.name), video.name), video.name, image, points, depth)
         for video, image, points, depth in rows
     ]

@@ -24,16 +24,16 @@ from fedvisage.faces.pictures import read_picture
 Points = NDArray[np.float64]
 Detect = Callable[[Image], list[Face]]
 
-LOOSE = 1.6
+SEARCH_SIDE = 1.6
 """Side of the square searched for the face, relative to the longer side of its box."""
 
-SEEN = 96
+LEAST_SIDE = 96
 """Minimum length in pixels of a box's longer side for detection: smaller pictures are enlarged."""
 
-ALIKE = 0.3
+LEAST_OVERLAP = 0.3
 """Minimum intersection over union with the box; a face below it is a different one."""
 
-USUAL: Points = np.array([(0.31, 0.38), (0.69, 0.38), (0.50, 0.58), (0.34, 0.77), (0.66, 0.77)])
+USUAL_POINTS: Points = np.array([(0.31, 0.38), (0.69, 0.38), (0.50, 0.58), (0.34, 0.77), (0.66, 0.77)])
 """Usual positions of the five points in a box, as shares of its sides."""
 
 
@@ -41,13 +41,13 @@ def points_around(image: Image, box: NDArray[np.float64], detect: Detect) -> Poi
     """Return the five points of the face in a box (left, top, width, height)."""
     # The detector sees a square around the box, clipped to the image.
     longer, middle = box[2:].max(), box[:2] + box[2:] / 2
-    low = np.floor(middle - LOOSE * longer / 2).clip(0).astype(int)
-    high = np.ceil(middle + LOOSE * longer / 2).clip(0).astype(int)
+    low = np.floor(middle - SEARCH_SIDE * longer / 2).clip(0).astype(int)
+    high = np.ceil(middle + SEARCH_SIDE * longer / 2).clip(0).astype(int)
     loose = np.ascontiguousarray(image[low[1] : high[1], low[0] : high[0]])
     if not loose.size:
-        return USUAL * box[2:] + box[:2]
+        return USUAL_POINTS * box[2:] + box[:2]
     # Small faces are enlarged, because the detector misses them.
-    scale = max(1.0, SEEN / longer)
+    scale = max(1.0, LEAST_SIDE / longer)
     if scale > 1:
         width, height = (max(1, round(side * scale)) for side in (loose.shape[1], loose.shape[0]))
         factor = np.array([width / loose.shape[1], height / loose.shape[0]])
@@ -55,9 +55,9 @@ def points_around(image: Image, box: NDArray[np.float64], detect: Detect) -> Poi
     else:
         factor = np.ones(2)
     sought = np.concatenate([(box[:2] - low) * factor, box[2:] * factor])
-    matching = [face for face in detect(loose) if _overlap(face.box, sought) >= ALIKE]
+    matching = [face for face in detect(loose) if _overlap(face.box, sought) >= LEAST_OVERLAP]
     if not matching:
-        return USUAL * box[2:] + box[:2]
+        return USUAL_POINTS * box[2:] + box[:2]
     best = max(matching, key=lambda face: _overlap(face.box, sought))
     return np.asarray(best.points / factor + low)
 
@@ -83,7 +83,7 @@ class Alignment:
 
 
 @dataclass(frozen=True, eq=False)
-class Developed:
+class PhotographResult:
     """The result for a photograph: its crop or its fault, and the digest of readable content."""
 
     digest: str = ""
@@ -91,7 +91,7 @@ class Developed:
     fault: str = ""
 
 
-def develop(shot: Shot, alignment: Alignment) -> Developed:
+def read_photograph(shot: Shot, alignment: Alignment) -> PhotographResult:
     """Read a photograph and align its crop, or record its fault."""
     digest = ""
     try:
@@ -99,14 +99,16 @@ def develop(shot: Shot, alignment: Alignment) -> Developed:
         digest = hashlib.sha256(content).hexdigest()
         image = read_picture(content)
         if alignment.boxes == "dataset":
-            return Developed(digest, _by_points(image, shot, alignment.size))
+            return PhotographResult(digest, _crop_by_points(image, shot, alignment.size))
         if shot.box is not None and alignment.crop == "face":
-            return Developed(digest, _aligned(image, points_around(image, shot.box, _detector()), alignment.size))
-        return Developed(digest, _aligner(alignment.crop, alignment.size)(image))
+            return PhotographResult(
+                digest, _align_crop(image, points_around(image, shot.box, _detector()), alignment.size)
+            )
+        return PhotographResult(digest, _aligner(alignment.crop, alignment.size)(image))
     except BadFile as bad:
-        return Developed(digest, fault=str(bad))
+        return PhotographResult(digest, fault=str(bad))
     except OSError as error:
-        return Developed(digest, fault=f"cannot be read: {error.strerror or error}")
+        return PhotographResult(digest, fault=f"cannot be read: {error.strerror or error}")
 
 
 def alignment_of(crop: Crop, size: int) -> Alignment:
@@ -126,20 +128,20 @@ def _aligner(crop: Crop, size: int) -> Callable[[Image], Aligned]:
     """Return the aligner, made once per process: the weights of the detector take a second to load."""
     if crop == "face":
         find = make_finder()
-        return lambda image: _aligned(image, find(image).points, size)
+        return lambda image: _align_crop(image, find(image).points, size)
     cropper = make_cropper(crop, size)
     return lambda image: (cropper(image).image, None)
 
 
-def _by_points(image: Image, shot: Shot, size: int) -> Aligned:
+def _crop_by_points(image: Image, shot: Shot, size: int) -> Aligned:
     if shot.points is None:
         raise BadFile("the dataset's lists have no points of it")
-    crop, points = _aligned(image, shot.points, size)
+    crop, points = _align_crop(image, shot.points, size)
     if not np.isfinite(points).all():
         raise BadFile("its points in the dataset's lists are all one")
     return crop, points
 
 
-def _aligned(image: Image, points: NDArray[np.float64], size: int) -> tuple[Image, NDArray[np.float32]]:
+def _align_crop(image: Image, points: NDArray[np.float64], size: int) -> tuple[Image, NDArray[np.float32]]:
     crop, placed = align(image, points, size)
     return crop, placed.astype(np.float32)

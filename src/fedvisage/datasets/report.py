@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedvisage.base.errors import UserError, printable
-from fedvisage.base.progress import counted
+from fedvisage.base.progress import format_count
 from fedvisage.data.prepared import BONA_FIDE
 
 if TYPE_CHECKING:  # the writer loads torch, which reading processes do not need
@@ -20,7 +20,7 @@ DATASET_SPLITS = ("train", "dev", "test", "all")
 
 
 @dataclass(frozen=True)
-class Skipped:
+class SkippedFile:
     """A file that was not imported, and the reason."""
 
     path: str
@@ -40,7 +40,7 @@ class ImportReport:
     upscaled: int
     own_subjects: int
     lost_frames: int
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[SkippedFile, ...]
 
     def json(self) -> str:
         """Return the report as stored in the set."""
@@ -55,22 +55,23 @@ class ImportReport:
     def lines(self) -> list[str]:
         """Return the report as lines to print."""
         counts = ", ".join(f"{name} {count}" for name, count in [*self.species.items(), *self.splits.items()])
-        totals = f"{counted(self.images, 'image')} of {counted(self.subjects, 'subject')}"
-        lines = [f"{totals} from {counted(self.files, 'file')}: {counts}", *self.warnings()]
+        totals = f"{format_count(self.images, 'image')} of {format_count(self.subjects, 'subject')}"
+        lines = [f"{totals} from {format_count(self.files, 'file')}: {counts}", *self.warnings()]
         if self.upscaled:
             lines.append(
-                f"{counted(self.upscaled, 'image')} had to be enlarged, which blurs what tells attacks apart: use a"
+                f"{format_count(self.upscaled, 'image')} had to be enlarged, which blurs what tells attacks apart: "
+                "use a"
                 " smaller size"
             )
         if self.own_subjects:
-            alone = counted(self.own_subjects, "file")
+            alone = format_count(self.own_subjects, "file")
             lines.append(f"{alone} with no subject folder: each counts as a subject of its own")
         if self.lost_frames:
             lines.append(
-                f"{counted(self.lost_frames, 'frame')} of videos left out: no face that was found, or no depth map"
+                f"{format_count(self.lost_frames, 'frame')} of videos left out: no face that was found, or no depth map"
             )
         if self.skipped:
-            lines.append(f"{counted(len(self.skipped), 'file')} skipped:")
+            lines.append(f"{format_count(len(self.skipped), 'file')} skipped:")
             lines += [f"  {entry.path}: {entry.reason}" for entry in self.skipped]
         return lines
 
@@ -145,7 +146,7 @@ class Tally:
     source: Path
     files: int
     max_bad: float
-    skipped: list[Skipped] = field(default_factory=list)
+    skipped: list[SkippedFile] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Refuse a limit that is not a share."""
@@ -154,7 +155,7 @@ class Tally:
 
     def skip(self, path: str, reason: str) -> None:
         """Record an unusable file; raise a UserError if there are too many."""
-        self.skipped.append(Skipped(printable(path), reason))
+        self.skipped.append(SkippedFile(printable(path), reason))
         self.stop_if_too_many()
 
     def stop_if_too_many(self) -> None:
@@ -162,7 +163,7 @@ class Tally:
         if len(self.skipped) > self.max_bad * self.files:
             raise UserError(
                 str(self.source),
-                f"at least {len(self.skipped)} of {counted(self.files, 'file')} cannot be used, more than"
+                f"at least {len(self.skipped)} of {format_count(self.files, 'file')} cannot be used, more than"
                 f" max_bad={self.max_bad:g} allows; nothing was written. {reasons(self.skipped)}",
             )
 
@@ -186,7 +187,7 @@ class Tally:
         return report
 
 
-def reasons(skipped: list[Skipped], first: int = 3) -> str:
+def reasons(skipped: list[SkippedFile], first: int = 3) -> str:
     """Return the first few files with their faults and the most frequent fault, for an error message."""
     if not skipped:
         return "it has no files"

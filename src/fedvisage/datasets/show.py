@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.progress import counted
+from fedvisage.base.progress import format_count
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.prepared import BONA_FIDE, SPLITS, PreparedSet, Texts
 from fedvisage.datasets.report import shortcomings
@@ -62,9 +62,9 @@ class Shortcuts:
                 f"shortcuts: too few images to say; {LEAST} of bona fide faces and of a species of attacks are needed"
             ]
         heads = [*self.cues]
-        rows = [(name, *(_shown(self.cues[kind][name]) for kind in heads)) for name in NAMES]
-        rows += [("linear, all", *(_plain(self.linear[kind][0]) for kind in heads))]
-        rows += [("linear, camera", *(_plain(self.linear[kind][1]) for kind in heads))]
+        rows = [(name, *(_format_auc(self.cues[kind][name]) for kind in heads)) for name in NAMES]
+        rows += [("linear, all", *(_format_plain_auc(self.linear[kind][0]) for kind in heads))]
+        rows += [("linear, camera", *(_format_plain_auc(self.linear[kind][1]) for kind in heads))]
         table = [("cue", *heads), *rows]
         widths = [max(len(row[column]) for row in table) for column in range(len(heads) + 1)]
         shown = ["  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(
@@ -102,7 +102,7 @@ class Shortcuts:
 def shortcuts_of(found: PreparedSet) -> Shortcuts:
     """Measure a set: a table for each species, and one for all species together if there are several."""
     rows = found.rows
-    chosen = {kind: _drawn(found, kind) for kind in (BONA_FIDE, *sorted({*rows.species.tolist()} - {BONA_FIDE}))}
+    chosen = {kind: _draw_indices(found, kind) for kind in (BONA_FIDE, *sorted({*rows.species.tolist()} - {BONA_FIDE}))}
     images = {kind: len(indices) for kind, indices in chosen.items()}
     attacks = [kind for kind in chosen if kind != BONA_FIDE and images[kind] >= LEAST]
     if images[BONA_FIDE] < LEAST or not attacks:
@@ -147,7 +147,7 @@ def linear_auc(values: Array, label: npt.NDArray[np.bool_], subjects: Texts) -> 
     return auc_of(scores, label)
 
 
-def _drawn(found: PreparedSet, species: str) -> npt.NDArray[np.int64]:
+def _draw_indices(found: PreparedSet, species: str) -> npt.NDArray[np.int64]:
     indices = np.flatnonzero(found.rows.species == species)
     order = numpy_rng(0, "shortcuts", species).permutation(len(indices))[:MOST]
     return indices[np.sort(order)].astype(np.int64)
@@ -158,11 +158,11 @@ def _table(found: PreparedSet, indices: npt.NDArray[np.int64]) -> Array:
     return np.array([[values[name] for name in NAMES] for values in measured], np.float64)
 
 
-def _shown(auc: float) -> str:
+def _format_auc(auc: float) -> str:
     return f"{max(auc, 1 - auc):.2f}{'-' if auc < 0.5 else ' '}"
 
 
-def _plain(auc: float) -> str:
+def _format_plain_auc(auc: float) -> str:
     return "  ? " if np.isnan(auc) else f"{auc:.2f} "
 
 
@@ -238,13 +238,14 @@ def contact_sheet(
     indices = found.select(split)
     if len(indices) == 0:
         raise UserError(str(found.path), f"has no images in split {split!r}")
-    species, subjects = species_of(found), _chosen_subjects(found, indices, columns, seed)
+    species, subjects = species_of(found), _choose_subjects(found, indices, columns, seed)
     font = ImageFont.load_default(_LETTERS)
     scale = max(1, -(-_CELL_LEAST // found.size))
     side, kept = min(found.size * scale, _CELL_LIMIT), len(np.unique(found.rows.subject[indices]))
     heading = [
         f"{found.name}, {_splits(found, indices)}",
-        f"{counted(len(indices), 'image')} of {counted(kept, 'subject')}, {found.size} x {found.size} pixels, "
+        f"{format_count(len(indices), 'image')} of {format_count(kept, 'subject')}, "
+        f"{found.size} x {found.size} pixels, "
         f"shown {_scale(found.size, side)}",
     ]
     margin = int(min(_WIDEST_MARGIN, max(_MARGIN, *(font.getlength(name) + 4 * _GAP for name in species))))
@@ -252,7 +253,7 @@ def contact_sheet(
     sheet, draw = _empty_sheet(grid, heading, font, len(subjects), len(species) * per_species)
     for column, subject in enumerate(subjects):
         left, top = grid.place(column, 0)
-        draw.text((left, top - _LINE), _fitting(subject, side, font), fill=_INK, font=font)
+        draw.text((left, top - _LINE), _shorten_to_fit(subject, side, font), fill=_INK, font=font)
         for number, name in enumerate(species):
             matching = (found.rows.subject[indices] == subject) & (found.rows.species[indices] == name)
             # Each subject and species has its own random stream, so its images do not depend on the rest of the sheet.
@@ -263,7 +264,7 @@ def contact_sheet(
     # Names of species, left of their first rows.
     for number, name in enumerate(species):
         _, top = grid.place(0, number * per_species)
-        text = _fitting(name, margin - 2 * _GAP, font)
+        text = _shorten_to_fit(name, margin - 2 * _GAP, font)
         draw.text((_GAP, top + side // 2 - _LETTERS // 2), text, fill=_INK, font=font)
     return sheet
 
@@ -279,7 +280,7 @@ def _counts(prepared: PreparedSet, here: np.ndarray) -> tuple[str, str, str]:
     return f"{here.sum():,}", f"{len(np.unique(rows.subject[here])):,}", f"{len(np.unique(rows.video[here])):,}"
 
 
-def _chosen_subjects(prepared: PreparedSet, indices: np.ndarray, count: int, seed: int) -> list[str]:
+def _choose_subjects(prepared: PreparedSet, indices: np.ndarray, count: int, seed: int) -> list[str]:
     species_by_subject: dict[str, set[str]] = {}
     pairs = zip(prepared.rows.subject[indices].tolist(), prepared.rows.species[indices].tolist(), strict=True)
     for subject, species in pairs:
@@ -317,7 +318,7 @@ def _empty_sheet(
     return sheet, draw
 
 
-def _fitting(text: str, width: int, font: Font) -> str:
+def _shorten_to_fit(text: str, width: int, font: Font) -> str:
     """Return the longest end of a text that fits: names of subjects differ at the end."""
     while len(text) > 1 and font.getlength(text) > width:
         text = text[1:]
@@ -330,7 +331,8 @@ def show_set(directory: Path, *, sheet: Path | None = None, verify: bool = False
         _check_sheet(sheet)
     prepared = PreparedSet.open(directory, verify=verify)
     lines = [
-        f"{prepared.name}: {counted(len(prepared), 'image')} of {prepared.size}×{prepared.size}, {prepared.source}",
+        f"{prepared.name}: {format_count(len(prepared), 'image')} of {prepared.size}×{prepared.size}, "
+        f"{prepared.source}",
         *([f"crops: {prepared.crop}"] if prepared.crop is not None else []),
         *describe(prepared),
         *warnings_about(prepared),

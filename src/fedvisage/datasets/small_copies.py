@@ -14,7 +14,7 @@ from PIL import Image
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.streams import derive, numpy_rng
-from fedvisage.datasets.frames import open_arrays, upside_down
+from fedvisage.datasets.frames import open_arrays, turn_around
 from fedvisage.datasets.pad.item import Clip, Text
 from fedvisage.datasets.pad.lists import SCALED_SIDE, Box, BoxFiles, Form, write_row
 from fedvisage.datasets.pad.scanner import Scanner
@@ -46,7 +46,7 @@ SPREAD = 2.2
 Pixels = npt.NDArray[np.uint8]
 
 
-def pretend(dataset: Scanner | Layout, root: Path, subjects: int = 0, people: int = 0) -> int:
+def write_copy(dataset: Scanner | Layout, root: Path, subjects: int = 0, people: int = 0) -> int:
     """Write a small copy of a dataset and return the number of its files.
 
     `subjects` adds people to the example; `people` replaces the example by one in which people recur.
@@ -130,7 +130,7 @@ def _frames(clip: Clip, kind: str) -> Iterator[tuple[Pixels, Box]]:
     """Yield a clip's frames with the box of the face; light and position differ between clips."""
     side = clip.side
     width, height = int(WIDER * side), int(HIGHER * side)
-    images, points = looks(clip.person, clip.species, kind, clip.take, side)
+    images, points = render_person(clip.person, clip.species, kind, clip.take, side)
     rng = numpy_rng(0, "pretend", clip.path)
     left, top = int(rng.integers(8, width - side - 8)), int(rng.integers(8, height - side - 8))
     light, wall = rng.uniform(0.85, 1.1), int(rng.integers(90, 160))
@@ -138,11 +138,11 @@ def _frames(clip: Clip, kind: str) -> Iterator[tuple[Pixels, Box]]:
         frame = np.full((height, width, 3), wall, np.uint8)
         frame[top : top + side, left : left + side] = np.clip(image * light, 0, 255)
         middle, extent = face_points.mean(axis=0) + np.array([left, top]), SPREAD * np.ptp(face_points, axis=0).max()
-        yield (upside_down(frame) if clip.turned else frame), np.array([*(middle - extent / 2), extent, extent])
+        yield (turn_around(frame) if clip.turned else frame), np.array([*(middle - extent / 2), extent, extent])
 
 
 @cache
-def looks(
+def render_person(
     person: int, species: str, kind: str = "", take: str = "", side: int = 128
 ) -> tuple[Pixels, npt.NDArray[np.float32]]:
     """Render a person's face, or an attack with it: frames, and five points in each."""
@@ -163,9 +163,9 @@ def looks(
 
 
 @cache
-def encoded(person: int, turn: int) -> bytes:
+def encode_portrait(person: int, turn: int) -> bytes:
     """Return a JPEG with the aligned face of a rendered person; `turn` is 0, 1 or 2."""
-    images, points = looks(person, "bonafide")
+    images, points = render_person(person, "bonafide")
     crop, _ = align(images[turn], points[turn].astype(np.float64), SIDE)
     file = io.BytesIO()
     Image.fromarray(crop).save(file, "JPEG", quality=92)

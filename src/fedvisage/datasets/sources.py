@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.progress import Say, in_steps, unheard
+from fedvisage.base.progress import Say, discard, in_steps
 from fedvisage.data.prepared import SET, read_manifest
 
 SYNTHETIC = "synth:"
@@ -62,28 +62,28 @@ def check_source(entry: str, size: int | None = None) -> None:
         raise UserError(entry, f"has {set_size}×{set_size} images, but input.size is {size}; prepare it at that size")
 
 
-def resolve(entry: str, cache: Path, *, workers: int = 1, say: Say = unheard) -> Path:
+def resolve(entry: str, cache: Path, *, workers: int = 1, say: Say = discard) -> Path:
     """Return the directory of an entry's prepared set, rendering it into the cache if necessary."""
-    path, name, make = _planned(entry.strip(), cache)
-    if make is None or _complete(path):
+    path, name, make = _plan_set(entry.strip(), cache)
+    if make is None or _is_complete(path):
         return path
     try:
         with in_steps(f"rendering {name}", say) as progress:
             make(path, workers=workers, progress=progress)
     except UserError:
         # Another process may have finished the same set meanwhile; its pixels are the same.
-        if not _complete(path):
+        if not _is_complete(path):
             raise
     return path
 
 
-def place_of(entry: str, cache: Path) -> Path | None:
+def existing_set(entry: str, cache: Path) -> Path | None:
     """Return the directory of an entry's prepared set, or None if it does not exist; render nothing."""
-    path, _, _ = _planned(entry.strip(), cache)
-    return path if _complete(path) else None
+    path, _, _ = _plan_set(entry.strip(), cache)
+    return path if _is_complete(path) else None
 
 
-def _planned(entry: str, cache: Path) -> tuple[Path, str, Callable[..., None] | None]:
+def _plan_set(entry: str, cache: Path) -> tuple[Path, str, Callable[..., None] | None]:
     """Return the directory of an entry's set, its name if it is rendered, and the function that renders it."""
     if not entry.startswith(SYNTHETIC):
         return Path(entry).expanduser(), "", None
@@ -104,6 +104,6 @@ def _planned(entry: str, cache: Path) -> tuple[Path, str, Callable[..., None] | 
     return cache / f"synth-{name}-{hashlib.sha256(digest.encode()).hexdigest()[:12]}", name, make
 
 
-def _complete(path: Path) -> bool:
+def _is_complete(path: Path) -> bool:
     """Return whether a set exists: sets appear under their name only when complete."""
     return (path / SET).is_file()

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.files import needing_room, write_atomically, write_json
+from fedvisage.base.files import disk_full_is_failure, write_atomically, write_json
 from fedvisage.base.onnx_graphs import open_session, parse_graph
 from fedvisage.device.exported import (
     AGAIN,
@@ -27,18 +27,18 @@ from fedvisage.device.exported import (
     GRAPH,
     INPUT,
     WEIGHTS,
-    Adapted,
+    AdaptationOrigin,
     Config,
     Description,
     Exported,
     Graphs,
     as_values,
-    beside,
     check_free,
     entry_of,
     files_beside,
+    replaced_when_complete,
 )
-from fedvisage.metrics.gate import Glimpse, closed, collapsed
+from fedvisage.metrics.gate import SourcePredictions, collapse_reason, refusal_reason
 
 # BatchNorm inside exported graphs: find the layers, collect statistics on other images, and replace them.
 #
@@ -64,7 +64,7 @@ MEAN, VARIANCE, COUNT = "collected_mean", "collected_variance", "collected_count
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class NormLayer:
     """A BatchNorm layer: its name among the weights, the node that computes it, and its stored values."""
 
     name: str
@@ -82,26 +82,30 @@ class Layer:
 
 
 @dataclass(frozen=True, eq=False)
-class Collected:
+class LayerStatistics:
     """Mean and variance of a layer's input, averaged over batches."""
 
     mean: Values
     variance: Values
 
 
-def layers_of(graph: Any, weights: Arrays) -> list[Layer]:
+def layers_of(graph: Any, weights: Arrays) -> list[NormLayer]:
     """Return the BatchNorm layers of an ONNX graph, in order; each must be one of the weights."""
-    candidates = list(_stored(weights))
+    candidates = list(_read_stored_statistics(weights))
     initializers = {tensor.name: tensor for tensor in graph.initializer}
-    layers = [layer for node in graph.node if (layer := _layer(node, initializers, weights, candidates)) is not None]
+    layers = [
+        layer
+        for node in graph.node
+        if (layer := _find_folded_layer(node, initializers, weights, candidates)) is not None
+    ]
     if not layers:
         raise UserError("--data", "this model has no BatchNorm layers whose statistics could be collected")
-    if len({layer.name for layer in layers}) < len(layers) and not _alike(layers):
+    if len({layer.name for layer in layers}) < len(layers) and not _have_equal_numbers(layers):
         raise UserError("--data", "the graph's BatchNorm layers cannot be told apart; adapt the run with torch instead")
     return layers
 
 
-def _alike(found: Sequence[Layer]) -> bool:
+def _have_equal_numbers(found: Sequence[NormLayer]) -> bool:
     """Return whether layers of one name have equal numbers, so that a mix-up between them does not matter."""
     return all(
         np.array_equal(left.scale, right.scale) and np.array_equal(left.variance, right.variance)
@@ -111,7 +115,7 @@ def _alike(found: Sequence[Layer]) -> bool:
     )
 
 
-def _stored(weights: Arrays) -> Iterator[tuple[str, tuple[Values, Values, Values, Values]]]:
+def _read_stored_statistics(weights: Arrays) -> Iterator[tuple[str, tuple[Values, Values, Values, Values]]]:
     for name in sorted(weights):
         if name.endswith(".running_mean"):
             layer = name.removesuffix(".running_mean")
@@ -121,7 +125,7 @@ def _stored(weights: Arrays) -> Iterator[tuple[str, tuple[Values, Values, Values
             yield layer, (scale, shift, mean, variance)
 
 
-def _layer(node: Any, held: Mapping[str, Any], weights: Arrays, known: Sequence[Any]) -> Layer | None:
+def _find_folded_layer(node: Any, held: Mapping[str, Any], weights: Arrays, known: Sequence[Any]) -> NormLayer | None:
     """Return the layer that was folded into a node; None if there is none."""
     from onnx import numpy_helper
 
@@ -134,7 +138,7 @@ def _layer(node: Any, held: Mapping[str, Any], weights: Arrays, known: Sequence[
     ):
         return None
     folded, bias = (numpy_helper.to_array(held[name]).astype(np.float64) for name in node.input[1:3])
-    trained = _before(node.input[1], weights)
+    trained = _trained_values(node.input[1], weights)
     if trained is None or trained[0].shape != folded.shape or len(bias) != len(folded):
         return None
     plain, plain_bias = (values.astype(np.float64) for values in trained)
@@ -150,16 +154,16 @@ def _layer(node: Any, held: Mapping[str, Any], weights: Arrays, known: Sequence[
                 continue
             expected = scale / np.sqrt(variance + epsilon)
             expected_bias = shift + (plain_bias - mean) * expected
-            if _near(factor, expected) and _near(bias, expected_bias):
-                return Layer(name, node.name, scale, shift, mean, variance, epsilon)
+            if _is_close(factor, expected) and _is_close(bias, expected_bias):
+                return NormLayer(name, node.name, scale, shift, mean, variance, epsilon)
     return None
 
 
-def _near(values: Values, wanted: Values) -> bool:
+def _is_close(values: Values, wanted: Values) -> bool:
     return bool(np.abs(values - wanted).max() <= _CLOSE * max(float(np.abs(wanted).max()), 1e-6))
 
 
-def _before(name: str, weights: Arrays) -> tuple[NDArray[Any], NDArray[Any]] | None:
+def _trained_values(name: str, weights: Arrays) -> tuple[NDArray[Any], NDArray[Any]] | None:
     """Return the trained weight and bias; the graph puts `members.0.` before the name."""
     parts = name.split(".")
     if parts[:1] != ["members"] or len(parts) < 4:
@@ -173,7 +177,7 @@ def _before(name: str, weights: Arrays) -> tuple[NDArray[Any], NDArray[Any]] | N
     return None
 
 
-def watching(model: Any, layers: Sequence[Layer]) -> Any:
+def with_statistics_outputs(model: Any, layers: Sequence[NormLayer]) -> Any:
     """Return a copy of a model whose layers normalise with their batch, and output its statistics."""
     from onnx import ModelProto, TensorProto, helper
 
@@ -198,7 +202,7 @@ def watching(model: Any, layers: Sequence[Layer]) -> Any:
     return copy
 
 
-def _normalise(graph: Any, layer: Layer, number: int, found: str, out: str, channels_second: bool) -> list[Any]:
+def _normalise(graph: Any, layer: NormLayer, number: int, found: str, out: str, channels_second: bool) -> list[Any]:
     """Write (t − m)/√(v + ε/σ²) · γ + β, where t = (y − β)/γ comes from the folded y; flat channels are β."""
     from onnx import helper, numpy_helper
 
@@ -227,7 +231,7 @@ def _normalise(graph: Any, layer: Layer, number: int, found: str, out: str, chan
     return [helper.make_node(kind, list(inputs), [output]) for kind, inputs, output in steps]
 
 
-def collect(said: Sequence[Sequence[NDArray[Any]]]) -> list[Collected]:
+def average_statistics(said: Sequence[Sequence[NDArray[Any]]]) -> list[LayerStatistics]:
     """Average the statistics of each layer over the batches: means, and unbiased variances, as BatchNorm stores them.
 
     ``said`` has one row per batch, with mean, variance and number of values of the first layer, then of the next.
@@ -240,11 +244,11 @@ def collect(said: Sequence[Sequence[NDArray[Any]]]) -> list[Collected]:
             count = int(row[number + 2]) / len(mean)
             means.append(mean)
             variances.append(variance * count / max(count - 1, 1))
-        averages.append(Collected(np.mean(means, axis=0), np.mean(variances, axis=0)))
+        averages.append(LayerStatistics(np.mean(means, axis=0), np.mean(variances, axis=0)))
     return averages
 
 
-def settled(model: Any, layers: Sequence[Layer], collected: Sequence[Collected], keep: float) -> Any:
+def with_statistics(model: Any, layers: Sequence[NormLayer], collected: Sequence[LayerStatistics], keep: float) -> Any:
     """Return a copy of a model with new statistics: ``keep`` of the stored ones, the rest from the collected ones.
 
     ``collected`` is in units of the stored statistics, like the outputs of `watching`.
@@ -256,7 +260,7 @@ def settled(model: Any, layers: Sequence[Layer], collected: Sequence[Collected],
     initializers = {tensor.name: tensor for tensor in copy.graph.initializer}
     nodes = {node.name: node for node in copy.graph.node}
     for layer, statistics in zip(layers, collected, strict=True):
-        node, (mean, variance) = nodes[layer.node], mixed(layer, statistics, keep)
+        node, (mean, variance) = nodes[layer.node], mix_statistics(layer, statistics, keep)
         factor = np.sqrt(layer.spread / (variance + layer.epsilon))
         offset = layer.scale * (layer.mean - mean) / np.sqrt(variance + layer.epsilon)
         weight, bias = (numpy_helper.to_array(initializers[name]).astype(np.float64) for name in node.input[1:3])
@@ -272,7 +276,7 @@ def settled(model: Any, layers: Sequence[Layer], collected: Sequence[Collected],
     return copy
 
 
-def mixed(layer: Layer, seen: Collected, keep: float) -> tuple[Values, Values]:
+def mix_statistics(layer: NormLayer, seen: LayerStatistics, keep: float) -> tuple[Values, Values]:
     """Return a layer's new mean and variance, in its own units; a channel with zero scale keeps the stored ones."""
     mean = layer.mean + seen.mean * np.sqrt(layer.spread)
     variance = seen.variance * layer.spread
@@ -293,7 +297,7 @@ Crops = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AdaptationResult:
     """The result of an adaptation: the number of images, and the decisions on them before and after."""
 
     directory: Path
@@ -318,24 +322,30 @@ class Outcome:
         return [summary, f"live before {self.live_before}, after {self.live_after}; {self.changed} decisions changed"]
 
 
-def adapt(model: Exported, crops: Crops, out: Path, *, threads: int = 1, passed_over: int = 0) -> Outcome:
+def adapt(model: Exported, crops: Crops, out: Path, *, threads: int = 1, passed_over: int = 0) -> AdaptationResult:
     """Write a model with the statistics of these crops into a new directory; write nothing if the gate refuses."""
     check_free(out)
-    threshold = _refused_if_not_adaptable(model)
+    threshold = _check_adaptable(model)
     before = model.run(crops).astype(np.float64)
-    if reason := closed(Glimpse(before, len(crops), None), threshold, 0.0):
+    if reason := refusal_reason(SourcePredictions(before, len(crops), None), threshold, 0.0):
         raise RunFailed(f"the gate keeps the model as it is ({reason}); nothing was written")
-    graph, weights = _graph(model), _weights(model.directory / WEIGHTS)
+    graph, weights = _parse_graph_of(model), _weights(model.directory / WEIGHTS)
     layers = layers_of(graph.graph, weights)
-    collected = collected_on(graph, layers, crops, threads)
-    with beside(out) as directory:
-        _write(directory, model, settled(graph, layers, collected, KEPT), _with(weights, layers, collected), len(crops))
+    collected = measure_statistics(graph, layers, crops, threads)
+    with replaced_when_complete(out) as directory:
+        _write_adapted(
+            directory,
+            model,
+            with_statistics(graph, layers, collected, KEPT),
+            _replace_statistics(weights, layers, collected),
+            len(crops),
+        )
         # Evaluate the model from its files, as a device will load it, before they get their final place.
         after = Exported.open(directory, threads=threads).run(crops).astype(np.float64)
-        if reason := collapsed(before, after, threshold):
+        if reason := collapse_reason(before, after, threshold):
             raise RunFailed(f"the adaptation is taken back ({reason}); nothing was written")
         live, live_now = before >= threshold, after >= threshold
-        outcome = Outcome(
+        outcome = AdaptationResult(
             out,
             len(crops),
             passed_over,
@@ -348,16 +358,16 @@ def adapt(model: Exported, crops: Crops, out: Path, *, threads: int = 1, passed_
     return outcome
 
 
-def collected_on(graph: Any, layers: list[Layer], crops: Crops, threads: int = 1) -> list[Collected]:
+def measure_statistics(graph: Any, layers: list[NormLayer], crops: Crops, threads: int = 1) -> list[LayerStatistics]:
     """Run a graph on crops in mixed batches, and return the statistics of its layers."""
-    session = open_session(GRAPH, watching(graph, layers).SerializeToString(), threads, remedy=AGAIN)
+    session = open_session(GRAPH, with_statistics_outputs(graph, layers).SerializeToString(), threads, remedy=AGAIN)
     names = [f"{kind}/{number}" for number in range(len(layers)) for kind in (MEAN, VARIANCE, COUNT)]
     order = np.random.default_rng(0).permutation(len(crops))
     batches = np.array_split(order, min(max(2, -(-len(crops) // BATCH)), len(crops)))
-    return collect([session.run(names, {INPUT: np.ascontiguousarray(crops[batch])}) for batch in batches])
+    return average_statistics([session.run(names, {INPUT: np.ascontiguousarray(crops[batch])}) for batch in batches])
 
 
-def _refused_if_not_adaptable(model: Exported) -> float:
+def _check_adaptable(model: Exported) -> float:
     description = model.description
     if model.task != "pad" or model.threshold is None:
         raise UserError(str(model.directory), "only models of attack detection with a threshold are adapted")
@@ -368,7 +378,7 @@ def _refused_if_not_adaptable(model: Exported) -> float:
     return model.threshold.value
 
 
-def _graph(model: Exported) -> Any:
+def _parse_graph_of(model: Exported) -> Any:
     return parse_graph(str(model.directory / GRAPH), model.graph(), AGAIN)
 
 
@@ -384,26 +394,28 @@ def _weights(path: Path) -> dict[str, NDArray[Any]]:
         raise UserError(str(path), f"is not a whole safetensors file ({error})") from None
 
 
-def _with(weights: Arrays, layers: list[Layer], collected: list[Collected]) -> dict[str, NDArray[Any]]:
+def _replace_statistics(
+    weights: Arrays, layers: list[NormLayer], collected: list[LayerStatistics]
+) -> dict[str, NDArray[Any]]:
     """Return the weights with the new statistics, so that both files of the directory hold the same model."""
     changed = dict(weights)
     for layer, statistics in zip(layers, collected, strict=True):
-        for kind, values in zip(("running_mean", "running_var"), mixed(layer, statistics, KEPT), strict=True):
+        for kind, values in zip(("running_mean", "running_var"), mix_statistics(layer, statistics, KEPT), strict=True):
             changed[f"{layer.name}.{kind}"] = values.astype(np.float32)
     return changed
 
 
-def _write(place: Path, model: Exported, graph: Any, weights: Arrays, images: int) -> None:
+def _write_adapted(place: Path, model: Exported, graph: Any, weights: Arrays, images: int) -> None:
     from safetensors.numpy import save
 
-    adapted = Adapted(from_sha256=model.digest, how="statistics", images=images)
+    adapted = AdaptationOrigin(from_sha256=model.digest, how="statistics", images=images)
     description = model.description.model_copy(update={"model_sha256": _digest(weights), "adapted": adapted})
     path = place / GRAPH
     path.parent.mkdir()
     del graph.metadata_props[:]
     for name, value in description.metadata().items():
         graph.metadata_props.add(key=name, value=value)
-    with needing_room(path):
+    with disk_full_is_failure(path):
         write_atomically(path, graph.SerializeToString(deterministic=True))
         write_atomically(place / WEIGHTS, save({name: np.asarray(value, order="C") for name, value in weights.items()}))
     config = Config(float32=Graphs(file=entry_of(path), description=description), files=files_beside(place))

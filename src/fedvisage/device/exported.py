@@ -48,13 +48,13 @@ BESIDE: Final[tuple[Beside, ...]] = get_args(Beside)
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-def _printable(text: str) -> str:
+def _check_printable(text: str) -> str:
     if not text.isprintable():
         raise ValueError("has characters that cannot be shown")
     return text
 
 
-Word = Annotated[str, Field(max_length=200), AfterValidator(_printable)]
+Word = Annotated[str, Field(max_length=200), AfterValidator(_check_printable)]
 
 
 class _Strict(BaseModel):
@@ -73,7 +73,7 @@ class OperatingPoint(_Strict):
     frr: float | None = Field(default=None, ge=0, le=1)
 
 
-class Adapted(_Strict):
+class AdaptationOrigin(_Strict):
     """The origin of an adapted graph: the model, the kind of adaptation, and the number of images.
 
     ``gated`` is entropy minimisation behind a gate, with torch; ``statistics`` replaces only those of BatchNorm.
@@ -116,7 +116,7 @@ class Description(_Strict):
     crop: CropRecord
     trained_on: tuple[CropRecord, ...] = Field(default=(), max_length=100)
     drawn: bool = False
-    adapted: Adapted | None = None
+    adapted: AdaptationOrigin | None = None
     version: Word
 
     def metadata(self) -> dict[str, str]:
@@ -198,7 +198,7 @@ def check_free(out: Path) -> None:
 
 
 @contextmanager
-def beside(out: Path) -> Iterator[Path]:
+def replaced_when_complete(out: Path) -> Iterator[Path]:
     """Yield a temporary directory that replaces ``out`` on success, and is deleted on failure."""
     out.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
@@ -255,7 +255,7 @@ class Exported:
             raise UserError(str(directory / CONFIG), f"wants crops that this version does not make "
                             f"({description.crop}; here {expected}); {AGAIN}")  # fmt: skip
         _check_files_beside(directory, config)
-        session = open_session(str(path), _checked(path, graph), threads, remedy=AGAIN)
+        session = open_session(str(path), _read_checked_graph(path, graph), threads, remedy=AGAIN)
         _check_form(path, session, description)
         return Exported(directory, description, graph.file.sha256, session)
 
@@ -309,7 +309,7 @@ class Exported:
         return np.asarray(output, np.float32)
 
 
-def _checked(path: Path, graph: Graphs) -> bytes:
+def _read_checked_graph(path: Path, graph: Graphs) -> bytes:
     if graph.file.bytes > LARGEST:
         raise UserError(
             str(path), f"is said to have {graph.file.bytes:,} bytes; no graph here has more than {LARGEST:,}"

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from fedvisage.base.errors import UserError
 from fedvisage.device.exported import Exported
 from fedvisage.device.predict import probability
-from fedvisage.faces.align import SIDE, Found, align, find
+from fedvisage.faces.align import SIDE, DetectedFaces, align, detect_upright
 from fedvisage.faces.cropping import crop_face, make_detector
 from fedvisage.faces.detection import Face, digest
 from fedvisage.faces.quality import NO_FACE, SMALL, Quality, Settings, measure
 from fedvisage.metrics.threshold import Threshold
 
 if TYPE_CHECKING:
-    from fedvisage.device.adaptation import Outcome
+    from fedvisage.device.adaptation import AdaptationResult
 
 # Results of a pipeline, for programs and people.
 
@@ -162,7 +162,7 @@ class Watched:
         }
 
 
-class Running:
+class FaceTrack:
     """The last frames of one face."""
 
     def __init__(self, window: int) -> None:
@@ -224,8 +224,8 @@ class Pipeline:
     ) -> None:
         """Open exported directories, or use open models; ``search`` finds people by their embeddings."""
         self.settings = settings or Settings()
-        self.pad = _opened(pad, "pad", self.settings.threads)
-        self.recognition = _opened(recognition, "recognition", self.settings.threads)
+        self.pad = _open_model(pad, "pad", self.settings.threads)
+        self.recognition = _open_model(recognition, "recognition", self.settings.threads)
         self.detector_digest = digest()
         self._search = search
         self._find = make_detector(self.settings.threads)
@@ -233,25 +233,25 @@ class Pipeline:
 
     def detect(self, image: Image) -> list[Face]:
         """Return the faces of a picture, the largest first."""
-        return find(image, self._find).faces
+        return detect_upright(image, self._find).faces
 
     def check(self, image: Image, *, report: bool = False) -> Checked:
         """Evaluate the faces of a picture (uint8, H×W×3, RGB).
 
         ``report`` makes embeddings, and searches for them, whatever the decision; a face of poor quality gets none.
         """
-        detected = find(image, self._find)
+        detected = detect_upright(image, self._find)
         alone = len(detected.faces) == 1
         faces = [self._checked(detected, number, alone, report) for number in range(len(detected.faces))]
         return Checked(tuple(faces), detected.turned)
 
     def watch(self, frames: Iterable[Image]) -> Iterator[Watched]:
         """Check the frames of one camera in order, with a running mean over the last frames of a face."""
-        running = Running(self.settings.window)
+        running = FaceTrack(self.settings.window)
         for frame in frames:
             yield running.add(self.check(frame))
 
-    def adapt(self, images: Iterable[Image], out: Path, *, most: int = 2000) -> Outcome:
+    def adapt(self, images: Iterable[Image], out: Path, *, most: int = 2000) -> AdaptationResult:
         """Adapt the PAD model to unlabelled pictures, and write it into a new directory, to be opened from there.
 
         Faces that this pipeline would not evaluate are skipped, and so are pictures after the first ``most`` faces. The
@@ -266,7 +266,7 @@ class Pipeline:
         for image in images:
             if len(crops) == most:
                 break
-            detected = find(image, self._find)
+            detected = detect_upright(image, self._find)
             face = detected.faces[0] if detected.faces else None
             alone = len(detected.faces) == 1
             # Skip the faces that `check` would not evaluate either.
@@ -288,14 +288,14 @@ class Pipeline:
             raise UserError("recognition", "no recognition model was given")
         return _embedding(self.recognition, align(image, face.points, self.recognition.size)[0])
 
-    def _checked(self, found: Found, number: int, alone: bool, report: bool) -> CheckedFace:
+    def _checked(self, found: DetectedFaces, number: int, alone: bool, report: bool) -> CheckedFace:
         face = found.faces[number]
         aligned = align(found.picture, face.points, SIDE)[0]
         measured = measure(found.picture, face, alone, self.settings, aligned)
         verdict, quality = self._judged(found.picture, face, measured)
         x, y, width, height = found.boxes[number]
         box = Box(x, y, width, height, round(face.confidence, 6))
-        points = tuple((float(x), float(y)) for x, y in np.round(_as_it_came(found, face), 1))
+        points = tuple((float(x), float(y)) for x, y in np.round(_original_points(found, face), 1))
         checked = CheckedFace(box, points, quality, verdict)
         passed = verdict is None or verdict.decision == BONA_FIDE or report
         if self.recognition is None or not quality.ok or not passed:
@@ -313,10 +313,10 @@ class Pipeline:
         if cropped.upscaled and not self.settings.enlarge and SMALL not in quality.reasons:
             quality = replace(quality, reasons=(*quality.reasons, SMALL))
         logit = float(self.pad.run(cropped.image[None])[0]) if quality.ok else None
-        return verdict(logit, self._threshold), quality
+        return decide_by_logit(logit, self._threshold), quality
 
 
-def verdict(logit: float | None, threshold: Threshold) -> PadVerdict:
+def decide_by_logit(logit: float | None, threshold: Threshold) -> PadVerdict:
     """Decide by a logit; without one there is no decision."""
     decision = NO_DECISION if logit is None else BONA_FIDE if logit >= threshold.value else ATTACK
     score = None if logit is None else probability(logit)
@@ -334,12 +334,12 @@ def _embedding(recognition: Exported, aligned: Image) -> Embedding:
     return embedding
 
 
-def _as_it_came(found: Found, face: Face) -> NDArray[np.float64]:
+def _original_points(found: DetectedFaces, face: Face) -> NDArray[np.float64]:
     height, width = found.picture.shape[:2]
     return np.array([width, height]) - face.points if found.turned else face.points
 
 
-def _opened(given: Path | str | Exported | None, task: str, threads: int) -> Exported | None:
+def _open_model(given: Path | str | Exported | None, task: str, threads: int) -> Exported | None:
     if given is None:
         return None
     exported = given if isinstance(given, Exported) else Exported.open(Path(given), threads=threads)

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.base.errors import BadFile, RunFailed, UserError, printable
-from fedvisage.base.progress import Steps, counted, unwatched
+from fedvisage.base.progress import Steps, discard_steps, format_count
 from fedvisage.device.exported import Exported
-from fedvisage.faces.align import Found, Image, align, find, is_grey
-from fedvisage.faces.cropping import Cropped, crop_face, make_cropper, make_detector
+from fedvisage.faces.align import DetectedFaces, Image, align, detect_upright, is_grey
+from fedvisage.faces.cropping import CroppedPicture, crop_face, make_cropper, make_detector
 from fedvisage.faces.pictures import ENDINGS, open_picture, read_picture, video_frames
 from fedvisage.metrics.scores import FloatArray
 from fedvisage.metrics.similarity import Features
@@ -40,7 +40,7 @@ def frames_of(source: str) -> Iterator[Image]:
     return _picture(path) if path.suffix.lower() in ENDINGS else _video(path)
 
 
-def every(frames: Iterator[Image], step: int) -> Iterator[Image]:
+def keep_every(frames: Iterator[Image], step: int) -> Iterator[Image]:
     """Return the first of each ``step`` frames."""
     if step < 1:
         raise UserError("--every", f"must be at least 1, got {step}")
@@ -100,7 +100,7 @@ UPSIDE_DOWN, GREY, SEVERAL = "upside down", "grey", "several faces"
 
 
 @dataclass(frozen=True)
-class Picture:
+class InputPicture:
     """A picture by its name, read when needed."""
 
     name: str
@@ -109,10 +109,10 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Asked:
+class InputPictures:
     """The input pictures, and the number of skipped files in folders by their suffixes."""
 
-    pictures: list[Picture]
+    pictures: list[InputPicture]
     passed_over: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -122,29 +122,31 @@ class Asked:
             return []
         endings = sorted(self.passed_over.items())
         counts = ", ".join(f"{printable(ending) or 'no ending'} {count}" for ending, count in endings)
-        return [f"{counted(self.passed_over.total(), 'file')} passed over, by the ending: {counts}"]
+        return [f"{format_count(self.passed_over.total(), 'file')} passed over, by the ending: {counts}"]
 
 
-def asked_for(paths: Sequence[Path], listed: bytes | None = None, piped: Callable[[], bytes] | None = None) -> Asked:
+def list_input_pictures(
+    paths: Sequence[Path], listed: bytes | None = None, piped: Callable[[], bytes] | None = None
+) -> InputPictures:
     """Return the pictures of files and folders, and of the paths in a list; ``-`` is the picture on standard input.
 
     A missing path is an error if it was named directly; in a list, it becomes an unreadable picture.
     """
-    inputs = Asked([])
+    inputs = InputPictures([])
     if list(paths).count(PIPE) > 1:
         raise UserError("PATH", "standard input holds one picture; name - once")
     for path in paths:
         if path == PIPE and piped is not None:
-            inputs.pictures.append(Picture("-", partial(_decoded, piped)))
+            inputs.pictures.append(InputPicture("-", partial(_decode_piped, piped)))
         elif path.is_file():
             inputs.pictures.append(picture_at(path))
         elif path.is_dir():
-            _look_into(path, inputs)
+            _add_folder(path, inputs)
         else:
-            raise UserError(_printed(path), "is neither an image nor a folder")
+            raise UserError(_printable_path(path), "is neither an image nor a folder")
     for path in _paths_in(listed or b""):
         if path.is_dir():
-            _look_into(path, inputs)
+            _add_folder(path, inputs)
         else:
             inputs.pictures.append(picture_at(path))
     if not inputs.pictures:
@@ -152,14 +154,14 @@ def asked_for(paths: Sequence[Path], listed: bytes | None = None, piped: Callabl
     return inputs
 
 
-def picture_at(path: Path) -> Picture:
+def picture_at(path: Path) -> InputPicture:
     """Return the picture of a file; undecodable bytes of its name are replaced by a sign."""
     name = os.fsencode(path).decode("utf-8", errors="replace")
-    return Picture(name, partial(open_picture, path))
+    return InputPicture(name, partial(open_picture, path))
 
 
-def looked_at(
-    pictures: Sequence[Picture], look: Callable[[Image], Observation], steps: Steps
+def read_in_batches(
+    pictures: Sequence[InputPicture], look: Callable[[Image], Observation], steps: Steps
 ) -> Iterator[list[tuple[str, Observation | BadFile]]]:
     """Read pictures and apply ``look`` to each; yield batches of names with the result, or with the error."""
     batch: list[tuple[str, Observation | BadFile]] = []
@@ -174,13 +176,13 @@ def looked_at(
             batch = []
 
 
-def notes_of(found: Found | None, *, grey: bool = False) -> tuple[str, ...]:
+def notes_of(found: DetectedFaces | None, *, grey: bool = False) -> tuple[str, ...]:
     """Return the notes on a picture and on its detected faces, if there was a detection."""
     several, turned = found is not None and len(found.faces) > 1, found is not None and found.turned
     return tuple(note for note, applies in ((SEVERAL, several), (UPSIDE_DOWN, turned), (GREY, grey)) if applies)
 
 
-def in_words(notes: Sequence[str], faces: int | None) -> str:
+def describe_notes(notes: Sequence[str], faces: int | None) -> str:
     """Return notes as text to print after a picture's name; empty without notes."""
     sentences = {
         SEVERAL: f"{faces} faces: the largest",
@@ -198,7 +200,7 @@ def exit_code(decisions: Iterable[str], *, good: str, bad: str) -> int:
     return 0 if unique == {good} else 3
 
 
-def _decoded(piped: Callable[[], bytes]) -> Image:
+def _decode_piped(piped: Callable[[], bytes]) -> Image:
     return read_picture(piped())
 
 
@@ -208,7 +210,7 @@ def _paths_in(listed: bytes) -> list[Path]:
     return [Path(os.fsdecode(part)) for part in parts if part]
 
 
-def _look_into(folder: Path, asked: Asked) -> None:
+def _add_folder(folder: Path, asked: InputPictures) -> None:
     """Add the pictures of a folder, in order of their names, and count its other files."""
     count = len(asked.pictures)
     for path in sorted(child for child in folder.rglob("*") if child.is_file()):
@@ -217,10 +219,10 @@ def _look_into(folder: Path, asked: Asked) -> None:
         else:
             asked.passed_over[path.suffix.lower()] += 1
     if len(asked.pictures) == count:
-        raise UserError(_printed(folder), f"has no images ({', '.join(ENDINGS)})")
+        raise UserError(_printable_path(folder), f"has no images ({', '.join(ENDINGS)})")
 
 
-def _printed(path: Path) -> str:
+def _printable_path(path: Path) -> str:
     return printable(str(path))
 
 
@@ -287,7 +289,7 @@ def probability(logit: float) -> float:
     return float(np.exp(-np.logaddexp(0.0, -logit)))
 
 
-def beside(logit: float, threshold: float) -> str:
+def score_line(logit: float, threshold: float) -> str:
     """Return score and threshold with the sign between them, with enough digits to tell them apart.
 
     If the probabilities are so close to 0 or 1 that no digits suffice, the line shows logits.
@@ -303,8 +305,8 @@ def beside(logit: float, threshold: float) -> str:
 
 
 def _prediction_line(one: Prediction, threshold: Threshold) -> str:
-    result = one.reason if one.logit is None else beside(one.logit, threshold.value)
-    return f"{one.decision:9}{result}  {printable(one.path)}{in_words(one.notes, one.faces)}"
+    result = one.reason if one.logit is None else score_line(one.logit, threshold.value)
+    return f"{one.decision:9}{result}  {printable(one.path)}{describe_notes(one.notes, one.faces)}"
 
 
 def _operating_point(threshold: Threshold) -> str:
@@ -328,7 +330,7 @@ class CroppedFace:
     crop: Image | None = None
     reason: str = ""
     notes: tuple[str, ...] = ()
-    found: Found | None = None
+    found: DetectedFaces | None = None
     """The faces, if they were searched for."""
 
 
@@ -336,10 +338,12 @@ FindFace = Callable[[Image], CroppedFace]
 Score = Callable[[Sequence[Image]], FloatArray]
 
 
-def predictions(asked: Asked, look: FindFace, score: Score, threshold: Threshold, steps: Steps) -> Predictions:
+def score_pictures(
+    asked: InputPictures, look: FindFace, score: Score, threshold: Threshold, steps: Steps
+) -> Predictions:
     """Read pictures and crop their faces one at a time; score the crops in batches."""
     results = list[Prediction]()
-    for batch in looked_at(asked.pictures, look, steps):
+    for batch in read_in_batches(asked.pictures, look, steps):
         faces = [(name, CroppedFace(reason=str(face)) if isinstance(face, BadFile) else face) for name, face in batch]
         crops = [face.crop for _, face in faces if face.crop is not None]
         logits = iter(score(crops).tolist() if crops else [])
@@ -353,19 +357,19 @@ def face_cropper(crop: str, size: int, threads: int = 1) -> FindFace:
     """Return the function that crops the face of a picture by the named method; ``threads`` are for the detector."""
     if crop != "face":
         cut = make_cropper(crop, size, threads)  # type: ignore[arg-type]  # it refuses other words itself
-        return lambda picture: _seen(cut(picture), None)
+        return lambda picture: _cropped_face_from(cut(picture), None)
     detect = make_detector(threads)
 
     def look(picture: Image) -> CroppedFace:
-        detected = find(picture, detect)
+        detected = detect_upright(picture, detect)
         if not detected.faces:
             return CroppedFace(reason="no face found", found=detected)
-        return _seen(crop_face(detected.picture, detected.faces, size), detected)
+        return _cropped_face_from(crop_face(detected.picture, detected.faces, size), detected)
 
     return look
 
 
-def _seen(cropped: Cropped, found: Found | None) -> CroppedFace:
+def _cropped_face_from(cropped: CroppedPicture, found: DetectedFaces | None) -> CroppedFace:
     notes = notes_of(found, grey=is_grey(cropped.image))
     if cropped.upscaled:
         reason = "the face is too small: enlarging it would blur what tells attacks apart"
@@ -402,7 +406,7 @@ class AlignedFace:
 
 
 @dataclass(frozen=True)
-class Match:
+class FaceComparison:
     """The comparison of a face with the reference face; without a similarity there is a reason."""
 
     path: str
@@ -415,14 +419,14 @@ class Match:
 
 
 @dataclass(frozen=True)
-class Matches:
+class FaceComparisons:
     """The comparisons of a reference face with others, the most similar first, and the decision threshold."""
 
     threshold: Threshold
     face: str
     of_face: AlignedFace
     """The aligned reference face."""
-    matches: list[Match]
+    matches: list[FaceComparison]
     passed_over: Counter[str] = field(default_factory=Counter)
 
     def as_values(self) -> dict[str, Any]:
@@ -439,7 +443,7 @@ class Matches:
 
     def lines(self) -> list[str]:
         """Return all results as lines, for people."""
-        notes = in_words(self.of_face.notes, self.of_face.faces)
+        notes = describe_notes(self.of_face.notes, self.of_face.faces)
         about = [f"face: {printable(self.face)}{notes}"] if notes else []
         return [operating_point(self.threshold), *about, *map(_match_line, self.matches)]
 
@@ -453,23 +457,23 @@ AlignFace = Callable[[Image], AlignedFace]
 Embed = Callable[[Sequence[Image]], Features]
 
 
-def matches(
-    picture: Picture, against: Asked, look: AlignFace, embed: Embed, threshold: Threshold, steps: Steps
-) -> Matches:
+def compare_crops(
+    picture: InputPicture, against: InputPictures, look: AlignFace, embed: Embed, threshold: Threshold, steps: Steps
+) -> FaceComparisons:
     """Compare a face with one or many others, whose crops are embedded in batches."""
     try:
         reference = look(picture.read())
         face = embed([reference.crop])
     except BadFile as bad:
         raise UserError(printable(picture.name), str(bad)) from None
-    results = list[Match]()
-    for batch in looked_at(against.pictures, look, steps):
+    results = list[FaceComparison]()
+    for batch in read_in_batches(against.pictures, look, steps):
         crops = [aligned.crop for _, aligned in batch if not isinstance(aligned, BadFile)]
         similarities = iter((embed(crops) @ face[0]).tolist() if crops else [])
-        results += [_match(name, aligned, similarities, threshold) for name, aligned in batch]
+        results += [_comparison_of(name, aligned, similarities, threshold) for name, aligned in batch]
     # Pictures without a similarity come last.
     results.sort(key=lambda match: (match.similarity is None, -(match.similarity or 0.0), match.path))
-    return Matches(threshold, picture.name, reference, results, against.passed_over)
+    return FaceComparisons(threshold, picture.name, reference, results, against.passed_over)
 
 
 def face_aligner(crop: str, size: int, threads: int = 1) -> Callable[[Image], AlignedFace]:
@@ -482,7 +486,7 @@ def face_aligner(crop: str, size: int, threads: int = 1) -> Callable[[Image], Al
     detect = make_detector(threads)
 
     def look(picture: Image) -> AlignedFace:
-        detected = find(picture, detect)
+        detected = detect_upright(picture, detect)
         if not detected.faces:
             raise BadFile("no face found")
         aligned, _ = align(detected.picture, detected.faces[0].points, size)
@@ -491,10 +495,10 @@ def face_aligner(crop: str, size: int, threads: int = 1) -> Callable[[Image], Al
     return look
 
 
-def _match_line(one: Match) -> str:
+def _match_line(one: FaceComparison) -> str:
     score = "" if one.similarity is None else f"similarity {one.similarity:+.4f}  "
     reason = f"  {one.reason}" if one.reason else ""
-    return f"{one.decision:13}{score}{printable(one.path)}{reason}{in_words(one.notes, one.faces)}"
+    return f"{one.decision:13}{score}{printable(one.path)}{reason}{describe_notes(one.notes, one.faces)}"
 
 
 def operating_point(threshold: Threshold) -> str:
@@ -504,15 +508,17 @@ def operating_point(threshold: Threshold) -> str:
     return f"threshold: similarity {threshold.value:+.4f}, chosen by {threshold.rule}; at the sites it {accepted}"
 
 
-def _match(path: str, seen: AlignedFace | BadFile, alike: Iterator[float], threshold: Threshold) -> Match:
+def _comparison_of(
+    path: str, seen: AlignedFace | BadFile, alike: Iterator[float], threshold: Threshold
+) -> FaceComparison:
     if isinstance(seen, BadFile):
-        return Match(path, reason=str(seen))
+        return FaceComparison(path, reason=str(seen))
     similarity = next(alike)
     decision = SAME if similarity >= threshold.value else OTHER
-    return Match(path, similarity, decision, notes=seen.notes, faces=seen.faces)
+    return FaceComparison(path, similarity, decision, notes=seen.notes, faces=seen.faces)
 
 
-def predict(model: Exported, asked: Asked, *, crop: str = "face", steps: Steps = unwatched) -> Predictions:
+def predict(model: Exported, asked: InputPictures, *, crop: str = "face", steps: Steps = discard_steps) -> Predictions:
     """Score pictures: read and crop them one at a time, score their crops in batches."""
     if model.task != "pad":
         raise UserError(
@@ -524,12 +530,12 @@ def predict(model: Exported, asked: Asked, *, crop: str = "face", steps: Steps =
     def score(crops: Sequence[Image]) -> NDArray[np.float64]:
         return model.run(np.stack(crops)).astype(np.float64)
 
-    return predictions(asked, face_cropper(crop, model.size), score, model.threshold, steps)
+    return score_pictures(asked, face_cropper(crop, model.size), score, model.threshold, steps)
 
 
 def compare_faces(
-    model: Exported, picture: Picture, against: Asked, *, crop: str = "face", steps: Steps = unwatched
-) -> Matches:
+    model: Exported, picture: InputPicture, against: InputPictures, *, crop: str = "face", steps: Steps = discard_steps
+) -> FaceComparisons:
     """Compare a face with one or many others."""
     if model.task != "recognition":
         raise UserError("--against", "this model detects attacks; leave --against out")
@@ -539,4 +545,4 @@ def compare_faces(
     def embed(crops: Sequence[Image]) -> NDArray[np.float32]:
         return model.run(np.stack(crops)).astype(np.float32, copy=False)
 
-    return matches(picture, against, face_aligner(crop, model.size), embed, model.threshold, steps)
+    return compare_crops(picture, against, face_aligner(crop, model.size), embed, model.threshold, steps)

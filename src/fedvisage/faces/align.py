@@ -36,7 +36,7 @@ COLOURLESS, MOSTLY = 8, 0.99
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class DetectedFaces:
     """A picture with its faces upright, largest first; ``turned`` says whether it was turned by 180° for that."""
 
     picture: Image
@@ -53,9 +53,9 @@ class Found:
         return [[round(float(value), 1) for value in box] for box in boxes]
 
 
-def find(picture: Image, detect: Callable[[Image], list[Face]]) -> Found:
+def detect_upright(picture: Image, detect: Callable[[Image], list[Face]]) -> DetectedFaces:
     """Find the faces of a picture, and turn the picture if its largest face is upside down."""
-    upright = Found(picture, _by_size(detect(picture)))
+    upright = DetectedFaces(picture, _by_size(detect(picture)))
     if upright.faces and upright.faces[0].confidence >= SURE:
         return upright
     turned = np.ascontiguousarray(picture[::-1, ::-1])

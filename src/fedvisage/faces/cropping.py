@@ -28,7 +28,7 @@ LOWEST_CONFIDENCE = 0.9
 
 
 @dataclass(frozen=True)
-class Place:
+class CropPlace:
     """The position of a square crop and the size of its source image, in pixels of that image."""
 
     left: int
@@ -39,24 +39,24 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Cropped:
+class CroppedPicture:
     """A crop, whether it was enlarged, and the five points (eyes, nose, mouth corners) if a face was searched for."""
 
     image: Image
     upscaled: bool
-    place: Place
+    place: CropPlace
     points: npt.NDArray[np.float32] | None = None
 
 
-Cropper = Callable[[Image], Cropped]
+Cropper = Callable[[Image], CroppedPicture]
 
 
 def make_cropper(crop: Crop, size: int, threads: int = 1) -> Cropper:
     """Return the function that crops images by the named method; `threads` are for the detector."""
     if crop == "centre":
-        return lambda image: _cut(image, *_centre_square(image), size)
+        return lambda image: _cut_square(image, *_centre_square(image), size)
     if crop == "none":
-        return lambda image: _whole(image, size)
+        return lambda image: _scale_whole(image, size)
     if crop == "face":
         find = make_finder(threads)
         return lambda image: crop_face(image, [find(image)], size)
@@ -97,7 +97,7 @@ def make_finder(threads: int = 1) -> Callable[[Image], Face]:
     return find
 
 
-def crop_face(image: Image, faces: list[Face], size: int) -> Cropped:
+def crop_face(image: Image, faces: list[Face], size: int) -> CroppedPicture:
     """Cut out the largest face with a margin, staying inside the image."""
     if not faces:
         raise BadFile(NO_FACE)
@@ -107,7 +107,7 @@ def crop_face(image: Image, faces: list[Face], size: int) -> Cropped:
     side = int(min(round(MARGIN * max(w, h)), width, height))
     left = int(np.clip(round(x + w / 2 - side / 2), 0, width - side))
     top = int(np.clip(round(y + h / 2 - side / 2), 0, height - side))
-    cut = _cut(image, left, top, side, size)
+    cut = _cut_square(image, left, top, side, size)
     points = (face.points - (left, top)) * (size / side)
     return replace(cut, points=points.astype(np.float32))
 
@@ -118,19 +118,19 @@ def _centre_square(image: Image) -> tuple[int, int, int]:
     return (width - side) // 2, (height - side) // 2, side
 
 
-def _whole(image: Image, size: int) -> Cropped:
+def _scale_whole(image: Image, size: int) -> CroppedPicture:
     height, width = image.shape[:2]
     if height != width:
         raise BadFile(f"not square ({width}×{height}), and no crop was asked for")
-    return _cut(image, 0, 0, width, size)
+    return _cut_square(image, 0, 0, width, size)
 
 
-def _cut(image: Image, left: int, top: int, side: int, size: int) -> Cropped:
+def _cut_square(image: Image, left: int, top: int, side: int, size: int) -> CroppedPicture:
     """Cut out a square and scale it, averaging pixels when it shrinks."""
-    place = Place(left, top, side, width=image.shape[1], height=image.shape[0])
+    place = CropPlace(left, top, side, width=image.shape[1], height=image.shape[0])
     square = np.ascontiguousarray(image[top : top + side, left : left + side])
     if side == size:
-        return Cropped(square, upscaled=False, place=place)
+        return CroppedPicture(square, upscaled=False, place=place)
     interpolation = cv2.INTER_AREA if side > size else cv2.INTER_CUBIC
     scaled = cv2.resize(square, (size, size), interpolation=interpolation).astype(np.uint8, copy=False)
-    return Cropped(scaled, upscaled=side < size, place=place)
+    return CroppedPicture(scaled, upscaled=side < size, place=place)

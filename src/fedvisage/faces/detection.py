@@ -59,12 +59,12 @@ def suppress(
     return np.array(kept, np.int64)
 
 
-def moved(boxes: Boxes, offsets: NDArray[np.floating]) -> Boxes:
+def move_corners(boxes: Boxes, offsets: NDArray[np.floating]) -> Boxes:
     """Move each corner by a share of the box's width and height."""
     return boxes + offsets * np.tile(sides(boxes), 2)
 
 
-def squared(boxes: Boxes) -> Boxes:
+def make_square(boxes: Boxes) -> Boxes:
     """Return squares with the same centres, as wide as the longer sides."""
     middle, half = (boxes[:, :2] + boxes[:, 2:]) / 2, sides(boxes).max(axis=1, keepdims=True) / 2
     return np.hstack([middle - half, middle + half])
@@ -128,7 +128,7 @@ def digest() -> str:
 
 def load_nets(threads: int, folder: Traversable | None = None) -> tuple[Net, Net, Net]:
     """Return the three networks, from the installed package unless a folder is given."""
-    source = _installed() if folder is None else folder
+    source = _package_folder() if folder is None else folder
     first, second, third = (_net(source, name, threads) for name in DIGESTS)
     return first, second, third
 
@@ -148,10 +148,10 @@ def read_checked(folder: Traversable, name: str) -> bytes:
 
 def read_installed(name: str) -> bytes:
     """Return the bytes of a network's file from the installed package."""
-    return read_checked(_installed(), name)
+    return read_checked(_package_folder(), name)
 
 
-def _installed() -> Traversable:
+def _package_folder() -> Traversable:
     """Return the folder of the package, without running any of its code."""
     spec = find_spec(_PACKAGE)
     if spec is None:
@@ -180,7 +180,7 @@ Proposals = tuple[Boxes, NDArray[np.float64], Boxes]
 """Proposals from one image of the pyramid: boxes, P-Net's scores, and offsets by which the boxes move."""
 
 
-class Look:
+class BoxNetwork:
     """Runs one network on square boxes of a picture, in batches, and caches the outputs per box."""
 
     def __init__(self, net: Net, image: Image, side: int) -> None:
@@ -215,22 +215,22 @@ class Look:
 
     def _pieces(self, boxes: Sequence[Boxes]) -> Floats:
         side = self._side
-        pieces = [_prepared(_cut(self._image, box, side)) for box in boxes]
+        pieces = [_prepare_input(_cut_box(self._image, box, side)) for box in boxes]
         return np.array(pieces, np.float32).reshape(-1, side, side, 3)
 
 
 @dataclass(frozen=True)
-class Looks:
+class PictureSearch:
     """A picture at its search size, the factor back to the original size, and R-Net and O-Net on it."""
 
     seen: Image
     factor: NDArray[np.float64]
-    second: Look
-    third: Look
+    second: BoxNetwork
+    third: BoxNetwork
 
 
 @dataclass(frozen=True)
-class Settings:
+class DetectorSettings:
     """The smallest face in pixels, the pyramid step, minimum scores per stage, and maximum overlaps of boxes."""
 
     smallest: int = 32
@@ -245,9 +245,9 @@ class Settings:
 class Detector:
     """Finds faces in pictures; the result for a picture does not depend on the number of threads."""
 
-    def __init__(self, *, threads: int = 1, settings: Settings | None = None) -> None:
+    def __init__(self, *, threads: int = 1, settings: DetectorSettings | None = None) -> None:
         """Load the networks."""
-        self.settings = settings or Settings()
+        self.settings = settings or DetectorSettings()
         self._first, self._second, self._third = load_nets(threads)
 
     def detect(self, images: Sequence[Image]) -> list[list[Face]]:
@@ -276,11 +276,13 @@ class Detector:
         looks = self._looks(image)
         return self._decide(looks, [self._propose_at(looks.seen, scale) for scale in self._scales(looks.seen)])
 
-    def _looks(self, image: Image) -> Looks:
+    def _looks(self, image: Image) -> PictureSearch:
         """Reduce a picture that is too large."""
-        reduced = _reduced(np.ascontiguousarray(image), self.settings.longest_side)
+        reduced = _reduce(np.ascontiguousarray(image), self.settings.longest_side)
         factor = np.array([image.shape[1], image.shape[0]]) / (reduced.shape[1], reduced.shape[0])
-        return Looks(reduced, factor, Look(self._second, reduced, MIDDLE), Look(self._third, reduced, LAST))
+        return PictureSearch(
+            reduced, factor, BoxNetwork(self._second, reduced, MIDDLE), BoxNetwork(self._third, reduced, LAST)
+        )
 
     def _scales(self, image: Image) -> list[float]:
         """Return the scales of the pyramid, the largest first."""
@@ -290,18 +292,18 @@ class Detector:
             scale *= self.settings.shrink
         return scales
 
-    def _decide(self, looks: Looks, levels: Sequence[Proposals]) -> list[Face]:
+    def _decide(self, looks: PictureSearch, levels: Sequence[Proposals]) -> list[Face]:
         """Run stages 2 and 3 on the proposals."""
         nothing: Proposals = (np.zeros((0, 4)), np.zeros(0), np.zeros((0, 4)))
         boxes, scores, offsets = (np.concatenate(parts) for parts in zip(nothing, *levels, strict=True))
         kept = suppress(boxes, scores, self.settings.alike, "union")
-        again = self._look_again(looks.second, squared(moved(boxes[kept], offsets[kept])))
+        again = self._look_again(looks.second, make_square(move_corners(boxes[kept], offsets[kept])))
         return self._look_closely(looks.third, again, looks.factor)
 
     def _propose_at(self, image: Image, scale: float) -> Proposals:
         """Stage 1: run P-Net at every place of one image of the pyramid."""
         height, width = (max(CELL, round(side * scale)) for side in image.shape[:2])
-        offsets, scores = self._first(_prepared(_resized(image, width, height))[None])
+        offsets, scores = self._first(_prepare_input(_resize(image, width, height))[None])
         sure = scores[0, ..., 1] >= self.settings.sure[0]
         places = np.argwhere(sure) * float(STRIDE)  # the networks' first axis goes from left to right
         factor = np.array([image.shape[1] / width, image.shape[0] / height])
@@ -310,18 +312,18 @@ class Detector:
         kept = suppress(boxes, surely, self.settings.alike_in_level, "union")
         return boxes[kept], surely[kept], moves[kept]
 
-    def _look_again(self, look: Look, boxes: Boxes) -> Boxes:
+    def _look_again(self, look: BoxNetwork, boxes: Boxes) -> Boxes:
         """Stage 2: run R-Net on the remaining squares."""
         squares, (offsets, scores) = look(boxes)
         sure = np.flatnonzero(scores[:, 1] >= self.settings.sure[1])
         kept = sure[suppress(squares[sure], scores[sure, 1], self.settings.alike, "union")]
-        return squared(moved(squares[kept], offsets[kept]))
+        return make_square(move_corners(squares[kept], offsets[kept]))
 
-    def _look_closely(self, look: Look, boxes: Boxes, scale: NDArray[np.float64]) -> list[Face]:
+    def _look_closely(self, look: BoxNetwork, boxes: Boxes, scale: NDArray[np.float64]) -> list[Face]:
         """Stage 3: decide, and locate the points; O-Net outputs all x shares before all y shares."""
         squares, (offsets, shares, scores) = look(boxes)
         sure = np.flatnonzero(scores[:, 1] >= self.settings.sure[2])
-        final = moved(squares[sure], offsets[sure])
+        final = move_corners(squares[sure], offsets[sure])
         faces = []
         for index in suppress(final, scores[sure, 1], self.settings.alike, "smaller"):
             square, box = squares[sure[index]], final[index]
@@ -339,7 +341,7 @@ def as_colour(image: Image) -> Image:
     return image if image.ndim == 3 and image.shape[2] == 3 else np.repeat(grey[..., None], 3, axis=2)
 
 
-def _cut(image: Image, box: NDArray[np.float64], side: int) -> Image:
+def _cut_box(image: Image, box: NDArray[np.float64], side: int) -> Image:
     """Cut out a box of whole pixels at the network's input size; the area outside the image is black."""
     left, top, right, bottom = box.astype(int)
     height, width = image.shape[:2]
@@ -348,24 +350,24 @@ def _cut(image: Image, box: NDArray[np.float64], side: int) -> Image:
         square = np.zeros((bottom - top, right - left, 3), np.uint8)
         square[max(-top, 0) :, max(-left, 0) :][: inside.shape[0], : inside.shape[1]] = inside
         inside = square
-    return _resized(inside, side, side)
+    return _resize(inside, side, side)
 
 
-def _reduced(image: Image, longest: int) -> Image:
+def _reduce(image: Image, longest: int) -> Image:
     scale = longest / max(image.shape[:2])
     if scale >= 1:
         return image
     height, width = (max(1, round(side * scale)) for side in image.shape[:2])
-    return _resized(image, width, height)
+    return _resize(image, width, height)
 
 
-def _resized(image: Image, width: int, height: int) -> Image:
+def _resize(image: Image, width: int, height: int) -> Image:
     """Scale a picture, averaging pixels when it shrinks."""
     shrinks = width < image.shape[1] or height < image.shape[0]
     interpolation = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
     return np.asarray(cv2.resize(image, (width, height), interpolation=interpolation), np.uint8)
 
 
-def _prepared(image: Image) -> Floats:
+def _prepare_input(image: Image) -> Floats:
     """Return a picture in the networks' input format: about -1 to 1, with x as the first axis."""
     return np.ascontiguousarray((image.transpose(1, 0, 2).astype(np.float32) - 127.5) / 128)

@@ -120,13 +120,13 @@ FRAME_LIMIT = 200_000
 VIDEO_LIMIT = 8 << 30
 """Maximum bytes of a video; those of the datasets have a thousandth."""
 
-HELD = 128 << 20
+FRAMES_HELD = 128 << 20
 """Maximum bytes of frames that are held in memory until the video's length is confirmed."""
 
 Frame = tuple[int, npt.NDArray[np.uint8]]
 
 
-def sample_video(path: Path, count: int, most: int = HELD) -> Iterator[Frame]:
+def sample_video(path: Path, count: int, most: int = FRAMES_HELD) -> Iterator[Frame]:
     """Yield up to `count` frames from the middles of equal stretches of the video, as (number, RGB).
 
     The packets predict the number of frames, so that one decoding mostly suffices. The video is decoded again if that
@@ -136,11 +136,11 @@ def sample_video(path: Path, count: int, most: int = HELD) -> Iterator[Frame]:
     likely, held = _packets(path), list[Frame]()
     numbers = frozenset(equidistant(likely, count))
     length = 0
-    for length, capture in enumerate(_passed(path), 1):
+    for length, capture in enumerate(_open_frames(path), 1):
         if length == 1 and len(numbers) * _frame_bytes(capture) > most:
             numbers = frozenset()
         if length - 1 in numbers:
-            held += _retrieved(length - 1, capture)
+            held += _retrieve_frame(length - 1, capture)
     if length == likely and numbers and held:
         yield from held
     else:
@@ -151,7 +151,7 @@ def sample_video(path: Path, count: int, most: int = HELD) -> Iterator[Frame]:
 def video_length(path: Path) -> int:
     """Count a video's frames by decoding; the length in its header is often wrong, which would shift every stretch."""
     _check_container(path)
-    return sum(1 for _ in _passed(path))
+    return sum(1 for _ in _open_frames(path))
 
 
 def _packets(path: Path) -> int:
@@ -167,16 +167,16 @@ def video_frames(path: Path, wanted: Container[int]) -> Iterator[Frame]:
     """Yield the frames with these numbers, as (number, RGB)."""
     _check_container(path)
     decoded_any = False
-    for number, capture in enumerate(_passed(path)):
+    for number, capture in enumerate(_open_frames(path)):
         if number in wanted:
-            for frame in _retrieved(number, capture):
+            for frame in _retrieve_frame(number, capture):
                 decoded_any = True
                 yield frame
     if not decoded_any:
         raise BadFile("no frame of the video can be decoded")
 
 
-def _retrieved(number: int, capture: cv2.VideoCapture) -> list[Frame]:
+def _retrieve_frame(number: int, capture: cv2.VideoCapture) -> list[Frame]:
     """Return the video's current frame in RGB as a list of one, or an empty list if it cannot be decoded."""
     decoded, image = capture.retrieve()
     if not decoded or image is None or image.ndim != 3:
@@ -205,7 +205,7 @@ def _check_container(path: Path) -> None:
         raise BadFile("not a video of a known format (AVI, MP4, MOV, MKV, WebM)")
 
 
-def _passed(path: Path) -> Iterator[cv2.VideoCapture]:
+def _open_frames(path: Path) -> Iterator[cv2.VideoCapture]:
     """Yield the open video at each of its frames. Seeking instead would miss by some frames with many codecs."""
     # One decoder and an absolute path: other decoders read "%" in a name as a pattern, or a bare name as an address.
     capture = cv2.VideoCapture(str(path.resolve()), cv2.CAP_FFMPEG)

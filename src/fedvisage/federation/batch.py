@@ -16,9 +16,9 @@ from fedvisage.base.streams import torch_rng
 from fedvisage.data.batches import Positions, View
 from fedvisage.data.prepared import Texts
 from fedvisage.nn import optimizers
-from fedvisage.nn.augment import augment, degrade, only_mirrored
-from fedvisage.nn.compute import Compute, uncompiled
-from fedvisage.nn.inputs import as_float, seen
+from fedvisage.nn.augment import augment, degrade, draw_mirrored_only
+from fedvisage.nn.compute import Compute, compilation_failure
+from fedvisage.nn.inputs import as_float, network_input
 from fedvisage.recipe import Recipe, Training
 
 HOST = torch.device("cpu")
@@ -70,7 +70,7 @@ class Batch:
         return replace(self, **fields)
 
 
-def read(
+def read_batch(
     view: View, positions: Positions, recipe: Recipe, compute: Compute, purpose: tuple[str | int, ...],
     classes: Positions | None,
 ) -> Batch:  # fmt: skip
@@ -88,7 +88,7 @@ def read(
         options,
         torch_rng(seed, *purpose),
     )
-    mirrored = only_mirrored(len(positions), options, torch_rng(seed, *purpose))
+    mirrored = draw_mirrored_only(len(positions), options, torch_rng(seed, *purpose))
     labels, species = stored.labels, stored.species
     # A pasted square of an attack makes its image an attack of the donor's kind.
     if options.changes:
@@ -96,7 +96,7 @@ def read(
         images, depth, donors = mixed.images, mixed.depth, mixed.donors
         labels = torch.where(donors >= 0, torch.zeros_like(labels), labels)
         species = np.where(donors >= 0, species[donors], species)
-    ready = seen(compute.bring(images), recipe.input.colour, compute.layout)
+    ready = network_input(compute.bring(images), recipe.input.colour, compute.layout)
     class_numbers = None if classes is None else torch.from_numpy(classes)
     return Batch(
         images=ready,
@@ -119,7 +119,7 @@ LEAST = 2
 """Number of images in the smallest batch that a recipe may have."""
 
 
-def descend(optimizer: Optimizer, loss: Loss, batch: Batch, training: Training) -> Tensor:
+def training_step(optimizer: Optimizer, loss: Loss, batch: Batch, training: Training) -> Tensor:
     """Take one step and return the batch's loss, on its device.
 
     With ``micro_batch``, each part's mean loss is weighted by its number of images, so that the gradient is that of the
@@ -128,21 +128,21 @@ def descend(optimizer: Optimizer, loss: Loss, batch: Batch, training: Training) 
     optimizer.zero_grad(set_to_none=True)
     parts = batch.parts(training.micro_batch)
     try:
-        total = passed(loss, parts)
+        total = accumulate_gradients(loss, parts)
     except RuntimeError as error:
-        if (why := uncompiled(error)) is not None:
+        if (why := compilation_failure(error)) is not None:
             raise UserError("recipe.runtime.compile", f"failed on this machine ({why}); leave it out") from error
-        lack = lacking(error)
+        lack = out_of_memory_reason(error)
         if lack is None:
             raise
     else:
         optimizers.step(optimizer, training.optimizer.clip_norm)
         return total
     # Search for a fitting size only here: the error, and with it the failed step's memory, has been freed.
-    raise too_large(optimizer, loss, parts[0], lack)
+    raise too_large_error(optimizer, loss, parts[0], lack)
 
 
-def passed(loss: Loss, parts: list[Batch]) -> Tensor:
+def accumulate_gradients(loss: Loss, parts: list[Batch]) -> Tensor:
     """Add up the gradients of a batch's parts, and return the loss of the whole batch."""
     if len(parts) == 1:
         value = loss(parts[0])
@@ -156,14 +156,14 @@ def passed(loss: Loss, parts: list[Batch]) -> Tensor:
     return torch.stack(values).sum()
 
 
-def lacking(error: RuntimeError) -> str | None:
+def out_of_memory_reason(error: RuntimeError) -> str | None:
     """Return the first sentence of an out-of-memory error, or None for other errors."""
     message = str(error)
     out_of_memory = isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator: can't allocate memory" in message
     return message.partition("\n")[0].partition(". ")[0] if out_of_memory else None
 
 
-def too_large(optimizer: Optimizer, loss: Loss, batch: Batch, lack: str) -> UserError:
+def too_large_error(optimizer: Optimizer, loss: Loss, batch: Batch, lack: str) -> UserError:
     """Return an error with the largest batch that fits: half, a quarter and so on are tried without a step."""
     count = len(batch.labels)
     fits = count // 2
@@ -185,9 +185,9 @@ def _fits(optimizer: Optimizer, loss: Loss, batch: Batch) -> bool:
     if batch.images.is_cuda:
         torch.cuda.empty_cache()
     try:
-        passed(loss, [batch])
+        accumulate_gradients(loss, [batch])
     except RuntimeError as error:
-        if lacking(error) is None:
+        if out_of_memory_reason(error) is None:
             raise
         return False
     return True

@@ -31,7 +31,7 @@ class Home(Enum):
     SITE = "at each site, kept from turn to turn"
 
 
-def _nothing_beside(recipe: Recipe) -> tuple[Upload, ...]:
+def _no_weights_beside(recipe: Recipe) -> tuple[Upload, ...]:
     """Accept nothing besides parts of the network; a named function, because a lambda cannot be pickled."""
     return ()
 
@@ -48,7 +48,7 @@ class Call:
     """The call concerns a finished model, whose weights travel unrounded."""
     private: bool = False
     """The call concerns a finished model and reads the site's private state."""
-    takes: Callable[[Recipe], tuple[Upload, ...]] = _nothing_beside
+    takes: Callable[[Recipe], tuple[Upload, ...]] = _no_weights_beside
     """Tensors that an order may contain besides parts of the network; the site refuses all others."""
     visits: int = 1
     """Number of visits per round in which a site answers the call."""
@@ -82,15 +82,15 @@ class Personal:
     """Returns the transform that the site applies to features."""
 
 
-def _nothing(recipe: Recipe) -> None:
+def _accept_any(recipe: Recipe) -> None:
     """Accept every recipe silently; a named function, because a lambda cannot be pickled."""
 
 
-def _one(recipe: Recipe) -> int:
+def _one_identity(recipe: Recipe) -> int:
     return 1
 
 
-def _leave(net: nn.ModuleDict) -> None:
+def _fold_nothing(net: nn.ModuleDict) -> None:
     """Leave the parts of a finished model unchanged."""
 
 
@@ -148,7 +148,7 @@ class Declared:
     prices: Callable[[Recipe, int], tuple[Charge, ...]] | None = None
     """Bounds the cost of a number of releases of a site; with it, noise on the mean of weights enters the same
     account."""
-    check: Callable[[Recipe], None] = _nothing
+    check: Callable[[Recipe], None] = _accept_any
     """Raises an error for a recipe that the method cannot run, before any data is opened or a network is built."""
     in_turn: bool = False
     """The server visits the sites one after another, so they cannot train in parallel."""
@@ -158,15 +158,15 @@ class Declared:
     """The sites apply ``training.l2sp``, the pull towards the initial weights."""
     steps_at_server: bool = False
     """The server applies ``training.server_optimizer``."""
-    warning: Callable[[Recipe], str | None] = _nothing
+    warning: Callable[[Recipe], str | None] = _accept_any
     """Returns a warning about a recipe before it runs."""
-    least_identities: Callable[[Recipe], int] = _one
+    least_identities: Callable[[Recipe], int] = _one_identity
     """Recognition: number of identities that a site needs for its loss to have a gradient."""
     fix: Callable[[nn.ModuleDict, Recipe, Mapping[str, Path]], None] = _fix_nothing
     """Loads weights that every machine has into parts that never travel, from this machine's copies of files."""
     beside: Callable[[nn.ModuleDict], Message] = _no_tensors
     """Returns weights that never travel but belong to a finished model, under their names in it."""
-    merged: Callable[[nn.ModuleDict], None] = _leave
+    merged: Callable[[nn.ModuleDict], None] = _fold_nothing
     """Replaces a finished model's parts by plain ones that compute the same, for an export."""
 
     def parts_at(self, *homes: Home) -> tuple[str, ...]:

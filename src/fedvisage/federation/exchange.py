@@ -9,12 +9,12 @@ from fedvisage.base.errors import plain_line
 from fedvisage.base.streams import torch_rng
 from fedvisage.federation.privacy.accountant import BudgetSpent
 from fedvisage.federation.protections.steps import ADMIT
-from fedvisage.federation.record.attendance import NO_QUORUM, asked, offline
-from fedvisage.federation.record.ledger import Entry, JsonLines
-from fedvisage.federation.record.releases import Told
+from fedvisage.federation.record.attendance import NO_QUORUM, draw_offline, select_sites
+from fedvisage.federation.record.ledger import JsonLines, LedgerEntry
+from fedvisage.federation.record.releases import StatedCost
 from fedvisage.federation.wire.message import Message, digest_of, size_of
-from fedvisage.federation.wire.precision import narrowed, weights_in, widened
-from fedvisage.federation.wire.schema import Refused, Schema
+from fedvisage.federation.wire.precision import narrow_message, weights_in, widen_message
+from fedvisage.federation.wire.schema import RefusedMessage, Schema
 from fedvisage.federation.wire.transport import Order, Reply, Transport
 from fedvisage.recipe import Recipe
 
@@ -75,8 +75,8 @@ class Exchange:
     def open_round(self, number: int) -> None:
         """Draw the sites of a round and begin its record."""
         names, settings, seed = self.transport.names, self.recipe.federation, self.recipe.runtime.seed
-        self.present = asked(names, settings, seed, number)
-        self._offline = offline(names, settings, seed, number)
+        self.present = select_sites(names, settings, seed, number)
+        self._offline = draw_offline(names, settings, seed, number)
         self.record = RoundRecord(number, asked=self.present)
         self._visits = self._tickets = 0
 
@@ -138,7 +138,7 @@ class Exchange:
         if self.recipe.federation.wire == "fp32":
             return weights
         names = weights_in(weights)
-        return widened(self._narrowed(weights, names), names)
+        return widen_message(self._narrowed(weights, names), names)
 
     def _travelling(self, call: str, message: Message) -> Message:
         return self._narrowed(message, weights_in(message)) if self.schemas[call].narrow else message
@@ -146,7 +146,7 @@ class Exchange:
     def _narrowed(self, message: Message, names: set[str]) -> Message:
         """Round weights; within a round, equal weights are rounded alike for all sites."""
         seed, number = self.recipe.runtime.seed, self.record.round
-        return narrowed(message, names, lambda name: torch_rng(seed, "server", number, "wire", name))
+        return narrow_message(message, names, lambda name: torch_rng(seed, "server", number, "wire", name))
 
     def without_statistics(self, call: str, message: Message) -> Message:
         """Return a reply without its statistics, which are recorded and not combined."""
@@ -165,7 +165,7 @@ class Exchange:
             return self._failed(reply.site, reply.failure)
         try:
             cost = ADMIT.reply(reply.message, schema, self.recipe)
-        except Refused as error:
+        except RefusedMessage as error:
             return self._failed(reply.site, f"refused: {error}")
         groups = schema.group(reply.message)
         lines = [
@@ -184,7 +184,9 @@ class Exchange:
             self.record.loss[reply.site] = float(reply.message["loss"])
         if "steps" in reply.message:
             self.record.steps[reply.site] = int(reply.message["steps"])
-        return replace(reply, message=widened(reply.message, weights_in(reply.message))) if schema.narrow else reply
+        return (
+            replace(reply, message=widen_message(reply.message, weights_in(reply.message))) if schema.narrow else reply
+        )
 
     def _note_spent(self, reply: Reply) -> None:
         """Count a spent budget as the site's failure; end the run if too few sites remain for a quorum."""
@@ -212,9 +214,9 @@ class Exchange:
                 for name, g in groups.items()]  # fmt: skip
 
     def _enter(self, site: str, direction: str, call: str, lines: Sequence[tuple[str, str, int, str, str]],
-               cost: Told | None = None) -> None:  # fmt: skip
+               cost: StatedCost | None = None) -> None:  # fmt: skip
         for name, kind, size, digest, guarantee in lines:
-            entry = Entry(self.record.round, site, direction, call, name, kind, size, digest, guarantee)
+            entry = LedgerEntry(self.record.round, site, direction, call, name, kind, size, digest, guarantee)
             if cost is not None and kind == "dp":
                 entry = replace(entry, guarantee=cost.guarantee, cost=cost.figures)
             self.ledger.append(entry.row())

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-def _as_it_is(server: Server) -> None:
+def _keep_initial_model(server: Server) -> None:
     """Leave the initial model unchanged."""
 
 
@@ -37,5 +37,5 @@ class Method(Declared):
 
     server: Callable[[Server], Iterator[None]]
     """The server program, a generator that yields when its state is consistent."""
-    begin: Callable[[Server], None] = _as_it_is
+    begin: Callable[[Server], None] = _keep_initial_model
     """Loads weights that the recipe names into the initial model, before the first round."""

@@ -17,8 +17,8 @@ from torch import nn
 from fedvisage.base.errors import plain_line
 from fedvisage.federation.declared import Call
 from fedvisage.federation.wire.message import Message, is_plain
-from fedvisage.federation.wire.precision import wide
-from fedvisage.federation.wire.schema import Expected, Extent, Refused, Upload, extent_of, schema_of
+from fedvisage.federation.wire.precision import wide_type
+from fedvisage.federation.wire.schema import ExpectedTensor, MessageLimits, RefusedMessage, Upload, limits_of, schema_of
 from fedvisage.federation.wire.transport import Order
 from fedvisage.recipe import Recipe
 
@@ -27,18 +27,18 @@ QUOTED = 60
 
 
 @dataclass(frozen=True)
-class Accepted:
+class AcceptedTensors:
     """The tensors that orders of one call may contain, by name; all are optional."""
 
-    tensors: Mapping[str, Expected]
+    tensors: Mapping[str, ExpectedTensor]
     members: frozenset[str] = frozenset()
     """The sites whose models an order may contain, each under its site's name."""
 
     @property
-    def extent(self) -> Extent:
+    def extent(self) -> MessageLimits:
         """Return the largest size of an order."""
-        single, copies = extent_of(self.tensors.values()), 1 + len(self.members)
-        return Extent(single.tensors * copies, single.size * copies, single.largest)
+        single, copies = limits_of(self.tensors.values()), 1 + len(self.members)
+        return MessageLimits(single.tensors * copies, single.size * copies, single.largest)
 
     def check(self, message: Message) -> None:
         """Raise an error for tensors that are not declared or differ from their declaration in type or size."""
@@ -47,29 +47,31 @@ class Accepted:
             member, _, rest = name.partition("/")
             expected = self.tensors.get(name) or (self.tensors.get(rest) if member in self.members else None)
             if expected is None:
-                raise Refused(f"order: {plain_line(name, QUOTED)}", "is not declared for this call")
+                raise RefusedMessage(f"order: {plain_line(name, QUOTED)}", "is not declared for this call")
             if not is_plain(tensor):
-                raise Refused(f"order: {name}", "is no plain tensor")
-            if wide(tensor.dtype) != wide(expected.dtype):
-                raise Refused(f"order: {name}", f"has type {tensor.dtype}, declared {expected.dtype}")
+                raise RefusedMessage(f"order: {name}", "is no plain tensor")
+            if wide_type(tensor.dtype) != wide_type(expected.dtype):
+                raise RefusedMessage(f"order: {name}", f"has type {tensor.dtype}, declared {expected.dtype}")
             shape, declared = tuple(tensor.shape), expected.shape
             # Declared dimensions of -1 may have any size, within the declared number of elements.
             same = len(shape) == len(declared) and all(b in (a, -1) for a, b in zip(shape, declared, strict=True))
             if not same or (tensor.numel() > max(expected.most, 1) and -1 in declared):
-                raise Refused(f"order: {name}", f"has shape {shape}, declared {declared}")
+                raise RefusedMessage(f"order: {name}", f"has shape {shape}, declared {declared}")
 
 
-def accepted_by(calls: Mapping[str, Call], recipe: Recipe, whole: nn.ModuleDict, members: bool) -> dict[str, Accepted]:
+def accepted_tensors(
+    calls: Mapping[str, Call], recipe: Recipe, whole: nn.ModuleDict, members: bool
+) -> dict[str, AcceptedTensors]:
     """Return the tensors that each call's orders may contain: parts of the network, and the call's own declarations."""
     parts = (Upload("weights", "weights", parts=tuple(whole)),)
     sites = frozenset(recipe.data.sites) if members else frozenset()
-    schemas: dict[tuple[Upload, ...], Mapping[str, Expected]] = {}
+    schemas: dict[tuple[Upload, ...], Mapping[str, ExpectedTensor]] = {}
     accepted = {}
     for name, call in calls.items():
         extra = call.takes(recipe)
         if extra not in schemas:
             schemas[extra] = schema_of((*parts, *extra), recipe, whole, exact=True).tensors
-        accepted[name] = Accepted(schemas[extra], sites)
+        accepted[name] = AcceptedTensors(schemas[extra], sites)
     return accepted
 
 
@@ -79,7 +81,7 @@ class Orders:
 
     calls: Mapping[str, Call]
     about_finished: Mapping[str, Call]
-    accepted: Mapping[str, Accepted]
+    accepted: Mapping[str, AcceptedTensors]
     rounds: int
     """The recipe's last round."""
     after: int = 0
@@ -93,9 +95,9 @@ class Orders:
     def admit(self, order: Order) -> None:
         """Raise an error for an order that the recipe does not provide for, and remember the others."""
         if order.call not in self.calls:
-            raise Refused("order", f"asks for {order.call[:QUOTED]!r}, which this method does not have")
+            raise RefusedMessage("order", f"asks for {order.call[:QUOTED]!r}, which this method does not have")
         if not 1 <= order.round <= self.rounds:
-            raise Refused("order", f"is of round {str(order.round)[:QUOTED]}, the recipe has {self.rounds}")
+            raise RefusedMessage("order", f"is of round {str(order.round)[:QUOTED]}, the recipe has {self.rounds}")
         self.accepted[order.call].check(order.message)
         if order.call not in self.about_finished:
             self._admit_training(order)
@@ -104,13 +106,13 @@ class Orders:
         call = self.calls[order.call]
         if order.round <= self.after or order.round < self.round:
             last = max(self.after, self.round)
-            raise Refused("order", f"is of round {order.round}, and round {last} is over")
+            raise RefusedMessage("order", f"is of round {order.round}, and round {last} is over")
         if order.round > self.round:
             self.round, self._visits, self._times = order.round, {}, Counter()
         visits = self._visits.setdefault(order.call, [])
         repeated = order.visit in visits
         if (repeated and not call.repeats) or (not repeated and len(visits) >= call.visits):
-            raise Refused("order", f"asks for {order.call!r} again in round {order.round}")
+            raise RefusedMessage("order", f"asks for {order.call!r} again in round {order.round}")
         if not repeated:
             visits.append(order.visit)
 
@@ -118,13 +120,15 @@ class Orders:
         """Count an order, and raise an error if a visit repeats it more often than there are batches."""
         self._times[order.call] += 1
         if self.calls[order.call].repeats and self._times[order.call] > batches * self.calls[order.call].visits:
-            raise Refused("order", f"asks for {order.call!r} more often than there are batches")
+            raise RefusedMessage("order", f"asks for {order.call!r} more often than there are batches")
 
     def question(self, call: str, question: str) -> None:
         """Raise an error for evaluations of more models than the recipe has; a repetition does not count again."""
         earlier_questions, limit = self._questions.setdefault(call, set()), self.about_finished[call].questions
         if question not in earlier_questions and len(earlier_questions) >= limit:
-            raise Refused("order", f"asks {call!r} about more than {limit} models, more than the recipe evaluates")
+            raise RefusedMessage(
+                "order", f"asks {call!r} about more than {limit} models, more than the recipe evaluates"
+            )
         earlier_questions.add(question)
 
     def restored(self, generation: int) -> None:

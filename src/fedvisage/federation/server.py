@@ -18,13 +18,13 @@ from fedvisage.base.streams import torch_rng
 from fedvisage.federation.declared import Declared, Home
 from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.protections.combine import cast
-from fedvisage.federation.protections.steps import COMBINE, Incoming, Mixed, incoming
+from fedvisage.federation.protections.steps import COMBINE, Incoming, RoundMean, server_steps
 from fedvisage.federation.record.attendance import NO_QUORUM
 from fedvisage.federation.record.releases import Releases
 from fedvisage.federation.secure.calls import layout_of, threshold_of
-from fedvisage.federation.secure.total import NoSum, summed
+from fedvisage.federation.secure.total import TooFewSites, sum_uploads
 from fedvisage.federation.wire.message import Message, load_parts, plain, state_of, under
-from fedvisage.federation.wire.precision import wide
+from fedvisage.federation.wire.precision import wide_type
 from fedvisage.federation.wire.schema import LOSS, SUMMED, schema_of
 from fedvisage.nn import optimizers
 from fedvisage.nn.compute import Compute
@@ -87,7 +87,7 @@ def members_of(finished: Message) -> dict[str, Message]:
     return members
 
 
-def joined(members: Mapping[str, Message]) -> Message:
+def join_members(members: Mapping[str, Message]) -> Message:
     """Join members into one finished model: the inverse of :func:`members_of`."""
     return {
         f"{name}/{key}" if name else key: value for name, member in members.items() for key, value in member.items()
@@ -272,8 +272,8 @@ class Server:
         """Sum the uploads by secure aggregation; the sites weight their own uploads, and losses are part of the sum."""
         plain = schema_of(self.method.calls[SUMMED].uploads, self.recipe, self.net)
         try:
-            mean = summed(self.exchange, message, layout_of(plain), threshold_of(self.recipe, self.round))
-        except NoSum as error:
+            mean = sum_uploads(self.exchange, message, layout_of(plain), threshold_of(self.recipe, self.round))
+        except TooFewSites as error:
             raise NoQuorum(str(error)) from error
         self.check_quorum(len(mean.replied))
         return Reduced(mean.value, mean.replied, mean.failed, {})
@@ -281,14 +281,14 @@ class Server:
     def _settled(self, call: str, mean: Message, count: int) -> Message:
         """Return a mean of ``count`` uploads in the types of the uploads, with the noise that the recipe requests."""
         for step in self._incoming(call):
-            mixed = Mixed(mean, count, self.round, lambda: self.tensors(*self.net), self.releases)
+            mixed = RoundMean(mean, count, self.round, lambda: self.tensors(*self.net), self.releases)
             mean = step.whole(mixed, self.recipe)
         types = schema_of(self.method.calls[call].uploads, self.recipe, self.net).tensors
-        return {name: cast(value, wide(types[name].dtype)) for name, value in mean.items()}
+        return {name: cast(value, wide_type(types[name].dtype)) for name, value in mean.items()}
 
     def _incoming(self, call: str) -> tuple[Incoming, ...]:
         """Return the server's protections for a call: only the call whose uploads form one mean has any."""
-        return incoming(self.recipe.federation) if call == SUMMED else ()
+        return server_steps(self.recipe.federation) if call == SUMMED else ()
 
     @contextmanager
     def visit(self, name: str) -> Iterator[Conversation]:
@@ -324,7 +324,7 @@ class Server:
         """Return the finished model: the delivered parts, or one member per site."""
         if self.method.members == "one":
             return self.tensors(*self.method.finished)
-        return joined({name: self.member(name) for name in self.names})
+        return join_members({name: self.member(name) for name in self.names})
 
     def member(self, name: str) -> Message:
         """Return a site's own model, for methods with one per site; at first every member is the initial model."""

@@ -17,20 +17,20 @@ from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.progress import OnBatch, unwatched_batch
+from fedvisage.base.progress import OnBatch, discard_batches
 from fedvisage.base.streams import numpy_rng, torch_rng
-from fedvisage.data.batches import Positions, View, order
+from fedvisage.data.batches import Positions, View, epoch_batches
 from fedvisage.data.prepared import Texts
 from fedvisage.federation.batch import Batch as Batch
-from fedvisage.federation.batch import descend, epoch_length, read, round_length
+from fedvisage.federation.batch import epoch_length, read_batch, round_length, training_step
 from fedvisage.federation.privacy.accountant import Charge
 from fedvisage.federation.privacy.mechanisms import Budget, DerivedDraws, Draws, SystemDraws
 from fedvisage.federation.record.releases import Allowance, Releases
-from fedvisage.federation.secure.trust import SIMULATED, Trust
+from fedvisage.federation.secure.trust import SIMULATED_TRUST, Trust
 from fedvisage.federation.wire.message import Message, digest_of, load_parts, plain, state_of, under
 from fedvisage.nn import optimizers
 from fedvisage.nn.batchnorm import hold_statistics
-from fedvisage.nn.compute import Compute, prepared
+from fedvisage.nn.compute import Compute, prefetch
 from fedvisage.nn.inputs import prepare
 from fedvisage.recipe import Local, Recipe
 
@@ -38,7 +38,7 @@ OWNED = "own/"
 """Prefix of the site's own parameters in its private state."""
 
 
-class TrainingBroke(Exception):
+class TrainingFailed(Exception):
     """A failure of a site's training whose result must not be uploaded, such as a loss that is not finite."""
 
 
@@ -83,9 +83,9 @@ class Site:
     """The losses of the visit's steps so far."""
     lent: Message = field(default_factory=dict)
     """The parts from the server, unchanged."""
-    on_batch: OnBatch = unwatched_batch
+    on_batch: OnBatch = discard_batches
     """Called at the start of each batch."""
-    trust: Trust = SIMULATED
+    trust: Trust = SIMULATED_TRUST
     """Keys for signing and verifying in secure sums, and the memory of previous ones."""
     _owned: dict[str, nn.Parameter] = field(default_factory=dict)
     _optimizers: dict[str, Optimizer] = field(default_factory=dict)
@@ -145,7 +145,7 @@ class Site:
 
     def batches_numbered(self, numbers: Sequence[int]) -> Iterator[Batch]:
         """Iterate over batches by their numbers, counted from the beginning of the run."""
-        batches = prepared(numbers, self._numbered, Batch.tensors, self.compute.side)
+        batches = prefetch(numbers, self._numbered, Batch.tensors, self.compute.side)
         for number in numbers:
             self._begun(number)
             yield next(batches)
@@ -190,7 +190,7 @@ class Site:
             training = self.recipe.training
             rng = numpy_rng(self.recipe.runtime.seed, self.name, "order", epoch)
             size = training.batch.of(self.name)
-            self._epoch = (epoch, order(self.data, rng, size=size, sampling=training.sampling))
+            self._epoch = (epoch, epoch_batches(self.data, rng, size=size, sampling=training.sampling))
         return self._read(self.data, self._epoch[1][index], number)
 
     def batches_of(self, view: View, *, epochs: int | None = None, purpose: str = "") -> Iterator[Batch]:
@@ -205,7 +205,7 @@ class Site:
             return self._read(view, key[1], *purposes, self.round, key[0])
 
         progress_steps, read_steps = itertools.tee(self._ordered(view, local, purposes))
-        batches = prepared(
+        batches = prefetch(
             ((number, positions) for number, positions, _ in read_steps), make, Batch.tensors, self.compute.side
         )
         for number, _, total in progress_steps:
@@ -219,7 +219,7 @@ class Site:
             if epoch == local.epochs:
                 return
             rng = numpy_rng(self.recipe.runtime.seed, self.name, "order", *named, self.round, epoch)
-            ordered = order(view, rng, size=self.recipe.training.batch.of(self.name), sampling="shuffled")
+            ordered = epoch_batches(view, rng, size=self.recipe.training.batch.of(self.name), sampling="shuffled")
             for positions in ordered:
                 if number == local.batches:
                     return
@@ -229,7 +229,7 @@ class Site:
     def _read(self, view: View, positions: Positions, *stream: str | int) -> Batch:
         """Read and augment images of a view, and convert them to the networks' input."""
         classes = self.classes_of(view.subjects[positions]) if view.of_identities else None
-        return read(view, positions, self.recipe, self.compute, (self.name, "augment", *stream), classes)
+        return read_batch(view, positions, self.recipe, self.compute, (self.name, "augment", *stream), classes)
 
     def classes_of(self, subjects: Texts) -> NDArray[np.int64]:
         """Return class numbers: first the site's own identities, sorted, from 0, then the public ones."""
@@ -312,7 +312,7 @@ class Site:
 
     def learn(self, optimizer: Optimizer, loss: Callable[[Batch], Tensor], batch: Batch) -> None:
         """Take one optimizer step down a batch's mean loss, in parts if the recipe sets ``micro_batch``."""
-        self.losses.append(descend(optimizer, loss, batch, self.recipe.training))
+        self.losses.append(training_step(optimizer, loss, batch, self.recipe.training))
 
     def step(self, optimizer: Optimizer, value: Tensor, gradient: Tensor | None = None) -> None:
         """Take one optimizer step down a loss, or down the server's gradient for an output."""
@@ -326,7 +326,7 @@ class Site:
         """Return the statistics that averaging methods declare: the number of images and the visit's mean loss."""
         mean = float(torch.stack(self.losses).double().mean()) if self.losses else 0.0
         if not math.isfinite(mean):
-            raise TrainingBroke("the training loss is not finite; a lower learning rate or clip_norm may help")
+            raise TrainingFailed("the training loss is not finite; a lower learning rate or clip_norm may help")
         return {"examples": torch.tensor(len(self.data)), "loss": torch.tensor(mean, dtype=torch.float64)}
 
     def put_away(self) -> Message:

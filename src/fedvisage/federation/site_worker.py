@@ -17,21 +17,21 @@ import torch
 from torch import nn
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.progress import OnBatch, unwatched_batch
-from fedvisage.base.streams import scoped, torch_rng
+from fedvisage.base.progress import OnBatch, discard_batches
+from fedvisage.base.streams import seed_global_rng, torch_rng
 from fedvisage.data.batches import View
 from fedvisage.federation.declared import Call, Declared, Home
-from fedvisage.federation.orders import Accepted, Orders, accepted_by
+from fedvisage.federation.orders import AcceptedTensors, Orders, accepted_tensors
 from fedvisage.federation.privacy.accountant import BudgetSpent
-from fedvisage.federation.protections.steps import protected
+from fedvisage.federation.protections.steps import protect_calls
 from fedvisage.federation.record.releases import Releases
 from fedvisage.federation.record.store import SiteStore
-from fedvisage.federation.secure.calls import AT_THE_DESK
-from fedvisage.federation.secure.trust import SIMULATED, Trust
-from fedvisage.federation.site import Site, TrainingBroke
+from fedvisage.federation.secure.calls import WITHOUT_NETWORK
+from fedvisage.federation.secure.trust import SIMULATED_TRUST, Trust
+from fedvisage.federation.site import Site, TrainingFailed
 from fedvisage.federation.wire.message import Digests, Message, decode, encode, load_parts, plain, state_of, under
-from fedvisage.federation.wire.precision import narrowed, weights_in, widened
-from fedvisage.federation.wire.schema import Refused, Schema, check, schema_of
+from fedvisage.federation.wire.precision import narrow_message, weights_in, widen_message
+from fedvisage.federation.wire.schema import RefusedMessage, Schema, check, schema_of
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.nn.batchnorm import hold_statistics
 from fedvisage.nn.compute import Compute, compile_blocks
@@ -53,16 +53,16 @@ class Workspace:
     net: nn.ModuleDict = field(init=False)
     calls: Mapping[str, Call] = field(init=False)
     schemas: Mapping[str, Schema] = field(init=False)
-    accepted: Mapping[str, Accepted] = field(init=False)
-    on_batch: OnBatch = unwatched_batch
+    accepted: Mapping[str, AcceptedTensors] = field(init=False)
+    on_batch: OnBatch = discard_batches
     """Called at the start of each batch of a site."""
-    guest: SiteDesk | None = None
+    guest: SiteWorker | None = None
     common: dict[str, Any] = field(default_factory=dict)
     digests: Digests = field(default_factory=Digests)
 
     def __post_init__(self) -> None:
         """Build the network, and keep the initial state of the parts that live at sites."""
-        with scoped(self.recipe.runtime.seed, "initial weights"):
+        with seed_global_rng(self.recipe.runtime.seed, "initial weights"):
             network = self.method.network(self.recipe)
         site_parts = self.method.parts_at(Home.SITE)
         self.net = nn.ModuleDict({part: network[part] for part in (*self.method.parts_at(Home.LENT), *site_parts)})
@@ -70,11 +70,11 @@ class Workspace:
         if self.recipe.runtime.compile:
             compile_blocks(self.net)
         self._first = self.own_parts()
-        self.calls = {**self.about_finished, **protected(self.method.calls, self.recipe, self.net)}
+        self.calls = {**self.about_finished, **protect_calls(self.method.calls, self.recipe, self.net)}
         self.schemas = {
             name: schema_of(call.uploads, self.recipe, self.net, exact=call.exact) for name, call in self.calls.items()
         }
-        self.accepted = accepted_by(self.calls, self.recipe, network, self.method.members != "one")
+        self.accepted = accepted_tensors(self.calls, self.recipe, network, self.method.members != "one")
 
     def enter(self, kept: Mapping[str, torch.Tensor]) -> None:
         """Load a site's own parts into the workspace, and remove everything of the previous site.
@@ -97,7 +97,7 @@ class Workspace:
         return state_of(self.net, *self.method.parts_at(Home.SITE))
 
 
-class SiteDesk:
+class SiteWorker:
     """A site's end of the federation, the same for every transport: its data, its private state and its orders."""
 
     def __init__(
@@ -110,7 +110,7 @@ class SiteDesk:
         *,
         public: View | None = None,
         strangers: View | None = None,
-        trust: Trust = SIMULATED,
+        trust: Trust = SIMULATED_TRUST,
     ) -> None:
         """Take the site's data and directory; other sites of this process may share the workspace."""
         self.name, self.train, self.held_out, self.store, self.workspace = name, train, held_out, store, workspace
@@ -134,7 +134,7 @@ class SiteDesk:
         # Calls about a finished model and the key exchange of secure sums need no visit.
         if order.call in self.workspace.about_finished:
             return self._judged(order)
-        if order.call in AT_THE_DESK:
+        if order.call in WITHOUT_NETWORK:
             return self._reply(order, self._make_site(order.round, self.train, {}), 0)
         if self._site is None or self._visit != (order.round, order.visit):
             self._site = self._enter(order)
@@ -227,7 +227,7 @@ class SiteDesk:
     def _reply(self, order: Order, site: Site, number: int) -> Message:
         """Run the call; ``number`` distinguishes the orders of a round, so that their library draws differ."""
         purpose = (self.name, order.round, order.call, number, "library draws")
-        with scoped(site.recipe.runtime.seed, *purpose):
+        with seed_global_rng(site.recipe.runtime.seed, *purpose):
             # A copy, because a method's changes must not reach the next site, as over a network. Our own calls about a
             # finished model only read the message.
             copied = order.call not in self.workspace.about_finished
@@ -239,14 +239,14 @@ class SiteDesk:
 
     def _widened(self, call: str, message: Message) -> Message:
         """Return an order's message with weights in the network's types."""
-        return widened(message, weights_in(message)) if self.workspace.schemas[call].narrow else message
+        return widen_message(message, weights_in(message)) if self.workspace.schemas[call].narrow else message
 
     def _narrowed(self, order: Order, reply: Message) -> Message:
         """Return a reply with weights in the types of the wire."""
         if not self.workspace.schemas[order.call].narrow:
             return reply
         purpose = (self.workspace.recipe.runtime.seed, self.name, order.round, order.call, "wire")
-        return narrowed(reply, weights_in(reply), lambda name: torch_rng(*purpose, name))
+        return narrow_message(reply, weights_in(reply), lambda name: torch_rng(*purpose, name))
 
     def _forget_visit(self) -> None:
         self._site = None
@@ -257,7 +257,7 @@ class SiteDesk:
 class LocalTransport:
     """The transport of simulations, and the default: all sites in this process, one after another."""
 
-    def __init__(self, desks: Sequence[SiteDesk], tap: Callable[[str, Message], None] | None = None) -> None:
+    def __init__(self, desks: Sequence[SiteWorker], tap: Callable[[str, Message], None] | None = None) -> None:
         """Take the sites; ``tap`` receives every message that leaves a site, like a recorder on the wire."""
         self.desks = {desk.name: desk for desk in sorted(desks, key=lambda desk: desk.name)}
         self.names = tuple(self.desks)
@@ -271,7 +271,7 @@ class LocalTransport:
             except BudgetSpent as error:
                 yield Reply(name, None, str(error), orders[name].ticket, spent=True)
                 continue
-            except (TrainingBroke, Refused, OSError) as error:
+            except (TrainingFailed, RefusedMessage, OSError) as error:
                 yield Reply(name, None, str(error), orders[name].ticket)
                 continue
             if self.tap is not None:

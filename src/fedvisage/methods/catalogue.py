@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from fedvisage.base import extensions
-from fedvisage.base.errors import UserError, choice
+from fedvisage.base.errors import UserError, choice_hint
 from fedvisage.federation.method import Method
 from fedvisage.methods.algorithms.afl import afl
 from fedvisage.methods.algorithms.fedadam import fedadam, fedyogi
@@ -107,7 +107,7 @@ def model_named(name: str) -> Model:
     model: Model | None = MODELS.get(name) or extensions.load("models", name, Model)
     if model is None:
         names = [*MODELS, *extensions.names("models")]
-        raise UserError("recipe.method.model", f"{name!r} is no model{choice(name, names)}")
+        raise UserError("recipe.method.model", f"{name!r} is no model{choice_hint(name, names)}")
     return model
 
 
@@ -116,7 +116,7 @@ def _on_hybrid(algorithm: str, title: str) -> Method:
     return replace(on(algorithm, "vit-h"), name=f"{algorithm}-vit-h", title=f"{title} (ViT-H)", paper=plain_vit.PAPER)
 
 
-def _bare(algorithm: str) -> Method:
+def _with_implied_model(algorithm: str) -> Method:
     """Return an algorithm on the model that its bare name implies."""
     method = on(algorithm, face.MODEL.name if algorithm in FOR_FACES else "resnet18")
     return replace(method, title="FedAvg (recognition)", paper=face.PAPER) if algorithm in FOR_FACES else method
@@ -126,12 +126,19 @@ METHODS: dict[str, Method] = {
     method.name: method
     for method in (
         *(single.METHOD, fused.METHOD, fedpad.METHOD),
-        *(_bare(name) for name in ALGORITHMS if name not in FOR_FACES),
+        *(_with_implied_model(name) for name in ALGORITHMS if name not in FOR_FACES),
         *(fedgpad.METHOD, fedma.METHOD, fedstackfpad.METHOD, pooled.METHOD, colour_texture.METHOD, depth_only.METHOD),
         federated_texture.METHOD,
         *(vit.METHOD, vit_h.METHOD, vit_h_is.METHOD),
         *(_on_hybrid("fedavg", "FedAvg"), _on_hybrid("fedprox", "FedProx"), _on_hybrid("moon", "MOON")),
-        *(festa.METHOD, fedsis.METHOD, pretrained.METHOD, *map(_bare, FOR_FACES), fedface.METHOD, fedfr.METHOD),
+        *(
+            festa.METHOD,
+            fedsis.METHOD,
+            pretrained.METHOD,
+            *map(_with_implied_model, FOR_FACES),
+            fedface.METHOD,
+            fedfr.METHOD,
+        ),
         *(centralised.METHOD, fine_tune.METHOD, distillation.METHOD),
         *(privacyface.METHOD, conventional.METHOD, privacyface_without_noise.METHOD, privacyface_naive.METHOD),
         *(privacyface_local.METHOD, privacyface_global.METHOD, privacyface_fedface.METHOD),
@@ -149,9 +156,9 @@ def find(section: Mapping[str, Any] | MethodOptions) -> Method:
     names = [*METHODS, *extensions.names("methods")]
     if not isinstance(name, str):
         problem = "is missing" if name is None else f"must be the name of a method, got {name!r}"
-        raise UserError("recipe.method.name", f"{problem}{choice('', names)}")
+        raise UserError("recipe.method.name", f"{problem}{choice_hint('', names)}")
     if (method := method_named(name)) is None:
-        raise UserError("recipe.method.name", f"{name!r} is no method{choice(name, names)}")
+        raise UserError("recipe.method.name", f"{name!r} is no method{choice_hint(name, names)}")
     if (model := _model_of(tree)) is None:
         return method
     if name not in ALGORITHMS:
@@ -163,7 +170,7 @@ def find(section: Mapping[str, Any] | MethodOptions) -> Method:
 def read_method(section: Mapping[str, Any]) -> MethodOptions:
     """Validate a recipe's section ``method`` against the options of the method that it names."""
     name = section.get("name")
-    tree = _spelled_out(section) if isinstance(name, str) else dict(section)
+    tree = _expand_model(section) if isinstance(name, str) else dict(section)
     return read_section(find(tree).options, tree, "recipe.method")
 
 
@@ -176,11 +183,11 @@ def _model_of(tree: Mapping[str, Any]) -> str | None:
     if not isinstance(named, str) or tree["name"] not in ALGORITHMS:
         return None
     if named not in MODELS:
-        raise UserError("recipe.method.network.name", f"{named!r} is no model{choice(named, MODELS)}")
+        raise UserError("recipe.method.network.name", f"{named!r} is no model{choice_hint(named, MODELS)}")
     return None if tree["name"] in FOR_FACES and named in face.MODELS else named
 
 
-def _spelled_out(section: Mapping[str, Any]) -> dict[str, Any]:
+def _expand_model(section: Mapping[str, Any]) -> dict[str, Any]:
     """Turn ``model: {name: timm, arch: …}`` into a model name and its network section.
 
     A backbone's name is also the name of its network.
@@ -195,7 +202,7 @@ def _spelled_out(section: Mapping[str, Any]) -> dict[str, Any]:
             raise UserError("recipe.method.model", f"needs a name: one of {', '.join(MODELS)}")
         tree["model"] = settings.pop("name")
         for key in (key for key in network.keys() & settings.keys() if network[key] != settings[key]):
-            raise _twice(key, network[key], f"method.model.{key}", settings[key])
+            raise _stated_twice_error(key, network[key], f"method.model.{key}", settings[key])
         network |= settings
     # Any other type of ``model`` is left to the validation of the section.
     if not isinstance(tree.get("model"), str | None):
@@ -204,7 +211,7 @@ def _spelled_out(section: Mapping[str, Any]) -> dict[str, Any]:
     if tree.get("model") is None and tree.get("name") in ALGORITHMS and isinstance(named, str) and named in MODELS:
         tree |= {} if named in face.MODELS else {"model": named}
     elif tree.get("model") in MODELS and named not in (None, tree["model"]):
-        raise _twice("name", named, "method.model", tree["model"])
+        raise _stated_twice_error("name", named, "method.model", tree["model"])
     # Only the network of a backbone repeats the model's name.
     model = tree.get("model")
     if named is not None and named == model:
@@ -214,5 +221,5 @@ def _spelled_out(section: Mapping[str, Any]) -> dict[str, Any]:
     return tree | ({"network": network} if network else {})
 
 
-def _twice(key: str, here: object, other: str, there: object) -> UserError:
+def _stated_twice_error(key: str, here: object, other: str, there: object) -> UserError:
     return UserError(f"recipe.method.network.{key}", f"is {here!r}, and {other} is {there!r}; leave one of them out")

@@ -34,7 +34,7 @@ def check_name(method: Method) -> None:
     if method.name not in METHODS and method.name not in extensions.names("methods"):
         return
     digest = digest_of(method)
-    if not any(method is listed or digest == digest_of(listed) for listed in _listed_as(method)):
+    if not any(method is listed or digest == digest_of(listed) for listed in _listed_methods(method)):
         raise UserError(
             "method",
             f"{method.name} is the name of a listed method, and this is another one; give it a name of its own:"
@@ -64,7 +64,7 @@ def digest_of(method: Method) -> str:
     return digest.hexdigest()
 
 
-def _listed_as(method: Method) -> Iterator[Method]:
+def _listed_methods(method: Method) -> Iterator[Method]:
     """Yield the listed methods of a name: the method of the bare name, and an algorithm on each model."""
     if (listed := method_named(method.name)) is not None:
         yield listed
@@ -78,23 +78,23 @@ def _parts(method: Method) -> Iterator[Any]:
     for field in fields(method):
         if field.name not in NAMED:
             yield field.name
-            yield from _within(getattr(method, field.name), seen)
+            yield from _walk_value(getattr(method, field.name), seen)
 
 
-def _within(value: Any, seen: set[int]) -> Iterator[Any]:
+def _walk_value(value: Any, seen: set[int]) -> Iterator[Any]:
     """Yield a value if it is code or plain, then its contents; code is yielded once."""
     if _is_code(value):
         if id(value) not in seen:
             seen.add(id(value))
             yield value
-            for inner in _carried(value):
-                yield from _within(inner, seen)
+            for inner in _attached_values(value):
+                yield from _walk_value(inner, seen)
     elif isinstance(value, str | int | float | bytes | Enum | None):
         yield value
     else:
         yield type(value).__qualname__
         for inner in _contents(value):
-            yield from _within(inner, seen)
+            yield from _walk_value(inner, seen)
 
 
 def _contents(value: Any) -> Iterator[Any]:
@@ -111,7 +111,7 @@ def _contents(value: Any) -> Iterator[Any]:
         yield from (getattr(value, field.name) for field in fields(value))
 
 
-def _carried(code: Code) -> Iterator[Any]:
+def _attached_values(code: Code) -> Iterator[Any]:
     """Yield what a class or function carries besides its source: options, closure, defaults, code of its package."""
     if isinstance(code, type):
         yield from sorted(getattr(code, "model_fields", ()))

@@ -30,7 +30,7 @@ LEAST_AGREEMENT = 0.5
 
 
 @dataclass(frozen=True)
-class Glimpse:
+class SourcePredictions:
     """The source model's output on images, or on a sample of them, before any adaptation."""
 
     logits: Logits
@@ -38,7 +38,7 @@ class Glimpse:
     shift: float | None
 
 
-def closed(glimpse: Glimpse, threshold: float, scatter: float) -> str:
+def refusal_reason(glimpse: SourcePredictions, threshold: float, scatter: float) -> str:
     """Return the reason not to adapt to a batch, or ""."""
     if len(glimpse.logits) < SMALLEST_BATCH:
         return "too small"
@@ -51,14 +51,14 @@ def closed(glimpse: Glimpse, threshold: float, scatter: float) -> str:
     return ""
 
 
-def sampled(batches: Sequence[Positions]) -> Sequence[Positions]:
+def sample_batches(batches: Sequence[Positions]) -> Sequence[Positions]:
     """Return the first mixed batches of a unit that hold a quarter of the images, but at least 64."""
     ends = np.cumsum([len(batch) for batch in batches])
     enough = min(ends[-1], max(SMALLEST_GLIMPSE, ends[-1] * SAMPLED))
     return batches[: 1 + int(np.searchsorted(ends, enough))]
 
 
-def collapsed(source: Logits, adapted: Logits, threshold: float) -> str:
+def collapse_reason(source: Logits, adapted: Logits, threshold: float) -> str:
     """Return the reason to undo an adaptation, or ""."""
     if not np.isfinite(adapted).all():
         return "scores are not finite"

@@ -17,10 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.base.streams import numpy_rng
-from fedvisage.metrics.identification import FPIRS, Mode, enrolled, identify
-from fedvisage.metrics.similarity import Faces, blocks, measurable, pair_similarity, upper_blocks
+from fedvisage.metrics.identification import FPIRS, Mode, enrol_means, identify
+from fedvisage.metrics.similarity import Faces, blocks, measurable_rates, pair_similarity, upper_blocks
 from fedvisage.metrics.threshold import BINS, EDGES, LIMIT, Histogram, Threshold
-from fedvisage.metrics.verification import FARS, Folds, Verification, accuracy_on_folds, genuine_pairs, verify_within
+from fedvisage.metrics.verification import (
+    FARS,
+    FoldAccuracies,
+    Verification,
+    accuracy_on_folds,
+    genuine_pairs,
+    verify_within,
+)
 
 # Thresholds from histograms of similarities.
 
@@ -29,7 +36,7 @@ RateAt = dict[float, float]
 SIMILARITIES: NDArray[np.float64] = EDGES / LIMIT
 
 
-def counted(similarity: NDArray[np.float32]) -> NDArray[np.int64]:
+def count_similarities(similarity: NDArray[np.float32]) -> NDArray[np.int64]:
     """Count similarities in the bins; rounding errors beyond ±1 fall into the end bins."""
     index = np.floor((similarity.ravel().astype(np.float64) + 1) * (BINS // 2)).astype(np.int64)
     return np.bincount(np.clip(index, 0, BINS - 1), minlength=BINS).astype(np.int64)
@@ -39,16 +46,16 @@ def pair_counts(local: Faces, strangers: Faces) -> Histogram:
     """Count all pairs of a local face and a stranger's, and all pairs of faces of one local identity."""
     impostor = np.zeros(BINS, np.int64)
     for block in blocks(local.features, strangers.features):
-        impostor += counted(block.similarity)
-    return np.stack([impostor, counted(genuine_pairs(local)[0])])
+        impostor += count_similarities(block.similarity)
+    return np.stack([impostor, count_similarities(genuine_pairs(local)[0])])
 
 
 def within_counts(faces: Faces) -> Histogram:
     """Count all pairs of faces of two identities, and all pairs of faces of one identity."""
     impostor = np.zeros(BINS, np.int64)
     for block, is_impostor in upper_blocks(faces):
-        impostor += counted(block[is_impostor])
-    return np.stack([impostor, counted(genuine_pairs(faces)[0])])
+        impostor += count_similarities(block[is_impostor])
+    return np.stack([impostor, count_similarities(genuine_pairs(faces)[0])])
 
 
 def tar_by_impostors(whole: Histogram, groups: Sequence[Histogram], fars: Sequence[float]) -> dict[str, RateAt]:
@@ -90,35 +97,35 @@ class FixedPairs:
     pairs: Pairs
     same: NDArray[np.bool_]
     similarity: NDArray[np.float32]
-    folds: Folds | None
+    folds: FoldAccuracies | None
 
 
 def verification(faces: Faces, fars: Sequence[float]) -> Verification | None:
     """Return TAR@FAR over all pairs, by default at all measurable rates; None without pairs to measure."""
     genuine = len(genuine_pairs(faces)[0])
     impostors = len(faces) * (len(faces) - 1) // 2 - genuine
-    rates = fars or measurable(FARS, impostors)
+    rates = fars or measurable_rates(FARS, impostors)
     return verify_within(faces, rates) if rates and genuine else None
 
 
 def identification(faces: Faces, probe: NDArray[np.bool_], fpirs: Sequence[float], mode: Mode) -> dict[float, float]:
     """Return TPIR@FPIR as the mean over two galleries; empty unless two people have both enrolment and probe images."""
     names = np.unique(faces.identity)
-    both = searched(faces, probe)
+    both = searchable_identities(faces, probe)
     if len(both) < 2:
         return {}
     probes = faces.take(probe & np.isin(faces.identity, both))
     searches = len(probes) if mode == "published" else len(probes) // 3
-    rates, tpirs = fpirs or measurable(FPIRS, searches), []
+    rates, tpirs = fpirs or measurable_rates(FPIRS, searches), []
     if not rates:
         return {}
     for half in (names[::2], names[1::2]):
-        gallery = enrolled(faces.take(~probe & np.isin(faces.identity, np.intersect1d(half, both))))
+        gallery = enrol_means(faces.take(~probe & np.isin(faces.identity, np.intersect1d(half, both))))
         tpirs.append(identify([gallery], probes, rates, mode)[0].tpir)
     return {rate: float(np.mean([tpir[rate] for tpir in tpirs])) for rate in rates}
 
 
-def searched(faces: Faces, probe: NDArray[np.bool_]) -> NDArray[np.int64]:
+def searchable_identities(faces: Faces, probe: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return the identities that have both enrolment and probe images; 1:N excludes all others."""
     return np.intersect1d(faces.identity[probe], faces.identity[~probe])
 

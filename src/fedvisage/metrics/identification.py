@@ -42,16 +42,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.base.errors import UserError
-from fedvisage.metrics.pad import allowed
+from fedvisage.metrics.pad import largest_count
 from fedvisage.metrics.similarity import (
     Faces,
     Features,
-    Highest,
+    HighestValues,
     blocks,
-    disjoint,
-    measurable,
+    check_disjoint,
+    measurable_rates,
+    normalise,
     require_measurable,
-    unit,
 )
 from fedvisage.metrics.verification import FARS, Verification, genuine_pairs, just_above, verify_against, verify_pairs
 
@@ -90,9 +90,9 @@ def identify(galleries: Sequence[Faces], probes: Faces, fpirs: Sequence[float], 
     if not galleries:
         raise UserError("gallery", "there is none; enrol somebody")
     if mode == "nist":
-        return [_nist(gallery, probes, fpirs) for gallery in galleries]
+        return [_identify_as_nist(gallery, probes, fpirs) for gallery in galleries]
     features, identity = zip(*((gallery.features, gallery.identity) for gallery in galleries), strict=True)
-    return [_published(Faces(np.concatenate(features), np.concatenate(identity)), probes, fpirs)]
+    return [_identify_as_published(Faces(np.concatenate(features), np.concatenate(identity)), probes, fpirs)]
 
 
 def search(gallery: Faces, probes: Faces, wanted: int = 1) -> Searches:
@@ -103,7 +103,7 @@ def search(gallery: Faces, probes: Faces, wanted: int = 1) -> Searches:
     # mate_at is the gallery position of each probe's mate, or −1.
     mate_at = np.where(gallery.identity[order][place] == probes.identity, order[place], -1)
     mate = np.full(len(probes), -np.inf, np.float32)
-    rival, highest = mate.copy(), Highest(wanted)
+    rival, highest = mate.copy(), HighestValues(wanted)
     for rows, columns, similarity in blocks(probes.features, gallery.features):
         in_block = np.flatnonzero((mate_at[rows] >= columns.start) & (mate_at[rows] < columns.stop))
         mate_cells = in_block, mate_at[rows][in_block] - columns.start
@@ -115,12 +115,12 @@ def search(gallery: Faces, probes: Faces, wanted: int = 1) -> Searches:
     return Searches(mate, rival, highest.values(), strangers)
 
 
-def _published(gallery: Faces, probes: Faces, fpirs: Sequence[float]) -> Identification:
+def _identify_as_published(gallery: Faces, probes: Faces, fpirs: Sequence[float]) -> Identification:
     _check(gallery, probes)
     require_measurable(fpirs, len(probes), PLACE, "probes")
     rank = {fpir: math.ceil(round(fpir * len(probes), 6)) for fpir in fpirs}
     searches = search(gallery, probes, max(rank.values()))
-    mated = _mated(searches)
+    mated = _mated_similarities(searches)
     if len(searches.highest) < max(rank.values()):
         message = f"has too few entries for FPIR {max(fpirs):g}: {searches.strangers} similarities to somebody else"
         raise UserError("gallery", message)
@@ -129,19 +129,19 @@ def _published(gallery: Faces, probes: Faces, fpirs: Sequence[float]) -> Identif
     return Identification(tpir, threshold, len(mated), len(probes) - len(mated))
 
 
-def _nist(gallery: Faces, probes: Faces, fpirs: Sequence[float]) -> Identification:
+def _identify_as_nist(gallery: Faces, probes: Faces, fpirs: Sequence[float]) -> Identification:
     searches = search(gallery, probes)
-    mated, unmated = _mated(searches), np.sort(searches.rival[~searches.mated])[::-1]
+    mated, unmated = _mated_similarities(searches), np.sort(searches.rival[~searches.mated])[::-1]
     if not len(unmated):
         raise UserError("probes", "all have a mate in the gallery; false positives need some that have none")
     require_measurable(fpirs, len(unmated), PLACE, "searches without a mate")
     first = mated > searches.rival[searches.mated]
-    threshold = {fpir: just_above(unmated, allowed(fpir, len(unmated)), len(unmated)) for fpir in fpirs}
+    threshold = {fpir: just_above(unmated, largest_count(fpir, len(unmated)), len(unmated)) for fpir in fpirs}
     tpir = {fpir: float(np.mean(first & (mated >= line))) for fpir, line in threshold.items()}
     return Identification(tpir, threshold, len(mated), len(unmated))
 
 
-def _mated(searches: Searches) -> Features:
+def _mated_similarities(searches: Searches) -> Features:
     """Return the similarities of mates; without mates TPIR is undefined."""
     if not searches.mated.any():
         raise UserError("probes", "none has a mate in the gallery; give images of enrolled identities")
@@ -167,7 +167,7 @@ PERSONAL_FPIRS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 
 
 @dataclass(frozen=True)
-class Personalised:
+class PersonalisedFigures:
     """Figures of one site, or their means over sites."""
 
     tar: dict[float, float]
@@ -175,7 +175,7 @@ class Personalised:
 
 
 @dataclass(frozen=True)
-class OfSite:
+class SiteFigures:
     """Figures of one site, None where there are too few pairs, and the numbers of pairs and probes.
 
     `counts` holds the numbers of genuine pairs, impostor pairs, probes with a mate and probes without.
@@ -195,22 +195,22 @@ def figures_of_site(
     mode: Mode,
     *,
     unit_length: bool = True,
-) -> OfSite:
+) -> SiteFigures:
     """Return the figures of one site's model on the test images of its own people and of strangers."""
     impostors, probes = len(test) * len(strangers), len(test) + len(strangers)
     searches = probes if mode == "published" else len(strangers)
     genuine = len(genuine_pairs(test)[0])
     tar: dict[float, float | None] = dict.fromkeys(fars)
     tpir: dict[float, float | None] = dict.fromkeys(fpirs)
-    if genuine and (rates := measurable(fars, impostors)):
+    if genuine and (rates := measurable_rates(fars, impostors)):
         tar |= verify_against(test, strangers, rates).tar
-    if len(test) and (rates := measurable(fpirs, searches)):
-        gallery = enrolled(training, unit_length=unit_length)
+    if len(test) and (rates := measurable_rates(fpirs, searches)):
+        gallery = enrol_means(training, unit_length=unit_length)
         tpir |= identify_site(gallery, test, strangers, rates, mode).tpir
-    return OfSite(tar, tpir, (genuine, impostors, len(test), len(strangers)))
+    return SiteFigures(tar, tpir, (genuine, impostors, len(test), len(strangers)))
 
 
-def enrolled(training: Faces, *, unit_length: bool = True) -> Faces:
+def enrol_means(training: Faces, *, unit_length: bool = True) -> Faces:
     """Return a gallery with the mean feature of each identity, in order of identity.
 
     Means are compared by cosine. The paper's released code does not normalise the mean (`unit_length=False`), so
@@ -222,12 +222,12 @@ def enrolled(training: Faces, *, unit_length: bool = True) -> Faces:
     names, first, images = np.unique(training.identity[order], return_index=True, return_counts=True)
     sums = np.add.reduceat(training.features[order], first, axis=0)
     means = np.asarray(sums / images[:, None], np.float32)
-    return Faces(unit(means) if unit_length else means, names)
+    return Faces(normalise(means) if unit_length else means, names)
 
 
 def identify_site(gallery: Faces, test: Faces, others: Faces, fpirs: Sequence[float], mode: Mode) -> Identification:
     """Return the 1:N figures of one site; a local probe whose identity is not enrolled is an error, not an impostor."""
-    disjoint(gallery.identity.tolist(), others.identity.tolist(), "identification")
+    check_disjoint(gallery.identity.tolist(), others.identity.tolist(), "identification")
     unknown = sorted(set(test.identity.tolist()) - set(gallery.identity.tolist()))
     if unknown:
         message = f"{len(unknown)} identities have test images but none to enrol, such as {unknown[0]}"
@@ -239,9 +239,9 @@ def identify_site(gallery: Faces, test: Faces, others: Faces, fpirs: Sequence[fl
     return identify([gallery], probes, fpirs, mode)[0]
 
 
-def mean_over_sites(verified: Sequence[Verification], identified: Sequence[Identification]) -> Personalised:
+def mean_over_sites(verified: Sequence[Verification], identified: Sequence[Identification]) -> PersonalisedFigures:
     """Return the mean figures, with equal weight per site."""
-    return Personalised(_mean([rates.tar for rates in verified]), _mean([rates.tpir for rates in identified]))
+    return PersonalisedFigures(_mean([rates.tar for rates in verified]), _mean([rates.tpir for rates in identified]))
 
 
 def _mean(tables: Sequence[dict[float, float]]) -> dict[float, float]:
@@ -260,11 +260,11 @@ READINGS = (PUBLISHED, CONSERVATIVE)
 _MODES: Mapping[str, Mode] = {PUBLISHED: "published", CONSERVATIVE: "nist"}
 
 
-def verified(
+def ijb_verification(
     similarity: Features, same: NDArray[np.bool_], reading: str, fars: Sequence[float] = ()
 ) -> dict[float, float]:
     """Return TAR at those of the FARs (by default the papers') that a list of pairs can measure."""
-    rates = measurable(fars or FARS, int((~same).sum()))
+    rates = measurable_rates(fars or FARS, int((~same).sum()))
     if not rates or not same.any():
         return {}
     return nearest_tar(similarity, same, rates) if reading == PUBLISHED else verify_pairs(similarity, same, rates).tar
@@ -288,26 +288,26 @@ def nearest_tar(similarity: Features, same: NDArray[np.bool_], fars: Sequence[fl
     return {rate: float(tar[np.argmin(np.abs(far - rate))]) for rate in fars}
 
 
-def identified(
+def ijb_identification(
     galleries: Sequence[Faces], probes: Faces, reading: str, fpirs: Sequence[float] = ()
 ) -> tuple[dict[float, float], dict[int, float]]:
     """Return TPIR at measurable FPIRs, and rank rates, over the joined galleries or as means over galleries."""
     if reading == PUBLISHED:
-        galleries = [joined(galleries)]
+        galleries = [join_galleries(galleries)]
     has_mate = [np.isin(probes.identity, gallery.identity) for gallery in galleries]
     if not all(mask.any() for mask in has_mate):
         return {}, {}
     ranks = [ranks_of(gallery, probes.take(mask)) for gallery, mask in zip(galleries, has_mate, strict=True)]
     rank = {depth: float(np.mean([np.mean(gallery_ranks < depth) for gallery_ranks in ranks])) for depth in RANKS}
     searches = len(probes) if reading == PUBLISHED else min(int((~mask).sum()) for mask in has_mate)
-    rates = measurable(fpirs or FPIRS, searches)
+    rates = measurable_rates(fpirs or FPIRS, searches)
     if not rates:
         return {}, rank
     tpirs = [result.tpir for result in identify(galleries, probes, rates, _MODES[reading])]
     return {rate: float(np.mean([tpir[rate] for tpir in tpirs])) for rate in rates}, rank
 
 
-def joined(galleries: Sequence[Faces]) -> Faces:
+def join_galleries(galleries: Sequence[Faces]) -> Faces:
     """Concatenate galleries."""
     features, identity = ([getattr(gallery, name) for gallery in galleries] for name in ("features", "identity"))
     return Faces(np.concatenate(features), np.concatenate(identity))

@@ -47,8 +47,8 @@ def intervals(scores: Scores, threshold: float, resamples: int, rng: np.random.G
         raise ValueError(f"at least one resample is needed, got {resamples}")
     if len(np.unique(scores.label)) < 2:
         return Intervals({}, 0, resamples)
-    draws = drawn(scores, resamples, rng)
-    parts = [resampled(scores, threshold, weight) for weight in _in_blocks(scores, draws)]
+    draws = draw_subjects(scores, resamples, rng)
+    parts = [resampled_figures(scores, threshold, weight) for weight in _in_blocks(scores, draws)]
     if not parts:
         return Intervals({}, 0, resamples)
     figures = {name: np.concatenate([part[name] for part in parts]) for name in FIGURES}
@@ -66,7 +66,7 @@ def band(scores: Scores, resamples: int, rng: np.random.Generator) -> Band | Non
         return None
     frr = [
         np.interp(BAND_AT, far[::-1], frr[::-1])
-        for weight in _in_blocks(scores, drawn(scores, resamples, rng))
+        for weight in _in_blocks(scores, draw_subjects(scores, resamples, rng))
         for curve in [error_curve(scores.live, scores.label, weight)]
         for far, frr in zip(curve.far, curve.frr, strict=True)
     ]
@@ -76,7 +76,7 @@ def band(scores: Scores, resamples: int, rng: np.random.Generator) -> Band | Non
     return Band(BAND_AT, low, high)
 
 
-def drawn(scores: Scores, resamples: int, rng: np.random.Generator) -> FloatArray:
+def draw_subjects(scores: Scores, resamples: int, rng: np.random.Generator) -> FloatArray:
     """Draw subjects with replacement; return their counts, one row per resample that has both classes."""
     cluster = clusters(scores)
     count = int(cluster.max()) + 1
@@ -100,7 +100,7 @@ def clusters(scores: Scores) -> NDArray[np.int64]:
     return np.unique(name.astype(str), return_inverse=True)[1].astype(np.int64)
 
 
-def resampled(scores: Scores, threshold: float, weight: FloatArray) -> dict[str, FloatArray]:
+def resampled_figures(scores: Scores, threshold: float, weight: FloatArray) -> dict[str, FloatArray]:
     """Return every figure for each row of `weight`, the counts of the scores."""
     curve = error_curve(scores.live, scores.label, weight)
     point = int(np.searchsorted(curve.level, threshold, side="left"))  # number of levels below the threshold

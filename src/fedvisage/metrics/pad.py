@@ -97,7 +97,7 @@ def auc(scores: Scores) -> float:
 
 def strictest_threshold(bona_fide: FloatArray, bpcer_at_most: float) -> float:
     """Return the highest threshold that rejects at most this share of the bona fide."""
-    rejected = allowed(bpcer_at_most, len(bona_fide))
+    rejected = largest_count(bpcer_at_most, len(bona_fide))
     return float(np.sort(bona_fide)[rejected]) if rejected < len(bona_fide) else math.inf
 
 
@@ -139,7 +139,7 @@ def bpcer_at_apcer(scores: Scores, target: float, attacks: Attacks = "worst-spec
         return math.nan
     groups = [scores.attack] if attacks == "pooled" else list(attacks_by_species(scores).values())
     # To accept at most `allowed` attacks of a group, the threshold must lie just above the next-best attack.
-    accepted = [allowed(target, len(group)) for group in groups]
+    accepted = [largest_count(target, len(group)) for group in groups]
     next_best = [np.sort(group)[-1 - k] for group, k in zip(groups, accepted, strict=True) if k < len(group)]
     return _share(scores.bona_fide <= max(next_best)) if next_best else 0.0
 
@@ -164,10 +164,10 @@ def evaluate(scores: Scores, threshold: float) -> dict[str, Any]:
         "bpcer_at_apcer": {name: bpcer_at_apcer(scores, target) for name, target in BPCER_TARGETS.items()},
         "count": {"bona_fide": len(scores.bona_fide), "attack": len(scores.attack)},
     }
-    return {key: _defined(value) for key, value in figures.items()}
+    return {key: _replace_nan(value) for key, value in figures.items()}
 
 
-def allowed(share: float, count: int) -> int:
+def largest_count(share: float, count: int) -> int:
     """Return the largest integer that is at most `share` of `count`: 29 for 0.29 of 100, despite binary fractions."""
     return math.floor(share * count + 1e-9)
 
@@ -185,7 +185,7 @@ def _share(hits: NDArray[np.bool_]) -> float:
     return float(hits.mean()) if len(hits) else math.nan
 
 
-def _defined(value: Any) -> Any:
+def _replace_nan(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _defined(inner) for key, inner in value.items()}
+        return {key: _replace_nan(inner) for key, inner in value.items()}
     return None if isinstance(value, float) and math.isnan(value) else value

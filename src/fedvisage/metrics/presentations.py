@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from fedvisage.metrics.pad import BPCER_TARGETS, error_curve
 from fedvisage.metrics.scores import FloatArray, TextArray
 
-Mask = NDArray[np.bool_]
+BoolArray = NDArray[np.bool_]
 Key = tuple[str, ...]
 Figures = dict[Key, FloatArray]
 
@@ -67,7 +67,7 @@ class Presentations:
         return len(self.item)
 
     @property
-    def bona_fide(self) -> Mask:
+    def bona_fide(self) -> BoolArray:
         """Mask of the bona fide presentations."""
         return np.asarray(self.species == "")
 
@@ -77,7 +77,7 @@ class Presentations:
         return [str(name) for name in np.unique(self.species) if name]
 
     @property
-    def claimed(self) -> Mask:
+    def claimed(self) -> BoolArray:
         """N×enrolled mask: the person that each presentation shows or attacks."""
         return np.asarray((self.subject[:, None] == self.enrolled[None, :]) & (self.subject != "")[:, None])
 
@@ -97,7 +97,9 @@ class Point:
     recognition: float | None = None
 
 
-def judge(found: Presentations, at: Point, resamples: int = 0, rng: np.random.Generator | None = None) -> Any:
+def evaluate_presentations(
+    found: Presentations, at: Point, resamples: int = 0, rng: np.random.Generator | None = None
+) -> Any:
     """Return all figures as nested dictionaries: values, 95 % intervals if requested, and counts."""
     presented, enrolled = found.clusters
     count = int(max([-1, *presented.tolist(), *enrolled.tolist()])) + 1
@@ -113,9 +115,9 @@ def judge(found: Presentations, at: Point, resamples: int = 0, rng: np.random.Ge
             defined = spread[key][np.isfinite(spread[key])]
             low, high = np.quantile(defined, [0.025, 0.975]) if len(defined) else (np.nan, np.nan)
             entry["interval"] = [_plain(low), _plain(high)]
-        _put(tree, key, entry)
+        _set_nested(tree, key, entry)
     for key, number in counts(found, at).items():
-        _put(tree, key, number)
+        _set_nested(tree, key, number)
     return tree
 
 
@@ -148,7 +150,7 @@ def counts(found: Presentations, at: Point) -> dict[Key, int]:
     return pad_counts | recognition_counts
 
 
-def _shares(found: Presentations, at: Point) -> Iterator[tuple[Key, Mask, Mask]]:
+def _shares(found: Presentations, at: Point) -> Iterator[tuple[Key, BoolArray, BoolArray]]:
     """Yield the key, numerator mask and denominator mask of each share.
 
     Masks have N entries for presentations and N×enrolled entries for comparisons.
@@ -180,7 +182,7 @@ def _shares(found: Presentations, at: Point) -> Iterator[tuple[Key, Mask, Mask]]
         yield ("system", "species", name, "iapar"), accepted & attempts, attempts
 
 
-def _share(found: Presentations, draws: FloatArray, hit: Mask, base: Mask) -> FloatArray:
+def _share(found: Presentations, draws: FloatArray, hit: BoolArray, base: BoolArray) -> FloatArray:
     """Return a share per draw.
 
     A comparison within a person is weighted by the person's count, a pair of people by the product of both counts.
@@ -188,7 +190,7 @@ def _share(found: Presentations, draws: FloatArray, hit: Mask, base: Mask) -> Fl
     presented, enrolled = found.clusters
     size = draws.shape[1]
 
-    def total(mask: Mask) -> FloatArray:
+    def total(mask: BoolArray) -> FloatArray:
         if mask.ndim == 1:
             return np.asarray(draws @ np.bincount(presented, mask, size))
         row, column = np.nonzero(mask)
@@ -231,7 +233,7 @@ def _plain(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _put(tree: dict[str, Any], key: Key, value: Any) -> None:
+def _set_nested(tree: dict[str, Any], key: Key, value: Any) -> None:
     for part in key[:-1]:
         tree = tree.setdefault(part, {})
     tree[key[-1]] = value

@@ -177,7 +177,7 @@ def write_scores(path: Path, scores: Scores) -> None:
 
 def read_scores(path: Path) -> Scores:
     """Read `scores.csv`; errors name the line of a missing column or invalid value."""
-    names, rows = whole_rows(path)
+    names, rows = read_complete_rows(path)
     missing = {"label", "logit", *TEXTS} - {"model"} - set(names)
     if missing:
         raise UserError(str(path), f"has no column {', '.join(sorted(missing))}")
@@ -190,7 +190,7 @@ def read_scores(path: Path) -> Scores:
         raise UserError(str(path), f"is not a table of scores: {error}") from None
 
 
-def whole_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+def read_complete_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     """Read the names and rows of a table.
 
     A truncated last line is an error, because half of a number is a different number.

@@ -45,7 +45,7 @@ class Faces:
         return Faces(self.features[index], self.identity[index])
 
 
-class Block(NamedTuple):
+class SimilarityBlock(NamedTuple):
     """Similarities of some rows with some columns; the next block overwrites the array."""
 
     rows: slice
@@ -53,7 +53,7 @@ class Block(NamedTuple):
     similarity: Features
 
 
-class Highest:
+class HighestValues:
     """The exact `wanted` highest numbers of a stream, in memory for about twice as many.
 
     Once `wanted` numbers are stored, a number that does not exceed the lowest of them is ignored. −∞ is never stored,
@@ -93,12 +93,12 @@ class Highest:
         self._filled, self._bar = self._wanted, self._kept[0]
 
 
-def labelled(features: ArrayLike, identity: ArrayLike) -> Faces:
+def label_features(features: ArrayLike, identity: ArrayLike) -> Faces:
     """Normalise features to unit length and label them."""
-    return Faces(unit(features), np.asarray(identity, np.int64))
+    return Faces(normalise(features), np.asarray(identity, np.int64))
 
 
-def unit(features: ArrayLike) -> Features:
+def normalise(features: ArrayLike) -> Features:
     """Divide each row by its length; rows of zeros have no direction and raise an error."""
     rows = np.ascontiguousarray(features, np.float32)
     length = np.linalg.norm(rows, axis=1, keepdims=True)
@@ -107,7 +107,7 @@ def unit(features: ArrayLike) -> Features:
     return np.asarray(rows / length)
 
 
-def blocks(first: Features, second: Features) -> Iterator[Block]:
+def blocks(first: Features, second: Features) -> Iterator[SimilarityBlock]:
     """Yield the similarities of all rows of `first` with all rows of `second` in blocks."""
     buffer = np.empty(ROWS * COLUMNS, np.float32)
     for top in range(0, len(first), ROWS):
@@ -116,7 +116,7 @@ def blocks(first: Features, second: Features) -> Iterator[Block]:
             columns = second[left : left + COLUMNS]
             out = buffer[: len(rows) * len(columns)].reshape(len(rows), len(columns))
             np.matmul(rows, columns.T, out=out)
-            yield Block(slice(top, top + len(rows)), slice(left, left + len(columns)), out)
+            yield SimilarityBlock(slice(top, top + len(rows)), slice(left, left + len(columns)), out)
 
 
 def upper_blocks(faces: Faces) -> Iterator[tuple[Features, NDArray[np.bool_]]]:
@@ -138,7 +138,9 @@ def pair_similarity(features: Features, first: NDArray[np.int64], second: NDArra
     return similarity
 
 
-def templates(features: Features, template: Identities, media: Identities, *, weight: Features | None = None) -> Faces:
+def combine_templates(
+    features: Features, template: Identities, media: Identities, *, weight: Features | None = None
+) -> Faces:
     """Combine the images of each template (IJB): the mean over each medium's images, summed and normalised.
 
     Pass features of unit length, or unnormalised ones so that longer features weigh more; `weight` multiplies the
@@ -152,10 +154,10 @@ def templates(features: Features, template: Identities, media: Identities, *, we
     images = np.diff(np.append(starts, len(order)))
     means = np.add.reduceat(weighted[order], starts) / images[:, None]
     names, first = np.unique(key[0, starts], return_index=True)
-    return labelled(np.add.reduceat(means, first), names)
+    return label_features(np.add.reduceat(means, first), names)
 
 
-def disjoint(first: Iterable[int], second: Iterable[int], place: str) -> None:
+def check_disjoint(first: Iterable[int], second: Iterable[int], place: str) -> None:
     """Raise a UserError if an identity is on both sides, where an apparent impostor pair would be genuine."""
     shared = sorted(set(first) & set(second))
     if shared:
@@ -163,7 +165,7 @@ def disjoint(first: Iterable[int], second: Iterable[int], place: str) -> None:
         raise UserError(place, message)
 
 
-def measurable(rates: Sequence[float], count: int) -> tuple[float, ...]:
+def measurable_rates(rates: Sequence[float], count: int) -> tuple[float, ...]:
     """Return the rates that this number of comparisons can measure: those of at least one comparison."""
     return tuple(rate for rate in rates if rate * count >= 1 - 1e-9)
 
@@ -173,7 +175,7 @@ def require_measurable(rates: Sequence[float], count: int, place: str, counted: 
     for rate in rates:
         if not 0 < rate <= 1:
             raise UserError(place, f"a rate lies above 0 and is at most 1, got {rate}")
-        if not measurable([rate], count):
+        if not measurable_rates([rate], count):
             raise UserError(
                 place,
                 f"{rate:g} is below one in {count} {counted}, so it cannot be measured; ask for "

@@ -57,7 +57,7 @@ class Threshold:
 
 
 @dataclass(frozen=True)
-class Rates:
+class ErrorRates:
     """FAR and FRR at the BINS + 1 edges; None for a class that no site has."""
 
     far: FloatArray | None
@@ -72,14 +72,14 @@ def histogram(logits: FloatArray, labels: NDArray[np.int64]) -> Histogram:
     return np.stack([np.bincount(index[labels == row], minlength=BINS) for row in (0, 1)]).astype(np.int64)
 
 
-def average_rates(histograms: Sequence[Histogram]) -> Rates:
+def average_rates(histograms: Sequence[Histogram]) -> ErrorRates:
     """Average the sites' rates with equal weight; a site without a class does not count for that class.
 
     Pass the histograms in sorted site order, because the last bit of a floating-point sum depends on the order.
     """
     far = [1 - rejected for counts in histograms if (rejected := _share_below(counts[0])) is not None]
     frr = [rejected for counts in histograms if (rejected := _share_below(counts[1])) is not None]
-    return Rates(np.mean(far, axis=0) if far else None, np.mean(frr, axis=0) if frr else None)
+    return ErrorRates(np.mean(far, axis=0) if far else None, np.mean(frr, axis=0) if frr else None)
 
 
 def threshold_from_histograms(histograms: Sequence[Histogram], rule: str = "source-eer") -> Threshold:
@@ -161,11 +161,11 @@ RATES = {
 """Descriptions of the rates."""
 
 
-def published(scores: Scores, trained: Threshold | None) -> dict[str, float]:
+def figures_as_published(scores: Scores, trained: Threshold | None) -> dict[str, float]:
     """Return the figures of a target with both classes; ``trained`` is the threshold from the training scores."""
     if not (len(scores.bona_fide) and len(scores.attack)):
         return {}
-    target_threshold = closest(scores)
+    target_threshold = closest_threshold(scores)
     figures = {
         "hter_target_eer": hter(scores, target_threshold),
         "threshold_target_eer": target_threshold,
@@ -176,7 +176,7 @@ def published(scores: Scores, trained: Threshold | None) -> dict[str, float]:
     return figures
 
 
-def closest(scores: Scores) -> float:
+def closest_threshold(scores: Scores) -> float:
     """Return the threshold where FAR and FRR are closest; they need not cross there."""
     curve = error_curve(scores.live, scores.label)
     gaps = np.abs(curve.far - curve.frr)

@@ -13,8 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.base.errors import UserError
-from fedvisage.metrics.pad import allowed
-from fedvisage.metrics.similarity import Faces, Features, Highest, blocks, disjoint, require_measurable, upper_blocks
+from fedvisage.metrics.pad import largest_count
+from fedvisage.metrics.similarity import (
+    Faces,
+    Features,
+    HighestValues,
+    blocks,
+    check_disjoint,
+    require_measurable,
+    upper_blocks,
+)
 
 FARS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 PLACE = "evaluation.far"
@@ -32,7 +40,7 @@ class Verification:
 
 
 @dataclass(frozen=True)
-class Folds:
+class FoldAccuracies:
     """Accuracy on each fold at the threshold that is best on the other folds."""
 
     accuracy: tuple[float, ...]
@@ -49,9 +57,9 @@ class Folds:
         return float(np.std(self.accuracy))
 
 
-def needed(impostors: int, fars: Sequence[float]) -> int:
+def needed_count(impostors: int, fars: Sequence[float]) -> int:
     """Return the number of highest impostor similarities that determine TAR at these FARs."""
-    return min(allowed(max(fars), impostors) + 1, impostors)
+    return min(largest_count(max(fars), impostors) + 1, impostors)
 
 
 def tar_at_far(genuine: Features, highest: Features, impostors: int, fars: Sequence[float]) -> Verification:
@@ -61,7 +69,7 @@ def tar_at_far(genuine: Features, highest: Features, impostors: int, fars: Seque
     if not impostors:
         raise UserError("verification", "there is no impostor pair; give images of other identities")
     require_measurable(fars, impostors, PLACE, "impostor pairs")
-    threshold = {far: just_above(highest, allowed(far, impostors), impostors) for far in fars}
+    threshold = {far: just_above(highest, largest_count(far, impostors), impostors) for far in fars}
     tar = {far: float(np.mean(genuine >= threshold[far])) for far in fars}
     return Verification(tar, threshold, len(genuine), impostors)
 
@@ -76,17 +84,17 @@ def just_above(highest: Features, accepted: int, count: int) -> float:
 def verify_pairs(similarity: Features, same: NDArray[np.bool_], fars: Sequence[float] = FARS) -> Verification:
     """Return TAR@FAR of a list of pairs."""
     impostors = similarity[~same].astype(np.float32)
-    highest = Highest(needed(len(impostors), fars))
+    highest = HighestValues(needed_count(len(impostors), fars))
     highest.add(impostors)
     return tar_at_far(similarity[same], highest.values(), len(impostors), fars)
 
 
 def verify_against(local: Faces, others: Faces, fars: Sequence[float] = FARS) -> Verification:
     """Return TAR@FAR with genuine pairs within `local` and impostor pairs between `local` and `others`."""
-    disjoint(local.identity.tolist(), others.identity.tolist(), "verification")
+    check_disjoint(local.identity.tolist(), others.identity.tolist(), "verification")
     genuine, alone = genuine_pairs(local)
     impostors = len(local) * len(others)
-    highest = Highest(needed(impostors, fars))
+    highest = HighestValues(needed_count(impostors, fars))
     for block in blocks(local.features, others.features):
         highest.add(block.similarity)
     rates = tar_at_far(genuine, highest.values(), impostors, fars)
@@ -98,7 +106,7 @@ def verify_within(faces: Faces, fars: Sequence[float] = FARS) -> Verification:
     genuine, alone = genuine_pairs(faces)
     impostors = len(faces) * (len(faces) - 1) // 2 - len(genuine)
     require_measurable(fars, impostors, PLACE, "impostor pairs")
-    highest = Highest(needed(impostors, fars))
+    highest = HighestValues(needed_count(impostors, fars))
     for similarity, is_impostor in upper_blocks(faces):
         highest.add(np.where(is_impostor, similarity, np.float32(-np.inf)))
     rates = tar_at_far(genuine, highest.values(), impostors, fars)
@@ -115,7 +123,7 @@ def genuine_pairs(faces: Faces) -> tuple[Features, int]:
     return np.concatenate([empty, *pairs]), sum(len(images) == 1 for images in groups)
 
 
-def accuracy_on_folds(similarity: Features, same: NDArray[np.bool_], folds: int = 10) -> Folds:
+def accuracy_on_folds(similarity: Features, same: NDArray[np.bool_], folds: int = 10) -> FoldAccuracies:
     """Return the LFW-style accuracy, with consecutive folds in list order.
 
     Each fold is evaluated at the threshold that is best on the other folds.
@@ -126,14 +134,14 @@ def accuracy_on_folds(similarity: Features, same: NDArray[np.bool_], folds: int 
     return accuracy_by_fold(similarity, same, np.repeat(np.arange(folds), sizes))
 
 
-def accuracy_by_fold(similarity: Features, same: NDArray[np.bool_], fold: NDArray[np.int64]) -> Folds:
+def accuracy_by_fold(similarity: Features, same: NDArray[np.bool_], fold: NDArray[np.int64]) -> FoldAccuracies:
     """Return the accuracy on each fold at the best threshold of the others; `fold` holds the fold of each pair."""
     accuracy, threshold = [], []
     for number in np.unique(fold):
         in_fold = fold == number
         threshold.append(best_threshold(similarity[~in_fold], same[~in_fold]))
         accuracy.append(float(np.mean((similarity[in_fold] >= threshold[-1]) == same[in_fold])))
-    return Folds(tuple(accuracy), tuple(threshold))
+    return FoldAccuracies(tuple(accuracy), tuple(threshold))
 
 
 def best_threshold(similarity: Features, same: NDArray[np.bool_]) -> float:

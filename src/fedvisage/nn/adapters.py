@@ -31,8 +31,8 @@ from torch.nn.functional import conv2d, linear
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import read_tensors
-from fedvisage.nn.compute import overruns
-from fedvisage.nn.timm_network import PLACE, TimmNetwork, Whole, timm_network
+from fedvisage.nn.compute import has_gradient_overrun
+from fedvisage.nn.timm_network import PLACE, NormalisedNetwork, TimmNetwork, timm_network
 from fedvisage.recipe import Input, Section
 
 Where = Literal["attention", "mlp"]
@@ -101,7 +101,7 @@ class Shift(nn.Module):
         cast(Tensor, layer.bias).add_(self.value)
 
 
-class Bare(nn.Module):
+class FaceBackbone(nn.Module):
     """A network of this package to freeze: it takes images without normalisation and returns `width` outputs."""
 
     def __init__(self, network: nn.Module, width: int) -> None:
@@ -115,10 +115,15 @@ class Bare(nn.Module):
         return outputs
 
 
-class Adapted(nn.Module):
+class FrozenNetwork(nn.Module):
     """A frozen network with trained additions; its state contains only these."""
 
-    def __init__(self, whole: Whole | Bare, low_rank: Mapping[str, nn.Module], shifts: Mapping[str, nn.Module]) -> None:
+    def __init__(
+        self,
+        whole: NormalisedNetwork | FaceBackbone,
+        low_rank: Mapping[str, nn.Module],
+        shifts: Mapping[str, nn.Module],
+    ) -> None:
         """Freeze the network and attach each addition to the layer of its name."""
         super().__init__()
         self._frozen = (whole.eval().requires_grad_(False),)
@@ -131,7 +136,7 @@ class Adapted(nn.Module):
             layer.register_forward_hook(cast(Callable[..., Tensor], piece.beside))
 
     @property
-    def frozen(self) -> Whole | Bare:
+    def frozen(self) -> NormalisedNetwork | FaceBackbone:
         """The frozen network."""
         return self._frozen[0]
 
@@ -144,7 +149,7 @@ class Adapted(nn.Module):
         """Return the frozen network's tensors under their names in a finished model."""
         return {f"{FROZEN}{name}": value for name, value in self.frozen.network.state_dict().items()}
 
-    def merged(self) -> Whole | Bare:
+    def merged(self) -> NormalisedNetwork | FaceBackbone:
         """Return a plain network with the additions merged into its weights, which computes the same."""
         merged_copy = deepcopy(self)
         for layer in merged_copy.frozen.modules():
@@ -159,7 +164,7 @@ class Adapted(nn.Module):
             for key, piece in pieces.items():
                 yield key.replace(MARK, "."), piece
 
-    def _apply(self, change: Callable[[Tensor], Tensor], recurse: bool = True) -> Adapted:
+    def _apply(self, change: Callable[[Tensor], Tensor], recurse: bool = True) -> FrozenNetwork:
         """Move or convert the frozen network together with the additions."""
         self.frozen._apply(change, recurse)  # type: ignore[no-untyped-call]
         super()._apply(change, recurse)  # type: ignore[no-untyped-call]
@@ -178,7 +183,7 @@ class Adapted(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
-def adapted(settings: AdaptedNetwork, image: Input) -> Adapted:
+def adapted_network(settings: AdaptedNetwork, image: Input) -> FrozenNetwork:
     """Build a frozen network with random weights, and its additions."""
     backbone = timm_network(settings, image, outputs=0)
     _open_fused(backbone)
@@ -188,7 +193,7 @@ def adapted(settings: AdaptedNetwork, image: Input) -> Adapted:
     for name, layer in _adapted_layers(backbone.network, settings, nn.Module) if settings.biases else ():
         if isinstance(getattr(layer, "bias", None), nn.Parameter):
             shifts[name] = Shift(layer)
-    return Adapted(backbone, low_rank, shifts)
+    return FrozenNetwork(backbone, low_rank, shifts)
 
 
 def _key(name: str) -> str:
@@ -218,7 +223,7 @@ def _adapted_layers(
             yield name, layer
 
 
-def _open_fused(whole: Whole) -> None:
+def _open_fused(whole: NormalisedNetwork) -> None:
     """Make attention call its layer for queries, keys and values, where it would use only the layer's weights."""
     for layer in whole.modules():
         if getattr(layer, "q_bias", None) is not None and hasattr(layer, "qkv_bias_separate"):
@@ -228,7 +233,7 @@ def _open_fused(whole: Whole) -> None:
 # Low-rank adapters in the convolutions of a frozen face network.
 
 
-PART = "model."
+PREFIX = "model."
 """Prefix of the backbone's tensors in a converted file and in a finished model."""
 FEW = 3
 
@@ -270,7 +275,7 @@ class LowRankConvolution(nn.Module):
         """Add to the output of the layer (a forward hook)."""
         images: Tensor = given[0]
         a: Tensor = self.a
-        if overruns(a, self.stride):
+        if has_gradient_overrun(a, self.stride):
             images, a = images.contiguous(), a.to(memory_format=torch.contiguous_format)
         within = conv2d(images, a, stride=self.stride, padding=self.padding)
         return output + self.scale * conv2d(within, self.b[:, :, None, None])
@@ -281,7 +286,7 @@ class LowRankConvolution(nn.Module):
         layer.weight.add_(self.scale * torch.einsum("or,rikl->oikl", self.b, self.a))
 
 
-def with_adapters(network: nn.Sequential, settings: FaceAdapters, embedding: int) -> Adapted:
+def with_adapters(network: nn.Sequential, settings: FaceAdapters, embedding: int) -> FrozenNetwork:
     """Freeze an iResNet and attach the adapters."""
     pieces: dict[str, nn.Module] = {}
     for name, layer in _learning_layers(network, settings):
@@ -289,14 +294,14 @@ def with_adapters(network: nn.Sequential, settings: FaceAdapters, embedding: int
             pieces[name] = LowRankConvolution(layer, settings.rank, settings.alpha)
         elif isinstance(layer, nn.Linear):
             pieces[name] = LowRank(layer, settings.rank, settings.alpha)
-    return Adapted(Bare(network, embedding), pieces, {})
+    return FrozenNetwork(FaceBackbone(network, embedding), pieces, {})
 
 
-def load_frozen(body: Bare, path: Path) -> None:
+def load_frozen(body: FaceBackbone, path: Path) -> None:
     """Load weights into the frozen network from a converted file or from the model of a finished run."""
     weights, _ = read_tensors(path)
     state = body.network.state_dict()
-    tensors = {name.removeprefix(PART): value for name, value in weights.items() if name.startswith(PART)}
+    tensors = {name.removeprefix(PREFIX): value for name, value in weights.items() if name.startswith(PREFIX)}
     wrong = [name for name, value in state.items() if name not in tensors or tensors[name].shape != value.shape]
     if wrong:
         suffix = f" and {len(wrong) - FEW} more" if len(wrong) > FEW else ""

@@ -15,8 +15,8 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import interpolate
 
-from fedvisage.nn.compute import brought
-from fedvisage.nn.inputs import turned
+from fedvisage.nn.compute import to_device
+from fedvisage.nn.inputs import shift_hue
 from fedvisage.recipe import Augment, Change
 
 NEUTRAL = 6500.0
@@ -24,7 +24,7 @@ NEUTRAL = 6500.0
 
 
 @dataclass(frozen=True)
-class Mixed:
+class AugmentedBatch:
     """Images after all changes; `donors` holds the source image of each pasted square, or −1."""
 
     images: Tensor
@@ -34,7 +34,7 @@ class Mixed:
 
 def degrade(
     images: Tensor, depth: Tensor | None, labels: Tensor, changes: Mapping[str, Change], generator: Generator
-) -> Mixed:
+) -> AugmentedBatch:
     """Simulate cameras and channels: B×3×S×S images in [0, 1], each changed with its own strength.
 
     The changes apply in order; disabled ones draw no random numbers. Unlike translations by whole pixels, these changes
@@ -48,7 +48,7 @@ def degrade(
         amounts = change.least + (change.most - change.least) * torch.rand(len(images), generator=generator)
         if name == "cutmix":
             donors = torch.where(selected, _donors(labels.cpu(), generator), -1)
-            images, depth = put_in(images, depth, donors, _squares(amounts, images.shape[-1], generator))
+            images, depth = paste_squares(images, depth, donors, _squares(amounts, images.shape[-1], generator))
         elif name == "cutout":
             inside = _masks(_squares(amounts, images.shape[-1], generator), images.shape[-1])
             hidden = selected[:, None, None] & inside
@@ -67,7 +67,7 @@ def degrade(
                     margin(depth[row : row + 1, None].float().cpu(), float(amounts[row]))[:, 0] for row in rows
                 ]
                 depth = depth.index_copy(0, selected.nonzero()[:, 0].to(depth.device), torch.cat(depth_crops).to(depth))
-    return Mixed(images, depth, donors)
+    return AugmentedBatch(images, depth, donors)
 
 
 def margin(images: Tensor, amount: float) -> Tensor:
@@ -119,7 +119,9 @@ def jpeg(images: Tensor, amount: float) -> Tensor:
     return torch.from_numpy(read.copy()).permute(2, 0, 1)[None].float() / 255
 
 
-def put_in(images: Tensor, depth: Tensor | None, donors: Tensor, squares: Tensor) -> tuple[Tensor, Tensor | None]:
+def paste_squares(
+    images: Tensor, depth: Tensor | None, donors: Tensor, squares: Tensor
+) -> tuple[Tensor, Tensor | None]:
     """Paste a square of each donor into its image at the same position; depth maps are 0 there."""
     rows = (donors >= 0).nonzero()[:, 0]
     inside = _masks(squares, images.shape[-1])[rows][:, None].to(images.device)
@@ -177,31 +179,31 @@ def augment(
     Disabled changes are skipped and draw no random numbers.
     """
     if options.flip:
-        chosen = _to_mirror(len(images), options, generator)
-        images = _mirrored(images, chosen)
-        depth = None if depth is None else _mirrored(depth[:, None], chosen)[:, 0]
+        chosen = _draw_mirrored(len(images), options, generator)
+        images = _mirror(images, chosen)
+        depth = None if depth is None else _mirror(depth[:, None], chosen)[:, 0]
     if options.shift:
         size = images.shape[-1]
         limit = max(1, round(options.shift * size))
         offsets = torch.randint(0, 2 * limit + 1, (len(images), 2), generator=generator) - limit
-        images = _moved(images, offsets)
+        images = _translate(images, offsets)
         if depth is not None:
-            depth = _moved(depth[:, None], (offsets * depth.shape[-1] / size).round().long())[:, 0]
-    return _coloured(images, options, generator), depth
+            depth = _translate(depth[:, None], (offsets * depth.shape[-1] / size).round().long())[:, 0]
+    return _change_colours(images, options, generator), depth
 
 
-def only_mirrored(count: int, options: Augment, generator: Generator) -> Tensor | None:
+def draw_mirrored_only(count: int, options: Augment, generator: Generator) -> Tensor | None:
     """Return the mask of images that :func:`augment` mirrors with the same stream; None if it changes more."""
     if any((options.shift, options.brightness, options.contrast, options.saturation, options.hue, options.changes)):
         return None
-    return _to_mirror(count, options, generator) if options.flip else torch.zeros(count, dtype=torch.bool)
+    return _draw_mirrored(count, options, generator) if options.flip else torch.zeros(count, dtype=torch.bool)
 
 
-def _to_mirror(count: int, options: Augment, generator: Generator) -> Tensor:
+def _draw_mirrored(count: int, options: Augment, generator: Generator) -> Tensor:
     return torch.rand(count, generator=generator) < options.flip
 
 
-def _coloured(images: Tensor, options: Augment, generator: Generator) -> Tensor:
+def _change_colours(images: Tensor, options: Augment, generator: Generator) -> Tensor:
     if options.brightness:
         images = images * _factor(images, options.brightness, generator)
     if options.contrast:
@@ -213,24 +215,24 @@ def _coloured(images: Tensor, options: Augment, generator: Generator) -> Tensor:
     images = images.clamp(0, 1)
     if options.hue:
         turns = (2 * torch.rand(len(images), generator=generator) - 1) * options.hue
-        images = turned(images, brought(turns, images.device).to(images))
+        images = shift_hue(images, to_device(turns, images.device).to(images))
     return images
 
 
 def _factor(images: Tensor, strength: float, generator: Generator) -> Tensor:
     factors = 1 + strength * (2 * torch.rand(len(images), 1, 1, 1, generator=generator) - 1)
-    return brought(factors, images.device).to(images)
+    return to_device(factors, images.device).to(images)
 
 
 def _grey(images: Tensor) -> Tensor:
-    return torch.einsum("bchw,c->bhw", images, brought(torch.tensor(GREY), images.device).to(images))[:, None]
+    return torch.einsum("bchw,c->bhw", images, to_device(torch.tensor(GREY), images.device).to(images))[:, None]
 
 
-def _mirrored(images: Tensor, chosen: Tensor) -> Tensor:
-    return torch.where(brought(chosen, images.device)[:, None, None, None], images.flip(-1), images)
+def _mirror(images: Tensor, chosen: Tensor) -> Tensor:
+    return torch.where(to_device(chosen, images.device)[:, None, None, None], images.flip(-1), images)
 
 
-def _moved(images: Tensor, offsets: Tensor) -> Tensor:
+def _translate(images: Tensor, offsets: Tensor) -> Tensor:
     """Translate each image by its own whole number of pixels; the border is mirrored."""
     size, limit = images.shape[-1], int(offsets.abs().max())
     padded = torch.nn.functional.pad(images, (limit, limit, limit, limit), mode="reflect")

@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 # Separation of a network into its normalisation layers and the rest, for methods that keep them in different places.
 
 
-class Borrowed(nn.Module):
+class LayerReference(nn.Module):
     """Calls a layer that another module owns, from the position where the layer was.
 
     torch does not see the layer here, so body and layers must be moved or copied together, like the parts of one
@@ -32,13 +32,13 @@ class Borrowed(nn.Module):
         outputs: Tensor = self._layer[0](values)
         return outputs
 
-    def train(self, mode: bool = True) -> Borrowed:
+    def train(self, mode: bool = True) -> LayerReference:
         """Switch the mode of the layer as well, because it uses batch statistics in training mode only."""
         self._layer[0].train(mode)
         return super().train(mode)
 
 
-def split(network: nn.Module) -> tuple[nn.Module, nn.ModuleList]:
+def extract_norms(network: nn.Module) -> tuple[nn.Module, nn.ModuleList]:
     """Separate the normalisation layers from a network; return the network, which still uses them, and the layers.
 
     The layers are in network order: BatchNorm layers, or layer and group norms if there are none. Nothing is copied or
@@ -46,7 +46,7 @@ def split(network: nn.Module) -> tuple[nn.Module, nn.ModuleList]:
     """
     layers = _layers(network, (_BatchNorm,)) or _layers(network, (nn.LayerNorm, nn.GroupNorm))
     for name, layer in layers:
-        network.set_submodule(name, Borrowed(layer))
+        network.set_submodule(name, LayerReference(layer))
     return network, nn.ModuleList(layer for _, layer in layers)
 
 
@@ -80,13 +80,13 @@ def batch_statistics(net: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def collected_statistics(net: nn.Module, keep: float) -> Iterator[None]:
+def collect_statistics(net: nn.Module, keep: float) -> Iterator[None]:
     """Make BatchNorm layers use batch statistics, and average these over the batches.
 
     Afterwards the layers store a mixture: a share ``keep`` of their previous statistics, and the rest from the batches.
     """
     layers = batchnorms(net)
-    previous = [([stored.clone() for stored in _stored(layer)], layer.momentum) for layer in layers]
+    previous = [([stored.clone() for stored in _stored_statistics(layer)], layer.momentum) for layer in layers]
     for layer in layers:
         layer.reset_running_stats()
         layer.momentum = None  # a plain average
@@ -97,12 +97,12 @@ def collected_statistics(net: nn.Module, keep: float) -> Iterator[None]:
         for layer, (old, momentum) in zip(layers, previous, strict=True):
             layer.eval()
             layer.momentum = momentum
-            for stored, kept in zip(_stored(layer), old, strict=True):
+            for stored, kept in zip(_stored_statistics(layer), old, strict=True):
                 stored.lerp_(kept, keep)
 
 
 @dataclass(frozen=True)
-class Pooled:
+class PooledStatistics:
     """Mean, (uncorrected) variance and weight of a group of values, per channel in float64."""
 
     mean: Tensor
@@ -110,7 +110,7 @@ class Pooled:
     weight: float
 
 
-def pooled(parts: Iterable[Pooled]) -> Pooled:
+def pool_statistics(parts: Iterable[PooledStatistics]) -> PooledStatistics:
     """Return the statistics of all groups together, from the variance within groups and between their means."""
     groups = list(parts)
     weights = torch.tensor([part.weight for part in groups], dtype=torch.float64, device=groups[0].mean.device)[:, None]
@@ -118,14 +118,14 @@ def pooled(parts: Iterable[Pooled]) -> Pooled:
     total = weights.sum()
     mean = (weights * means).sum(0) / total
     variance = (weights * (variances + (means - mean).square())).sum(0) / total
-    return Pooled(mean, variance, float(total))
+    return PooledStatistics(mean, variance, float(total))
 
 
-class Reached(Exception):
+class LayerReached(Exception):
     """Ends a forward pass at the layer of interest."""
 
 
-def passed(net: nn.Module, forward: Callable[[], object]) -> dict[str, int]:
+def call_counts(net: nn.Module, forward: Callable[[], object]) -> dict[str, int]:
     """Return the BatchNorm layers with statistics that a forward pass calls, in call order, with their call counts."""
     seen: Counter[str] = Counter()
 
@@ -143,23 +143,23 @@ def passed(net: nn.Module, forward: Callable[[], object]) -> dict[str, int]:
     return dict(seen)
 
 
-def before(layer: nn.Module, times: int, forwards: Iterable[Callable[[], object]]) -> Pooled:
+def input_statistics(layer: nn.Module, times: int, forwards: Iterable[Callable[[], object]]) -> PooledStatistics:
     """Return the statistics of the input of a layer over forward passes that call it `times` times each.
 
     Layers behind the last call are not computed. Values from all calls have equal weight.
     """
-    parts: list[Pooled] = []
+    parts: list[PooledStatistics] = []
     left = times
 
     def watch(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         nonlocal left
         values = inputs[0].detach().float()
         mean, variance = moments(values)
-        parts.append(Pooled(mean.double(), variance.double(), values.numel() / values.shape[1]))
+        parts.append(PooledStatistics(mean.double(), variance.double(), values.numel() / values.shape[1]))
         left -= 1
         if not left:
             # Stop at the last call, so that later layers are not computed.
-            raise Reached
+            raise LayerReached
 
     hook = layer.register_forward_pre_hook(watch)
     try:
@@ -167,11 +167,11 @@ def before(layer: nn.Module, times: int, forwards: Iterable[Callable[[], object]
             left = times
             try:
                 forward()
-            except Reached:
+            except LayerReached:
                 continue
     finally:
         hook.remove()
-    return pooled(parts)
+    return pool_statistics(parts)
 
 
 class StatisticsMeter:
@@ -197,7 +197,7 @@ class StatisticsMeter:
     @property
     def shift(self) -> float | None:
         """Mean distance of the passes from the stored statistics; None without BatchNorm."""
-        return self._distance(lambda layer, _: _stored(layer))
+        return self._distance(lambda layer, _: _stored_statistics(layer))
 
     @property
     def scatter(self) -> float | None:
@@ -211,7 +211,7 @@ class StatisticsMeter:
         for layer, seen in zip(self._layers, self._seen, strict=True):
             passes = torch.stack(seen)  # passes × (mean, variance) × channels
             mean, variance = centre(layer, passes)
-            unit = _stored(layer)[1] + layer.eps
+            unit = _stored_statistics(layer)[1] + layer.eps
             distances.append(channel_distance(passes[:, 0], passes[:, 1], mean, variance, unit).mean())
         return float(torch.stack(distances).mean())
 
@@ -221,7 +221,7 @@ def channel_distance(mean: Tensor, variance: Tensor, mean0: Tensor, variance0: T
     return ((mean - mean0).square() + (variance.sqrt() - variance0.sqrt()).square()) / unit
 
 
-def _stored(layer: _BatchNorm) -> tuple[Tensor, Tensor]:
+def _stored_statistics(layer: _BatchNorm) -> tuple[Tensor, Tensor]:
     assert layer.running_mean is not None
     assert layer.running_var is not None
     return layer.running_mean, layer.running_var

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from fedvisage.base.errors import UserError
 
 Key = TypeVar("Key")
-Made = TypeVar("Made")
+Value = TypeVar("Value")
 
 Mark = object
 """The progress of the prefetching stream at some point."""
 
 
-class Side:
+class Prefetcher:
     """No prefetching: each batch is prepared on demand."""
 
     ahead = 0
@@ -39,7 +39,7 @@ class Side:
         """Make the following steps wait for the work up to a mark; the steps own these tensors from now on."""
 
 
-class SideStream(Side):
+class StreamPrefetcher(Prefetcher):
     """Prefetching in a separate CUDA stream while the current stream works on a step."""
 
     ahead = 1
@@ -67,14 +67,14 @@ class SideStream(Side):
 
 
 @cache
-def side_of(device: torch.device) -> Side:
+def prefetcher_of(device: torch.device) -> Prefetcher:
     """Return the prefetcher of a device; all callers share it."""
-    return SideStream(device) if device.type == "cuda" else Side()
+    return StreamPrefetcher(device) if device.type == "cuda" else Prefetcher()
 
 
-def prepared(
-    keys: Iterable[Key], make: Callable[[Key], Made], tensors: Callable[[Made], Iterable[Tensor]], side: Side
-) -> Iterator[Made]:
+def prefetch(
+    keys: Iterable[Key], make: Callable[[Key], Value], tensors: Callable[[Value], Iterable[Tensor]], side: Prefetcher
+) -> Iterator[Value]:
     """Yield `make(key)` for each key in order; with a prefetcher, the next ones are already in progress.
 
     A GPU works through queued operations while the Python process continues. Reading, copying and augmenting the images
@@ -83,24 +83,26 @@ def prepared(
     CPU cannot prefetch and prepares each batch on demand. Both get identical batches, because a batch depends on
     numbers and not on the time of its preparation.
     """
-    waiting: deque[tuple[Made, Mark]] = deque()
+    waiting: deque[tuple[Value, Mark]] = deque()
     for key in keys:
         with side.beside():
             item = make(key)
             waiting.append((item, side.mark()))
         if len(waiting) > side.ahead:
-            yield _handed_out(waiting, tensors, side)
+            yield _hand_out(waiting, tensors, side)
     while waiting:
-        yield _handed_out(waiting, tensors, side)
+        yield _hand_out(waiting, tensors, side)
 
 
-def _handed_out(waiting: deque[tuple[Made, Mark]], tensors: Callable[[Made], Iterable[Tensor]], side: Side) -> Made:
+def _hand_out(
+    waiting: deque[tuple[Value, Mark]], tensors: Callable[[Value], Iterable[Tensor]], side: Prefetcher
+) -> Value:
     item, mark = waiting.popleft()
     side.join(mark, tensors(item))
     return item
 
 
-def brought(value: Tensor, device: torch.device) -> Tensor:
+def to_device(value: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor to a device asynchronously; copies to a GPU start from pinned memory."""
     if device.type == "cuda" and not value.is_cuda:
         value = value.pin_memory()
@@ -126,18 +128,18 @@ def compile_blocks(net: nn.ModuleDict) -> None:
 def blocks_of(net: nn.ModuleDict) -> Iterator[nn.Module]:
     """Yield the modules of each part that have submodules and weights, or the part itself if it has none."""
     for part in net.values():
-        yield from list(_within(part)) or [part]
+        yield from list(_nested_blocks(part)) or [part]
 
 
-def _within(module: nn.Module) -> Iterator[nn.Module]:
+def _nested_blocks(module: nn.Module) -> Iterator[nn.Module]:
     for child in module.children():
         if isinstance(child, LISTS):
-            yield from _within(child)
+            yield from _nested_blocks(child)
         elif next(child.children(), None) is not None and next(child.parameters(), None) is not None:
             yield child
 
 
-def uncompiled(error: Exception) -> str | None:
+def compilation_failure(error: Exception) -> str | None:
     """Return the reason of a compilation failure; None if the error has another cause."""
     if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
         return None
@@ -151,7 +153,7 @@ LAYOUTS: dict[Layout, torch.memory_format] = {"first": torch.contiguous_format, 
 LAYOUT = LAYOUTS["last"]
 """Default layout: CUDA and bf16 prefer the channels last, and narrow networks on a CPU are faster with it, too."""
 NARROW = 16
-"""Number of channels that oneDNN's AVX-512 kernels process at once; see :func:`overruns`."""
+"""Number of channels that oneDNN's AVX-512 kernels process at once; see :func:`has_gradient_overrun`."""
 
 
 @dataclass(frozen=True)
@@ -161,18 +163,18 @@ class Compute:
     device: torch.device
     half: bool
     layout: torch.memory_format = LAYOUT
-    side: Side = field(default_factory=Side, compare=False)
+    side: Prefetcher = field(default_factory=Prefetcher, compare=False)
     """The prefetcher of the device."""
 
     def bring(self, value: Tensor) -> Tensor:
         """Copy a tensor to the device asynchronously."""
-        return brought(value, self.device)
+        return to_device(value, self.device)
 
     def place(self, net: nn.Module) -> None:
         """Move a network to the device in the layout of its images, except layers that would crash in that layout."""
         net.to(self.device).to(memory_format=self.layout)  # type: ignore[call-overload]
         for layer in net.modules():
-            if isinstance(layer, nn.Conv2d) and overruns(layer.weight, layer.stride):
+            if isinstance(layer, nn.Conv2d) and has_gradient_overrun(layer.weight, layer.stride):
                 layer.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
                 if _with_channels_first not in layer._forward_pre_hooks.values():
                     layer.register_forward_pre_hook(_with_channels_first)
@@ -182,7 +184,7 @@ class Compute:
         return torch.autocast(self.device.type, dtype=torch.bfloat16) if self.half else nullcontext()
 
 
-def overruns(weight: Tensor, stride: tuple[int, ...]) -> bool:
+def has_gradient_overrun(weight: Tensor, stride: tuple[int, ...]) -> bool:
     """Return True if the weight gradient of a convolution writes past its buffer with the channels last.
 
     oneDNN's kernel for strided 1×1 convolutions does so on a CPU if the input has fewer channels than the kernel
@@ -203,11 +205,11 @@ def has_fast_bf16(device: torch.device) -> bool:
     return bool(torch.cpu._is_amx_tile_supported())
 
 
-def choose(device: str, precision: str, layout: Layout = "last") -> Compute:
+def resolve_compute(device: str, precision: str, layout: Layout = "last") -> Compute:
     """Resolve ``auto`` for this machine."""
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise UserError("recipe.runtime.device", f"{device} was asked for, but this torch sees no CUDA device")
     name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     target_device = torch.device(name)
     half = has_fast_bf16(target_device) if precision == "auto" else precision == "bf16"
-    return Compute(target_device, half, LAYOUTS[layout], side_of(target_device))
+    return Compute(target_device, half, LAYOUTS[layout], prefetcher_of(target_device))

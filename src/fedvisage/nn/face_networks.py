@@ -13,8 +13,8 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from fedvisage.nn.adapters import FaceAdapters, with_adapters
-from fedvisage.nn.timm_network import TimmNetwork, Whole, load_weights, timm_network
-from fedvisage.nn.vit import Backbone, Centred, Normalised, last_side
+from fedvisage.nn.timm_network import NormalisedNetwork, TimmNetwork, load_weights, timm_network
+from fedvisage.nn.vit import Backbone, CentrePixels, NormalisePixels, last_side
 from fedvisage.recipe import Input
 
 # iResNet
@@ -70,7 +70,7 @@ def iresnet(options: IResNet, size: int = 112) -> nn.Sequential:
     At 112 pixels: 24,025,600 parameters (depth 18) and 43,590,848 (depth 50).
     """
     widths = [options.width * factor for factor in IRESNET_FACTORS]
-    parts: OrderedDict[str, nn.Module] = OrderedDict(centred=Centred())
+    parts: OrderedDict[str, nn.Module] = OrderedDict(centred=CentrePixels())
     parts["stem"] = nn.Sequential(_iresnet_convolution(3, widths[0]), nn.BatchNorm2d(widths[0]), nn.PReLU(widths[0]))
     for number, (blocks, (inputs, width)) in enumerate(
         zip(IRESNET_BLOCKS[options.depth], pairwise(widths), strict=True), 1
@@ -139,7 +139,7 @@ def mobilefacenet(options: MobileFaceNet, size: int = 112) -> nn.Sequential:
     counted as a bias.
     """
     width = options.width
-    parts: OrderedDict[str, nn.Module] = OrderedDict(centred=Centred())
+    parts: OrderedDict[str, nn.Module] = OrderedDict(centred=CentrePixels())
     parts["convolution"] = nn.Sequential(*_mobile_convolution(3, width, stride=2), nn.PReLU(width))
     parts["depthwise"] = nn.Sequential(*_mobile_convolution(width, width, groups=width), nn.PReLU(width))
     parts |= _from_bottlenecks(options, size, nn.PReLU)
@@ -153,7 +153,7 @@ def mobilefacenet_dw(options: MobileFaceNet, size: int = 112) -> nn.Sequential:
     (ReLU around that layer), and pixels are normalised as for ImageNet. Its features have 128 dimensions.
     """
     width = options.width
-    parts: OrderedDict[str, nn.Module] = OrderedDict(normalised=Normalised())
+    parts: OrderedDict[str, nn.Module] = OrderedDict(normalised=NormalisePixels())
     parts["convolution"] = nn.Sequential(*_mobile_convolution(3, width, stride=2), nn.ReLU6(inplace=True))
     parts["depthwise"] = nn.Sequential(*_mobile_convolution(width, width, groups=width), nn.ReLU(inplace=True))
     parts["pointwise"] = nn.Sequential(*_mobile_convolution(width, width, side=1), nn.ReLU(inplace=True))
@@ -227,21 +227,21 @@ def sphere(options: Sphere, size: int = 112) -> nn.Sequential:
     released code).
     """
     widths = [3, *(options.width * factor for factor in SPHERE_FACTORS)]
-    parts: OrderedDict[str, nn.Module] = OrderedDict(centred=Centred())
+    parts: OrderedDict[str, nn.Module] = OrderedDict(centred=CentrePixels())
     for number, (blocks, (inputs, width)) in enumerate(
         zip(SPHERE_BLOCKS[options.depth], pairwise(widths), strict=True), 1
     ):
         parts[f"stage{number}"] = nn.Sequential(
-            _beginning(nn.Conv2d(inputs, width, 3, stride=2, padding=1)),
+            _sphere_stage_start(nn.Conv2d(inputs, width, 3, stride=2, padding=1)),
             nn.PReLU(width),
             *(SphereBlock(width) for _ in range(blocks)),
         )
     parts["flat"] = nn.Flatten()
-    parts["features"] = _beginning(nn.Linear(widths[-1] * last_side(size) ** 2, options.embedding))
+    parts["features"] = _sphere_stage_start(nn.Linear(widths[-1] * last_side(size) ** 2, options.embedding))
     return nn.Sequential(parts)
 
 
-def _beginning(layer: nn.Conv2d | nn.Linear) -> nn.Module:
+def _sphere_stage_start(layer: nn.Conv2d | nn.Linear) -> nn.Module:
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
     return layer
@@ -329,11 +329,11 @@ def timm_embedding(arch: str, embedding: int, size: int) -> nn.Sequential:
 def load_backbone(network: nn.Module, path: Path) -> None:
     """Load a file's weights into the body of a timm network."""
     body = network.get_submodule("0")
-    assert isinstance(body, Whole)
+    assert isinstance(body, NormalisedNetwork)
     load_weights(body, path)
 
 
-class Centres(nn.Module):
+class ClassCentres(nn.Module):
     """Class centres of identities, one per row; only their directions matter."""
 
     def __init__(self, identities: int, embedding: int) -> None:

@@ -35,7 +35,7 @@ class Width(Section):
 
 
 Resizing = Literal["bilinear", "pooled"]
-Drawing = Literal["xavier", "released"]
+Initialisation = Literal["xavier", "released"]
 Stem = Literal["plain", "unshuffled"]
 
 
@@ -55,7 +55,7 @@ class TableII(Width):
     """Table II's classifier, or the single layer of the released code (``linear``)."""
     depth_input: Resizing | None = None
     """Resizing of poolings to the depth head's 32×32: bilinear by default, or pooled as in the released code."""
-    initialisation: Drawing | None = None
+    initialisation: Initialisation | None = None
     """Initial weights: xavier by default, or released, which means small and normal. By default, encoders of
     ``resnet18`` use FedPAD's initialisation."""
     specific: Literal["own", "copied"] | None = None
@@ -74,7 +74,7 @@ class TableII(Width):
         return self
 
 
-def scaled(channels: int, width: int) -> int:
+def scale_channels(channels: int, width: int) -> int:
     """Return a channel count of the table at another width: a multiple of 4, like all counts of the table.
 
     Processors need full vectors: at width 16, using 48 channels instead of 49 makes a step a fifth faster.
@@ -88,7 +88,7 @@ def convolution(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(layer, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
 
 
-class Front(nn.Module):
+class DepthFront(nn.Module):
     """The part of an encoder that feeds the depth estimator: ten convolutions and three poolings.
 
     Four of the convolutions run at full resolution and take most of the time. An ``unshuffled`` stem turns each 2×2
@@ -99,7 +99,7 @@ class Front(nn.Module):
     def __init__(self, inputs: int, width: int, stem: Stem = "plain") -> None:
         """Build conv1-1 to conv1-10."""
         super().__init__()
-        c64, c128, c196 = (scaled(channels, width) for channels in (64, 128, 196))
+        c64, c128, c196 = (scale_channels(channels, width) for channels in (64, 128, 196))
         self.unshuffled = stem == "unshuffled"
         self.stem = convolution(4 * inputs if self.unshuffled else inputs, c64)
         widths = ((first, c128, c196, c128) for first in (c64, c128, c128))
@@ -120,13 +120,13 @@ class Front(nn.Module):
         return pooled
 
 
-class Encoder(Front):
+class Encoder(DepthFront):
     """Domain-invariant or domain-specific feature extractor: thirteen convolutions and five poolings."""
 
     def __init__(self, inputs: int, width: int, stem: Stem = "plain") -> None:
         """Build conv1-1 to conv1-13."""
         super().__init__(inputs, width, stem)
-        c128, c256, c512 = (scaled(channels, width) for channels in (128, 256, 512))
+        c128, c256, c512 = (scale_channels(channels, width) for channels in (128, 256, 512))
         self.tail = nn.Sequential(
             convolution(c128, c128), nn.MaxPool2d(2), convolution(c128, c256), nn.MaxPool2d(2), convolution(c256, c512)
         )
@@ -174,7 +174,7 @@ class DepthEstimator(nn.Module):
         """Build conv4-1 to conv4-3 for this number of input channels, by default that of Table II's three poolings."""
         super().__init__()
         self.resizing = resizing
-        c128, c64 = scaled(128, width), scaled(64, width)
+        c128, c64 = scale_channels(128, width), scale_channels(64, width)
         first = convolution(3 * c128 if channels is None else channels, c128)
         self.layers = nn.Sequential(first, convolution(c128, c64), convolution(c64, 1))
 
@@ -195,7 +195,7 @@ def depth_estimator(options: TableII) -> DepthEstimator:
     return DepthEstimator(options.width, options.depth_input or "bilinear", channels)
 
 
-class DepthNetwork(Front):
+class DepthNetwork(DepthFront):
     """A network from images to depth maps: the encoder's front and the depth estimator."""
 
     def __init__(self, inputs: int, width: int) -> None:
@@ -216,9 +216,9 @@ class Decoder(nn.Module):
         super().__init__()
         # Use as many steps, up to six, as leave an integer side of at least 3.
         steps = next(count for count in range(6, 0, -1) if size % 2**count == 0 and size // 2**count >= 3)
-        channels = [scaled(c, width) for c in (512, 512, 256, 128, 64, 32)][:steps]
+        channels = [scale_channels(c, width) for c in (512, 512, 256, 128, 64, 32)][:steps]
         self.side, self.first = size // 2**steps, channels[0]
-        self.spread = nn.Linear(scaled(512, width), self.first * self.side**2, bias=False)
+        self.spread = nn.Linear(scale_channels(512, width), self.first * self.side**2, bias=False)
         layers: list[nn.Module] = []
         for inputs, wide in zip(channels, [*channels[1:], outputs], strict=True):
             layers.append(nn.ConvTranspose2d(inputs, wide, 4, stride=2, padding=1, bias=False))
@@ -233,16 +233,16 @@ class Decoder(nn.Module):
 
 def classifier(options: TableII) -> nn.Module:
     """Return fc3-1 and fc3-2 (Table II), or the single layer of the authors' released code."""
-    features = scaled(512, options.width)
+    features = scale_channels(512, options.width)
     if options.classifier == "linear":
         return nn.Linear(features, 1)
     return nn.Sequential(nn.Linear(features, features), nn.ReLU(), nn.Linear(features, 1))
 
 
-def initialise(net: nn.Module, drawing: Drawing = "xavier") -> None:
+def initialise(net: nn.Module, drawing: Initialisation = "xavier") -> None:
     """Draw all weights by Xavier's rule or as in the authors' code; biases start at zero."""
     if drawing == "released":
-        _as_released(net)
+        _initialise_as_released(net)
         return
     for module in net.modules():
         if isinstance(module, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
@@ -251,7 +251,7 @@ def initialise(net: nn.Module, drawing: Drawing = "xavier") -> None:
                 nn.init.zeros_(module.bias)
 
 
-def _as_released(net: nn.Module) -> None:
+def _initialise_as_released(net: nn.Module) -> None:
     """Draw small normal weights, and BatchNorm scales around 1; deconvolutions keep torch's initialisation."""
     for module in net.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):

@@ -43,7 +43,7 @@ def with_hsv(images: Tensor, layout: torch.memory_format) -> Tensor:
 
 
 @torch.no_grad()
-def turned(images: Tensor, turns: Tensor) -> Tensor:
+def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
     """Return RGB images in [0, 1] with hues shifted, each image by its own fraction of a turn.
 
     The result equals kornia's `adjust_hue`, computed in the same fast way as `with_hsv`.
@@ -107,7 +107,8 @@ def as_float(images: Tensor) -> Tensor:
 def colour_channels(images: Tensor, colour: str) -> Tensor:
     """Append hue, saturation and value to RGB images in [0, 1], all scaled to [0, 1] (FedPAD's six channels).
 
-    This version has gradients and uses operations that every exporter supports; :func:`seen` returns the same faster.
+    This version has gradients and uses operations that every exporter supports; :func:`network_input` returns the
+    same faster.
     """
     if colour == "rgb":
         return images
@@ -128,11 +129,11 @@ def colour_channels(images: Tensor, colour: str) -> Tensor:
 
 
 @torch.no_grad()
-def seen(images: Tensor, colour: str, layout: torch.memory_format) -> Tensor:
+def network_input(images: Tensor, colour: str, layout: torch.memory_format) -> Tensor:
     """Convert RGB images in [0, 1] to network inputs without gradients."""
     return images.contiguous(memory_format=layout) if colour == "rgb" else with_hsv(images, layout)
 
 
 def prepare(images: Tensor, colour: str, device: torch.device, layout: torch.memory_format = LAYOUT) -> Tensor:
     """Convert stored uint8 images to network inputs."""
-    return seen(as_float(images.to(device)), colour, layout)
+    return network_input(as_float(images.to(device)), colour, layout)

@@ -41,7 +41,7 @@ class Prior:
 
 
 @dataclass(frozen=True)
-class Joint:
+class JointLayer:
     """The slots formed by several networks: weighted sum of neurons, sum of weights, and number of neurons per slot."""
 
     total: Rows
@@ -54,14 +54,14 @@ class Joint:
 
 
 @dataclass(frozen=True)
-class Matched:
+class MatchResult:
     """The assignment of each network, and the joint layer."""
 
     orders: tuple[Order, ...]
     mean: Rows
 
 
-def match(layers: Sequence[Rows], weights: Sequence[float], prior: Prior | None = None) -> Matched:
+def match_neurons(layers: Sequence[Rows], weights: Sequence[float], prior: Prior | None = None) -> MatchResult:
     """Match the neurons of a layer of several networks; without a prior all networks share every slot.
 
     The slots start as the first network's neurons. With a prior, empty places of a layer can be opened (growth).
@@ -69,20 +69,22 @@ def match(layers: Sequence[Rows], weights: Sequence[float], prior: Prior | None 
     everyone = range(len(layers))
     orders = [np.arange(len(layers[0]))] * len(layers)
     for number in everyone[1:]:
-        joint_of_others = joint(layers, orders, weights, everyone[:number])
+        joint_of_others = combine_slots(layers, orders, weights, everyone[:number])
         orders[number] = assign(layers[number], joint_of_others, weights[number], len(layers), prior)
     # Reassign one network at a time until a sweep changes nothing.
     for _ in range(SWEEPS if len(layers) > 1 else 0):
         previous = list(orders)
         for number in everyone:
-            joint_of_others = joint(layers, orders, weights, [index for index in everyone if index != number])
+            joint_of_others = combine_slots(layers, orders, weights, [index for index in everyone if index != number])
             orders[number] = assign(layers[number], joint_of_others, weights[number], len(layers), prior)
         if all(np.array_equal(old, new) for old, new in zip(previous, orders, strict=True)):
             break
-    return Matched(tuple(orders), joint(layers, orders, weights, everyone).mean())
+    return MatchResult(tuple(orders), combine_slots(layers, orders, weights, everyone).mean())
 
 
-def joint(layers: Sequence[Rows], orders: Sequence[Order], weights: Sequence[float], among: Sequence[int]) -> Joint:
+def combine_slots(
+    layers: Sequence[Rows], orders: Sequence[Order], weights: Sequence[float], among: Sequence[int]
+) -> JointLayer:
     """Combine the neurons of some of the networks into slots."""
     total, mass, held = np.zeros_like(layers[0]), np.zeros(len(layers[0])), np.zeros(len(layers[0]), dtype=np.int64)
     for number in among:
@@ -91,10 +93,10 @@ def joint(layers: Sequence[Rows], orders: Sequence[Order], weights: Sequence[flo
         total[slots] += weights[number] * layers[number][real]
         mass[slots] += weights[number]
         held[slots] += 1
-    return Joint(total, mass, held)
+    return JointLayer(total, mass, held)
 
 
-def assign(rows: Rows, others: Joint, weight: float, networks: int, prior: Prior | None) -> Order:
+def assign(rows: Rows, others: JointLayer, weight: float, networks: int, prior: Prior | None) -> Order:
     """Return one network's best assignment to the slots of the others; its empty places take the remaining slots."""
     real = rows.any(axis=1)
     if prior is None:
@@ -117,7 +119,7 @@ def squared_distances(rows: Rows, slots: Rows) -> Rows:
     return cost
 
 
-def posterior_costs(rows: Rows, others: Joint, weight: float, networks: int, prior: Prior) -> Rows:
+def posterior_costs(rows: Rows, others: JointLayer, weight: float, networks: int, prior: Prior) -> Rows:
     """Return the cost of each assignment: the negative change of twice the log posterior of a beta-Bernoulli process.
 
     A slot held by m of J networks has odds m / (J - m); the k-th new slot contributes log(gamma / J) - log k. To either
@@ -148,7 +150,7 @@ def weights_of(rows: Rows, weight: Tensor) -> tuple[Tensor, Tensor]:
     return values[:, :-1].reshape(weight.shape).contiguous(), values[:, -1].contiguous()
 
 
-def reordered(weight: Tensor, order: Tensor) -> Tensor:
+def reorder_inputs(weight: Tensor, order: Tensor) -> Tensor:
     """Return a layer's weight for inputs in the order of the slots."""
     moved = torch.empty_like(weight)
     moved[:, order.to(weight.device)] = weight

@@ -16,7 +16,7 @@ from fedvisage.recipe import Schedule, ServerOptimizer, Training
 
 
 @contextmanager
-def gathered(weights: Mapping[str, nn.Parameter]) -> Iterator[Mapping[str, Tensor]]:
+def accumulate_gradients(weights: Mapping[str, nn.Parameter]) -> Iterator[Mapping[str, Tensor]]:
     """Accumulate the gradients of weights inside the context, by name, before clipping and optimizer steps.
 
     Frozen weights receive no gradient, so their sums stay zero.
@@ -35,7 +35,7 @@ def _add(total: Tensor, gradient: Tensor) -> None:
     total.add_(gradient)
 
 
-def advance(
+def server_step(
     settings: ServerOptimizer, present: Tensor, mean: Tensor, moments: Mapping[str, Tensor]
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return one tensor's new weights, in the type of the current ones, and its moments in float64.
@@ -79,7 +79,7 @@ def step(optimizer: Optimizer, clip_norm: float | None) -> None:
     for group in optimizer.param_groups:
         for parameter in group["params"] if group.get("fused") else ():
             if parameter.grad is not None:
-                parameter.grad = _laid_out_like(parameter, parameter.grad)
+                parameter.grad = _match_layout(parameter, parameter.grad)
     optimizer.step()
 
 
@@ -95,7 +95,7 @@ def rate_factor(schedule: Schedule, round_number: int, rounds: int) -> float:
     return 1.0
 
 
-def reach(training: Training) -> float | None:
+def max_distance(training: Training) -> float | None:
     """Return roughly how far Adam can move a weight in a whole run; None if the number of steps is not set.
 
     An Adam step is about as long as the learning rate, regardless of the gradient.
@@ -128,10 +128,10 @@ def restore(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
     for parameter, parameter_state in optimizer.state.items():
         for name, value in parameter_state.items():
             if isinstance(value, Tensor) and value.shape == parameter.shape:
-                parameter_state[name] = _laid_out_like(parameter, value)
+                parameter_state[name] = _match_layout(parameter, value)
 
 
-def _laid_out_like(parameter: Tensor, value: Tensor) -> Tensor:
+def _match_layout(parameter: Tensor, value: Tensor) -> Tensor:
     """Return values in the memory layout of a parameter, because a fused step ignores strides."""
     if value.stride() == parameter.stride():
         return value

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fedvisage.nn.compute import brought
+from fedvisage.nn.compute import to_device
 from fedvisage.nn.losses.sampled import sample_classes
 
 
-class Classes(NamedTuple):
+class BatchClasses(NamedTuple):
     """Centres of the participating classes, the batch's labels within them, and for a sample the class numbers.
 
     Centres and labels are on the device of the centres; class numbers of a sample are on the CPU, where they were
@@ -31,11 +31,11 @@ class Classes(NamedTuple):
     labels: Tensor
     chosen: Tensor | None = None
 
-    def of_first(self, number: int) -> Classes:
+    def of_first(self, number: int) -> BatchClasses:
         """Return the sampled classes with numbers below `number`; all labels must be among them."""
         assert self.chosen is not None
         count = int((self.chosen < number).sum())
-        return Classes(self.centres[:count], self.labels, self.chosen[:count])
+        return BatchClasses(self.centres[:count], self.labels, self.chosen[:count])
 
 
 class Sampler:
@@ -48,14 +48,16 @@ class Sampler:
         self._parts = [PartialRows(optimizer, parameter) for parameter in centres]
         self._wanted, self._rng, self._device = wanted, rng, centres[0].device
         self._labels: Tensor | None = None
-        self._drawn = Classes(torch.empty(0), torch.empty(0))
+        self._drawn = BatchClasses(torch.empty(0), torch.empty(0))
 
-    def of(self, labels: Tensor) -> Classes:
+    def of(self, labels: Tensor) -> BatchClasses:
         """Return the classes of a batch with these labels, which are on the CPU to avoid waiting for a device."""
         if labels is not self._labels:
             sample = sample_classes(labels, sum(map(len, self._parts)), self._wanted, self._rng)
             self._labels = labels
-            self._drawn = Classes(self._take(sample.classes), brought(sample.labels, self._device), sample.classes)
+            self._drawn = BatchClasses(
+                self._take(sample.classes), to_device(sample.labels, self._device), sample.classes
+            )
         return self._drawn
 
     def _take(self, classes: Tensor) -> Tensor:
@@ -63,7 +65,7 @@ class Sampler:
         first = 0
         for part in self._parts:
             in_part = (classes >= first) & (classes < first + len(part))
-            row_parts.append(part.take(brought(classes[in_part] - first, self._device)))
+            row_parts.append(part.take(to_device(classes[in_part] - first, self._device)))
             first += len(part)
         return torch.cat(row_parts) if len(row_parts) > 1 else row_parts[0]
 

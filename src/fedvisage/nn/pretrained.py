@@ -59,7 +59,7 @@ def load_pretrained(net: nn.ModuleDict, path: Path) -> None:
     weights, _ = read_tensors(path)
     tokenizer = net["tokenizer"]
     assert isinstance(tokenizer, Tokenizer)
-    weights = fitted_positions(weights, tokenizer)
+    weights = fit_positions(weights, tokenizer)
     for part in ("blocks", "norm"):
         if part in net:
             _load(
@@ -72,7 +72,7 @@ def load_pretrained(net: nn.ModuleDict, path: Path) -> None:
     _load(tokenizer, rest, "", path)
 
 
-def fitted_positions(found: dict[str, Tensor], tokenizer: Tokenizer) -> dict[str, Tensor]:
+def fit_positions(found: dict[str, Tensor], tokenizer: Tokenizer) -> dict[str, Tensor]:
     """Return the weights with one position embedding per token of the tokenizer."""
     from timm.layers import resample_abs_pos_embed
 

@@ -38,11 +38,11 @@ class Heads(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return B × (sites + 1) logits."""
-        logits = scaled(features).float() @ self.weight.T + self.bias
+        logits = normalise_features(features).float() @ self.weight.T + self.bias
         return torch.cat([logits, logits.mean(dim=1, keepdim=True)], dim=1)
 
 
-def scaled(features: Tensor) -> Tensor:
+def normalise_features(features: Tensor) -> Tensor:
     """Normalise each feature vector to mean zero and variance one."""
     return layer_norm(features.float(), features.shape[-1:])
 

@@ -33,7 +33,7 @@ class TimmNetwork(Section):
     """A safetensors file with its initial weights; nothing is downloaded."""
 
 
-class Whole(nn.Module):
+class NormalisedNetwork(nn.Module):
     """A timm network with input normalisation."""
 
     def __init__(self, network: nn.Module, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
@@ -82,7 +82,7 @@ def check_architecture(arch: str) -> None:
         raise UserError(f"{PLACE}.arch", f"{arch!r} is no architecture of timm's{hint}")
 
 
-def timm_network(settings: TimmNetwork, image: Input, outputs: int) -> Whole:
+def timm_network(settings: TimmNetwork, image: Input, outputs: int) -> NormalisedNetwork:
     """Build a network with random weights; 0 outputs omit its last layer."""
     import timm
 
@@ -96,12 +96,12 @@ def timm_network(settings: TimmNetwork, image: Input, outputs: int) -> Whole:
         raise UserError(f"{PLACE}.arch", f"{settings.arch} cannot be built for {image.size} pixels: {error}") from error
     mean, std = (published.mean, published.std) if published is not None else ((0.5,) * RGB, (0.5,) * RGB)
     half = (0.5,) * (channels - RGB)
-    normalised = Whole(network, (*mean, *half), (*std, *half))
+    normalised = NormalisedNetwork(network, (*mean, *half), (*std, *half))
     _try(normalised, settings.arch, torch.full((1, channels, image.size, image.size), 0.5))
     return normalised
 
 
-def _try(whole: Whole, arch: str, images: Tensor) -> None:
+def _try(whole: NormalisedNetwork, arch: str, images: Tensor) -> None:
     """Raise a UserError if a network rejects the images, or its last layer does not follow its pooled features."""
     place, shapes = f"{PLACE}.arch", ("forward_features", "forward_head", "get_classifier")
     if not all(hasattr(whole.network, name) for name in shapes):
@@ -120,7 +120,7 @@ def _try(whole: Whole, arch: str, images: Tensor) -> None:
         raise UserError(place, f"{arch} does more to its features than its last layer does; choose another")
 
 
-def load_weights(whole: Whole, path: Path) -> None:
+def load_weights(whole: NormalisedNetwork, path: Path) -> None:
     """Load a file's weights into the network, except the last layer, which is for other classes."""
     place = f"{PLACE}.weights"
     if not path.is_file():

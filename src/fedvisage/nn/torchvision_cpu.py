@@ -24,7 +24,7 @@ DESCRIBING = "torchvision._meta_registrations"
 """The module that fails without the schemas; torchvision imports it after trying to load its operators."""
 
 
-class Declaring(MetaPathFinder):
+class SchemaHook(MetaPathFinder):
     """Import hook that finds no modules, but declares missing schemas before torchvision describes its operators."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> None:
@@ -35,8 +35,8 @@ class Declaring(MetaPathFinder):
 
 def install() -> None:
     """Install the hook, once."""
-    if not any(isinstance(finder, Declaring) for finder in sys.meta_path):
-        sys.meta_path.insert(0, Declaring())
+    if not any(isinstance(finder, SchemaHook) for finder in sys.meta_path):
+        sys.meta_path.insert(0, SchemaHook())
 
 
 def declare_missing_operators() -> list[str]:

@@ -72,7 +72,7 @@ def after_weights(name: str) -> list[nn.Module]:
     return [nn.ReLU(inplace=True), nn.MaxPool2d(2)] if name in POOLED else [nn.ReLU(inplace=True)]
 
 
-def through(net: nn.ModuleDict, values: Tensor, layers: Sequence[str]) -> Tensor:
+def apply_layers(net: nn.ModuleDict, values: Tensor, layers: Sequence[str]) -> Tensor:
     """Apply several layers in sequence."""
     for name in layers:
         values = net[name](values)

@@ -41,7 +41,7 @@ class Backbone(Section):
     """Dimension of a feature."""
 
 
-class Centred(nn.Module):
+class CentrePixels(nn.Module):
     """Map pixels from [0, 1] to [−1, 1], as the papers do for 8-bit pixels with (x − 127.5) / 127.5."""
 
     def forward(self, images: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class Centred(nn.Module):
         return images * 2 - 1
 
 
-class Normalised(nn.Module):
+class NormalisePixels(nn.Module):
     """Normalise pixels in [0, 1] by ImageNet's mean and standard deviation per channel, as photograph networks do."""
 
     def __init__(self) -> None:
@@ -180,7 +180,9 @@ class Adapter(nn.Module):
         return cast(Tensor, self.layers(square)).mean(dim=(2, 3))
 
 
-def cut(options: Transformer, colour: str, size: int, *, class_token: bool, depth: int | None = None) -> nn.ModuleDict:
+def transformer_parts(
+    options: Transformer, colour: str, size: int, *, class_token: bool, depth: int | None = None
+) -> nn.ModuleDict:
     """Build a transformer with random weights and return its parts; ``depth`` omits the last blocks."""
     from timm.models.vision_transformer import VisionTransformer
 

@@ -193,7 +193,7 @@ LOOK = 1.0
 """Seconds between two checks of the list."""
 
 
-class Guard(GrpcDriver):  # type: ignore[misc]
+class AdmissionListener(GrpcDriver):  # type: ignore[misc]
     """NVFlare's listener, which refuses revoked certificates, and limits the streams of each certificate."""
 
     admission: Admission | None = None
@@ -253,35 +253,35 @@ class Guard(GrpcDriver):  # type: ignore[misc]
             time.sleep(LOOK)
 
 
-def guard(admission: Admission, settings: Mapping[str, str]) -> None:
+def listen_with_admission(admission: Admission, settings: Mapping[str, str]) -> None:
     """Have this process listen with a guard, for the numbers of streams in the kit's settings."""
-    Guard.admission = admission
-    Guard.streams = int(settings.get("streams", STREAMS))
-    Guard.streams_each = int(settings.get("streams_each", STREAMS_EACH))
+    AdmissionListener.admission = admission
+    AdmissionListener.streams = int(settings.get("streams", STREAMS))
+    AdmissionListener.streams_each = int(settings.get("streams_each", STREAMS_EACH))
     communicator.load_comm_drivers()
-    for scheme in Guard.supported_transports():
-        communicator.driver_mgr.drivers[scheme] = Guard
+    for scheme in AdmissionListener.supported_transports():
+        communicator.driver_mgr.drivers[scheme] = AdmissionListener
 
 
 def _admit(context: Any) -> x509.Certificate:
     """Return a caller's certificate, or abort the call, which raises."""
-    assert Guard.admission is not None
+    assert AdmissionListener.admission is not None
     certificate = _certificate(context)
     if certificate is None:
         context.abort(grpc.StatusCode.PERMISSION_DENIED, "it shows none")
     assert certificate is not None
-    Guard.admission.follow()
-    if reason := Guard.admission.refusal(certificate):
+    AdmissionListener.admission.follow()
+    if reason := AdmissionListener.admission.refusal(certificate):
         context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
-    Guard.admission.enter(certificate)
+    AdmissionListener.admission.enter(certificate)
     return certificate
 
 
 def _answer(request: bytes, context: Any) -> bytes:
     """Answer a request for admission: an operator gets the ends of certificates, other members an empty object."""
     certificate = _admit(context)
-    assert Guard.admission is not None
-    until = Guard.admission.until if is_operator(certificate) else {}
+    assert AdmissionListener.admission is not None
+    until = AdmissionListener.admission.until if is_operator(certificate) else {}
     return json_line({name: when.isoformat() for name, when in sorted(until.items())}).encode()
 
 

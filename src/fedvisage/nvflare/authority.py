@@ -122,7 +122,7 @@ LOST = "bring it back from a copy, or provision a new federation in another dire
 
 
 @dataclass(frozen=True)
-class Issued:
+class IssuedCertificate:
     """A certificate that was issued to a member."""
 
     certificate: x509.Certificate
@@ -135,16 +135,16 @@ class Issued:
 
 
 @dataclass(frozen=True)
-class Member:
+class FederationMember:
     """A member: its kind, organisation, kit, and certificates, the newest last."""
 
     kind: Kind
     organisation: str
     kit: str
-    issued: tuple[Issued, ...] = ()
+    issued: tuple[IssuedCertificate, ...] = ()
 
     @property
-    def holding(self) -> tuple[Issued, ...]:
+    def holding(self) -> tuple[IssuedCertificate, ...]:
         """The certificates that are not revoked."""
         return tuple(issued for issued in self.issued if issued.revoked is None)
 
@@ -153,11 +153,11 @@ class Member:
         """The latest end of its certificates; None if all are revoked."""
         return max((issued.until for issued in self.holding), default=None)
 
-    def given(self, certificate: x509.Certificate) -> Member:
+    def given(self, certificate: x509.Certificate) -> FederationMember:
         """Return the member with one more certificate."""
-        return replace(self, issued=(*self.issued, Issued(certificate)))
+        return replace(self, issued=(*self.issued, IssuedCertificate(certificate)))
 
-    def refused(self, now: datetime) -> Member:
+    def refused(self, now: datetime) -> FederationMember:
         """Return the member with all its certificates revoked."""
         return replace(self, issued=tuple(replace(issued, revoked=issued.revoked or now) for issued in self.issued))
 
@@ -172,13 +172,13 @@ class Authority:
     port: int
     root: x509.Certificate
     key: RSAPrivateKey
-    members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, FederationMember] = field(default_factory=dict)
     revocation_number: int = 0
     """The number of the newest list of revoked certificates."""
 
     def save(self) -> None:
         """Write the records of all members."""
-        members = {name: _written(member) for name, member in sorted(self.members.items())}
+        members = {name: _member_as_json(member) for name, member in sorted(self.members.items())}
         book = {"name": self.name, "host": self.host, "port": self.port, "members": members,
                 "revocations": self.revocation_number}  # fmt: skip
         write_json(self.directory / BOOK, book)
@@ -204,7 +204,7 @@ class Authority:
         return builder.sign(self.key, hashes.SHA256()).public_bytes(Encoding.PEM)
 
 
-def found(federation: FederationFile, directory: Path, days: int) -> Authority:
+def create_authority(federation: FederationFile, directory: Path, days: int) -> Authority:
     """Create a new authority; only its owner can read the key."""
     directory.mkdir(parents=True, exist_ok=True)
     directory.chmod(0o700)
@@ -223,7 +223,7 @@ def open_authority(directory: Path) -> Authority:
     try:
         root = x509.load_pem_x509_certificate((directory / CERTIFICATE).read_bytes())
         key = cast("RSAPrivateKey", load_pem_private_key((directory / KEY).read_bytes(), password=None))
-        members = {str(name): _read(entry) for name, entry in book["members"].items()}
+        members = {str(name): _member_from(entry) for name, entry in book["members"].items()}
         authority = Authority(directory, str(book["name"]), str(book["host"]), int(book["port"]), root, key, members,
                               int(book.get("revocations", 0)))  # fmt: skip
     except OSError as error:
@@ -235,7 +235,7 @@ def open_authority(directory: Path) -> Authority:
     return authority
 
 
-def _written(member: Member) -> dict[str, Any]:
+def _member_as_json(member: FederationMember) -> dict[str, Any]:
     """Return a member as JSON values."""
     issued = [
         {
@@ -247,13 +247,13 @@ def _written(member: Member) -> dict[str, Any]:
     return {"kind": member.kind, "organisation": member.organisation, "kit": member.kit, "issued": issued}
 
 
-def _read(entry: Mapping[str, Any]) -> Member:
+def _member_from(entry: Mapping[str, Any]) -> FederationMember:
     """Read a member from JSON values."""
     issued = tuple(
-        Issued(
+        IssuedCertificate(
             x509.load_pem_x509_certificate(record["certificate"].encode()),
             None if record["revoked"] is None else datetime.fromisoformat(record["revoked"]),
         )
         for record in entry["issued"]
     )
-    return Member(entry["kind"], str(entry["organisation"]), str(entry["kit"]), issued)
+    return FederationMember(entry["kind"], str(entry["organisation"]), str(entry["kit"]), issued)

@@ -23,7 +23,7 @@ from nvflare.fuel.utils import fobs
 from nvflare.fuel.utils.fobs import dots, lobs
 from nvflare.fuel.utils.fobs.datum import Datum, DatumManager
 
-from fedvisage.federation.wire.schema import Extent
+from fedvisage.federation.wire.schema import MessageLimits
 
 OBJECTS, DEPTH = 200_000, 64
 """Values in a message's body, and the depth of their nesting. NVFlare's own messages name every site of a job."""
@@ -35,24 +35,24 @@ CHUNK, SLACK = 1 << 21, 1 << 22
 """Bytes of small tensors that NVFlare sends together, and bytes of a message's other content."""
 
 
-class TooMuch(Exception):
+class LimitExceeded(Exception):
     """A message is larger, longer or deeper than the job needs."""
 
 
-_limits = Extent()
-_refused: dict[str, str] = {}
+_limits = MessageLimits()
+_refusals: dict[str, str] = {}
 
 
 def refusal(site: str) -> str | None:
     """Return the reason why a site's message was not decoded, and forget it."""
-    return _refused.pop(site, None)
+    return _refusals.pop(site, None)
 
 
-def limit(extents: Iterable[Extent], cell: Any = None) -> None:
+def limit(extents: Iterable[MessageLimits], cell: Any = None) -> None:
     """Set the limits of this process, and of the streams of its cell, to the largest message that a job may have."""
     global _limits
     all_extents = list(extents)
-    _limits = Extent(
+    _limits = MessageLimits(
         *(max((getattr(extent, name) for extent in all_extents), default=0) for name in ("tensors", "size", "largest"))
     )
     if cell is None:
@@ -63,10 +63,10 @@ def limit(extents: Iterable[Extent], cell: Any = None) -> None:
         handler = getattr(callback.cb, "__self__", None)
         if isinstance(handler, BlobHandler):
             handler.max_blob_size = most
-            callback.cb = _noting(callback.cb, most)
+            callback.cb = _note_large_messages(callback.cb, most)
 
 
-def _noting(handle: Callable[..., int], most: int) -> Callable[..., int]:
+def _note_large_messages(handle: Callable[..., int], most: int) -> Callable[..., int]:
     """Wrap NVFlare's end of a stream, and note the sender of a message that is too large."""
 
     def handled(future: Any, stream: Any, *arguments: Any, **options: Any) -> int:
@@ -83,7 +83,7 @@ def install() -> None:
     if not isinstance(fobs.get_dot_handler(dots.TENSOR_DOWNLOAD), BoundedTensors):
         raise RuntimeError("NVFlare has decoded tensors before their limits were set")
     lobs.deserialize, lobs.get_datum_dir = _deserialize, _no_files
-    cells._is_server_job_cell = _never
+    cells._is_server_job_cell = _always_false
 
 
 def check_body(body: bytes, objects: int = OBJECTS, depth: int = DEPTH) -> None:
@@ -97,14 +97,14 @@ def check_body(body: bytes, objects: int = OBJECTS, depth: int = DEPTH) -> None:
         remaining[-1] -= 1
         count += 1
         if position >= len(body):
-            raise TooMuch("a message ends too early")
+            raise LimitExceeded("a message ends too early")
         length, inner = _value(body, position)
         position += length
         if count + inner > objects:
-            raise TooMuch(f"a message has more than {objects} values")
+            raise LimitExceeded(f"a message has more than {objects} values")
         if inner:
             if len(remaining) >= depth:
-                raise TooMuch(f"a message is nested more than {depth} deep")
+                raise LimitExceeded(f"a message is nested more than {depth} deep")
             remaining.append(inner)
 
 
@@ -141,7 +141,7 @@ _decode = lobs.deserialize
 def _deserialize(data: bytes, manager: DatumManager, **options: Any) -> Any:
     try:
         check_body(data)
-    except TooMuch as error:
+    except LimitExceeded as error:
         _note(_origin(manager), str(error))
         raise
     return _decode(data, manager, **options)
@@ -149,10 +149,10 @@ def _deserialize(data: bytes, manager: DatumManager, **options: Any) -> Any:
 
 def _no_files() -> str:
     """Refuse a message with a file."""
-    raise TooMuch("a message holds a file")
+    raise LimitExceeded("a message holds a file")
 
 
-def _never(info: Any) -> bool:
+def _always_false(info: Any) -> bool:
     """Return False, so that no error from a site ends the server's process, as after too large a message."""
     return False
 
@@ -164,13 +164,13 @@ def _origin(manager: DatumManager) -> str:
 
 
 def _note(origin: str, reason: str) -> None:
-    _refused[FQCN.split(origin)[0]] = reason
+    _refusals[FQCN.split(origin)[0]] = reason
 
 
-class Counting(TensorConsumer):  # type: ignore[misc]
+class CountingConsumer(TensorConsumer):  # type: ignore[misc]
     """Takes tensors up to the limits of the job's messages."""
 
-    def __init__(self, origin: str, limits: Extent) -> None:
+    def __init__(self, origin: str, limits: MessageLimits) -> None:
         """Start with none."""
         super().__init__(None, {})
         self.origin, self.limits, self.count, self.size = origin, limits, 0, 0
@@ -189,7 +189,7 @@ class Counting(TensorConsumer):  # type: ignore[misc]
 
     def _refuse(self, reason: str) -> None:
         _note(self.origin, reason)
-        raise TooMuch(reason)
+        raise LimitExceeded(reason)
 
 
 class BoundedTensors(TensorDecomposer):  # type: ignore[misc]
@@ -204,17 +204,17 @@ class BoundedTensors(TensorDecomposer):  # type: ignore[misc]
             reason = "a message has tensors that lie with somebody else"
         if reason:
             _note(origin, reason)
-            raise TooMuch(reason)
+            raise LimitExceeded(reason)
         super().process_datum(datum, manager)
 
     def download(self, from_fqcn: str, ref_id: str, per_request_timeout: float, cell: Any, **options: Any) -> Any:
         """Fetch tensors, and count them as they arrive."""
         options.pop("fobs_ctx", None)
-        consumer = Counting(from_fqcn, _limits)
+        consumer = CountingConsumer(from_fqcn, _limits)
         download_object(from_fqcn=from_fqcn, ref_id=ref_id, consumer=consumer, cell=cell,
                         per_request_timeout=per_request_timeout, **options)  # fmt: skip
         return consumer.error, consumer.result
 
     def native_recompose(self, data: bytes, manager: DatumManager | None = None) -> Any:
         """Refuse tensors in the body itself: our messages have none there."""
-        raise TooMuch("a message has a tensor in its body")
+        raise LimitExceeded("a message has a tensor in its body")

@@ -37,7 +37,7 @@ NEW = "nothing outlives the federation's root: it needs new kits for all"
 
 
 @dataclass(frozen=True)
-class Papers:
+class Credentials:
     """The three files that prove a machine's identity."""
 
     certificate: Path
@@ -45,13 +45,13 @@ class Papers:
     root: Path
 
 
-def papers_in(kit: Path, *, at_server: bool) -> Papers:
+def credentials_in(kit: Path, *, at_server: bool) -> Credentials:
     """Return the paths of a kit's certificate, its key and the root certificate of its federation."""
     stem, startup = "server" if at_server else "client", kit / "startup"
-    return Papers(startup / f"{stem}.crt", startup / f"{stem}.key", startup / ROOT)
+    return Credentials(startup / f"{stem}.crt", startup / f"{stem}.key", startup / ROOT)
 
 
-def check(papers: Papers, name: str, now: datetime | None = None) -> None:
+def check(papers: Credentials, name: str, now: datetime | None = None) -> None:
     """Refuse files that do not match each other, this name or today's date; the message names the file."""
     chain, (root, *_), key = certificates_in(papers.certificate), certificates_in(papers.root), key_in(papers.key)
     kit_certificate, now = chain[0], now or datetime.now(UTC)
@@ -69,7 +69,7 @@ def check(papers: Papers, name: str, now: datetime | None = None) -> None:
     _check_with_openssl(papers)
 
 
-def _check_with_openssl(papers: Papers) -> None:
+def _check_with_openssl(papers: Credentials) -> None:
     """Refuse files that connections would refuse: keys that are too short today, or of kinds unknown to TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     for path in (papers.root, papers.certificate):
@@ -83,7 +83,7 @@ def _check_with_openssl(papers: Papers) -> None:
             raise UserError(str(path), f"cannot be used for a connection ({reason}); {ANEW}") from error
 
 
-def expires(papers: Papers) -> datetime:
+def expiry_of(papers: Credentials) -> datetime:
     """Return the earliest end of a kit's certificates."""
     return min(
         certificate.not_valid_after_utc
@@ -92,7 +92,7 @@ def expires(papers: Papers) -> datetime:
     )
 
 
-def warning(papers: Papers, name: str, now: datetime | None = None) -> str | None:
+def warning(papers: Credentials, name: str, now: datetime | None = None) -> str | None:
     """Return a line about the kit's certificate that ends first, if it ends soon."""
     until = {path: certificates_in(path)[0].not_valid_after_utc for path in (papers.certificate, papers.root)}
     first = min(until, key=lambda path: until[path])

@@ -11,23 +11,30 @@ from fedvisage.base.progress import Reporter
 from fedvisage.federation.protections.compatible import check_real
 from fedvisage.nvflare import operator
 from fedvisage.nvflare.authority import read_federation
-from fedvisage.nvflare.certificates import Papers, check, papers_in, warning
+from fedvisage.nvflare.certificates import Credentials, check, credentials_in, warning
 from fedvisage.nvflare.greeting import address_in, wait_for_admission
 from fedvisage.nvflare.job import check_travels
 from fedvisage.nvflare.kits import Kit, open_kit
-from fedvisage.nvflare.locks import held, port_held
+from fedvisage.nvflare.locks import hold_directories, hold_port
 from fedvisage.nvflare.membership import SERVER, Changes, provision
-from fedvisage.nvflare.node import check_own_sets, kept_in, prepare_server, prepare_site, runs_in, serve_quietly
+from fedvisage.nvflare.node import (
+    check_own_sets,
+    prepare_server,
+    prepare_site,
+    runs_directory,
+    serve_quietly,
+    state_directory,
+)
 from fedvisage.nvflare.operator import PATIENCE
-from fedvisage.nvflare.own_files import at_operator
+from fedvisage.nvflare.own_files import open_at_operator
 from fedvisage.nvflare.rehearsal import train_in_rehearsal
-from fedvisage.nvflare.terminal import Front
+from fedvisage.nvflare.terminal import Terminal
 from fedvisage.recipe import Recipe
 from fedvisage.runs.run import run_and_report
 from fedvisage.tasks.catalogue import Setup
 from fedvisage.tasks.checks import USUAL, Checks
-from fedvisage.tasks.opened import Opened
-from fedvisage.tasks.task import Trained
+from fedvisage.tasks.opened import RunData
+from fedvisage.tasks.task import TrainingResult
 
 
 def run_over_nvflare(
@@ -48,12 +55,12 @@ def run_over_nvflare(
     if kit is None:
         return run(training=train_in_rehearsal)
     check_real(recipe)
-    return run(training=partial(_train, open_kit(kit, "operator"), wait, patience), opening=at_operator)
+    return run(training=partial(_train, open_kit(kit, "operator"), wait, patience), opening=open_at_operator)
 
 
 def _train(
-    kit: Kit, wait: float, patience: float, setup: Setup, out: Path, data: Opened, reporter: Reporter
-) -> Trained:
+    kit: Kit, wait: float, patience: float, setup: Setup, out: Path, data: RunData, reporter: Reporter
+) -> TrainingResult:
     return operator.train(setup.recipe, out, reporter, kit, wait=wait, patience=patience)
 
 
@@ -63,13 +70,13 @@ def provision_from_file(path: Path, directory: Path, revoke: Iterable[str], rene
 
 
 def start_server(
-    kit: Path, state: Path | None, public: Path | None, weights: Path | None, front: Front, *, verbose: bool
+    kit: Path, state: Path | None, public: Path | None, weights: Path | None, front: Terminal, *, verbose: bool
 ) -> None:
     """Run the federation's server until stopped."""
     opened = open_kit(kit, "server")
-    _check_papers(papers_in(opened.path, at_server=True), opened.name, SERVER, front)
+    _check_credentials(credentials_in(opened.path, at_server=True), opened.name, SERVER, front)
     port = address_in(opened).port
-    with front.stoppable(), held(opened.path, runs_in(opened, state)), port_held(port):
+    with front.stoppable(), hold_directories(opened.path, runs_directory(opened, state)), hold_port(port):
         prepare_server(opened, state, _entry(public), weights)
         serve_quietly(opened, front, verbose=verbose, port=port)
 
@@ -79,7 +86,7 @@ def start_site(
     data: Path,
     state: Path | None,
     public: Path | None,
-    front: Front,
+    front: Terminal,
     *,
     verbose: bool,
     checks: Checks = USUAL,
@@ -88,8 +95,8 @@ def start_site(
 ) -> None:
     """Run a site until stopped."""
     opened = open_kit(kit, "site")
-    _check_papers(papers_in(opened.path, at_server=False), opened.name, opened.name, front)
-    with front.stoppable(), held(opened.path, kept_in(opened, state)):
+    _check_credentials(credentials_in(opened.path, at_server=False), opened.name, opened.name, front)
+    with front.stoppable(), hold_directories(opened.path, state_directory(opened, state)):
         # All checks of this machine come before the first connection.
         check_own_sets(opened, data, state, public, front.say, checks)
         prepare_site(opened, str(data.resolve()), state, _entry(public), weights, rosters)
@@ -99,7 +106,7 @@ def start_site(
         serve_quietly(opened, front, verbose=verbose)
 
 
-def _check_papers(papers: Papers, name: str, called: str, front: Front) -> None:
+def _check_credentials(papers: Credentials, name: str, called: str, front: Terminal) -> None:
     """Refuse invalid certificates, and print a warning if they end soon."""
     check(papers, name)
     if line := warning(papers, called):

@@ -19,7 +19,7 @@ import grpc
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import parse_json, read_json
 from fedvisage.base.progress import Say
-from fedvisage.nvflare.certificates import Papers, papers_in
+from fedvisage.nvflare.certificates import Credentials, credentials_in
 from fedvisage.nvflare.kits import ANEW, STARTUP, Kit
 
 SECONDS = 5.0
@@ -43,7 +43,7 @@ class Unreachable(Exception):
     """The server does not answer, or not in its protocol; another try may succeed."""
 
 
-class HungUp(Unreachable):
+class ConnectionClosed(Unreachable):
     """The server closed the connection without a reply."""
 
 
@@ -72,9 +72,9 @@ def address_in(kit: Kit) -> Address:
         raise UserError(str(path), f"is damaged; {ANEW}") from error
 
 
-def greet(kit: Kit, seconds: float = SECONDS) -> None:
+def check_handshake(kit: Kit, seconds: float = SECONDS) -> None:
     """Shake hands once; raise ``Unreachable`` if another try may succeed, or ``UserError`` if none will."""
-    address, papers = address_in(kit), papers_in(kit.path, at_server=False)
+    address, papers = address_in(kit), credentials_in(kit.path, at_server=False)
     context = _context(papers)
     try:
         with (
@@ -84,31 +84,31 @@ def greet(kit: Kit, seconds: float = SECONDS) -> None:
             ) as tls_connection,
         ):
             tls_connection.do_handshake()  # checks that the other end is still connected, as wrapping alone does not
-            _first_word(tls_connection, address)
+            _await_first_byte(tls_connection, address)
     # The order of the branches matters: each exception is a subclass of a later one.
     except ssl.SSLCertVerificationError as error:
-        raise _not_ours(error, address, papers.root) from error
+        raise _unverified_error(error, address, papers.root) from error
     except ssl.SSLError as error:
         if "ALERT" in (error.reason or ""):
             alert = (error.reason or "").lower().replace("_", " ")
-            raise refused(address, papers.certificate, alert) from error
+            raise refusal_error(address, papers.certificate, alert) from error
         if isinstance(error, ssl.SSLEOFError):
-            raise _nobody_behind(address) from error
+            raise _no_server_error(address) from error
         raise Unreachable(f"what answers at {address} does not speak TLS") from error
     except OSError as error:
         if error.errno in ENDED:
-            raise _nobody_behind(address) from error
+            raise _no_server_error(address) from error
         raise Unreachable(f"the server at {address} cannot be reached ({error.strerror or error})") from error
 
 
-def _first_word(shaken: ssl.SSLSocket, where: Address) -> None:
+def _await_first_byte(shaken: ssl.SSLSocket, where: Address) -> None:
     """Wait for the server's first byte after our certificate; a server may end the connection instead of a refusal."""
     try:
         first_byte = shaken.recv(1)
     except ConnectionResetError as error:
-        raise HungUp(f"the server at {where} hangs up") from error
+        raise ConnectionClosed(f"the server at {where} hangs up") from error
     if not first_byte:
-        raise HungUp(f"the server at {where} hangs up")
+        raise ConnectionClosed(f"the server at {where} hangs up")
 
 
 def wait_for_greeting(kit: Kit, say: Say, *, until: float | None = None, seconds: float = SECONDS) -> None:
@@ -119,13 +119,13 @@ def wait_for_greeting(kit: Kit, say: Say, *, until: float | None = None, seconds
     last_reason, hang_ups, tries = "", 0, 0
     while True:
         try:
-            greet(kit, seconds if until is None else min(seconds, max(0.5, until - time.monotonic())))
+            check_handshake(kit, seconds if until is None else min(seconds, max(0.5, until - time.monotonic())))
             return
         except Unreachable as reason:
-            hang_ups = hang_ups + 1 if isinstance(reason, HungUp) else 0
+            hang_ups = hang_ups + 1 if isinstance(reason, ConnectionClosed) else 0
             if hang_ups >= HANG_UPS:
-                papers = papers_in(kit.path, at_server=False)
-                raise refused(address_in(kit), papers.certificate, "it hangs up") from reason
+                papers = credentials_in(kit.path, at_server=False)
+                raise refusal_error(address_in(kit), papers.certificate, "it hangs up") from reason
             # Hang-ups are repeated quickly, because only several in a row are a refusal.
             pause = PAUSES[min(tries, len(PAUSES) - 1)] if not hang_ups else PAUSES[0]
             if until is not None:
@@ -139,12 +139,12 @@ def wait_for_greeting(kit: Kit, say: Say, *, until: float | None = None, seconds
         time.sleep(pause)
 
 
-def _nobody_behind(where: Address) -> Unreachable:
+def _no_server_error(where: Address) -> Unreachable:
     """Return the error for an address that accepts and ends connections, like a proxy whose server is down."""
     return Unreachable(f"{where} ends connections before TLS begins; is the server behind it up?")
 
 
-def _context(papers: Papers) -> ssl.SSLContext:
+def _context(papers: Credentials) -> ssl.SSLContext:
     """Return a TLS context with a kit's certificate and root."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(papers.root)
@@ -153,7 +153,7 @@ def _context(papers: Papers) -> ssl.SSLContext:
     return context
 
 
-def _not_ours(error: ssl.SSLCertVerificationError, where: Address, root: Path) -> UserError:
+def _unverified_error(error: ssl.SSLCertVerificationError, where: Address, root: Path) -> UserError:
     """Return the error for a server whose certificate fails verification."""
     if error.verify_code in FOREIGN:
         fault = "is of another federation: its certificate is not signed by this one's; is the kit the right one?"
@@ -168,7 +168,7 @@ def _not_ours(error: ssl.SSLCertVerificationError, where: Address, root: Path) -
     return UserError(str(root), f"the server at {where} {fault}")
 
 
-def refused(where: Address, certificate: Path, why: str) -> UserError:
+def refusal_error(where: Address, certificate: Path, why: str) -> UserError:
     """Return the error for a server that verified, and does not accept, this kit's certificate."""
     message = f"the server at {where} refuses this kit's certificate ({why}); ask its owner, or for a new kit"
     return UserError(str(certificate), message)
@@ -180,12 +180,12 @@ def refused(where: Address, certificate: Path, why: str) -> UserError:
 PLACE = "/fedvisage/knock"
 
 
-def knock(kit: Kit, seconds: float = SECONDS) -> dict[str, datetime]:
+def request_admission(kit: Kit, seconds: float = SECONDS) -> dict[str, datetime]:
     """Request admission once; an operator receives the ends of connected members' certificates.
 
     Raises ``UserError`` if the server refuses the kit, ``Unreachable`` if it does not answer.
     """
-    address, papers = address_in(kit), papers_in(kit.path, at_server=False)
+    address, papers = address_in(kit), credentials_in(kit.path, at_server=False)
     credentials = grpc.ssl_channel_credentials(
         papers.root.read_bytes(), papers.key.read_bytes(), papers.certificate.read_bytes()
     )
@@ -195,7 +195,7 @@ def knock(kit: Kit, seconds: float = SECONDS) -> dict[str, datetime]:
         return {str(name): datetime.fromisoformat(until) for name, until in parse_json(answer).items()}
     except grpc.RpcError as error:
         if error.code() == grpc.StatusCode.PERMISSION_DENIED:
-            raise refused(address, papers.certificate, error.details()) from error
+            raise refusal_error(address, papers.certificate, error.details()) from error
         if error.code() == grpc.StatusCode.UNIMPLEMENTED:
             message = f"the server at {address} is of another version; all members need the same one"
             raise UserError(str(kit.path), message) from error
@@ -210,7 +210,7 @@ def wait_for_admission(kit: Kit, say: Say, *, until: float | None = None) -> Non
     while True:
         wait_for_greeting(kit, say, until=until)
         try:
-            knock(kit)
+            request_admission(kit)
             return
         except Unreachable as reason:
             if until is not None and time.monotonic() >= until:

@@ -48,7 +48,7 @@ class Job:
     recipe: Recipe
 
 
-def travelling(recipe: Recipe) -> Recipe:
+def without_local_parts(recipe: Recipe) -> Recipe:
     """Return a recipe without the parts that concern only its writer: paths, target, benchmarks and trackers."""
     check_travels(recipe)
     tree = recipes.tree_of(recipe)

@@ -30,7 +30,7 @@ Tree = dict[str, Any]
 
 def server_resources(default: Tree, jobs: str, snapshots: str) -> Tree:
     """Return the server's resources: our two classes and a watch, and a job store apart from the host's shared one."""
-    tree = _closed(default, [SERVER_CLASS, CONTROLLER], SERVER_WATCH)
+    tree = _restrict_resources(default, [SERVER_CLASS, CONTROLLER], SERVER_WATCH)
     tree["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = snapshots
     for component in tree["components"]:
         if component["id"] == "job_manager":
@@ -40,10 +40,10 @@ def server_resources(default: Tree, jobs: str, snapshots: str) -> Tree:
 
 def site_resources(default: Tree) -> Tree:
     """Return a site's resources: our two classes and a watch, and no component that sends a log."""
-    return _closed(default, [SITE_CLASS, EXECUTOR], SITE_WATCH)
+    return _restrict_resources(default, [SITE_CLASS, EXECUTOR], SITE_WATCH)
 
 
-def _closed(default: Tree, classes: list[str], watch: str) -> Tree:
+def _restrict_resources(default: Tree, classes: list[str], watch: str) -> Tree:
     """Return resources that allow only these classes, and send no log."""
     tree = copy.deepcopy(default)
     tree["class_allow_list"], tree["class_list_enforcement_mode"] = [*classes, watch], "enforce"

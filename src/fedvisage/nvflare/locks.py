@@ -9,21 +9,21 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from fedvisage.base.errors import RunFailed
-from fedvisage.base.files import locked
+from fedvisage.base.files import lock_directory
 
 
 @contextmanager
-def held(*directories: Path) -> Iterator[None]:
+def hold_directories(*directories: Path) -> Iterator[None]:
     """Hold directories; the error for a directory that is already held names the process that holds it."""
     with ExitStack() as stack:
         for directory in dict.fromkeys(directory.resolve() for directory in directories):
             directory.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(directory))
+            stack.enter_context(lock_directory(directory))
         yield
 
 
 @contextmanager
-def port_held(port: int) -> Iterator[None]:
+def hold_port(port: int) -> Iterator[None]:
     """Hold a port, and refuse a port with another listener.
 
     gRPC lets two servers listen on one port, and connections then go to either. A check for a listener is not enough

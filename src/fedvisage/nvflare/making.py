@@ -29,7 +29,7 @@ from fedvisage.base.errors import RunFailed
 from fedvisage.base.files import read_json, write_json
 from fedvisage.nvflare import kits
 from fedvisage.nvflare.admission import OPERATOR
-from fedvisage.nvflare.authority import Authority, Member
+from fedvisage.nvflare.authority import Authority, FederationMember
 from fedvisage.nvflare.kits import ANEW, OWN, Kind, readme_of
 
 README = "readme.txt"
@@ -40,10 +40,12 @@ TYPES: Mapping[Kind, str] = {"server": "server", "site": "client", "operator": "
 
 
 @contextmanager
-def made(authority: Authority, server: Member, members: Mapping[str, Member]) -> Iterator[dict[str, Path]]:
+def new_kits(
+    authority: Authority, server: FederationMember, members: Mapping[str, FederationMember]
+) -> Iterator[dict[str, Path]]:
     """Make a kit for each of these members, next to the authority; delete kits that are not moved away."""
     with tempfile.TemporaryDirectory(dir=authority.directory, prefix=".making-") as scratch:
-        place = _written(authority, server, members, Path(scratch)) if members else Path(scratch)
+        place = _write_kits(authority, server, members, Path(scratch)) if members else Path(scratch)
         for name, member in members.items():
             _finish(place / name, name, member, authority)
         yield {name: place / name for name in members}
@@ -59,7 +61,9 @@ def stem_of(kind: Kind) -> str:
     return "server" if kind == "server" else "client"
 
 
-def _written(authority: Authority, server: Member, members: Mapping[str, Member], scratch: Path) -> Path:
+def _write_kits(
+    authority: Authority, server: FederationMember, members: Mapping[str, FederationMember], scratch: Path
+) -> Path:
     """Have NVFlare make its kits, and return their directory; NVFlare's output is shown only on failure."""
     root = serialize_cert(authority.root)
     project = Project(
@@ -78,7 +82,7 @@ def _written(authority: Authority, server: Member, members: Mapping[str, Member]
     return written[-1]
 
 
-def _entry(name: str, member: Member, port: int) -> dict[str, Any]:
+def _entry(name: str, member: FederationMember, port: int) -> dict[str, Any]:
     """Return a member as NVFlare's project describes it."""
     entry = {"type": TYPES[member.kind], "name": name, "org": member.organisation}
     if member.kind == "server":
@@ -86,7 +90,7 @@ def _entry(name: str, member: Member, port: int) -> dict[str, Any]:
     return entry | {"role": OPERATOR} if member.kind == "operator" else entry
 
 
-def _finish(kit: Path, name: str, member: Member, authority: Authority) -> None:
+def _finish(kit: Path, name: str, member: FederationMember, authority: Authority) -> None:
     """Restrict a kit, and replace NVFlare's page and scripts, which know neither our data nor restricted kits."""
     if member.kind == "operator":
         (kit / "local" / "resources.json.default").unlink(missing_ok=True)
@@ -99,7 +103,7 @@ def _finish(kit: Path, name: str, member: Member, authority: Authority) -> None:
     (kit / README).write_text(text, encoding="utf-8")
 
 
-def _harden(kit: Path, member: Member) -> None:
+def _harden(kit: Path, member: FederationMember) -> None:
     """Write a machine's permissions; the paths of the server's stores are filled in when it starts."""
     default = read_json(kit / "local" / "resources.json.default", ANEW)
     at_site = member.kind == "site"

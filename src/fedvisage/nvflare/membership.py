@@ -21,15 +21,15 @@ from fedvisage.nvflare.authority import (
     ROOT_DAYS,
     Authority,
     FederationFile,
-    Member,
+    FederationMember,
     ServerEntry,
-    found,
+    create_authority,
     open_authority,
 )
 from fedvisage.nvflare.certificates import REVOKED, SOON
 from fedvisage.nvflare.kits import OWN, own_settings
-from fedvisage.nvflare.locks import held
-from fedvisage.nvflare.making import certificate_in, made, move, stem_of
+from fedvisage.nvflare.locks import hold_directories
+from fedvisage.nvflare.making import certificate_in, move, new_kits, stem_of
 
 SERVER = "server"
 """The server's name in options that take a member's name; its host name works, too."""
@@ -64,13 +64,13 @@ def provision(
     folder, new = directory / FOLDER, not directory.exists() or not any(directory.iterdir())
     if not new and not (folder / "members.json").exists():
         raise UserError(str(directory), "is not empty and holds no federation; give another directory for its kits")
-    with held(folder):
-        authority = found(federation, folder, root_days) if new else open_authority(folder)
+    with hold_directories(folder):
+        authority = create_authority(federation, folder, root_days) if new else open_authority(folder)
         _check_unchanged(federation, authority)
-        described = _described(federation)
+        described = _members_in_file(federation)
         joining = {name: member for name, member in described.items() if name not in authority.members}
-        revoked = [_known(name, authority, {}) for name in dict.fromkeys(revoke)]
-        renewed = [_known(name, authority, joining) for name in dict.fromkeys(renew)]
+        revoked = [_full_name(name, authority, {}) for name in dict.fromkeys(revoke)]
+        renewed = [_full_name(name, authority, joining) for name in dict.fromkeys(renew)]
         if authority.host in revoked:
             raise UserError("--revoke", "sites would not hear of it: if the server's key is lost, provision anew")
         notes = () if new else tuple(_notes(authority, described, revoked, renewed))
@@ -80,14 +80,14 @@ def provision(
     return Changes(kits, updates, notes)
 
 
-def _described(federation: FederationFile) -> dict[str, Member]:
+def _members_in_file(federation: FederationFile) -> dict[str, FederationMember]:
     """Return all members in the file; the first operator's kit has the shorter path."""
-    members = {federation.server.host: Member("server", federation.server.organisation, "server")}
+    members = {federation.server.host: FederationMember("server", federation.server.organisation, "server")}
     for number, operator in enumerate(federation.operator):
         kit = f"operators/{operator.email}" if number else "operator"
-        members[operator.email] = Member("operator", operator.organisation, kit)
+        members[operator.email] = FederationMember("operator", operator.organisation, kit)
     return members | {
-        name: Member("site", site.organisation, f"sites/{name}") for name, site in federation.sites.items()
+        name: FederationMember("site", site.organisation, f"sites/{name}") for name, site in federation.sites.items()
     }
 
 
@@ -100,7 +100,7 @@ def _check_unchanged(federation: FederationFile, authority: Authority) -> None:
     ):
         if now != then:
             raise UserError(key, f"was {then!r}, which stands in every kit; provision a new federation elsewhere")
-    for name, member in _described(federation).items():
+    for name, member in _members_in_file(federation).items():
         existing = authority.members.get(name)
         if existing and (existing.kind, existing.organisation) != (member.kind, member.organisation):
             previous = f"a {existing.kind} of {existing.organisation!r}"
@@ -109,7 +109,7 @@ def _check_unchanged(federation: FederationFile, authority: Authority) -> None:
             )
 
 
-def _known(name: str, authority: Authority, joining: Mapping[str, Member]) -> str:
+def _full_name(name: str, authority: Authority, joining: Mapping[str, FederationMember]) -> str:
     """Return the full name of an existing member."""
     full_name = authority.host if name == SERVER else name
     if full_name in joining:
@@ -123,13 +123,15 @@ def _others(authority: Authority) -> list[str]:
     return sorted(name for name in authority.members if name != authority.host)
 
 
-def _add(authority: Authority, joining: Mapping[str, Member], directory: Path, server: ServerEntry) -> dict[Path, str]:
+def _add(
+    authority: Authority, joining: Mapping[str, FederationMember], directory: Path, server: ServerEntry
+) -> dict[Path, str]:
     """Make kits for new members."""
-    placed = _placed(authority, joining)
+    placed = _new_members(authority, joining)
     for member in placed.values():
         if (directory / member.kit).exists():
             raise UserError(str(directory / member.kit), "exists, but belongs to no member; take it away first")
-    with made(authority, placed.get(authority.host) or authority.members[authority.host], placed) as kits:
+    with new_kits(authority, placed.get(authority.host) or authority.members[authority.host], placed) as kits:
         for name, kit in kits.items():
             authority.members[name] = placed[name].given(certificate_in(kit, placed[name].kind))
             if placed[name].kind == "server":  # the server requires a list from its first start on
@@ -140,7 +142,7 @@ def _add(authority: Authority, joining: Mapping[str, Member], directory: Path, s
     return {directory / member.kit: name for name, member in placed.items()}
 
 
-def _placed(authority: Authority, joining: Mapping[str, Member]) -> dict[str, Member]:
+def _new_members(authority: Authority, joining: Mapping[str, FederationMember]) -> dict[str, FederationMember]:
     """Return new members; a new first operator gets another path if an operator already has the shorter one."""
     taken = {member.kit for member in authority.members.values()}
     return {
@@ -174,7 +176,7 @@ def _renew(authority: Authority, names: Iterable[str], directory: Path) -> dict[
     for update in updates.values():
         (update / "startup").mkdir(parents=True, exist_ok=True)
     revoked = {name: member for name, member in members.items() if not member.holding}
-    with made(authority, authority.members[authority.host], revoked) as kits:
+    with new_kits(authority, authority.members[authority.host], revoked) as kits:
         for name, kit in kits.items():
             for ending in ("key", "crt"):
                 file = Path("startup") / f"{stem_of(revoked[name].kind)}.{ending}"
@@ -190,7 +192,7 @@ def _renew(authority: Authority, names: Iterable[str], directory: Path) -> dict[
 
 
 def _notes(
-    authority: Authority, wanted: Mapping[str, Member], revoked: Iterable[str], renewed: Iterable[str]
+    authority: Authority, wanted: Mapping[str, FederationMember], revoked: Iterable[str], renewed: Iterable[str]
 ) -> Iterator[str]:
     """Yield a note about members that were left unchanged, and about each that needs a change."""
     now, unchanged = datetime.now(UTC), []

@@ -28,17 +28,17 @@ from fedvisage.base.files import read_json, write_json
 from fedvisage.base.progress import Say
 from fedvisage.data.batches import View
 from fedvisage.data.integrity import check_bytes
-from fedvisage.data.overlap import HELD_OUT, PUBLIC, check_apart, look_for_overlap
+from fedvisage.data.overlap import HELD_OUT, PUBLIC, find_overlap, refuse_overlap
 from fedvisage.data.prepared import SPLITS, PreparedSet
 from fedvisage.datasets.sources import without_part
 from fedvisage.nvflare import kits
-from fedvisage.nvflare.admission import Admission, guard
-from fedvisage.nvflare.certificates import expires, papers_in
+from fedvisage.nvflare.admission import Admission, listen_with_admission
+from fedvisage.nvflare.certificates import credentials_in, expiry_of
 from fedvisage.nvflare.kits import ANEW, STARTUP, Kit, open_kit, own_settings
-from fedvisage.nvflare.locks import held
-from fedvisage.nvflare.terminal import LOG, Front, hushed
+from fedvisage.nvflare.locks import hold_directories
+from fedvisage.nvflare.terminal import LOG, Terminal, output_to_log
 from fedvisage.nvflare.trust import ROSTERS, as_setting
-from fedvisage.nvflare.watching import Post
+from fedvisage.nvflare.watching import ProcessContext
 from fedvisage.tasks.checks import USUAL, Checks
 
 # Folders of old jobs. NVFlare keeps them in a kit forever: logs, and at the server another copy of the results. The
@@ -56,12 +56,12 @@ WAITING = ("SUBMITTED", "APPROVED", "DISPATCHED")
 """NVFlare's statuses of jobs that have not begun."""
 
 
-def tidy(kit: Path, keep: int = KEPT) -> None:
+def remove_old_jobs(kit: Path, keep: int = KEPT) -> None:
     """Delete the folders of old jobs; call this while no process uses the kit."""
     for place in (kit, kit / STORE):
         jobs = [path for path in place.iterdir() if _is_job(path)] if place.is_dir() else []
         for path in sorted(jobs, key=lambda job: job.stat().st_mtime, reverse=True)[keep:]:
-            if not _waits(path):
+            if not _is_waiting(path):
                 shutil.rmtree(path, ignore_errors=True)
 
 
@@ -73,7 +73,7 @@ def _is_job(path: Path) -> bool:
         return False
 
 
-def _waits(path: Path) -> bool:
+def _is_waiting(path: Path) -> bool:
     """Return whether a job in the store has not begun; a half-written job never will."""
     try:
         return read_json(path / "meta")["status"] in WAITING
@@ -84,27 +84,27 @@ def _waits(path: Path) -> bool:
 # Preparation of a kit on this machine: the places of its stores, runs, data and private state.
 
 
-def runs_in(kit: Kit, state: Path | None) -> Path:
+def runs_directory(kit: Kit, state: Path | None) -> Path:
     """Return the directory of a server's runs."""
     return (state or kit.path / "runs").resolve()
 
 
-def kept_in(kit: Kit, state: Path | None) -> Path:
+def state_directory(kit: Kit, state: Path | None) -> Path:
     """Return the directory of a site's private state."""
     return (state or kit.path / "state").resolve()
 
 
 def prepare_server(kit: Kit, state: Path | None = None, public: str | None = None, weights: Path | None = None) -> None:
     """Set the places of runs, jobs and snapshots: in the kit by default, never in a place that federations share."""
-    tidy(kit.path)
-    runs = runs_in(kit, state)
+    remove_old_jobs(kit.path)
+    runs = runs_directory(kit, state)
     runs.mkdir(parents=True, exist_ok=True)
     write_json(kit.own, own_settings(kit.path) | {"state": str(runs)} | _public(public) | _weights(weights))
     jobs, snapshots = str(kit.path / STORE), str(kit.path / "snapshots")
     _close(kit, lambda tree: kits.server_resources(tree, jobs, snapshots))
 
 
-def checked_in(kept: Path) -> Path:
+def checks_directory(kept: Path) -> Path:
     """Return the directory of a site's cached checks, next to its runs, which have longer names."""
     return kept / "cache"
 
@@ -121,7 +121,7 @@ def check_own_sets(
 
     The places are the site's training images, its held-out images, and the public set. All results stay here.
     """
-    cache, places = checked_in(kept_in(kit, state)), {}
+    cache, places = checks_directory(state_directory(kit, state)), {}
     for path in (data, *(() if public is None else (public,))):
         prepared = PreparedSet.open(path)
         check_bytes(path, cache, whole=checks.verify, say=say)
@@ -131,7 +131,7 @@ def check_own_sets(
             trained = View.of(prepared, "train")
             places["--data"] = [trained]
             places[f"--data{HELD_OUT}"] = [View.of(prepared, split) for split in SPLITS if split != "train"]
-    for line in check_apart(look_for_overlap(places, cache, say), checks.allow_overlap):
+    for line in refuse_overlap(find_overlap(places, cache, say), checks.allow_overlap):
         say(f"note: {line}")
 
 
@@ -149,8 +149,8 @@ def prepare_site(
     """
     _check_set(data)
     allowed = as_setting(rosters)
-    tidy(kit.path)
-    kept = kept_in(kit, state)
+    remove_old_jobs(kit.path)
+    kept = state_directory(kit, state)
     kept.mkdir(parents=True, exist_ok=True)
     settings = {"data": data, "state": str(kept), ROSTERS: allowed}
     write_json(kit.own, own_settings(kit.path) | settings | _public(public) | _weights(weights))
@@ -206,16 +206,16 @@ def main() -> None:
     if tied:
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     at_server = (path / "startup" / STARTUP["server"]).exists()
-    front = Front(_write, _write)
+    front = Terminal(_write, _write)
     try:
         kit = open_kit(path, "server" if at_server else "site")
-        with held(kit.path, Path(own_settings(kit.path)["state"])):
+        with hold_directories(kit.path, Path(own_settings(kit.path)["state"])):
             serve(kit, front)
     except (UserError, RunFailed) as error:
         front.end(error)
 
 
-def serve(kit: Kit, front: Front, *, port: int | None = None) -> None:
+def serve(kit: Kit, front: Terminal, *, port: int | None = None) -> None:
     """Run NVFlare's server or client in this process, until it ends."""
     (kit.path / "transfer").mkdir(exist_ok=True)
     name = SERVER if kit.kind == "server" else SITE
@@ -224,34 +224,34 @@ def serve(kit: Kit, front: Front, *, port: int | None = None) -> None:
         words.append(f"uid={kit.name}")
     sys.argv = [name, "-m", str(kit.path), "-s", STARTUP[kit.kind], "--set", *words]
     # NVFlare builds the watches and the guard without arguments, so they read these values.
-    Post.kit, Post.front = kit, front
+    ProcessContext.kit, ProcessContext.front = kit, front
     if kit.kind == "server":
-        Post.admission = _admission(kit, front)
-        guard(Post.admission, own_settings(kit.path))
+        ProcessContext.admission = _admission(kit, front)
+        listen_with_admission(ProcessContext.admission, own_settings(kit.path))
         threading.Thread(target=_hand_memory_back, daemon=True).start()
     if port is not None:
         threading.Thread(target=_say_when_listening, args=(port, front), daemon=True).start()
     module = importlib.import_module(name)
     arguments = module.parse_arguments()
-    MainProcessMonitor.run(main_func=_guarded(module.main, kit, front), run_dir=str(kit.path), args=arguments)
+    MainProcessMonitor.run(main_func=_report_errors_of(module.main, kit, front), run_dir=str(kit.path), args=arguments)
 
 
-def _admission(kit: Kit, front: Front) -> Admission:
+def _admission(kit: Kit, front: Terminal) -> Admission:
     """Return the admission of a server, by the list in its kit."""
     admission = Admission(kit.path, front.say)
     admission.read()
-    admission.until[kit.name] = expires(papers_in(kit.path, at_server=True))
+    admission.until[kit.name] = expiry_of(credentials_in(kit.path, at_server=True))
     return admission
 
 
-def serve_quietly(kit: Kit, front: Front, *, verbose: bool, port: int | None = None) -> None:
+def serve_quietly(kit: Kit, front: Terminal, *, verbose: bool, port: int | None = None) -> None:
     """Run NVFlare with a few lines on the terminal and all other output in the kit's log."""
     front.say(f"log: {kit.path / LOG}")
-    with hushed(kit.path, verbose=verbose):
+    with output_to_log(kit.path, verbose=verbose):
         serve(kit, front, port=port)
 
 
-def _guarded(work: Callable[[Any], object], kit: Kit, front: Front) -> Callable[[Any], object]:
+def _report_errors_of(work: Callable[[Any], object], kit: Kit, front: Terminal) -> Callable[[Any], object]:
     """Have NVFlare's main function end with a line instead of a traceback, before its monitor ends the process."""
 
     def run(args: Any) -> object:
@@ -282,7 +282,7 @@ def _hand_memory_back() -> None:
         trim(0)
 
 
-def _say_when_listening(port: int, front: Front) -> None:
+def _say_when_listening(port: int, front: Terminal) -> None:
     """Report that a server listens, or end it: NVFlare continues silently when it cannot listen."""
     process, until = psutil.Process(), time.monotonic() + LISTENING
     while not any(

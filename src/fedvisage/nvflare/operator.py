@@ -40,16 +40,16 @@ from fedvisage import recipe as recipes
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import read_json, write_json
 from fedvisage.base.progress import Reporter, Say
-from fedvisage.nvflare.certificates import check, papers_in, warning
+from fedvisage.nvflare.certificates import check, credentials_in, warning
 from fedvisage.nvflare.greeting import Unreachable, wait_for_admission
-from fedvisage.nvflare.job import Job, travelling, write_job
+from fedvisage.nvflare.job import Job, without_local_parts, write_job
 from fedvisage.nvflare.kits import Kit
-from fedvisage.nvflare.outcome import died, read_trained, take
+from fedvisage.nvflare.outcome import dead_sites, fetch_result, read_trained
 from fedvisage.nvflare.server_program import PROGRESS
 from fedvisage.recipe import Recipe
 from fedvisage.runs.directory import NAME
 from fedvisage.tasks import saved_model
-from fedvisage.tasks.task import Trained
+from fedvisage.tasks.task import TrainingResult
 
 # Following a job: completed rounds, reasons for waiting, lost jobs, and sites that come back.
 
@@ -81,7 +81,7 @@ UNANSWERED = (InternalError, InvalidTarget, JobNotFound, JobNotRunning, NoClient
 
 
 @dataclass
-class Course:
+class RunProgress:
     """The operator's view of a run."""
 
     job: Job
@@ -134,7 +134,7 @@ class Course:
 
 
 @contextmanager
-def asking_again(course: Course) -> Iterator[None]:
+def retry_server_errors(course: RunProgress) -> Iterator[None]:
     """Retry after a server's internal error, such as a full disk, for as long as the run's patience lasts."""
     try:
         yield
@@ -146,7 +146,7 @@ def asking_again(course: Course) -> Iterator[None]:
         time.sleep(LOOK)
 
 
-def follow(session: Session, course: Course, number: str) -> str:
+def follow(session: Session, course: RunProgress, number: str) -> str:
     """Report a job's rounds until it ends or is lost; return its last status, or ``lost``."""
     course.began, alive_at, running_since, abort_requested = course.round, None, None, False
     while True:
@@ -166,23 +166,23 @@ def follow(session: Session, course: Course, number: str) -> str:
                 course.reporter.say(reason)
                 session.abort_job(number)
         else:
-            course.tell(f"submitted; waiting for {_absent(session, course) or 'the server to begin it'}")
+            course.tell(f"submitted; waiting for {_absent_sites(session, course) or 'the server to begin it'}")
         _give_up_in_time(session, course, number)
         time.sleep(LOOK)
 
 
-def _reason_to_begin_again(session: Session, course: Course, number: str, begun: float) -> str:
+def _reason_to_begin_again(session: Session, course: RunProgress, number: str, begun: float) -> str:
     """Return a reason to end a job and submit it again: NVFlare adds no site to a job that has begun."""
-    if returned := _back(session, course, number):
+    if returned := _returned_sites(session, course, number):
         return f"{', '.join(returned)} is back: the run continues with it, from the last checkpoint"
     starting = course.answering != number and time.monotonic() - begun > STARTING
-    if starting and (sites := _fallen(session, number)):
+    if starting and (sites := _sites_without_process(session, number)):
         course.note_deaths(sites)
         return f"{', '.join(sites)} lost its part of the run while it started: the run is begun again"
     return ""
 
 
-def report(session: Session, course: Course, number: str) -> None:
+def report(session: Session, course: RunProgress, number: str) -> None:
     """Report new rounds, or the reason for waiting."""
     reply, total = ask(session, number, course.round), course.job.recipe.training.rounds
     if reply is None:
@@ -223,18 +223,18 @@ def ask(session: Session, number: str, after: int = 0, *, more: bool = False) ->
     return reply if isinstance(reply, dict) and "rounds" in reply else None
 
 
-def newest(listed: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+def newest_job(listed: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """Return a run's newest job; NVFlare reports RUNNING forever for a job whose server died."""
     return max(listed, key=lambda job: str(job.get("submit_time")), default=None)
 
 
-def _absent(session: Session, course: Course) -> str:
+def _absent_sites(session: Session, course: RunProgress) -> str:
     """Return the names of the sites that are not connected."""
     online = {client.name for client in session.get_connected_client_list()}
     return ", ".join(sorted(set(course.job.recipe.data.sites) - online))
 
 
-def _give_up_in_time(session: Session, course: Course, number: str) -> None:
+def _give_up_in_time(session: Session, course: RunProgress, number: str) -> None:
     """End a run whose program is silent: it has not begun, or its end would go unnoticed."""
     silent = time.monotonic() - course.heard
     if silent <= course.patience:
@@ -254,7 +254,7 @@ def _is_alive(session: Session, number: str) -> bool:
     return any(job.job_id == number for job in session.get_system_info().job_info)
 
 
-def _back(session: Session, course: Course, number: str) -> list[str]:
+def _returned_sites(session: Session, course: RunProgress, number: str) -> list[str]:
     """Return the sites that a job lacks although they are up.
 
     The check starts after the first round of this job, so that a site that comes and goes cannot stop a run's progress.
@@ -266,11 +266,11 @@ def _back(session: Session, course: Course, number: str) -> list[str]:
     up_again = [name for name in sorted(missing) if time.time() - last_contact.get(name, 0.0) < RECENT]
     if not up_again:
         return []
-    at_work = _at_work(session.get_client_job_status(up_again) or [], number)
+    at_work = _sites_at_work(session.get_client_job_status(up_again) or [], number)
     return [name for name in up_again if name not in at_work]
 
 
-def _fallen(session: Session, number: str) -> list[str]:
+def _sites_without_process(session: Session, number: str) -> list[str]:
     """Return the sites that received a starting job, and report that they have no process for it."""
     deployments = session.get_job_meta(number).get("job_deploy_detail") or []
     names = [str(deployment).partition(":")[0] for deployment in deployments if str(deployment).endswith(": OK")]
@@ -280,17 +280,17 @@ def _fallen(session: Session, number: str) -> list[str]:
     except UNANSWERED:
         logger.debug("the sites of job %s do not say what they do", number, exc_info=True)
         return []
-    return without_process(answers, number)
+    return sites_not_at_work(answers, number)
 
 
-def without_process(answers: Sequence[Mapping[str, Any]], number: str) -> list[str]:
+def sites_not_at_work(answers: Sequence[Mapping[str, Any]], number: str) -> list[str]:
     """Return the sites whose answers do not name this job; a silent site may well be at work."""
     silent = (MetaStatusValue.NO_REPLY, MetaStatusValue.ERROR)
     heard = {str(answer.get("client_name")) for answer in answers if answer.get("status") not in silent}
-    return sorted(heard - _at_work(answers, number))
+    return sorted(heard - _sites_at_work(answers, number))
 
 
-def _at_work(answers: Sequence[Mapping[str, Any]], number: str) -> set[str]:
+def _sites_at_work(answers: Sequence[Mapping[str, Any]], number: str) -> set[str]:
     """Return the sites that have a process for this job."""
     return {str(answer.get("client_name")) for answer in answers if number in map(str, answer.values())}
 
@@ -309,14 +309,14 @@ TROUBLE = (NoConnection, FLCommunicationError, InternalError, OSError)
 
 def train(
     recipe: Recipe, out: Path, reporter: Reporter, kit: Kit, *, wait: float, patience: float = PATIENCE
-) -> Trained:
+) -> TrainingResult:
     """Have a federation train, and return the same result as training in this process."""
-    job = Job(_name_of_run(out), travelling(recipe))
-    course = Course(job, reporter, patience=patience)
-    if line := warning(papers_in(kit.path, at_server=False), kit.name):
+    job = Job(_name_of_run(out), without_local_parts(recipe))
+    course = RunProgress(job, reporter, patience=patience)
+    if line := warning(credentials_in(kit.path, at_server=False), kit.name):
         reporter.say(line)
     with reporter.course(recipe.method.name, 0, recipe.training.rounds):
-        _until_finished(course, kit, out, wait)
+        _run_until_finished(course, kit, out, wait)
     trained = read_trained(out)
     # The server knows the travelling recipe only; the run directory gets the operator's own.
     saved = replace(trained.saved, recipe=recipes.tree_of(recipe))
@@ -324,7 +324,7 @@ def train(
     return replace(trained, saved=saved)
 
 
-def _until_finished(course: Course, kit: Kit, out: Path, wait: float) -> None:
+def _run_until_finished(course: RunProgress, kit: Kit, out: Path, wait: float) -> None:
     """Submit the run until it finishes, and fetch its result."""
     attempts, last_round = 0, 0
     while attempts < ATTEMPTS:
@@ -332,10 +332,10 @@ def _until_finished(course: Course, kit: Kit, out: Path, wait: float) -> None:
         try:
             with ExitStack() as stack:
                 with course.uncounted():
-                    session = stack.enter_context(connected(kit, wait, course.tell))
-                stack.enter_context(asking_again(course))
+                    session = stack.enter_context(connect_to_server(kit, wait, course.tell))
+                stack.enter_context(retry_server_errors(course))
                 # A job of an earlier session is followed instead of submitted again.
-                number = _under_way(session, course)
+                number = _unfinished_job(session, course)
                 if number is None:
                     attempts += 1
                     number = _submit(session, course, wait)
@@ -358,12 +358,12 @@ def _until_finished(course: Course, kit: Kit, out: Path, wait: float) -> None:
 
 
 @contextmanager
-def connected(kit: Kit, wait: float, say: Say | None = None) -> Iterator[Session]:
+def connect_to_server(kit: Kit, wait: float, say: Say | None = None) -> Iterator[Session]:
     """Connect to the server; an open session would keep this process alive forever."""
     began = time.monotonic()
     logging.getLogger("nvflare").addHandler(logging.NullHandler())  # we report closed connections ourselves
-    check(papers_in(kit.path, at_server=False), kit.name)
-    session = _open(kit, began, began + wait, say or logger.info)
+    check(credentials_in(kit.path, at_server=False), kit.name)
+    session = _open_session(kit, began, began + wait, say or logger.info)
     try:
         yield session
     finally:
@@ -373,7 +373,7 @@ def connected(kit: Kit, wait: float, say: Say | None = None) -> Iterator[Session
             logger.debug("the session could not be closed", exc_info=True)
 
 
-def _open(kit: Kit, began: float, until: float, say: Say) -> Session:
+def _open_session(kit: Kit, began: float, until: float, say: Say) -> Session:
     """Open a session as soon as the server allows it, before a deadline."""
     while True:
         try:
@@ -390,7 +390,7 @@ def _open(kit: Kit, began: float, until: float, say: Say) -> Session:
             time.sleep(LOOK)
 
 
-def _submit(session: Session, course: Course, wait: float) -> str:
+def _submit(session: Session, course: RunProgress, wait: float) -> str:
     """Submit the run once its sites are connected, or a quorum of them after the time for waiting."""
     with course.uncounted():
         sites = _wait_for_sites(session, course, wait)
@@ -400,7 +400,7 @@ def _submit(session: Session, course: Course, wait: float) -> str:
         return str(session.submit_job(str(directory)))
 
 
-def _wait_for_sites(session: Session, course: Course, wait: float) -> list[str]:
+def _wait_for_sites(session: Session, course: RunProgress, wait: float) -> list[str]:
     """Return the sites that take part: all, or a quorum of them when waiting is over."""
     expected, until = sorted(set(course.job.recipe.data.sites) - course.left_out), time.monotonic() + wait
     if len(expected) < course.job.recipe.federation.quorum:
@@ -422,21 +422,21 @@ def _wait_for_sites(session: Session, course: Course, wait: float) -> list[str]:
         time.sleep(LOOK)
 
 
-def _under_way(session: Session, course: Course) -> str | None:
+def _unfinished_job(session: Session, course: RunProgress) -> str | None:
     """Return the number of this run's unfinished job, if it has one: its operator may have been cut off, or killed."""
-    job = newest(session.list_jobs(detailed=True, name_prefix=course.job.run))
+    job = newest_job(session.list_jobs(detailed=True, name_prefix=course.job.run))
     if job is None or str(job["job_id"]) in course.over or str(job.get("status")).startswith("FINISHED"):
         return None
     return str(job["job_id"])
 
 
-def _fetch(session: Session, course: Course, number: str, out: Path) -> bool:
+def _fetch(session: Session, course: RunProgress, number: str, out: Path) -> bool:
     """Fetch a job's result, if it left one: NVFlare may call a job abnormal although its program ended well."""
     with tempfile.TemporaryDirectory(dir=out, prefix=".download-") as scratch:
         downloaded = Path(session.download_job_result(number, scratch))
-        if take(downloaded, out):
+        if fetch_result(downloaded, out):
             return True
-        course.note_deaths(died(downloaded))
+        course.note_deaths(dead_sites(downloaded))
         return False
 
 

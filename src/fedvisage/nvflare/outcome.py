@@ -15,9 +15,9 @@ from fedvisage.base.errors import RunFailed, UserError, plain_line
 from fedvisage.base.files import json_line, parse_json, read_json, write_atomically, write_json
 from fedvisage.base.progress import Reporter
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS
-from fedvisage.metrics.identification import OfSite
+from fedvisage.metrics.identification import SiteFigures
 from fedvisage.tasks import saved_model
-from fedvisage.tasks.task import Trained
+from fedvisage.tasks.task import TrainingResult
 
 # A run's log at a server or site: one JSON object per line, with time, run and round.
 
@@ -76,7 +76,7 @@ FILES = (saved_model.WEIGHTS, saved_model.SETTINGS, LEDGER, ROUNDS, TRAINED)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """The end of a job: finished, refused for a person's mistake, or failed."""
 
     how: Literal["finished", "refused", "failed"]
@@ -91,7 +91,7 @@ class Outcome:
             raise RunFailed(f"at the server: {self.message}")
 
 
-def write_trained(run: Path, trained: Trained) -> None:
+def write_trained(run: Path, trained: TrainingResult) -> None:
     """Write the values of a training that are in no other file; a training writes this file last."""
     personal = {
         model: {
@@ -103,14 +103,14 @@ def write_trained(run: Path, trained: Trained) -> None:
     write_json(run / TRAINED, note)
 
 
-def read_trained(run: Path) -> Trained:
+def read_trained(run: Path) -> TrainingResult:
     """Read a finished training."""
-    note = _read(run / TRAINED)
+    note = _read_json(run / TRAINED)
     personal = {
-        model: {site: OfSite(dict(tar), dict(tpir), tuple(counts)) for site, (tar, tpir, counts) in sites.items()}
+        model: {site: SiteFigures(dict(tar), dict(tpir), tuple(counts)) for site, (tar, tpir, counts) in sites.items()}
         for model, sites in note["personal"].items()
     }
-    return Trained(
+    return TrainingResult(
         saved_model.load(run),
         int(note["rounds"]),
         dict(note["heldout"]),
@@ -119,7 +119,7 @@ def read_trained(run: Path) -> Trained:
     )
 
 
-def leave(outcome: Outcome, run: Path, place: Path) -> None:
+def write_result(outcome: JobOutcome, run: Path, place: Path) -> None:
     """Put a job's result where NVFlare lets the operator download it."""
     place.mkdir(parents=True, exist_ok=True)
     if outcome.how == "finished":
@@ -128,7 +128,7 @@ def leave(outcome: Outcome, run: Path, place: Path) -> None:
     write_json(place / OUTCOME, asdict(outcome))
 
 
-def take(downloaded: Path, out: Path) -> bool:
+def fetch_result(downloaded: Path, out: Path) -> bool:
     """Move a downloaded result into the operator's run directory, or raise the server's error.
 
     Returns whether there was a result: a job that was ended from outside leaves none.
@@ -136,8 +136,8 @@ def take(downloaded: Path, out: Path) -> bool:
     outcomes = sorted(downloaded.rglob(f"{RESULT}/{OUTCOME}"))
     if not outcomes:
         return False
-    place, note = outcomes[0].parent, _read(outcomes[0])
-    Outcome(note["how"], str(note["place"]), str(note["message"])).check()
+    place, note = outcomes[0].parent, _read_json(outcomes[0])
+    JobOutcome(note["how"], str(note["place"]), str(note["message"])).check()
     for name in FILES:
         write_atomically(out / name, (place / name).read_bytes())
     return True
@@ -150,12 +150,12 @@ def note_death(place: Path, site: str) -> None:
     write_json(place / DIED, {"sites": sorted({*sites, site})})
 
 
-def died(downloaded: Path) -> list[str]:
+def dead_sites(downloaded: Path) -> list[str]:
     """Return the sites whose processes ended while a job ran."""
-    return [str(name) for path in downloaded.rglob(f"{RESULT}/{DIED}") for name in _read(path)["sites"]]
+    return [str(name) for path in downloaded.rglob(f"{RESULT}/{DIED}") for name in _read_json(path)["sites"]]
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     """Read JSON; a damaged file is a failure of the run."""
     try:
         return read_json(path)

@@ -14,14 +14,14 @@ from typing import Any
 
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import UserError
-from fedvisage.base.progress import Say, unheard
+from fedvisage.base.progress import Say, discard
 from fedvisage.data.prepared import file_digest
 from fedvisage.federation.method import Method
 from fedvisage.federation.wire.message import Message
 from fedvisage.recipe import Recipe
 from fedvisage.recipe.data import named_weights
 from fedvisage.tasks.catalogue import Setup
-from fedvisage.tasks.opened import Opened
+from fedvisage.tasks.opened import RunData
 from fedvisage.tasks.task import Task
 
 
@@ -29,31 +29,31 @@ class NotReady(Exception):
     """A machine cannot take part; the reason quotes nothing of its data, so that it may be sent to others."""
 
 
-def data_at_site(setup: Setup, name: str, own: Mapping[str, str], cache: Path) -> Opened:
+def data_at_site(setup: Setup, name: str, own: Mapping[str, str], cache: Path) -> RunData:
     """Open a site's data, as for a run with this site alone."""
-    recipe = _with(setup.recipe, {name: own["data"]}, _public(setup.recipe, own))
-    return setup.task.open(recipe, setup.method, cache, unheard)
+    recipe = _with_data(setup.recipe, {name: own["data"]}, _public(setup.recipe, own))
+    return setup.task.open(recipe, setup.method, cache, discard)
 
 
-def at_operator(task: Task, recipe: Recipe, method: Method, cache: Path, say: Say) -> Opened:
+def open_at_operator(task: Task, recipe: Recipe, method: Method, cache: Path, say: Say) -> RunData:
     """Open the sets of the operator's recipe without the sites; the numbers of the sites' people are not known here."""
     alone = recipe.model_copy(update={"data": recipe.data.model_copy(update={"sites": {}})})
     opened = task.open(alone, method, cache, say)
     return opened if opened.people is None else replace(opened, people=replace(opened.people, counted={}))
 
 
-def first_at_server(setup: Setup, own: Mapping[str, str], cache: Path) -> Message:
+def pretrain_at_server(setup: Setup, own: Mapping[str, str], cache: Path) -> Message:
     """Pre-train on the server's own copy of the public set, if the recipe requires it."""
     recipe, task = setup.recipe, setup.task
     if recipe.training.pretrain is None:
         return {}
-    opened = task.open(_with(recipe, {}, _public(recipe, own)), setup.method, cache, unheard)
+    opened = task.open(_with_data(recipe, {}, _public(recipe, own)), setup.method, cache, discard)
     if opened.people is None or opened.people.public is None:
         raise NotReady("has no public set to pre-train on")
-    return task.first(recipe, opened, setup.compute, cache, unheard)
+    return task.first(recipe, opened, setup.compute, cache, discard)
 
 
-def _with(recipe: Recipe, sites: Mapping[str, str], public: str | None) -> Recipe:
+def _with_data(recipe: Recipe, sites: Mapping[str, str], public: str | None) -> Recipe:
     """Return a recipe with these data entries alone."""
     entries = {"sites": dict(sites), "user": None, "public": public, "benchmarks": None}
     return recipe.model_copy(update={"data": recipe.data.model_copy(update=entries)})
@@ -92,7 +92,7 @@ def check_named_by_digest(tree: Mapping[str, Any]) -> None:
             raise UserError(".".join(("recipe", *place)), "names a file by its path; between machines it has a digest")
 
 
-def at_server(recipe: Recipe, own: Mapping[str, str]) -> dict[str, Path]:
+def weights_at_server(recipe: Recipe, own: Mapping[str, str]) -> dict[str, Path]:
     """Return the server's own copies of the files in a travelling recipe."""
     digests = set(named_weights(recipes.tree_of(recipe)).values())
     if not digests:

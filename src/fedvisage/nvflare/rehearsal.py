@@ -28,8 +28,8 @@ from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.node import end, prepare_server, prepare_site
 from fedvisage.recipe.data import named_weights
 from fedvisage.tasks.catalogue import Setup
-from fedvisage.tasks.opened import Opened
-from fedvisage.tasks.task import Trained
+from fedvisage.tasks.opened import RunData
+from fedvisage.tasks.task import TrainingResult
 
 WAIT = 180.0
 """Seconds for all processes to start and connect."""
@@ -38,7 +38,7 @@ LOOK = 1.0
 """Seconds between two checks that all members are running."""
 
 
-def train_in_rehearsal(setup: Setup, out: Path, data: Opened, reporter: Reporter) -> Trained:
+def train_in_rehearsal(setup: Setup, out: Path, data: RunData, reporter: Reporter) -> TrainingResult:
     """Train on a federation that exists only for this call."""
     recipe = setup.recipe
     sets = {name: _entry(recipe.data.sites[name], site.train) for name, site in data.sites.items()}
@@ -120,12 +120,12 @@ def rehearsal(
         stack.callback(federation.kill_all)
         for name in ("server", *federation.sites):
             federation.start(name)
-        stack.enter_context(_kept_up(federation))
+        stack.enter_context(_keep_running(federation))
         yield federation
 
 
 @contextmanager
-def _kept_up(members: Rehearsal) -> Iterator[None]:
+def _keep_running(members: Rehearsal) -> Iterator[None]:
     """Restart members in a thread, until the context ends."""
     over = threading.Event()
     watch = threading.Thread(target=members.keep_up, args=(over,), daemon=True)

@@ -18,16 +18,16 @@ from nvflare.collab.api.exceptions import RunAborted
 
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.files import locked, parse_json, sweep, write_atomically
+from fedvisage.base.files import lock_directory, parse_json, remove_unfinished, write_atomically
 from fedvisage.federation.protections.dp import figures_of
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS, privacy_of, read_lines
-from fedvisage.federation.wire.schema import extent_of
+from fedvisage.federation.wire.schema import limits_of
 from fedvisage.methods import find
 from fedvisage.nvflare import bounds
 from fedvisage.nvflare.job import Job, read_job
 from fedvisage.nvflare.kits import own_settings
-from fedvisage.nvflare.outcome import RESULT, TRAINED, Outcome, RunLog, last_lines, leave, write_trained
-from fedvisage.nvflare.own_files import NotReady, at_server, first_at_server
+from fedvisage.nvflare.outcome import RESULT, TRAINED, JobOutcome, RunLog, last_lines, write_result, write_trained
+from fedvisage.nvflare.own_files import NotReady, pretrain_at_server, weights_at_server
 from fedvisage.nvflare.transport import CollabTransport
 from fedvisage.recipe import Recipe
 from fedvisage.runs import train as training
@@ -66,20 +66,20 @@ class ServerProgram:
             directory.mkdir(parents=True, exist_ok=True)
             answer = partial(progress, directory, job.recipe)
             context.get_engine().register_app_command(PROGRESS, answer)
-            with locked(directory, PATIENCE):
+            with lock_directory(directory, PATIENCE):
                 train(job, settings, directory, list(call.clients), call.is_aborted, context.get_engine().get_cell())
-            outcome = Outcome("finished")
+            outcome = JobOutcome("finished")
         # NVFlare handles its own abort; every other end becomes an outcome for the operator.
         except RunAborted:
             raise
         except UserError as error:
-            outcome = Outcome("refused", error.place, error.message)
+            outcome = JobOutcome("refused", error.place, error.message)
         except (RunFailed, NotReady) as error:
-            outcome = Outcome("failed", "", str(error))
+            outcome = JobOutcome("failed", "", str(error))
         except Exception as error:  # any failure of a run is logged and sent to the operator
             logger.exception("the run broke")
-            outcome = Outcome("failed", "", f"{type(error).__name__}: {error}")
-        leave(outcome, directory, place)
+            outcome = JobOutcome("failed", "", f"{type(error).__name__}: {error}")
+        write_result(outcome, directory, place)
 
 
 def train(
@@ -87,16 +87,16 @@ def train(
 ) -> None:
     """Continue training from the state in the run's directory; a finished run only hands out its result again."""
     recipe = job.recipe
-    sweep(directory)
+    remove_unfinished(directory)
     _check_same_recipe(directory / "recipe.yaml", recipes.text_of(recipe))
     if (directory / TRAINED).exists():
         return
-    files = at_server(recipe, own)
+    files = weights_at_server(recipe, own)
     setup, log = set_up(recipe, find(recipe.method), files), RunLog(directory, job.run)
     schemas = setup.workspace().schemas
     # No site may send more than the largest message of this job.
-    bounds.limit((extent_of(schema.tensors.values()) for schema in schemas.values()), cell)
-    first = first_at_server(setup, own, directory / "cache")
+    bounds.limit((limits_of(schema.tensors.values()) for schema in schemas.values()), cell)
+    first = pretrain_at_server(setup, own, directory / "cache")
     transport = CollabTransport(tuple(recipe.data.sites), proxies, recipe.federation, aborted, log.say)
     try:
         trained = training.train(setup, directory, transport, schemas, log, first=first, files=files)

@@ -18,19 +18,19 @@ import torch
 from nvflare.collab import collab
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import locked, read_json, sweep, write_json
+from fedvisage.base.files import lock_directory, read_json, remove_unfinished, write_json
 from fedvisage.federation.privacy.accountant import BudgetSpent
 from fedvisage.federation.protections.compatible import check_real
 from fedvisage.federation.record.store import SiteStore
-from fedvisage.federation.site import TrainingBroke
-from fedvisage.federation.site_worker import SiteDesk
+from fedvisage.federation.site import TrainingFailed
+from fedvisage.federation.site_worker import SiteWorker
 from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.schema import Refused
+from fedvisage.federation.wire.schema import RefusedMessage
 from fedvisage.methods import find
 from fedvisage.nvflare import bounds, transport
 from fedvisage.nvflare.job import Job, read_job
 from fedvisage.nvflare.kits import REHEARSAL, own_settings
-from fedvisage.nvflare.node import checked_in
+from fedvisage.nvflare.node import checks_directory
 from fedvisage.nvflare.outcome import RunLog
 from fedvisage.nvflare.own_files import NotReady, data_at_site
 from fedvisage.nvflare.own_files import weights_at_site as at_site_weights
@@ -55,7 +55,7 @@ class SiteProgram:
         """Start empty: NVFlare builds this object before it knows the job, and passes no arguments."""
         self._lock = threading.Lock()
         self._held = ExitStack()
-        self._desk: SiteDesk | None = None
+        self._desk: SiteWorker | None = None
         self._log: RunLog | None = None
         self._threads = 1
         bounds.install()
@@ -81,7 +81,7 @@ class SiteProgram:
             try:
                 torch.set_num_threads(self._threads)  # in every call: threads of a pool do not inherit it
                 return transport.pack_reply(work(), ticket)
-            except (TrainingBroke, Refused, NotReady, BudgetSpent) as error:
+            except (TrainingFailed, RefusedMessage, NotReady, BudgetSpent) as error:
                 reason, spent = str(error), isinstance(error, BudgetSpent)
             except UserError as error:
                 logger.error("%s", error)
@@ -95,7 +95,7 @@ class SiteProgram:
                 self._log.note("failed", reason)
             return transport.pack_failure(reason, ticket, spent=spent)
 
-    def _at_desk(self) -> SiteDesk:
+    def _at_desk(self) -> SiteWorker:
         """Return the site worker, which ``restore`` opens."""
         if self._desk is None:
             raise NotReady("was asked before it was told where to begin")
@@ -115,7 +115,7 @@ class SiteProgram:
         self._desk.restore(generation)
         return {}
 
-    def _open(self, context: Any) -> SiteDesk:
+    def _open(self, context: Any) -> SiteWorker:
         """Read the recipe from this site's own copy of the job, check it, and open this site's own data."""
         workspace, name = context.get_workspace(), context.get_identity_name()
         job = read_job(Path(workspace.get_app_config_dir(context.get_job_id())))
@@ -128,30 +128,30 @@ class SiteProgram:
         directory.mkdir(parents=True, exist_ok=True)
         with ExitStack() as held:
             try:
-                held.enter_context(locked(directory, PATIENCE))
+                held.enter_context(lock_directory(directory, PATIENCE))
             except UserError as error:
                 raise NotReady("still has a process of an earlier job that holds this run") from error
-            sweep(directory)
+            remove_unfinished(directory)
             self._log = RunLog(directory, job.run)
             self._threads = job.recipe.runtime.threads
             torch.set_num_threads(self._threads)
-            worker = _desk(name, job, settings, directory, Path(workspace.get_root_dir()))
+            worker = _open_worker(name, job, settings, directory, Path(workspace.get_root_dir()))
             orders = (accepted.extent for accepted in worker.workspace.accepted.values())
             bounds.limit(orders, context.get_engine().get_cell())
             self._held = held.pop_all()  # only on success: a site that could not open its data must not lock itself out
         return worker
 
 
-def _desk(name: str, job: Job, own: Mapping[str, str], directory: Path, kit: Path) -> SiteDesk:
+def _open_worker(name: str, job: Job, own: Mapping[str, str], directory: Path, kit: Path) -> SiteWorker:
     """Open a site's data, and return its worker."""
     setup = set_up(job.recipe, find(job.recipe.method), at_site_weights(own))
-    data = data_at_site(setup, name, own, checked_in(Path(own["state"])))
+    data = data_at_site(setup, name, own, checks_directory(Path(own["state"])))
     _check_same_data(directory / DATA_FILE, data.digests)
     workspace, site = setup.workspace(), data.sites[name]
     public, strangers = (data.people.public, data.people.strangers[name]) if data.people else (None, None)
     store = SiteStore(directory)
-    trust = trust_of(kit, own, job, site.train, checked_in(Path(own["state"])))
-    return SiteDesk(name, site.train, site.heldout, store, workspace, public=public, strangers=strangers, trust=trust)
+    trust = trust_of(kit, own, job, site.train, checks_directory(Path(own["state"])))
+    return SiteWorker(name, site.train, site.heldout, store, workspace, public=public, strangers=strangers, trust=trust)
 
 
 def _check_same_data(path: Path, digests: Mapping[str, str]) -> None:

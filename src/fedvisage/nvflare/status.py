@@ -19,15 +19,15 @@ from nvflare.fuel.flare_api.flare_api import Session
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import write_atomically
 from fedvisage.base.progress import Say
-from fedvisage.nvflare.certificates import SOON, expires, papers_in
-from fedvisage.nvflare.greeting import address_in, knock
+from fedvisage.nvflare.certificates import SOON, credentials_in, expiry_of
+from fedvisage.nvflare.greeting import address_in, request_admission
 from fedvisage.nvflare.kits import Kit, open_kit
-from fedvisage.nvflare.operator import TROUBLE, ask, connected
-from fedvisage.report.federation_page import Standing, page
+from fedvisage.nvflare.operator import TROUBLE, ask, connect_to_server
+from fedvisage.report.federation_page import FederationState, page
 
 
 @dataclass(frozen=True)
-class SiteSeen:
+class SiteStatus:
     """A site that is registered at the server."""
 
     name: str
@@ -36,7 +36,7 @@ class SiteSeen:
 
 
 @dataclass(frozen=True)
-class CertificateSeen:
+class CertificateStatus:
     """A certificate of the server, of the operator who asks, or of a member who connected since the server started."""
 
     name: str
@@ -53,7 +53,7 @@ State = Literal["waiting", "starting", "running", "lost"]
 
 
 @dataclass(frozen=True)
-class RunSeen:
+class RunStatus:
     """A run that has not ended."""
 
     run: str
@@ -77,52 +77,56 @@ Ask = Callable[[Session, str], dict[str, Any] | None]
 class Status:
     """A federation at one moment."""
 
-    sites: tuple[SiteSeen, ...]
-    runs: tuple[RunSeen, ...]
-    certificates: tuple[CertificateSeen, ...] = ()
+    sites: tuple[SiteStatus, ...]
+    runs: tuple[RunStatus, ...]
+    certificates: tuple[CertificateStatus, ...] = ()
 
 
-def look(session: Session, ask: Ask = ask) -> Status:
+def query_status(session: Session, ask: Ask = ask) -> Status:
     """Ask the server, and the program of each run."""
     sites = [_site(client.name, float(client.last_connect_time or 0)) for client in session.get_connected_client_list()]
     alive = {str(job.job_id) for job in session.get_system_info().job_info}
-    newest = {str(job["name"]): job for job in sorted(session.list_jobs(detailed=True), key=_submitted)}
-    runs = [_run(session, name, job, alive, ask) for name, job in newest.items() if not _ended(job)]
+    newest = {str(job["name"]): job for job in sorted(session.list_jobs(detailed=True), key=_submission_time)}
+    runs = [_run(session, name, job, alive, ask) for name, job in newest.items() if not _has_ended(job)]
     return Status(tuple(sorted(sites, key=lambda site: site.name)), tuple(runs))
 
 
-def _submitted(job: dict[str, Any]) -> str:
+def _submission_time(job: dict[str, Any]) -> str:
     return str(job.get("submit_time"))
 
 
-def _ended(job: dict[str, Any]) -> bool:
+def _has_ended(job: dict[str, Any]) -> bool:
     return str(job.get("status")).startswith("FINISHED")
 
 
-def _run(session: Session, name: str, job: dict[str, Any], alive: set[str], ask: Ask) -> RunSeen:
+def _run(session: Session, name: str, job: dict[str, Any], alive: set[str], ask: Ask) -> RunStatus:
     """Describe a run by its newest job; NVFlare reports RUNNING forever for a job whose server died."""
     number = str(job["job_id"])
     if str(job.get("status")) != "RUNNING":
-        return RunSeen(name, 0, 0, (), 0, 0, "waiting", number)
+        return RunStatus(name, 0, 0, (), 0, 0, "waiting", number)
     if number not in alive:
-        return RunSeen(name, 0, 0, (), 0, 0, "lost", number)
+        return RunStatus(name, 0, 0, (), 0, 0, "lost", number)
     progress = ask(session, number)
-    return RunSeen(name, 0, 0, (), 0, 0, "starting", number) if progress is None else _going(name, number, progress)
+    return (
+        RunStatus(name, 0, 0, (), 0, 0, "starting", number)
+        if progress is None
+        else _running_status(name, number, progress)
+    )
 
 
-def _site(name: str, seen: float) -> SiteSeen:
+def _site(name: str, seen: float) -> SiteStatus:
     """Describe a site by the time of its last contact."""
     when = datetime.fromtimestamp(seen, UTC).isoformat(timespec="seconds")
-    return SiteSeen(name, when, round(max(0.0, time.time() - seen), 1))
+    return SiteStatus(name, when, round(max(0.0, time.time() - seen), 1))
 
 
-def _going(name: str, number: str, progress: dict[str, Any]) -> RunSeen:
+def _running_status(name: str, number: str, progress: dict[str, Any]) -> RunStatus:
     """Describe a running run by its rounds."""
     rows = progress["rounds"]
     last: dict[str, Any] = rows[-1] if rows else {"round": 0, "asked": [], "replied": []}
     without = tuple(site for site in last["asked"] if site not in last["replied"])
     up, down = (sum(int(row[key]) for row in rows) for key in ("bytes_up", "bytes_down"))
-    return RunSeen(name, int(last["round"]), int(progress["of"]), without, up, down, job=number)
+    return RunStatus(name, int(last["round"]), int(progress["of"]), without, up, down, job=number)
 
 
 def prometheus(status: Status) -> Iterator[str]:
@@ -142,16 +146,16 @@ def prometheus(status: Status) -> Iterator[str]:
 def status_of(kit: Path, wait: float) -> Status:
     """Ask the server of an operator's federation for its status."""
     opened = open_kit(kit, "operator")
-    with connected(opened, wait) as session:
-        return replace(look(session), certificates=certificates(opened))
+    with connect_to_server(opened, wait) as session:
+        return replace(query_status(session), certificates=certificates(opened))
 
 
-def certificates(kit: Kit) -> tuple[CertificateSeen, ...]:
+def certificates(kit: Kit) -> tuple[CertificateStatus, ...]:
     """Ask the server for the ends of certificates; the kit itself has those of its own and the root."""
-    papers, now = papers_in(kit.path, at_server=False), datetime.now(UTC)
-    until = knock(kit) | {kit.name: expires(papers)}
+    papers, now = credentials_in(kit.path, at_server=False), datetime.now(UTC)
+    until = request_admission(kit) | {kit.name: expiry_of(papers)}
     return tuple(
-        CertificateSeen(name, when.isoformat(timespec="seconds"), round((when - now).total_seconds() / 86400, 1))
+        CertificateStatus(name, when.isoformat(timespec="seconds"), round((when - now).total_seconds() / 86400, 1))
         for name, when in sorted(until.items())
     )
 
@@ -173,13 +177,13 @@ HEADERS = {
 }
 
 
-class Memory:
+class RoundHistory:
     """The rounds that runs have reported so far, so that each query returns new rounds only."""
 
     def __init__(self) -> None:
         """Start empty."""
         self._told: dict[str, dict[str, Any]] = {}
-        self._certificates: tuple[CertificateSeen, ...] = ()
+        self._certificates: tuple[CertificateStatus, ...] = ()
         self._due = 0.0
 
     def ask(self, session: Session, number: str) -> dict[str, Any] | None:
@@ -190,33 +194,33 @@ class Memory:
             self._told[number] = reply | {"rounds": [*rows, *reply["rounds"]]}
         return self._told.get(number)
 
-    def look(self, session: Session, kit: Kit) -> Standing:
+    def look(self, session: Session, kit: Kit) -> FederationState:
         """Return the present state of the federation."""
         if time.monotonic() >= self._due:
             self._certificates, self._due = certificates(kit), time.monotonic() + AGAIN
-        status = replace(look(session, self.ask), certificates=self._certificates)
+        status = replace(query_status(session, self.ask), certificates=self._certificates)
         details = {run.run: self._told.get(run.job, {}) for run in status.runs}
         self._told = {run.job: self._told[run.job] for run in status.runs if run.job in self._told}
-        return Standing(str(address_in(kit)), asdict(status), details, datetime.now(UTC))
+        return FederationState(str(address_in(kit)), asdict(status), details, datetime.now(UTC))
 
 
 def write_page(path: Path, kit: Path, wait: float) -> None:
     """Ask the federation once, and write the page."""
     opened = open_kit(kit, "operator")
-    with connected(opened, wait) as session:
-        standing = Memory().look(session, opened)
+    with connect_to_server(opened, wait) as session:
+        standing = RoundHistory().look(session, opened)
     write_atomically(path, page(standing, AGAIN).encode())
 
 
-class Board:
+class SharedState:
     """The newest state of the federation, shared with the threads that answer browsers."""
 
     def __init__(self, federation: str) -> None:
         """Start without a state."""
         self._lock = threading.Lock()
-        self._standing = Standing(federation, {}, {})
+        self._standing = FederationState(federation, {}, {})
 
-    def put(self, standing: Standing) -> None:
+    def put(self, standing: FederationState) -> None:
         """Replace the state."""
         with self._lock:
             self._standing = standing
@@ -236,18 +240,18 @@ class Board:
 def serve_console(kit: Path, port: int, wait: float, say: Say) -> None:
     """Ask the federation at intervals, and show its page to browsers on this machine, until stopped."""
     opened = open_kit(kit, "operator")
-    board = Board(str(address_in(opened)))
-    with served(board, port) as address:
+    board = SharedState(str(address_in(opened)))
+    with serve_page(board, port) as address:
         say(f"{address} shows {address_in(opened)}; Ctrl-C ends it")
-        watch(opened, wait, board, threading.Event())
+        poll_federation(opened, wait, board, threading.Event())
 
 
-def watch(kit: Kit, wait: float, board: Board, over: threading.Event) -> None:
+def poll_federation(kit: Kit, wait: float, board: SharedState, over: threading.Event) -> None:
     """Show the server's answers, or the reason for their absence; an error that only a person can correct ends this."""
     while not over.is_set():
         try:
-            with connected(kit, wait) as session:
-                memory = Memory()
+            with connect_to_server(kit, wait) as session:
+                memory = RoundHistory()
                 while not over.is_set():
                     board.put(memory.look(session, kit))
                     over.wait(EVERY)
@@ -257,7 +261,7 @@ def watch(kit: Kit, wait: float, board: Board, over: threading.Event) -> None:
 
 
 @contextmanager
-def served(board: Board, port: int) -> Iterator[str]:
+def serve_page(board: SharedState, port: int) -> Iterator[str]:
     """Serve a board's page on the loopback address, which no other machine can reach; port 0 is any free port."""
     try:
         server = ThreadingHTTPServer((HERE, port), _handler(board.page))

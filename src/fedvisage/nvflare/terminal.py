@@ -24,7 +24,7 @@ SCREEN = "consoleHandler"
 
 
 @dataclass(frozen=True)
-class Front:
+class Terminal:
     """The output functions of a process, and its end, which NVFlare's threads would otherwise prevent."""
 
     say: Say
@@ -53,7 +53,7 @@ class Front:
 
 
 @contextmanager
-def hushed(kit: Path, *, verbose: bool) -> Iterator[None]:
+def output_to_log(kit: Path, *, verbose: bool) -> Iterator[None]:
     """Send the output of this process and its children to the kit's log; with ``verbose`` show it instead.
 
     NVFlare also writes its own log to the kit, in both cases.

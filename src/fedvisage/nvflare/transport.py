@@ -18,7 +18,7 @@ from nvflare.collab.api.exceptions import CollabCallError, RunAborted
 
 from fedvisage.base.progress import Say
 from fedvisage.federation.wire.message import Message, is_plain
-from fedvisage.federation.wire.schema import Refused
+from fedvisage.federation.wire.schema import RefusedMessage
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.nvflare import bounds
 from fedvisage.recipe import Federation
@@ -40,7 +40,7 @@ LONGEST = 300
 def pack_order(order: Order) -> Parcel:
     """Return an order in NVFlare's form."""
     words = {"call": order.call, "round": order.round, "visit": order.visit, "ticket": order.ticket}
-    return {"words": words, "tensors": _plain(order.message)}
+    return {"words": words, "tensors": _detach_tensors(order.message)}
 
 
 def ticket_of(parcel: object) -> str:
@@ -52,17 +52,17 @@ def ticket_of(parcel: object) -> str:
 
 def unpack_order(parcel: object) -> Order:
     """Read an order from NVFlare's form, and check every part of that form."""
-    words, tensors = _opened(parcel, ORDER)
+    words, tensors = _open_parcel(parcel, ORDER)
     types = {"call": str, "round": int, "visit": int, "ticket": str}
     for name, kind in types.items():
         if type(words.get(name)) is not kind:
-            raise Refused(f"order: {name}", "is missing, or of another type")
+            raise RefusedMessage(f"order: {name}", "is missing, or of another type")
     return Order(words["call"], words["round"], tensors, words["visit"], words["ticket"])
 
 
 def pack_reply(message: Message, ticket: str) -> Parcel:
     """Return a reply in NVFlare's form."""
-    return {"words": {"ticket": ticket}, "tensors": _plain(message)}
+    return {"words": {"ticket": ticket}, "tensors": _detach_tensors(message)}
 
 
 def pack_failure(reason: str, ticket: str = "", *, spent: bool = False) -> Parcel:
@@ -73,8 +73,8 @@ def pack_failure(reason: str, ticket: str = "", *, spent: bool = False) -> Parce
 def unpack_reply(site: str, parcel: object) -> Reply:
     """Read a reply, and check every part of its form, because it comes from another organisation."""
     try:
-        words, tensors = _opened(parcel, REPLY)
-    except Refused as error:
+        words, tensors = _open_parcel(parcel, REPLY)
+    except RefusedMessage as error:
         return Reply(site, None, f"refused: {error}")
     ticket, failure = words.get("ticket", ""), words.get("failure", "")
     if not (isinstance(ticket, str) and isinstance(failure, str)):
@@ -84,21 +84,23 @@ def unpack_reply(site: str, parcel: object) -> Reply:
     return Reply(site, tensors, ticket=ticket)
 
 
-def _opened(parcel: object, known: frozenset[str]) -> tuple[dict[str, Any], Message]:
+def _open_parcel(parcel: object, known: frozenset[str]) -> tuple[dict[str, Any], Message]:
     """Return a parcel's plain values and tensors; refuse a parcel with anything else."""
     if type(parcel) is not dict or parcel.keys() != {"words", "tensors"}:
-        raise Refused("parcel", "must hold words and tensors, and nothing else")
+        raise RefusedMessage("parcel", "must hold words and tensors, and nothing else")
     words, tensors = parcel["words"], parcel["tensors"]
     if type(words) is not dict or type(tensors) is not dict:
-        raise Refused("parcel", "must hold words and tensors by name")
+        raise RefusedMessage("parcel", "must hold words and tensors by name")
     if unknown := sorted(str(word)[:LONGEST] for word in words.keys() - known):
-        raise Refused("parcel", f"holds the unknown word {unknown[0]!r}")
+        raise RefusedMessage("parcel", f"holds the unknown word {unknown[0]!r}")
     if not all(type(name) is str and len(name) <= LONGEST and is_plain(value) for name, value in tensors.items()):
-        raise Refused("parcel", f"holds something that is no plain tensor, or a name of more than {LONGEST} letters")
+        raise RefusedMessage(
+            "parcel", f"holds something that is no plain tensor, or a name of more than {LONGEST} letters"
+        )
     return words, dict(tensors)
 
 
-def _plain(message: Message) -> Message:
+def _detach_tensors(message: Message) -> Message:
     """Return tensors detached, on the CPU, and contiguous."""
     return {name: value.detach().to("cpu").contiguous() for name, value in message.items()}
 

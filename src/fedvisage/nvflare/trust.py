@@ -28,9 +28,9 @@ from fedvisage.data.batches import View
 from fedvisage.data.duplicates import contents_of
 from fedvisage.federation.record.store import recipe_digest
 from fedvisage.federation.secure.memory import ALLOW, FIELD, Digests, RosterMemory
-from fedvisage.federation.secure.trust import CREDENTIAL, SIMULATED, Trust
-from fedvisage.federation.wire.schema import Refused
-from fedvisage.nvflare.certificates import ANEW, Papers, certificates_in, key_in, leads_to, name_of, papers_in
+from fedvisage.federation.secure.trust import CREDENTIAL, SIMULATED_TRUST, Trust
+from fedvisage.federation.wire.schema import RefusedMessage
+from fedvisage.nvflare.certificates import ANEW, Credentials, certificates_in, credentials_in, key_in, leads_to, name_of
 from fedvisage.nvflare.job import Job
 from fedvisage.recipe import SITE_NAME
 
@@ -48,7 +48,7 @@ class KitTrust(RosterMemory):
     """Signs with the key of a kit, verifies by its root certificate, and remembers rosters."""
 
     def __init__(
-        self, papers: Papers, context: str, memory: Path, run: str, images: Digests,
+        self, papers: Credentials, context: str, memory: Path, run: str, images: Digests,
         allowed: Sequence[frozenset[str]] = (),
     ) -> None:  # fmt: skip
         """Read the kit's certificates and key; ``context`` names the run and recipe of all statements."""
@@ -65,7 +65,7 @@ class KitTrust(RosterMemory):
         signature = self._key.sign(self._context + statement, PADDING, SHA256())
         credential = SIZES.pack(len(self._certificate), len(signature)) + self._certificate + signature
         if len(credential) > CREDENTIAL:
-            raise Refused(FIELD, f"this site's certificate does not fit into {CREDENTIAL} bytes; {ANEW}")
+            raise RefusedMessage(FIELD, f"this site's certificate does not fit into {CREDENTIAL} bytes; {ANEW}")
         return credential.ljust(CREDENTIAL, b"\0")
 
     def verify(self, site: str, statement: bytes, credential: bytes) -> None:
@@ -75,11 +75,11 @@ class KitTrust(RosterMemory):
             key, now = certificate.public_key(), datetime.now(UTC)
             if not isinstance(key, RSAPublicKey) or name_of(certificate) != site:
                 raise ValueError
-            if not (leads_to([certificate], self._root) and _holds(certificate, now) and _holds(self._root, now)):
+            if not (leads_to([certificate], self._root) and _is_valid(certificate, now) and _is_valid(self._root, now)):
                 raise ValueError
             key.verify(signature, self._context + statement, PADDING, SHA256())
         except (ValueError, InvalidSignature, struct.error) as error:
-            raise Refused(
+            raise RefusedMessage(
                 FIELD,
                 f"what should be signed by site {site} in this run is not signed by a valid certificate of it; the "
                 "server or that site is at fault, so nothing was revealed",
@@ -89,12 +89,12 @@ class KitTrust(RosterMemory):
 def trust_of(kit: Path, own: Mapping[str, str], job: Job, trained: View, cache: Path) -> Trust:
     """Return a site's trust for a job; without secure sums there is nothing to sign."""
     if job.recipe.federation.secure is None:
-        return SIMULATED
+        return SIMULATED_TRUST
     state = Path(own["state"])
     context = json_key({"run": job.run, "recipe": recipe_digest(recipes.text_of(job.recipe))})
     allowed = [frozenset(roster.split(",")) for roster in own.get(ROSTERS, "").split()]
     images = images_of(trained, cache)
-    return KitTrust(papers_in(kit, at_server=False), context, state / MEMORY, job.run, images, allowed)
+    return KitTrust(credentials_in(kit, at_server=False), context, state / MEMORY, job.run, images, allowed)
 
 
 def images_of(view: View, cache: Path) -> Digests:
@@ -121,6 +121,6 @@ def _parts(credential: bytes) -> tuple[x509.Certificate, bytes]:
     return x509.load_der_x509_certificate(rest[: lengths[0]]), rest[lengths[0] : sum(lengths)]
 
 
-def _holds(certificate: x509.Certificate, now: datetime) -> bool:
+def _is_valid(certificate: x509.Certificate, now: datetime) -> bool:
     """Return whether a certificate is valid now."""
     return certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc

@@ -1,7 +1,7 @@
 """Components in NVFlare's long-lived processes that report connections, and repair stale registrations.
 
 NVFlare builds these two components from a kit's ``local/resources.json``, without arguments. The code that starts the
-process puts its front into ``Post``. Processes of jobs have no front, and there the components do nothing.
+process puts its front into ``ProcessContext``. Processes of jobs have no front, and there the components do nothing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from nvflare.private.defs import CellChannel, CellChannelTopic, CellMessageHeade
 
 from fedvisage.base.errors import UserError
 from fedvisage.nvflare.admission import Admission
-from fedvisage.nvflare.greeting import Unreachable, address_in, greet, knock
+from fedvisage.nvflare.greeting import Unreachable, address_in, check_handshake, request_admission
 from fedvisage.nvflare.kits import Kit
 from fedvisage.nvflare.outcome import RESULT, note_death
-from fedvisage.nvflare.terminal import Front
+from fedvisage.nvflare.terminal import Terminal
 
 logger = logging.getLogger("fedvisage.watch")
 
@@ -39,11 +39,11 @@ ALREADY = "already registered"
 """Part of the server's answer to a site whose place another process has taken."""
 
 
-class Post:
+class ProcessContext:
     """The objects that the watches of this process use; empty in a process of a job."""
 
     kit: Kit | None = None
-    front: Front | None = None
+    front: Terminal | None = None
     admission: Admission | None = None
     """The revocation list of this server, and its connected members."""
 
@@ -58,7 +58,7 @@ class SiteWatch(FLComponent):  # type: ignore[misc]
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Follow the site's registration and its heartbeats."""
-        if Post.front is None or Post.kit is None:
+        if ProcessContext.front is None or ProcessContext.kit is None:
             return
         if event_type == EventType.AFTER_CLIENT_REGISTER:
             cell = fl_ctx.get_prop(FLContextKey.SITE_OBJ).cell
@@ -66,10 +66,10 @@ class SiteWatch(FLComponent):  # type: ignore[misc]
             cell.core_cell.add_incoming_reply_filter(*place, self._answered)
             self._heard = time.monotonic()
         elif event_type == EventType.SYSTEM_START:
-            self._become("connected", f"connected to {address_in(Post.kit)}, waiting for runs")
+            self._become("connected", f"connected to {address_in(ProcessContext.kit)}, waiting for runs")
         elif event_type == EventType.BEFORE_CLIENT_HEARTBEAT and time.monotonic() - self._heard > LOST:
             self._become("lost", "lost the server; trying again until it answers")
-            self._look_again(Post.kit, Post.front)
+            self._look_again(ProcessContext.kit, ProcessContext.front)
 
     def _answered(self, message: Any) -> None:
         """Process the server's answer to a heartbeat."""
@@ -83,14 +83,14 @@ class SiteWatch(FLComponent):  # type: ignore[misc]
         """Enter a state, and print a line if it is a new one."""
         if self._state != state:
             self._state = state
-            assert Post.front is not None
-            Post.front.say(text)
+            assert ProcessContext.front is not None
+            ProcessContext.front.say(text)
 
-    def _look_again(self, kit: Kit, front: Front) -> None:
+    def _look_again(self, kit: Kit, front: Terminal) -> None:
         """Check that the server still accepts this kit: a certificate may have ended, or another server may listen."""
         try:
-            greet(kit)
-            knock(kit)
+            check_handshake(kit)
+            request_admission(kit)
         except Unreachable as reason:
             logger.info("%s", reason)
         except UserError as error:
@@ -110,9 +110,9 @@ class ServerWatch(FLComponent):  # type: ignore[misc]
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Install callbacks for cut connections and failed jobs, and check every refused heartbeat."""
-        if event_type == EventType.SYSTEM_START and Post.admission is not None:
+        if event_type == EventType.SYSTEM_START and ProcessContext.admission is not None:
             server = self._server = fl_ctx.get_prop(FLContextKey.SITE_OBJ)
-            Post.admission.dropped = partial(_log_out, server)
+            ProcessContext.admission.dropped = partial(_log_out, server)
             # Ours replaces NVFlare's callback and calls it; a filter would hide the filters that check the sender.
             place = CellChannel.SERVER_MAIN, CellChannelTopic.REPORT_JOB_FAILURE
             server.cell.register_request_cb(*place, self._job_failed)
@@ -135,10 +135,10 @@ class ServerWatch(FLComponent):  # type: ignore[misc]
         if (
             client
             and crashed
-            and Post.kit
+            and ProcessContext.kit
             and self._server.engine.job_runner.is_client_outcome_pending(job, client.name)
         ):
-            note_death(Post.kit.path / str(job) / RESULT, client.name)
+            note_death(ProcessContext.kit.path / str(job) / RESULT, client.name)
         return self._server.process_job_failure(message)
 
 

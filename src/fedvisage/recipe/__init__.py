@@ -1,13 +1,13 @@
 """Recipes, the description of runs: frozen and validated sections; unknown keys are errors that name their place."""
 
-from fedvisage.recipe.data import SITE_NAME, Data, Input, many_names, many_sites
+from fedvisage.recipe.data import SITE_NAME, Data, Input, expand_names, expand_sites
 from fedvisage.recipe.evaluation import ADAPTATIONS, Adapt, Evaluation, Recognition
-from fedvisage.recipe.federation import Combine, Dp, Federation, Poisoned, Secure
+from fedvisage.recipe.federation import Combine, Dp, Federation, HostileSites, Secure
 from fedvisage.recipe.mistakes import read_section
 from fedvisage.recipe.recipe import Recipe
 from fedvisage.recipe.runtime import Privacy, Report, Runtime, Tracking
 from fedvisage.recipe.section import MethodOptions, Section
-from fedvisage.recipe.text import apply, load, put, read_tree, text_of, tree_of, validate
+from fedvisage.recipe.text import apply_override, load, read_tree, set_value, text_of, tree_of, validate
 from fedvisage.recipe.training import (
     Augment,
     Batch,
@@ -35,11 +35,11 @@ __all__ = [
     "EarlyStop",
     "Evaluation",
     "Federation",
+    "HostileSites",
     "Input",
     "Local",
     "MethodOptions",
     "Optimizer",
-    "Poisoned",
     "Pretrain",
     "Privacy",
     "Recipe",
@@ -53,13 +53,13 @@ __all__ = [
     "Start",
     "Tracking",
     "Training",
-    "apply",
+    "apply_override",
+    "expand_names",
+    "expand_sites",
     "load",
-    "many_names",
-    "many_sites",
-    "put",
     "read_section",
     "read_tree",
+    "set_value",
     "text_of",
     "tree_of",
     "validate",

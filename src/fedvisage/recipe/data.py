@@ -30,18 +30,18 @@ SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 MANY_SITES = re.compile(r"([A-Za-z0-9_-]+)\[(\d{1,5})-(\d{1,5})\]")
 
 
-def many_sites(entries: Mapping[Any, Any]) -> dict[str, Any]:
+def expand_sites(entries: Mapping[Any, Any]) -> dict[str, Any]:
     """Expand a key such as ``client[1-40]`` to one site per number; the number replaces each ``*`` in the entry."""
     sites: dict[str, Any] = {}
     for key, entry in entries.items():
-        for name, site_entry in _written_out(str(key), entry):
+        for name, site_entry in _expand_key(str(key), entry):
             if name in sites:
                 raise ValueError(f"site {name} stands twice, once as a part of {key}; keep one")
             sites[name] = site_entry
     return sites
 
 
-def _written_out(key: str, entry: Any) -> Iterator[tuple[str, Any]]:
+def _expand_key(key: str, entry: Any) -> Iterator[tuple[str, Any]]:
     match = MANY_SITES.fullmatch(key)
     if match is None:
         yield key, entry
@@ -51,9 +51,9 @@ def _written_out(key: str, entry: Any) -> Iterator[tuple[str, Any]]:
         yield f"{match[1]}{number:0{len(match[3])}d}", site_entry
 
 
-def many_names(names: list[Any]) -> list[str]:
+def expand_names(names: list[Any]) -> list[str]:
     """Expand names such as ``client[1-40]``."""
-    return [written for name in names for written in many_sites({name: None})]
+    return [written for name in names for written in expand_sites({name: None})]
 
 
 class Data(Section):
@@ -87,7 +87,7 @@ class Data(Section):
     @field_validator("sites", mode="before")
     @classmethod
     def _names_are_text(cls, value: Any) -> Any:
-        return many_sites(value) if isinstance(value, Mapping) else value
+        return expand_sites(value) if isinstance(value, Mapping) else value
 
     @field_validator("sites", "benchmarks")
     @classmethod

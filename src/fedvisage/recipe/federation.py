@@ -116,7 +116,7 @@ class Dp(Section):
         return self
 
 
-class Poisoned(Section):
+class HostileSites(Section):
     """Simulated hostile sites that test a rule: see ``federation/protections/steps.py``."""
 
     sites: tuple[str, ...] = Field(min_length=1)
@@ -127,7 +127,7 @@ class Poisoned(Section):
     """sign-flip, scaling: factor of the update."""
 
     @model_validator(mode="after")
-    def _nothing_is_ignored(self) -> Poisoned:
+    def _nothing_is_ignored(self) -> HostileSites:
         if self.how == "label-flip" and self.factor != 1:
             raise ValueError("factor is for sign-flip and scaling; label-flip does not go by it")
         return self
@@ -164,7 +164,7 @@ class Federation(Section):
     dp: Dp | None = None
     """Differential privacy of averaging methods and of privacyface, with one account for both; noise protects the
     sites."""
-    poisoned: Poisoned | None = None
+    poisoned: HostileSites | None = None
     """Simulations only: hostile sites."""
 
     @field_validator("combine", mode="before")

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from fedvisage.base.errors import UserError, meant
+from fedvisage.base.errors import UserError, suggestion
 
 Kind = TypeVar("Kind", bound=BaseModel)
 SHOWN = 3
@@ -48,17 +48,17 @@ def read_section(kind: type[Kind], tree: Any, root: str) -> Kind:
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
-        raise mistake(error, root, kind) from error
+        raise user_error_from(error, root, kind) from error
 
 
-def mistake(error: ValidationError, root: str, kind: type[BaseModel] | None = None) -> UserError:
+def user_error_from(error: ValidationError, root: str, kind: type[BaseModel] | None = None) -> UserError:
     """Return the first mistakes in a section as one ``UserError``."""
     errors = error.errors(include_url=False)[:SHOWN]
-    (place, message), *further = [(_place(item, root), _said(item, kind)) for item in errors]
+    (place, message), *further = [(_place(item, root), _describe_error(item, kind)) for item in errors]
     return UserError(place, message + "".join(f"; {location}: {fault}" for location, fault in further))
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a short form of a value, as YAML writes it."""
     if value is None or isinstance(value, bool):
         return {None: "nothing", True: "true", False: "false"}[value]
@@ -72,18 +72,18 @@ def _place(item: Any, root: str) -> str:
     return f"{root}{'.' if keys and not root.endswith(' ') else ''}{keys}".removesuffix(": ")
 
 
-def _said(item: Any, kind: type[BaseModel] | None) -> str:
+def _describe_error(item: Any, kind: type[BaseModel] | None) -> str:
     if item["type"] == "extra_forbidden":
         *above, key = item["loc"]
-        return f"{_WORDS['extra_forbidden']}{meant(str(key), _keys(kind, above))}"
+        return f"{_WORDS['extra_forbidden']}{suggestion(str(key), _keys(kind, above))}"
     if item["type"] == "missing":
         return _WORDS["missing"]
     value, words = item.get("input"), _WORDS.get(item["type"])
-    got = f", got {shown(value)}" if words or isinstance(value, str | int | float) else ""
-    return f"{words.format_map(item['ctx']) if words and '{' in words else words or _own(item['msg'])}{got}"
+    got = f", got {format_value(value)}" if words or isinstance(value, str | int | float) else ""
+    return f"{words.format_map(item['ctx']) if words and '{' in words else words or _without_prefix(item['msg'])}{got}"
 
 
-def _own(message: str) -> str:
+def _without_prefix(message: str) -> str:
     """Return the message of one of this project's validators, without pydantic's prefix."""
     return message.removeprefix("Value error, ")
 
@@ -91,20 +91,20 @@ def _own(message: str) -> str:
 def _keys(kind: Any, above: Sequence[str | int]) -> list[str]:
     """Return the keys of the section at a place."""
     for key in above:
-        kind = _opened(kind)
+        kind = _find_container(kind)
         if _is_section(kind):
             kind = kind.model_fields[key].annotation if key in kind.model_fields else None
         else:
             kind = get_args(kind)[1 if get_origin(kind) is dict else 0] if kind else None
-    kind = _opened(kind)
+    kind = _find_container(kind)
     return list(kind.model_fields) if _is_section(kind) else []
 
 
-def _opened(kind: Any) -> Any:
+def _find_container(kind: Any) -> Any:
     """Return the section, mapping or list among the types that a key accepts, or None."""
     if _is_section(kind) or get_origin(kind) in (dict, list, tuple):
         return kind
-    return next((section for part in get_args(kind) if (section := _opened(part)) is not None), None)
+    return next((section for part in get_args(kind) if (section := _find_container(part)) is not None), None)
 
 
 def _is_section(kind: Any) -> bool:

@@ -28,7 +28,7 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\
 _ENTRY = re.compile(r"\bsynth:|\sonly:")
 
 
-class _Reader(yaml.SafeLoader):
+class _YamlReader(yaml.SafeLoader):
     """Composes the nodes of a text by the core schema, with a limited depth."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}
@@ -37,7 +37,7 @@ class _Reader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         self.depth += 1
         if self.depth > DEEPEST:
-            raise _Refused(f"has more than {DEEPEST} sections within each other", self.get_mark())
+            raise _ForbiddenYaml(f"has more than {DEEPEST} sections within each other", self.get_mark())
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
@@ -46,22 +46,22 @@ class _Reader(yaml.SafeLoader):
 for _kind, _pattern, _first in (
     ("null", _NULL, "~nN"), ("bool", _BOOL, "tTfF"), ("int", _INT, "-+0123456789"), ("float", _FLOAT, "-+.0123456789"),
 ):  # fmt: skip
-    _Reader.add_implicit_resolver(f"{_TAG}{_kind}", re.compile(f"(?:{_pattern.pattern})$"), [*_first])
-_Reader.add_implicit_resolver(f"{_TAG}null", re.compile("$"), [""])
-_Reader.add_implicit_resolver(f"{_TAG}merge", re.compile("<<$"), ["<"])
+    _YamlReader.add_implicit_resolver(f"{_TAG}{_kind}", re.compile(f"(?:{_pattern.pattern})$"), [*_first])
+_YamlReader.add_implicit_resolver(f"{_TAG}null", re.compile("$"), [""])
+_YamlReader.add_implicit_resolver(f"{_TAG}merge", re.compile("<<$"), ["<"])
 
 
-class _Writer(yaml.SafeDumper):
+class _YamlWriter(yaml.SafeDumper):
     """Quotes also those texts that only the core schema reads as numbers."""
 
 
 for _kind in ("int", "float"):
-    _Writer.add_implicit_resolver(
+    _YamlWriter.add_implicit_resolver(
         f"{_TAG}{_kind}", re.compile(f"(?:{(_INT if _kind == 'int' else _FLOAT).pattern})$"), [*"-+.0123456789"]
     )
 
 
-class _Refused(Exception):
+class _ForbiddenYaml(Exception):
     """An error in valid YAML that no recipe may contain, with its line."""
 
     def __init__(self, message: str, mark: yaml.Mark | None = None) -> None:
@@ -89,23 +89,23 @@ def read_file(path: Path) -> Any:
 def parse(text: str, place: str, what: str = "is not YAML") -> Any:
     """Return the plain values in a text; ``place`` and ``what`` begin the message about invalid YAML."""
     try:
-        reader = _Reader(text)
+        reader = _YamlReader(text)
         try:
             return _Values().of(reader.get_single_node())
         finally:
             reader.dispose()
-    except _Refused as refused:
+    except _ForbiddenYaml as refused:
         raise UserError(place, str(refused)) from None
     except yaml.YAMLError as error:
-        raise UserError(place, f"{what}: {_plain(error)}{_advice(text, error)}") from error
+        raise UserError(place, f"{what}: {_format_error(error)}{_advice(text, error)}") from error
 
 
 def write(tree: Any) -> str:
     """Return plain values as YAML that versions 1.1 and 1.2 read alike."""
-    return yaml.dump(tree, Dumper=_Writer, sort_keys=False, allow_unicode=True)
+    return yaml.dump(tree, Dumper=_YamlWriter, sort_keys=False, allow_unicode=True)
 
 
-def _plain(error: yaml.YAMLError) -> str:
+def _format_error(error: yaml.YAMLError) -> str:
     return " ".join(str(error).replace('"<unicode string>", ', "").split())
 
 
@@ -131,7 +131,7 @@ class _Values:
             return None
         self._made += 1
         if self._made > MOST:
-            raise _Refused(f"has more than {MOST:,} values", node.start_mark)
+            raise _ForbiddenYaml(f"has more than {MOST:,} values", node.start_mark)
         self._enter(node)
         value = self._value(node)
         self._open.remove(node)
@@ -139,7 +139,7 @@ class _Values:
 
     def _enter(self, node: yaml.Node) -> None:
         if node in self._open:
-            raise _Refused("has a section that is within itself", node.start_mark)
+            raise _ForbiddenYaml("has a section that is within itself", node.start_mark)
         self._open.add(node)
 
     def _value(self, node: yaml.Node) -> Any:
@@ -150,7 +150,7 @@ class _Values:
             return [self.of(item) for item in node.value]
         if isinstance(node, yaml.ScalarNode):
             return _scalar(kind, node)
-        raise _Refused(f"has a value of the kind {node.tag}, which no recipe has", node.start_mark)
+        raise _ForbiddenYaml(f"has a value of the kind {node.tag}, which no recipe has", node.start_mark)
 
     def _pairs(self, node: yaml.MappingNode) -> dict[str, tuple[yaml.Node, yaml.Node]]:
         """Return keys and values by the keys' text; the section's own keys replace those that ``<<`` merges in."""
@@ -163,10 +163,10 @@ class _Values:
                 merged = {**self._merged(value), **merged}
                 continue
             if not isinstance(key, yaml.ScalarNode):
-                raise _Refused("has a key that is no name", key.start_mark)
+                raise _ForbiddenYaml("has a key that is no name", key.start_mark)
             if key.value in own_pairs:
                 lines = f"{own_pairs[key.value][0].start_mark.line + 1} and {key.start_mark.line + 1}"
-                raise _Refused(f"says {key.value!r} twice in one section, in lines {lines}; keep one")
+                raise _ForbiddenYaml(f"says {key.value!r} twice in one section, in lines {lines}; keep one")
             own_pairs[key.value] = key, value
         self._pairs_of[node] = {**merged, **own_pairs}
         return self._pairs_of[node]
@@ -177,7 +177,7 @@ class _Values:
         pairs: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for section in node.value if isinstance(node, yaml.SequenceNode) else [node]:
             if not isinstance(section, yaml.MappingNode):
-                raise _Refused("has a << that names no section", node.start_mark)
+                raise _ForbiddenYaml("has a << that names no section", node.start_mark)
             pairs = {**self._pairs(section), **pairs}
         self._open.remove(node)
         return pairs
@@ -195,4 +195,6 @@ def _scalar(kind: str, node: yaml.ScalarNode) -> Any:
         return int(text, 0 if text[:2] in ("0o", "0x") else 10) if len(text) < 400 else text
     if kind == "float" and (_FLOAT.fullmatch(text) or _INT.fullmatch(text)):
         return float(re.sub(r"^([-+]?)\.(inf|nan)$", r"\1\2", text.lower()))
-    raise _Refused(f"has {text!r} of the kind {node.tag}, which it is not, or which no recipe has", node.start_mark)
+    raise _ForbiddenYaml(
+        f"has {text!r} of the kind {node.tag}, which it is not, or which no recipe has", node.start_mark
+    )

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from fedvisage.base.errors import UserError
 from fedvisage.recipe import plain_yaml
-from fedvisage.recipe.mistakes import mistake, read_section, shown
+from fedvisage.recipe.mistakes import format_value, read_section, user_error_from
 from fedvisage.recipe.recipe import Recipe
 from fedvisage.recipe.section import MethodOptions
 
@@ -27,7 +27,7 @@ def load(path: Path, overrides: Sequence[str], method: ReadMethod) -> Recipe:
     """Read a recipe file, apply ``key=value`` overrides and validate it; ``method`` reads its section ``method``."""
     tree = read_tree(path)
     for override in overrides:
-        apply(tree, override)
+        apply_override(tree, override)
     return validate(tree, method)
 
 
@@ -39,17 +39,17 @@ def read_tree(path: Path) -> dict[str, Any]:
     return tree
 
 
-def apply(tree: dict[str, Any], override: str) -> None:
+def apply_override(tree: dict[str, Any], override: str) -> None:
     """Set one ``dotted.key=value`` in a recipe tree; the value is parsed as YAML, but a data entry is kept as text."""
     key, sign, text = override.partition("=")
     if not sign or not key.strip():
         raise UserError(override, "an override is written key=value, such as training.rounds=5")
     entry = ENTRY_KEY.fullmatch(key.strip()) and ENTRY.fullmatch(text.strip())
     value = text.strip() if entry else plain_yaml.parse(text, override, "the value is not YAML")
-    put(tree, key.strip(), value, override)
+    set_value(tree, key.strip(), value, override)
 
 
-def put(tree: dict[str, Any], key: str, value: Any, place: str = "") -> None:
+def set_value(tree: dict[str, Any], key: str, value: Any, place: str = "") -> None:
     """Set the value of a dotted key in a recipe tree."""
     _write_out(tree)
     node: Any = tree
@@ -76,12 +76,12 @@ def validate(tree: Mapping[str, Any], method: ReadMethod) -> Recipe:
     section = {"name": section} if isinstance(section, str) else section
     if not isinstance(section, Mapping | None):
         raise UserError(
-            "recipe.method", f"must be the name of a method, or a section with its name, got {shown(section)}"
+            "recipe.method", f"must be the name of a method, or a section with its name, got {format_value(section)}"
         )
     try:
         options = method(section or {})
     except ValidationError as error:  # of a method outside the catalogue, whose options raise pydantic's own error
-        raise mistake(error, "recipe.method") from error
+        raise user_error_from(error, "recipe.method") from error
     return read_section(Recipe, {**tree, "method": options}, "recipe")
 
 

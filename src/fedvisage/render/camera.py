@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedvisage.render.noise import Range, between, column, field, unit
+from fedvisage.render.noise import Range, between, column, normal_field, uniform_numbers
 
 LUMA = (0.2126, 0.7152, 0.0722)
 TONE_STEPS = 4096  # a sensor's twelve bits: the tone curve is a table, as in real cameras
@@ -40,7 +40,7 @@ class Camera:
 
 
 @dataclass(frozen=True)
-class Shots:
+class CameraShots:
     """The settings of one photograph per image, each a tensor of B numbers."""
 
     pixels: Tensor
@@ -56,12 +56,12 @@ class Shots:
     quality: Tensor
 
 
-def draw_shots(cameras: Sequence[Camera], seeds: Sequence[int]) -> Shots:
+def draw_shots(cameras: Sequence[Camera], seeds: Sequence[int]) -> CameraShots:
     """Draw the settings of each image's camera; images of one video share a seed, hence their settings."""
-    return Shots(
+    return CameraShots(
         **{
             name: between(seeds, f"camera/{name}", [getattr(camera, name) for camera in cameras])
-            for name in Shots.__dataclass_fields__
+            for name in CameraShots.__dataclass_fields__
         }
     )
 
@@ -83,24 +83,24 @@ def decode(encoded: Tensor) -> Tensor:
     return torch.where(encoded <= 0.04045, encoded / 12.92, ((encoded + 0.055) / 1.055).clamp_min(0) ** 2.4)
 
 
-def sensor_pixels(shots: Shots, size: int) -> Tensor:
+def sensor_pixels(shots: CameraShots, size: int) -> Tensor:
     """Return the number of sensor pixels across a crop of this size: a finer sensor is binned to the crop."""
     return shots.pixels.round().clamp(8, size)
 
 
-def expose(radiance: Tensor, shots: Shots, noise_seeds: Sequence[int]) -> NDArray[np.uint8]:
+def expose(radiance: Tensor, shots: CameraShots, noise_seeds: Sequence[int]) -> NDArray[np.uint8]:
     """Photograph the scene: B×3×S×S linear radiance to uint8 B×S×S×3 (RGB)."""
     size = radiance.shape[-1]
     pixels = sensor_pixels(shots, size)
     light = radiance * (_falloff(shots.vignette, size) * _metered_gain(radiance, shots.exposure))
     # A sensor finer than the crop is binned, which averages its blur and its noise too.
     binning = (shots.pixels / pixels).clamp_min(1.0)
-    sampled = _separable(light, _sampling(size, pixels, shots.blur / binning))
-    developed = _develop(_with_noise(sampled, shots.noise / binning, noise_seeds), shots)
-    soft = _separable(developed, _softening(size, pixels))
+    sampled = _apply_separable(light, _sampling(size, pixels, shots.blur / binning))
+    developed = _develop(_add_noise(sampled, shots.noise / binning, noise_seeds), shots)
+    soft = _apply_separable(developed, _softening(size, pixels))
     sharp = developed + column(shots.sharpening) * (developed - soft)
     raw = (sharp.clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).contiguous().numpy()
-    offsets = [int(8 * value) for value in unit(noise_seeds, "camera/block").tolist()]
+    offsets = [int(8 * value) for value in uniform_numbers(noise_seeds, "camera/block").tolist()]
     settings = zip(raw, pixels.int().tolist(), shots.quality.round().int().tolist(), offsets, strict=True)
     return np.stack([_compress(image[:n, :n], quality, offset, size) for image, n, quality, offset in settings])
 
@@ -131,36 +131,36 @@ def _sampling(size: int, pixels: Tensor, blur: Tensor) -> Tensor:
     spread = (blur[:, None, None] * width).clamp_min(0.05) * 2**0.5
     half = width / 2
     weight = torch.erf((position - centre + half) / spread) - torch.erf((position - centre - half) / spread)
-    return _normalised(weight, pixels)
+    return _normalise_rows(weight, pixels)
 
 
 def _softening(size: int, pixels: Tensor, spread: float = 1.0) -> Tensor:
     """Return B×S×S rows of a Gaussian blur within the first n of S pixels."""
     index = torch.arange(size)
     weight = torch.exp(-((index[:, None] - index[None, :]) ** 2) / (2 * spread**2)).expand(len(pixels), -1, -1)
-    return _normalised(weight * (index[None, None, :] < pixels[:, None, None]), pixels)
+    return _normalise_rows(weight * (index[None, None, :] < pixels[:, None, None]), pixels)
 
 
-def _normalised(weight: Tensor, pixels: Tensor) -> Tensor:
+def _normalise_rows(weight: Tensor, pixels: Tensor) -> Tensor:
     # Far weights underflow to denormal numbers, which slow down products many times.
     weight = torch.where(weight > 1e-7, weight, 0.0)
     row_used = torch.arange(weight.shape[1])[None, :, None] < pixels[:, None, None]
     return weight / weight.sum(2, keepdim=True).clamp_min(1e-6) * row_used
 
 
-def _separable(images: Tensor, matrices: Tensor) -> Tensor:
+def _apply_separable(images: Tensor, matrices: Tensor) -> Tensor:
     """Apply one matrix per image to the rows and to the columns of all its channels."""
     # One product per image is faster than a batched one, and its rounding cannot depend on the batch size.
     return torch.stack([matrix @ image @ matrix.T for matrix, image in zip(matrices, images, strict=True)])
 
 
-def _with_noise(light: Tensor, level: Tensor, seeds: Sequence[int]) -> Tensor:
+def _add_noise(light: Tensor, level: Tensor, seeds: Sequence[int]) -> Tensor:
     """Add noise with a shot part (variance grows with light) and a read part; `level` is the deviation at mid grey."""
     deviation = (light.clamp_min(0) * (0.75 / 0.18)).add_(0.25).sqrt_().mul_(column(level))
-    return torch.addcmul(light, deviation, field(seeds, "camera/noise", *light.shape[1:]))
+    return torch.addcmul(light, deviation, normal_field(seeds, "camera/noise", *light.shape[1:]))
 
 
-def _develop(light: Tensor, shots: Shots) -> Tensor:
+def _develop(light: Tensor, shots: CameraShots) -> Tensor:
     """Apply white balance and saturation (one colour matrix) and the tone curve: linear light to values in [0, 1]."""
     gains = torch.stack([1 + shots.warmth, 1 + shots.tint, 1 - shots.warmth], dim=1)
     grey = torch.tensor(LUMA).expand(3, 3)

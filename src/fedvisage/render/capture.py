@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedvisage.render.camera import Camera, Shots, draw_shots, expose, luminance
+from fedvisage.render.camera import Camera, CameraShots, draw_shots, expose, luminance
 from fedvisage.render.media import Sampling
-from fedvisage.render.noise import Range, between, column, unit
+from fedvisage.render.noise import Range, between, column, uniform_numbers
 
 CAPTURE_VERSION = 3
 """Increases whenever photographs get other pixels. Version 1 left bona fide images unchanged; version 2 cut out paper
@@ -52,7 +52,7 @@ CAMERAS = (
 
 
 @dataclass(frozen=True)
-class Conditions:
+class CaptureConditions:
     """Effects before and after the exposure; ranges are of videos, lengths are shares of the crop's side."""
 
     motion: Range = (0.0, 0.012)  # path of the picture over the sensor during the exposure
@@ -68,7 +68,7 @@ class Conditions:
 class Capture:
     """One draw of all settings for each image: tensors of B numbers."""
 
-    shots: Shots
+    shots: CameraShots
     motion: Tensor
     angle: Tensor
     focus: Tensor
@@ -86,13 +86,16 @@ class Capture:
 
 def draw_camera(seed: int, among: Sequence[Camera] = CAMERAS) -> Camera:
     """Return the kind of camera of a video."""
-    return among[int(len(among) * unit([seed], "capture/camera").item())]
+    return among[int(len(among) * uniform_numbers([seed], "capture/camera").item())]
 
 
-def draw_capture(cameras: Sequence[Camera], seeds: Sequence[int], around: Conditions | None = None) -> Capture:
+def draw_capture(cameras: Sequence[Camera], seeds: Sequence[int], around: CaptureConditions | None = None) -> Capture:
     """Draw the capture of each image; images of one video share a seed, hence their settings."""
-    ranges = around or Conditions()
-    drawn = {name: between(seeds, f"capture/{name}", getattr(ranges, name)) for name in Conditions.__dataclass_fields__}
+    ranges = around or CaptureConditions()
+    drawn = {
+        name: between(seeds, f"capture/{name}", getattr(ranges, name))
+        for name in CaptureConditions.__dataclass_fields__
+    }
     angle = between(seeds, "capture/angle", (0.0, math.pi))
     return Capture(draw_shots(cameras, seeds), angle=angle, **drawn)
 
@@ -100,21 +103,21 @@ def draw_capture(cameras: Sequence[Camera], seeds: Sequence[int], around: Condit
 def photograph(radiance: Tensor, capture: Capture, frames: Sequence[int]) -> NDArray[np.uint8]:
     """Photograph B×3×S×S radiance: defocus and motion, automatic balance and black, the camera, and storage."""
     size = radiance.shape[-1]
-    processed = with_flare(levelled(balanced(radiance, capture.balance), capture.levels), capture.flare)
-    light = blurred(processed, capture.focus * size, capture.motion * size, capture.angle)
+    processed = with_flare(with_black_level(balance_colours(radiance, capture.balance), capture.levels), capture.flare)
+    light = blur_in_motion(processed, capture.focus * size, capture.motion * size, capture.angle)
     images = expose(light.clamp_min(0), capture.shots, frames)
     storage = zip(images, capture.stored.tolist(), capture.quality.round().int().tolist(), strict=True)
-    return np.stack([resampled(image, share, quality) for image, share, quality in storage])
+    return np.stack([store_small(image, share, quality) for image, share, quality in storage])
 
 
-def balanced(light: Tensor, strength: Tensor) -> Tensor:
+def balance_colours(light: Tensor, strength: Tensor) -> Tensor:
     """Move the mean colour of each picture towards that of usual portraits; the green channel is unchanged."""
     mean = light.mean((2, 3), keepdim=True).clamp_min(1e-4)
     portrait = light.new_tensor(PORTRAIT)[:, None, None] * mean[:, 1:2]
     return light * (portrait / mean) ** column(strength)
 
 
-def levelled(light: Tensor, strength: Tensor) -> Tensor:
+def with_black_level(light: Tensor, strength: Tensor) -> Tensor:
     """Move the light of the darkest hundredth towards black, by a share; the mean is unchanged."""
     grey = luminance(light).flatten(1)
     black = column(torch.quantile(grey, 0.01, dim=1) * strength)
@@ -127,7 +130,7 @@ def with_flare(radiance: Tensor, share: Tensor) -> Tensor:
     return torch.lerp(radiance, radiance.mean((2, 3), keepdim=True), column(share))
 
 
-def blurred(light: Tensor, radius: Tensor, length: Tensor, angle: Tensor) -> Tensor:
+def blur_in_motion(light: Tensor, radius: Tensor, length: Tensor, angle: Tensor) -> Tensor:
     """Return the light behind a defocused lens (a disc of this radius) in motion (a line of this length), in pixels.
 
     The transfer functions are 2 J1(x)/x for the disc and sinc for the line; borders are mirrored.
@@ -144,7 +147,7 @@ def blurred(light: Tensor, radius: Tensor, length: Tensor, angle: Tensor) -> Ten
     return filtered[..., most : most + size, most : most + size]
 
 
-def resampled(image: NDArray[np.uint8], share: float, quality: int) -> NDArray[np.uint8]:
+def store_small(image: NDArray[np.uint8], share: float, quality: int) -> NDArray[np.uint8]:
     """Return a picture after storage as a smaller JPEG and enlargement to its old size."""
     size = len(image)
     small = max(8, round(share * size))

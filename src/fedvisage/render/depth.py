@@ -23,18 +23,18 @@ from torch import Tensor
 from fedvisage.render.head import make_hair, make_head
 from fedvisage.render.people import Conditions, average_person, draw_conditions
 from fedvisage.render.scene import depth_map, face_cover, landmarks, small_depth
-from fedvisage.render.sheet import PIVOT, halve, look_up, make_sheet, see
+from fedvisage.render.sheet import PIVOT, find_visible_points, halve, look_up, make_sheet
 
 Points = NDArray[np.floating[Any]]
 Map = NDArray[np.uint8]
 
 SIZE = 64
 """Resolution in pixels of the rendered surface, before it is averaged to the size of a map."""
-STRAY = 0.05
+LANDMARK_SPREAD = 0.05
 """Deviation of a landmark as a share of the face's width, from differences between people and errors of detectors. The
 best of 0.0125 to 0.1 on rendered faces, with exact and with detected points; the choice changes no result by more than
 a tenth of the error."""
-USUAL = (0.5, 0.3)
+POSE_SPREAD = (0.5, 0.3)
 """Usual turn and nod of heads in photographs (standard deviations, radians). This prior decides where the points
 cannot: a raised chin and a short nose look alike."""
 FARTHEST = (1.0, 0.6)
@@ -57,7 +57,7 @@ def canonical_depth(points: Points, size: int) -> Map:
     Raises ValueError if the points lie on one spot or are not finite.
     """
     conditions, surface = fit_pose(points / size), _average_face()
-    view = see(surface.height, surface.small, conditions, SIZE)
+    view = find_visible_points(surface.height, surface.small, conditions, SIZE)
     face = look_up(surface.cover[:, None], view.u, view.v, outside="zeros")[:, 0]
     return np.asarray(small_depth(depth_map(view.near, face))[0])
 
@@ -72,8 +72,8 @@ def fit_pose(points: Points) -> Conditions:
     spread = np.sqrt(target.var(axis=0).sum() / float(landmarks_of[0, :, :2].var(dim=0, correction=0).sum()))
 
     def misfit(pose: NDArray[np.float64]) -> NDArray[np.float64]:
-        missed = placed(around, pose) - target
-        return np.concatenate([(missed / (2 * spread * STRAY)).ravel(), pose[:2] / USUAL])
+        missed = place_points(around, pose) - target
+        return np.concatenate([(missed / (2 * spread * LANDMARK_SPREAD)).ravel(), pose[:2] / POSE_SPREAD])
 
     from scipy.optimize import least_squares  # imported here, because most runs use prepared sets and never fit depth
 
@@ -81,10 +81,10 @@ def fit_pose(points: Points) -> Conditions:
     start = np.array([0.0, 0.0, np.arctan2(eyes[1], eyes[0]), 2 * spread, *target.mean(axis=0)])
     limits = np.array([*FARTHEST, np.inf, np.inf, np.inf, np.inf])
     best = least_squares(misfit, start, bounds=(-limits, limits), x_scale=[1, 1, 1, spread, spread, spread])
-    return _posed(torch.from_numpy(best.x).float())
+    return _conditions_of(torch.from_numpy(best.x).float())
 
 
-def placed(around: Points, pose: NDArray[np.float64]) -> NDArray[np.float64]:
+def place_points(around: Points, pose: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the frame positions of points around the pivot: a fast `sheet.project` for the fit of five points."""
     yaw, pitch, roll, scale = pose[:4].tolist()
     across = np.array([cos(yaw), 0.0, sin(yaw)])
@@ -93,7 +93,7 @@ def placed(around: Points, pose: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(around @ turned * (scale / 2) + pose[4:])
 
 
-def _posed(pose: Tensor) -> Conditions:
+def _conditions_of(pose: Tensor) -> Conditions:
     """Return neutral conditions with yaw, pitch, roll, scale and the centre's x and y."""
     yaw, pitch, roll, scale, *centre = pose[:, None]
     return replace(_neutral(), yaw=yaw, pitch=pitch, roll=roll, scale=scale, centre=torch.stack(centre, 1))

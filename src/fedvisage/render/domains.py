@@ -20,7 +20,7 @@ SPECIES = ("print", "cut", "replay", "mask")
 
 
 @dataclass(frozen=True)
-class Place:
+class RecordingPlace:
     """The light and the kinds of background of a recording place."""
 
     light: LightRange = field(default_factory=LightRange)
@@ -49,8 +49,8 @@ class Domain:
     attack_cameras: tuple[Camera, ...]  # the same cameras, in the sessions in which attacks were recorded
     attacks: tuple[Attack, ...]
     photographer: Camera  # takes the photographs that attackers show
-    place: Place = field(default_factory=Place)
-    attack_place: Place = field(default_factory=Place)  # where attacks are presented
+    place: RecordingPlace = field(default_factory=RecordingPlace)
+    attack_place: RecordingPlace = field(default_factory=RecordingPlace)  # where attacks are presented
     yaw: float = 0.2  # largest turn of the head in radians
     cutout: bool = False  # background removed (black), as CASIA-SURF is distributed
 
@@ -60,15 +60,15 @@ def sessions(cameras: tuple[Camera, ...], stops: float, warmth: float, noise: fl
     return tuple(
         replace(
             camera,
-            exposure=_moved(camera.exposure, stops),
-            warmth=_moved(camera.warmth, warmth),
+            exposure=_move_range(camera.exposure, stops),
+            warmth=_move_range(camera.warmth, warmth),
             noise=(camera.noise[0] * noise, camera.noise[1] * noise),
         )
         for camera in cameras
     )
 
 
-def _moved(span: Range, by: float) -> Range:
+def _move_range(span: Range, by: float) -> Range:
     return (span[0] + by, span[1] + by)
 
 
@@ -103,8 +103,8 @@ OULU = Domain(
         Attack("replay", Display("Macbook Retina", (420, 640), leak=(0.004, 0.012), glare=(0.0, 0.7))),
     ),
     photographer=GOOD_PHOTOGRAPHER,
-    place=Place(LAMPS, (PLAIN, GRADIENT, ROOM)),
-    attack_place=Place(LAMPS, (PLAIN, GRADIENT, ROOM)),
+    place=RecordingPlace(LAMPS, (PLAIN, GRADIENT, ROOM)),
+    attack_place=RecordingPlace(LAMPS, (PLAIN, GRADIENT, ROOM)),
 )
 
 _IPAD = Display("iPad", (150, 500), leak=(0.008, 0.03), mirror=(0.02, 0.07))
@@ -129,8 +129,8 @@ CASIA = Domain(
     attack_cameras=sessions(_CASIA_CAMERAS, 0.2, -0.10, 1.6),
     attacks=(Attack("print", _WARPED), Attack("cut", _FLAT_CUT), Attack("replay", _IPAD)),
     photographer=GOOD_PHOTOGRAPHER,
-    place=Place(INDOOR, (ROOM, CLUTTER, OUTDOOR)),
-    attack_place=Place(WINDOW, (ROOM, CLUTTER, OUTDOOR)),
+    place=RecordingPlace(INDOOR, (ROOM, CLUTTER, OUTDOOR)),
+    attack_place=RecordingPlace(WINDOW, (ROOM, CLUTTER, OUTDOOR)),
 )
 
 _WEBCAM = Camera("MacBook 320×240", (95, 125), blur=(0.35, 0.6), noise=(0.008, 0.018), quality=(60, 82))
@@ -154,8 +154,8 @@ IDIAP = Domain(
         Attack("replay", Display("iPad", (110, 220), holding=_HAND)),
     ),
     photographer=PLAIN_PHOTOGRAPHER,
-    place=Place(LAMPS, (PLAIN, ROOM, CLUTTER)),
-    attack_place=Place(LAMPS, (PLAIN, ROOM, CLUTTER)),
+    place=RecordingPlace(LAMPS, (PLAIN, ROOM, CLUTTER)),
+    attack_place=RecordingPlace(LAMPS, (PLAIN, ROOM, CLUTTER)),
 )
 
 _MSU_CAMERAS = (
@@ -176,8 +176,8 @@ MSU = Domain(
         Attack("replay", Display("iPhone 5S", (170, 280), leak=(0.004, 0.015), holding=Holding(shown=(0.7, 0.95)))),
     ),
     photographer=GOOD_PHOTOGRAPHER,
-    place=Place(INDOOR, (ROOM, CLUTTER)),
-    attack_place=Place(INDOOR, (ROOM, CLUTTER)),
+    place=RecordingPlace(INDOOR, (ROOM, CLUTTER)),
+    attack_place=RecordingPlace(INDOOR, (ROOM, CLUTTER)),
 )
 
 _SIW_CAMERAS = (
@@ -202,8 +202,8 @@ SIW = Domain(
         Attack("replay", Display("Asus MB168B", (300, 480), gamut=(0.1, 0.4), uneven=(0.05, 0.3))),
     ),
     photographer=GOOD_PHOTOGRAPHER,
-    place=Place(LightRange(azimuth=1.4), (PLAIN, ROOM, CLUTTER, OUTDOOR)),
-    attack_place=Place(LightRange(azimuth=1.4), (PLAIN, ROOM, CLUTTER, OUTDOOR)),
+    place=RecordingPlace(LightRange(azimuth=1.4), (PLAIN, ROOM, CLUTTER, OUTDOOR)),
+    attack_place=RecordingPlace(LightRange(azimuth=1.4), (PLAIN, ROOM, CLUTTER, OUTDOOR)),
     yaw=0.45,
 )
 
@@ -218,8 +218,8 @@ MASK_3DMAD = Domain(
     attack_cameras=_KINECT,
     attacks=(Attack("mask"),),
     photographer=GOOD_PHOTOGRAPHER,
-    place=Place(STUDIO, (PLAIN, GRADIENT)),
-    attack_place=Place(STUDIO, (PLAIN, GRADIENT)),
+    place=RecordingPlace(STUDIO, (PLAIN, GRADIENT)),
+    attack_place=RecordingPlace(STUDIO, (PLAIN, GRADIENT)),
     yaw=0.15,
 )
 
@@ -238,8 +238,12 @@ MASK_HKBU = Domain(
     attack_cameras=_HKBU_CAMERAS,
     attacks=(Attack("mask", materials=(RESIN, SILICONE)),),
     photographer=GOOD_PHOTOGRAPHER,
-    place=Place(LightRange(key_strength=(0.2, 1.3), azimuth=1.4, key_kelvin=(3000.0, 7500.0)), (ROOM, CLUTTER)),
-    attack_place=Place(LightRange(key_strength=(0.2, 1.3), azimuth=1.4, key_kelvin=(3000.0, 7500.0)), (ROOM, CLUTTER)),
+    place=RecordingPlace(
+        LightRange(key_strength=(0.2, 1.3), azimuth=1.4, key_kelvin=(3000.0, 7500.0)), (ROOM, CLUTTER)
+    ),
+    attack_place=RecordingPlace(
+        LightRange(key_strength=(0.2, 1.3), azimuth=1.4, key_kelvin=(3000.0, 7500.0)), (ROOM, CLUTTER)
+    ),
 )
 
 _WMCA_CAMERAS = (Camera("RealSense SR300", (260, 360), noise=(0.005, 0.012), warmth=(-0.08, 0.08), quality=(85, 96)),)
@@ -258,8 +262,8 @@ WMCA = Domain(
         Attack("mask", materials=(SILICONE,)),
     ),
     photographer=PLAIN_PHOTOGRAPHER,
-    place=Place(LAMPS, (PLAIN, GRADIENT, ROOM, CLUTTER)),
-    attack_place=Place(LAMPS, (PLAIN, GRADIENT, ROOM, CLUTTER)),
+    place=RecordingPlace(LAMPS, (PLAIN, GRADIENT, ROOM, CLUTTER)),
+    attack_place=RecordingPlace(LAMPS, (PLAIN, GRADIENT, ROOM, CLUTTER)),
 )
 
 _CLOTH = Printer(
@@ -281,8 +285,8 @@ CEFA = Domain(
         Attack("mask", materials=(RESIN, SILICONE)),
     ),
     photographer=PLAIN_PHOTOGRAPHER,
-    place=Place(LightRange(), (PLAIN, ROOM, CLUTTER, OUTDOOR)),
-    attack_place=Place(LightRange(), (PLAIN, ROOM, CLUTTER, OUTDOOR)),
+    place=RecordingPlace(LightRange(), (PLAIN, ROOM, CLUTTER, OUTDOOR)),
+    attack_place=RecordingPlace(LightRange(), (PLAIN, ROOM, CLUTTER, OUTDOOR)),
 )
 
 _SURF_CAMERAS = (Camera("RealSense", (150, 260), noise=(0.005, 0.012), quality=(80, 94)),)
@@ -300,8 +304,8 @@ SURF = Domain(
         Attack("print", Printer("A4, curved", (200, 420), holding=Holding(bend=(0.4, 0.9)))),
     ),
     photographer=PLAIN_PHOTOGRAPHER,
-    place=Place(INDOOR, (PLAIN, GRADIENT)),
-    attack_place=Place(INDOOR, (PLAIN, GRADIENT)),
+    place=RecordingPlace(INDOOR, (PLAIN, GRADIENT)),
+    attack_place=RecordingPlace(INDOOR, (PLAIN, GRADIENT)),
     cutout=True,
 )
 
@@ -330,8 +334,10 @@ AUXILIARY = Domain(
         Attack("mask", materials=(SILICONE, PLASTER)),
     ),
     photographer=PLAIN_PHOTOGRAPHER,
-    place=Place(LightRange(key_strength=(0.2, 1.3), azimuth=1.4), (PLAIN, GRADIENT, ROOM, CLUTTER, OUTDOOR)),
-    attack_place=Place(LightRange(key_strength=(0.2, 1.3), azimuth=1.4), (PLAIN, GRADIENT, ROOM, CLUTTER, OUTDOOR)),
+    place=RecordingPlace(LightRange(key_strength=(0.2, 1.3), azimuth=1.4), (PLAIN, GRADIENT, ROOM, CLUTTER, OUTDOOR)),
+    attack_place=RecordingPlace(
+        LightRange(key_strength=(0.2, 1.3), azimuth=1.4), (PLAIN, GRADIENT, ROOM, CLUTTER, OUTDOOR)
+    ),
     yaw=0.4,
 )
 

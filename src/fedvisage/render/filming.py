@@ -16,13 +16,23 @@ from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
 from fedvisage.base.streams import derive
-from fedvisage.render.camera import Camera, Shots, decode, draw_shots, expose, luminance
-from fedvisage.render.capture import Capture, blurred, photograph
-from fedvisage.render.domains import Attack, Domain, Place
-from fedvisage.render.masks import PAPER, Mask, draw_masks
-from fedvisage.render.media import Holding, Sampling, View, align, hold, locate, medium_coordinates, sampling_of, show
-from fedvisage.render.noise import Range, between, column, unit
-from fedvisage.render.people import Conditions, draw_conditions, draw_people, move
+from fedvisage.render.camera import Camera, CameraShots, decode, draw_shots, expose, luminance
+from fedvisage.render.capture import Capture, blur_in_motion, photograph
+from fedvisage.render.domains import Attack, Domain, RecordingPlace
+from fedvisage.render.masks import PAPER, MaskMaterial, draw_masks
+from fedvisage.render.media import (
+    Holding,
+    MediumView,
+    Sampling,
+    align,
+    draw_view,
+    locate,
+    medium_coordinates,
+    resample,
+    sampling_of,
+)
+from fedvisage.render.noise import Range, between, column, uniform_numbers
+from fedvisage.render.people import Conditions, add_movements, draw_conditions, draw_people
 from fedvisage.render.prints import Printer, cut_attack, disc_out_of_focus, fingers, mask_outline, print_attack
 from fedvisage.render.scene import DEPTH_SIZE, Scene, render, small_depth
 from fedvisage.render.screens import Display, replay_attack
@@ -32,7 +42,7 @@ from fedvisage.render.surroundings import make_backgrounds
 
 
 @dataclass(frozen=True)
-class Photographs:
+class AttackerPhotographs:
     """Pictures in an attacker's hands: sRGB in [0, 1] (B×3×S×S) and five points of the face in pixels (B×5×2).
 
     `framing` is the size of their faces relative to faces in the crops of the set.
@@ -44,7 +54,7 @@ class Photographs:
 
 
 @dataclass(frozen=True)
-class Setting:
+class PresentationSetting:
     """The place of presentation: radiance of the room; for cut prints also the face behind, with its points."""
 
     room: Tensor
@@ -53,10 +63,10 @@ class Setting:
 
 
 def recapture(
-    photographs: Photographs,
+    photographs: AttackerPhotographs,
     attacks: Sequence[Attack],
-    setting: Setting,
-    shots: Shots,
+    setting: PresentationSetting,
+    shots: CameraShots,
     videos: Sequence[int],
     frames: Sequence[int],
     shown: Tensor | None = None,
@@ -69,19 +79,19 @@ def recapture(
     """
     size = photographs.images.shape[-1]
     holdings = [attack.instrument.holding for attack in attacks if attack.instrument]
-    view = hold(holdings, videos, frames, size, photographs.framing)
+    view = draw_view(holdings, videos, frames, size, photographs.framing)
     image_points = locate(view, medium_coordinates(photographs.points, size))
     radiance = present(photographs, attacks, setting, view, image_points, sampling_of(shots), videos, frames)
     if shown is not None:
-        radiance = radiance * show(shown, view).clamp(0, 1)
+        radiance = radiance * resample(shown, view).clamp(0, 1)
     return expose(radiance, shots, frames), np.asarray(image_points, np.float32)
 
 
 def present(
-    photographs: Photographs,
+    photographs: AttackerPhotographs,
     attacks: Sequence[Attack],
-    setting: Setting,
-    view: View,
+    setting: PresentationSetting,
+    view: MediumView,
     seen: Tensor,
     grid: Sampling,
     videos: Sequence[int],
@@ -141,10 +151,12 @@ RENDITIONS = {
 
 def media_of(domain: Domain) -> list[Attack]:
     """Return the attacks of a domain that photographs allow, with the full physics; of masks, those of paper."""
-    return [_full(attack) for attack in domain.attacks if attack.species != "mask" or PAPER in attack.materials]
+    return [
+        _with_full_physics(attack) for attack in domain.attacks if attack.species != "mask" or PAPER in attack.materials
+    ]
 
 
-def _full(attack: Attack) -> Attack:
+def _with_full_physics(attack: Attack) -> Attack:
     if isinstance(attack.instrument, Display):
         holding = replace(attack.instrument.holding, shown=SHOWN)
         full = replace(attack.instrument, primaries=(0.0, 2.0), dimming=(0.3, 3.0), gamut=(0.0, 0.1), holding=holding)
@@ -157,21 +169,21 @@ def _full(attack: Attack) -> Attack:
     return replace(attack, instrument=printer)
 
 
-def living_take(
-    photographs: Photographs, depth: Tensor, capture: Capture, videos: Sequence[int], frames: Sequence[int]
+def photograph_living(
+    photographs: AttackerPhotographs, depth: Tensor, capture: Capture, videos: Sequence[int], frames: Sequence[int]
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """Photograph living faces: B×3×S×S photographs with B×32×32 depth maps (bytes), under a light shaded by depth."""
     size = photographs.images.shape[-1]
-    view = hold([LIVING] * len(videos), videos, frames, size, photographs.framing)
+    view = draw_view([LIVING] * len(videos), videos, frames, size, photographs.framing)
     lit = decode(photographs.images) * head_light(depth, size, videos)
     image_points = locate(view, medium_coordinates(photographs.points, size))
-    return photograph(show(lit, view).clamp_min(0), capture, frames), np.asarray(image_points, np.float32)
+    return photograph(resample(lit, view).clamp_min(0), capture, frames), np.asarray(image_points, np.float32)
 
 
-def attack_take(
-    photographs: Photographs,
+def photograph_attack(
+    photographs: AttackerPhotographs,
     attacks: Sequence[Attack],
-    setting: Setting,
+    setting: PresentationSetting,
     capture: Capture,
     videos: Sequence[int],
     frames: Sequence[int],
@@ -181,9 +193,9 @@ def attack_take(
     instruments = [attack.instrument for attack in attacks if attack.instrument]
     species = attacks[0].species
     rendered = replace(photographs, images=rendition(photographs.images, RENDITIONS[species], videos))
-    view = hold([instrument.holding for instrument in instruments], videos, frames, size, photographs.framing)
+    view = draw_view([instrument.holding for instrument in instruments], videos, frames, size, photographs.framing)
     image_points = locate(view, medium_coordinates(photographs.points, size))
-    room = replace(setting, room=far_away(setting.room, videos))
+    room = replace(setting, room=defocused_room(setting.room, videos))
     radiance = present(rendered, attacks, room, view, image_points, capture.sampling(size), videos, frames)
     if species == "mask" and setting.face is not None and setting.points is not None:
         # The light on the mask also falls on the wearer, as it does on thumbs that hold a sheet.
@@ -192,13 +204,13 @@ def attack_take(
         )
         behind = align(setting.face, setting.points[:, :2], image_points[:, :2]) * column(light) * 0.6
         cover = mask_outline(view, photographs.points, size, videos)
-        radiance = torch.lerp(behind, radiance, as_photographed(cover, videos))
+        radiance = torch.lerp(behind, radiance, camera_soft(cover, videos))
     elif species in ("print", "cut"):
-        radiance = held(radiance, view, instruments, videos)
+        radiance = with_thumbs(radiance, view, instruments, videos)
     return photograph(radiance, capture, frames), np.asarray(image_points, np.float32)
 
 
-def as_photographed(seen: Tensor, videos: Sequence[int]) -> Tensor:
+def camera_soft(seen: Tensor, videos: Sequence[int]) -> Tensor:
     """Return rendered shapes, B×C×S×S, with the softness of photographs of this size.
 
     The edge of a cut is an example: the faces in front of it and behind it come from cameras and are blurred, and an
@@ -207,7 +219,7 @@ def as_photographed(seen: Tensor, videos: Sequence[int]) -> Tensor:
     half = between(videos, "half contrast", HALF_CONTRAST)
     deviation = math.sqrt(math.log(2) / 2) / (math.pi * half)  # of the Gaussian whose transfer is 1/2 there
     none = torch.zeros_like(half)
-    return blurred(seen, 2 * deviation, none, none).clamp(0, 1)  # a disc's deviation is half its radius
+    return blur_in_motion(seen, 2 * deviation, none, none).clamp(0, 1)  # a disc's deviation is half its radius
 
 
 def rendition(images: Tensor, how: Rendition, videos: Sequence[int]) -> Tensor:
@@ -217,7 +229,7 @@ def rendition(images: Tensor, how: Rendition, videos: Sequence[int]) -> Tensor:
     )
     if spread.any():
         none = torch.zeros_like(spread)
-        images = blurred(images, spread * images.shape[-1], none, none).clamp(0, 1)
+        images = blur_in_motion(images, spread * images.shape[-1], none, none).clamp(0, 1)
     grey = luminance(images)
     coloured = grey + column(vivid) * (images - grey)
     mean = grey.mean((2, 3), keepdim=True)
@@ -227,7 +239,7 @@ def rendition(images: Tensor, how: Rendition, videos: Sequence[int]) -> Tensor:
 def head_light(depth: Tensor, size: int, videos: Sequence[int]) -> Tensor:
     """Return B×1×S×S light on heads with these depth maps (bytes): a lamp's cosine law, 1 on frontal surfaces."""
     height = interpolate(depth[:, None].float() / 255, size, mode="bicubic", align_corners=False)
-    height = blurred(height, *(torch.full((len(depth),), share * size) for share in (0.03, 0.0, 0.0))) * RELIEF
+    height = blur_in_motion(height, *(torch.full((len(depth),), share * size) for share in (0.03, 0.0, 0.0))) * RELIEF
     step = FRAME / size
     down, across = torch.gradient(height, spacing=step, dim=(2, 3))
     facing = (1 + across**2 + down**2).rsqrt()
@@ -237,24 +249,26 @@ def head_light(depth: Tensor, size: int, videos: Sequence[int]) -> Tensor:
     return 1 + strength * (cosine.clamp(0, 1.6) - 1)
 
 
-def far_away(room: Tensor, videos: Sequence[int]) -> Tensor:
+def defocused_room(room: Tensor, videos: Sequence[int]) -> Tensor:
     """Return the room out of focus, through a lens focused on the medium in front of it."""
     size = room.shape[-1]
     near, far = between(videos, "room/near", (250.0, 600.0)), between(videos, "room/far", (900.0, 4000.0))
-    lenses = [LENSES[int(len(LENSES) * number)] for number in unit(videos, "room/lens").tolist()]
+    lenses = [LENSES[int(len(LENSES) * number)] for number in uniform_numbers(videos, "room/lens").tolist()]
     discs = [
         disc_out_of_focus(away, held_at, length, aperture) / width * size / 2
         for away, held_at, (length, aperture, width) in zip(far.tolist(), near.tolist(), lenses, strict=True)
     ]
     none = torch.zeros(len(room))
-    return blurred(room, torch.tensor(discs), none, none).clamp_min(0)
+    return blur_in_motion(room, torch.tensor(discs), none, none).clamp_min(0)
 
 
-def held(radiance: Tensor, view: View, instruments: Sequence[Printer | Display], videos: Sequence[int]) -> Tensor:
+def with_thumbs(
+    radiance: Tensor, view: MediumView, instruments: Sequence[Printer | Display], videos: Sequence[int]
+) -> Tensor:
     """Return the scene with thumbs on the sheet's sides, for half of the videos."""
     light = between(videos, "print/light", [printer.light for printer in instruments if isinstance(printer, Printer)])
-    cover, skin = fingers(view, unit(videos, "hand/tone"), videos)
-    has_thumbs = column((unit(videos, "hand/there") < 0.5).float())
+    cover, skin = fingers(view, uniform_numbers(videos, "hand/tone"), videos)
+    has_thumbs = column((uniform_numbers(videos, "hand/there") < 0.5).float())
     return torch.lerp(radiance, skin * column(light) * 0.6, cover * has_thumbs)
 
 
@@ -344,13 +358,15 @@ def _film_media(videos: Sequence[Video], domain: Domain, size: int) -> Frames:
     return Frames(images, np.zeros((len(images), DEPTH_SIZE, DEPTH_SIZE), np.uint8), points)
 
 
-def _photographs(videos: Sequence[Video], domain: Domain, size: int) -> tuple[Photographs, Tensor]:
+def _photographs(videos: Sequence[Video], domain: Domain, size: int) -> tuple[AttackerPhotographs, Tensor]:
     """Return the attacker's picture for every frame, and its face mask: a still, or for half of the replays a video."""
-    alive = [video.species == "replay" and unit([video.seed], "replay/video").item() < 0.5 for video in videos]
+    alive = [
+        video.species == "replay" and uniform_numbers([video.seed], "replay/video").item() < 0.5 for video in videos
+    ]
     takes = [video.frames if moving else 1 for video, moving in zip(videos, alive, strict=True)]
     scene = _act(videos, "photograph", domain, domain.place, size, takes=takes)
     seeds = _frame_seeds(videos, "photograph", takes)
-    shots = draw_shots([domain.photographer] * len(seeds), _repeated([video.seed for video in videos], takes))
+    shots = draw_shots([domain.photographer] * len(seeds), _repeat([video.seed for video in videos], takes))
     images = torch.from_numpy(expose(scene.radiance, shots, seeds)).permute(0, 3, 1, 2) / 255
     starts = np.cumsum([0, *takes[:-1]])
     rows = [
@@ -358,22 +374,22 @@ def _photographs(videos: Sequence[Video], domain: Domain, size: int) -> tuple[Ph
         for video, start, moving in zip(videos, starts, alive, strict=True)
         for frame in range(video.frames)
     ]
-    return Photographs(images[rows], scene.points[rows], FRAMING), scene.face[rows]
+    return AttackerPhotographs(images[rows], scene.points[rows], FRAMING), scene.face[rows]
 
 
-def _setting(videos: Sequence[Video], domain: Domain, size: int) -> Setting:
+def _setting(videos: Sequence[Video], domain: Domain, size: int) -> PresentationSetting:
     """Return the room of the presentation, one per video, and for cut prints the impostor in it."""
-    rows = _repeated(list(range(len(videos))), [video.frames for video in videos])
+    rows = _repeat(list(range(len(videos))), [video.frames for video in videos])
     if videos[0].species == "cut":
         scene = _act(videos, "impostor", domain, domain.attack_place, size, takes=[1] * len(videos))
-        return Setting(_blurred(scene.radiance)[rows], scene.radiance[rows], scene.points[rows])
+        return PresentationSetting(_blur_background(scene.radiance)[rows], scene.radiance[rows], scene.points[rows])
     seeds = [derive(video.seed, "room") for video in videos]
     place = domain.attack_place
     conditions = draw_conditions(seeds, light=place.light, backgrounds=place.backgrounds)
-    return Setting(make_backgrounds(conditions, size)[rows])
+    return PresentationSetting(make_backgrounds(conditions, size)[rows])
 
 
-def _blurred(radiance: Tensor) -> Tensor:
+def _blur_background(radiance: Tensor) -> Tensor:
     """Return a background far behind the plane of focus."""
     return interpolate(adaptive_avg_pool2d(radiance, 8), radiance.shape[-1], mode="bilinear", align_corners=False)
 
@@ -382,7 +398,7 @@ def _act(
     videos: Sequence[Video],
     role: str,
     domain: Domain,
-    place: Place,
+    place: RecordingPlace,
     size: int,
     *,
     takes: Sequence[int] | None = None,
@@ -393,28 +409,26 @@ def _act(
     seeds = [derive(video.seed, role) for video in videos]
     persons = [derive(video.seed, "impostor person") if role == "impostor" else video.person for video in videos]
     conditions = draw_conditions(seeds, yaw_max=domain.yaw, light=place.light, backgrounds=place.backgrounds)
-    rows = _repeated(list(range(len(videos))), takes)
-    moved: Conditions = move(conditions.select(rows), _frame_seeds(videos, role, takes))
+    rows = _repeat(list(range(len(videos))), takes)
+    moved: Conditions = add_movements(conditions.select(rows), _frame_seeds(videos, role, takes))
     if role == "photograph":
         moved = replace(moved, scale=moved.scale * FRAMING)
     people = draw_people(persons).select(rows)
     return render(people, moved, size, mask=_masks(videos).select(rows) if mask else None)
 
 
-def _masks(videos: Sequence[Video]) -> Mask:
+def _masks(videos: Sequence[Video]) -> MaskMaterial:
     kinds = [
-        video.attack.materials[int(len(video.attack.materials) * unit([video.seed], "mask/material").item())]
+        video.attack.materials[int(len(video.attack.materials) * uniform_numbers([video.seed], "mask/material").item())]
         for video in videos
         if video.attack
     ]
     return draw_masks([derive(video.seed, "mask") for video in videos], kinds)
 
 
-def _shots(videos: Sequence[Video]) -> Shots:
+def _shots(videos: Sequence[Video]) -> CameraShots:
     counts = [video.frames for video in videos]
-    return draw_shots(
-        _repeated([video.camera for video in videos], counts), _repeated([v.seed for v in videos], counts)
-    )
+    return draw_shots(_repeat([video.camera for video in videos], counts), _repeat([v.seed for v in videos], counts))
 
 
 def _frame_seeds(videos: Sequence[Video], role: str = "frame", takes: Sequence[int] | None = None) -> list[int]:
@@ -422,5 +436,5 @@ def _frame_seeds(videos: Sequence[Video], role: str = "frame", takes: Sequence[i
     return [derive(v.seed, role, number) for v, count in zip(videos, takes, strict=True) for number in range(count)]
 
 
-def _repeated(values: Sequence[Value], counts: Sequence[int]) -> list[Value]:
+def _repeat(values: Sequence[Value], counts: Sequence[int]) -> list[Value]:
     return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedvisage.base.streams import numpy_rng
 from fedvisage.render.light import Coat, Finish
 from fedvisage.render.noise import noise
-from fedvisage.render.people import Conditions, People
+from fedvisage.render.people import Conditions, PersonBatch
 from fedvisage.render.sheet import BOTTOM, Bell, Sheet, Window, bell, outer, plateau, step, sum_of_bells, tint, window
 
 BACK = -1.35
@@ -39,22 +39,22 @@ class Head:
     ears: Tensor
 
 
-def mouth_centre(people: People, conditions: Conditions) -> Tensor:
+def mouth_centre(people: PersonBatch, conditions: Conditions) -> Tensor:
     """Return the height v of the line between the lips, B×1."""
     return people["mouth_height"] + 0.02 * conditions.mouth_open[:, None]
 
 
-def mouth_half_width(people: People, conditions: Conditions) -> Tensor:
+def mouth_half_width(people: PersonBatch, conditions: Conditions) -> Tensor:
     """Return half of the distance between the corners of the mouth, B×1."""
     return people["mouth_width"] * (1 + 0.16 * conditions.smile - 0.12 * conditions.mouth_open)[:, None]
 
 
-def mouth_corner_lift(people: People, conditions: Conditions) -> Tensor:
+def mouth_corner_lift(people: PersonBatch, conditions: Conditions) -> Tensor:
     """Return the height of the corners of the mouth above its middle, B×1."""
     return people["mouth_curve"] + 0.075 * conditions.smile[:, None]
 
 
-def make_head(people: People, conditions: Conditions, sheet: Sheet) -> Head:
+def make_head(people: PersonBatch, conditions: Conditions, sheet: Sheet) -> Head:
     """Build the bare head (no hair) of each person with the current expression."""
     radius = _outline(people, conditions, sheet)
     square = radius * radius
@@ -67,7 +67,7 @@ def make_head(people: People, conditions: Conditions, sheet: Sheet) -> Head:
     return Head(height, radius, step(field - 0.08, 0.08))
 
 
-def _outline(people: People, conditions: Conditions, sheet: Sheet) -> Tensor:
+def _outline(people: PersonBatch, conditions: Conditions, sheet: Sheet) -> Tensor:
     """Return the implicit outline: a superellipse, rounder above than below, whose lower half tapers to the chin."""
     chin = people["chin"] + 0.16 * conditions.mouth_open[:, None]
     below = (sheet.v / chin).clamp(min=0)
@@ -79,7 +79,7 @@ def _outline(people: People, conditions: Conditions, sheet: Sheet) -> Tensor:
     return value.log_().div_(power[:, :, None]).exp_()
 
 
-def _ear_field(people: People, sheet: Sheet) -> Tensor:
+def _ear_field(people: PersonBatch, sheet: Sheet) -> Tensor:
     """Return the ears as a field that is 1 in their middle and 0 at their rims: an upright ellipse on each side."""
     size, out = people["ear_size"], people["ear_out"]
     row = ((sheet.u.abs() - (people["head_width"] - 0.16)) / (0.16 + out)) ** 2
@@ -87,7 +87,7 @@ def _ear_field(people: People, sheet: Sheet) -> Tensor:
     return 1.0 - row[:, None, :] - column[:, :, None]
 
 
-def _bells(people: People, conditions: Conditions, sheet: Sheet) -> Tensor:
+def _bells(people: PersonBatch, conditions: Conditions, sheet: Sheet) -> Tensor:
     """Sum all bells of the face: one matrix product of columns (B×V×K) with rows (B×K×U)."""
     bells = [
         *_upper_bells(people, conditions),
@@ -97,7 +97,7 @@ def _bells(people: People, conditions: Conditions, sheet: Sheet) -> Tensor:
     return sum_of_bells(bells, len(people), sheet)
 
 
-def _upper_bells(people: People, conditions: Conditions) -> list[Bell]:
+def _upper_bells(people: PersonBatch, conditions: Conditions) -> list[Bell]:
     """Return brow ridge, eye sockets, eyeballs, cheekbones, bags under the eyes and wrinkles."""
     p, raised = people, 0.03 * conditions.brow_raise[:, None]
     spacing, wrinkled = p["eye_spacing"], 0.016 * p["wrinkles"]
@@ -121,7 +121,7 @@ def _upper_bells(people: People, conditions: Conditions) -> list[Bell]:
     ]
 
 
-def _nose_bells(people: People) -> list[Bell]:
+def _nose_bells(people: PersonBatch) -> list[Bell]:
     """Return bridge, back, tip, wings and nostrils of the nose."""
     p = people
     length, width, height = p["nose_length"], p["nose_width"], p["nose_height"]
@@ -137,7 +137,7 @@ def _nose_bells(people: People) -> list[Bell]:
     ]
 
 
-def _lower_bells(people: People, conditions: Conditions) -> list[Bell]:
+def _lower_bells(people: PersonBatch, conditions: Conditions) -> list[Bell]:
     """Return muzzle, lips, folds, cheeks and chin."""
     p, smile = people, conditions.smile[:, None].clamp(min=0)
     mouth, half = mouth_centre(people, conditions), mouth_half_width(people, conditions)
@@ -192,7 +192,7 @@ class Hair:
     strands: Tensor
 
 
-def hair_colour(people: People) -> Tensor:
+def hair_colour(people: PersonBatch) -> Tensor:
     """Return the mean albedo of each person's hair, B×3."""
     colour = FAIR + people["hair_red"] * (RED - FAIR)
     # Dark skin implies dark hair.
@@ -200,7 +200,7 @@ def hair_colour(people: People) -> Tensor:
     return colour + people["hair_grey"] * (GREY - colour)
 
 
-def make_hair(people: People, head: Head, sheet: Sheet) -> Hair:
+def make_hair(people: PersonBatch, head: Head, sheet: Sheet) -> Hair:
     """Grow hair on a head: above the hair line, down to the ears or the shoulders, with a fringe or bald patches."""
     p, grid = people, (sheet.v.shape[1], sheet.u.shape[1], sheet.cell)
     strands = noise("strands", p.seeds, "hair", *grid)
@@ -223,12 +223,12 @@ def make_hair(people: People, head: Head, sheet: Sheet) -> Hair:
     return Hair(cover, torch.maximum(skull, cover), height, strands + 0.6 * locks)
 
 
-def _volume(people: People, sheet: Sheet) -> Tensor:
+def _volume(people: PersonBatch, sheet: Sheet) -> Tensor:
     """Return the distance of the hair from the skull, as a share of its radius, by height v."""
     return people["hair_volume"] * step(0.35 - sheet.v, 0.9)
 
 
-def _hair_line(people: People, sheet: Sheet) -> Tensor:
+def _hair_line(people: PersonBatch, sheet: Sheet) -> Tensor:
     """Return the lower edge of the hair over u: the hair line in the middle, down to the ears at the sides."""
     p = people
     side = (sheet.u.abs() / p["head_width"]).clamp(max=1.25)
@@ -243,7 +243,7 @@ def _hair_line(people: People, sheet: Sheet) -> Tensor:
     return curve + rise * (burns - curve)
 
 
-def _hanging_ground(people: People, sheet: Sheet) -> Tensor:
+def _hanging_ground(people: PersonBatch, sheet: Sheet) -> Tensor:
     """Return the height of the surface of long hair at the sides of the cheeks, BACK and below for short hair.
 
     The surface extends beyond the edges of the hair: a cliff along each strand would tear holes in a turned head.
@@ -253,7 +253,7 @@ def _hanging_ground(people: People, sheet: Sheet) -> Tensor:
     return (row - 2.0 * (1.0 - long))[:, None, :].expand(-1, sheet.v.shape[1], -1).contiguous()
 
 
-def _curtain(people: People, part: Window, ragged: Tensor) -> Tensor:
+def _curtain(people: PersonBatch, part: Window, ragged: Tensor) -> Tensor:
     """Return the cover of long hair at the sides of the face, in the window's shape."""
     p = people
     length, wavy = p["hair_length"], 0.06 * p["hair_waves"] * torch.sin(2.2 * part.v)
@@ -266,7 +266,7 @@ def _curtain(people: People, part: Window, ragged: Tensor) -> Tensor:
     return band * rows * step(length - LONG, 0.01)[..., None]
 
 
-def paint_hair(coat: Coat, people: People, hair: Hair, sheet: Sheet) -> None:
+def paint_hair(coat: Coat, people: PersonBatch, hair: Hair, sheet: Sheet) -> None:
     """Add the hair to a coat."""
     shade = (1.0 + 0.26 * hair.strands).clamp_(min=0.25)
     albedo = tint(shade, hair_colour(people))
@@ -275,7 +275,7 @@ def paint_hair(coat: Coat, people: People, hair: Hair, sheet: Sheet) -> None:
     coat.cover(window(sheet), share.clamp_(max=1.0), albedo, Finish(0.05, 9.0))
 
 
-def paint_beard(coat: Coat, people: People, head: Head, sheet: Sheet) -> None:
+def paint_beard(coat: Coat, people: PersonBatch, head: Head, sheet: Sheet) -> None:
     """Paint a full beard and moustache on people with a beard."""
     p, part = people, window(sheet, -0.15, BOTTOM, 1.15)
     hairs = noise("fine", p.seeds, "beard", part.v.shape[1], part.u.shape[1], sheet.cell)
@@ -313,12 +313,12 @@ class Lids:
     lower: Tensor
 
 
-def eye_height(people: People, u: Tensor) -> Tensor:
+def eye_height(people: PersonBatch, u: Tensor) -> Tensor:
     """Return the height v of the eyes' middle; one eye is slightly higher than the other."""
     return people["eye_lift"] + torch.sign(u) * people["asymmetry"]
 
 
-def make_lids(people: People, conditions: Conditions, part: Window) -> Lids:
+def make_lids(people: PersonBatch, conditions: Conditions, part: Window) -> Lids:
     """Return the rims of the eyes for the current opening of the lids."""
     p = people
     x = (part.u.abs() - p["eye_spacing"]) / p["eye_width"]
@@ -332,7 +332,7 @@ def make_lids(people: People, conditions: Conditions, part: Window) -> Lids:
     return Lids(x, upper + closed * (lower - upper - 0.012), lower)
 
 
-def paint_eyes(coat: Coat, people: People, conditions: Conditions, sheet: Sheet) -> None:
+def paint_eyes(coat: Coat, people: PersonBatch, conditions: Conditions, sheet: Sheet) -> None:
     """Paint the eyes on a coat: sclera, iris and pupil between the lids, then lashes and the crease above."""
     part = eye_window(sheet)
     lids = make_lids(people, conditions, part)
@@ -355,7 +355,7 @@ def eye_window(sheet: Sheet) -> Window:
     return window(sheet, -0.24, 0.22, 0.84)
 
 
-def _eyeball(people: People, conditions: Conditions, part: Window) -> Tensor:
+def _eyeball(people: PersonBatch, conditions: Conditions, part: Window) -> Tensor:
     """Return the colours of both eyeballs, B×3×V×U."""
     p = people
     looking = conditions.gaze * torch.tensor([0.055, 0.025])
@@ -373,7 +373,7 @@ def _eyeball(people: People, conditions: Conditions, part: Window) -> Tensor:
 
 
 def add_catch_lights(
-    radiance: Tensor, people: People, conditions: Conditions, sheet: Sheet, light: Tensor, colour: Tensor
+    radiance: Tensor, people: PersonBatch, conditions: Conditions, sheet: Sheet, light: Tensor, colour: Tensor
 ) -> None:
     """Add the mirror image of the key light on both corneas to the radiance (B×3×V×U), in place.
 
@@ -392,7 +392,7 @@ def add_catch_lights(
     part.of(radiance).addcmul_(spot[:, None], 0.6 * colour[:, :, None, None])
 
 
-def paint_brows(coat: Coat, people: People, conditions: Conditions, sheet: Sheet) -> None:
+def paint_brows(coat: Coat, people: PersonBatch, conditions: Conditions, sheet: Sheet) -> None:
     """Paint the eyebrows on a coat: a tapered, arched band of short hairs."""
     p, part = people, window(sheet, -0.68, 0.0, 0.95)
     x = (part.u.abs() - p["eye_spacing"] - 0.01) / p["brow_length"]
@@ -419,7 +419,7 @@ def glasses_window(sheet: Sheet) -> Window:
     return window(sheet, -0.45, 0.55, 1.15)
 
 
-def paint_glasses(coat: Coat, people: People, conditions: Conditions, sheet: Sheet) -> Tensor:
+def paint_glasses(coat: Coat, people: PersonBatch, conditions: Conditions, sheet: Sheet) -> Tensor:
     """Paint the frames on a coat and return their cover, in the window of the glasses (B×V'×U')."""
     part = glasses_window(sheet)
     drawn = torch.tensor(np.stack([_draw_frame(seed) for seed in conditions.seeds]), dtype=torch.float32)

@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedvisage.base.parallel import Progress, spread
+from fedvisage.base.parallel import Progress, map_in_order
 from fedvisage.base.streams import derive, numpy_rng
 from fedvisage.data.writer import Writer
 from fedvisage.faces.align import align
 from fedvisage.render.camera import draw_shots, expose
 from fedvisage.render.domains import AUXILIARY
-from fedvisage.render.people import GROUPS, TRAITS, LightRange, People, draw_conditions, draw_people
+from fedvisage.render.people import GROUPS, TRAITS, LightRange, PersonBatch, draw_conditions, draw_people
 from fedvisage.render.scene import render
 from fedvisage.render.sets import BATCH, MOST_OF_ONE, MOST_SUBJECTS, check, check_images, read_settings
 
@@ -83,7 +83,7 @@ class Identities:
         return self.identities - len(_heldout(self))
 
 
-class Photograph(NamedTuple):
+class PlannedPhotograph(NamedTuple):
     """One photograph to take: the person, their group, the age relative to their own, and the seed of all else."""
 
     person: int
@@ -106,7 +106,9 @@ def render_identities(
     """Render the set that the specification names into an identity set at the destination."""
     numbers = range(spec.first, spec.first + spec.identities)
     heldout = _heldout(spec)
-    albums = spread(partial(photograph_person, size=spec.size), [album(spec, n) for n in numbers], workers)
+    albums = map_in_order(
+        partial(photograph_person, size=spec.size), [photographs_of(spec, n) for n in numbers], workers
+    )
     source = f"synthetic {spec.digest_text}"
     out = Writer(destination, name=NAME, size=spec.size, source=source, points=True, identities=True)
     with out, closing(albums):
@@ -123,23 +125,25 @@ def render_identities(
                 progress(done + 1, spec.identities)
 
 
-def album(spec: Identities, number: int) -> list[Photograph]:
+def photographs_of(spec: Identities, number: int) -> list[PlannedPhotograph]:
     """List the photographs of one person."""
     person, group = derive(spec.seed, "identity", number), _group(spec, number)
     seeds = [derive(person, "photograph", turn) for turn in range(spec.images)]
-    return [Photograph(person, group, YEARS * numpy_rng(seed, "years").standard_normal(), seed) for seed in seeds]
+    return [
+        PlannedPhotograph(person, group, YEARS * numpy_rng(seed, "years").standard_normal(), seed) for seed in seeds
+    ]
 
 
-def photograph_person(shots: Sequence[Photograph], size: int) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+def photograph_person(shots: Sequence[PlannedPhotograph], size: int) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """Render and align photographs; return the crops and the five points in them."""
     parts = [_take(shots[start : start + BATCH], size) for start in range(0, len(shots), BATCH)]
     images, points = zip(*(pair for part in parts for pair in part), strict=True)
     return np.stack(images), np.stack(points).astype(np.float32)
 
 
-def _take(shots: Sequence[Photograph], size: int) -> list[tuple[NDArray[np.uint8], NDArray[np.float64]]]:
+def _take(shots: Sequence[PlannedPhotograph], size: int) -> list[tuple[NDArray[np.uint8], NDArray[np.float64]]]:
     seeds = [shot.seed for shot in shots]
-    people = aged(
+    people = change_age(
         draw_people([shot.person for shot in shots], [shot.group for shot in shots]), [s.years for s in shots]
     )
     conditions = draw_conditions(seeds, yaw_max=YAW, pitch_max=PITCH, roll_max=ROLL, light=LIGHT, expression=1.2)
@@ -154,13 +158,13 @@ def _take(shots: Sequence[Photograph], size: int) -> list[tuple[NDArray[np.uint8
     return crops
 
 
-def aged(people: People, years: Sequence[float]) -> People:
+def change_age(people: PersonBatch, years: Sequence[float]) -> PersonBatch:
     """Return people some years older or younger: every trait that depends on age moves, within its limits."""
     columns = [
         (people[name][:, 0] + trait.old * torch.tensor(years, dtype=torch.float32)).clamp(trait.low, trait.high)
         for name, trait in TRAITS.items()
     ]
-    return People(torch.stack(columns, dim=1), people.seeds)
+    return PersonBatch(torch.stack(columns, dim=1), people.seeds)
 
 
 def _group(spec: Identities, number: int) -> int:

@@ -12,14 +12,14 @@ from torch import Tensor
 from fedvisage.base.streams import numpy_rng
 from fedvisage.render.light import Coat
 from fedvisage.render.noise import noise
-from fedvisage.render.people import Conditions, People
+from fedvisage.render.people import Conditions, PersonBatch
 from fedvisage.render.sheet import Sheet, step, window
 
 RESIN, SILICONE, PLASTER, PAPER = range(4)
 
 
 @dataclass(frozen=True)
-class Mask:
+class MaskMaterial:
     """The material of a batch of B masks.
 
     Attributes:
@@ -53,10 +53,10 @@ class Mask:
         """Return the number of masks."""
         return len(self.seeds)
 
-    def select(self, rows: Sequence[int]) -> "Mask":
+    def select(self, rows: Sequence[int]) -> "MaskMaterial":
         """Return these rows as a new batch."""
         chosen = {f.name: getattr(self, f.name)[list(rows)] for f in fields(self) if f.name != "seeds"}
-        return Mask(**chosen, seeds=tuple(self.seeds[row] for row in rows))
+        return MaskMaterial(**chosen, seeds=tuple(self.seeds[row] for row in rows))
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,12 @@ _MATERIALS = {
 }  # fmt: skip
 
 
-def draw_masks(seeds: Sequence[int], kinds: int | Sequence[int] = RESIN) -> Mask:
+def draw_masks(seeds: Sequence[int], kinds: int | Sequence[int] = RESIN) -> MaskMaterial:
     """Draw a mask for each seed, of the kind RESIN, SILICONE, PLASTER or PAPER (one kind for all, or one per mask)."""
     each = [kinds] * len(seeds) if isinstance(kinds, int) else kinds
     rows = [_draw_mask(seed, _MATERIALS[kind]) for seed, kind in zip(seeds, each, strict=True)]
     values = {name: torch.tensor([row[name] for row in rows], dtype=torch.float32) for name in rows[0]}
-    return Mask(**values, seeds=tuple(seeds))
+    return MaskMaterial(**values, seeds=tuple(seeds))
 
 
 def _draw_mask(seed: int, material: _Material) -> dict[str, object]:
@@ -110,7 +110,7 @@ def _draw_mask(seed: int, material: _Material) -> dict[str, object]:
     }
 
 
-def mask_cover(mask: Mask, people: People, conditions: Conditions, radius: Tensor, sheet: Sheet) -> Tensor:
+def mask_cover(mask: MaskMaterial, people: PersonBatch, conditions: Conditions, radius: Tensor, sheet: Sheet) -> Tensor:
     """Return the cover of the mask, B×V×U in [0, 1]: inside its rim, without the holes for eyes and mouth."""
     p, edge = people, 1.6 * sheet.cell
     rim = step(mask.reach[:, None, None] - radius, edge) * step(sheet.v + 0.92, 0.03)[:, :, None]
@@ -123,7 +123,7 @@ def mask_cover(mask: Mask, people: People, conditions: Conditions, radius: Tenso
     return rim * (1.0 - eye_hole) * (1.0 - mouth_hole)
 
 
-def wear(mask: Mask, cover: Tensor, coat: Coat, skin: Tensor, sheet: Sheet) -> Tensor:
+def wear(mask: MaskMaterial, cover: Tensor, coat: Coat, skin: Tensor, sheet: Sheet) -> Tensor:
     """Put the mask over a coat, in place, and return the fine relief of its surface, B×V×U.
 
     Args:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample
 
-from fedvisage.render.camera import Shots
-from fedvisage.render.noise import Range, bell, between
+from fedvisage.render.camera import CameraShots
+from fedvisage.render.noise import Range, between, normal_numbers
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Holding:
 
 
 @dataclass(frozen=True)
-class View:
+class MediumView:
     """The camera's view of the medium.
 
     Attributes:
@@ -46,9 +46,9 @@ class View:
     sides: Tensor
 
 
-def hold(
+def draw_view(
     holdings: Sequence[Holding], videos: Sequence[int], frames: Sequence[int], size: int, framing: float = 1.0
-) -> View:
+) -> MediumView:
     """Place the medium: the pose by the video's seed, the shake of the hand by the frame's seed.
 
     `framing` is the framing of the photographs: the size of their faces relative to a living face in the crop.
@@ -57,7 +57,7 @@ def hold(
     def normal(name: str, spread: str) -> Tensor:
         scale = torch.tensor([getattr(holding, spread) for holding in holdings])
         shake = torch.tensor([holding.shake for holding in holdings])
-        return scale * bell(videos, f"hold/{name}") + shake * bell(frames, f"hold/{name}")
+        return scale * normal_numbers(videos, f"hold/{name}") + shake * normal_numbers(frames, f"hold/{name}")
 
     zoom = between(videos, "hold/zoom", [holding.zoom for holding in holdings]) / framing
     sides = [between(videos, f"hold/side {side}", [holding.shown for holding in holdings]) for side in range(4)]
@@ -65,45 +65,47 @@ def hold(
     axis = between(videos, "hold/axis", (-0.5 * math.pi, 0.5 * math.pi))
     step = (torch.arange(size) + 0.5) / size * 2 - 1
     y, x = (part.expand(len(videos), -1, -1) for part in torch.meshgrid(step, step, indexing="ij"))
-    depth = 1 + _three(normal("tilt x", "tilt")) * x + _three(normal("tilt y", "tilt")) * y
+    depth = 1 + _as_maps(normal("tilt x", "tilt")) * x + _as_maps(normal("tilt y", "tilt")) * y
     turn, inverse = normal("turn", "turn"), 1 / zoom
-    cosine, sine = _three(turn.cos() * inverse), _three(turn.sin() * inverse)
-    across = (x + _three(normal("shift x", "shift"))) / depth
-    down = (y + _three(normal("shift y", "shift"))) / depth
+    cosine, sine = _as_maps(turn.cos() * inverse), _as_maps(turn.sin() * inverse)
+    across = (x + _as_maps(normal("shift x", "shift"))) / depth
+    down = (y + _as_maps(normal("shift y", "shift"))) / depth
     u, v = cosine * across - sine * down, sine * across + cosine * down
     # On a curled sheet, the distance from the fold along the sheet grows faster than the distance in the view.
-    along = u * _three(axis.cos()) + v * _three(axis.sin())
-    slope = _three(bend) * along
+    along = u * _as_maps(axis.cos()) + v * _as_maps(axis.sin())
+    slope = _as_maps(bend) * along
     stretch = slope**2 * along / 6
-    u, v = u + stretch * _three(axis.cos()), v + stretch * _three(axis.sin())
-    return View(torch.stack([u, v], dim=-1), slope[:, None], torch.stack(sides, dim=1))
+    u, v = u + stretch * _as_maps(axis.cos()), v + stretch * _as_maps(axis.sin())
+    return MediumView(torch.stack([u, v], dim=-1), slope[:, None], torch.stack(sides, dim=1))
 
 
-def show(images: Tensor, view: View) -> Tensor:
+def resample(images: Tensor, view: MediumView) -> Tensor:
     """Resample images on the medium (B×C×S×S) at the pixels of the view; places outside repeat the edge."""
     return grid_sample(images, view.coordinates, mode="bicubic", padding_mode="border", align_corners=False)
 
 
-def inside(view: View, margin: Tensor | float = 0.0) -> Tensor:
+def inside(view: MediumView, margin: Tensor | float = 0.0) -> Tensor:
     """Return the anti-aliased coverage, B×1×H×W, of the photograph and a margin around it (B numbers or B×4)."""
     x, y = view.coordinates.unbind(-1)
     reach = view.sides + (margin.reshape(len(view.sides), -1) if isinstance(margin, Tensor) else margin)
-    right, bottom, left, top = (_three(side) for side in reach.unbind(1))
+    right, bottom, left, top = (_as_maps(side) for side in reach.unbind(1))
     distance = torch.minimum(torch.minimum(right - x, bottom - y), torch.minimum(x + left, y + top))
     return (distance * (view.coordinates.shape[1] / 2) + 0.5).clamp(0, 1)[:, None]
 
 
-def glow(view: View, x: Tensor, y: Tensor, width: Tensor, height: Tensor) -> Tensor:
+def glow(view: MediumView, x: Tensor, y: Tensor, width: Tensor, height: Tensor) -> Tensor:
     """Return a soft blob of light on the medium, B×1×H×W, 1 at its centre."""
     u, v = view.coordinates.unbind(-1)
-    return torch.exp(-(((u - _three(x)) / _three(width)) ** 2 + ((v - _three(y)) / _three(height)) ** 2))[:, None]
+    return torch.exp(-(((u - _as_maps(x)) / _as_maps(width)) ** 2 + ((v - _as_maps(y)) / _as_maps(height)) ** 2))[
+        :, None
+    ]
 
 
-def _three(values: Tensor) -> Tensor:
+def _as_maps(values: Tensor) -> Tensor:
     return values[:, None, None]
 
 
-def locate(view: View, points: Tensor) -> Tensor:
+def locate(view: MediumView, points: Tensor) -> Tensor:
     """Return the pixel positions of points on the medium (B×N×2, medium coordinates), by Newton's iteration."""
     size = view.coordinates.shape[1]
     maps = view.coordinates.permute(0, 3, 1, 2)
@@ -157,12 +159,12 @@ class Sampling:
     blur: Tensor
 
 
-def sampling_of(shots: Shots) -> Sampling:
+def sampling_of(shots: CameraShots) -> Sampling:
     """Return the sampling grid of these photographs."""
     return Sampling(shots.pixels, shots.blur)
 
 
-def wave(view: View, across: Tensor, down: Tensor, offsets: tuple[float, float, float], grid: Sampling) -> Tensor:
+def wave(view: MediumView, across: Tensor, down: Tensor, offsets: tuple[float, float, float], grid: Sampling) -> Tensor:
     """Return the sensor's image of a cosine, B×3×H×W.
 
     `across` and `down` are its cycles over the shown photograph, B numbers each; `offsets` its phase in each colour.
@@ -176,16 +178,16 @@ def wave(view: View, across: Tensor, down: Tensor, offsets: tuple[float, float, 
             image[:, 2] = image[:, 0]
             continue
         fold = torch.round(frequency * site) / site
-        amplitude = _kept(frequency, fold, step, grid.blur)
+        amplitude = _kept_amplitude(frequency, fold, step, grid.blur)
         rows = amplitude.nonzero()[:, 0]
         if len(rows):
             turns = 2 * math.pi * fold[rows] / step[rows, None]
-            phase = _unfolded(view.coordinates[rows], across[rows], down[rows], turns, offset)
-            image[rows, channel] = _wide(amplitude[rows]) * phase.cos_()
+            phase = _unfolded_phase(view.coordinates[rows], across[rows], down[rows], turns, offset)
+            image[rows, channel] = _as_planes(amplitude[rows]) * phase.cos_()
     return image
 
 
-def _frequency(view: View, across: Tensor, down: Tensor, grid: Sampling) -> Tensor:
+def _frequency(view: MediumView, across: Tensor, down: Tensor, grid: Sampling) -> Tensor:
     """Return cycles per sensor pixel along x and y, in the middle of the view, B×2."""
     size = view.coordinates.shape[1]
     middle = size // 2
@@ -197,7 +199,7 @@ def _frequency(view: View, across: Tensor, down: Tensor, grid: Sampling) -> Tens
     return torch.stack([(cycles * to_right).sum(1), (cycles * to_bottom).sum(1)], dim=1) * step[:, None]
 
 
-def _kept(frequency: Tensor, fold: Tensor, step: Tensor, blur: Tensor) -> Tensor:
+def _kept_amplitude(frequency: Tensor, fold: Tensor, step: Tensor, blur: Tensor) -> Tensor:
     """Return the amplitude after lens, pixel aperture and binning, B numbers; exactly 0 if invisible."""
     lens = torch.exp(-2 * math.pi**2 * blur**2 * (frequency**2).sum(1))
     aperture = torch.sinc(APERTURE * frequency).prod(1)
@@ -208,15 +210,15 @@ def _kept(frequency: Tensor, fold: Tensor, step: Tensor, blur: Tensor) -> Tensor
     return torch.where(amplitude.abs() < INVISIBLE, 0.0, amplitude)
 
 
-def _unfolded(coordinates: Tensor, across: Tensor, down: Tensor, turns: Tensor, offset: float) -> Tensor:
+def _unfolded_phase(coordinates: Tensor, across: Tensor, down: Tensor, turns: Tensor, offset: float) -> Tensor:
     """Return the phase on the crop's pixels, without the whole turns that sampling cannot see."""
     position = torch.arange(coordinates.shape[1], dtype=coordinates.dtype) + 0.5
-    phase = _wide(math.pi * across) * coordinates[..., 0]
-    phase += _wide(math.pi * down) * coordinates[..., 1]
+    phase = _as_planes(math.pi * across) * coordinates[..., 0]
+    phase += _as_planes(math.pi * down) * coordinates[..., 1]
     phase -= (turns[:, :1] * position - offset)[:, None, :]
     phase -= (turns[:, 1:] * position)[:, :, None]
     return phase
 
 
-def _wide(values: Tensor) -> Tensor:
+def _as_planes(values: Tensor) -> Tensor:
     return values[:, None, None]

@@ -4,7 +4,7 @@ A person is a row of *traits*, plain numbers with a name and a unit. Lengths are
 an average head (about 70 mm). Most traits depend on two hidden ones, masculinity and age.
 
 Conditions describe one presentation: pose, expression, light, surroundings. A video has one draw of conditions
-(``draw_conditions``); its frames are small movements around it (``move``).
+(``draw_conditions``); its frames are small movements around it (``add_movements``).
 """
 
 import math
@@ -179,7 +179,7 @@ def _direction(azimuth: float, elevation: float) -> list[float]:
     return [math.sin(azimuth) * math.cos(elevation), -math.sin(elevation), math.cos(azimuth) * math.cos(elevation)]
 
 
-def move(conditions: Conditions, seeds: Sequence[int], amount: float = 1.0) -> Conditions:
+def add_movements(conditions: Conditions, seeds: Sequence[int], amount: float = 1.0) -> Conditions:
     """Return the conditions of one frame per row: the video's own, with the small motion of a person holding still.
 
     ``seeds`` has one seed per frame. Light, clothes, glasses and background are those of the video.
@@ -313,7 +313,7 @@ _COLUMN = {name: column for column, name in enumerate(_NAMES)}
 
 
 @dataclass(frozen=True)
-class People:
+class PersonBatch:
     """A batch of B persons.
 
     Attributes:
@@ -333,12 +333,12 @@ class People:
         """Return one trait as a column, B×1, which broadcasts with a row of positions."""
         return self.traits[:, _COLUMN[name], None]
 
-    def select(self, rows: Sequence[int]) -> "People":
+    def select(self, rows: Sequence[int]) -> "PersonBatch":
         """Return these rows as a new batch; a row may be repeated (several frames of one person)."""
-        return People(self.traits[list(rows)], tuple(self.seeds[row] for row in rows))
+        return PersonBatch(self.traits[list(rows)], tuple(self.seeds[row] for row in rows))
 
 
-def draw_people(seeds: Sequence[int], group: int | Sequence[int] | None = None) -> People:
+def draw_people(seeds: Sequence[int], group: int | Sequence[int] | None = None) -> PersonBatch:
     """Draw one person for each 63-bit seed; the same seed gives the same person, whatever else is in the batch.
 
     Args:
@@ -348,13 +348,13 @@ def draw_people(seeds: Sequence[int], group: int | Sequence[int] | None = None) 
     """
     groups: Sequence[int | None] = [group] * len(seeds) if group is None or isinstance(group, int) else group
     rows = [_draw_person(seed, number) for seed, number in zip(seeds, groups, strict=True)]
-    return People(torch.tensor(rows, dtype=torch.float32).reshape(len(seeds), len(_NAMES)), tuple(seeds))
+    return PersonBatch(torch.tensor(rows, dtype=torch.float32).reshape(len(seeds), len(_NAMES)), tuple(seeds))
 
 
-def average_person() -> People:
+def average_person() -> PersonBatch:
     """Return the person with all traits at their means."""
     row = [min(max(trait.mean, trait.low), trait.high) for trait in TRAITS.values()]
-    return People(torch.tensor([row]), (0,))
+    return PersonBatch(torch.tensor([row]), (0,))
 
 
 def _draw_person(seed: int, group: int | None) -> list[float]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedvisage.render import noise
 from fedvisage.render.camera import decode
-from fedvisage.render.media import Holding, Sampling, View, glow, inside, medium_coordinates, show, wave
+from fedvisage.render.media import Holding, MediumView, Sampling, glow, inside, medium_coordinates, resample, wave
 from fedvisage.render.noise import Range, between, column
 
 # Effects of paper: its black point, mirrored light, holding fingers, and cut-out masks. Densities are those of
@@ -40,7 +40,7 @@ def specular(slope: Tensor, lamp: Tensor, roughness: Tensor) -> Tensor:
     return torch.exp(-(off**2)) / column(roughness / 0.1)
 
 
-def fingers(view: View, tone: Tensor, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
+def fingers(view: MediumView, tone: Tensor, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Return the cover, B×1×H×W, and the reflectance, B×3×H×W, of two thumbs that hold the sheet at its sides.
 
     `tone` is 0 for light and 1 for dark skin. A thumb is a capsule that enters from the sheet's edge, darker towards
@@ -62,7 +62,7 @@ def fingers(view: View, tone: Tensor, seeds: Sequence[int]) -> tuple[Tensor, Ten
     return cover[:, None], skin * light[:, None]
 
 
-def mask_outline(view: View, points: Tensor, size: int, seeds: Sequence[int]) -> Tensor:
+def mask_outline(view: MediumView, points: Tensor, size: int, seeds: Sequence[int]) -> Tensor:
     """Return the cover, B×1×H×W, of a mask cut out of a print along the face with these points (B×5×2)."""
     marks = medium_coordinates(points, size)
     eyes, mouth = marks[:, :2].mean(1), marks[:, 3:].mean(1)
@@ -119,7 +119,7 @@ def print_attack(
     printers: Sequence[Printer],
     room: Tensor,
     grid: Sampling,
-    view: View,
+    view: MediumView,
     videos: Sequence[int],
 ) -> Tensor:
     """Return the radiance, B×3×S×S, of printed B×3×S×S sRGB photographs held up in a room (radiance)."""
@@ -128,14 +128,14 @@ def print_attack(
         return between(videos, f"print/{name}", [getattr(printer, name) for printer in printers])
 
     size = photographs.shape[-1]
-    grain = noise.field(videos, "print/grain", 1, size, size)
-    resampled = show(torch.cat([photographs, grain], dim=1), view)
+    grain = noise.normal_field(videos, "print/grain", 1, size, size)
+    resampled = resample(torch.cat([photographs, grain], dim=1), view)
     picture, grain = resampled[:, :3].clamp(0, 1), resampled[:, 3:]
     # Ink covers the photograph only; the margin around it is bare paper.
     coverage = ink_coverage(decode(picture)) * inside(view)
     white = torch.tensor([printer.white for printer in printers])[:, :, None, None]
     layers = _dots(coverage, view, drawn("dots"), drawn("dot_strength"), grid)
-    reflectance = inked(layers, drawn("dot_gain"), drawn("purity"))
+    reflectance = print_reflectance(layers, drawn("dot_gain"), drawn("purity"))
     if printers[0].density is not None:
         reflectance = with_black_point(reflectance, drawn("density"))
     reflectance = white * reflectance
@@ -154,7 +154,7 @@ def cut_attack(
     printers: Sequence[Printer],
     room: Tensor,
     grid: Sampling,
-    view: View,
+    view: MediumView,
     videos: Sequence[int],
     *,
     eyes: Tensor,
@@ -175,7 +175,7 @@ def ink_coverage(reflectance: Tensor) -> Tensor:
     return torch.cat([((missing - black) / (1 - black).clamp_min(0.05)).clamp(0, 1), black], dim=1)
 
 
-def inked(coverage: Sequence[Tensor], dot_gain: Tensor, purity: Tensor) -> Tensor:
+def print_reflectance(coverage: Sequence[Tensor], dot_gain: Tensor, purity: Tensor) -> Tensor:
     """Return the reflectance of paper of white 1 under four inks (Neugebauer's product, dots that spread)."""
     gain = 4 * column(dot_gain)
     reflectance = torch.ones_like(coverage[0])
@@ -187,7 +187,7 @@ def inked(coverage: Sequence[Tensor], dot_gain: Tensor, purity: Tensor) -> Tenso
     return reflectance
 
 
-def _dots(coverage: Tensor, view: View, dots: Tensor, strength: Tensor, grid: Sampling) -> list[Tensor]:
+def _dots(coverage: Tensor, view: MediumView, dots: Tensor, strength: Tensor, grid: Sampling) -> list[Tensor]:
     """Return the four coverages in the sensor's three colours, each with the visible part of its screen."""
     layers = []
     for ink, angle in zip(torch.split(coverage, 1, dim=1), SCREEN_ANGLES, strict=True):
@@ -203,7 +203,7 @@ def _dots(coverage: Tensor, view: View, dots: Tensor, strength: Tensor, grid: Sa
     return layers
 
 
-def _light_on(view: View, level: Tensor, warmth: Tensor, gradient: Tensor, videos: Sequence[int]) -> Tensor:
+def _light_on(view: MediumView, level: Tensor, warmth: Tensor, gradient: Tensor, videos: Sequence[int]) -> Tensor:
     """Return B×3×H×W light on the sheet: a smooth fall across it, and the shading of a curled sheet."""
     angle = between(videos, "print/light angle", (0.0, 2 * math.pi))
     x, y = view.coordinates.unbind(-1)
@@ -213,18 +213,18 @@ def _light_on(view: View, level: Tensor, warmth: Tensor, gradient: Tensor, video
     return column(level) * colour * shade * 0.6
 
 
-def _gloss(view: View, strength: Tensor, videos: Sequence[int]) -> Tensor:
+def _gloss(view: MediumView, strength: Tensor, videos: Sequence[int]) -> Tensor:
     place = [between(videos, f"print/gloss {axis}", (-1.0, 1.0)) for axis in "xy"]
     extent = [between(videos, f"print/gloss {axis}", (0.15, 0.8)) for axis in ("width", "height")]
     return column(strength) * glow(view, *place, *extent)
 
 
-def _mirrored_lamp(view: View, strength: Tensor, videos: Sequence[int]) -> Tensor:
+def _mirrored_lamp(view: MediumView, strength: Tensor, videos: Sequence[int]) -> Tensor:
     slope = torch.tan(between(videos, "print/lamp", (-1.2, 1.2)) / 2)
     return column(strength) * specular(view.slope, slope, between(videos, "print/roughness", (0.08, 0.3)))
 
 
-def _holes(view: View, eyes: Tensor, videos: Sequence[int]) -> tuple[Tensor, Tensor]:
+def _holes(view: MediumView, eyes: Tensor, videos: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Return B×1×H×W masks of two almond-shaped holes and of the dark rims left by the knife."""
     distance = (eyes[:, 1] - eyes[:, 0]).norm(dim=1)
     width = distance * between(videos, "cut/width", (0.24, 0.34))

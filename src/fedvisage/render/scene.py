@@ -26,15 +26,25 @@ from fedvisage.render.head import (
     paint_hair,
 )
 from fedvisage.render.light import make_lamps, shade
-from fedvisage.render.masks import Mask, draw_masks, mask_cover, wear
-from fedvisage.render.people import Conditions, LightRange, People, draw_conditions, move
-from fedvisage.render.sheet import Sheet, halve, look_up, make_sheet, project, rotation, see, step
+from fedvisage.render.masks import MaskMaterial, draw_masks, mask_cover, wear
+from fedvisage.render.people import Conditions, LightRange, PersonBatch, add_movements, draw_conditions
+from fedvisage.render.sheet import Sheet, find_visible_points, halve, look_up, make_sheet, project, rotation, step
 from fedvisage.render.skin import make_skin, pores_of, skin_colour
-from fedvisage.render.surroundings import make_backgrounds, put_body
+from fedvisage.render.surroundings import draw_body, make_backgrounds
 
 __all__ = [
-    "Conditions", "LightRange", "Mask", "Scene", "depth_map", "draw_conditions", "draw_masks", "face_cover",
-    "landmarks", "move", "render", "small_depth",
+    "Conditions",
+    "LightRange",
+    "MaskMaterial",
+    "Scene",
+    "add_movements",
+    "depth_map",
+    "draw_conditions",
+    "draw_masks",
+    "face_cover",
+    "landmarks",
+    "render",
+    "small_depth",
 ]  # fmt: skip
 
 DEPTH_SIZE = 32
@@ -77,7 +87,7 @@ class _Figure:
     maps: Tensor
 
 
-def render(people: People, conditions: Conditions, size: int, mask: Mask | None = None) -> Scene:
+def render(people: PersonBatch, conditions: Conditions, size: int, mask: MaskMaterial | None = None) -> Scene:
     """Render one picture per row; a picture does not depend on the others in the batch.
 
     Args:
@@ -89,17 +99,17 @@ def render(people: People, conditions: Conditions, size: int, mask: Mask | None 
     """
     sheet = make_sheet(size)
     figure = _make_figure(people, conditions, sheet, mask)
-    view = see(figure.height, figure.small, conditions, size)
+    view = find_visible_points(figure.height, figure.small, conditions, size)
     pixels = look_up(figure.maps, view.u, view.v, outside="zeros")
     head, outline, face = pixels[:, :3], pixels[:, 3:4], pixels[:, 4]
     radiance = make_backgrounds(conditions, size)
-    put_body(radiance, people, conditions)
+    draw_body(radiance, people, conditions)
     radiance = radiance.mul_(1.0 - outline).add_(head)
     points = project(landmarks(people, conditions, figure.height, sheet), conditions, size)
     return Scene(radiance, depth_map(view.near, face), outline[:, 0], points)
 
 
-def _make_figure(people: People, conditions: Conditions, sheet: Sheet, mask: Mask | None) -> _Figure:
+def _make_figure(people: PersonBatch, conditions: Conditions, sheet: Sheet, mask: MaskMaterial | None) -> _Figure:
     """Build, paint and light the head on the sheet."""
     head = make_head(people, conditions, sheet)
     hair = make_hair(people, head, sheet)
@@ -149,7 +159,7 @@ def small_depth(depth: Tensor) -> NDArray[np.uint8]:
     return np.asarray((small.clamp(0, 1) * 255).round().byte())
 
 
-def landmarks(people: People, conditions: Conditions, height: Tensor, sheet: Sheet) -> Tensor:
+def landmarks(people: PersonBatch, conditions: Conditions, height: Tensor, sheet: Sheet) -> Tensor:
     """Return the five points on the surface, B×5×3 (u, v, height)."""
     p = people
     centre, half = mouth_centre(p, conditions), mouth_half_width(p, conditions)

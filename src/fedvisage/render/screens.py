@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedvisage.render.camera import decode, luminance
-from fedvisage.render.media import Holding, Sampling, View, glow, inside, show, wave
+from fedvisage.render.media import Holding, MediumView, Sampling, glow, inside, resample, wave
 from fedvisage.render.noise import Range, between, column
 
 # Panels: primaries, and the bands of a dimmed back-light.
@@ -91,7 +91,7 @@ def replay_attack(
     displays: Sequence[Display],
     room: Tensor,
     grid: Sampling,
-    view: View,
+    view: MediumView,
     videos: Sequence[int],
     frames: Sequence[int],
 ) -> Tensor:
@@ -100,7 +100,7 @@ def replay_attack(
     def drawn(name: str) -> Tensor:
         return between(videos, f"replay/{name}", [getattr(display, name) for display in displays])
 
-    picture = shown_light(show(photographs, view).clamp(0, 1), drawn("gamma"), drawn("gamut"), drawn("leak"))
+    picture = shown_light(resample(photographs, view).clamp(0, 1), drawn("gamma"), drawn("gamut"), drawn("leak"))
     if displays[0].primaries is not None:
         picture = on_panel(picture, drawn("primaries"))
     # Outside the photograph the display shows its black.
@@ -130,7 +130,7 @@ def shown_light(picture: Tensor, gamma: Tensor, gamut: Tensor, leak: Tensor) -> 
     return column(leak) + (1 - column(leak)) * light
 
 
-def pixel_grid(view: View, displays: Sequence[Display], pixels: Tensor, grid: Sampling) -> Tensor:
+def pixel_grid(view: MediumView, displays: Sequence[Display], pixels: Tensor, grid: Sampling) -> Tensor:
     """Return the sensor's image of the sub-pixel pattern, B×3×H×W, mean 1.
 
     Fourier series of lit rectangles: stripes of width w have harmonics 2 sinc(m w), rows of height h 2 sinc(h); the
@@ -148,7 +148,7 @@ def pixel_grid(view: View, displays: Sequence[Display], pixels: Tensor, grid: Sa
     return pattern.clamp_min(0)
 
 
-def _unevenness(view: View, strength: Tensor, videos: Sequence[int]) -> Tensor:
+def _unevenness(view: MediumView, strength: Tensor, videos: Sequence[int]) -> Tensor:
     angle = between(videos, "replay/uneven angle", (0.0, 2 * math.pi))[:, None, None]
     x, y = view.coordinates.unbind(-1)
     return torch.exp(column(strength) * (angle.cos() * x + angle.sin() * y)[:, None])
@@ -163,7 +163,7 @@ def _bands(lit: Tensor, strength: Tensor, videos: Sequence[int], frames: Sequenc
     return 1 + column(strength) * wave_[:, None, :, None]
 
 
-def _reflections(view: View, room: Tensor, mirror: Tensor, glare: Tensor, videos: Sequence[int]) -> Tensor:
+def _reflections(view: MediumView, room: Tensor, mirror: Tensor, glare: Tensor, videos: Sequence[int]) -> Tensor:
     """Return the light from the glass: the dim room, and the image of a lamp."""
     veil = column(mirror) * room.flip(3)
     place = [between(videos, f"replay/glare {axis}", (-1.1, 1.1)) for axis in "xy"]

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.parallel import Progress, spread
+from fedvisage.base.parallel import Progress, map_in_order
 from fedvisage.base.streams import derive, numpy_rng
 from fedvisage.data.writer import Writer
 from fedvisage.render.capture import CAMERAS, CAPTURE_VERSION
@@ -35,9 +35,9 @@ MOST_IMAGES = 2_000_000
 (CelebA-Spoof, 625,537): 100 GB on disk at 128 pixels, and weeks of rendering."""
 
 
-RETAKEN = 2
+SECOND_GENERATION = 2
 """The generation in which both classes pass the same simulated capture in every domain."""
-_OF_RETAKEN = ("generation", "media", "cameras")
+_SECOND_GENERATION_SETTINGS = ("generation", "media", "cameras")
 """Settings of later versions; at their defaults, they do not change the text that identifies the pixels."""
 
 
@@ -80,7 +80,7 @@ class Synthesis:
                 bool(chosen) and chosen <= offered,
                 f"a selection of what {self.domain} has: {', '.join(sorted(offered))}",
             )
-        check("generation", self.generation, self.generation in (1, RETAKEN), f"1 or {RETAKEN}")
+        check("generation", self.generation, self.generation in (1, SECOND_GENERATION), f"1 or {SECOND_GENERATION}")
         for name, offered_names in (
             ("media", names_of(self.domain)),
             ("cameras", [word(camera.name) for camera in CAMERAS]),
@@ -92,7 +92,7 @@ class Synthesis:
                 requested is None or {*requested} <= {*offered_names},
                 f"a choice of {', '.join(offered_names)}",
             )
-        if self.generation == RETAKEN:
+        if self.generation == SECOND_GENERATION:
             self.retaken_attacks()  # raises if the selection leaves none
 
     def retaken_attacks(self) -> list[Attack]:
@@ -109,15 +109,19 @@ class Synthesis:
         """Count the images of one subject."""
         domain = find_domain(self.domain)
         bonafide = self.videos or domain.videos
-        if self.generation == RETAKEN:
-            return bonafide * 2 * attacked(domain.ratio) * self.frames
+        if self.generation == SECOND_GENERATION:
+            return bonafide * 2 * attacks_per_photograph(domain.ratio) * self.frames
         return (bonafide + max(1, round(bonafide * domain.ratio))) * self.frames
 
     @property
     def digest_text(self) -> str:
         """Return one line that identifies the pixels: the specification without defaults, and the version."""
         domain = find_domain(self.domain)
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _OF_RETAKEN}
+        values = {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name not in _SECOND_GENERATION_SETTINGS
+        }
         values["subjects"] = self.subjects or domain.subjects
         values["videos"] = self.videos or domain.videos
         values["species"] = ",".join(self.species or sorted({attack.species for attack in domain.attacks}))
@@ -127,11 +131,13 @@ class Synthesis:
     @property
     def further(self) -> list[str]:
         """Return the settings of later versions in the syntax of a line; empty if none is set."""
-        chosen = [f"{name}={','.join(getattr(self, name))}" for name in _OF_RETAKEN[1:] if getattr(self, name)]
+        chosen = [
+            f"{name}={','.join(getattr(self, name))}" for name in _SECOND_GENERATION_SETTINGS[1:] if getattr(self, name)
+        ]
         return chosen if self.generation == 1 else [f"generation={self.generation}", *chosen]
 
 
-def attacked(ratio: float) -> int:
+def attacks_per_photograph(ratio: float) -> int:
     """Return the number of attacks per photograph, for a domain's ratio of attacks to bona fide videos."""
     return max(1, round(ratio))
 
@@ -158,13 +164,13 @@ def parse_synthesis(line: str) -> Synthesis:
         "size": int, "subjects": int, "videos": int, "frames": int, "seed": int, "heldout": float,
         "species": read_species, "generation": int, "media": read_names, "cameras": read_names,
     }  # fmt: skip
-    return of_rendered_people(Synthesis(domain, **read_settings(settings, readers)))  # type: ignore[arg-type]
+    return check_selection(Synthesis(domain, **read_settings(settings, readers)))  # type: ignore[arg-type]
 
 
-def of_rendered_people(spec: Synthesis) -> Synthesis:
+def check_selection(spec: Synthesis) -> Synthesis:
     """Refuse a choice of media or cameras in the first generation, where they belong to the domain's sessions."""
-    for name in _OF_RETAKEN[1:]:
-        expected = f"left out, or stand beside generation={RETAKEN}"
+    for name in _SECOND_GENERATION_SETTINGS[1:]:
+        expected = f"left out, or stand beside generation={SECOND_GENERATION}"
         check(name, ",".join(getattr(spec, name) or ()), spec.generation != 1 or not getattr(spec, name), expected)
     return spec
 
@@ -236,7 +242,7 @@ def synthesise(spec: Synthesis, destination: Path, *, workers: int = 1, progress
             depth=True,
             points=True,
         ) as out,
-        closing(spread(work, plan, workers)) as films,
+        closing(map_in_order(work, plan, workers)) as films,
     ):
         for videos, filmed in zip(plan, films, strict=True):
             _write(out, videos, filmed, "heldout" if videos[0].subject in heldout else "train")

@@ -184,7 +184,7 @@ TINY = torch.tensor(1e-4)
 
 
 @dataclass(frozen=True)
-class View:
+class SurfaceView:
     """The point of the head behind every pixel.
 
     Attributes:
@@ -232,7 +232,7 @@ def project(points: Tensor, conditions: Conditions, size: int) -> Tensor:
     return frame * size
 
 
-def see(height: Tensor, small: Tensor, conditions: Conditions, size: int) -> View:
+def find_visible_points(height: Tensor, small: Tensor, conditions: Conditions, size: int) -> SurfaceView:
     """Find the first point of the height field on each pixel's line of sight.
 
     The length of each step is the gap to the surface divided by the speed at which the gap closes. The speed is that of
@@ -244,7 +244,7 @@ def see(height: Tensor, small: Tensor, conditions: Conditions, size: int) -> Vie
     for surface, pixels, steps in ((small, size // 4, 8), (small, size // 2, 3), (height, size, 1)):
         if near.shape[-1] != pixels:
             near, speed = enlarge(near, pixels, pixels), enlarge(speed, pixels, pixels)
-        sight = _sight(conditions, pixels)
+        sight = _lines_of_sight(conditions, pixels)
         gap = _gap(surface, sight, near)
         for _ in range(steps - 1):
             near = near - gap / speed
@@ -252,11 +252,11 @@ def see(height: Tensor, small: Tensor, conditions: Conditions, size: int) -> Vie
             speed = (speed * (1.0 - remaining / (gap + torch.copysign(TINY, gap)))).clamp_(USUAL_SPEED, GREATEST_SPEED)
             gap = remaining
         near = near - gap / speed
-    return View(_along(sight, 0, near), _along(sight, 1, near), near)
+    return SurfaceView(_along(sight, 0, near), _along(sight, 1, near), near)
 
 
 @dataclass(frozen=True)
-class _Sight:
+class _SightLines:
     """The lines of sight of all pixels in head axes: their points in the plane of the pivot, and their directions.
 
     Attributes:
@@ -269,20 +269,20 @@ class _Sight:
     direction: tuple[Tensor, ...]
 
 
-def _sight(conditions: Conditions, pixels: int) -> _Sight:
+def _lines_of_sight(conditions: Conditions, pixels: int) -> _SightLines:
     """Return the lines of sight for a square picture with this number of pixels per side."""
     x, y = pixel_grid(conditions, pixels)
     turn = rotation(conditions)[..., None, None]
     start = tuple(turn[:, 0, axis] * x + (turn[:, 1, axis] * y + float(PIVOT[axis])) for axis in range(3))
-    return _Sight(start, tuple(turn[:, 2, axis] for axis in range(3)))
+    return _SightLines(start, tuple(turn[:, 2, axis] for axis in range(3)))
 
 
-def _along(sight: _Sight, axis: int, near: Tensor) -> Tensor:
+def _along(sight: _SightLines, axis: int, near: Tensor) -> Tensor:
     """Return one coordinate of the points at this nearness on the lines of sight."""
     return torch.addcmul(sight.start[axis], near, sight.direction[axis])
 
 
-def _gap(height: Tensor, sight: _Sight, near: Tensor) -> Tensor:
+def _gap(height: Tensor, sight: _SightLines, near: Tensor) -> Tensor:
     """Return the height above the surface of the points at this nearness."""
     surface = look_up(height[:, None], _along(sight, 0, near), _along(sight, 1, near))[:, 0]
     return _along(sight, 2, near).sub_(surface)

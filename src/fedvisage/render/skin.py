@@ -8,7 +8,7 @@ from fedvisage.base.streams import numpy_rng
 from fedvisage.render.head import mouth_centre, mouth_corner_lift, mouth_half_width
 from fedvisage.render.light import Coat, Finish
 from fedvisage.render.noise import noise
-from fedvisage.render.people import Conditions, People
+from fedvisage.render.people import Conditions, PersonBatch
 from fedvisage.render.sheet import Bell, Sheet, bell, step, sum_of_bells, tint, window
 
 PALEST = torch.tensor([0.66, 0.455, 0.36])
@@ -19,7 +19,7 @@ MOLES = 7
 SKIN_SHARPNESS = 14.0
 
 
-def skin_colour(people: People) -> Tensor:
+def skin_colour(people: PersonBatch) -> Tensor:
     """Return the mean albedo of each person's skin, B×3: its logarithm falls linearly with melanin."""
     melanin = people["melanin"]
     colour = PALEST * (DARKEST / PALEST) ** melanin
@@ -27,12 +27,12 @@ def skin_colour(people: People) -> Tensor:
     return colour * (1.0 + yellow)
 
 
-def pores_of(people: People, sheet: Sheet) -> Tensor:
+def pores_of(people: PersonBatch, sheet: Sheet) -> Tensor:
     """Return the pattern of pores, B×V×U, for both colour and relief."""
     return noise("fine", people.seeds, "pores", sheet.v.shape[1], sheet.u.shape[1], sheet.cell)
 
 
-def make_skin(people: People, conditions: Conditions, sheet: Sheet) -> Coat:
+def make_skin(people: PersonBatch, conditions: Conditions, sheet: Sheet) -> Coat:
     """Return the coat of the bare face: skin with lips and open mouth, without eyes, brows and hair."""
     p, grid = people, (sheet.v.shape[1], sheet.u.shape[1], sheet.cell)
     fine = pores_of(p, sheet)
@@ -53,7 +53,7 @@ def make_skin(people: People, conditions: Conditions, sheet: Sheet) -> Coat:
     return coat
 
 
-def _blood(people: People, sheet: Sheet) -> Tensor:
+def _blood(people: PersonBatch, sheet: Sheet) -> Tensor:
     """Return the visibility of blood: on cheeks, nose, chin, and the rims of the eyes."""
     p = people
     bells: list[Bell] = [
@@ -69,7 +69,7 @@ def _blood(people: People, sheet: Sheet) -> Tensor:
     return sum_of_bells(bells, len(p), sheet).mul_(0.7 + 0.6 * rosy).add_(0.5 * rosy)
 
 
-def _shadows(people: People, conditions: Conditions, sheet: Sheet) -> Tensor:
+def _shadows(people: PersonBatch, conditions: Conditions, sheet: Sheet) -> Tensor:
     """Return the darkening of the skin around the eyes, at shaven beards, nostrils, folds and moles."""
     p = people
     beard = 0.34 * p["stubble"] * (1.0 - 0.5 * p["melanin"])
@@ -89,7 +89,7 @@ def _shadows(people: People, conditions: Conditions, sheet: Sheet) -> Tensor:
     return sum_of_bells(bells, len(p), sheet) + _moles(people, sheet)
 
 
-def _moles(people: People, sheet: Sheet) -> Tensor:
+def _moles(people: PersonBatch, sheet: Sheet) -> Tensor:
     """Return the person's own dark spots, which are at the same places in every picture of the person."""
     draws = []
     for seed in people.seeds:
@@ -104,13 +104,13 @@ def _moles(people: People, sheet: Sheet) -> Tensor:
     return columns @ (rows * (0.8 * people["moles"] * strength)[:, :, None])
 
 
-def _freckles(people: People, fine: Tensor, medium: Tensor) -> Tensor:
+def _freckles(people: PersonBatch, fine: Tensor, medium: Tensor) -> Tensor:
     """Return the darkening by freckles, at the peaks of the noise."""
     strength = people["freckles"] * (1.0 - people["melanin"])
     return 0.16 * strength[..., None] * (fine + 0.6 * medium - 0.9).clamp(min=0.0, max=1.2)
 
 
-def _oil(people: People, sheet: Sheet) -> Tensor:
+def _oil(people: PersonBatch, sheet: Sheet) -> Tensor:
     """Return the gloss of the skin: stronger on forehead, nose and chin."""
     bells: list[Bell] = [
         (0.7, 0.0, -0.6, 0.5, 0.22),
@@ -121,7 +121,7 @@ def _oil(people: People, sheet: Sheet) -> Tensor:
     return (0.35 + sum_of_bells(bells, len(people), sheet)) * (0.19 * people["oil"])[..., None]
 
 
-def _paint_mouth(coat: Coat, people: People, conditions: Conditions, sheet: Sheet) -> None:
+def _paint_mouth(coat: Coat, people: PersonBatch, conditions: Conditions, sheet: Sheet) -> None:
     """Paint lips, the gap between them, and teeth. The edges are curves v(u), so only the fills are maps."""
     p, opened, part = people, conditions.mouth_open[:, None], window(sheet, 0.72, 1.58, 0.62)
     centre, half = mouth_centre(p, conditions), mouth_half_width(p, conditions)

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedvisage.base.streams import numpy_rng
 from fedvisage.render.light import colour_of
 from fedvisage.render.noise import noise
-from fedvisage.render.people import CLUTTER, GRADIENT, OUTDOOR, PLAIN, ROOM, Conditions, People
+from fedvisage.render.people import CLUTTER, GRADIENT, OUTDOOR, PLAIN, ROOM, Conditions, PersonBatch
 from fedvisage.render.sheet import UNITS_PER_FRAME, pixel_grid, step, tint, units_per_frame
 from fedvisage.render.skin import skin_colour
 
@@ -23,7 +23,7 @@ MEADOW = np.array([-0.60, -0.48, -0.70])
 
 
 @dataclass(frozen=True)
-class Recipe:
+class BackgroundKind:
     """The appearance of a kind of background: rectangles, contrasts, colourfulness, blur, noise and horizon."""
 
     rectangles: int
@@ -36,12 +36,12 @@ class Recipe:
     horizon: bool = False
 
 
-RECIPES = {
-    PLAIN: Recipe(0, 0.0, 0.10, 0.06, (0.1, 0.2), 0.015, 0.008),
-    GRADIENT: Recipe(1, 0.2, 0.7, 0.12, (0.3, 0.6), 0.03, 0.008),
-    ROOM: Recipe(7, 0.65, 0.35, 0.12, (0.01, 0.06), 0.02, 0.01),
-    CLUTTER: Recipe(14, 0.75, 0.3, 0.25, (0.005, 0.03), 0.03, 0.03),
-    OUTDOOR: Recipe(6, 0.35, 0.5, 0.12, (0.01, 0.06), 0.22, 0.16, horizon=True),
+BACKGROUND_KINDS = {
+    PLAIN: BackgroundKind(0, 0.0, 0.10, 0.06, (0.1, 0.2), 0.015, 0.008),
+    GRADIENT: BackgroundKind(1, 0.2, 0.7, 0.12, (0.3, 0.6), 0.03, 0.008),
+    ROOM: BackgroundKind(7, 0.65, 0.35, 0.12, (0.01, 0.06), 0.02, 0.01),
+    CLUTTER: BackgroundKind(14, 0.75, 0.3, 0.25, (0.005, 0.03), 0.03, 0.03),
+    OUTDOOR: BackgroundKind(6, 0.35, 0.5, 0.12, (0.01, 0.06), 0.22, 0.16, horizon=True),
 }
 
 
@@ -69,7 +69,7 @@ def make_backgrounds(conditions: Conditions, size: int) -> Tensor:
 
 def _draw(seed: int, kind: int) -> tuple[np.ndarray, ...]:
     """Draw one background: base colour, vertical slope, colours and places of rectangles, softness, noise amounts."""
-    recipe, rng = RECIPES[kind], numpy_rng(seed, "background")
+    recipe, rng = BACKGROUND_KINDS[kind], numpy_rng(seed, "background")
     base = np.clip(1.0 + recipe.colourful * rng.normal(0.0, 0.5, 3), 0.3, 1.8)
     slope = -recipe.gradient * rng.uniform(-0.3, 1.2) * (1.0 + recipe.colourful * rng.normal(0.0, 1.0, 3))
     used = (np.arange(RECTANGLES) < recipe.rectangles)[:, None]
@@ -85,7 +85,7 @@ def _draw(seed: int, kind: int) -> tuple[np.ndarray, ...]:
     return base, slope, colours, boxes, softness, np.array([recipe.coarse, recipe.fine, float(recipe.horizon)])
 
 
-def put_body(picture: Tensor, people: People, conditions: Conditions) -> None:
+def draw_body(picture: Tensor, people: PersonBatch, conditions: Conditions) -> None:
     """Draw neck and shoulders into the lower part of a picture (B×3×H×W), in place."""
     size = picture.shape[-1]
     x, y = pixel_grid(conditions, size)
@@ -119,7 +119,7 @@ def _irradiance(conditions: Conditions, across: Tensor) -> Tensor:
     return light.add_(tint(forward.mul_(0.45).add_(0.55), around))
 
 
-def _below_chin(people: People, y: Tensor) -> Tensor:
+def _below_chin(people: PersonBatch, y: Tensor) -> Tensor:
     """Return the share of light on the neck, B×H×1: small under the chin, largest at the collar."""
     return 0.30 + 0.60 * step(y - people["chin"][..., None] + 0.22, 0.42)
 

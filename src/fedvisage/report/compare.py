@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import json_key, pieces_of
-from fedvisage.data.selection import without_selection
+from fedvisage.data.selection import split_entry
 from fedvisage.metrics.scores import LARGEST
-from fedvisage.report.run_files import Row, as_written, flat, read_mapping
+from fedvisage.report.run_files import Row, damaged_files_are_errors, flatten, read_mapping
 from fedvisage.tasks.seal import check_seal
 
 # Compared figures, by task and by table. Names of recognition figures are those of studies: `generic.tar@1e-3`,
@@ -59,7 +59,7 @@ def lower_is_better(figure: str) -> bool:
     return figure.rpartition(".")[2] in ERRORS
 
 
-def sheets_of(names: Iterable[str]) -> list[tuple[str, Columns]]:
+def tables_by_model(names: Iterable[str]) -> list[tuple[str, Columns]]:
     """Return one table per model: its subject (empty for a single table) and its column titles by figure."""
     available = set(names)
     if not any("." in name for name in available):
@@ -105,7 +105,7 @@ SHOWN_DIGITS = 6
 
 
 @dataclass(frozen=True)
-class Judged:
+class EvaluationData:
     """The data behind a figure: a name for readers, and a digest that identifies it (empty: unknown).
 
     ``target`` is the digest of the whole set. The data may be only a part of it: parts of one set are one target.
@@ -126,7 +126,7 @@ class Pair(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Member:
+class ComparedRun:
     """One run in a comparison: its settings, evaluation data and figures."""
 
     path: Path
@@ -135,13 +135,13 @@ class Member:
     sites: tuple[str, ...]
     """Digests of the sites' sets; names of sites whose sets were on other machines and have no digest here."""
     seed: int
-    user: Judged
-    people: Judged
+    user: EvaluationData
+    people: EvaluationData
     """Recognition: the data of the sites' own people and of the impostors that the sites' models must reject."""
     figures: dict[str, float] = field(repr=False)
     content: str = ""
 
-    def judged(self, figure: str) -> Judged:
+    def judged(self, figure: str) -> EvaluationData:
         """Return the data on which a figure was evaluated."""
         return self.people if figure.startswith(f"{PERSONAL}.") else self.user
 
@@ -151,9 +151,9 @@ class Member:
         return Pair(data.target, self.seed, data.digest, self.sites)
 
 
-def read_members(paths: Sequence[Path]) -> tuple[list[Member], list[str]]:
+def read_compared_runs(paths: Sequence[Path]) -> tuple[list[ComparedRun], list[str]]:
     """Read runs, each once, and return notes on the duplicates."""
-    members: dict[str, Member] = {}
+    members: dict[str, ComparedRun] = {}
     first_paths: dict[Path, Path] = {}
     notes = []
     for path in paths:
@@ -162,33 +162,33 @@ def read_members(paths: Sequence[Path]) -> tuple[list[Member], list[str]]:
             notes.append(f"{path} was given twice; it counts once")
             continue
         first_paths[place] = path
-        member = read_member(path)
+        member = read_compared_run(path)
         twin = members.setdefault(member.content, member)
         if twin is not member:
             notes.append(f"{path} has the recipe, the data and the scores of {twin.path}; they count as one run")
     return list(members.values()), notes
 
 
-def read_member(path: Path) -> Member:
+def read_compared_run(path: Path) -> ComparedRun:
     """Read a run's figures and settings; a run without figures on a target cannot be compared."""
     check_seal(path)
-    with as_written(path):
-        return _member(path)
+    with damaged_files_are_errors(path):
+        return _read_figures(path)
 
 
-def _member(path: Path) -> Member:
+def _read_figures(path: Path) -> ComparedRun:
     metrics, recipe, digests = (read_mapping(path / name) for name in ("metrics.json", "recipe.yaml", "data.json"))
     figures = figures_of(metrics)
     if not figures:
         raise UserError(str(path), "has no metrics.json with figures at a user; give finished runs")
     method = str(metrics.get("method"))
-    settings = tuple((key, value) for key, value in flat(recipe) if _is_setting(key)) or (("method.name", method),)
+    settings = tuple((key, value) for key, value in flatten(recipe) if _is_setting(key)) or (("method.name", method),)
     settings += _source(path)
     sites = tuple(sorted(str(digests.get(f"{SITE}{name}") or name) for name in metrics.get("sites") or []))
-    seed, user, people = int(metrics.get("seed") or 0), _user(metrics, recipe, digests), _people(metrics, digests)
+    seed, user, people = int(metrics.get("seed") or 0), _target(metrics, recipe, digests), _people(metrics, digests)
     content_key = json_key([settings, sites, seed, user.digest, people.digest, sorted(figures.items())])
     content = _digest(content_key, path / "scores.csv")
-    return Member(path, method, settings, sites, seed, user, people, figures, content)
+    return ComparedRun(path, method, settings, sites, seed, user, people, figures, content)
 
 
 def _source(path: Path) -> Settings:
@@ -205,7 +205,7 @@ def _digest(said: str, scores: Path) -> str:
     return digest.hexdigest()
 
 
-def names_of(judged: Iterable[Judged]) -> dict[Judged, str]:
+def names_of(judged: Iterable[EvaluationData]) -> dict[EvaluationData, str]:
     """Return a name for each dataset: its own, followed by the start of its digest where several share the name."""
     distinct = set(judged)
     titles = [data_set.name for data_set in distinct]
@@ -217,26 +217,26 @@ def names_of(judged: Iterable[Judged]) -> dict[Judged, str]:
     }
 
 
-def _user(metrics: Row, recipe: Row, digests: Row) -> Judged:
+def _target(metrics: Row, recipe: Row, digests: Row) -> EvaluationData:
     """Identify the target data: the digest of its set, and the selection, split and pairs in use."""
     digest, name = digests.get(USER), str(metrics.get("user"))
     if digest is None:
-        return Judged(name, "")
+        return EvaluationData(name, "")
     data, evaluation = _section(recipe, "data"), _section(recipe, "evaluation")
-    selection = without_selection(str(data.get("user") or ""))[1]
+    selection = split_entry(str(data.get("user") or ""))[1]
     pairs = _section(evaluation, "recognition").get("pairs")
     parts = [repr(selection), str(data.get("user_split") or "all"), str(pairs or "")]
-    return Judged(name, f"{digest} {hashlib.sha256(json_key(parts).encode()).hexdigest()}", str(digest))
+    return EvaluationData(name, f"{digest} {hashlib.sha256(json_key(parts).encode()).hexdigest()}", str(digest))
 
 
-def _people(metrics: Row, digests: Row) -> Judged:
+def _people(metrics: Row, digests: Row) -> EvaluationData:
     """Identify the sites' own people: the digests of their sets, and of the public set with the impostors."""
     sites = [str(name) for name in metrics.get("sites") or []]
     site_digests = [digests.get(f"{SITE}{name}") for name in sites]
     if not site_digests or None in site_digests:
-        return Judged("the sites", "")
+        return EvaluationData("the sites", "")
     people = " ".join([*sorted(map(str, site_digests)), str(digests.get(PUBLIC, ""))])
-    return Judged("the sites", people, people)
+    return EvaluationData("the sites", people, people)
 
 
 def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -271,11 +271,11 @@ def labels_of(groups: Sequence[Settings]) -> dict[Settings, Label]:
     """
     trees = {settings: dict(settings) for settings in groups}
     method = {settings: tree.get("method.name", "run") for settings, tree in trees.items()}
-    shared = [key for key in _differing(list(trees.values())) if not key.startswith("method.")]
+    shared = [key for key in _differing_keys(list(trees.values())) if not key.startswith("method.")]
     labels, shortened = {}, []
     for settings, tree in trees.items():
         peers = [trees[peer] for peer in groups if method[peer] == method[settings]]
-        options = [key for key in _differing(peers) if key.startswith("method.")]
+        options = [key for key in _differing_keys(peers) if key.startswith("method.")]
         names = {key: name for key, name in short_names([*options, *shared]).items() if key in tree}
         differences = ", ".join(f"{name} {_WORDS.get(tree[key], tree[key])}" for key, name in names.items())
         label = Label(f"{method[settings]} · {differences}" if differences else method[settings])
@@ -283,7 +283,7 @@ def labels_of(groups: Sequence[Settings]) -> dict[Settings, Label]:
             shortened.append(settings)
             label = Label(method[settings], ", ".join(f"{key}={tree[key]}" for key in names))
         labels[settings] = label
-    return _told_apart(labels, shortened)
+    return _with_letters(labels, shortened)
 
 
 def short_names(keys: Sequence[str]) -> dict[str, str]:
@@ -302,12 +302,12 @@ def _meaning(parts: list[str]) -> list[str]:
     return parts[:-1] if len(parts) > 1 and parts[-1] in WITHOUT_MEANING else parts
 
 
-def _differing(trees: Sequence[Mapping[str, str]]) -> list[str]:
+def _differing_keys(trees: Sequence[Mapping[str, str]]) -> list[str]:
     keys = sorted({key for tree in trees for key in tree})
     return [key for key in keys if key != "method.name" and len({tree.get(key) for tree in trees}) > 1]
 
 
-def _told_apart(labels: dict[Settings, Label], shortened: Sequence[Settings]) -> dict[Settings, Label]:
+def _with_letters(labels: dict[Settings, Label], shortened: Sequence[Settings]) -> dict[Settings, Label]:
     """Add letters to groups whose shortened labels are equal."""
     texts = [label.text for label in labels.values()]
     letters = iter([*ascii_uppercase, *map(str, range(1, len(labels) + 1))])
@@ -367,9 +367,9 @@ class Comparison:
 
 def compare(runs: Sequence[Path]) -> list[Comparison]:
     """Compare runs in groups of equal settings; all other groups are paired with the first run's group."""
-    members, twice = read_members(runs)
+    members, twice = read_compared_runs(runs)
     names = _names_of_one_task(members)
-    groups: dict[Settings, list[Member]] = {}
+    groups: dict[Settings, list[ComparedRun]] = {}
     for member in members:
         groups.setdefault(member.settings, []).append(member)
     labels, first = labels_of(list(groups)), next(iter(groups.values()), [])
@@ -382,26 +382,31 @@ def compare(runs: Sequence[Path]) -> list[Comparison]:
             users=tuple(sorted({called[member.user] for member in group})),
             seeds=tuple(sorted({member.seed for member in group})),
             figures={name: figure for name in names if (figure := over_seeds(group, name))},
-            differences={} if group is first else {name: gap for name in names if (gap := paired(first, group, name))},
+            differences={}
+            if group is first
+            else {name: gap for name in names if (gap := paired_difference(first, group, name))},
             stands_for=labels[settings].stands_for,
-            notes=tuple(twice) if group is first else _unpaired(first, group, called, labels),
+            notes=tuple(twice) if group is first else _unpaired_note(first, group, called, labels),
         )
         for settings, group in groups.items()
     ]
 
 
-def _names_of_one_task(members: Sequence[Member]) -> list[str]:
+def _names_of_one_task(members: Sequence[ComparedRun]) -> list[str]:
     """Return the figures that any of the runs has; runs of different tasks share no figures and are refused."""
     recognise = [any("." in name for name in member.figures) for member in members]
     if len(set(recognise)) > 1:
         stranger = members[recognise.index(not recognise[0])].path
         raise UserError(str(stranger), "has another task than the first run; compare runs of one task")
     available = {name for member in members for name in member.figures}
-    return [name for _, columns in sheets_of(available) for name in columns]
+    return [name for _, columns in tables_by_model(available) for name in columns]
 
 
-def _unpaired(
-    first: Sequence[Member], group: Sequence[Member], called: dict[Judged, str], labels: dict[Settings, Label]
+def _unpaired_note(
+    first: Sequence[ComparedRun],
+    group: Sequence[ComparedRun],
+    called: dict[EvaluationData, str],
+    labels: dict[Settings, Label],
 ) -> tuple[str, ...]:
     """Return a note for all data of a group that cannot be paired with the first group's."""
     notes = []
@@ -425,7 +430,7 @@ def _unpaired(
     return tuple(notes)
 
 
-def over_seeds(group: Sequence[Member], figure: str) -> Figure | None:
+def over_seeds(group: Sequence[ComparedRun], figure: str) -> Figure | None:
     """Average a figure over targets within each seed, then return mean and standard deviation over seeds."""
     by_seed: dict[int, list[float]] = {}
     for member in group:
@@ -435,7 +440,7 @@ def over_seeds(group: Sequence[Member], figure: str) -> Figure | None:
     return Figure(fmean(means), stdev(means) if len(means) > 1 else None) if means else None
 
 
-def paired(first: Sequence[Member], other: Sequence[Member], figure: str) -> Difference | None:
+def paired_difference(first: Sequence[ComparedRun], other: Sequence[ComparedRun], figure: str) -> Difference | None:
     """Return the difference other − first over their common targets, from their common seeds on each target."""
     base, compared = _by_pair(first, figure), _by_pair(other, figure)
     gaps = [(pair.target, pair.seed, compared[pair] - base[pair]) for pair in sorted(compared.keys() & base.keys())]
@@ -468,7 +473,7 @@ def _verdict(low: float, high: float, lower_is_better: bool) -> str:
     return HOLDS if (high < 0) == lower_is_better else OTHER_WAY
 
 
-def _by_pair(group: Sequence[Member], figure: str) -> dict[Pair, float]:
+def _by_pair(group: Sequence[ComparedRun], figure: str) -> dict[Pair, float]:
     """Return a figure by pairing key; runs of a group with the same key are averaged."""
     values: dict[Pair, list[float]] = {}
     for member in group:

@@ -14,7 +14,7 @@ from fedvisage.report.compare import (
     Comparison,
     Difference,
     Figure,
-    sheets_of,
+    tables_by_model,
 )
 from fedvisage.report.tables import MISSING, Table, markdown, table
 
@@ -47,7 +47,7 @@ def notes(rows: Sequence[Comparison]) -> list[str]:
 
 def tables(rows: Sequence[Comparison]) -> list[Table]:
     """Return the comparison as wide tables: the figures, and the paired differences if there are any."""
-    return [sheet for about, columns in _sheets(rows) for sheet in _wide(rows, about, columns)]
+    return [sheet for about, columns in _tables_by_model(rows) for sheet in _wide(rows, about, columns)]
 
 
 def _wide(rows: Sequence[Comparison], about: str, columns: Columns) -> list[Table]:
@@ -71,8 +71,8 @@ def narrow(rows: Sequence[Comparison], width: int) -> list[Table]:
     """Return the comparison as tables that fit a terminal, with as many groups per table as the width allows."""
     titles = {"label": "method", "runs": "runs", "users": "judged on", "seeds": "seeds"}
     narrow_tables = [table("Runs", [_group(row) for row in rows], titles)]
-    for about, columns in _sheets(rows):
-        for chunk in _fitting(rows, columns, width):
+    for about, columns in _tables_by_model(rows):
+        for chunk in _split_to_fit(rows, columns, width):
             cells = [{"figure": title} | {str(i): _figure(row.figures[name]) for i, row in chunk if name in row.figures}
                      for name, title in columns.items()]  # fmt: skip
             labels = {str(index): row.label for index, row in chunk}
@@ -103,7 +103,7 @@ def _differences(label: str, caption: str, here: dict[str, Difference], columns:
     return table(f"{caption}, over {', '.join(counts)}", cells, titles)
 
 
-def _fitting(rows: Sequence[Comparison], columns: Columns, width: int) -> Iterable[list[tuple[int, Comparison]]]:
+def _split_to_fit(rows: Sequence[Comparison], columns: Columns, width: int) -> Iterable[list[tuple[int, Comparison]]]:
     """Split groups into tables of at most the given width."""
     texts = [_figure(figure) for row in rows for name, figure in row.figures.items() if name in columns]
     each = max(LABEL_WIDTH, *map(len, texts)) if texts else LABEL_WIDTH
@@ -112,8 +112,8 @@ def _fitting(rows: Sequence[Comparison], columns: Columns, width: int) -> Iterab
     return [numbered[start : start + room] for start in range(0, len(numbered), room)]
 
 
-def _sheets(rows: Sequence[Comparison]) -> list[tuple[str, Columns]]:
-    return sheets_of({name for row in rows for name in row.figures})
+def _tables_by_model(rows: Sequence[Comparison]) -> list[tuple[str, Columns]]:
+    return tables_by_model({name for row in rows for name in row.figures})
 
 
 def _group(row: Comparison) -> dict[str, object]:
@@ -137,7 +137,7 @@ def _range(numbers: Iterable[int]) -> str:
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"
 
 
-def explained(differences: Iterable[Difference], first: str) -> str:
+def explain_differences(differences: Iterable[Difference], first: str) -> str:
     """Explain intervals, verdicts and dashes, as far as they occur."""
     has_interval = {gap.targets >= FEWEST_TARGETS for gap in differences}
     return " ".join([INTERVAL.format(first=first)] * (True in has_interval) + [ONE_TARGET] * (False in has_interval))
@@ -145,7 +145,7 @@ def explained(differences: Iterable[Difference], first: str) -> str:
 
 def _note(rows: Sequence[Comparison], columns: Columns | None = None) -> str:
     gaps = [gap for row in rows for name, gap in row.differences.items() if columns is None or name in columns]
-    return explained(gaps, rows[0].label)
+    return explain_differences(gaps, rows[0].label)
 
 
 def _difference_to(rows: Sequence[Comparison]) -> str:

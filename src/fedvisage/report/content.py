@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvisage.base.progress import counted
+from fedvisage.base.progress import format_count
 from fedvisage.federation.record.ledger import REPEATED
 from fedvisage.metrics.scores import Scores, by_video
 from fedvisage.metrics.threshold import BINS
@@ -127,7 +127,7 @@ def headlines(metrics: Row) -> list[dict[str, str]]:
     return cards
 
 
-def user_table(metrics: Row) -> Table | None:
+def target_table(metrics: Row) -> Table | None:
     """Return the target's figures, one row per figure, with frame and video level side by side."""
     by_level = levels(metrics)
     if not by_level:
@@ -217,7 +217,7 @@ def heldout_table(metrics: Row) -> Table | None:
 
 def uploads_table(ledger: list[Row]) -> Table | None:
     """Return the fields that left the sites, one row per declared field."""
-    groups = _grouped(ledger, lambda row: tuple(str(row.get(key, "")) for key in ("field", "kind", "guarantee")))
+    groups = _group_by(ledger, lambda row: tuple(str(row.get(key, "")) for key in ("field", "kind", "guarantee")))
     rows = [
         {
             "field": field,
@@ -241,7 +241,8 @@ def _repetition(ledger: list[Row]) -> str:
     if not sizes:
         return ""
     return (
-        f"{counted(len(sizes), 'message')} of these ({size(sum(sizes))}) left the sites before an interruption, and "
+        f"{format_count(len(sizes), 'message')} of these ({size(sum(sizes))}) left the sites before an "
+        "interruption, and "
         "again when the run was resumed. All of them count here."
     )
 
@@ -249,7 +250,7 @@ def _repetition(ledger: list[Row]) -> str:
 def site_uploads_table(ledger: list[Row]) -> Table | None:
     """Return the bytes that left each site, one column per field."""
     fields = sorted({str(row.get("field")) for row in ledger if row.get("direction") == "up"})
-    groups = _grouped(ledger, lambda row: (str(row.get("site")),))
+    groups = _group_by(ledger, lambda row: (str(row.get("site")),))
     rows = []
     for (site,), lines in list(groups.items())[:MOST_SITE_ROWS]:
         sums = {field: sum(int(row["bytes"]) for row in lines if str(row.get("field")) == field) for field in fields}
@@ -277,7 +278,7 @@ def _counts(figures: Row) -> str | None:
     return " + ".join(f"{count[kind]:.0f}" for kind in ("bona_fide", "attack")) if len(count) == 2 else None
 
 
-def _grouped(ledger: list[Row], key: Callable[[Row], tuple[str, ...]]) -> dict[tuple[str, ...], list[Row]]:
+def _group_by(ledger: list[Row], key: Callable[[Row], tuple[str, ...]]) -> dict[tuple[str, ...], list[Row]]:
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in ledger:
         if row.get("direction") == "up":

@@ -75,7 +75,7 @@ def dash(index: int) -> str | tuple[float, tuple[float, ...]]:
 
 
 @contextmanager
-def styled() -> Iterator[None]:
+def figure_style() -> Iterator[None]:
     """Apply the style to figures created inside; ignore warnings about glyphs that the font lacks."""
     with mpl.rc_context(STYLE), warnings.catch_warnings():  # type: ignore[arg-type]
         warnings.filterwarnings("ignore", message="Glyph .* missing")
@@ -153,7 +153,7 @@ LEAST_SPAN = 1e-3  # gives equal scores an axis, too
 
 def roc(groups: Mapping[str, Scores], thresholds: Mapping[str, float], shade: Band | None = None) -> str:
     """Draw accepted bona fide against accepted attacks, one line per group of scores."""
-    with styled():
+    with figure_style():
         figure, axes = canvas()
         handles: list[Artist] = []
         if shade is not None:
@@ -174,7 +174,7 @@ def det(
     groups: Mapping[str, Scores], thresholds: Mapping[str, float], shade: Band | None = None, attacks: str = POOLED
 ) -> str:
     """Draw BPCER against APCER on normal-deviate axes, which spread out small errors."""
-    with styled():
+    with figure_style():
         figure, axes = canvas()
         handles: list[Artist] = []
         if shade is not None:
@@ -199,15 +199,15 @@ def det(
 
 def roc_by_site(sites: Mapping[str, Histogram]) -> str:
     """Draw a ROC for each site from its histogram of held-out scores; many sites are drawn in grey, with their mean."""
-    with styled():
+    with figure_style():
         figure, axes = canvas()
         handles: list[Artist] = []
         many = len(sites) > MANY_SITES
         for index, counts in enumerate(sites.values()):
             style = {"color": QUIET, "linewidth": 0.6} if many else {"color": colour(index), "linestyle": dash(index)}
-            handles += axes.plot(*_accepted([counts]), **style)
+            handles += axes.plot(*_accepted_shares([counts]), **style)
         if many:
-            handles = [handles[0], *axes.plot(*_accepted(list(sites.values())), color=colour(0), linewidth=2)]
+            handles = [handles[0], *axes.plot(*_accepted_shares(list(sites.values())), color=colour(0), linewidth=2)]
         axes.plot([0, 100], [0, 100], color=QUIET, linewidth=0.8)
         axes.set(xlim=(-1, 100), ylim=(0, 101), xlabel="attacks accepted, pooled APCER (%)")
         axes.set_ylabel("bona fide accepted (%)")
@@ -230,7 +230,7 @@ def score_histograms(scores: Scores, threshold: float | None, name: str = "histo
     """Draw the logits of the bona fide (filled) and of each attack species, with the threshold."""
     groups = {"bona fide": scores.bona_fide} if len(scores.bona_fide) else {}
     groups |= {species or "attack": live for species, live in attacks_by_species(scores).items()}
-    with styled():
+    with figure_style():
         figure, axes = canvas()
         low, high = span(scores.live, threshold)
         bins = int(np.clip(2.5 * len(scores) ** (1 / 3), 12, 60))  # more bins would leave some of them empty
@@ -265,7 +265,7 @@ def beyond(values: FloatArray, ends: tuple[float, float]) -> int:
 
 def over_rounds(series: Mapping[str, Sequence[tuple[float, float]]], label: str, name: str) -> str:
     """Draw one line per series of (round, value); many series are drawn in grey, with their mean on top."""
-    with styled():
+    with figure_style():
         figure, axes = canvas((4.2, 2.8))
         handles: list[Artist] = []
         many = len(series) > MANY_SITES
@@ -286,7 +286,7 @@ def over_rounds(series: Mapping[str, Sequence[tuple[float, float]]], label: str,
 
 def over_values(series: Mapping[str, Sequence[tuple[float, float, float]]], labels: tuple[str, str], name: str) -> str:
     """Draw one line per series of (setting, mean, deviation), with a bar of one deviation at each point."""
-    with styled():
+    with figure_style():
         figure, axes = canvas((4.2, 2.8))
         handles: list[Artist] = []
         for index, points in enumerate(series.values()):
@@ -300,7 +300,7 @@ def over_values(series: Mapping[str, Sequence[tuple[float, float, float]]], labe
 
 def by_row(rows: Mapping[str, Sequence[float]], means: Mapping[str, Sequence[float]], label: str, name: str) -> str:
     """Draw rows below each other: a hollow point per target, and the filled mean with a bar of one deviation."""
-    with styled():
+    with figure_style():
         figure, axes = canvas((5.2, 1.2 + 0.24 * len(rows)))
         places = range(len(rows))
         style = {"color": QUIET, "linestyle": "", "markerfacecolor": "none", "markersize": 4}
@@ -329,7 +329,7 @@ def visible(far: FloatArray, frr: FloatArray) -> tuple[FloatArray, FloatArray]:
     return far[distinct], frr[distinct]
 
 
-def _accepted(histograms: Sequence[Histogram]) -> tuple[FloatArray, FloatArray]:
+def _accepted_shares(histograms: Sequence[Histogram]) -> tuple[FloatArray, FloatArray]:
     """Return accepted attacks and accepted bona fide at each edge of the bins, in per cent."""
     mean = average_rates(histograms)
     assert mean.far is not None and mean.frr is not None  # noqa: PT018  # sites without a class are not drawn

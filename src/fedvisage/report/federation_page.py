@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fedvisage.base.errors import plain_line
-from fedvisage.base.progress import counted, lasting
+from fedvisage.base.progress import duration_in_words, format_count
 from fedvisage.report.page import colours, environment
 from fedvisage.report.run_files import Row
 from fedvisage.report.tables import Table, size, table
@@ -26,7 +26,7 @@ SOON = 30.0
 
 
 @dataclass(frozen=True)
-class Standing:
+class FederationState:
     """The state of a federation at the last answer of its server."""
 
     federation: str
@@ -41,16 +41,16 @@ class Standing:
     """The reason why the server has not answered since."""
 
 
-def page(standing: Standing, every: float, now: datetime | None = None) -> str:
+def page(standing: FederationState, every: float, now: datetime | None = None) -> str:
     """Return the page; a browser reloads it every ``every`` seconds."""
     try:
         return _page(standing, every, now or datetime.now(UTC))
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         why = f"The server's answer cannot be read ({type(error).__name__}: {error}); is its version another one?"
-        return _page(Standing(standing.federation, {}, {}, trouble=why), every, now or datetime.now(UTC))
+        return _page(FederationState(standing.federation, {}, {}, trouble=why), every, now or datetime.now(UTC))
 
 
-def _page(standing: Standing, every: float, now: datetime) -> str:
+def _page(standing: FederationState, every: float, now: datetime) -> str:
     sites, runs = standing.status.get("sites") or [], standing.status.get("runs") or []
     failures = sum(
         len(row.get("failed") or {})
@@ -62,7 +62,7 @@ def _page(standing: Standing, every: float, now: datetime) -> str:
         every=max(1, round(every)),
         federation=_short(standing.federation),
         asked=f"{standing.asked:%Y-%m-%d %H:%M:%S} UTC" if standing.asked else "",
-        ago=lasting(max(0.0, (now - standing.asked).total_seconds())) if standing.asked else "",
+        ago=duration_in_words(max(0.0, (now - standing.asked).total_seconds())) if standing.asked else "",
         trouble=_short(standing.trouble, 2 * LETTERS),
         cards=[
             ("connected", str(len(sites)), "sites"),
@@ -70,7 +70,7 @@ def _page(standing: Standing, every: float, now: datetime) -> str:
             ("failed", str(failures), "uploads of these runs that did not come"),
         ],
         sites=_sites(standing.status),
-        ending=_ending(standing.status),
+        ending=_certificate_warnings(standing.status),
         runs=[_run(run, standing.details.get(str(run["run"]), {}), sites) for run in runs],
     )  # fmt: skip
 
@@ -80,7 +80,7 @@ def _sites(status: Row) -> Table | None:
     rows = [
         {
             "site": _short(site["name"]),
-            "seen": f"{lasting(float(site['seconds_ago']))} ago",
+            "seen": f"{duration_in_words(float(site['seconds_ago']))} ago",
             "until": str(certificates[site["name"]]["until"])[:10] if site["name"] in certificates else None,
         }
         for site in status.get("sites") or []
@@ -89,11 +89,11 @@ def _sites(status: Row) -> Table | None:
     return table("", rows, columns) if rows else None
 
 
-def _ending(status: Row) -> list[str]:
+def _certificate_warnings(status: Row) -> list[str]:
     ending = [certificate for certificate in status.get("certificates") or [] if float(certificate["days_left"]) < SOON]
     return [
         f"The certificate of {_short(certificate['name'])} ends on {str(certificate['until'])[:10]}, "
-        f"in {counted(round(certificate['days_left']), 'day')}."
+        f"in {format_count(round(certificate['days_left']), 'day')}."
         for certificate in ending
     ]
 
@@ -110,7 +110,7 @@ def _run(run: Row, details: Row, sites: Sequence[Row]) -> dict[str, Any]:
         "state": _short(run["state"]),
         "done": done,
         "of": total,
-        "left": _left(rows, total - done),
+        "left": _time_left(rows, total - done),
         "facts": [
             ("left the sites", size(float(run["bytes_up"]))),
             ("came to the sites", size(float(run["bytes_down"]))),
@@ -124,9 +124,9 @@ def _run(run: Row, details: Row, sites: Sequence[Row]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _left(rows: Sequence[Row], left: int) -> str:
+def _time_left(rows: Sequence[Row], left: int) -> str:
     recent = [float(row["seconds"]) for row in rows[-RECENT:]]
-    return f"about {lasting(left * sum(recent) / len(recent))} left" if recent and left > 0 else ""
+    return f"about {duration_in_words(left * sum(recent) / len(recent))} left" if recent and left > 0 else ""
 
 
 def _budget(details: Row) -> tuple[str, float] | None:
@@ -174,7 +174,7 @@ def _failures(rows: Sequence[Row]) -> Table | None:
     cells = [{"site": key[0], "reason": key[1], "rounds": counts[key], "last": when[key]} for key in listed]
     columns = {"site": "site", "reason": "reason", "rounds": "rounds", "last": "last in round"}
     more = len(counts) - len(listed)
-    note = f"and {counted(more, 'more reason')}" if more > 0 else ""
+    note = f"and {format_count(more, 'more reason')}" if more > 0 else ""
     return table("Failures", cells, columns, names=2, note=note) if cells else None
 
 

@@ -18,7 +18,7 @@ from fedvisage.base.streams import numpy_rng
 from fedvisage.metrics.intervals import Band, band
 from fedvisage.metrics.scores import Scores, by_video
 from fedvisage.report import curves
-from fedvisage.report.curves import INK, canvas, colour, key, styled, svg
+from fedvisage.report.curves import INK, canvas, colour, figure_style, key, svg
 from fedvisage.report.run_files import Features, Row, RunFiles
 
 # The papers' t-SNE figure: colours show the site, markers the label (N. Alkhunaizi et al., "FedSIS", 2023, Fig. 3). A
@@ -42,7 +42,7 @@ def tsne_figure(features: Features) -> str | None:
     # Sites beyond the last distinguishable colour share it.
     palette = {name: min(index, MOST_SITES - 1) for index, name in enumerate(names)}
     group = np.array([palette[name] for name in site.tolist()])
-    with styled():
+    with figure_style():
         figure, axes = canvas((4.2, 4.0))
         for index in range(min(len(names), MOST_SITES)):
             live, attack = (place[(group == index) & (label == value)] for value in (1, 0))

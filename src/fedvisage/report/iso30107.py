@@ -9,8 +9,8 @@ import numpy as np
 
 from fedvisage.metrics.presentations import Point, Presentations, figures
 from fedvisage.metrics.scores import Scores, from_columns
-from fedvisage.report.curves import canvas, colour, dash, det, key, mark_threshold, styled, svg
-from fedvisage.report.page import colours, environment, themed
+from fedvisage.report.curves import canvas, colour, dash, det, figure_style, key, mark_threshold, svg
+from fedvisage.report.page import apply_theme, colours, environment
 from fedvisage.report.run_files import Row
 from fedvisage.report.tables import MISSING, Table, table
 
@@ -50,7 +50,9 @@ def lines(values: Row) -> list[str]:
 
 def page(values: Row, found: Presentations, at: Point) -> str:
     """Return the report as one page without scripts, external resources or names of people."""
-    drawings = [(title, meaning, themed(drawing, title)) for title, meaning, drawing in _drawings(values, found, at)]
+    drawings = [
+        (title, meaning, apply_theme(drawing, title)) for title, meaning, drawing in _drawings(values, found, at)
+    ]
     return environment().get_template("iso30107.html.jinja").render({
         "colours": colours(), "test": values["test"], "pipeline": values["pipeline"], "cards": list(_cards(values)),
         "tables": [part for part in (_bona_fide(values), _species(values), _targets(values), *_people(values)) if part],
@@ -190,7 +192,7 @@ def over_similarity(found: Presentations, at: Point) -> str:
         "FNMR": ("recognition", "fnmr"), "FMR": ("recognition", "fmr"), "IAPAR, alone": ("recognition", "iapar_max"),
         "IAPAR, system": ("system", "iapar_max"), "RIAPAR, system": ("system", "riapar_max"),
     }  # fmt: skip
-    with styled():
+    with figure_style():
         figure, axes = canvas()
         drawn = {name: path for name, path in series.items() if path in rows[0]}
         handles = [

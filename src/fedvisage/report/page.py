@@ -10,12 +10,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedvisage.base.files import CACHE, write_atomically
-from fedvisage.federation.record.attendance import trained_by
+from fedvisage.federation.record.attendance import training_summary
 from fedvisage.federation.record.ledger import LEDGER
 from fedvisage.report import content, figures, privacy, recognition, worst
 from fedvisage.report.curves import COLOURS, INK, ON_DARK, QUIET
 from fedvisage.report.privacy import promises
-from fedvisage.report.run_files import Row, RunFiles, as_written, flat, read_run
+from fedvisage.report.run_files import Row, RunFiles, damaged_files_are_errors, flatten, read_run
 from fedvisage.report.tables import Table, html, size
 
 NAME = "report.html"
@@ -28,7 +28,7 @@ def write_report(run: Path, cache: Path = CACHE, images: bool | None = None) -> 
     ``images`` decides whether the report shows faces of the target's set. If it is None, the recipe decides; without
     that key, the report shows rendered faces only.
     """
-    with as_written(run):
+    with damaged_files_are_errors(run):
         page = render(read_run(run), cache, images)
     write_atomically(run / NAME, page.encode("utf-8", "replace"))
     return run / NAME
@@ -58,7 +58,7 @@ def environment() -> Environment:
 
 def colours() -> dict[str, Markup]:
     """Return the line colours for the style sheet, for light and for dark paper."""
-    return {"light": Markup(_named(COLOURS)), "dark": Markup(_named(ON_DARK))}
+    return {"light": Markup(_colour_variables(COLOURS)), "dark": Markup(_colour_variables(ON_DARK))}
 
 
 def context(run: RunFiles) -> dict[str, Any]:
@@ -73,13 +73,13 @@ def context(run: RunFiles) -> dict[str, Any]:
         "run": run.path.name,
         "colours": colours(),
         "metrics": {name: metrics.get(name) for name in SHOWN},
-        "trained_by": trained_by(metrics),
+        "trained_by": training_summary(metrics),
         "headlines": recognition.headlines(metrics) if recognises else content.headlines(metrics),
         "threshold": recognition.threshold_sentence(metrics) if recognises else threshold_sentence(metrics),
-        "results": _present(
+        "results": _drop_missing(
             *(recognition.results(metrics) if recognises else ()),
             content.confusion_table(run),
-            content.user_table(metrics),
+            content.target_table(metrics),
             content.published_table(metrics),
             content.species_table(metrics),
             content.members_table(metrics),
@@ -87,20 +87,20 @@ def context(run: RunFiles) -> dict[str, Any]:
             content.heldout_table(metrics),
         ),
         "figures": [
-            (title, meaning, themed(drawing, title) if drawing else "") for title, meaning, drawing in drawings
+            (title, meaning, apply_theme(drawing, title) if drawing else "") for title, meaning, drawing in drawings
         ],
-        "uploads": _present(content.uploads_table(run.ledger), content.site_uploads_table(run.ledger)),
-        "unseen": privacy.unseen(run),
+        "uploads": _drop_missing(content.uploads_table(run.ledger), content.site_uploads_table(run.ledger)),
+        "unseen": privacy.describe_unseen(run),
         "overlaps": privacy.sentences(run),
         "lacking": run.lacking,
         "nothing_left": nothing_left(run),
         "promises": promises(metrics, run.recipe),
         "privacy": privacy.page(run),
         "audits": privacy.sections(run),
-        "failures": _present(content.failures_table(run.rounds)),
+        "failures": _drop_missing(content.failures_table(run.rounds)),
         "costs": costs(metrics),
         "recipe": yaml.safe_dump(run.recipe, sort_keys=False, allow_unicode=True) if run.recipe else "",
-        "environment": flat(run.environment),
+        "environment": flatten(run.environment),
     }
 
 
@@ -147,7 +147,7 @@ def costs(metrics: Row) -> list[tuple[str, str]]:
     return [(name, value) for name, value in rows if value != "–"]
 
 
-def themed(drawing: str, title: str) -> Markup:
+def apply_theme(drawing: str, title: str) -> Markup:
     """Make an SVG drawing part of the page: its colours follow the page's theme.
 
     The texts of the drawing are already escaped; the drawing contains no scripts and no links.
@@ -163,10 +163,10 @@ def themed(drawing: str, title: str) -> Markup:
     return Markup(body.replace("<svg", label, 1))
 
 
-def _named(colours: Sequence[str]) -> str:
+def _colour_variables(colours: Sequence[str]) -> str:
     """Return the line colours as variables of the style sheet."""
     return " ".join(f"--line{index}: {colour};" for index, colour in enumerate(colours))
 
 
-def _present(*tables: Table | None) -> list[Table]:
+def _drop_missing(*tables: Table | None) -> list[Table]:
     return [table_or_none for table_or_none in tables if table_or_none is not None]

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedvisage.data.overlap import USER, Overlap
-from fedvisage.federation.privacy.accountant import PROTECTS
+from fedvisage.data.overlap import TARGET, Overlap
+from fedvisage.federation.privacy.accountant import PROTECTED_UNIT
 from fedvisage.report.run_files import AUDIT, Row, RunFiles
 from fedvisage.report.tables import Table, size, table
 
@@ -64,11 +64,11 @@ def _pictures(record: Row, folder: Path) -> list[tuple[str, str]]:
 UNSEEN = "whose images took no part in training"
 
 
-def unseen(run: RunFiles) -> str:
+def describe_unseen(run: RunFiles) -> str:
     """Describe how many of the target's images took part in training."""
     overlap = Overlap.from_json(run.overlap)
-    counts = overlap.anywhere.get(USER)
-    if overlap.about(USER).named:
+    counts = overlap.anywhere.get(TARGET)
+    if overlap.about(TARGET).named:
         return "some of whose people took part in training"
     if counts is None or not counts.exact + counts.near:
         return UNSEEN
@@ -104,7 +104,7 @@ def _of_noise(privacy: Row) -> Iterator[str]:
     if "models" in privacy:
         yield from _of_both(privacy)
         return
-    relation = " and ".join(str(PROTECTS.get(name, name)) for name in privacy["relation"])
+    relation = " and ".join(str(PROTECTED_UNIT.get(name, name)) for name in privacy["relation"])
     tight_cost = f"ε {privacy['tight_epsilon']:.4g} at δ {privacy['at_delta']:.3g}"
     if "noise_multiplier" in privacy:
         yield (
@@ -127,7 +127,7 @@ def _of_both(privacy: Row) -> Iterator[str]:
     yield (
         f"Noise on the models and noise on what sites released, together: ε {privacy['tight_epsilon']:.4g} at δ "
         f"{privacy['at_delta']:.3g} (ε {privacy['epsilon']:.4g} at δ {privacy['delta']:.3g} by the sum of all parts), "
-        f"for {' and '.join(str(PROTECTS.get(name, name)) for name in privacy['relation'])}."
+        f"for {' and '.join(str(PROTECTED_UNIT.get(name, name)) for name in privacy['relation'])}."
     )
     for part in (privacy["models"], privacy["releases"]):
         yield from _of_noise({**part, "noise": ""})
@@ -193,7 +193,7 @@ def _sentences(run: RunFiles, lines: list[Row]) -> Iterator[str]:
     )
     relations = sorted({release["relation"] for line in lines for release in line["cost"]["releases"]})
     if relations:
-        yield f"What one record is, here: {'; '.join(PROTECTS.get(name, name) for name in relations)}."
+        yield f"What one record is, here: {'; '.join(PROTECTED_UNIT.get(name, name) for name in relations)}."
     if "paper" in relations:
         yield NOT_END_TO_END
     yield NOT_COVERED if joint is None else _together(joint)
@@ -212,7 +212,7 @@ def _joint(run: RunFiles) -> Row | None:
 
 def _together(joint: Row) -> str:
     """Describe the joint account: the protected change of the data, the adversaries, and the gaps."""
-    relation = "; ".join(PROTECTS.get(name, name) for name in joint["relation"])
+    relation = "; ".join(PROTECTED_UNIT.get(name, name) for name in joint["relation"])
     return (
         "Noise went on the mean of the models, too. Together with it, all that sites released and all models cost ε "
         f"{joint['tight_epsilon']:.4g} at δ {joint['at_delta']:.3g}, or ε {joint['epsilon']:.4g} at δ "

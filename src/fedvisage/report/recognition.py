@@ -20,12 +20,12 @@ from fedvisage.report.curves import (
     colour,
     dash,
     deviate,
+    figure_style,
     key,
     mark,
     mark_names,
     mark_threshold,
     marks,
-    styled,
     svg,
     visible,
 )
@@ -150,7 +150,7 @@ def figures(run: RunFiles) -> list[Figure]:
 
 def roc(counts: Mapping[str, Histogram], threshold: float | None, name: str = "roc") -> str:
     """Draw TAR against FAR, one line for all pairs and one per group or site; only the line of all pairs is marked."""
-    with styled():
+    with figure_style():
         figure, axes = canvas()
         handles: list[Artist] = []
         for index, histogram in enumerate(list(counts.values())[:MANY]):
@@ -179,7 +179,7 @@ def roc(counts: Mapping[str, Histogram], threshold: float | None, name: str = "r
 
 def det(counts: Mapping[str, Histogram], threshold: float | None) -> str:
     """Draw missed genuine pairs against accepted impostor pairs, on normal-deviate axes."""
-    with styled():
+    with figure_style():
         figure, axes = canvas()
         handles: list[Artist] = []
         for index, histogram in enumerate(list(counts.values())[:MANY]):
@@ -207,7 +207,7 @@ def similarities(counts: Histogram, threshold: float | None) -> str:
     """Draw the similarities of genuine (filled) and of impostor pairs, with the threshold."""
     first, last, width = ends(counts, threshold)
     edges = np.linspace(-1, 1, BINS + 1)[first : last + 1 : width]
-    with styled():
+    with figure_style():
         figure, axes = canvas()
         handles: list[Artist] = []
         for index, (row, fill) in enumerate(((counts[1], True), (counts[0], False))):
@@ -324,7 +324,7 @@ def results(metrics: Row) -> list[Table | None]:
         personal_table(metrics),
         group_table(metrics),
         site_table(metrics),
-        counted(metrics),
+        left_out_table(metrics),
     ]
 
 
@@ -359,7 +359,7 @@ def personal_table(metrics: Row) -> Table | None:
     personal = metrics.get("personalised") or {}
     models = personal.get("models") or {}
     rows = [{"model": MODELS.get(name, name)} | _columns(figures) for name, figures in models.items()]
-    columns, remark = _shown(list(models.values()))
+    columns, remark = _measured_columns(list(models.values()))
     note = f"Means over sites. {IMPOSTORS.get(str(personal.get('impostors')), '')}{remark}"
     titles = {"model": "model"} | columns
     return table("The sites' own people (per cent)", rows, titles, note=note) if rows else None
@@ -371,7 +371,7 @@ def site_table(metrics: Row) -> Table | None:
     sites = personal.get("sites") or {}
     rows = [{"site": name, "pairs": f"{row.get('genuine_pairs')} / {row.get('impostor_pairs')}"} | _columns(row)
             for name, row in sites.items()]  # fmt: skip
-    columns, note = _shown(list(sites.values()))
+    columns, note = _measured_columns(list(sites.values()))
     titles = {"site": "site"} | columns | {"pairs": "genuine / impostor pairs"}
     caption = f"Each site's own people, by its {MODELS.get(str(personal.get('model')), 'model')} (per cent)"
     return table(caption, rows, titles, note=note.strip()) if rows else None
@@ -398,7 +398,7 @@ def group_table(metrics: Row) -> Table | None:
     return table("The generic model by group (per cent)", rows, titles, note=note) if rows else None
 
 
-def counted(metrics: Row) -> Table | None:
+def left_out_table(metrics: Row) -> Table | None:
     """Return the people left out of figures, by reason."""
     names = {"without_test_images": "identities at sites that have no test images, so no personal figures",
              "with_one_test_image": "identities at sites with one test image, so no genuine pair",
@@ -419,7 +419,7 @@ def _rate_titles(rates: Row) -> Row:
     return {f"{kind} {rate}": f"{name} {rate}" for kind, name in names.items() for rate in rates.get(kind) or {}}
 
 
-def _shown(rows: Sequence[Row]) -> tuple[Row, str]:
+def _measured_columns(rows: Sequence[Row]) -> tuple[Row, str]:
     """Return the columns with a figure in any row, and a sentence on the columns left out for lack of pairs."""
     titles = _rate_titles(next(iter(rows), {}))
     columns = {key: title for key, title in titles.items() if any(_columns(row).get(key) != MISSING for row in rows)}

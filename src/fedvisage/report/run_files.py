@@ -101,7 +101,7 @@ def read_run(path: Path) -> RunFiles:
 
 
 @contextmanager
-def as_written(run: Path) -> Iterator[None]:
+def damaged_files_are_errors(run: Path) -> Iterator[None]:
     """Report errors while drawing as damaged run files, because users may have edited them."""
     try:
         yield
@@ -122,12 +122,12 @@ def read_mapping(path: Path) -> Row:
     return value
 
 
-def flat(tree: Row, prefix: str = "") -> list[tuple[str, str]]:
+def flatten(tree: Row, prefix: str = "") -> list[tuple[str, str]]:
     """Return a nested mapping as pairs of dotted key and text."""
     pairs = []
     for key, value in tree.items():
         name = f"{prefix}{key}"
-        pairs += flat(value, f"{name}.") if isinstance(value, dict) else [(name, str(value))]
+        pairs += flatten(value, f"{name}.") if isinstance(value, dict) else [(name, str(value))]
     return pairs
 
 

@@ -17,8 +17,8 @@ from PIL import Image
 
 from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.data.selection import without_selection
-from fedvisage.datasets.sources import place_of
+from fedvisage.data.selection import split_entry
+from fedvisage.datasets.sources import existing_set
 from fedvisage.metrics.scores import Scores
 from fedvisage.report.compare import SITE, USER
 from fedvisage.report.run_files import Row, RunFiles
@@ -30,7 +30,7 @@ RENDERED = "synthetic "
 
 
 @dataclass(frozen=True)
-class Picture:
+class WorstImage:
     """A face as part of a page, with its score and whether the decision was wrong."""
 
     address: str
@@ -39,14 +39,14 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Worst:
+class WorstImages:
     """A description of the source set, and the faces of each kind, the worst first."""
 
     said: str
-    kinds: tuple[tuple[str, tuple[Picture, ...]], ...]
+    kinds: tuple[tuple[str, tuple[WorstImage, ...]], ...]
 
 
-def images_of(run: RunFiles, cache: Path, wanted: bool | None = None) -> Worst | None:
+def images_of(run: RunFiles, cache: Path, wanted: bool | None = None) -> WorstImages | None:
     """Return the worst images of a simulation's target, if they may be shown and the set is available."""
     section = run.recipe.get("report")
     requested = section.get("images") if isinstance(section, dict) else None
@@ -57,7 +57,7 @@ def images_of(run: RunFiles, cache: Path, wanted: bool | None = None) -> Worst |
         return None
     target_set = _set_of(run, cache)
     if target_set is None and show:
-        return Worst("The set that the run was judged on is not at hand, so none of its images can be shown.", ())
+        return WorstImages("The set that the run was judged on is not at hand, so none of its images can be shown.", ())
     if target_set is None or (show is None and not target_set.source.startswith(RENDERED)):
         return None
     model = str(np.unique(scores.model)[0])
@@ -68,14 +68,14 @@ def images_of(run: RunFiles, cache: Path, wanted: bool | None = None) -> Worst |
         for name, kind_scores in _kinds(model_scores)
         if (pictures := _pictures(target_set, kind_scores, threshold))
     )
-    return Worst(_described(target_set, run.recipe, model), kinds) if kinds else None
+    return WorstImages(_describe_source(target_set, run.recipe, model), kinds) if kinds else None
 
 
 def _set_of(run: RunFiles, cache: Path) -> PreparedSet | None:
     """Open the set of the evaluation, if it is on this machine and unchanged."""
     entry = (run.recipe.get("data") or {}).get("user")
     try:
-        path = place_of(without_selection(str(entry))[0], cache) if entry else None
+        path = existing_set(split_entry(str(entry))[0], cache) if entry else None
         target_set = PreparedSet.open(path) if path is not None else None
     except UserError:  # the set may have been removed or damaged since, and the report works without it
         return None
@@ -98,14 +98,14 @@ def worst_of(scores: Scores) -> list[int]:
     return list(chosen.values())[:EACH]
 
 
-def _pictures(found: PreparedSet, scores: Scores, threshold: float | None) -> tuple[Picture, ...]:
+def _pictures(found: PreparedSet, scores: Scores, threshold: float | None) -> tuple[WorstImage, ...]:
     places = {item: index for index, item in enumerate(found.rows.item.tolist())}
     pictures = []
     for index in worst_of(scores):
         place, score = places.get(str(scores.item[index])), float(scores.live[index])
         if place is not None:
             wrong = threshold is not None and (score >= threshold) != (scores.label[index] == 1)
-            pictures.append(Picture(_address(np.array(found.images[place])), f"{score:+.2f}", bool(wrong)))
+            pictures.append(WorstImage(_address(np.array(found.images[place])), f"{score:+.2f}", bool(wrong)))
     return tuple(pictures)
 
 
@@ -118,7 +118,7 @@ def _address(pixels: np.ndarray) -> str:
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
 
 
-def _described(found: PreparedSet, recipe: Row, model: str) -> str:
+def _describe_source(found: PreparedSet, recipe: Row, model: str) -> str:
     split = str((recipe.get("data") or {}).get("user_split") or "all")
     kind = "Rendered people" if found.source.startswith(RENDERED) else "Photographs: mind who gets this page"
     scale = "at their own size" if found.size <= SIDE else f"at {SIDE} × {SIDE}"

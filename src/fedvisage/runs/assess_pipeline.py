@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from fedvisage.base.errors import BadFile, RunFailed, UserError
 from fedvisage.base.files import write_atomically, write_json
-from fedvisage.base.progress import Say, Steps, in_steps, unheard, unwatched
+from fedvisage.base.progress import Say, Steps, discard, discard_steps, in_steps
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.prepared import ENROL, PURPOSE
 from fedvisage.datasets.catalogue import SCANNERS
 from fedvisage.datasets.finding import recognise
-from fedvisage.datasets.frames import open_film
+from fedvisage.datasets.frames import open_frames
 from fedvisage.datasets.pad.item import Choices, Item
 from fedvisage.datasets.pad.scanner import Scanner
 from fedvisage.datasets.pad.tree import walk
@@ -35,8 +35,8 @@ from fedvisage.device.pipeline import ATTACK, BONA_FIDE, NO_DECISION, Embedding,
 from fedvisage.faces.cropping import Image
 from fedvisage.faces.pictures import equidistant
 from fedvisage.faces.quality import Settings
-from fedvisage.metrics.presentations import Point, Presentations, judge
-from fedvisage.metrics.similarity import unit
+from fedvisage.metrics.presentations import Point, Presentations, evaluate_presentations
+from fedvisage.metrics.similarity import normalise
 from fedvisage.report import iso30107
 
 # Presentations of a dataset in its original layout: enrolment, bona fide probes and attacks.
@@ -46,7 +46,7 @@ OWN = "folder"
 
 
 @dataclass(frozen=True)
-class Trial:
+class Presentation:
     """One presentation: its name, its subject or the subject under attack ("" if unknown), and the attack type."""
 
     name: str
@@ -58,14 +58,14 @@ class Trial:
         """Yield up to ``most`` equidistant frames; raise ``BadFile`` for an unreadable file."""
         if len(self.items) > 1:
             for number in equidistant(len(self.items), most):
-                yield from (image for _, image in open_film(self.items[number]).frames({0}))
+                yield from (image for _, image in open_frames(self.items[number]).frames({0}))
             return
-        film = open_film(self.items[0])
+        film = open_frames(self.items[0])
         yield from (image for _, image in film.frames(frozenset(equidistant(len(film), most))))
 
 
 @dataclass(frozen=True)
-class Trials:
+class TestData:
     """All presentations of a dataset, with their recording conditions.
 
     A presentation is a video, or the images of one folder. Where a dataset has enrolment videos, as Replay-Attack does,
@@ -75,8 +75,8 @@ class Trials:
 
     title: str
     enrolment: str
-    enrol: Mapping[str, Sequence[Trial]]
-    probes: tuple[Trial, ...]
+    enrol: Mapping[str, Sequence[Presentation]]
+    probes: tuple[Presentation, ...]
     skipped: int
     conditions: Mapping[str, Mapping[str, int]]
     """The number of probes per value of each attribute in the file names, such as the device or the light."""
@@ -89,7 +89,7 @@ class Trials:
         return len(self.probes) + sum(map(len, self.enrol.values()))
 
 
-def trials_of(source: Path, kind: str = "", split: str = "") -> Trials:
+def presentations_in(source: Path, kind: str = "", split: str = "") -> TestData:
     """List the presentations of a dataset, or of one of its official splits."""
     scanner = _scanner(source, kind)
     listing = scanner.list(walk(source), Choices(enroll=scanner.enrolment))
@@ -99,18 +99,18 @@ def trials_of(source: Path, kind: str = "", split: str = "") -> Trials:
         choice = f"choose one of {', '.join(splits)}" if splits else "this data has no official splits"
         raise UserError("--split", f"no presentation is of {split!r}; {choice}")
     ordered = sorted(items, key=lambda item: (item.video, item.frame, item.name))
-    grouped = [(_trial(tuple(group))) for _, group in groupby(ordered, key=lambda item: item.video)]
+    grouped = [(_presentation_from(tuple(group))) for _, group in groupby(ordered, key=lambda item: item.video)]
     official = any(item.extra.get(PURPOSE) == ENROL for item in items)
     enrol = _enrolment(grouped, official)
     enrolled = {trial.name for trials in enrol.values() for trial in trials}
     # Every presentation that does not enrol a person is a probe.
     probes = tuple(trial for trial in grouped if trial.name not in enrolled)
     enrolment = "the dataset's enrolment videos" if official else "each person's first bona fide presentation by name"
-    copy = tuple(_counted(scanner, items))
-    return Trials(scanner.title, enrolment, enrol, probes, len(listing.skipped), _conditions(probes), copy)
+    copy = tuple(_counts_by_place(scanner, items))
+    return TestData(scanner.title, enrolment, enrol, probes, len(listing.skipped), _conditions(probes), copy)
 
 
-def _counted(scanner: Scanner, items: Sequence[Item]) -> Iterator[str]:
+def _counts_by_place(scanner: Scanner, items: Sequence[Item]) -> Iterator[str]:
     counts = Counter((item.place, item.label) for item in items)
     for place, (real, attacks) in scanner.counts.items():
         classes = ((counts[place, 1], real, "bona fide"), (counts[place, 0], attacks, "attacks"))
@@ -129,13 +129,15 @@ def _scanner(source: Path, kind: str) -> Scanner:
     return SCANNERS[name]
 
 
-def _trial(items: tuple[Item, ...]) -> Trial:
+def _presentation_from(items: tuple[Item, ...]) -> Presentation:
     first = items[0]
-    return Trial(first.video, "" if first.own_subject else first.subject, "" if first.label else first.species, items)
+    return Presentation(
+        first.video, "" if first.own_subject else first.subject, "" if first.label else first.species, items
+    )
 
 
-def _enrolment(trials: Sequence[Trial], official: bool) -> dict[str, list[Trial]]:
-    enrolment: dict[str, list[Trial]] = {}
+def _enrolment(trials: Sequence[Presentation], official: bool) -> dict[str, list[Presentation]]:
+    enrolment: dict[str, list[Presentation]] = {}
     for trial in trials:
         if trial.species or not trial.subject:
             continue
@@ -146,7 +148,7 @@ def _enrolment(trials: Sequence[Trial], official: bool) -> dict[str, list[Trial]
     return enrolment
 
 
-def _conditions(trials: Sequence[Trial]) -> dict[str, dict[str, int]]:
+def _conditions(trials: Sequence[Presentation]) -> dict[str, dict[str, int]]:
     conditions: dict[str, Counter[str]] = {}
     for trial in trials:
         for name, value in trial.items[0].extra.items():
@@ -166,7 +168,7 @@ PASSED_OVER = 0.05
 
 
 @dataclass
-class Seen:
+class PresentationResult:
     """The pipeline's results for one presentation."""
 
     frames: int = 0
@@ -192,7 +194,7 @@ class Seen:
 
 
 @dataclass(frozen=True, eq=False)
-class Assessed:
+class Assessment:
     """The result of an assessment: presentations, operating point, metrics and table rows."""
 
     found: Presentations
@@ -220,11 +222,11 @@ class Assessed:
 
 
 def assess(
-    pipeline: Pipeline, trials: Trials, *, frames: int = 10, resamples: int = RESAMPLES, steps: Steps = unwatched
-) -> Assessed:
+    pipeline: Pipeline, trials: TestData, *, frames: int = 10, resamples: int = RESAMPLES, steps: Steps = discard_steps
+) -> Assessment:
     """Run the pipeline on every presentation and compute the metrics of both models together."""
     at = _point(pipeline)
-    course = _Course(pipeline, frames, steps, trials.count)
+    course = _ReadingPass(pipeline, frames, steps, trials.count)
     templates, not_enrolled = _templates(course, trials) if at.recognition is not None else ({}, Counter[str]())
     probes = [(trial, result) for trial in trials.probes if (result := course.look(trial)) is not None]
     if course.unreadable > PASSED_OVER * trials.count:
@@ -239,9 +241,9 @@ def assess(
         "format": 1,
         "pipeline": _pipeline(pipeline),
         "test": _test(trials, probes, frames, course.unreadable, templates, not_enrolled),
-        **judge(presentations, at, resamples, numpy_rng(0, "presentations")),
+        **evaluate_presentations(presentations, at, resamples, numpy_rng(0, "presentations")),
     }
-    return Assessed(presentations, at, values, list(_rows(presentations, at, probes)))
+    return Assessment(presentations, at, values, list(_rows(presentations, at, probes)))
 
 
 def _point(pipeline: Pipeline) -> Point:
@@ -254,16 +256,16 @@ def _point(pipeline: Pipeline) -> Point:
     return Point(pipeline.pad.threshold.value, recognition)
 
 
-class _Course:
+class _ReadingPass:
     """A pass over presentations that counts the unreadable ones and reports progress."""
 
     def __init__(self, pipeline: Pipeline, frames: int, steps: Steps, count: int) -> None:
         self._pipeline, self._frames, self._steps, self._count = pipeline, frames, steps, count
         self._done, self.unreadable, self.example = 0, 0, "nothing"
 
-    def look(self, trial: Trial) -> Seen | None:
+    def look(self, trial: Presentation) -> PresentationResult | None:
         """Return the results for a presentation; None if it is unreadable."""
-        seen = Seen()
+        seen = PresentationResult()
         try:
             for frame in trial.frames(self._frames):
                 self._add(seen, frame)
@@ -276,7 +278,7 @@ class _Course:
             self._steps(self._done, self._count)
         return seen
 
-    def _add(self, seen: Seen, frame: NDArray[np.uint8]) -> None:
+    def _add(self, seen: PresentationResult, frame: NDArray[np.uint8]) -> None:
         seen.frames += 1
         checked = self._pipeline.check(frame, report=True)
         seen.reasons.update(checked.reasons)
@@ -290,7 +292,7 @@ class _Course:
                 seen.passed.append(face.embedding)
 
 
-def _templates(course: _Course, trials: Trials) -> tuple[dict[str, Embedding], Counter[str]]:
+def _templates(course: _ReadingPass, trials: TestData) -> tuple[dict[str, Embedding], Counter[str]]:
     """Enrol all people; return the templates, and counts of the reasons for failed enrolments."""
     templates, refused = dict[str, Embedding](), Counter[str]()
     for subject, enrolment in sorted(trials.enrol.items()):
@@ -306,11 +308,13 @@ def _templates(course: _Course, trials: Trials) -> tuple[dict[str, Embedding], C
 
 
 def _mean(embeddings: Sequence[Embedding]) -> Embedding:
-    mean: Embedding = unit(np.mean(embeddings, axis=0)[None])[0]
+    mean: Embedding = normalise(np.mean(embeddings, axis=0)[None])[0]
     return mean
 
 
-def _presentations(probes: Sequence[tuple[Trial, Seen]], templates: dict[str, Embedding]) -> Presentations:
+def _presentations(
+    probes: Sequence[tuple[Presentation, PresentationResult]], templates: dict[str, Embedding]
+) -> Presentations:
     enrolled = np.array(sorted(templates), np.str_)
     similarity = np.full((len(probes), len(enrolled)), np.nan)
     if templates:
@@ -351,7 +355,7 @@ def _pipeline(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def _test(
-    trials: Trials, probes: Sequence[tuple[Trial, Seen]], frames: int, unreadable: int,
+    trials: TestData, probes: Sequence[tuple[Presentation, PresentationResult]], frames: int, unreadable: int,
     templates: dict[str, Embedding], not_enrolled: Counter[str],
 ) -> dict[str, Any]:  # fmt: skip
     """Describe the test data without names of people."""
@@ -371,7 +375,9 @@ def _test(
     }  # fmt: skip
 
 
-def _rows(found: Presentations, at: Point, probes: Sequence[tuple[Trial, Seen]]) -> Iterator[dict[str, Any]]:
+def _rows(
+    found: Presentations, at: Point, probes: Sequence[tuple[Presentation, PresentationResult]]
+) -> Iterator[dict[str, Any]]:
     """Yield one row per presentation; all metrics except comparisons between two people can be recomputed from them."""
     claimed = found.claimed
     for number, (trial, seen) in enumerate(probes):
@@ -395,7 +401,7 @@ def _rows(found: Presentations, at: Point, probes: Sequence[tuple[Trial, Seen]])
 
 
 @dataclass(frozen=True)
-class Asked:
+class AssessmentOptions:
     """The options of an assessment: models, data, checks and outputs."""
 
     data: str | None
@@ -410,7 +416,7 @@ class Asked:
     out: Path | None = None
 
 
-def assess_dataset(asked: Asked, course: Say = unheard) -> Assessed:
+def assess_dataset(asked: AssessmentOptions, course: Say = discard) -> Assessment:
     """Evaluate the models on every presentation of a dataset, and write the requested files."""
     if asked.pad is None:
         raise UserError("--pad", "names no model that tells attacks; a pipeline is judged with one")
@@ -422,7 +428,7 @@ def assess_dataset(asked: Asked, course: Say = unheard) -> Assessed:
         check_free(asked.out)
     models = [path and Exported.open(path, int8=asked.int8) for path in (asked.pad, asked.recognition)]
     pipeline = Pipeline(*models, settings=Settings(enlarge=asked.enlarge))
-    trials = trials_of(Path(asked.data), asked.kind, asked.split)
+    trials = presentations_in(Path(asked.data), asked.kind, asked.split)
     with in_steps("presentations", course) as steps:
         assessed = assess(pipeline, trials, frames=asked.frames, steps=steps)
     if asked.out is not None:

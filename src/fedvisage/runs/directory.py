@@ -27,8 +27,8 @@ from fedvisage.methods import read_method
 from fedvisage.nn.compute import Compute
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.catalogue import Setup, set_up
-from fedvisage.tasks.opened import Opened
-from fedvisage.tasks.task import Trained
+from fedvisage.tasks.opened import RunData
+from fedvisage.tasks.task import TrainingResult
 
 # The environment record: everything besides the recipe that the bytes of a result depend on.
 
@@ -98,7 +98,7 @@ BY_ROUND = "by_round"
 Keep = Callable[[Server], None]
 
 
-def kept_in(out: Path, recipe: Recipe) -> Keep:
+def snapshot_saver(out: Path, recipe: Recipe) -> Keep:
     """Return a function that saves the models of the rounds that the recipe selects, in a run directory.
 
     Papers plot metrics by round (PrivacyFace's Figure 5, FedPAD's curves) and start from models of earlier rounds. Each
@@ -111,22 +111,22 @@ def kept_in(out: Path, recipe: Recipe) -> Keep:
     def keep(server: Server) -> None:
         if every is not None and server.round % every == 0:
             (out / SNAPSHOTS).mkdir(exist_ok=True)
-            write_tensors(place(out, server.round), whole(server, server.finished()))
+            write_tensors(snapshot_path(out, server.round), with_constant_weights(server, server.finished()))
 
     return keep
 
 
-def whole(server: Server, finished: Message) -> Message:
+def with_constant_weights(server: Server, finished: Message) -> Message:
     """Add the constant weights, which are never sent, to a finished model, so that it needs no other file."""
     return {**finished, **{name: plain(value) for name, value in server.method.beside(server.net).items()}}
 
 
-def place(out: Path, number: int) -> Path:
+def snapshot_path(out: Path, number: int) -> Path:
     """Return the path of the model of a round."""
     return out / SNAPSHOTS / f"round-{number}.safetensors"
 
 
-def judged(setup: Setup, out: Path, trained: Trained, data: Opened) -> dict[str, Any]:
+def snapshot_metrics(setup: Setup, out: Path, trained: TrainingResult, data: RunData) -> dict[str, Any]:
     """Return the target metrics of each saved round, as a part of metrics.json.
 
     Without a target and benchmarks there are none. Only simulations can evaluate snapshots, because a federation does
@@ -138,17 +138,17 @@ def judged(setup: Setup, out: Path, trained: Trained, data: Opened) -> dict[str,
     evaluation = setup.recipe.evaluation.model_copy(update={"resamples": 0, "published": None})
     scorer = set_up(setup.recipe.model_copy(update={"evaluation": evaluation}), setup.method).scorer()
     figures = []
-    for number, path in _kept(out, setup.recipe, trained.rounds):
+    for number, path in _saved_rounds(out, setup.recipe, trained.rounds):
         saved = replace(trained.saved, finished=read_tensors(path)[0])
         figures.append({"round": number, **setup.task.without_threshold(scorer, saved, data)})
     return {BY_ROUND: figures} if figures else {}
 
 
-def _kept(out: Path, recipe: Recipe, rounds: int) -> Iterator[tuple[int, Path]]:
+def _saved_rounds(out: Path, recipe: Recipe, rounds: int) -> Iterator[tuple[int, Path]]:
     """Yield the number and the path of each saved round; a run that adopted the model of another run has none."""
     every = recipe.evaluation.snapshots
     for number in range(every, rounds + 1, every) if every is not None else ():
-        if (path := place(out, number)).exists():
+        if (path := snapshot_path(out, number)).exists():
             yield number, path
 
 
@@ -160,12 +160,12 @@ START = "start.json"
 NAME = "federation.json"
 """The file with the name of a run in the federation that trains it."""
 
-JUDGE_AGAIN = "delete it and continue with --resume, which judges the model again"
+EVALUATE_AGAIN = "delete it and continue with --resume, which judges the model again"
 
 
-def finished(out: Path, recipe: Recipe, resume: bool) -> dict[str, Any] | None:
+def finished_metrics(out: Path, recipe: Recipe, resume: bool) -> dict[str, Any] | None:
     """Return a finished run's metrics, or None for a new or unfinished run; refuse a directory of anything else."""
-    if not out.exists() or (out.is_dir() and not _shown(out)):
+    if not out.exists() or (out.is_dir() and not _visible_entries(out)):
         return None  # a run that was killed before it wrote its recipe leaves hidden files only
     if not out.is_dir():
         raise UserError(str(out), "is a file; --out names a directory")
@@ -173,27 +173,27 @@ def finished(out: Path, recipe: Recipe, resume: bool) -> dict[str, Any] | None:
         raise UserError(str(out), "is not empty; give another --out, or --resume to continue the run in it")
     if not (out / RECIPE).exists():
         raise UserError(str(out), "holds no run that could be resumed")
-    if not _says(out / RECIPE, recipe):
+    if not _contains_recipe(out / RECIPE, recipe):
         raise UserError(str(out), "was started with another recipe; resume with that recipe, or give another --out")
     path = out / METRICS
-    return read_json(path, JUDGE_AGAIN) if path.exists() else None
+    return read_json(path, EVALUATE_AGAIN) if path.exists() else None
 
 
 @contextmanager
-def taken_back(out: Path) -> Iterator[None]:
+def undo_failed_start(out: Path) -> Iterator[None]:
     """Empty a new run's directory again if a user's mistake ends the run before its first checkpoint.
 
     The corrected recipe is a different one, and the files of the failed start would make the run refuse it. Records of
     values that sites or the server released under differential privacy are never removed. A run that has a name in a
     federation stays too, because the federation may still be working on it.
     """
-    fresh = not _shown(out)
+    fresh = not _visible_entries(out)
     try:
         yield
     except UserError:
         has_records = (out / NAME).exists() or any(out.glob(f"{CHECKPOINTS}/*")) or any(out.rglob(CHARGES))
         if fresh and not has_records:
-            for path in _shown(out):
+            for path in _visible_entries(out):
                 if path.is_dir():
                     shutil.rmtree(path)
                 else:
@@ -201,12 +201,12 @@ def taken_back(out: Path) -> Iterator[None]:
         raise
 
 
-def _shown(directory: Path) -> list[Path]:
+def _visible_entries(directory: Path) -> list[Path]:
     """Return the entries of a directory, except hidden files."""
     return [path for path in directory.iterdir() if not path.name.startswith(".")]
 
 
-def _says(path: Path, recipe: Recipe) -> bool:
+def _contains_recipe(path: Path, recipe: Recipe) -> bool:
     """Return whether a file contains a recipe; keys that are newer than the file have their default values."""
     if read_text(path) == recipes.text_of(recipe):
         return True

@@ -9,17 +9,17 @@ from typing import Any
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import write_json
-from fedvisage.base.progress import Reporter, Say, unheard
+from fedvisage.base.progress import Reporter, Say, discard
 from fedvisage.data.batches import View
 from fedvisage.data.integrity import check_bytes
-from fedvisage.data.overlap import OVERLAP, PUBLIC, SITE, USER, check_apart, look_for_overlap
+from fedvisage.data.overlap import OVERLAP, PUBLIC, SITE, TARGET, find_overlap, refuse_overlap
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.data.selection import select, splits_of, without_selection
-from fedvisage.datasets.sources import place_of, resolve, without_part
+from fedvisage.data.selection import select, split_entry, splits_of
+from fedvisage.datasets.sources import existing_set, resolve, without_part
 from fedvisage.methods import read_method
 from fedvisage.recipe import load
 from fedvisage.runs.directory import DATA, METRICS, RECIPE
-from fedvisage.runs.run import adopting, run_and_report
+from fedvisage.runs.run import adoption, run_and_report
 from fedvisage.tasks.checks import USUAL, Checks
 from fedvisage.tasks.finished_model import FinishedModel
 from fedvisage.tasks.opened import Benchmark, check_entry, check_for_model, notice_of_set, verify_sets
@@ -38,14 +38,14 @@ def recount(trained: Path, out: Path, cache: Path, reporter: Reporter) -> dict[s
     if not (trained / METRICS).exists():
         raise UserError(str(trained), "is no finished run; name its directory, or end it with `fedvisage run --resume`")
     recipe = load(trained / RECIPE, [EXACT], read_method)
-    return run_and_report(recipe, out, cache, reporter, training=adopting(trained), resume=True)
+    return run_and_report(recipe, out, cache, reporter, training=adoption(trained), resume=True)
 
 
 PUBLIC_SPLITS = ("train", "heldout")
 
 
 @dataclass(frozen=True, eq=False)
-class _Judging:
+class _EvaluationSettings:
     """The settings of an evaluation: model, cache directory, checks, and the callbacks for notes and progress."""
 
     model: FinishedModel
@@ -63,8 +63,8 @@ def evaluate(
     *,
     benchmarks: Mapping[str, str] | None = None,
     checks: Checks = USUAL,
-    say: Say = unheard,
-    course: Say = unheard,
+    say: Say = discard,
+    course: Say = discard,
 ) -> dict[str, Any]:
     """Evaluate a model on a set, by default the run's target; with ``out``, write metrics and scores there.
 
@@ -75,13 +75,13 @@ def evaluate(
     """
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(str(out), "is not empty; give a new directory, so that no result is written over")
-    how = _Judging(model, cache, checks, say, course)
+    how = _EvaluationSettings(model, cache, checks, say, course)
     figures: dict[str, Any] = {"method": model.recipe.method.name, "user": None, "seed": model.recipe.runtime.seed}
     digests: dict[str, str] = {}
     overlap: dict[str, Any] = {}
-    benchmark_sets = _opened(benchmarks, how, overlap) if benchmarks else {}
+    benchmark_sets = _open_benchmarks(benchmarks, how, overlap) if benchmarks else {}
     if data is not None or not benchmark_sets:
-        figures |= _on_set(data, how, out, digests, overlap)
+        figures |= _evaluate_set(data, how, out, digests, overlap)
     if benchmark_sets:
         figures |= model.setup.task.on_benchmarks(model.scorer, model.saved, benchmark_sets)
         digests |= {f"{PLACE}{name}": benchmark.digest for name, benchmark in benchmark_sets.items()}
@@ -94,8 +94,8 @@ def evaluate(
     return figures
 
 
-def _on_set(
-    data: str | None, how: _Judging, out: Path | None, digests: dict[str, str], overlap: dict[str, Any]
+def _evaluate_set(
+    data: str | None, how: _EvaluationSettings, out: Path | None, digests: dict[str, str], overlap: dict[str, Any]
 ) -> dict[str, Any]:
     """Evaluate on one set and return the metrics; fill in its digest and its overlap with the training data."""
     model = how.model
@@ -104,7 +104,7 @@ def _on_set(
     if entry is None:
         raise UserError("--data", "the run has no user; name a prepared set")
     name, part = without_part(entry)
-    source, selection = without_selection(name)
+    source, selection = split_entry(name)
     path = resolve(source, how.cache, workers=recipe.runtime.threads, say=how.course)
     prepared = PreparedSet.open(path)
     check_bytes(path, how.cache, whole=how.checks.verify, say=how.say)
@@ -119,8 +119,8 @@ def _on_set(
     view = View.of(prepared, None if data or recipe.data.user_split == "all" else recipe.data.user_split)
     view = select(share_of(view, part), selection, entry)
     if data is not None:  # training has already checked the run's own target
-        shared = look_for_overlap({**_trained_on(model, how.cache), USER: (view,)}, how.cache, how.say).about(USER)
-        for line in check_apart(shared, how.checks.allow_overlap, prepared.name):
+        shared = find_overlap({**_training_views(model, how.cache), TARGET: (view,)}, how.cache, how.say).about(TARGET)
+        for line in refuse_overlap(shared, how.checks.allow_overlap, prepared.name):
             how.say(line)
         overlap |= shared.as_json(how.checks.allow_overlap)
     if out is not None:
@@ -130,7 +130,9 @@ def _on_set(
     return figures
 
 
-def _opened(benchmarks: Mapping[str, str], how: _Judging, overlap: dict[str, Any]) -> dict[str, Benchmark]:
+def _open_benchmarks(
+    benchmarks: Mapping[str, str], how: _EvaluationSettings, overlap: dict[str, Any]
+) -> dict[str, Benchmark]:
     """Open the named benchmarks, after checks of all their entries."""
     model = how.model
     for name, entry in benchmarks.items():
@@ -139,13 +141,13 @@ def _opened(benchmarks: Mapping[str, str], how: _Judging, overlap: dict[str, Any
     if how.checks.verify:
         verify_sets([benchmark.entry for benchmark in benchmark_sets.values()], how.cache, how.say)
     overlap["benchmarks"] = check_unseen(
-        benchmark_sets, _trained_on(model, how.cache), model.saved.crops, how.cache, how.say,
+        benchmark_sets, _training_views(model, how.cache), model.saved.crops, how.cache, how.say,
         how.checks,
     )  # fmt: skip
     return benchmark_sets
 
 
-def _trained_on(model: FinishedModel, cache: Path) -> dict[str, list[View]]:
+def _training_views(model: FinishedModel, cache: Path) -> dict[str, list[View]]:
     """Return views of the training sets that are available; a model may have been copied without them."""
     data = model.recipe.data
     places = {f"{SITE}{name}": entry for name, entry in data.sites.items()}
@@ -153,8 +155,8 @@ def _trained_on(model: FinishedModel, cache: Path) -> dict[str, list[View]]:
     views = {}
     for place, entry in places.items():
         name, part = without_part(entry.strip())
-        source, selection = without_selection(name)
-        path = place_of(source, cache)
+        source, selection = split_entry(name)
+        path = existing_set(source, cache)
         if path is None:
             continue
         prepared = PreparedSet.open(path)

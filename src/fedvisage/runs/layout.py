@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import json_key, locked, read_json, write_json
+from fedvisage.base.files import json_key, lock_directory, read_json, write_json
 from fedvisage.base.parallel import LastingProcess
 from fedvisage.base.progress import Say
-from fedvisage.base.streams import scoped, torch_rng
+from fedvisage.base.streams import seed_global_rng, torch_rng
 from fedvisage.federation.declared import Member
 from fedvisage.methods import read_method
 from fedvisage.nn.compute import LAYOUTS, Compute, Layout, has_fast_bf16
@@ -33,7 +33,7 @@ from fedvisage.nn.inputs import CHANNELS
 from fedvisage.recipe import Recipe
 from fedvisage.runs import directory
 from fedvisage.runs.directory import RECIPE
-from fedvisage.runs.workers import packed, travels, unpacked
+from fedvisage.runs.workers import is_picklable, pack_input, unpack_input
 from fedvisage.tasks.catalogue import Setup, set_up
 
 Precision = Literal["fp32", "bf16"]
@@ -49,7 +49,7 @@ WAIT = 600.0
 
 
 @dataclass(frozen=True)
-class Setting:
+class ComputeSetting:
     """A memory layout and a number format."""
 
     layout: Layout
@@ -61,7 +61,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Choice:
+class LayoutChoice:
     """The chosen setting, and the seconds that a step took in each setting."""
 
     layout: Layout
@@ -75,7 +75,7 @@ class Choice:
             raise ValueError("is no choice of a layout")
 
 
-def as_begun(recipe: Recipe, out: Path) -> Recipe:
+def with_earlier_choice(recipe: Recipe, out: Path) -> Recipe:
     """Return a recipe with the choice of the run in a directory, if that run exists and made one."""
     if recipe.runtime.layout != "auto" or not (out / RECIPE).is_file():
         return recipe
@@ -86,67 +86,69 @@ def as_begun(recipe: Recipe, out: Path) -> Recipe:
     if runtime.layout is None:
         return recipe
     precision = recipe.runtime.precision
-    return _with(recipe, runtime.layout, runtime.precision if precision == "auto" else precision)
+    return _with_setting(recipe, runtime.layout, runtime.precision if precision == "auto" else precision)
 
 
-def decided(setup: Setup, cache: Path, say: Say, measure: Callable[[Setup], Choice] | None = None) -> Choice | None:
+def choose_layout(
+    setup: Setup, cache: Path, say: Say, measure: Callable[[Setup], LayoutChoice] | None = None
+) -> LayoutChoice | None:
     """Return the setting for a run whose recipe leaves it open, from the cache or by ``measure``."""
     if setup.recipe.runtime.layout != "auto":
         return None
-    if not travels(setup.method, setup.recipe):
-        return _unmeasured(setup, "last", f"{setup.method.name} cannot be sent to another process to be timed", say)
-    measure = measure or measured_apart
+    if not is_picklable(setup.method, setup.recipe):
+        return _default_choice(setup, "last", f"{setup.method.name} cannot be sent to another process to be timed", say)
+    measure = measure or measure_in_child
     try:
-        choice = _looked_up(setup, cache / "layouts", measure)
+        choice = _cached_choice(setup, cache / "layouts", measure)
     except OSError:  # the cache is not writable
         choice = measure(setup)
     except BrokenProcessPool:  # not cached: the system may have killed the process for lack of memory
-        return _unmeasured(setup, "first", "the process that timed both layouts crashed", say)
+        return _default_choice(setup, "first", "the process that timed both layouts crashed", say)
     times = ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in sorted(choice.seconds.items()))
     say(f"layout: channels {choice.layout}, {choice.precision} ({times})")
     return choice
 
 
-def _unmeasured(setup: Setup, layout: Layout, reason: str, say: Say) -> Choice:
+def _default_choice(setup: Setup, layout: Layout, reason: str, say: Say) -> LayoutChoice:
     """Return a layout without a measurement, in the default number format, and report the reason."""
-    choice = Choice(layout, candidates(setup)[0].precision, {})
+    choice = LayoutChoice(layout, candidates(setup)[0].precision, {})
     say(f"layout: channels {choice.layout}, {choice.precision} ({reason})")
     return choice
 
 
-def _looked_up(setup: Setup, directory: Path, measure: Callable[[Setup], Choice]) -> Choice:
+def _cached_choice(setup: Setup, directory: Path, measure: Callable[[Setup], LayoutChoice]) -> LayoutChoice:
     """Return the choice that a directory stores, or measure and store it; only one process measures at a time."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{_digest(setup)}.json"
-    with locked(directory, WAIT):
-        choice = _remembered(path)
+    with lock_directory(directory, WAIT):
+        choice = _read_choice(path)
         if choice is None:
             choice = measure(setup)
             write_json(path, asdict(choice))
     return choice
 
 
-def settled(recipe: Recipe, choice: Choice | None) -> Recipe:
+def with_layout(recipe: Recipe, choice: LayoutChoice | None) -> Recipe:
     """Return a recipe with the chosen setting."""
-    return recipe if choice is None else _with(recipe, choice.layout, choice.precision)
+    return recipe if choice is None else _with_setting(recipe, choice.layout, choice.precision)
 
 
-def measured_apart(setup: Setup) -> Choice:
+def measure_in_child(setup: Setup) -> LayoutChoice:
     """Measure in a child process; raise ``BrokenProcessPool`` if it crashes."""
-    sent = packed(setup.recipe, setup.method, ())
+    sent = pack_input(setup.recipe, setup.method, ())
     process = LastingProcess()
     try:
-        return process.submit(_measure_sent, sent).result()
+        return process.submit(_measure_pickled, sent).result()
     finally:
         process.end()
 
 
-def _measure_sent(sent: bytes) -> Choice:
-    recipe, method, _ = unpacked(sent)
-    return measured(set_up(recipe, method))
+def _measure_pickled(sent: bytes) -> LayoutChoice:
+    recipe, method, _ = unpack_input(sent)
+    return measure_layouts(set_up(recipe, method))
 
 
-def measured(setup: Setup, clock: Callable[[], float] | None = None) -> Choice:
+def measure_layouts(setup: Setup, clock: Callable[[], float] | None = None) -> LayoutChoice:
     """Time steps of a run's network in each setting, in turn, and return the fastest.
 
     Disturbances only add to the time of a step, so the least time counts. The default setting stays unless another one
@@ -166,30 +168,30 @@ def measured(setup: Setup, clock: Callable[[], float] | None = None) -> Choice:
             seconds[setting] = min(seconds[setting], clock() - start)
     usual, fastest = settings[0], min(settings, key=lambda setting: seconds[setting])
     chosen = fastest if seconds[fastest] < (1 - MARGIN) * seconds[usual] else usual
-    return Choice(
+    return LayoutChoice(
         chosen.layout, chosen.precision, {str(setting): round(value, 6) for setting, value in seconds.items()}
     )
 
 
-def candidates(setup: Setup) -> list[Setting]:
+def candidates(setup: Setup) -> list[ComputeSetting]:
     """Return the settings that a recipe leaves open on a device, the default first."""
     usual: Precision = "bf16" if setup.compute.half else "fp32"
     both = setup.recipe.runtime.precision == "auto" and has_fast_bf16(setup.compute.device)
     formats = sorted({usual, *(("fp32", "bf16") if both else ())}, key=lambda number_format: number_format != usual)
-    return [Setting(layout, precision) for precision in formats for layout in ("last", "first")]
+    return [ComputeSetting(layout, precision) for precision in formats for layout in ("last", "first")]
 
 
-def _with(recipe: Recipe, layout: str, precision: str) -> Recipe:
+def _with_setting(recipe: Recipe, layout: str, precision: str) -> Recipe:
     runtime = recipe.runtime.model_copy(update={"layout": layout, "precision": precision})
     return recipe.model_copy(update={"runtime": runtime})
 
 
 def _network(setup: Setup) -> nn.ModuleDict:
-    with scoped(setup.recipe.runtime.seed, "initial weights"):
+    with seed_global_rng(setup.recipe.runtime.seed, "initial weights"):
         return setup.method.network(setup.recipe).train()
 
 
-def _step(setup: Setup, setting: Setting, net: nn.ModuleDict) -> Callable[[], None]:
+def _step(setup: Setup, setting: ComputeSetting, net: nn.ModuleDict) -> Callable[[], None]:
     """Return a timed step: a forward pass of the method on random images and a backward pass; no weight changes."""
     recipe, method = setup.recipe, setup.method
     compute = Compute(setup.compute.device, setting.precision == "bf16", LAYOUTS[setting.layout])
@@ -203,7 +205,7 @@ def _step(setup: Setup, setting: Setting, net: nn.ModuleDict) -> Callable[[], No
 
     def step() -> None:
         generator = torch_rng(recipe.runtime.seed, "layout", device=compute.device.type)
-        with scoped(recipe.runtime.seed, "layout", "library draws"):
+        with seed_global_rng(recipe.runtime.seed, "layout", "library draws"):
             with compute.autocast():
                 output: Tensor = (method.step or method.user)(Member(net, images, generator, recipe))
             loss = output.float().square().mean()
@@ -225,12 +227,12 @@ def _clock(device: torch.device) -> Callable[[], float]:
     return clock
 
 
-def _remembered(path: Path) -> Choice | None:
+def _read_choice(path: Path) -> LayoutChoice | None:
     """Return an earlier choice; None if there is none or its file is invalid."""
     if not path.exists():
         return None
     try:
-        return Choice(**read_json(path))
+        return LayoutChoice(**read_json(path))
     except (UserError, TypeError, ValueError):
         return None
 

@@ -11,23 +11,23 @@ from collections.abc import Sequence
 import torch
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.progress import Steps, unwatched
+from fedvisage.base.progress import Steps, discard_steps
 from fedvisage.device.predict import (
     TOO_FEW,
-    Asked,
-    Matches,
-    Picture,
+    FaceComparisons,
+    InputPicture,
+    InputPictures,
     Predictions,
     Score,
+    compare_crops,
     face_aligner,
     face_cropper,
-    matches,
-    predictions,
+    score_pictures,
 )
 from fedvisage.faces.align import Image
 from fedvisage.federation.server import members_of
 from fedvisage.federation.wire.message import Message
-from fedvisage.metrics.similarity import Features, unit
+from fedvisage.metrics.similarity import Features, normalise
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.tasks.finished_model import FinishedModel
 from fedvisage.tasks.scoring import Logits, Scorer, as_logits, mean_score
@@ -35,13 +35,13 @@ from fedvisage.tasks.scoring import Logits, Scorer, as_logits, mean_score
 
 def compare_faces(
     model: FinishedModel,
-    picture: Picture,
-    against: Asked,
+    picture: InputPicture,
+    against: InputPictures,
     *,
     member: str = "",
     crop: str = "face",
-    steps: Steps = unwatched,
-) -> Matches:
+    steps: Steps = discard_steps,
+) -> FaceComparisons:
     """Compare a face with one or many others, at the false match rate of the model's threshold.
 
     Crops are scored in batches.
@@ -49,18 +49,18 @@ def compare_faces(
     if model.task != "recognition":
         raise UserError("--against", "this model detects attacks; leave --against out")
     scorer, saved = model.scorer, model.saved
-    threshold = _ready(scorer, saved.finished, saved.thresholds, member)
+    threshold = _load_member(scorer, saved.finished, saved.thresholds, member)
     size, threads = model.recipe.input.size, model.recipe.runtime.threads
     look = face_aligner(crop, size, threads)
-    return matches(picture, against, look, lambda crops: features_of(scorer, crops), threshold, steps)
+    return compare_crops(picture, against, look, lambda crops: features_of(scorer, crops), threshold, steps)
 
 
 def features_of(scorer: Scorer, crops: Sequence[Image]) -> Features:
     """Return the feature of each aligned face, at unit length."""
-    return unit(scorer.score_alone(crops).numpy())
+    return normalise(scorer.score_alone(crops).numpy())
 
 
-def _ready(
+def _load_member(
     scorer: Scorer, finished: dict[str, torch.Tensor], thresholds: dict[str, Threshold], member: str
 ) -> Threshold:
     """Load the requested member and return its threshold."""
@@ -76,16 +76,16 @@ def _ready(
 
 
 def predict(
-    model: FinishedModel, asked: Asked, *, member: str = "", crop: str = "face", steps: Steps = unwatched
+    model: FinishedModel, asked: InputPictures, *, member: str = "", crop: str = "face", steps: Steps = discard_steps
 ) -> Predictions:
     """Score images: read and crop them one by one, score their crops in batches."""
     if model.task != "pad":
         raise UserError(
             "--against", "this model recognises people: name a picture, or a folder of them, to compare with"
         )
-    weights, threshold = _chosen(model.scorer, model.saved.finished, model.saved.thresholds, member)
+    weights, threshold = _weights_and_threshold(model.scorer, model.saved.finished, model.saved.thresholds, member)
     look = face_cropper(crop, model.recipe.input.size, model.recipe.runtime.threads)
-    return predictions(asked, look, score_with(model.scorer, weights), threshold, steps)
+    return score_pictures(asked, look, score_with(model.scorer, weights), threshold, steps)
 
 
 def score_with(scorer: Scorer, finished: Message) -> Score:
@@ -105,7 +105,7 @@ def score_with(scorer: Scorer, finished: Message) -> Score:
     return score
 
 
-def _chosen(
+def _weights_and_threshold(
     scorer: Scorer, finished: Message, thresholds: dict[str, Threshold], member: str
 ) -> tuple[Message, Threshold]:
     members = members_of(finished)

@@ -9,24 +9,31 @@ from typing import Any
 
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import check_weights, json_text, locked, needing_room, read_json, sweep
+from fedvisage.base.files import (
+    check_weights,
+    disk_full_is_failure,
+    json_text,
+    lock_directory,
+    read_json,
+    remove_unfinished,
+)
 from fedvisage.base.processes import use_threads
 from fedvisage.base.progress import Reporter, Say
 from fedvisage.data.crops import CropRecord
-from fedvisage.data.overlap import OVERLAP, USER, check_apart, look_for_overlap
+from fedvisage.data.overlap import OVERLAP, TARGET, find_overlap, refuse_overlap
 from fedvisage.federation.method import Method
 from fedvisage.federation.protections.compatible import check_protection
 from fedvisage.federation.protections.dp import figures_of
-from fedvisage.federation.record.attendance import attendance_of, exceptions
+from fedvisage.federation.record.attendance import absences, attendance_of
 from fedvisage.federation.record.ledger import LEDGER, REPEATED, ROUNDS, privacy_of, read_lines
-from fedvisage.federation.record.store import Shelf, SiteStore, generations_of
-from fedvisage.federation.site_worker import LocalTransport, SiteDesk
+from fedvisage.federation.record.store import SiteStore, StateCache, generations_of
+from fedvisage.federation.site_worker import LocalTransport, SiteWorker
 from fedvisage.federation.wire.schema import Schema
 from fedvisage.methods import find
 from fedvisage.methods.origin import origin_of
 from fedvisage.recipe import Federation, Recipe
 from fedvisage.recipe.data import named_weights
-from fedvisage.report.tracking.reporting import telling
+from fedvisage.report.tracking.reporting import report_to_trackers
 from fedvisage.report.tracking.tensorboard import write_events
 from fedvisage.runs import directory
 from fedvisage.runs import train as training
@@ -37,23 +44,23 @@ from fedvisage.runs.directory import (
     RECIPE,
     REPORT,
     SITES,
-    finished,
-    judged,
+    finished_metrics,
+    snapshot_metrics,
     start_digest,
-    taken_back,
+    undo_failed_start,
     write_once,
     write_or_compare,
 )
-from fedvisage.runs.layout import Choice, as_begun, decided, settled
-from fedvisage.runs.workers import Crew, gathered, swept, without_workers
+from fedvisage.runs.layout import LayoutChoice, choose_layout, with_earlier_choice, with_layout
+from fedvisage.runs.workers import LocalEngine, open_engine, remove_messages, without_workers
 from fedvisage.runs.workers import Wire as Wire
 from fedvisage.tasks import saved_model
 from fedvisage.tasks.catalogue import Setup, set_up, task_of
 from fedvisage.tasks.checks import USUAL, Checks
-from fedvisage.tasks.opened import Opened, check_alike, check_entries, verify_sets
+from fedvisage.tasks.opened import RunData, check_entries, check_same_crops, verify_sets
 from fedvisage.tasks.recognition.benchmarks import check_unseen
 from fedvisage.tasks.seal import write_sealed
-from fedvisage.tasks.task import Task, Trained
+from fedvisage.tasks.task import Task, TrainingResult
 
 # Checks before a run: missing files, unsuitable options, and overlaps between datasets.
 
@@ -114,31 +121,31 @@ def _check_parts(recipe: Recipe, method: Method) -> None:
                         "batch, do not go together; leave one of them out")  # fmt: skip
 
 
-def checked_overlap(data: Opened, recipe: Recipe, out: Path, cache: Path, checks: Checks, say: Say) -> dict[str, Any]:
+def check_overlap(data: RunData, recipe: Recipe, out: Path, cache: Path, checks: Checks, say: Say) -> dict[str, Any]:
     """Return the overlap between datasets; refuse it unless it is allowed now or was when the run began."""
     allowed_before = (out / OVERLAP).exists() and read_json(out / OVERLAP).get("allowed") is True
     allowed = checks.allow_overlap or allowed_before
-    overlap = look_for_overlap(data.places, cache, say)
-    for line in check_apart(overlap, allowed, recipe.data.user_name):
+    overlap = find_overlap(data.places, cache, say)
+    for line in refuse_overlap(overlap, allowed, recipe.data.user_name):
         say(f"note: {line}")
     record = overlap.as_json(allowed)
     if data.benchmarks:
-        trained_on = {place: views for place, views in data.places.items() if place != USER}
-        record["benchmarks"] = check_unseen(data.benchmarks, trained_on, crops_trained_on(data), cache, say,
+        trained_on = {place: views for place, views in data.places.items() if place != TARGET}
+        record["benchmarks"] = check_unseen(data.benchmarks, trained_on, training_crops(data), cache, say,
                                           replace(checks, allow_overlap=allowed))  # fmt: skip
     return record
 
 
-def crops_trained_on(data: Opened) -> tuple[CropRecord, ...]:
+def training_crops(data: RunData) -> tuple[CropRecord, ...]:
     """Return the distinct crop records of the training data. Only a run has both the sets and the model."""
     records = [data.crops[place] for place in sorted(data.crops) if place != "data.user"]
     return tuple(dict.fromkeys(record for record in records if record is not None))
 
 
-Training = Callable[[Setup, Path, Opened, Reporter], Trained]
+Training = Callable[[Setup, Path, RunData, Reporter], TrainingResult]
 """The training of a run: with all sites in this process, with other machines, or not at all."""
 
-Opening = Callable[[Task, Recipe, Method, Path, Say], Opened]
+Opening = Callable[[Task, Recipe, Method, Path, Say], RunData]
 """The function that opens the data of a run in this process: of all sites, or of some."""
 
 
@@ -189,7 +196,7 @@ def run(
     that are allowed: sets with different crops, and images that both the target and a site, or two sites, hold.
     """
     workers, recipe = recipe.runtime.workers, without_workers(recipe)
-    with telling(recipe, out, reporter) as trackers, gathered(workers) as crew:
+    with report_to_trackers(recipe, out, reporter) as trackers, open_engine(workers) as crew:
         metrics = _run(
             recipe, out, cache, reporter, method or find(recipe.method), resume, wire, training, opening,
             checks, crew,
@@ -209,15 +216,15 @@ def _run(
     training: Training | None,
     opening: Opening | None,
     checks: Checks,
-    crew: Crew,
+    crew: LocalEngine,
 ) -> dict[str, Any]:
     """Check a recipe, open its data, train and evaluate, and write the run directory."""
     task = task_of(method)
     unfinished = not (out / METRICS).exists()  # a finished run needs no data any more
     if unfinished and recipe.data.public is not None:  # `task.filled` may render the public set
         check_files(recipe, whole=opening is None)
-    recipe = as_begun(task.filled(recipe, cache, reporter), out)
-    metrics_before = finished(out, recipe, resume)
+    recipe = with_earlier_choice(task.filled(recipe, cache, reporter), out)
+    metrics_before = finished_metrics(out, recipe, resume)
     if metrics_before is not None:
         reporter.say(f"{out} is finished already; nothing to do")
         return metrics_before
@@ -231,39 +238,39 @@ def _run(
         verify_sets(recipe.data.entries, cache, reporter.say)
     if training is None:
         crew.start(recipe, method, wire is LocalTransport, reporter.say)
-    data = (opening or _whole)(task, recipe, method, cache, reporter)
-    check_alike(data.crops, checks.allow_mixed_crops)
-    overlap = checked_overlap(data, recipe, out, cache, checks, reporter.say)
+    data = (opening or _open_all_data)(task, recipe, method, cache, reporter)
+    check_same_crops(data.crops, checks.allow_mixed_crops)
+    overlap = check_overlap(data, recipe, out, cache, checks, reporter.say)
     digests = {**data.digests, **start_digest(recipe)}
     # The layout and number format are part of the resolved recipe, which is written first.
-    choice = decided(setup, cache, reporter.say)
-    recipe = settled(recipe, choice)
+    choice = choose_layout(setup, cache, reporter.say)
+    recipe = with_layout(recipe, choice)
     setup = set_up(recipe, method)
     out.mkdir(parents=True, exist_ok=True)
-    with locked(out), needing_room(out), taken_back(out):
-        if (metrics_before := finished(out, recipe, resume=True)) is not None:
+    with lock_directory(out), disk_full_is_failure(out), undo_failed_start(out):
+        if (metrics_before := finished_metrics(out, recipe, resume=True)) is not None:
             return metrics_before  # another process finished the run while this one opened its data
-        sweep(out)
-        swept(out)
+        remove_unfinished(out)
+        remove_messages(out)
         write_once(out / RECIPE, recipes.text_of(recipe))  # first, as it marks the directory as a run
         write_or_compare(out / DATA, digests)
         write_once(out / OVERLAP, json_text(overlap))
-        surroundings = _surroundings(setup, choice, crew)
+        surroundings = _environment_record(setup, choice, crew)
         check_same_source(out / ENVIRONMENT, surroundings)
         write_once(out / ENVIRONMENT, json_text(surroundings))
         if training is None:
             data = replace(data, first=task.first(recipe, data, setup.compute, cache, reporter))
-        trained = (training or _here(wire, crew))(setup, out, data, reporter)
-        if crops := crops_trained_on(data):
+        trained = (training or _local_training(wire, crew))(setup, out, data, reporter)
+        if crops := training_crops(data):
             saved_model.save_settings(out, replace(trained.saved, crops=crops))
-        metrics = {**_judge(setup, out, trained, data), **_costs(out, crew)}
+        metrics = {**_evaluate_model(setup, out, trained, data), **_costs(out, crew)}
         write_sealed(out, metrics)
-    for sentence in exceptions(metrics):
+    for sentence in absences(metrics):
         reporter.say(f"note: {sentence}")
     return read_json(out / METRICS)
 
 
-def _surroundings(setup: Setup, choice: Choice | None, crew: Crew) -> dict[str, Any]:
+def _environment_record(setup: Setup, choice: LayoutChoice | None, crew: LocalEngine) -> dict[str, Any]:
     """Return the environment record of a run, and the times by which the layout was chosen, if any.
 
     A method that was passed in is recorded by its modules and the digest of its source. The record also has the number
@@ -276,27 +283,27 @@ def _surroundings(setup: Setup, choice: Choice | None, crew: Crew) -> dict[str, 
     return environment if choice is None else {**environment, "seconds_of_a_step": choice.seconds}
 
 
-def _whole(task: Task, recipe: Recipe, method: Method, cache: Path, say: Say) -> Opened:
+def _open_all_data(task: Task, recipe: Recipe, method: Method, cache: Path, say: Say) -> RunData:
     """Open all data of a recipe."""
     return task.open(recipe, method, cache, say)
 
 
-def _here(wire: Wire, crew: Crew) -> Training:
+def _local_training(wire: Wire, crew: LocalEngine) -> Training:
     """Return a training with all sites on this machine: in this process, or in worker processes."""
 
-    def train(setup: Setup, out: Path, data: Opened, reporter: Reporter) -> Trained:
-        desks, schemas = _desks(setup, out, data, reporter)
+    def train(setup: Setup, out: Path, data: RunData, reporter: Reporter) -> TrainingResult:
+        desks, schemas = _open_workers(setup, out, data, reporter)
         with crew.wire(wire, out) as make_transport:
             return training.train(setup, out, make_transport(desks), schemas, reporter, first=data.first)
 
     return train
 
 
-def adopting(trained: Path) -> Training:
+def adoption(trained: Path) -> Training:
     """Return a training that adopts the members of a finished run, and its sites' own models, without new rounds."""
 
-    def adopt(setup: Setup, out: Path, data: Opened, reporter: Reporter) -> Trained:
-        desks, schemas = _desks(setup, out, data, reporter)
+    def adopt(setup: Setup, out: Path, data: RunData, reporter: Reporter) -> TrainingResult:
+        desks, schemas = _open_workers(setup, out, data, reporter)
         generations = generations_of(trained) if data.people is not None else {}
         for desk in desks:
             desk.store.take_over(trained / SITES / desk.name, generations.get(desk.name, 0))
@@ -305,13 +312,15 @@ def adopting(trained: Path) -> Training:
     return adopt
 
 
-def _desks(setup: Setup, out: Path, data: Opened, reporter: Reporter) -> tuple[list[SiteDesk], Mapping[str, Schema]]:
-    workspace, shelf = setup.workspace(), Shelf()
+def _open_workers(
+    setup: Setup, out: Path, data: RunData, reporter: Reporter
+) -> tuple[list[SiteWorker], Mapping[str, Schema]]:
+    workspace, shelf = setup.workspace(), StateCache()
     workspace.on_batch = reporter.batch
     public = data.people.public if data.people else None
     strangers = data.people.strangers if data.people else {}
     desks = [
-        SiteDesk(
+        SiteWorker(
             name,
             site.train,
             site.heldout,
@@ -325,7 +334,7 @@ def _desks(setup: Setup, out: Path, data: Opened, reporter: Reporter) -> tuple[l
     return desks, workspace.schemas
 
 
-def _judge(setup: Setup, out: Path, trained: Trained, data: Opened) -> dict[str, Any]:
+def _evaluate_model(setup: Setup, out: Path, trained: TrainingResult, data: RunData) -> dict[str, Any]:
     """Evaluate the model, and return the content of metrics.json except costs."""
     recipe, method = setup.recipe, setup.method
     metrics: dict[str, Any] = {
@@ -343,10 +352,10 @@ def _judge(setup: Setup, out: Path, trained: Trained, data: Opened) -> dict[str,
         metrics["ended"] = trained.ended
     if privacy := figures_of(recipe, method, trained.rounds, privacy_of(read_lines(out / LEDGER))):
         metrics["privacy"] = privacy
-    return metrics | setup.task.judge(setup.scorer(), trained, data, out) | judged(setup, out, trained, data)
+    return metrics | setup.task.judge(setup.scorer(), trained, data, out) | snapshot_metrics(setup, out, trained, data)
 
 
-def _costs(out: Path, crew: Crew) -> dict[str, Any]:
+def _costs(out: Path, crew: LocalEngine) -> dict[str, Any]:
     """Return the sums of bytes and seconds, and the peak memory of a run.
 
     Bytes are those of the whole ledger. An interrupted run also reports the bytes that were sent again.

@@ -14,7 +14,7 @@ from fedvisage import recipe as recipes
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import json_text, read_json
 from fedvisage.base.progress import Reporter
-from fedvisage.base.streams import scoped
+from fedvisage.base.streams import seed_global_rng
 from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.method import Method
 from fedvisage.federation.protections.dp import promise_of
@@ -27,13 +27,13 @@ from fedvisage.federation.wire.message import Message, load_parts, under
 from fedvisage.federation.wire.schema import Schema
 from fedvisage.federation.wire.transport import Transport
 from fedvisage.methods import find, read_method
-from fedvisage.runs.directory import METRICS, START, kept_in, whole, write_once
-from fedvisage.starts.start import started
+from fedvisage.runs.directory import METRICS, START, snapshot_saver, with_constant_weights, write_once
+from fedvisage.starts.start import read_start
 from fedvisage.tasks import saved_model, scoring
 from fedvisage.tasks.asking import collect_histograms, source_summary
 from fedvisage.tasks.catalogue import Setup
 from fedvisage.tasks.heldout_counts import write_counts
-from fedvisage.tasks.task import Trained
+from fedvisage.tasks.task import TrainingResult
 
 BEST = "best/"
 SAID = 4
@@ -41,7 +41,7 @@ SAID = 4
 
 
 @dataclass
-class Watch:
+class BestRound:
     """The best round so far by the sites' held-out EER, and the number of evaluated rounds since."""
 
     eer: float | None = None
@@ -50,7 +50,7 @@ class Watch:
 
 
 @dataclass
-class Course:
+class TrainingLoop:
     """A training run that drives a method's server program from its latest checkpoint to the end.
 
     The program yields when its state is consistent. Between two yields the round is recorded, held-out scores are
@@ -65,7 +65,7 @@ class Course:
     reporter: Reporter
     keep: Callable[[Server], None]
     """Saves a snapshot of the round's model, if the recipe asks for it."""
-    watch: Watch = field(default_factory=Watch)
+    watch: BestRound = field(default_factory=BestRound)
 
     def train(self) -> Message:
         """Run the program and return the model of the last or of the best round, as the recipe says."""
@@ -111,7 +111,7 @@ class Course:
 
     def _advance(self, program: Iterator[None]) -> bool:
         """Run the program to its next yield, with the global random generator seeded from the round's stream."""
-        with scoped(self.server.recipe.runtime.seed, "server", self.server.round, "library draws"):
+        with seed_global_rng(self.server.recipe.runtime.seed, "server", self.server.round, "library draws"):
             return next(program, self) is None
 
     def _resume(self) -> None:
@@ -123,7 +123,7 @@ class Course:
         self.rounds.cut(progress.rounds)
         if latest:
             self.server.restore(state, progress.round)
-            self.watch = Watch(**progress.notes["watch"])
+            self.watch = BestRound(**progress.notes["watch"])
             self.server.stopped = bool(progress.notes["stopped"])
             self.server.without_quorum = int(progress.notes["without_quorum"])
             self.reporter.say(f"continuing after round {progress.round}")
@@ -139,7 +139,7 @@ class Course:
         except NoQuorum:
             return {}
         if summary and (self.watch.eer is None or summary["eer"] < self.watch.eer):
-            self.watch = Watch(summary["eer"], server.round)
+            self.watch = BestRound(summary["eer"], server.round)
             if recipe.evaluation.keep == "best":
                 server.kept |= {f"{BEST}{key}": value for key, value in finished.items()}
         else:
@@ -186,7 +186,7 @@ class Course:
         self.checkpoints.write(self.server.state(), progress)
 
 
-JUDGING = ("threshold", "level", "batch", "resamples", "features", "adapt", "recognition", "snapshots")
+EVALUATION_KEYS = ("threshold", "level", "batch", "resamples", "features", "adapt", "recognition", "snapshots")
 
 
 def train(
@@ -199,7 +199,7 @@ def train(
     adopted: Path | None = None,
     first: Message | None = None,
     files: Mapping[str, Path] | None = None,
-) -> Trained:
+) -> TrainingResult:
     """Train over a transport from the latest checkpoint, choose thresholds at the sites, and save the model.
 
     ``adopted`` names a finished run whose members are adopted instead of trained again. ``first`` holds pre-trained
@@ -212,12 +212,14 @@ def train(
         server = _server(setup, exchange, Releases(out / "released"), first or {}, files or {})
         _begin_from_file(server, out, reporter)
         checkpoints = Checkpoints(out / CHECKPOINTS, recipe_digest(recipes.text_of(recipe)))
-        course = Course(method, server, checkpoints, ledger, rounds, reporter, kept_in(out, recipe))
+        course = TrainingLoop(method, server, checkpoints, ledger, rounds, reporter, snapshot_saver(out, recipe))
         finished = course.train() if adopted is None else _adopt(adopted, setup, server)
-        if scoring.wanted(recipe):
+        if scoring.wants_exact_statistics(recipe):
             finished = scoring.with_exact_statistics(server, setup.scorer(), finished)
-        trained = replace(setup.task.settle(server, finished), ended=_why_ended(server))
-        trained = replace(trained, saved=replace(trained.saved, finished=whole(server, trained.saved.finished)))
+        trained = replace(setup.task.settle(server, finished), ended=_early_end_reason(server))
+        trained = replace(
+            trained, saved=replace(trained.saved, finished=with_constant_weights(server, trained.saved.finished))
+        )
         write_counts(out, trained.counts)
         saved_model.save(out, trained.saved)
         ledger.flush()
@@ -225,7 +227,7 @@ def train(
     return trained
 
 
-def _why_ended(server: Server) -> dict[str, str]:
+def _early_end_reason(server: Server) -> dict[str, str]:
     """Return the reason for fewer rounds than the recipe asks for, as ``metrics.json`` records it."""
     if server.ended:
         return {"cause": "budget", "reason": server.ended}
@@ -237,7 +239,7 @@ def _why_ended(server: Server) -> dict[str, str]:
 def _server(setup: Setup, exchange: Exchange, releases: Releases, first: Message, files: Mapping[str, Path]) -> Server:
     """Build the server and its network, with the pre-trained parts and the constant weights loaded."""
     recipe, method, compute = setup.recipe, setup.method, setup.compute
-    with scoped(recipe.runtime.seed, "initial weights"):
+    with seed_global_rng(recipe.runtime.seed, "initial weights"):
         net = method.network(recipe)
     load_parts(net, {name: value for name, value in first.items() if name.split(".")[0] in net})
     compute.place(net)
@@ -251,7 +253,7 @@ def _begin_from_file(server: Server, out: Path, reporter: Reporter) -> None:
     start = server.recipe.training.starts_from
     if start is None:
         return
-    start_weights = started(server.file(start.file), start, server.tensors(*server.net))
+    start_weights = read_start(server.file(start.file), start, server.tensors(*server.net))
     server.load(start_weights.weights)
     server.start = {name: start_weights.weights[name] for name in start_weights.taken}
     if not (out / START).exists():
@@ -264,7 +266,9 @@ def _adopt(trained: Path, setup: Setup, server: Server) -> Message:
     """Adopt the members of a finished run whose recipe differs only in its evaluation."""
     saved = saved_model.load(trained)
     their_recipe = recipes.validate(saved.recipe, read_method)  # newer keys have their defaults
-    counted = scoring.wanted(setup.recipe)  # computed after training, so the earlier setting does not matter
+    counted = scoring.wants_exact_statistics(
+        setup.recipe
+    )  # computed after training, so the earlier setting does not matter
     alike = training_of(recipes.tree_of(their_recipe), counted) == training_of(recipes.tree_of(setup.recipe), counted)
     if not alike or find(their_recipe.method).server is not setup.method.server:
         raise UserError(str(trained), f"was not trained as {setup.method.name} would train here")
@@ -288,6 +292,6 @@ def training_of(recipe: dict[str, Any], counted: bool) -> dict[str, Any]:
         tree["data"].pop(key, None)
     if tree["training"].get("statistics") in (("averaged", "exact") if counted else ("averaged",)):
         tree["training"].pop("statistics")
-    for key in JUDGING:
+    for key in EVALUATION_KEYS:
         tree["evaluation"].pop(key, None)
     return tree

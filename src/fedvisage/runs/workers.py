@@ -28,23 +28,23 @@ from fedvisage.data.batches import View
 from fedvisage.federation.batch import round_length
 from fedvisage.federation.declared import Declared
 from fedvisage.federation.method import Method
-from fedvisage.federation.record.store import Shelf, SiteStore
-from fedvisage.federation.secure.calls import AT_THE_DESK
-from fedvisage.federation.site_worker import LocalTransport, SiteDesk
+from fedvisage.federation.record.store import SiteStore, StateCache
+from fedvisage.federation.secure.calls import WITHOUT_NETWORK
+from fedvisage.federation.site_worker import LocalTransport, SiteWorker
 from fedvisage.federation.wire.message import plain
-from fedvisage.federation.wire.transport import Order, Parcel, Reply, Transport, pack, pack_all
+from fedvisage.federation.wire.transport import Order, Reply, TensorFiles, Transport, pack, pack_all
 from fedvisage.methods import find, read_method
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.catalogue import set_up
 
 # Code of a worker process: it holds some of a run's sites and executes their orders.
 
-Board = Array[c_longlong]
+ProgressUpdate = Array[c_longlong]
 """Shared memory for the progress of a process: the index of a site, its finished batches, and their total."""
 
 
 @dataclass(frozen=True)
-class Place:
+class SiteSpec:
     """One site in a form that can be pickled: its views as paths and positions, and its directory of private state."""
 
     name: str
@@ -55,53 +55,53 @@ class Place:
     directory: Path
 
     @staticmethod
-    def of(desk: SiteDesk) -> Place:
+    def of(desk: SiteWorker) -> SiteSpec:
         """Return the parts that a site was built from."""
-        return Place(desk.name, desk.train, desk.held_out, desk.public, desk.strangers, desk.store.directory)
+        return SiteSpec(desk.name, desk.train, desk.held_out, desk.public, desk.strangers, desk.store.directory)
 
 
 @dataclass(frozen=True)
-class Errand:
+class SiteTask:
     """An order in a form that can be pickled, and the path for the reply."""
 
     site: str
     order: Order
     """The order without its message."""
-    message: Parcel
+    message: TensorFiles
     reply: Path
 
 
 @dataclass(frozen=True)
-class Answer:
+class TaskResult:
     """A reply in a form that can be pickled."""
 
-    message: Parcel | None
+    message: TensorFiles | None
     failure: str
     spent: bool
 
 
-class _Seat:
+class _WorkerState:
     """The sites of this worker process, and its progress memory."""
 
-    board: Board | None = None
+    board: ProgressUpdate | None = None
     sites: LocalTransport | None = None
 
 
-def begin(board: Board) -> None:
+def begin(board: ProgressUpdate) -> None:
     """Store the memory for progress updates."""
-    _Seat.board = board
+    _WorkerState.board = board
 
 
-def packed(recipe: Recipe, method: Declared, places: Sequence[Place]) -> bytes:
+def pack_input(recipe: Recipe, method: Declared, places: Sequence[SiteSpec]) -> bytes:
     """Pickle the input of a worker process; a method from the catalogue is sent by name.
 
     The recipe is sent as plain values, because no process can import the generated options class of an algorithm on a
     model.
     """
-    return pickle.dumps((recipes.tree_of(recipe), None if in_list(method, recipe) else method, tuple(places)))
+    return pickle.dumps((recipes.tree_of(recipe), None if is_in_catalogue(method, recipe) else method, tuple(places)))
 
 
-def in_list(method: Declared, recipe: Recipe) -> bool:
+def is_in_catalogue(method: Declared, recipe: Recipe) -> bool:
     """Return whether every process finds this method by the recipe's section ``method``."""
     try:
         return find(recipe.method) is method
@@ -109,21 +109,21 @@ def in_list(method: Declared, recipe: Recipe) -> bool:
         return False
 
 
-def unpacked(sent: bytes) -> tuple[Recipe, Method, Sequence[Place]]:
-    """Return the arguments of :func:`packed`, in another process."""
+def unpack_input(sent: bytes) -> tuple[Recipe, Method, Sequence[SiteSpec]]:
+    """Return the arguments of :func:`pack_input`, in another process."""
     tree, method, places = pickle.loads(sent)
     recipe = recipes.validate(tree, read_method if method is None else method.options.model_validate)
     return recipe, method or find(recipe.method), places
 
 
-def sit(sent: bytes) -> None:
+def load_sites(sent: bytes) -> None:
     """Open the sites' data and build the network that the sites share."""
-    recipe, method, places = unpacked(sent)
-    workspace, shelf = set_up(recipe, method).workspace(), Shelf()
-    workspace.on_batch = _told({place.name: number for number, place in enumerate(places)})
-    _Seat.sites = LocalTransport(
+    recipe, method, places = unpack_input(sent)
+    workspace, shelf = set_up(recipe, method).workspace(), StateCache()
+    workspace.on_batch = _progress_callback({place.name: number for number, place in enumerate(places)})
+    _WorkerState.sites = LocalTransport(
         [
-            SiteDesk(
+            SiteWorker(
                 place.name, place.train, place.held_out, SiteStore(place.directory, shelf), workspace,
                 public=place.public, strangers=place.strangers,
             )
@@ -132,8 +132,8 @@ def sit(sent: bytes) -> None:
     )  # fmt: skip
 
 
-def _told(places: dict[str, int]) -> Callable[[str, int, int], None]:
-    board = _Seat.board
+def _progress_callback(places: dict[str, int]) -> Callable[[str, int, int], None]:
+    board = _WorkerState.board
 
     def on_batch(site: str, done: int, of: int) -> None:
         if board is not None:
@@ -142,15 +142,15 @@ def _told(places: dict[str, int]) -> Callable[[str, int, int], None]:
     return on_batch
 
 
-def carry_out(errand: Errand) -> Answer:
+def execute_task(errand: SiteTask) -> TaskResult:
     """Execute one order at one site."""
     order = replace(errand.order, message=errand.message.opened())
     (reply,) = _sites().call({errand.site: order})
     message = None if reply.message is None else pack(reply.message, errand.reply)
-    return Answer(message, reply.failure, reply.spent)
+    return TaskResult(message, reply.failure, reply.spent)
 
 
-def owing(_: object) -> bool:
+def end_visits(_: object) -> bool:
     """End all visits after a round, and return whether a site has uncommitted private state."""
     desks = _sites().desks.values()
     for desk in desks:
@@ -169,20 +169,20 @@ def restore(generations: dict[str, int]) -> None:
 
 
 def _sites() -> LocalTransport:
-    assert _Seat.sites is not None, "nobody has taken this seat"
-    return _Seat.sites
+    assert _WorkerState.sites is not None, "nobody has taken this seat"
+    return _WorkerState.sites
 
 
 # The main process's side of one worker process.
 
 TRIES = 3
 """The number of times that a process is replaced between two commits."""
-GLANCE = 0.1
+POLL_SECONDS = 0.1
 """The time in seconds between two checks of the sites' progress."""
 
 
 @dataclass
-class Asked:
+class PendingTask:
     """One task of a worker process, and its future result."""
 
     job: Callable[[Any], Any]
@@ -192,10 +192,10 @@ class Asked:
     @property
     def secret(self) -> bool:
         """True for a task that drew or used secrets, which cannot be drawn again."""
-        return isinstance(self.what, Errand) and self.what.order.call in AT_THE_DESK
+        return isinstance(self.what, SiteTask) and self.what.order.call in WITHOUT_NETWORK
 
 
-class Lane:
+class Worker:
     """A worker process that executes the orders of its sites one after another.
 
     If the process is killed, a new one repeats all tasks since the last commit.
@@ -204,37 +204,37 @@ class Lane:
     def __init__(self) -> None:
         """Start the process without sites."""
         self.names: tuple[str, ...] = ()
-        self.board: Board = get_context("spawn").RawArray("q", 3)
+        self.board: ProgressUpdate = get_context("spawn").RawArray("q", 3)
         self.process = LastingProcess(partial(begin, self.board))
         self.draws_anew = False
         self._sent = b""
         self._seated: Future[None] = Future()
-        self._log: list[Asked] = []
+        self._log: list[PendingTask] = []
         self._generations: dict[str, int] = {}
         self._lost = 0
 
     def take(self, names: tuple[str, ...], sent: bytes, *, draws_anew: bool) -> None:
-        """Load these sites from the output of :func:`fedvisage.runs.workers.packed`.
+        """Load these sites from the output of :func:`fedvisage.runs.workers.pack_input`.
 
         With ``draws_anew`` the operating system draws the secrets of secure sums, so a repeated draw gives other ones.
         """
         self.names, self._sent, self.draws_anew = names, sent, draws_anew
         self._log, self._lost, self.board[:] = [], 0, [0, 0, 0]
-        self._seated = self._handed_in(sit, sent)
+        self._seated = self._handed_in(load_sites, sent)
 
-    def ask(self, errand: Errand) -> Asked:
+    def ask(self, errand: SiteTask) -> PendingTask:
         """Submit an order."""
-        return self._ask(carry_out, errand)
+        return self._ask(execute_task, errand)
 
-    def commit(self, generation: int) -> Asked:
+    def commit(self, generation: int) -> PendingTask:
         """Submit a commit."""
         return self._ask(commit, generation)
 
-    def owing(self) -> Asked:
+    def owing(self) -> PendingTask:
         """Submit a check, between two rounds, whether the process holds uncommitted private state."""
-        return self._ask(owing, None)
+        return self._ask(end_visits, None)
 
-    def restore(self, generations: dict[str, int]) -> Asked:
+    def restore(self, generations: dict[str, int]) -> PendingTask:
         """Submit a restore of the sites, and log all tasks from here on."""
         self._log, self._generations = [], generations
         return self._ask(restore, generations)
@@ -245,23 +245,23 @@ class Lane:
             self._generations = generations
         restored: Future[None] = Future()
         restored.set_result(None)
-        self._log, self._lost = [Asked(restore, self._generations, restored)], 0
+        self._log, self._lost = [PendingTask(restore, self._generations, restored)], 0
 
-    def result(self, asked: Asked, glance: Callable[[], None]) -> Any:
+    def result(self, asked: PendingTask, glance: Callable[[], None]) -> Any:
         """Wait for a task's result and replace the process if it ends; call ``glance`` at regular intervals."""
         while True:
             try:
                 for future in (self._seated, asked.future):
                     while not future.done():
-                        wait([future], GLANCE)
+                        wait([future], POLL_SECONDS)
                         glance()
                     future.result()
                 return asked.future.result()
             except BrokenProcessPool:
                 self._begin_again()
 
-    def _ask(self, job: Callable[[Any], Any], what: Any) -> Asked:
-        self._log.append(Asked(job, what, self._handed_in(job, what)))
+    def _ask(self, job: Callable[[Any], Any], what: Any) -> PendingTask:
+        self._log.append(PendingTask(job, what, self._handed_in(job, what)))
         return self._log[-1]
 
     def _begin_again(self) -> None:
@@ -272,7 +272,7 @@ class Lane:
         if self.draws_anew and any(task.secret for task in self._log):
             raise RunFailed("a worker process was killed, and its sites' secrets with it; --resume continues the run")
         self.process.replace()
-        self._seated = self._handed_in(sit, self._sent)
+        self._seated = self._handed_in(load_sites, self._sent)
         for task in self._log:
             task.future = self._handed_in(task.job, task.what)
 
@@ -293,7 +293,7 @@ class Lane:
 FOLDER = ".handed"
 """The folder in a run's directory for messages between processes."""
 
-Wire = Callable[[Sequence[SiteDesk]], Transport]
+Wire = Callable[[Sequence[SiteWorker]], Transport]
 """A function that makes a transport from the sites of this process."""
 
 Workers = Literal["auto"] | int | None
@@ -307,13 +307,13 @@ def without_workers(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update={"runtime": recipe.runtime.model_copy(update={"workers": None})})
 
 
-class Crew:
+class LocalEngine:
     """The worker processes of a run; none before :meth:`start`."""
 
     def __init__(self, asked: Workers) -> None:
         """Store the number of processes that the recipe asks for."""
         self._asked = asked
-        self.lanes: list[Lane] = []
+        self.lanes: list[Worker] = []
 
     def start(self, recipe: Recipe, method: Method, ours: bool, say: Say) -> None:
         """Start the useful number of processes; they import their modules while the run opens its data.
@@ -324,15 +324,15 @@ class Crew:
         sites, threads = 1 if method.pooled else len(recipe.data.sites), recipe.runtime.threads
         if self._asked in (None, 1) or sites == 1:
             return
-        count = min(sites, _fitting(sites, threads) if isinstance(self._asked, str) else self._asked or 1)
-        reason = "one process has all cores with its threads" if count == 1 else _hindered(recipe, method, ours)
+        count = min(sites, _best_worker_count(sites, threads) if isinstance(self._asked, str) else self._asked or 1)
+        reason = "one process has all cores with its threads" if count == 1 else _why_not_parallel(recipe, method, ours)
         if reason is not None:
             say(f"note: {reason}; runtime.workers changes nothing")
             return
         if threads > 1 and count * threads > cores():
             say(f"note: {count} processes of {threads} threads are more than {cores()} cores; see runtime.threads")
         for _ in range(count):
-            self.lanes.append(Lane())
+            self.lanes.append(Worker())
 
     @contextmanager
     def wire(self, otherwise: Wire, out: Path) -> Iterator[Wire]:
@@ -343,9 +343,9 @@ class Crew:
         folder = out / FOLDER
         folder.mkdir()
         try:
-            yield partial(Abreast, crew=self.lanes, folder=folder)
+            yield partial(WorkerTransport, crew=self.lanes, folder=folder)
         finally:
-            swept(out)
+            remove_messages(out)
 
     @property
     def pids(self) -> list[int]:
@@ -359,22 +359,22 @@ class Crew:
 
 
 @contextmanager
-def gathered(asked: Workers) -> Iterator[Crew]:
+def open_engine(asked: Workers) -> Iterator[LocalEngine]:
     """Yield the worker processes of a run, and end them all when the run ends or fails."""
-    crew = Crew(asked)
+    crew = LocalEngine(asked)
     try:
         yield crew
     finally:
         crew.end()
 
 
-def _hindered(recipe: Recipe, method: Method, ours: bool) -> str | None:
+def _why_not_parallel(recipe: Recipe, method: Method, ours: bool) -> str | None:
     """Return the reason why sites cannot train in parallel, or None if they can."""
     if not ours:
         return "a transport was handed in, which has the sites where it wants"
     if method.in_turn:
         return f"{method.name} visits its sites one after another"
-    if not travels(method, recipe):
+    if not is_picklable(method, recipe):
         return (
             f"{method.name} was handed in and cannot be sent to another process, as not all of its functions can be"
             " imported by name"
@@ -382,7 +382,7 @@ def _hindered(recipe: Recipe, method: Method, ours: bool) -> str | None:
     return None
 
 
-def _fitting(sites: int, threads: int) -> int:
+def _best_worker_count(sites: int, threads: int) -> int:
     """Return the number of processes that uses this machine's cores best.
 
     If the sites do not divide evenly among the cores, one more process runs and the operating system shares the cores.
@@ -391,9 +391,9 @@ def _fitting(sites: int, threads: int) -> int:
     return slots if slots == 1 or sites % slots == 0 else slots + 1
 
 
-def travels(method: Method, recipe: Recipe) -> bool:
+def is_picklable(method: Method, recipe: Recipe) -> bool:
     """Return whether a method can be pickled for another process of this machine."""
-    if in_list(method, recipe):
+    if is_in_catalogue(method, recipe):
         return True
     try:
         sent = pickle.dumps(method)
@@ -402,25 +402,25 @@ def travels(method: Method, recipe: Recipe) -> bool:
     return b"__main__" not in sent  # no other process can import from the program's main file
 
 
-def swept(out: Path) -> None:
+def remove_messages(out: Path) -> None:
     """Remove the messages between processes, including those of a killed run."""
     shutil.rmtree(out / FOLDER, ignore_errors=True)
 
 
-class Abreast:
+class WorkerTransport:
     """The transport to sites in worker processes."""
 
-    def __init__(self, desks: Sequence[SiteDesk], crew: Sequence[Lane], folder: Path) -> None:
+    def __init__(self, desks: Sequence[SiteWorker], crew: Sequence[Worker], folder: Path) -> None:
         """Assign the sites to worker processes; messages pass through files in a folder."""
         workspace = desks[0].workspace
         self.names = tuple(sorted(desk.name for desk in desks))
         self._schemas, self._folder, self._on_batch = workspace.schemas, folder, workspace.on_batch
         self._crew, self._exchanges, self._round = crew, 0, 0
-        self._seen: dict[Lane, tuple[int, ...]] = {}
-        self._lanes: dict[str, Lane] = {}
+        self._seen: dict[Worker, tuple[int, ...]] = {}
+        self._lanes: dict[str, Worker] = {}
         secure = workspace.recipe.federation.secure
-        for lane, places in zip(crew, dealt(desks, len(crew)), strict=True):
-            sent = packed(workspace.recipe, workspace.method, places)
+        for lane, places in zip(crew, assign_sites(desks, len(crew)), strict=True):
+            sent = pack_input(workspace.recipe, workspace.method, places)
             names = tuple(place.name for place in places)
             lane.take(names, sent, draws_anew=secure is not None and secure.entropy == "system")
             self._lanes |= dict.fromkeys(names, lane)
@@ -434,7 +434,7 @@ class Abreast:
         self._exchanges += 1
         parcels = pack_all(orders, self._folder, self._exchanges)
         errands = {
-            name: Errand(
+            name: SiteTask(
                 name, replace(order, message={}), parcels[name], self._folder / f"{self._exchanges}-{place}-up"
             )
             for place, (name, order) in enumerate(orders.items())
@@ -482,8 +482,8 @@ class Abreast:
         for path in self._folder.iterdir():
             path.unlink()
 
-    def _reply(self, name: str, ticket: str, asked: Asked) -> Reply:
-        answer: Answer = self._lanes[name].result(asked, self._glance)
+    def _reply(self, name: str, ticket: str, asked: PendingTask) -> Reply:
+        answer: TaskResult = self._lanes[name].result(asked, self._glance)
         if answer.message is None:
             return Reply(name, None, answer.failure, ticket, answer.spent)
         message = {key: plain(value) for key, value in answer.message.opened().items()}
@@ -500,17 +500,17 @@ class Abreast:
                 self._on_batch(lane.names[index], finished, total)
 
 
-def dealt(desks: Sequence[SiteDesk], count: int) -> list[list[Place]]:
+def assign_sites(desks: Sequence[SiteWorker], count: int) -> list[list[SiteSpec]]:
     """Assign sites to processes, largest first, each to the process with the fewest images per round so far."""
 
-    def work(desk: SiteDesk) -> int:
+    def work(desk: SiteWorker) -> int:
         recipe = desk.workspace.recipe
         return round_length(recipe, desk.name, len(desk.train)) * recipe.training.batch.of(desk.name)
 
-    assigned: list[list[Place]] = [[] for _ in range(count)]
+    assigned: list[list[SiteSpec]] = [[] for _ in range(count)]
     images = [0] * count
     for desk in sorted(desks, key=lambda desk: (-work(desk), desk.name)):
         process = images.index(min(images))
-        assigned[process].append(Place.of(desk))
+        assigned[process].append(SiteSpec.of(desk))
         images[process] += work(desk)
     return [sorted(places, key=lambda place: place.name) for places in assigned]

@@ -17,9 +17,9 @@ from fedvisage.base.errors import UserError
 from fedvisage.base.files import json_key, read_plain, write_tensors
 from fedvisage.base.onnx_graphs import LARGEST, open_session, runtime_errors, short
 from fedvisage.base.streams import torch_rng
-from fedvisage.starts.files import REMEDY, Source, read_source
-from fedvisage.starts.layouts import Colour, Converted
-from fedvisage.starts.networks import converted
+from fedvisage.starts.files import REMEDY, WeightsFile, read_source
+from fedvisage.starts.layouts import Colour, ConvertedNetwork
+from fedvisage.starts.networks import convert_to_network
 
 # Comparison with a reference: features of the same pictures from the converted network and from an ONNX graph.
 
@@ -32,35 +32,35 @@ OPTION = "--reference"
 
 
 @dataclass(frozen=True)
-class Agreement:
+class FeatureDistance:
     """The largest distance between our features and the reference's, at unit length."""
 
     pictures: int
     furthest: float
 
 
-def pictures(size: int) -> Tensor:
+def make_pictures(size: int) -> Tensor:
     """Return the pictures for the comparison: RGB from 0 to 1."""
     draw = torch_rng(0, "pictures of a conversion")
     smooth = interpolate(torch.rand(PICTURES, 3, COARSE, COARSE, generator=draw), size=(size, size), mode="bilinear")
     return (0.9 * smooth + 0.1 * torch.rand(PICTURES, 3, size, size, generator=draw)).clamp(0, 1)
 
 
-def compare(converted: Converted, reference: Path) -> Agreement:
+def compare_features(converted: ConvertedNetwork, reference: Path) -> FeatureDistance:
     """Compare features of pictures with a reference's, and refuse a reference whose features differ."""
-    images = pictures(converted.size)
+    images = make_pictures(converted.size)
     with torch.inference_mode():
         our_features = normalize(converted.net(images).float())
-    reference_features = normalize(_answers(converted, reference, images, our_features.shape[1]))
+    reference_features = normalize(_reference_features(converted, reference, images, our_features.shape[1]))
     furthest = float((our_features - reference_features).norm(dim=1).max())
     if not furthest <= converted.tolerance:
         raise UserError(OPTION, f"{reference} sees other features: at unit length they are up to {furthest:.3g} apart, "
                         f"and {converted.tolerance:g} is what rounding explains; is it of these weights, in the order "
                         f"of colours {converted.colour}?")  # fmt: skip
-    return Agreement(len(images), furthest)
+    return FeatureDistance(len(images), furthest)
 
 
-def _answers(converted: Converted, reference: Path, shown: Tensor, length: int) -> Tensor:
+def _reference_features(converted: ConvertedNetwork, reference: Path, shown: Tensor, length: int) -> Tensor:
     """Return the reference graph's features for the pictures, one row per picture."""
     mean, std = (torch.tensor(values)[:, None, None] for values in (converted.mean, converted.std))
     # The reference expects its own order of colours and its own normalisation.
@@ -91,11 +91,11 @@ LONGEST_LICENCE = 100_000
 class Conversion:
     """A written file, its source, and the result of the comparison."""
 
-    source: Source
-    result: Converted
+    source: WeightsFile
+    result: ConvertedNetwork
     destination: Path
     licence: str
-    agreement: Agreement | None
+    agreement: FeatureDistance | None
 
     def lines(self) -> list[str]:
         """Return the mapping, the comparison, and the lines of a recipe that starts from the file."""
@@ -106,11 +106,11 @@ class Conversion:
             f"as {result.project} writes them"
         )
         lines.append(
-            f"the source takes {result.colour.upper()}, {_pixels(result)}; "
+            f"the source takes {result.colour.upper()}, {_describe_pixels(result)}; "
             f"the result RGB from 0 to 1, {result.size} pixels"
         )
         lines += [f"note: {result.note}"] if result.note else []
-        lines.append(_compared(self.agreement))
+        lines.append(_describe_comparison(self.agreement))
         lines += ["licence: not stated (--licence)"] if not self.licence else []
         return [*lines, "a recipe that starts from it:", *(f"  {line}" for line in self.use.splitlines())]
 
@@ -123,10 +123,16 @@ class Conversion:
         """Return the same facts for programs."""
         result = self.result
         return {
-            **about(self), "file": str(self.destination), "tensors": dict(result.pairs), "left_out": result.left_out,
-            "note": result.note, "compared": None if self.agreement is None
-            else {"pictures": self.agreement.pictures, "furthest": self.agreement.furthest}, "recipe": self.use,
-        }  # fmt: skip
+            **metadata_of(self),
+            "file": str(self.destination),
+            "tensors": dict(result.pairs),
+            "left_out": result.left_out,
+            "note": result.note,
+            "compared": None
+            if self.agreement is None
+            else {"pictures": self.agreement.pictures, "furthest": self.agreement.furthest},
+            "recipe": self.use,
+        }
 
 
 def convert(
@@ -148,15 +154,17 @@ def convert(
     if len(licence) > LONGEST_LICENCE:
         raise UserError("--licence", f"has {len(licence):,} letters; no licence has more than {LONGEST_LICENCE:,}")
     source = read_source(path, key)
-    result = converted(source, name, size, colour)
+    result = convert_to_network(source, name, size, colour)
     # An ONNX source is its own reference.
     graph = reference or (path if source.format == "onnx" else None)
-    conversion = Conversion(source, result, destination, licence, None if graph is None else compare(result, graph))
-    write_tensors(destination, result.weights, json_key(about(conversion)))
+    conversion = Conversion(
+        source, result, destination, licence, None if graph is None else compare_features(result, graph)
+    )
+    write_tensors(destination, result.weights, json_key(metadata_of(conversion)))
     return conversion
 
 
-def about(done: Conversion) -> dict[str, Any]:
+def metadata_of(done: Conversion) -> dict[str, Any]:
     """Return the metadata that the file keeps beside its tensors."""
     result = done.result
     return {
@@ -168,18 +176,18 @@ def about(done: Conversion) -> dict[str, Any]:
     }
 
 
-def _pixels(one: Converted) -> str:
+def _describe_pixels(one: ConvertedNetwork) -> str:
     """Return the source's normalisation of pixels in words."""
     if set(one.mean) == set(one.std) == {0.5}:
         return "from -1 to 1"
-    return f"less {_numbers(one.mean)}, by {_numbers(one.std)}"
+    return f"less {_format_numbers(one.mean)}, by {_format_numbers(one.std)}"
 
 
-def _numbers(values: tuple[float, ...]) -> str:
+def _format_numbers(values: tuple[float, ...]) -> str:
     return "(" + ", ".join(f"{value:.4g}" for value in values) + ")"
 
 
-def _compared(agreement: Agreement | None) -> str:
+def _describe_comparison(agreement: FeatureDistance | None) -> str:
     """Return a line about the comparison, or about the lack of one."""
     if agreement is None:
         return "compared with nothing: give --reference ONNX, a graph of the same weights"

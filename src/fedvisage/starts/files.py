@@ -16,9 +16,9 @@ from torch import Tensor
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import read_plain, read_tensors
 from fedvisage.base.onnx_graphs import LARGEST, parse_graph
-from fedvisage.base.processes import CannotClose, can_close, closed_off, free_memory, starting
+from fedvisage.base.processes import SandboxUnavailable, block_signals, can_sandbox, enter_sandbox, free_memory
 from fedvisage.data.prepared import file_digest
-from fedvisage.federation.wire.message import Malformed, decode, encode
+from fedvisage.federation.wire.message import MalformedMessage, decode, encode
 
 # ONNX graphs. Exporters often fold BatchNorm into the convolution before it and number the result. So a graph is also
 # read as the sequence of its layers, which can be compared with a table of layers in the order of computation.
@@ -30,7 +30,7 @@ REMEDY = "write the network as one file, with tensors and standard operators onl
 
 
 @dataclass(frozen=True)
-class Layer:
+class GraphLayer:
     """A node of a graph with weights: its kind, the name of its first weight, and its weights in order."""
 
     kind: str
@@ -38,7 +38,7 @@ class Layer:
     weights: tuple[Tensor, ...]
 
 
-def read_graph(path: Path) -> tuple[dict[str, Tensor], tuple[Layer, ...]]:
+def read_graph(path: Path) -> tuple[dict[str, Tensor], tuple[GraphLayer, ...]]:
     """Return a graph's initialisers by name, and its layers with weights, in order."""
     from onnx import numpy_helper
 
@@ -65,7 +65,7 @@ def _has_weights(node: Any, known: dict[str, Tensor]) -> bool:
     return node.op_type in LAYERS and any(name in known for name in node.input)
 
 
-def _layer(node: Any, known: dict[str, Tensor]) -> Layer:
+def _layer(node: Any, known: dict[str, Tensor]) -> GraphLayer:
     """Return a node's weights in the layout of torch."""
     names = [name for name in node.input if name in known]
     weights = [known[name] for name in names]
@@ -73,7 +73,7 @@ def _layer(node: Any, known: dict[str, Tensor]) -> Layer:
         weights[0] = weights[0].T.contiguous()
     if node.op_type == "PRelu":
         weights[0] = weights[0].reshape(-1)
-    return Layer(node.op_type, names[0], tuple(weights))
+    return GraphLayer(node.op_type, names[0], tuple(weights))
 
 
 def _attribute(node: Any, name: str) -> int:
@@ -113,26 +113,26 @@ HOLDERS = (
 
 def read_checkpoint(path: Path, key: str | None) -> dict[str, Tensor]:
     """Return the tensors of a checkpoint by name, from under ``key`` where their place is ambiguous."""
-    if not can_close():
+    if not can_sandbox():
         raise UserError(str(path), "is a pickle, which is read in a process without network, and only Linux closes one "
                         "off; convert it there, or write safetensors where it was made")  # fmt: skip
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     size = path.stat().st_size
-    child = context.Process(target=_child, args=(str(path), key, 5 * size + SPARE, sender), daemon=True)
-    with starting():
+    child = context.Process(target=_send_tensors, args=(str(path), key, 5 * size + SPARE, sender), daemon=True)
+    with block_signals():
         child.start()
     # Close our copy of the child's end, so that reading raises EOFError if the child dies.
     sender.close()
     try:
-        return _answer(receiver, path)
+        return _receive_tensors(receiver, path)
     finally:
         child.kill()
         child.join()
         receiver.close()
 
 
-def _answer(ours: Connection, path: Path) -> dict[str, Tensor]:
+def _receive_tensors(ours: Connection, path: Path) -> dict[str, Tensor]:
     """Return the tensors that the child sends, or raise its reason for sending none."""
     try:
         if not ours.poll(PATIENCE):
@@ -145,32 +145,32 @@ def _answer(ours: Connection, path: Path) -> dict[str, Tensor]:
         raise UserError(str(path), reply[1:].decode("utf-8", "replace"))
     try:
         return decode(reply[1:])
-    except Malformed as error:
+    except MalformedMessage as error:
         raise UserError(str(path), f"holds no plain tensors ({error})") from error
 
 
-def _child(path: str, key: str | None, memory: int, out: Connection) -> None:
+def _send_tensors(path: str, key: str | None, memory: int, out: Connection) -> None:
     """Read a checkpoint and send its tensors, or the reason for a failure; an exception ends this process alone."""
     import torch
 
     torch.set_num_threads(1)  # a closed-off process cannot start threads
     try:
-        closed_off(memory)
+        enter_sandbox(memory)
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         tensors = weights_in(checkpoint, key)
-        plain = {name: _plain(value) for name, value in tensors.items()}
+        plain = {name: _to_dense(value) for name, value in tensors.items()}
         out.send_bytes(b"+" + encode(plain))
     except MemoryError:
         out.send_bytes(b"-needs more memory than a file of its size may")
-    except CannotClose as error:
+    except SandboxUnavailable as error:
         out.send_bytes(f"-is a pickle, which is only read where a process can be closed off: {error}".encode())
     except Exception as error:  # a file can raise anything; the parent gets the reason, and this process ends
-        out.send_bytes(f"-{_said(error)}".encode())
+        out.send_bytes(f"-{_describe_error(error)}".encode())
     finally:
         out.close()
 
 
-def _said(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """Return the reason for an unreadable checkpoint, in words for the person who converts it."""
     text = " ".join(str(error).split())
     if isinstance(error, NoWeights):
@@ -213,30 +213,30 @@ def _has_tensors(value: Mapping[Any, Any]) -> bool:
     )
 
 
-def _plain(value: Tensor) -> Tensor:
+def _to_dense(value: Tensor) -> Tensor:
     value = value.detach()
     return (value.dequantize() if value.is_quantized else value).to_dense().contiguous().clone()
 
 
 @dataclass(frozen=True)
-class Source:
+class WeightsFile:
     """The content of a file: tensors by name, and for a graph also its layers in order."""
 
     path: Path
     format: str
     sha256: str
     tensors: Mapping[str, Tensor]
-    layers: tuple[Layer, ...] = field(default=())
+    layers: tuple[GraphLayer, ...] = field(default=())
 
 
-def read_source(path: Path, key: str | None = None) -> Source:
+def read_source(path: Path, key: str | None = None) -> WeightsFile:
     """Read a file. Its first bytes determine the format; an ONNX graph is recognised by its suffix."""
     if not path.is_file():
         raise UserError(str(path), "does not exist, or is no plain file")
     size, free = path.stat().st_size, free_memory()
     if size > free // 2:
         raise UserError(str(path), f"has {size:,} bytes, more than half of the memory that is free ({free:,})")
-    form, layers = _format(path), tuple[Layer, ...]()
+    form, layers = _format(path), tuple[GraphLayer, ...]()
     if key is not None and form != "torch":
         raise UserError("--key", f"is for a checkpoint of torch's; {path.name} is {form}")
     if form == "onnx":
@@ -248,7 +248,7 @@ def read_source(path: Path, key: str | None = None) -> Source:
     # All later steps compute in float32; files often hold float16.
     plain = {name: value.float() if value.is_floating_point() else value for name, value in tensors.items()}
     _check_sound(path, plain)
-    return Source(path, form, file_digest(path), plain, layers)
+    return WeightsFile(path, form, file_digest(path), plain, layers)
 
 
 def _format(path: Path) -> str:

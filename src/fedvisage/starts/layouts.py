@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedvisage.base.errors import UserError
 from fedvisage.nn.face_networks import BOTTLENECKS, IRESNET_BLOCKS
 from fedvisage.nn.vit import IMAGENET_MEAN, IMAGENET_STD
-from fedvisage.starts.files import Layer
+from fedvisage.starts.files import GraphLayer
 
 Colour = Literal["rgb", "bgr"]
 
@@ -28,7 +28,7 @@ COUNTER = "num_batches_tracked"
 
 
 @dataclass(frozen=True)
-class Row:
+class LayerRow:
     """One layer: its name in the source, or None where the source computes nothing, and its name in our network."""
 
     source: str | None
@@ -36,11 +36,11 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Layout:
+class WeightsLayout:
     """A project's names for its layers, and its conventions for input pictures."""
 
     project: str
-    rows: tuple[Row, ...]
+    rows: tuple[LayerRow, ...]
     colours: Mapping[str, Colour] = field(default_factory=lambda: {ANY: "rgb"})
     """The order of colours, by the prefix of the names, or for ``ANY``."""
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
@@ -51,10 +51,10 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FitResult:
     """A file mapped to a layout."""
 
-    layout: Layout
+    layout: WeightsLayout
     prefix: str
     state: dict[str, Tensor] = field(default_factory=dict)
     pairs: list[tuple[str, str]] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Fitted:
         return "; ".join(problems)
 
 
-def prefix_of(tensors: Mapping[str, Tensor], rows: Sequence[Row]) -> str:
+def prefix_of(tensors: Mapping[str, Tensor], rows: Sequence[LayerRow]) -> str:
     """Return the prefix of all names, as when another module contained the network."""
     first = next(f"{row.source}.weight" for row in rows if row.source is not None)
     names = [name for name in tensors if name == first or name.endswith(f".{first}")]
@@ -90,13 +90,13 @@ def prefix_of(tensors: Mapping[str, Tensor], rows: Sequence[Row]) -> str:
     )
 
 
-def fit(tensors: Mapping[str, Tensor], layout: Layout, net: nn.Module) -> Fitted:
+def fit_tensors(tensors: Mapping[str, Tensor], layout: WeightsLayout, net: nn.Module) -> FitResult:
     """Map a file to a layout, tensor by tensor, and collect mismatches by name."""
-    fitted = Fitted(layout, prefix_of(tensors, layout.rows))
+    fitted = FitResult(layout, prefix_of(tensors, layout.rows))
     taken: set[str] = set()
     bias: Tensor | None = None
     for row in layout.rows:
-        bias = _take(fitted, row, net.get_submodule(row.target), tensors, taken, bias)
+        bias = _take_layer(fitted, row, net.get_submodule(row.target), tensors, taken, bias)
     # The remaining tensors are expected extras, counters of BatchNorm, or unknown.
     for name in (name for name in tensors if name not in taken):
         bare = name.removeprefix(fitted.prefix)
@@ -108,19 +108,24 @@ def fit(tensors: Mapping[str, Tensor], layout: Layout, net: nn.Module) -> Fitted
     return fitted
 
 
-def _take(
-    fitted: Fitted, row: Row, layer: nn.Module, tensors: Mapping[str, Tensor], taken: set[str], bias: Tensor | None
+def _take_layer(
+    fitted: FitResult,
+    row: LayerRow,
+    layer: nn.Module,
+    tensors: Mapping[str, Tensor],
+    taken: set[str],
+    bias: Tensor | None,
 ) -> Tensor | None:
     """Map one layer; return a bias that the next layer, a BatchNorm, must absorb."""
     if row.source is None:
-        fitted.state.update({f"{row.target}.{name}": value for name, value in _unchanged(layer).items()})
+        fitted.state.update({f"{row.target}.{name}": value for name, value in _identity_of(layer).items()})
         return None
     source = f"{fitted.prefix}{row.source}"
     for name, expected in layer.state_dict().items():
         source_name, target = f"{source}.{name}", f"{row.target}.{name}"
         value = tensors.get(source_name)
         if value is None:
-            value = _implied(layer, name, expected, f"{source}.weight" in tensors)
+            value = _default_value(layer, name, expected, f"{source}.weight" in tensors)
         else:
             taken.add(source_name)
         if value is None:
@@ -147,7 +152,7 @@ def _take(
     return None
 
 
-def _implied(layer: nn.Module, name: str, ours: Tensor, scaled: bool) -> Tensor | None:
+def _default_value(layer: nn.Module, name: str, ours: Tensor, scaled: bool) -> Tensor | None:
     """Return a value that a file may omit: a counter, or the scale and shift of a BatchNorm without them."""
     if name == COUNTER:
         return torch.zeros(ours.shape, dtype=ours.dtype)
@@ -156,14 +161,14 @@ def _implied(layer: nn.Module, name: str, ours: Tensor, scaled: bool) -> Tensor 
     return None
 
 
-def _unchanged(layer: nn.Module) -> dict[str, Tensor]:
+def _identity_of(layer: nn.Module) -> dict[str, Tensor]:
     """Return the weights with which a layer that the source lacks changes nothing."""
     channels = layer.out_channels if isinstance(layer, nn.Conv2d) else layer.num_features
     assert isinstance(channels, int)
-    return _nothing(layer, channels)
+    return _identity_weights(layer, channels)
 
 
-def _nothing(layer: nn.Module, channels: int) -> dict[str, Tensor]:
+def _identity_weights(layer: nn.Module, channels: int) -> dict[str, Tensor]:
     """Return the weights with which a convolution or a BatchNorm changes nothing."""
     if isinstance(layer, nn.Conv2d):
         return {"weight": torch.eye(channels)[:, :, None, None]}
@@ -177,7 +182,7 @@ def _nothing(layer: nn.Module, channels: int) -> dict[str, Tensor]:
     }
 
 
-def in_order(layers: Sequence[Layer], layout: Layout, net: nn.Module) -> dict[str, Tensor] | None:
+def match_in_order(layers: Sequence[GraphLayer], layout: WeightsLayout, net: nn.Module) -> dict[str, Tensor] | None:
     """Map the layers of a graph to the names of a layout by their order; return None if the layers differ.
 
     A convolution with a bias counts as itself and the BatchNorm that follows it.
@@ -190,26 +195,26 @@ def in_order(layers: Sequence[Layer], layout: Layout, net: nn.Module) -> dict[st
         if folded and isinstance(layer, _BatchNorm):
             folded = False
             continue
-        if not remaining or not _is(remaining[0].kind, layer):
+        if not remaining or not _is_same_kind(remaining[0].kind, layer):
             return None
         weights = remaining.pop(0).weights
         tensors |= {f"{source}.{name}": value for name, value in zip(_names(layer), weights, strict=False)}
         folded = isinstance(layer, nn.Conv2d) and layer.bias is None and len(weights) > 1
         if folded:
-            tensors |= _folded(rows, source, tensors.pop(f"{source}.bias"))
+            tensors |= _unfold_bias(rows, source, tensors.pop(f"{source}.bias"))
     return None if remaining else tensors
 
 
-def _folded(rows: Sequence[tuple[str, nn.Module]], source: str, bias: Tensor) -> dict[str, Tensor]:
+def _unfold_bias(rows: Sequence[tuple[str, nn.Module]], source: str, bias: Tensor) -> dict[str, Tensor]:
     """Return the values of a BatchNorm that was folded into its convolution: it only adds the bias."""
     next_index = next(index for index, row in enumerate(rows) if row[0] == source) + 1
     name, layer = rows[next_index]
     assert isinstance(layer, _BatchNorm), "a convolution without bias has BatchNorm behind it"
-    values = _nothing(layer, len(bias)) | {"bias": bias}
+    values = _identity_weights(layer, len(bias)) | {"bias": bias}
     return {f"{name}.{key}": value for key, value in values.items()}
 
 
-def _is(kind: str, layer: nn.Module) -> bool:
+def _is_same_kind(kind: str, layer: nn.Module) -> bool:
     """Return whether a node of a graph computes the same as one of our layers."""
     kinds: dict[str, type[nn.Module] | tuple[type[nn.Module], ...]] = {
         "Conv": nn.Conv2d, "BatchNormalization": _BatchNorm, "PRelu": nn.PReLU,
@@ -223,18 +228,18 @@ def _names(layer: nn.Module) -> tuple[str, ...]:
     return ("weight", "bias", "running_mean", "running_var") if isinstance(layer, _BatchNorm) else ("weight", "bias")
 
 
-def rows(pairs: Iterator[tuple[str | None, str]]) -> tuple[Row, ...]:
+def rows_from(pairs: Iterator[tuple[str | None, str]]) -> tuple[LayerRow, ...]:
     """Return a table from pairs of names."""
-    return tuple(Row(source, target) for source, target in pairs)
+    return tuple(LayerRow(source, target) for source, target in pairs)
 
 
-def refuse(path: Path, network: str, fitted: Fitted) -> None:
+def check_fit(path: Path, network: str, fitted: FitResult) -> None:
     """Raise ``UserError`` for a file that does not fit, with the names of the mismatches."""
     if problem := fitted.problem:
         raise UserError(str(path), f"is no {network} as {fitted.layout.project} writes it: it {problem}")
 
 
-def in_rgb(state: Mapping[str, Tensor], net: nn.Module, order: Colour) -> dict[str, Tensor]:
+def to_rgb(state: Mapping[str, Tensor], net: nn.Module, order: Colour) -> dict[str, Tensor]:
     """Return weights for RGB input: the first layer's channels are reversed if they were for BGR."""
     if order == "rgb":
         return dict(state)
@@ -243,7 +248,7 @@ def in_rgb(state: Mapping[str, Tensor], net: nn.Module, order: Colour) -> dict[s
 
 
 @dataclass(frozen=True, eq=False)
-class Converted:
+class ConvertedNetwork:
     """One of our networks with a file's weights, the mapping of the weights, and the metadata for the file.
 
     It is not yet compared with a reference or written.
@@ -297,7 +302,7 @@ RESIDUAL = ("bn1", "conv1", "bn2", "prelu", "conv2", "bn3")
 """The layers of a block of insightface's, in the order of our block's layers."""
 
 
-def insightface(depth: int) -> Layout:
+def insightface(depth: int) -> WeightsLayout:
     """Return the layout of arcface_torch's iresnet."""
 
     def pairs() -> Pairs:
@@ -309,10 +314,10 @@ def insightface(depth: int) -> Layout:
                 yield from ((f"{source}.downsample.{index}", f"{target}.shortcut.{index}") for index in (0, 1))
         yield from (("bn2", "norm"), ("fc", "linear"), ("features", "features"))
 
-    return Layout("insightface arcface_torch", rows(pairs()))
+    return WeightsLayout("insightface arcface_torch", rows_from(pairs()))
 
 
-def adaface(depth: int) -> Layout:
+def adaface(depth: int) -> WeightsLayout:
     """Return the layout of AdaFace's and CVLface's IR networks."""
 
     def pairs() -> Pairs:
@@ -327,7 +332,7 @@ def adaface(depth: int) -> Layout:
         yield from (("output_layer.0", "norm"), ("output_layer.3", "linear"), ("output_layer.4", "features"))
 
     colours: dict[str, Colour] = {"model.": "bgr", "net.": "rgb", "model.net.": "rgb"}
-    return Layout("AdaFace and CVLface", rows(pairs()), colours, left_out=("head.",))
+    return WeightsLayout("AdaFace and CVLface", rows_from(pairs()), colours, left_out=("head.",))
 
 
 def _blocks(depth: int) -> Iterator[tuple[int, int, str]]:
@@ -337,7 +342,7 @@ def _blocks(depth: int) -> Iterator[tuple[int, int, str]]:
             yield stage, number, f"stage{stage}.{number}"
 
 
-def treb1en() -> Layout:
+def treb1en() -> WeightsLayout:
     """Return the layout of InsightFace_Pytorch's MobileFaceNet."""
     block = ("conv.conv", "conv.bn", "conv.prelu", "conv_dw.conv", "conv_dw.bn", "conv_dw.prelu", "project.conv",
              "project.bn")  # fmt: skip
@@ -358,10 +363,10 @@ def treb1en() -> Layout:
         yield from ((f"conv_6_dw.{name}", f"global.{index}") for index, name in enumerate(("conv", "bn")))
         yield from (("linear", "features.0"), ("bn", "features.1"))
 
-    return Layout("InsightFace_Pytorch (MobileFaceNet)", rows(pairs()))
+    return WeightsLayout("InsightFace_Pytorch (MobileFaceNet)", rows_from(pairs()))
 
 
-def foamliu() -> Layout:
+def foamliu() -> WeightsLayout:
     """Return the layout of foamliu's MobileFaceNet."""
 
     def pairs() -> Pairs:
@@ -379,10 +384,10 @@ def foamliu() -> Layout:
         yield from (("gdconv.depthwise", "global.0"), ("gdconv.bn", "global.1"))
         yield from (("conv3", "features.0"), ("bn", "features.1"))
 
-    return Layout("foamliu MobileFaceNet", rows(pairs()), mean=IMAGENET_MEAN, std=IMAGENET_STD)
+    return WeightsLayout("foamliu MobileFaceNet", rows_from(pairs()), mean=IMAGENET_MEAN, std=IMAGENET_STD)
 
 
-def layouts_of(network: str) -> tuple[Layout, ...]:
+def layouts_of(network: str) -> tuple[WeightsLayout, ...]:
     """Return the layouts of published files for one of our face networks."""
     if network.startswith("iresnet"):
         depth = int(network.removeprefix("iresnet"))

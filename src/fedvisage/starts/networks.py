@@ -11,27 +11,27 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from fedvisage.base.errors import UserError, choice
+from fedvisage.base.errors import UserError, choice_hint
 from fedvisage.nn.face_networks import LAST, FaceNetwork, NetworkName, face_network
 from fedvisage.nn.inputs import CHANNELS
 from fedvisage.nn.resnet import ResNet18, resnet18
 from fedvisage.nn.timm_network import TimmNetwork, timm_network
 from fedvisage.nn.vit import IMAGENET_MEAN, IMAGENET_STD, REDUCTION
 from fedvisage.recipe import Input
-from fedvisage.starts.files import Source
+from fedvisage.starts.files import WeightsFile
 from fedvisage.starts.layouts import (
     COUNTER,
     Colour,
-    Converted,
-    Fitted,
-    Layout,
-    Row,
-    fit,
-    in_order,
-    in_rgb,
+    ConvertedNetwork,
+    FitResult,
+    LayerRow,
+    WeightsLayout,
+    check_fit,
+    fit_tensors,
     layouts_of,
+    match_in_order,
     prefix_of,
-    refuse,
+    to_rgb,
 )
 
 # Networks of timm. A file has timm's names, or names that timm's own tables translate. CLIP's and OpenCLIP's image
@@ -39,29 +39,29 @@ from fedvisage.starts.layouts import (
 # pictures. The last layer belongs to other classes and is left out.
 
 
-def of_timm(source: Source, arch: str, size: int | None, colour: Colour | None) -> Converted:
+def convert_timm(source: WeightsFile, arch: str, size: int | None, colour: Colour | None) -> ConvertedNetwork:
     """Map a file to an architecture of timm's; refuse mismatches by name."""
     import timm
 
     published = timm.get_pretrained_cfg(arch)
     side = size or (published.input_size[-1] if published is not None else 224)
     model = timm_network(TimmNetwork(arch=arch), Input(size=side, colour="rgb"), outputs=0)
-    expected, renamed_tensors = model.network.state_dict(), renamed(source, model.network)
+    expected, renamed_tensors = model.network.state_dict(), rename_tensors(source, model.network)
     # Names that only appear after timm's translation come from another project.
     is_translated = bool((renamed_tensors.keys() & expected.keys()) - source.tensors.keys())
     values = [tuple(float(value) for value in channel.flatten()) for channel in (model.mean, model.std)]
     project = "a project that timm renames" if is_translated else "timm"
-    fitted = Fitted(Layout(project, (), mean=values[0], std=values[1]), "")
-    _fit(fitted, renamed_tensors, expected)
+    fitted = FitResult(WeightsLayout(project, (), mean=values[0], std=values[1]), "")
+    _copy_fitting(fitted, renamed_tensors, expected)
     # A published classifier is an expected extra; any other extra tensor is a mismatch.
     heads = _heads(published)
     spare = [name for name in (renamed_tensors if is_translated else source.tensors) if name not in expected]
     fitted.left_out.extend(sorted(name for name in spare if name.startswith(heads)))
     fitted.unknown.extend(sorted(name for name in spare if not name.startswith(heads) and not name.endswith(COUNTER)))
-    refuse(source.path, arch, fitted)
-    state = in_rgb(fitted.state, model.network, colour or "rgb")
+    check_fit(source.path, arch, fitted)
+    state = to_rgb(fitted.state, model.network, colour or "rgb")
     model.network.load_state_dict(state)
-    return Converted(
+    return ConvertedNetwork(
         project=project,
         net=model.eval(),
         weights=state,
@@ -77,7 +77,7 @@ def of_timm(source: Source, arch: str, size: int | None, colour: Colour | None) 
     )
 
 
-def _fit(fitted: Fitted, named: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+def _copy_fitting(fitted: FitResult, named: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
     """Copy the tensors that fit, and collect missing and mismatched ones."""
     for name, expected in wanted.items():
         value = named.get(name)
@@ -98,7 +98,7 @@ def _heads(published: Any) -> tuple[str, ...]:
     return tuple(f"{name}." for name in ((classifier,) if isinstance(classifier, str) else classifier))
 
 
-def renamed(source: Source, network: nn.Module) -> dict[str, Tensor]:
+def rename_tensors(source: WeightsFile, network: nn.Module) -> dict[str, Tensor]:
     """Return a file's tensors under timm's names, with the positions that timm's own table interpolates."""
     table = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
     if table is None:
@@ -113,28 +113,28 @@ FACES = tuple(name for name in get_args(NetworkName) if not name.startswith(("sp
 OPTION = "--as"
 
 
-def converted(source: Source, name: str, size: int | None, colour: Colour | None) -> Converted:
+def convert_to_network(source: WeightsFile, name: str, size: int | None, colour: Colour | None) -> ConvertedNetwork:
     """Map a file to one of our networks; refuse mismatches by name."""
     if name in FACES:
-        return _face(source, name, size, colour)
+        return _convert_face(source, name, size, colour)
     if name == "resnet18":
-        return _resnet18(source, colour)
+        return _convert_resnet18(source, colour)
     import timm
 
     if not timm.is_model(name):
         choices = [*FACES, "resnet18", "an architecture of timm's"]
-        raise UserError(OPTION, f"{name!r} is no network{choice(name, choices)}")
-    return of_timm(source, name, size, colour)
+        raise UserError(OPTION, f"{name!r} is no network{choice_hint(name, choices)}")
+    return convert_timm(source, name, size, colour)
 
 
-def _face(source: Source, name: str, size: int | None, colour: Colour | None) -> Converted:
+def _convert_face(source: WeightsFile, name: str, size: int | None, colour: Colour | None) -> ConvertedNetwork:
     """Map a file to a face recognition network by the layout that fits best."""
-    candidates = [_laid_beside(source, layout, name) for layout in layouts_of(name)]
+    candidates = [_fit_layout(source, layout, name) for layout in layouts_of(name)]
     # The best layout has no mismatch; otherwise the fewest missing tensors make the clearest message.
     options, side, fitted = min(
         candidates, key=lambda candidate: (bool(candidate[2].problem), len(candidate[2].lacking))
     )
-    refuse(source.path, name, fitted)
+    check_fit(source.path, name, fitted)
     # The last layer of a face network determines the size of its pictures.
     if size is not None and size != side:
         raise UserError("--size", f"is {size}, and the last layer of this network is for pictures of {side} pixels")
@@ -145,10 +145,10 @@ def _face(source: Source, name: str, size: int | None, colour: Colour | None) ->
             "--colour", f"is needed: files of {fitted.layout.project} with these names are for rgb or for bgr"
         )
     net = face_network(options, side)
-    net.load_state_dict(in_rgb(fitted.state, net, order))
+    net.load_state_dict(to_rgb(fitted.state, net, order))
     network = {"name": name} | _unlike_default(options)
     settings = ", ".join(f"{key}: {value}" for key, value in network.items())
-    return Converted(
+    return ConvertedNetwork(
         project=fitted.layout.project,
         net=net.eval(),
         weights={f"model.{key}": value for key, value in net.state_dict().items()},
@@ -164,19 +164,19 @@ def _face(source: Source, name: str, size: int | None, colour: Colour | None) ->
     )
 
 
-def _laid_beside(source: Source, layout: Layout, name: str) -> tuple[FaceNetwork, int, Fitted]:
+def _fit_layout(source: WeightsFile, layout: WeightsLayout, name: str) -> tuple[FaceNetwork, int, FitResult]:
     """Return the network's sizes according to the file, and the file mapped to a layout by names or by order."""
     tensors: Mapping[str, Tensor] = source.tensors
     options, side = _sizes(tensors, layout, name)
-    fitted = fit(tensors, layout, _outline(options, side))
+    fitted = fit_tensors(tensors, layout, _outline(options, side))
     if not fitted.problem or not source.layers:
         return options, side, fitted
     # Exporters may replace the names of a graph's layers; their order remains.
-    named = in_order(source.layers, layout, _outline(options, side))
+    named = match_in_order(source.layers, layout, _outline(options, side))
     if named is None:
         return options, side, fitted
     options, side = _sizes(named, layout, name)
-    ordered = fit(named, layout, _outline(options, side))
+    ordered = fit_tensors(named, layout, _outline(options, side))
     return options, side, fitted if ordered.problem else replace(ordered, layout=layout)
 
 
@@ -193,7 +193,7 @@ def _outline(options: FaceNetwork, side: int) -> nn.Module:
         return face_network(options, side)
 
 
-def _sizes(tensors: Mapping[str, Tensor], layout: Layout, name: str) -> tuple[FaceNetwork, int]:
+def _sizes(tensors: Mapping[str, Tensor], layout: WeightsLayout, name: str) -> tuple[FaceNetwork, int]:
     """Read width, feature length and picture side from the shapes of a file's first and last layers."""
     prefix, sources = prefix_of(tensors, layout.rows), {row.target: row.source for row in layout.rows}
 
@@ -217,12 +217,12 @@ def _sizes(tensors: Mapping[str, Tensor], layout: Layout, name: str) -> tuple[Fa
                         f"features have {last[0]} numbers") from None  # fmt: skip
 
 
-def _resnet18(source: Source, colour: Colour | None) -> Converted:
+def _convert_resnet18(source: WeightsFile, colour: Colour | None) -> ConvertedNetwork:
     """Map a file to FedPAD's ResNet-18, which takes pixels from 0 to 1 in six channels.
 
     ImageNet's normalisation is folded into the first layers, and the additional channels begin with zero weights.
     """
-    first = source.tensors.get(f"{prefix_of(source.tensors, [Row('conv1', 'conv1')])}conv1.weight")
+    first = source.tensors.get(f"{prefix_of(source.tensors, [LayerRow('conv1', 'conv1')])}conv1.weight")
     width = 64 if first is None else first.shape[0]
     try:
         options = ResNet18(width=width)
@@ -234,12 +234,12 @@ def _resnet18(source: Source, colour: Colour | None) -> Converted:
         for name, module in net.named_modules()
         if name != "fc" and not list(module.children()) and module.state_dict()
     ]
-    layout = Layout("timm and torchvision", tuple(Row(name, name) for name in layers), mean=IMAGENET_MEAN,
+    layout = WeightsLayout("timm and torchvision", tuple(LayerRow(name, name) for name in layers), mean=IMAGENET_MEAN,
                     std=IMAGENET_STD, left_out=("fc.",))  # fmt: skip
-    fitted = fit(source.tensors, layout, net)
-    refuse(source.path, "resnet18", fitted)
+    fitted = fit_tensors(source.tensors, layout, net)
+    check_fit(source.path, "resnet18", fitted)
     order = colour or "rgb"
-    state = _in_unit_pixels(in_rgb(fitted.state, net, order))
+    state = _fold_normalisation(to_rgb(fitted.state, net, order))
     # FedPAD's network also has HSV channels; with zero weights they do not change the features.
     six_channel_net = resnet18(options, "rgb+hsv")
     added = CHANNELS["rgb+hsv"] - 3
@@ -247,9 +247,9 @@ def _resnet18(source: Source, colour: Colour | None) -> Converted:
     state["conv1.weight"] = torch.cat([state["conv1.weight"], padding], dim=1)
     six_channel_net.load_state_dict(state, strict=False)
     use = "method: {name: fedpad}\ninput: {size: 224}\ntraining: {start: {file: FILE, strict: false}}"
-    return Converted(
+    return ConvertedNetwork(
         project=layout.project,
-        net=_Pooled(six_channel_net.eval()),
+        net=_PooledFeatures(six_channel_net.eval()),
         weights={f"model.{key}": value for key, value in state.items()},
         pairs=fitted.pairs,
         left_out=fitted.left_out,
@@ -265,7 +265,7 @@ def _resnet18(source: Source, colour: Colour | None) -> Converted:
     )
 
 
-class _Pooled(nn.Module):
+class _PooledFeatures(nn.Module):
     """The features of a ResNet with six input channels for RGB pictures; the other channels have no influence yet."""
 
     def __init__(self, net: nn.Module) -> None:
@@ -279,7 +279,7 @@ class _Pooled(nn.Module):
         return features
 
 
-def _in_unit_pixels(state: dict[str, Tensor]) -> dict[str, Tensor]:
+def _fold_normalisation(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Fold (x − mean) / deviation into the first convolution and the mean of the BatchNorm behind it."""
     mean, std = (torch.tensor(values)[None, :, None, None] for values in (IMAGENET_MEAN, IMAGENET_STD))
     scaled = state["conv1.weight"] / std

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedvisage.base.errors import UserError, choice
+from fedvisage.base.errors import UserError, choice_hint
 from fedvisage.base.files import parse_json, read_tensors
 from fedvisage.federation.wire.message import Message
 from fedvisage.recipe import Start
@@ -22,7 +22,7 @@ FEW = 3
 
 
 @dataclass(frozen=True)
-class Started:
+class StartWeights:
     """The tensors that a network takes from a file, and the mismatches on either side."""
 
     file: str
@@ -50,7 +50,7 @@ class Started:
             (self.reshaped, "has in another shape"),
             (self.unknown, "has, and this network has not,"),
         ):
-            sentences += [f"{self.file} {verb} {named(names)}"] if names else []
+            sentences += [f"{self.file} {verb} {shorten_names(names)}"] if names else []
         if self.untouched or self.lacking or self.reshaped:
             sentences.append("what the file does not give begins at random")
         return [f"note: training.start: {line}" for line in sentences]
@@ -61,14 +61,14 @@ class Started:
         return {"file": self.file, **lists, "origin": None if self.origin is None else dict(self.origin)}
 
 
-def named(names: Collection[str]) -> str:
+def shorten_names(names: Collection[str]) -> str:
     """Return the first few names and the number of the others."""
     shown = sorted(names)[:FEW]
     more = len(names) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
-def started(path: Path, start: Start, present: Message) -> Started:
+def read_start(path: Path, start: Start, present: Message) -> StartWeights:
     """Read a file of weights for a network as initialised; refuse by name what a strict start cannot take."""
     tensors, about = read_tensors(path)
     origin = _origin(about)
@@ -76,9 +76,9 @@ def started(path: Path, start: Start, present: Message) -> Started:
         part_names = {name.split(".")[0] for name in present}
         for part in start.parts:
             if part not in part_names:
-                raise UserError(f"{PLACE}.parts", f"{part!r} is no part of this network{choice(part, part_names)}")
-    expected = {name: value for name, value in present.items() if _asked(name, start.parts)}
-    offered = {name: value for name, value in tensors.items() if _asked(name, start.parts)}
+                raise UserError(f"{PLACE}.parts", f"{part!r} is no part of this network{choice_hint(part, part_names)}")
+    expected = {name: value for name, value in present.items() if _is_in_parts(name, start.parts)}
+    offered = {name: value for name, value in tensors.items() if _is_in_parts(name, start.parts)}
     if start.strict:
         _check_whole(path, offered, expected, start.parts, origin)
     fitting = [name for name in expected if name in offered and offered[name].shape == expected[name].shape]
@@ -87,7 +87,7 @@ def started(path: Path, start: Start, present: Message) -> Started:
     # A part that takes any tensor is returned completely: its other tensors keep their initial values.
     touched = {name.split(".")[0] for name in fitting}
     complete = {name: value for name, value in expected.items() if name.split(".")[0] in touched}
-    return Started(
+    return StartWeights(
         str(path),
         {**complete, **{name: offered[name] for name in fitting}},
         tuple(fitting),
@@ -99,7 +99,7 @@ def started(path: Path, start: Start, present: Message) -> Started:
     )
 
 
-def _asked(name: str, parts: Iterable[str] | None) -> bool:
+def _is_in_parts(name: str, parts: Iterable[str] | None) -> bool:
     """Return whether the recipe's ``parts`` include a tensor."""
     return parts is None or name.split(".")[0] in parts
 

@@ -12,20 +12,20 @@ from rich.console import Console
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import json_key, write_atomically, write_json
-from fedvisage.base.processes import starting, worker_processes
-from fedvisage.base.progress import Reporter, Say, unheard
-from fedvisage.data.selection import ONLY, without_selection
+from fedvisage.base.processes import block_signals, worker_processes
+from fedvisage.base.progress import Reporter, Say, discard
+from fedvisage.data.selection import ONLY, split_entry
 from fedvisage.datasets.sources import SYNTHETIC, resolve, without_part
 from fedvisage.methods import find
 from fedvisage.render.domains import DOMAINS
 from fedvisage.render.sets import Synthesis, parse_synthesis
 from fedvisage.report.tables import markdown as as_markdown
 from fedvisage.runs.directory import METRICS
-from fedvisage.runs.run import adopting, run
-from fedvisage.studies.grid import Cell, cells_of, changed, groups_of, tree_of
+from fedvisage.runs.run import adoption, run
+from fedvisage.studies.grid import Cell, cells_of, groups_of, tree_of, with_changes
 from fedvisage.studies.page import differences, render
 from fedvisage.studies.roots import Root, on_root
-from fedvisage.studies.study import BLIND, Row, Study, read, scale, value_of
+from fedvisage.studies.study import BLIND, Study, StudyRow, load_study, scale, value_of
 from fedvisage.studies.table import as_csv, as_latex, markdown, summarise
 from fedvisage.tasks.checks import USUAL, Checks
 from fedvisage.tasks.opened import check_entries
@@ -71,7 +71,7 @@ def shrink_for_smoke(study: Study, *, rendered: bool = True) -> Study:
     )  # fmt: skip
     rows = {name: _narrow(small, name) for name in small.rows}
     local = BATCH if study.public is None else EPOCH
-    return changed(small.model_copy(update={"rows": rows}), [*CHANGES, local])
+    return with_changes(small.model_copy(update={"rows": rows}), [*CHANGES, local])
 
 
 def _tiny(name: str, entry: str, study: Study) -> str:
@@ -94,11 +94,9 @@ def _tiny(name: str, entry: str, study: Study) -> str:
 def _of_the_domain(entry: str, domain: str, study: Study) -> int:
     """Return the number of the entry's directory among those of its domain; each directory has its own replacement."""
     sources = {
-        name: without_selection(other_entry)[0]
-        for name, other_entry in study.sets.items()
-        if name.split("-")[0] == domain
+        name: split_entry(other_entry)[0] for name, other_entry in study.sets.items() if name.split("-")[0] == domain
     }
-    return list(dict.fromkeys(sources.values())).index(without_selection(entry)[0])
+    return list(dict.fromkeys(sources.values())).index(split_entry(entry)[0])
 
 
 def _few_people(name: str, entry: str, study: Study) -> str:
@@ -120,7 +118,7 @@ def _few_people(name: str, entry: str, study: Study) -> str:
     )
 
 
-def _narrow(study: Study, name: str) -> Row:
+def _narrow(study: Study, name: str) -> StudyRow:
     """Return a row whose network has the least width, if the network of its method has a configurable width."""
     row = study.rows[name]
     method = tree_of(study, name, study.users[0], study.seeds[0])["method"]
@@ -138,7 +136,7 @@ DIFFERENCES = "differences.md"
 """File with each row's difference to the first row, with interval and verdict."""
 
 
-def conduct(
+def run_study(
     path: Path,
     out: Path,
     cache: Path,
@@ -162,7 +160,7 @@ def conduct(
     choices rest on these, and the target's figures stay unread. ``checks`` lists the problems of sets that do not stop
     a study.
     """
-    study = changed(read(path), changes)
+    study = with_changes(load_study(path), changes)
     if blind:
         study = study.model_copy(update={"figures": list(BLIND), "paper": []})
     if smoke:  # renders all sets, unless a root provides real ones
@@ -231,9 +229,9 @@ def _finished_cells(
         yield from ((cell, _run_cell(cell, cache, checks, say)) for group in groups for cell in group)
         return
     for entry in sorted({entry for group in groups for cell in group for entry in cell.recipe.data.entries}):
-        resolve(without_selection(without_part(entry)[0])[0], cache, workers=workers, say=say)
+        resolve(split_entry(without_part(entry)[0])[0], cache, workers=workers, say=say)
     with worker_processes(workers) as pool:
-        with starting():
+        with block_signals():
             running = [pool.submit(_run_group, group, cache, checks) for group in groups]
         for done in as_completed(running):
             yield from done.result()
@@ -257,8 +255,8 @@ def _without_workers(cell: Cell) -> Cell:
     return replace(cell, resolved={**cell.resolved, "runtime": runtime})
 
 
-def _run_cell(cell: Cell, cache: Path, checks: Checks, say: Say = unheard) -> dict[str, Any]:
-    training = None if cell.trained is None else adopting(cell.trained)
+def _run_cell(cell: Cell, cache: Path, checks: Checks, say: Say = discard) -> dict[str, Any]:
+    training = None if cell.trained is None else adoption(cell.trained)
     name = f"{cell.row} user {cell.user} seed {cell.seed}"
     reporter = say.part(name) if isinstance(say, Reporter) else Reporter(Console(), quiet=True)
     return run(

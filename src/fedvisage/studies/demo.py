@@ -11,7 +11,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.show import contact_sheet
 from fedvisage.datasets.sources import resolve, without_part
 from fedvisage.report.page import write_report
-from fedvisage.studies import conduct, read
+from fedvisage.studies import load_study, run_study
 
 
 def demonstrate(out: Path, cache: Path, say: Say, course: Say, *, resume: bool = False) -> None:
@@ -30,9 +30,9 @@ def demonstrate(out: Path, cache: Path, say: Say, course: Say, *, resume: bool =
 def _show(out: Path, study: str, cache: Path, say: Say, course: Say) -> None:
     """Conduct a packaged study, and report the paths of its table, pictures and reports."""
     with as_file(files("fedvisage.studies") / study) as path:
-        conduct(path, out, cache, course)
+        run_study(path, out, cache, course)
         say((out / "table.md").read_text(encoding="utf-8"))
-        sets = read(path).sets
+        sets = load_study(path).sets
     reports = [write_report(run, cache) for run in sorted((out / "cells").iterdir())]
     (out / "pictures").mkdir(exist_ok=True)
     for entry, name in {without_part(entry)[0]: name for name, entry in sets.items()}.items():

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from fedvisage import recipe as recipes
 from fedvisage.base.files import json_key
-from fedvisage.data.selection import without_selection
+from fedvisage.data.selection import split_entry
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS, sections
 from fedvisage.datasets.protocols.protocol import Protocol
 from fedvisage.datasets.sources import without_part
 from fedvisage.methods import read_method
 from fedvisage.recipe import Recipe
 from fedvisage.runs.train import training_of
-from fedvisage.studies.study import DATA, Row, Study, Tree, slug
+from fedvisage.studies.study import DATA, Study, StudyRow, Tree, slug
 
-Source = tuple[str, int]
+SizedSet = tuple[str, int]
 """A set as entries name it, and its image size in pixels."""
 
 
@@ -75,7 +75,7 @@ def groups_of(cells: Sequence[Cell]) -> list[list[Cell]]:
 
 def tree_of(study: Study, name: str, user: str, seed: int) -> Tree:
     """Return a cell's recipe before validation."""
-    row = _whole(study, name)
+    row = _complete_row(study, name)
     tree = copy.deepcopy(study.recipes[row.recipe] if row.recipe else study.recipe)
     if study.protocol is not None:
         _divide(tree, PROTOCOLS[study.protocol], user, row.sites or study.sites)
@@ -83,7 +83,7 @@ def tree_of(study: Study, name: str, user: str, seed: int) -> Tree:
         trained = study.trains
         tree["data"] = {
             "sites": {site: trained.get(site, study.sets[site])
-                      for site in row.sites or study.sites if site not in _judged(study, user)},
+                      for site in row.sites or study.sites if site not in _sites_of_target(study, user)},
             "user": study.sets[user],
             "user_name": user,
         }  # fmt: skip
@@ -92,7 +92,7 @@ def tree_of(study: Study, name: str, user: str, seed: int) -> Tree:
     if study.benchmarks:
         tree["data"]["benchmarks"] = study.benchmarks
     for change in [*study.set, *row.set, f"runtime.seed={seed}"]:
-        recipes.apply(tree, change)
+        recipes.apply_override(tree, change)
     return tree
 
 
@@ -109,49 +109,49 @@ def _divide(tree: Tree, protocol: Protocol, fold: str, sites: Sequence[str]) -> 
         tree["input"] = (tree.get("input") or {}) | {"size": protocol.size}
 
 
-def placed(cell: Cell, places: Mapping[Source, Path]) -> Cell:
+def with_paths(cell: Cell, places: Mapping[SizedSet, Path]) -> Cell:
     """Return a cell whose data entries name the directories of the sets."""
     data, size = dict(cell.resolved["data"]), cell.recipe.input.size
-    data["sites"] = {site: _located(entry, size, places) for site, entry in data["sites"].items()}
+    data["sites"] = {site: _entry_with_path(entry, size, places) for site, entry in data["sites"].items()}
     if data.get("benchmarks"):
-        data["benchmarks"] = {name: _located(entry, size, places) for name, entry in data["benchmarks"].items()}
-    data |= {key: _located(data[key], size, places) for key in ("user", "public") if data.get(key) is not None}
+        data["benchmarks"] = {name: _entry_with_path(entry, size, places) for name, entry in data["benchmarks"].items()}
+    data |= {key: _entry_with_path(data[key], size, places) for key in ("user", "public") if data.get(key) is not None}
     return replace(cell, resolved={**cell.resolved, "data": data})
 
 
 def source_of(entry: str) -> str:
     """Return the set that an entry names, without its selection and share."""
-    return without_part(without_selection(entry)[0])[0]
+    return without_part(split_entry(entry)[0])[0]
 
 
-def _located(entry: str, size: int, places: Mapping[Source, Path]) -> str:
+def _entry_with_path(entry: str, size: int, places: Mapping[SizedSet, Path]) -> str:
     source = source_of(entry)
     place = places.get((source, size))
     return entry if place is None else f"{place}{entry.removeprefix(source)}"
 
 
-def _judged(study: Study, user: str) -> list[str]:
+def _sites_of_target(study: Study, user: str) -> list[str]:
     """Return the sites that do not train for a target: all parts of the target's set.
 
     With public identities, the targets are benchmarks instead of sites in turn, and never train.
     """
-    source, _ = without_selection(study.sets[user])
-    parts = [site for site, entry in study.sets.items() if without_selection(entry)[0] == source]
+    source, _ = split_entry(study.sets[user])
+    parts = [site for site, entry in study.sets.items() if split_entry(entry)[0] == source]
     return [*parts, *([] if study.public is None else study.users)]
 
 
-def changed(study: Study, changes: Sequence[str]) -> Study:
+def with_changes(study: Study, changes: Sequence[str]) -> Study:
     """Return the study with changes that every cell applies last."""
     rows = {name: row.model_copy(update={"set": [*row.set, *changes]}) for name, row in study.rows.items()}
     return study.model_copy(update={"rows": rows})
 
 
-def _whole(study: Study, name: str) -> Row:
+def _complete_row(study: Study, name: str) -> StudyRow:
     """Return a row with the values that it inherits from the row that trained its model."""
     row = study.rows[name]
     if row.trained_by is None:
         return row
-    above = _whole(study, row.trained_by)
+    above = _complete_row(study, row.trained_by)
     return row.model_copy(
         update={
             "recipe": row.recipe or above.recipe,

@@ -13,10 +13,10 @@ from fedvisage.metrics.scores import Scores, by_video, read_scores
 from fedvisage.metrics.threshold import Histogram
 from fedvisage.report import curves
 from fedvisage.report.compare import Difference, difference, lower_is_better
-from fedvisage.report.compare_tables import counts_of, difference_cell, explained
+from fedvisage.report.compare_tables import counts_of, difference_cell, explain_differences
 from fedvisage.report.figures import PRIVILEGE, Figure
 from fedvisage.report.page import NAME as REPORT
-from fedvisage.report.page import colours, environment, themed
+from fedvisage.report.page import apply_theme, colours, environment
 from fedvisage.report.recognition import WHOLE
 from fedvisage.report.recognition import roc as roc_of_pairs
 from fedvisage.report.run_files import read_similarities
@@ -46,17 +46,17 @@ NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
 def figures(study: Study, cells: Sequence[Cell], table: Mapping[str, Any]) -> list[Figure]:
     """Return all figures of the study."""
     compared = [*curves_over_rows(study, table), *rows_compared(study, table)]
-    return [*compared, *courses(study, cells), *rocs(study, cells)]
+    return [*compared, *curves_over_rounds(study, cells), *rocs(study, cells)]
 
 
-def courses(study: Study, cells: Sequence[Cell]) -> list[Figure]:
+def curves_over_rounds(study: Study, cells: Sequence[Cell]) -> list[Figure]:
     """Return the rows round by round, one panel per target and column, for rows with evaluated rounds."""
     drawings = []
     for user in study.users:
         rounds_by_row = {cell.row: read_json(cell.out / METRICS, "run the cell again").get("by_round") or []
                for cell in cells if (cell.user, cell.seed) == (user, study.seeds[0])}  # fmt: skip
         for figure in study.figures:
-            series = {row: points for row, rounds in rounds_by_row.items() if (points := course(rounds, figure))}
+            series = {row: points for row, rounds in rounds_by_row.items() if (points := round_figures(rounds, figure))}
             for number, part in enumerate(parts_of(series)):
                 title = f"{heading(figure)} at user {user}, round by round"
                 drawing = curves.over_rounds(part, f"{heading(figure)} (%)", f"rounds-{figure}-{user}-{number}")
@@ -64,7 +64,7 @@ def courses(study: Study, cells: Sequence[Cell]) -> list[Figure]:
     return drawings
 
 
-def course(rounds: Sequence[Mapping[str, Any]], figure: str) -> list[tuple[float, float]]:
+def round_figures(rounds: Sequence[Mapping[str, Any]], figure: str) -> list[tuple[float, float]]:
     """Return a figure of the evaluated rounds, in per cent."""
     values = [(float(row["round"]), value_of(row, figure)) for row in rounds]
     return [(number, scale(figure) * value) for number, value in values if value is not None]
@@ -186,7 +186,9 @@ def render(
     study: Study, text: str, summary: Mapping[str, Any], gaps: Table | None, cells: Sequence[Cell], out: Path,
 ) -> str:  # fmt: skip
     """Return the page's HTML from the table in Markdown and the differences; links to cells start at ``out``."""
-    drawn = [(title, meaning, themed(drawing, title)) for title, meaning, drawing in figures(study, cells, summary)]
+    drawn = [
+        (title, meaning, apply_theme(drawing, title)) for title, meaning, drawing in figures(study, cells, summary)
+    ]
     return (
         environment()
         .get_template("study.html.jinja")
@@ -206,7 +208,7 @@ def render(
 def differences(study: Study, results: Sequence[Mapping[str, Any]]) -> Table | None:
     """Return the difference of each row to the first, over targets; None for a single row."""
     first, *others = study.rows
-    gaps = {row: _paired(study, results, first, row) for row in others}
+    gaps = {row: _paired_differences(study, results, first, row) for row in others}
     rows = [
         {
             "row": row,
@@ -217,13 +219,15 @@ def differences(study: Study, results: Sequence[Mapping[str, Any]]) -> Table | N
         if row_gaps
     ]
     titles = {"row": "method", "targets": "targets", "seeds": "seeds"} | {name: heading(name) for name in study.figures}
-    notes = [explained([gap for row_gaps in gaps.values() for gap in row_gaps.values()], first)]
+    notes = [explain_differences([gap for row_gaps in gaps.values() for gap in row_gaps.values()], first)]
     notes += [HELD_OUT] * bool(set(BLIND) & set(study.figures))
     note = " ".join(notes)
     return table(f"Difference to {first}", rows, titles, note=note) if rows else None
 
 
-def _paired(study: Study, results: Sequence[Mapping[str, Any]], first: str, row: str) -> dict[str, Difference]:
+def _paired_differences(
+    study: Study, results: Sequence[Mapping[str, Any]], first: str, row: str
+) -> dict[str, Difference]:
     by_figure = {}
     for figure in study.figures:
         base, compared = (

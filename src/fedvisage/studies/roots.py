@@ -18,25 +18,25 @@ from statistics import fmean
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import read_json
-from fedvisage.base.progress import Say, counted, lasting
+from fedvisage.base.progress import Say, duration_in_words, format_count
 from fedvisage.data.prepared import DEPTH_SIZE, POINT_COUNT, Manifest
 from fedvisage.datasets.catalogue import LAYOUTS, SCANNERS, dataset_of
-from fedvisage.datasets.finding import Below, look_below, sets_below
+from fedvisage.datasets.finding import FolderContents, list_sets_below, scan_folders
 from fedvisage.datasets.frames import read_item
-from fedvisage.datasets.import_presentations import few_of
-from fedvisage.datasets.import_spec import Wanted, read_wanted
+from fedvisage.datasets.import_presentations import limit_items
+from fedvisage.datasets.import_spec import ImportSpec, read_spec
 from fedvisage.datasets.importing import choices_of, import_dataset
 from fedvisage.datasets.pad.item import Item
 from fedvisage.datasets.pad.tree import walk
 from fedvisage.datasets.sources import SYNTHETIC
 from fedvisage.recipe.data import named_weights
 from fedvisage.runs.directory import METRICS
-from fedvisage.studies.grid import Cell, Source, placed, source_of
+from fedvisage.studies.grid import Cell, SizedSet, source_of, with_paths
 from fedvisage.studies.study import Study
 
 # Estimate before a study starts: cells, images, disk space, and time as far as it can be measured.
 
-Plans = Mapping[Path, tuple[Wanted, Path]]
+Plans = Mapping[Path, tuple[ImportSpec, Path]]
 """Imports by the path of the future set: the specification, and the path of the dataset."""
 
 TIMED = 3
@@ -49,7 +49,7 @@ POINTS_BYTES = 8
 def describe_needs(cells: Sequence[Cell], sets: Mapping[str, str], plans: Plans, room: Path, workers: int) -> list[str]:
     """Report the sets, the imports, and their effort; raise UserError if the disk has too little space."""
     unfinished = [cell for cell in cells if not (cell.out / METRICS).exists()]
-    lines = [f"{counted(len(cells), 'cell')}, {len(unfinished)} of them to be run"]
+    lines = [f"{format_count(len(cells), 'cell')}, {len(unfinished)} of them to be run"]
     lines += [f"{name}: {description}" for name, description in sets.items()]
     images = size = 0
     seconds = list[float]()
@@ -57,27 +57,28 @@ def describe_needs(cells: Sequence[Cell], sets: Mapping[str, str], plans: Plans,
         count, image_count, reading = _of_import(spec, original)
         images, size = images + image_count, size + image_count * _image_bytes(spec)
         lines.append(
-            f"{target.name}: {counted(count, 'file')}, about {counted(image_count, 'image')}{_slow(count, reading)}"
+            f"{target.name}: {format_count(count, 'file')}, about "
+            f"{format_count(image_count, 'image')}{_slow(count, reading)}"
         )
         seconds.append(count * reading / workers)
     if plans:
-        free = shutil.disk_usage(_nearest(room)).free
+        free = shutil.disk_usage(_nearest_existing(room)).free
         disk = f"{_gigabytes(size)} of {_gigabytes(free)} free on the disk of {room}"
-        lines.append(f"imports: {counted(images, 'image')}, {disk}, about {lasting(sum(seconds))}")
+        lines.append(f"imports: {format_count(images, 'image')}, {disk}, about {duration_in_words(sum(seconds))}")
         if size > free:
             raise UserError(str(room), f"needs {_gigabytes(size)} for the sets, and {_gigabytes(free)} are free; name"
                             " another place with --sets")  # fmt: skip
     return [*lines, _training(cells, unfinished, workers)]
 
 
-def files_of(wanted: Wanted, original: Path) -> Sequence[Item]:
+def files_of(wanted: ImportSpec, original: Path) -> Sequence[Item]:
     """Return the videos and images that an import of presentation attacks reads."""
     scanner = SCANNERS[wanted.kind]
     items = scanner.list(walk(original), choices_of(wanted.options)).items
-    return few_of(items, wanted.options.few)
+    return limit_items(items, wanted.options.few)
 
 
-def _of_import(wanted: Wanted, original: Path) -> tuple[int, int, float]:
+def _of_import(wanted: ImportSpec, original: Path) -> tuple[int, int, float]:
     """Return the number of files an import reads, the number of images it writes, and measured seconds per file."""
     if wanted.kind in LAYOUTS:
         layout = LAYOUTS[wanted.kind]
@@ -95,7 +96,7 @@ def _of_import(wanted: Wanted, original: Path) -> tuple[int, int, float]:
     return len(items), images, (time.perf_counter() - began) / TIMED
 
 
-def _image_bytes(wanted: Wanted) -> int:
+def _image_bytes(wanted: ImportSpec) -> int:
     return 3 * wanted.options.size**2 + DEPTH_SIZE**2 + POINTS_BYTES * POINT_COUNT
 
 
@@ -107,7 +108,7 @@ def _gigabytes(size: int) -> str:
     return f"{size / 1e9:,.1f} GB"
 
 
-def _nearest(path: Path) -> Path:
+def _nearest_existing(path: Path) -> Path:
     """Return the path, or its nearest existing parent directory."""
     return next(place for place in (path.absolute(), *path.absolute().parents) if place.is_dir())
 
@@ -122,7 +123,8 @@ def _training(cells: Sequence[Cell], todo: Sequence[Cell], workers: int) -> str:
     mean_seconds = fmean(seconds for _, seconds in measured)
     by_row = {name: _mean(seconds for row, seconds in measured if row == name) for name in {cell.row for cell in todo}}
     remaining = sum(by_row[cell.row] or mean_seconds for cell in todo)
-    return f"training: about {lasting(remaining / workers)}, by {counted(len(measured), 'cell')} that are finished"
+    count = format_count(len(measured), "cell")
+    return f"training: about {duration_in_words(remaining / workers)}, by {count} that are finished"
 
 
 def _mean(values: Iterable[float]) -> float:
@@ -156,8 +158,8 @@ class Need:
     """A set of a study: a prepared set, a dataset to import, or a missing one."""
 
     name: str
-    source: Source
-    wanted: Wanted | None
+    source: SizedSet
+    wanted: ImportSpec | None
     prepared: Path | None = None
     original: Path | None = None
     target: Path | None = None
@@ -181,39 +183,43 @@ def on_root(study: Study, cells: Sequence[Cell], root: Root, say: Say) -> list[C
         say(f"{file}: no such file, and recipes name it")
     if missing or files:
         names = ", ".join([*(f"{need.name} ({_title(need)})" for need in missing), *files])
-        message = f"{counted(len(missing) + len(files), 'thing')} that the study needs not found, and nothing was done"
+        message = (
+            f"{format_count(len(missing) + len(files), 'thing')} that the study needs not found, and nothing was done"
+        )
         raise UserError(str(root.folder), f"{message}: {names}. The lines above say how to get them")
     plans = {need.place: _import_of(need) for need in needs if need.original is not None and need.place is not None}
-    for line in describe_needs(cells, {need.name: _seen(need) for need in needs}, plans, root.sets, root.workers):
+    for line in describe_needs(
+        cells, {need.name: _describe_need(need) for need in needs}, plans, root.sets, root.workers
+    ):
         say(line)
     for target, (spec, original) in plans.items():
         options = replace(spec.options, workers=root.workers)
         for line in import_dataset(spec.kind, original, target, say, name=spec.kind, options=options):
             say(line)
     places = {need.source: need.place for need in needs if need.place is not None}
-    return [placed(cell, places) for cell in cells]
+    return [with_paths(cell, places) for cell in cells]
 
 
 def find_sets(study: Study, cells: Sequence[Cell], root: Root) -> list[Need]:
     """Return the path of each set of a study, or of the dataset to import it from."""
     sources = dict.fromkeys((source_of(entry), cell.recipe.input.size) for cell in cells
                             for entry in cell.recipe.data.entries if not entry.startswith(SYNTHETIC))  # fmt: skip
-    below = look_below(root.folder)
-    prepared = sets_below(root.folder) | sets_below(root.sets)
+    below = scan_folders(root.folder)
+    prepared = list_sets_below(root.folder) | list_sets_below(root.sets)
     return [_find(study, source, root, below, prepared) for source in sources]
 
 
-def _find(study: Study, source: Source, root: Root, below: Below, prepared: Mapping[Path, Manifest]) -> Need:
+def _find(study: Study, source: SizedSet, root: Root, below: FolderContents, prepared: Mapping[Path, Manifest]) -> Need:
     path, size = source
     name = Path(path).name
     if name not in study.imports:
         same = (place for place, manifest in prepared.items() if place.name == name and manifest.size == size)
         return Need(name, source, None, next(same, None))
-    spec = read_wanted(study.imports[name], f"imports.{name}").of_size(size)
+    spec = read_spec(study.imports[name], f"imports.{name}").of_size(size)
     spec = replace(spec, options=replace(spec.options, few=FEW if root.few else 0))
     matching = [place for place, manifest in prepared.items() if spec.is_met_by(manifest)]
     similar = [place for place, manifest in prepared.items() if spec.is_of_kind(manifest)]
-    target = root.sets / _named(spec)
+    target = root.sets / _directory_name(spec)
     return Need(
         name, source, spec, prepared=matching[0] if matching else None,
         original=None if matching else below.of_kind(spec.kind, root.folder), target=target,
@@ -221,7 +227,7 @@ def _find(study: Study, source: Source, root: Root, below: Below, prepared: Mapp
     )  # fmt: skip
 
 
-def _named(wanted: Wanted) -> str:
+def _directory_name(wanted: ImportSpec) -> str:
     """Return the name of a set's directory; it depends on the import options."""
     digest = hashlib.sha256(wanted.settings.encode()).hexdigest()[:8]
     return f"{wanted.kind}-{wanted.options.size}px-{digest}"
@@ -233,13 +239,13 @@ def missing_files(cells: Sequence[Cell]) -> list[str]:
     return sorted(file for file in named if not Path(file).expanduser().exists())
 
 
-def _import_of(need: Need) -> tuple[Wanted, Path]:
+def _import_of(need: Need) -> tuple[ImportSpec, Path]:
     assert need.wanted is not None
     assert need.original is not None
     return need.wanted, need.original
 
 
-def _seen(need: Need) -> str:
+def _describe_need(need: Need) -> str:
     if need.prepared is not None:
         return f"{_title(need)}: the set {need.prepared}"
     return f"{_title(need)}: {need.original}, to be imported to {need.target}"

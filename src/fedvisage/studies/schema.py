@@ -19,14 +19,14 @@ from fedvisage.recipe import ADAPTATIONS, SITE_NAME, Evaluation, Federation, Met
 from fedvisage.recipe.data import MANY_SITES, Data
 from fedvisage.recipe.federation import Rule
 from fedvisage.recipe.training import CHANGES, Augment
-from fedvisage.studies.study import Printed, Row, Study
+from fedvisage.studies.study import PrintedTable, Study, StudyRow
 
 Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 PLACE = "#/$defs/"
 
 
-class _Untitled(GenerateJsonSchema):
+class _UntitledSchema(GenerateJsonSchema):
     """Pydantic's schema without a title for each key, which would only repeat the key."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
@@ -51,7 +51,9 @@ def definitions(
 ) -> tuple[Schema, dict[type[Section], str]]:
     """Return the definitions of these sections and all nested ones, and each listed section's name among them."""
     listed = list(dict.fromkeys([*sections, *short_forms]))
-    places, schema = models_json_schema([(section, "validation") for section in listed], schema_generator=_Untitled)
+    places, schema = models_json_schema(
+        [(section, "validation") for section in listed], schema_generator=_UntitledSchema
+    )
     defined = cast(Schema, schema["$defs"])
     named = {section: places[section, "validation"]["$ref"].removeprefix(PLACE) for section in listed}
     for section in listed:
@@ -60,11 +62,11 @@ def definitions(
             if key in keys:
                 keys[key].setdefault("description", description)
         for key, short in short_forms.get(section, {}).items():
-            keys[key] = _widened(keys[key], short)
+            keys[key] = _with_short_form(keys[key], short)
     return defined, named
 
 
-def _widened(key: Schema, short: Schema) -> Schema:
+def _with_short_form(key: Schema, short: Schema) -> Schema:
     """Return a key's schema that also accepts a short form."""
     annotations: Schema = {word: key[word] for word in ("default", "description") if word in key}
     alternatives = key["anyOf"] if "anyOf" in key else [{word: key[word] for word in key if word not in annotations}]
@@ -184,7 +186,7 @@ FILE: Schema = {"type": "string", "description": "A path relative to this file, 
 def study_schema(methods: Mapping[str, Method]) -> Schema:
     """Return the schema of studies of these methods."""
     defined, named = definitions(sections_of(Study), {})
-    study, row = defined[named[Study]], defined[named[Row]]
+    study, row = defined[named[Study]], defined[named[StudyRow]]
     recipes = recipe_definitions(methods)
     recipe: Schema = {"anyOf": [FILE, {"$ref": f"{PLACE}recipe-of-a-study"}]}
     needed = study.pop("required")
@@ -196,7 +198,7 @@ def study_schema(methods: Mapping[str, Method]) -> Schema:
         "sites": SITES,
         "users": SITES,
         "set": STUDY_CHANGES,
-        "paper": {"type": "array", "items": {"anyOf": [FILE, {"$ref": f"{PLACE}{named[Printed]}"}]}},
+        "paper": {"type": "array", "items": {"anyOf": [FILE, {"$ref": f"{PLACE}{named[PrintedTable]}"}]}},
     }  # fmt: skip
     study["properties"]["sets"] |= {"propertyNames": SITE_NAMES, "minProperties": 1}
     named_by_file = [key for key in needed if key not in ("sites", "users")]

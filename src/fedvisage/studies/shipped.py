@@ -34,7 +34,7 @@ def locate(given: str | Path, beside: Path = Path(), *, verb: str = "") -> Path:
     path = beside / given
     if _is_there(path):
         return path
-    name = plain(given)
+    name = plain_name(given)
     if verb == "study" and name not in names() and f"{STUDIES}/{name}" in names():
         name = f"{STUDIES}/{name}"
     if name in names():
@@ -42,7 +42,7 @@ def locate(given: str | Path, beside: Path = Path(), *, verb: str = "") -> Path:
         if verb not in ("", right):
             raise UserError(str(given), f"is not for {verb}; call fedvisage {right} {name}")
         return file_of(name)
-    raise UserError(str(given), f"is no file, and no shipped recipe or study is called so{_meant(name)}")
+    raise UserError(str(given), f"is no file, and no shipped recipe or study is called so{_did_you_mean(name)}")
 
 
 def _is_there(path: Path) -> bool:
@@ -54,9 +54,9 @@ def _is_there(path: Path) -> bool:
 
 def find(given: str) -> str:
     """Return the requested shipped name; files in the current directory are ignored."""
-    name = plain(given)
+    name = plain_name(given)
     if name not in names():
-        raise UserError(given, f"no shipped recipe or study is called so{_meant(name)}")
+        raise UserError(given, f"no shipped recipe or study is called so{_did_you_mean(name)}")
     return name
 
 
@@ -65,12 +65,12 @@ def file_of(name: str) -> Path:
     return ROOT / f"{name}{ENDING}"
 
 
-def plain(given: str | Path) -> str:
+def plain_name(given: str | Path) -> str:
     """Return a name in the form of :func:`names`, from the form used in the repository."""
     return Path(given).as_posix().removeprefix("recipes/").removesuffix(ENDING)
 
 
-def _meant(name: str) -> str:
+def _did_you_mean(name: str) -> str:
     last = name.rpartition("/")[2]
     equal = [shipped for shipped in names() if shipped.rpartition("/")[2] == last]
     near = equal or get_close_matches(name, names(), n=3) or _near_by_last(last)
@@ -118,7 +118,7 @@ def with_shipped_names(text: str, folder: str) -> str:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ShippedFile:
     """One line of the list."""
 
     name: str
@@ -128,12 +128,12 @@ class Entry:
     method: str | None
 
 
-def entries() -> list[Entry]:
+def entries() -> list[ShippedFile]:
     """Return all recipes and studies, in the order of their names."""
-    return [_entry(name) for name in names() if "title" in _tree(file_of(name))]
+    return [_shipped_file(name) for name in names() if "title" in _tree(file_of(name))]
 
 
-def as_lines(found: Sequence[Entry]) -> list[str]:
+def as_lines(found: Sequence[ShippedFile]) -> list[str]:
     """Return the list as text lines: recipes, then studies."""
     width = max((len(entry.name) for entry in found), default=0)
     lines = []
@@ -143,12 +143,12 @@ def as_lines(found: Sequence[Entry]) -> list[str]:
     return lines
 
 
-def _entry(name: str) -> Entry:
+def _shipped_file(name: str) -> ShippedFile:
     tree = _tree(file_of(name))
     method = tree.get("method")
     kind = "study" if method is None else "recipe"
-    people = _says(file_of(name), "public") is not None if kind == "study" else _is_of_people(tree)
-    return Entry(name, kind, tree["title"], "recognition" if people else "pad", _method_name(method))
+    people = _study_value(file_of(name), "public") is not None if kind == "study" else _is_of_people(tree)
+    return ShippedFile(name, kind, tree["title"], "recognition" if people else "pad", _method_name(method))
 
 
 def _is_of_people(recipe: dict[str, Any]) -> bool:
@@ -162,13 +162,13 @@ def _method_name(method: Any) -> str | None:
     return None if method is None else str(method["name"] if isinstance(method, dict) else method)
 
 
-def _says(path: Path, key: str) -> Any:
+def _study_value(path: Path, key: str) -> Any:
     """Return a study's value of a key, from the file itself or from the files in its ``like``."""
     tree = _tree(path)
     if key in tree:
         return tree[key]
     like = tree.get("like", [])
-    values = [_says(path.parent / name, key) for name in ([like] if isinstance(like, str) else like)]
+    values = [_study_value(path.parent / name, key) for name in ([like] if isinstance(like, str) else like)]
     return next((value for value in reversed(values) if value is not None), None)
 
 

@@ -17,11 +17,11 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from fedvisage import recipe as recipes
-from fedvisage.base.errors import UserError, choice
-from fedvisage.data.selection import without_selection
-from fedvisage.datasets.import_spec import read_wanted
-from fedvisage.datasets.protocols.catalogue import PROTOCOLS, located
-from fedvisage.recipe import SITE_NAME, Section, many_names, many_sites, read_section
+from fedvisage.base.errors import UserError, choice_hint
+from fedvisage.data.selection import split_entry
+from fedvisage.datasets.import_spec import read_spec
+from fedvisage.datasets.protocols.catalogue import PROTOCOLS, locate_entry
+from fedvisage.recipe import SITE_NAME, Section, expand_names, expand_sites, read_section
 from fedvisage.report.compare import PLACES, TABLES
 from fedvisage.studies.shipped import locate
 
@@ -181,7 +181,7 @@ ROUNDING = 0.01
 """Largest difference between a printed average and the mean of its printed rows, both rounded to two places."""
 
 
-class Printed(Section):
+class PrintedTable(Section):
     """One printed table, percent, its values in the order of ``columns``.
 
     ``rows`` gives a row's values by target; if the paper prints a row for each data centre, by target and site. Other
@@ -196,7 +196,7 @@ class Printed(Section):
     notes: list[str] = []
 
     @model_validator(mode="after")
-    def _values_fill_the_columns(self) -> Printed:
+    def _values_fill_the_columns(self) -> PrintedTable:
         lines = [
             values for users in self.rows.values() for entry in users.values() for values in _sites(entry).values()
         ]
@@ -207,7 +207,7 @@ class Printed(Section):
         return self
 
 
-def quoted(tables: Sequence[Printed], row: str, user: str, site: str | None = None) -> dict[str, float]:
+def quoted_figures(tables: Sequence[PrintedTable], row: str, user: str, site: str | None = None) -> dict[str, float]:
     """Return the printed figures of a row for a target: of one data centre, or the mean over all printed centres."""
     for table in tables:
         entry = table.rows.get(row, {}).get(user)
@@ -218,18 +218,22 @@ def quoted(tables: Sequence[Printed], row: str, user: str, site: str | None = No
     return {}
 
 
-def quoted_mean(tables: Sequence[Printed], row: str, users: Collection[str]) -> dict[str, float]:
+def quoted_mean(tables: Sequence[PrintedTable], row: str, users: Collection[str]) -> dict[str, float]:
     """Return the mean of the printed figures over targets, in any order, if all targets have a printed row."""
-    lines = [quoted(tables, row, user) for user in users]
+    lines = [quoted_figures(tables, row, user) for user in users]
     return {name: fmean(line[name] for line in lines) for name in lines[0]} if all(lines) else {}
 
 
-def slips(tables: Sequence[Printed], rows: Sequence[str], users: Sequence[str]) -> list[str]:
+def printing_errors(tables: Sequence[PrintedTable], rows: Sequence[str], users: Sequence[str]) -> list[str]:
     """Report printed averages that contradict the printed rows, for rows printed for exactly these targets."""
     contradictions = []
     for table in tables:
         for row in [row for row in table.averages if row in rows]:
-            means = quoted_mean(tables, row, _users(tables, row)) if _users(tables, row) == set(users) else {}
+            means = (
+                quoted_mean(tables, row, _printed_targets(tables, row))
+                if _printed_targets(tables, row) == set(users)
+                else {}
+            )
             for name, average in zip(table.columns, table.averages[row], strict=False):
                 if name in means and abs(means[name] - average) > ROUNDING:
                     contradictions.append(
@@ -239,7 +243,7 @@ def slips(tables: Sequence[Printed], rows: Sequence[str], users: Sequence[str]) 
     return contradictions
 
 
-def _users(tables: Sequence[Printed], row: str) -> set[str]:
+def _printed_targets(tables: Sequence[PrintedTable], row: str) -> set[str]:
     return {user for table in tables for user in table.rows.get(row, {})}
 
 
@@ -247,7 +251,7 @@ def _sites(entry: Values | dict[str, Values]) -> dict[str, Values]:
     return entry if isinstance(entry, dict) else {"": entry}
 
 
-def _column_means(table: Printed, lines: Sequence[Values]) -> dict[str, float]:
+def _column_means(table: PrintedTable, lines: Sequence[Values]) -> dict[str, float]:
     return dict(zip(table.columns, np.mean(lines, axis=0).tolist(), strict=True)) if lines else {}
 
 
@@ -257,7 +261,7 @@ DATA = "data"
 """Assumed folder of a protocol's sets, as in the shipped studies."""
 
 
-class Row(Section):
+class StudyRow(Section):
     """One row of the table: changes to a recipe, or another evaluation of another row's model.
 
     ``recipe`` names one of the study's further recipes. ``sites`` names the training sets of this row, if they differ
@@ -276,7 +280,7 @@ class Row(Section):
     @field_validator("sites", mode="before")
     @classmethod
     def _many_sites(cls, value: Any) -> Any:
-        return many_names(value) if isinstance(value, list) else value
+        return expand_names(value) if isinstance(value, list) else value
 
 
 class Study(Section):
@@ -303,10 +307,10 @@ class Study(Section):
     benchmarks: dict[str, str] = {}
     imports: dict[str, str] = {}
     set: list[str] = []
-    rows: dict[str, Row] = Field(min_length=1)
+    rows: dict[str, StudyRow] = Field(min_length=1)
     seeds: list[int] = Field(min_length=1)
     figures: list[Figure] = ["hter", "eer", "auc"]
-    paper: list[Printed] = []
+    paper: list[PrintedTable] = []
     beside: dict[Figure, Figure] = {}
 
     @field_validator("seeds")
@@ -331,14 +335,14 @@ class Study(Section):
     @classmethod
     def _all_sets_are_sites_and_users(cls, tree: Any) -> Any:
         if isinstance(tree, dict) and isinstance(tree.get("protocol"), str):
-            tree = _divided(tree)
+            tree = _expand_protocol(tree)
         if not isinstance(tree, dict) or not isinstance(tree.get("sets"), dict):
             return tree
-        sets = many_sites(tree["sets"])
+        sets = expand_sites(tree["sets"])
         rows = tree["rows"].values() if isinstance(tree.get("rows"), dict) else ()
         public = {tree.get("public"), *(row.get("public") for row in rows if isinstance(row, dict))}
         sites = tree.get("sites", [name for name in sets if name not in public])
-        sites = many_names(sites) if isinstance(sites, list) else sites
+        sites = expand_names(sites) if isinstance(sites, list) else sites
         return {"users": sites, **tree, "sets": sets, "sites": sites}
 
     @model_validator(mode="after")
@@ -352,7 +356,7 @@ class Study(Section):
         return self
 
 
-def _divided(tree: Tree) -> Tree:
+def _expand_protocol(tree: Tree) -> Tree:
     """Replace a protocol with its sets: all sites of all folds, with the folds as targets."""
     protocol = PROTOCOLS.get(tree["protocol"])
     if protocol is None:
@@ -362,13 +366,13 @@ def _divided(tree: Tree) -> Tree:
         name: entries[name] for name in (*protocol.folds, *entries) if name in entries
     }  # in the order of the targets
     imports = {name: f"{imported.kind} {imported.options}".strip() for name, imported in protocol.sets.items()}
-    sets = {site: located(entry, Path(DATA)) for site, entry in sites.items()}
+    sets = {site: locate_entry(entry, Path(DATA)) for site, entry in sites.items()}
     return {"users": list(protocol.folds), "sites": list(sites), **tree, "sets": sets, "imports": imports}
 
 
-def read(path: Path) -> Study:
+def load_study(path: Path) -> Study:
     """Read and validate a study file and all files that it names."""
-    study = _validated(path)
+    study = _validate_study(path)
     places: dict[str, str] = {}
     # Rows: only an earlier row can have trained a model, and each row needs a directory of its own.
     for number, (name, row) in enumerate(study.rows.items()):
@@ -377,7 +381,8 @@ def read(path: Path) -> Study:
             raise UserError(f"{place}.trained_by", f"{row.trained_by!r} is no row above this one")
         if row.recipe is not None and row.recipe not in study.recipes:
             raise UserError(
-                f"{place}.recipe", f"{row.recipe!r} is not among the study's recipes{choice(row.recipe, study.recipes)}"
+                f"{place}.recipe",
+                f"{row.recipe!r} is not among the study's recipes{choice_hint(row.recipe, study.recipes)}",
             )
         _check_names(row.sites or [], study, f"{place}.sites")
         _check_names([] if row.public is None else [row.public], study, f"{place}.public")
@@ -387,22 +392,24 @@ def read(path: Path) -> Study:
     _check_names(list(study.trains), study, f"{path}: trains")
     # A site may train on another part of its set, but not on another set.
     for name, entry in study.trains.items():
-        if without_selection(entry)[0] != without_selection(study.sets[name])[0]:
+        if split_entry(entry)[0] != split_entry(study.sets[name])[0]:
             raise UserError(f"{path}: trains.{name}", f"{entry!r} is of another set than {study.sets[name]!r}")
     for name, text in study.imports.items():  # raises for malformed settings
-        read_wanted(text, f"{path}: imports.{name}")
+        read_spec(text, f"{path}: imports.{name}")
     if study.protocol is None:
         _check_names(study.users, study, f"{path}: users")
     elif unknown := [user for user in study.users if user not in PROTOCOLS[study.protocol].folds]:
         folds = PROTOCOLS[study.protocol].folds
-        raise UserError(f"{path}: users", f"{unknown[0]!r} is no user of {study.protocol}{choice(unknown[0], folds)}")
+        raise UserError(
+            f"{path}: users", f"{unknown[0]!r} is no user of {study.protocol}{choice_hint(unknown[0], folds)}"
+        )
     _check_names([] if study.public is None else [study.public], study, f"{path}: public")
     # The pattern of figures allows any benchmark name; only the study knows its benchmarks.
     for figure in study.figures:
         if (benchmark := benchmark_of(figure)) not in (None, *study.benchmarks):
             place = f"{path}: figures"
             raise UserError(place, f"{figure} is of {benchmark!r}, which is not among the study's benchmarks"
-                            f"{choice(str(benchmark), study.benchmarks)}")  # fmt: skip
+                            f"{choice_hint(str(benchmark), study.benchmarks)}")  # fmt: skip
     return study
 
 
@@ -414,14 +421,14 @@ def slug(row: str) -> str:
 def _check_names(names: list[str], study: Study, place: str) -> None:
     for name in names:
         if name not in study.sets:
-            raise UserError(place, f"{name!r} is not among the study's sets{choice(name, study.sets)}")
+            raise UserError(place, f"{name!r} is not among the study's sets{choice_hint(name, study.sets)}")
 
 
-def _validated(path: Path) -> Study:
-    return read_section(Study, _whole(path), f"{path}: ")
+def _validate_study(path: Path) -> Study:
+    return read_section(Study, _read_inherited(path), f"{path}: ")
 
 
-def _whole(path: Path, above: tuple[Path, ...] = ()) -> Tree:
+def _read_inherited(path: Path, above: tuple[Path, ...] = ()) -> Tree:
     """Read a file with its inherited keys, and with the content of the files that it names."""
     tree: Tree = {}
     content, above = recipes.read_tree(path), (*above, path.resolve())
@@ -429,7 +436,7 @@ def _whole(path: Path, above: tuple[Path, ...] = ()) -> Tree:
         inherited = locate(name, path.parent)
         if inherited.resolve() in above:
             raise UserError(f"{path}: like", f"{name} takes over what takes over from it")
-        tree |= _whole(inherited, above)
+        tree |= _read_inherited(inherited, above)
     if "recipe" in content:
         content["recipe"] = _read_named(content["recipe"], path)
     if isinstance(content.get("recipes"), dict):

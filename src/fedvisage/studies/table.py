@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedvisage.report.tables import Table
-from fedvisage.studies.study import COSTS, Study, heading, quoted, quoted_mean, scale, slips, value_of
+from fedvisage.studies.study import COSTS, Study, heading, printing_errors, quoted_figures, quoted_mean, scale, value_of
 
 # CSV and LaTeX are made from the rows of the Markdown table, so that all forms agree.
 
@@ -94,7 +94,7 @@ def summarise(study: Study, results: Sequence[Result]) -> dict[str, Any]:
     for name in study.rows:
         of_row = [result for result in results if result["row"] == name]
         average = _spread(study, [[r for r in of_row if r["seed"] == seed] for seed in study.seeds])
-        users = {user: _at_user(study, [r for r in of_row if r["user"] == user]) for user in study.users}
+        users = {user: _at_target(study, [r for r in of_row if r["user"] == user]) for user in study.users}
         table["rows"][name] = {"users": users, "average": average}
     return table
 
@@ -104,7 +104,7 @@ def _figures(study: Study, metrics: dict[str, Any]) -> Result:
     return {figure: value_of(metrics, figure) for figure in study.figures}
 
 
-def _at_user(study: Study, results: Sequence[Result]) -> dict[str, Any]:
+def _at_target(study: Study, results: Sequence[Result]) -> dict[str, Any]:
     """Return a row's figures on one target, and its sites in the study's order."""
     of_sites = results[0].get("members", {})
     members = {
@@ -136,7 +136,7 @@ def _spread(study: Study, groups: Sequence[Sequence[Result]]) -> Spread:
 def markdown(study: Study, table: dict[str, Any]) -> str:
     """Return the table as Markdown, with the papers' figures where the study quotes them."""
     columns = ["method", "sites", "user", *map(heading, study.figures)]
-    columns += [f"{heading(name)} (paper)" for name in _beside(study)]
+    columns += [f"{heading(name)} (paper)" for name in _quoted_figures(study)]
     lines = [f"# {study.title}", "", _caption(study), "", _row(columns), "|---" * len(columns) + "|"]
     for row, figures in table["rows"].items():
         for user in study.users:
@@ -147,7 +147,10 @@ def markdown(study: Study, table: dict[str, Any]) -> str:
     if study.paper:
         sources = "; ".join(printed.source for printed in study.paper)
         rows = [_printed_name(study, row) for row in study.rows]
-        notes = [*slips(study.paper, rows, study.users), *(note for printed in study.paper for note in printed.notes)]
+        notes = [
+            *printing_errors(study.paper, rows, study.users),
+            *(note for printed in study.paper for note in printed.notes),
+        ]
         lines += ["", f"Paper: {sources}, measured on other (real) data: compare the order, not the numbers."]
         lines += [f"- {note}" for note in notes]
     return "\n".join(lines) + "\n"
@@ -157,23 +160,23 @@ def _lines(study: Study, row: str, user: str, figures: dict[str, Any]) -> list[s
     """Return a row's lines for a target: one for each site's own model, and one for the row."""
     printed = _printed_name(study, row)
     lines = [
-        _table_row(study, [row, site, user], site_figures, quoted(study.paper, printed, user, site))
+        _table_row(study, [row, site, user], site_figures, quoted_figures(study.paper, printed, user, site))
         for site, site_figures in figures.get("members", {}).items()
     ]
     few = len(figures["sites"]) <= MANY_SITES
     trained = "&".join(figures["sites"]) if few else f"{len(figures['sites'])} sites"
     sites = f"mean of {len(lines)}" if lines else trained
-    return [*lines, _table_row(study, [row, sites, user], figures, quoted(study.paper, printed, user))]
+    return [*lines, _table_row(study, [row, sites, user], figures, quoted_figures(study.paper, printed, user))]
 
 
 def _table_row(study: Study, names: list[str], figures: dict[str, Any], beside: dict[str, float]) -> str:
     form = "{:.2f} ± {:.2f}" if len(study.seeds) > 1 else "{:.2f}"
     cells = [form.format(*figures[figure]) if figure in figures else "–" for figure in study.figures]
-    cells += [f"{beside[name]:.2f}" if name in beside else "–" for name in _beside(study)]
+    cells += [f"{beside[name]:.2f}" if name in beside else "–" for name in _quoted_figures(study)]
     return _row([*names, *cells])
 
 
-def _beside(study: Study) -> list[str]:
+def _quoted_figures(study: Study) -> list[str]:
     """Return the quoted figures: only those that a paper printed by the same rule."""
     columns = {column for printed in study.paper for column in printed.columns}
     return [name for figure in study.figures if (name := study.beside.get(figure, figure)) in columns]

@@ -14,10 +14,10 @@ from fedvisage.tasks.pad import heldout
 
 def collect_histograms(server: Server, finished: Message, call: str = heldout.SCORES) -> dict[str, Histogram]:
     """Request histograms of scores from the sites, by default the scores of held-out images."""
-    return {name: reply["histogram"].numpy() for name, reply in ask_about(server, call, finished).items()}
+    return {name: reply["histogram"].numpy() for name, reply in call_with_model(server, call, finished).items()}
 
 
-def ask_about(server: Server, call: str, finished: Message) -> dict[str, Message]:
+def call_with_model(server: Server, call: str, finished: Message) -> dict[str, Message]:
     """Send a call about a finished model to the sites; if each site has its own model, send each site that one."""
     if server.method.members != "each":
         return server.ask(call, finished)

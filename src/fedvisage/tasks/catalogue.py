@@ -11,15 +11,15 @@ from fedvisage.base.processes import use_threads
 from fedvisage.federation.declared import Declared
 from fedvisage.federation.method import Method, Upload
 from fedvisage.federation.site_worker import Workspace
-from fedvisage.nn.compute import Compute, Layout, choose
+from fedvisage.nn.compute import Compute, Layout, resolve_compute
 from fedvisage.recipe import Recipe
 from fedvisage.tasks import scoring
-from fedvisage.tasks.pad.task import Pad
-from fedvisage.tasks.recognition.task import Recognising
+from fedvisage.tasks.pad.task import PadTask
+from fedvisage.tasks.recognition.task import RecognitionTask
 from fedvisage.tasks.scoring import Scorer
 from fedvisage.tasks.task import Task
 
-TASKS: Mapping[str, Task] = {task.name: task for task in (Pad(), Recognising())}
+TASKS: Mapping[str, Task] = {task.name: task for task in (PadTask(), RecognitionTask())}
 
 
 def task_of(method: Declared) -> Task:
@@ -105,5 +105,5 @@ def set_up(recipe: Recipe, method: Method, files: Mapping[str, Path] | None = No
     """
     use_threads(recipe.runtime.threads)
     layout: Layout = "first" if recipe.runtime.layout == "first" else "last"
-    compute = choose(recipe.runtime.device, recipe.runtime.precision, layout)
+    compute = resolve_compute(recipe.runtime.device, recipe.runtime.precision, layout)
     return Setup(recipe, method, task_of(method), compute, files or {})

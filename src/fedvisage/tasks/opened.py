@@ -10,12 +10,12 @@ from pathlib import Path
 
 from fedvisage.base.errors import UserError
 from fedvisage.data.batches import View
-from fedvisage.data.crops import CropRecord, clash
+from fedvisage.data.crops import CropRecord, are_incompatible
 from fedvisage.data.integrity import check_bytes
 from fedvisage.data.overlap import Places
 from fedvisage.data.prepared import PreparedSet, read_manifest
-from fedvisage.data.selection import without_selection
-from fedvisage.datasets.sources import SYNTHETIC, check_source, place_of, resolve, without_part
+from fedvisage.data.selection import split_entry
+from fedvisage.datasets.sources import SYNTHETIC, check_source, existing_set, resolve, without_part
 from fedvisage.federation.wire.message import Message
 from fedvisage.recipe import Recipe
 from fedvisage.recipe.data import SITE_NAME
@@ -26,19 +26,19 @@ ALLOW = "--allow-mixed-crops"
 _FOUND_ASIDE = "of the detector of earlier versions, which lie about 2 % of a face beside today's"
 
 
-def check_alike(crops: Mapping[str, CropRecord | None], allowed: bool) -> None:
+def check_same_crops(crops: Mapping[str, CropRecord | None], allowed: bool) -> None:
     """Refuse sets whose crops are incompatible; errors name the place in the recipe and compare it with a site."""
     ordered = sorted(crops, key=lambda place: (not place.startswith("data.sites."), place))
     for place, other_place in combinations(ordered, 2):
         crop, other_crop = crops[place], crops[other_place]
-        if clash(crop, other_crop) and not allowed:
+        if are_incompatible(crop, other_crop) and not allowed:
             raise UserError(other_place, _otherwise(other_crop, f"those of {place}", crop))
 
 
 def check_for_model(trained: Iterable[CropRecord], crop: CropRecord | None, place: str, allowed: bool) -> None:
     """Refuse a set whose crops are incompatible with those of a model's training data."""
     for record in trained:
-        if clash(record, crop) and not allowed:
+        if are_incompatible(record, crop) and not allowed:
             raise UserError(place, _otherwise(crop, "those that the model was trained on", record))
 
 
@@ -66,7 +66,7 @@ def notices_of_model(trained: Iterable[CropRecord], entries: Iterable[str], plac
 
 
 def _crop_of(entry: str) -> CropRecord | None:
-    source = without_selection(without_part(entry.strip())[0])[0]
+    source = split_entry(without_part(entry.strip())[0])[0]
     return None if source.startswith(SYNTHETIC) else read_manifest(Path(source).expanduser()).crops
 
 
@@ -121,7 +121,7 @@ class SiteData:
 
 
 @dataclass(frozen=True)
-class People:
+class RecognitionData:
     """Additional data of recognition: public images, the impostors of each site, the unmerged sites, and counts."""
 
     public: View | None
@@ -142,13 +142,13 @@ class Benchmark:
 
 
 @dataclass(frozen=True)
-class Opened:
+class RunData:
     """All data of a run in this process."""
 
     sites: dict[str, SiteData]
     user: View | None
     digests: dict[str, str]
-    people: People | None = None
+    people: RecognitionData | None = None
     first: Message = field(default_factory=dict)
     """Pre-trained parts to start from."""
     crops: dict[str, CropRecord | None] = field(default_factory=dict)
@@ -161,19 +161,19 @@ class Opened:
 
 def open_set(entry: str, place: str, recipe: Recipe, cache: Path, say: Callable[[str], None]) -> PreparedSet:
     """Open the set of a data entry, render it into the cache if necessary, and check that it fits the recipe."""
-    source, _ = without_selection(entry)
+    source, _ = split_entry(entry)
     path = resolve(source, cache, workers=recipe.runtime.threads, say=say)
     prepared = PreparedSet.open(path)
     for line in notice_of_set(prepared.crop, place):
         say(line)
     check_bytes(path, cache, say=say)
-    return _checked(prepared, place, recipe)
+    return _check_prepared(prepared, place, recipe)
 
 
 def verify_sets(entries: Sequence[str], cache: Path, say: Callable[[str], None]) -> None:
     """Read every byte of the available sets, and refuse a set whose bytes do not match its digest."""
-    for source in dict.fromkeys(without_selection(without_part(entry)[0])[0] for entry in entries):
-        path = place_of(source, cache)
+    for source in dict.fromkeys(split_entry(without_part(entry)[0])[0] for entry in entries):
+        path = existing_set(source, cache)
         if path is not None:
             check_bytes(path, cache, whole=True, say=say)
 
@@ -191,13 +191,13 @@ def check_entries(recipe: Recipe) -> None:
 def check_entry(entry: str, place: str, size: int) -> None:
     """Refuse an unreadable entry; the error names its place."""
     try:
-        check_source(without_part(without_selection(entry)[0].strip())[0], size)
+        check_source(without_part(split_entry(entry)[0].strip())[0], size)
     except UserError as error:
         location = {"synth": ""}.get(error.place, f"{error.place.removeprefix('synth.')}: ")
         raise UserError(place, f"{location}{error.message}") from error
 
 
-def _checked(prepared: PreparedSet, place: str, recipe: Recipe) -> PreparedSet:
+def _check_prepared(prepared: PreparedSet, place: str, recipe: Recipe) -> PreparedSet:
     if prepared.size != recipe.input.size:
         raise UserError(
             place,
@@ -207,7 +207,7 @@ def _checked(prepared: PreparedSet, place: str, recipe: Recipe) -> PreparedSet:
     return prepared
 
 
-def merged(sites: dict[str, SiteData]) -> dict[str, SiteData]:
+def merge_sites(sites: dict[str, SiteData]) -> dict[str, SiteData]:
     """Return one pseudo-site with the data of all sites."""
     train = View.joined([site.train for site in sites.values()])
     return {POOLED: SiteData(train, View.joined([site.heldout for site in sites.values()]))}

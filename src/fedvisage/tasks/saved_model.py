@@ -27,7 +27,7 @@ AGAIN = "put back the two model files that a run wrote"
 
 
 @dataclass(frozen=True)
-class Words:
+class SettingsTexts:
     """The texts of a task in the settings file of its models."""
 
     normalisation: str
@@ -35,13 +35,13 @@ class Words:
     score: str
 
 
-WORDS: dict[TaskName, Words] = {
-    "pad": Words(
+WORDS: dict[TaskName, SettingsTexts] = {
+    "pad": SettingsTexts(
         "values / 255; hue, saturation and value scaled to [0, 1]",
         "a logit; its sigmoid is the probability that the face is live",
         "logit",
     ),
-    "recognition": Words(
+    "recognition": SettingsTexts(
         "values / 255; the network takes them to [-1, 1]. Aligned by five points, see faces/align.py",
         "a feature; two faces are called one person if the cosine of their features is at least the threshold",
         "similarity",
@@ -69,7 +69,7 @@ class SavedModel:
 
 def save(run: Path, saved: SavedModel) -> None:
     """Write weights and settings, which contain the digest of the weights; raise an error for non-finite weights."""
-    if name := first_unsound(saved.finished):
+    if name := first_nonfinite(saved.finished):
         raise RunFailed(f"{name} of the finished model is no number, or infinite: train with a smaller learning rate")
     write_tensors(run / WEIGHTS, saved.finished)
     save_settings(run, saved)
@@ -127,12 +127,12 @@ def load(directory: Path) -> SavedModel:
     finished, _ = read_tensors(directory / WEIGHTS)
     if digest_of(finished) != digest:
         raise UserError(str(directory / WEIGHTS), f"is damaged: its digest is not the one in {SETTINGS}")
-    if name := first_unsound(finished):
+    if name := first_nonfinite(finished):
         raise UserError(str(directory / WEIGHTS), f"{name} has values that are no numbers, or infinite; {AGAIN}")
     return SavedModel(recipe, finished, thresholds, scatter, task, crops, on_training)
 
 
-def first_unsound(weights: Message) -> str:
+def first_nonfinite(weights: Message) -> str:
     """Return the name of the first tensor with NaN or infinite values, or an empty text."""
     unsound = (
         name for name, tensor in sorted(weights.items()) if tensor.is_floating_point() and not tensor.isfinite().all()

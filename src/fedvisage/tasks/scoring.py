@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.streams import numpy_rng, scoped, torch_rng
+from fedvisage.base.streams import numpy_rng, seed_global_rng, torch_rng
 from fedvisage.data.batches import View, mixed_batches
 from fedvisage.federation.declared import Call, Declared, Member
-from fedvisage.federation.server import Server, joined, members_of
+from fedvisage.federation.server import Server, join_members, members_of
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message, load_parts, under
 from fedvisage.federation.wire.schema import EXAMPLES, Upload
-from fedvisage.nn.batchnorm import Pooled, StatisticsMeter, before, passed, pooled
+from fedvisage.nn.batchnorm import PooledStatistics, StatisticsMeter, call_counts, input_statistics, pool_statistics
 from fedvisage.nn.compute import Compute
 from fedvisage.nn.inputs import prepare
 from fedvisage.recipe import Recipe
@@ -48,7 +48,7 @@ class Scorer:
     def __init__(self, method: Declared, recipe: Recipe, compute: Compute) -> None:
         """Build the delivered parts; :meth:`load` loads the weights of a member."""
         self.method, self.recipe, self.compute = method, recipe, compute
-        with scoped(recipe.runtime.seed, "initial weights"):
+        with seed_global_rng(recipe.runtime.seed, "initial weights"):
             network = method.network(recipe)
         self.net = nn.ModuleDict({part: network[part] for part in method.finished}).eval()
         compute.place(self.net)
@@ -186,14 +186,14 @@ UPLOADS = (
 )
 
 
-def wanted(recipe: Recipe) -> bool:
+def wants_exact_statistics(recipe: Recipe) -> bool:
     """Return whether a recipe asks for exact statistics."""
     return recipe.training.statistics == "exact"
 
 
 def calls(scorer: Scorer) -> dict[str, Call]:
     """Return the call for statistics if the recipe asks for it; raise an error for a network without BatchNorm."""
-    if not wanted(scorer.recipe):
+    if not wants_exact_statistics(scorer.recipe):
         return {}
     layers = layers_of(scorer)
 
@@ -202,7 +202,7 @@ def calls(scorer: Scorer) -> dict[str, Call]:
         scorer.load({name: value for name, value in message.items() if name != LAYER})
         name, times = list(layers.items())[number]
         with torch.inference_mode():
-            statistics = before(scorer.net.get_submodule(name), times, _passes(scorer, site.data))
+            statistics = input_statistics(scorer.net.get_submodule(name), times, _passes(scorer, site.data))
         return {MEAN: statistics.mean, VARIANCE: statistics.variance, EXAMPLES.name: torch.tensor(len(site.data))}
 
     return {CALL: Call(of_layer, UPLOADS, exact=True, private=True, takes=_takes, questions=len(layers))}
@@ -215,7 +215,7 @@ def _takes(recipe: Recipe) -> tuple[Upload, ...]:
 def layers_of(scorer: Scorer) -> Mapping[str, int]:
     """Return the BatchNorm layers of a forward pass, in order, with the number of their passes."""
     size = scorer.recipe.input.size
-    layers = passed(scorer.net, lambda: scorer.score_images(torch.zeros(1, 3, size, size, dtype=torch.uint8)))
+    layers = call_counts(scorer.net, lambda: scorer.score_images(torch.zeros(1, 3, size, size, dtype=torch.uint8)))
     if not layers:
         wrong = f"exact statistics are of BatchNorm layers, and {scorer.method.name}'s network has none; leave it out"
         raise UserError("recipe.training.statistics", wrong)
@@ -240,13 +240,15 @@ def with_exact_statistics(server: Server, scorer: Scorer, finished: Message) -> 
         if not sites:
             raise RunFailed(f"no site told the statistics before {layer}")
         for member, names in {"": sites}.items() if single else ((name, (name,)) for name in sites):
-            members[member] = _with(members[member], layer, [replies[name] for name in names])
-    return joined(members)
+            members[member] = _with_layer(members[member], layer, [replies[name] for name in names])
+    return join_members(members)
 
 
-def _with(member: Message, layer: str, replies: Sequence[Message]) -> Message:
+def _with_layer(member: Message, layer: str, replies: Sequence[Message]) -> Message:
     """Return a model's weights with one layer's statistics replaced by those of all replies."""
-    combined = pooled(Pooled(reply[MEAN], reply[VARIANCE], float(reply[EXAMPLES.name])) for reply in replies)
+    combined = pool_statistics(
+        PooledStatistics(reply[MEAN], reply[VARIANCE], float(reply[EXAMPLES.name])) for reply in replies
+    )
     layer_statistics = {f"{layer}.{MEAN}": combined.mean, f"{layer}.{VARIANCE}": combined.variance}
     return {**member, **{name: value.to(member[name]) for name, value in layer_statistics.items()}}
 

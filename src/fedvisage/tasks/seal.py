@@ -76,7 +76,7 @@ def check_seal(directory: Path) -> bool:
         if figures.exists() and read_json(figures).get(SEALED):
             raise UserError(str(path), f"is missing, although {METRICS} says that this run has a seal; restore it")
         return False
-    seal = _read(path)
+    seal = _read_seal(path)
     wrong = {name: reason for name in FILES if (reason := _mismatch(directory / name, seal.files.get(name)))}
     if 2 * len(wrong) > len(seal.files) and METRICS in wrong:
         raise UserError(str(path), "is of another run: most files beside it differ from it; restore this run's own")
@@ -89,7 +89,7 @@ def check_seal(directory: Path) -> bool:
 def chain_of(directory: Path) -> str:
     """Return the digest of a run's chain, which identifies the run, or an empty text without a seal."""
     path = directory / SEAL
-    return _read(path).chain if path.exists() else ""
+    return _read_seal(path).chain if path.exists() else ""
 
 
 def _mismatch(path: Path, entry: _Entry | None) -> str:
@@ -106,7 +106,7 @@ def _mismatch(path: Path, entry: _Entry | None) -> str:
     return ""
 
 
-def _read(path: Path) -> _Seal:
+def _read_seal(path: Path) -> _Seal:
     try:
         seal = _Seal.model_validate(read_json(path))
     except ValidationError as error:

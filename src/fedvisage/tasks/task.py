@@ -18,17 +18,17 @@ from fedvisage.federation.declared import Call, Declared, TaskName
 from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import Upload
-from fedvisage.metrics.identification import OfSite
+from fedvisage.metrics.identification import SiteFigures
 from fedvisage.metrics.threshold import Histogram
 from fedvisage.nn.compute import Compute
 from fedvisage.recipe import Recipe
-from fedvisage.tasks.opened import Benchmark, Opened
+from fedvisage.tasks.opened import Benchmark, RunData
 from fedvisage.tasks.saved_model import SavedModel
 from fedvisage.tasks.scoring import Scorer
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingResult:
     """The result of a training: the finished model, the number of rounds, and the sites' held-out metrics."""
 
     saved: SavedModel
@@ -36,7 +36,7 @@ class Trained:
     heldout: dict[str, Any]
     counts: dict[str, Histogram] = field(default_factory=dict)
     """Histograms of the sites' held-out scores, if the training ran in this process."""
-    personal: dict[str, dict[str, OfSite]] = field(default_factory=dict)
+    personal: dict[str, dict[str, SiteFigures]] = field(default_factory=dict)
     """Recognition: metrics of the sites' own models on their people, by model and site."""
     ended: dict[str, str] = field(default_factory=dict)
     """Cause and reason of an early end of training; empty if all rounds of the recipe took place."""
@@ -67,11 +67,11 @@ class Task(Protocol):
         """Return the recipe with values that follow from its data and that networks depend on."""
         ...
 
-    def open(self, recipe: Recipe, method: Declared, cache: Path, say: Say) -> Opened:
+    def open(self, recipe: Recipe, method: Declared, cache: Path, say: Say) -> RunData:
         """Open or render the recipe's sets, and raise an error for faulty ones before training."""
         ...
 
-    def first(self, recipe: Recipe, data: Opened, compute: Compute, cache: Path, say: Say) -> Message:
+    def first(self, recipe: Recipe, data: RunData, compute: Compute, cache: Path, say: Say) -> Message:
         """Return the parts that the server trains before the first round, if the recipe asks for any."""
         ...
 
@@ -83,11 +83,11 @@ class Task(Protocol):
         """Return the calls about a finished model, which sites of every method answer."""
         ...
 
-    def settle(self, server: Server, finished: Message) -> Trained:
+    def settle(self, server: Server, finished: Message) -> TrainingResult:
         """Send the calls about the finished model to the sites, and choose thresholds from the replies."""
         ...
 
-    def judge(self, scorer: Scorer, trained: Trained, data: Opened, out: Path) -> dict[str, Any]:
+    def judge(self, scorer: Scorer, trained: TrainingResult, data: RunData, out: Path) -> dict[str, Any]:
         """Evaluate a run's model on its target, return the metrics, and write the files for recomputing them."""
         ...
 
@@ -99,7 +99,7 @@ class Task(Protocol):
         """Evaluate a finished model on other data; with a directory, write the files for recomputing the metrics."""
         ...
 
-    def without_threshold(self, scorer: Scorer, saved: SavedModel, data: Opened) -> dict[str, Any]:
+    def without_threshold(self, scorer: Scorer, saved: SavedModel, data: RunData) -> dict[str, Any]:
         """Return a model's metrics on the target that need no threshold, in the format of metrics.json."""
         ...
 

@@ -78,6 +78,6 @@ METHOD = Method(
         "train": Call(train, fedpad.TRAIN.uploads, takes=centres_of_all),
     },
     server=server,
-    user=resnet18.user,
+    user=resnet18.predict,
     features=resnet18.features,
 )

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from fedvisage.base.errors import BadFile, UserError
-from fedvisage.datasets.frames import ArrayFilm
+from fedvisage.datasets.frames import ArrayFrames
 from fedvisage.datasets.pad.item import Item
 
 FRAMES = np.random.default_rng(0).integers(0, 256, (12, 20, 24, 3), dtype=np.uint8)
@@ -19,11 +19,11 @@ FIRST = FRAMES.transpose(0, 3, 1, 2)  # channels first
 Pixels = npt.NDArray[np.uint8]
 
 
-def film(path: Path, *, bgr: bool = False) -> ArrayFilm:
-    return ArrayFilm(Item(path, "a.h5", "arrays", "bonafide", "s", "v", bgr=bgr))
+def film(path: Path, *, bgr: bool = False) -> ArrayFrames:
+    return ArrayFrames(Item(path, "a.h5", "arrays", "bonafide", "s", "v", bgr=bgr))
 
 
-def written(path: Path, write: Callable[[Any], object]) -> ArrayFilm:
+def written(path: Path, write: Callable[[Any], object]) -> ArrayFrames:
     with h5py.File(path, "w") as file:
         write(file)
     return film(path)

@@ -10,7 +10,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.import_people import import_identities
 from fedvisage.faces.align import misalignment
-from fedvisage.render.identities import Identities, album, photograph_person
+from fedvisage.render.identities import Identities, photograph_person, photographs_of
 from fedvisage.render.people import draw_conditions, draw_people
 from fedvisage.render.scene import render
 
@@ -26,7 +26,7 @@ def save(image: np.ndarray, path: Path) -> None:
 def crops() -> dict[str, np.ndarray]:
     """Aligned faces of two people."""
     spec = Identities(images=3, size=SIZE)
-    return {f"person{number}": photograph_person(album(spec, number), SIZE)[0] for number in (0, 3)}
+    return {f"person{number}": photograph_person(photographs_of(spec, number), SIZE)[0] for number in (0, 3)}
 
 
 @pytest.fixture

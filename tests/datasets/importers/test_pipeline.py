@@ -16,10 +16,10 @@ from tests.datasets.pad.copies import changeable, media
 from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet, read_manifest
 from fedvisage.datasets.catalogue import SCANNERS
-from fedvisage.datasets.import_presentations import few_of, import_items
+from fedvisage.datasets.import_presentations import import_items, limit_items
 from fedvisage.datasets.pad.item import Choices, Item
 from fedvisage.datasets.report import DatasetReport, ImportReport
-from fedvisage.datasets.small_copies import looks, write_video
+from fedvisage.datasets.small_copies import render_person, write_video
 
 
 def imported(kind: str, source: Path, to: Path, **options: object) -> tuple[PreparedSet, ImportReport]:
@@ -48,7 +48,7 @@ def test_an_import_takes_no_torch_which_each_process_would_load_for_seconds(tmp_
     program = (
         "import sys; sys.modules['torch'] = None\n"
         "from pathlib import Path\n"
-        "from fedvisage.datasets.importing import Importing, import_dataset\n"
+        "from fedvisage.datasets.importing import ImportOptions, import_dataset\n"
         "options = Importing(size=24, crop='centre')\n"
         "import_dataset('folder', Path(sys.argv[1]), Path(sys.argv[2]), print, name='plain', options=options)\n"
     )
@@ -61,7 +61,7 @@ def test_an_import_takes_no_torch_which_each_process_would_load_for_seconds(tmp_
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_places_are_counted_among_the_frames_with_a_face(tmp_path: Path) -> None:
     """Two frames of a wall, then three with a face, then the wall again."""
-    faces, _ = looks(1, "bonafide")
+    faces, _ = render_person(1, "bonafide")
     wall = np.full_like(faces[0], 120)
     path = tmp_path / "f/Train_files/1_1_01_1.avi"
     path.parent.mkdir(parents=True)
@@ -124,7 +124,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from fedvisage.datasets.import_presentations import import_items
-from fedvisage.datasets.small_copies import looks, write_video
+from fedvisage.datasets.small_copies import render_person, write_video
 from fedvisage.datasets.catalogue import SCANNERS
 source, destination = map(Path, sys.argv[1:])
 def kill(done, total):
@@ -184,7 +184,7 @@ def test_a_few_files_of_a_large_dataset_have_all_that_can_be_chosen_by(
              "", part, {"phone": str(phone), "session": str(session), "file": str(file)})
         for phone, session, (who, part), file in product(range(1, 7), range(1, 4), parts.items(), range(1, 6))
     ]  # fmt: skip
-    few = few_of(items, 200)
+    few = limit_items(items, 200)
     assert 100 <= len(few) <= 300
     for part in ("train", "dev", "test"):
         own = [item for item in few if item.split == part]
@@ -192,8 +192,8 @@ def test_a_few_files_of_a_large_dataset_have_all_that_can_be_chosen_by(
             pairs = {(item.extra[one], item.extra[other]) for item in own}
             assert pairs == {(item.extra[one], item.extra[other]) for item in items}
         assert all(len({item.subject for item in own if item.label == label}) >= 4 for label in (0, 1))
-    assert few_of(items, 0) == items
-    assert few_of(items[:7], 200) == items[:7]
+    assert limit_items(items, 0) == items
+    assert limit_items(items[:7], 200) == items[:7]
     plain, _ = imported("oulu-npu", copies["oulu-npu"], tmp_path / "set", few=200)
     assert plain.source.endswith(" few=200")
 

@@ -6,14 +6,14 @@ from pathlib import Path
 from fedvisage.datasets.catalogue import SCANNERS
 from fedvisage.datasets.pad.item import Choices, Item, Listing
 from fedvisage.datasets.pad.tree import walk
-from fedvisage.datasets.small_copies import pretend
+from fedvisage.datasets.small_copies import write_copy
 
 PUBLISHED = [kind for kind, scanner in SCANNERS.items() if scanner.official]
 
 
 def make_copies(root: Path) -> dict[str, Path]:
     for kind, scanner in SCANNERS.items():
-        pretend(scanner, root / kind)
+        write_copy(scanner, root / kind)
     return {kind: root / kind for kind in SCANNERS}
 
 

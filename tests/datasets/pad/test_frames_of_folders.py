@@ -7,7 +7,7 @@ from tests.datasets.importers.making import picture, save
 
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.import_presentations import import_items
-from fedvisage.datasets.pad.item import Choices, Grammar, Sighting
+from fedvisage.datasets.pad.item import Choices, Grammar, ParsedName
 from fedvisage.datasets.pad.scanner import Name, Scanner
 from fedvisage.datasets.pad.tree import walk
 
@@ -15,8 +15,8 @@ COLOUR = Grammar("{part}/{person}/{clip}/colour", part="real|fake", person="P[0-
 DEPTH = Grammar("{part}/{person}/{clip}/depth", part="real|fake", person="P[0-9]", clip="[a-z]+")
 
 
-def _read(fields: Mapping[str, str], _: Choices) -> Sighting:
-    return Sighting("bonafide" if fields["part"] == "real" else "print", fields["person"], part=fields["part"])
+def _read(fields: Mapping[str, str], _: Choices) -> ParsedName:
+    return ParsedName("bonafide" if fields["part"] == "real" else "print", fields["person"], part=fields["part"])
 
 
 SCANNER = Scanner(

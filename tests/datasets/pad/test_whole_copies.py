@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 
 from fedvisage.datasets.catalogue import SCANNERS
-from fedvisage.datasets.pad.item import Choices, Sighting
-from fedvisage.datasets.pad.scanner import sight
+from fedvisage.datasets.pad.item import Choices, ParsedName
+from fedvisage.datasets.pad.scanner import match_name
 
 MSU_CLIENTS = [1, 2, 3, 5, 6, 7, 8, 9, 11, 12, 13, 14, 21, 22, 23, 24, 26, 28, 29, 30, 32, 33, 34, 35, 36, 37, 39, 42,
                48, 49, 50, 51, 53, 54, 55]  # fmt: skip
@@ -96,10 +96,10 @@ def test_a_whole_copy_has_the_published_counts(kind: str) -> None:
     names, by_species = SPECIES[kind]
     scanner, places, species = SCANNERS[kind], dict[str, list[int]](), Counter[str]()
     for name in names():
-        seen = sight(scanner, name, Choices(enroll=True))
+        seen = match_name(scanner, name, Choices(enroll=True))
         assert seen is not None, name
         said = seen[2]
-        assert isinstance(said, Sighting)
+        assert isinstance(said, ParsedName)
         species[said.species] += 1
         place = said.extra.get("purpose") or said.split or "all"
         counted = {place, "all"} & scanner.counts.keys()
@@ -112,9 +112,9 @@ def test_a_whole_copy_has_the_published_counts(kind: str) -> None:
 
 def test_what_a_display_shows_decides_between_photo_and_replay() -> None:
     def species(name: str) -> str:
-        seen = sight(SCANNERS["replay-attack"], name, Choices())
+        seen = match_name(SCANNERS["replay-attack"], name, Choices())
         assert seen
-        assert isinstance(seen[2], Sighting)
+        assert isinstance(seen[2], ParsedName)
         return seen[2].species
 
     name = "test/attack/hand/attack_{}_client031_session01_{}_{}_adverse.mov"
@@ -124,6 +124,6 @@ def test_what_a_display_shows_decides_between_photo_and_replay() -> None:
 
 
 def test_the_high_quality_replay_of_casia_is_an_attack() -> None:
-    seen = sight(SCANNERS["casia-fasd"], "test_release/3/HR_4.avi", Choices())
+    seen = match_name(SCANNERS["casia-fasd"], "test_release/3/HR_4.avi", Choices())
     assert seen
-    assert seen[2] == Sighting("replay", "23", "test", {"clip": "HR_4", "quality": "high"})
+    assert seen[2] == ParsedName("replay", "23", "test", {"clip": "HR_4", "quality": "high"})

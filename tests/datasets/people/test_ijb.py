@@ -10,7 +10,7 @@ from tests.datasets.people.spoilt import spoilt
 from fedvisage.base.errors import UserError
 from fedvisage.data.lists import read_lists
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.catalogue import LAYOUTS, pretend_dataset
+from fedvisage.datasets.catalogue import LAYOUTS, write_small_copy
 from fedvisage.datasets.import_people import import_people
 from fedvisage.faces.align import align
 
@@ -25,7 +25,7 @@ GALLERIES = {"ijb-b": ("s1", "s2"), "ijb-c": ("g1", "g2")}
 @pytest.fixture(scope="module", params=GALLERIES)
 def copy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     root = tmp_path_factory.mktemp(request.param) / "IJB"
-    pretend_dataset(request.param, root)
+    write_small_copy(request.param, root)
     return request.param, root
 
 
@@ -119,6 +119,6 @@ def test_crops_that_are_missing_or_in_no_list_are_counted_and_whom_no_list_names
 
 
 def test_another_folder_is_refused(tmp_path: Path) -> None:
-    pretend_dataset("ijb-b", tmp_path / "IJBB")
+    write_small_copy("ijb-b", tmp_path / "IJBB")
     with pytest.raises(UserError, match=r"is no IJB-C: looked for .*ijbc_face_tid_mid"):
         LAYOUTS["ijb-c"].scan(LAYOUTS["ijb-c"], tmp_path / "IJBB")

@@ -16,10 +16,10 @@ from tests.datasets.importers.making import picture, save
 from tests.toy import unheard
 
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.catalogue import LAYOUTS, pretend_dataset
-from fedvisage.datasets.finding import look_below
+from fedvisage.datasets.catalogue import LAYOUTS, write_small_copy
+from fedvisage.datasets.finding import scan_folders
 from fedvisage.datasets.import_people import import_identities, import_people
-from fedvisage.datasets.importing import Importing, import_dataset
+from fedvisage.datasets.importing import ImportOptions, import_dataset
 from fedvisage.datasets.report import ImportReport
 
 Import = Callable[..., ImportReport]
@@ -29,7 +29,7 @@ Import = Callable[..., ImportReport]
 def pretended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("root")
     for kind in LAYOUTS:
-        pretend_dataset(kind, root / f"copy of {kind}")
+        write_small_copy(kind, root / f"copy of {kind}")
     return root
 
 
@@ -132,7 +132,7 @@ def test_a_killed_import_of_people_goes_on_with_the_same_bytes(folder: Path, tmp
 
 
 def test_people_below_a_folder_are_known_by_names_lists_and_files(pretended: Path) -> None:
-    found = {one.source: one for one in look_below(pretended).datasets}
+    found = {one.source: one for one in scan_folders(pretended).datasets}
     files = {"rec": "train.rec", "bin": next((pretended / "copy of bin").glob("*.bin")).name}
     for kind in LAYOUTS:
         place = pretended / f"copy of {kind}" / files.get(kind, "")
@@ -146,7 +146,7 @@ def test_a_folder_of_people_that_could_be_anybodys_is_left_alone(folder: Path, t
         save(tmp_path / "root" / "album" / "ann" / f"ann_000{number}.png", picture(number))
     (tmp_path / "root" / "model").mkdir()
     (tmp_path / "root" / "model" / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
-    below = look_below(tmp_path / "root")
+    below = scan_folders(tmp_path / "root")
     assert (below.datasets, below.unknown) == ((), ("album", "model"))
 
 
@@ -156,12 +156,12 @@ def test_all_imports_people_beside_attacks(pretended: Path, tmp_path: Path) -> N
     root.mkdir()
     for kind in ("lfw", "rec", "bin", "digiface"):
         (root / kind).symlink_to(pretended / f"copy of {kind}")  # a linked folder is not looked into
-    assert not look_below(root).datasets
+    assert not scan_folders(root).datasets
     for kind in ("lfw", "rec", "bin"):
         (root / kind).unlink()
-        pretend_dataset(kind, root / kind)
-    pretend_dataset("casia-fasd", root / "casia")
-    options = Importing(size=48, frames="1", crop="centre", enroll=True)
+        write_small_copy(kind, root / kind)
+    write_small_copy("casia-fasd", root / "casia")
+    options = ImportOptions(size=48, frames="1", crop="centre", enroll=True)
     said = import_dataset("all", root, tmp_path / "sets", unheard, name="", options=options)
     names = {path.name for path in (tmp_path / "sets").iterdir() if path.is_dir()}
     (pairs,) = (name for name in names if name.startswith("bin-bin-"))

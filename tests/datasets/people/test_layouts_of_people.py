@@ -10,9 +10,9 @@ from fedvisage.base.errors import UserError
 from fedvisage.data.batches import View
 from fedvisage.data.lists import read_pairs
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.catalogue import LAYOUTS, describe_kinds, pretend_dataset
+from fedvisage.datasets.catalogue import LAYOUTS, describe_kinds, write_small_copy
 from fedvisage.datasets.import_people import import_people
-from fedvisage.datasets.importing import Importing, import_dataset
+from fedvisage.datasets.importing import ImportOptions, import_dataset
 from fedvisage.tasks.recognition.benchmarks import pairs_among
 
 PEOPLE = {
@@ -60,7 +60,7 @@ PAIRS = {
 def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("people")
     for kind in LAYOUTS:
-        pretend_dataset(kind, root / kind / "copy")
+        write_small_copy(kind, root / kind / "copy")
     return root
 
 
@@ -79,7 +79,7 @@ def test_a_benchmark_becomes_a_set_with_lists_whose_pairs_are_all_there(
     kind: str, copies: Path, tmp_path: Path
 ) -> None:
     said = import_dataset(
-        kind, copies / kind / "copy", tmp_path / "set", unheard, name="", options=Importing(size=32, heldout=0.5)
+        kind, copies / kind / "copy", tmp_path / "set", unheard, name="", options=ImportOptions(size=32, heldout=0.5)
     )
     made = PreparedSet.open(tmp_path / "set", verify=True)
     assert "heldout" not in made.rows.split
@@ -145,7 +145,7 @@ def test_vggface2_has_its_split_who_is_female_and_aligns_by_its_points(copies: P
 def test_lists_that_contradict_the_photographs_are_refused(
     kind: str, file: str, old: str, new: str, word: str, tmp_path: Path
 ) -> None:
-    pretend_dataset(kind, tmp_path / "copy")
+    write_small_copy(kind, tmp_path / "copy")
     path = tmp_path / "copy" / file
     path.write_text(path.read_text().replace(old, new, 1))
     with pytest.raises(UserError, match=word):
@@ -156,7 +156,7 @@ def test_lists_that_contradict_the_photographs_are_refused(
 def test_another_folder_is_refused_and_a_link_out_of_it_is_counted(copies: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is no VGGFace2: looked for"):
         import_people(LAYOUTS["vggface2"], copies / "lfw" / "copy", tmp_path / "set", name="X", size=32)
-    pretend_dataset("digiface", tmp_path / "copy")
+    write_small_copy("digiface", tmp_path / "copy")
     (tmp_path / "out.png").write_bytes(b"x")
     (tmp_path / "copy" / "subjects_0-1999_72_imgs" / "7" / "12.png").symlink_to(tmp_path / "out.png")
     album = LAYOUTS["digiface"].scan(LAYOUTS["digiface"], tmp_path / "copy")
@@ -165,13 +165,13 @@ def test_another_folder_is_refused_and_a_link_out_of_it_is_counted(copies: Path,
 
 def test_aligned_looks_for_no_face_and_goes_with_people_only(copies: Path, tmp_path: Path) -> None:
     source = copies / "digiface" / "copy"
-    options = Importing(size=32, aligned=True, max_bad=1)
+    options = ImportOptions(size=32, aligned=True, max_bad=1)
     with pytest.raises(UserError, match="not square"):
         import_dataset("digiface", source, tmp_path / "a", unheard, name="", options=options)
     for kind in ("oulu-npu", "all"):
         with pytest.raises(UserError, match="--aligned"):
             import_dataset(kind, source, tmp_path / "b", unheard, name="", options=options)
-    contradicting = Importing(aligned=True, crop="centre")
+    contradicting = ImportOptions(aligned=True, crop="centre")
     with pytest.raises(UserError, match="contradict"):
         import_dataset("identities", source, tmp_path / "c", unheard, name="", options=contradicting)
 

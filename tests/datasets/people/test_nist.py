@@ -10,10 +10,10 @@ from tests.datasets.people.spoilt import spoilt
 from fedvisage.base.errors import UserError
 from fedvisage.data.lists import read_lists
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.catalogue import LAYOUTS, pretend_dataset
+from fedvisage.datasets.catalogue import LAYOUTS, write_small_copy
 from fedvisage.datasets.import_people import import_people
-from fedvisage.datasets.photographs import USUAL, points_around
-from fedvisage.datasets.small_copies import looks
+from fedvisage.datasets.photographs import USUAL_POINTS, points_around
+from fedvisage.datasets.small_copies import render_person
 from fedvisage.faces.align import align
 from fedvisage.faces.detection import Detector, Face
 
@@ -26,7 +26,7 @@ FACES = [  # file, person, template, sighting, as the small copy has them
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("nist")
-    pretend_dataset("ijb-c-nist", root / "IJBC")
+    write_small_copy("ijb-c-nist", root / "IJBC")
     import_people(LAYOUTS["ijb-c-nist"], root / "IJBC", root / "set", name="I", size=112)
     return root / "set"
 
@@ -43,7 +43,7 @@ def test_each_face_of_a_template_has_its_person_and_sighting(made: Path) -> None
 def test_of_two_faces_in_a_photograph_each_template_has_its_own(made: Path) -> None:
     found = PreparedSet.open(made)
     for person, template in ((0, 1), (1, 3)):
-        images, points = looks(person, "bonafide")
+        images, points = render_person(person, "bonafide")
         expected, _ = align(images[0], points[0].astype(np.float64), 112)
         crop = found.images[found.rows.item.tolist().index(f"img/1.jpg/{template}")]
         other = found.images[found.rows.item.tolist().index(f"img/1.jpg/{4 - template}")]
@@ -96,13 +96,13 @@ def test_faces_without_a_box_or_a_picture_are_counted(tmp_path: Path) -> None:
 
 
 def test_another_folder_is_refused(tmp_path: Path) -> None:
-    pretend_dataset("ijb-c", tmp_path / "IJBC")
+    write_small_copy("ijb-c", tmp_path / "IJBC")
     with pytest.raises(UserError, match=r"is no IJB-B as NIST .*ijbb_1N_gallery_S1"):
         LAYOUTS["ijb-b-nist"].scan(LAYOUTS["ijb-b-nist"], tmp_path / "IJBC")
 
 
 def test_points_are_found_around_the_box_at_any_size_and_else_lie_where_they_usually_do() -> None:
-    images, points = looks(0, "bonafide")
+    images, points = render_person(0, "bonafide")
     detector = Detector()
 
     def detect(image: np.ndarray) -> list[Face]:
@@ -118,6 +118,6 @@ def test_points_are_found_around_the_box_at_any_size_and_else_lie_where_they_usu
         assert np.abs(points_around(small, box, detect) - true).max() < 0.08 * reach
     nothing = np.full((90, 120, 3), 100, np.uint8)
     box = np.array([20.0, 10.0, 50.0, 60.0])
-    np.testing.assert_allclose(points_around(nothing, box, detect), USUAL * (50, 60) + (20, 10))
+    np.testing.assert_allclose(points_around(nothing, box, detect), USUAL_POINTS * (50, 60) + (20, 10))
     outside = np.array([500.0, 500.0, 50.0, 60.0])
     assert np.isfinite(points_around(nothing, outside, detect)).all()

@@ -18,13 +18,13 @@ from fedvisage.base.errors import UserError
 from fedvisage.cli import app
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.data.selection import select, splits_of, without_selection
+from fedvisage.data.selection import select, split_entry, splits_of
 from fedvisage.datasets.catalogue import SCANNERS, all_kinds
 from fedvisage.datasets.import_presentations import import_items
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS, describe_protocol, list_protocols
 from fedvisage.datasets.protocols.ocim import KINDS
 from fedvisage.datasets.protocols.people import PEOPLE
-from fedvisage.datasets.small_copies import pretend
+from fedvisage.datasets.small_copies import write_copy
 from fedvisage.methods import read_method
 from fedvisage.recipe import Recipe, validate
 
@@ -55,9 +55,9 @@ class Divided:
         one = PROTOCOLS[protocol]
         self.sites: dict[str, tuple[View, View]] = {}
         for site, entry in one.folds[fold].sites.items():
-            name, meant = without_selection(entry)
+            name, meant = split_entry(entry)
             self.sites[site] = splits_of(sets(name, one.sets[name].kind), meant, site)
-        name, meant = without_selection(one.folds[fold].user)
+        name, meant = split_entry(one.folds[fold].user)
         self.user = select(View.of(sets(name, one.sets[name].kind)), meant, "user")
 
     def training(self) -> dict[str, tuple[int, int]]:
@@ -92,10 +92,10 @@ def test_a_protocol_is_a_recipe_whose_sets_can_be_imported(name: str, tmp_path: 
         assert isinstance(recipe, Recipe)
         commands = [line for line in lines if line.startswith("# fedvisage data import")]
         assert {Path(line.split()[6]).name for line in commands} == {
-            Path(without_selection(entry)[0]).name for entry in recipe.data.entries
+            Path(split_entry(entry)[0]).name for entry in recipe.data.entries
         }
         assert all(line.split()[4] in all_kinds() for line in commands)
-        held_out = [without_selection(entry)[1].heldout for entry in recipe.data.sites.values()]
+        held_out = [split_entry(entry)[1].heldout for entry in recipe.data.sites.values()]
         if recipe.evaluation.threshold == "source-train-eer":
             assert set(held_out) == {()}
         else:
@@ -297,7 +297,7 @@ def test_the_list_has_a_line_for_each_and_a_name_that_is_unknown_is_told() -> No
 
 def test_what_is_printed_runs_on_pretended_sets(tmp_path: Path) -> None:
     for name, kind in KINDS.items():
-        pretend(SCANNERS[kind], tmp_path / kind)
+        write_copy(SCANNERS[kind], tmp_path / kind)
         import_items(SCANNERS[kind], tmp_path / kind, tmp_path / "sets" / name, name=name, size=32, frames=2)
     said = CliRunner().invoke(app, ["data", "protocols", "ocim-ssdg", "--sets", str(tmp_path / "sets"), "--user", "M"])
     tree = yaml.safe_load(said.output)

@@ -16,7 +16,7 @@ import pytest
 from fedvisage.base.errors import UserError
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.data.selection import Selection, select, splits_of, without_selection
+from fedvisage.data.selection import Selection, select, split_entry, splits_of
 from fedvisage.datasets.catalogue import SCANNERS
 from fedvisage.datasets.import_presentations import import_items
 from fedvisage.datasets.pad.item import Choices
@@ -117,7 +117,7 @@ def test_a_fold_takes_the_items_that_the_documentation_gives_it(name: str, fold:
         kind = protocol.sets[of].kind
         rows, made = table(kind, of), sets(of, kind)
         expected = {row["name"] for row in rows if fits(row, words)}
-        _, meant = without_selection(entry)
+        _, meant = split_entry(entry)
         if lacks(rows, words):
             with pytest.raises(UserError, match="has no"):
                 views_of(made, meant, site)

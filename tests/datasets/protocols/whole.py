@@ -15,8 +15,8 @@ from fedvisage.data.selection import split_subjects
 from fedvisage.data.writer import Writer
 from fedvisage.datasets.catalogue import SCANNERS
 from fedvisage.datasets.pad.celeba_spoof import DIVISIONS
-from fedvisage.datasets.pad.item import Choices, Sighting
-from fedvisage.datasets.pad.scanner import sight
+from fedvisage.datasets.pad.item import Choices, ParsedName
+from fedvisage.datasets.pad.scanner import match_name
 
 SIZE = 8
 
@@ -142,10 +142,10 @@ def make_set(kind: str, path: Path, frames: int, *, released: bool = False) -> P
     return PreparedSet.open(path)
 
 
-def _sighted(kind: str, name: str, released: bool) -> Sighting:
-    seen = sight(SCANNERS[kind], name, Choices(enroll=SCANNERS[kind].enrolment, released=released))
+def _sighted(kind: str, name: str, released: bool) -> ParsedName:
+    seen = match_name(SCANNERS[kind], name, Choices(enroll=SCANNERS[kind].enrolment, released=released))
     assert seen is not None, name
-    assert isinstance(seen[2], Sighting), (name, seen[2])
+    assert isinstance(seen[2], ParsedName), (name, seen[2])
     return replace(seen[2], extra={**seen[2].extra, **lists_of_celeba(name)}) if kind == "celeba-spoof" else seen[2]
 
 
@@ -156,6 +156,6 @@ def lists_of_celeba(name: str) -> dict[str, str]:
     return dict.fromkeys(columns, part)
 
 
-def _official(kind: str, one: Sighting) -> str:
+def _official(kind: str, one: ParsedName) -> str:
     """Return the authors' split; in WMCA it stands in a list and not in names."""
     return WMCA_CLIENTS[one.subject] if kind == "wmca" else one.split or ""

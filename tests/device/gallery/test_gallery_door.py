@@ -14,8 +14,8 @@ from tests.device.gallery.tiles import GREEN, RED, Tiles, row_of, tile_of
 
 from fedvisage.base.errors import UserError
 from fedvisage.device.gallery import enrolment
-from fedvisage.device.gallery.enrolment import Model, evaluate
-from fedvisage.device.gallery.file import ModelChanged, NotEnrolled, Unknown
+from fedvisage.device.gallery.enrolment import EmbeddingModel, evaluate
+from fedvisage.device.gallery.file import ModelChanged, NotEnrolled, UnknownName
 from fedvisage.device.gallery.search import Gallery
 from fedvisage.device.gallery.templates import as_cosine, directions, protect
 from fedvisage.metrics.similarity import Features
@@ -89,7 +89,7 @@ def test_nobody_is_enrolled_with_what_shows_no_living_face_well(
     with pytest.raises(NotEnrolled, match=reason) as caught:
         enrolment.enrol(gallery, ENGINE, "default", "eve", [("eve.png", picture)])
     assert "eve.png" in str(caught.value)
-    with pytest.raises(Unknown):
+    with pytest.raises(UnknownName):
         gallery.person("default", "eve")
     done = enrolment.enrol(gallery, ENGINE, "default", "eve", [("eve.png", picture), ("b.png", row_of(tile_of(5)))])
     assert len(done.faces) == 1
@@ -105,7 +105,7 @@ def test_nobody_is_enrolled_where_nothing_tells_attacks(gallery: Gallery) -> Non
 
 
 def test_after_a_new_model_people_are_enrolled_again_or_refused_by_name(gallery: Gallery) -> None:
-    newer = replace(ENGINE, model=Model("sha256:" + "b" * 64, 0.9, "fmr=1e-3"))
+    newer = replace(ENGINE, model=EmbeddingModel("sha256:" + "b" * 64, 0.9, "fmr=1e-3"))
     with pytest.raises(ModelChanged, match="person"):
         enrolment.search(gallery, newer, "default", embedding(2, 1))
     for person in range(4):

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.device.gallery.file import Busy, Exists, WrongKey, key_from, make_key_file, open_to_others
+from fedvisage.device.gallery.file import Busy, NameTaken, WrongKey, is_open_to_others, key_from, make_key_file
 from fedvisage.device.gallery.search import Gallery
-from fedvisage.metrics.similarity import unit
+from fedvisage.metrics.similarity import normalise
 
 KEY = bytes(range(32))
 MODEL = "sha256:" + "a" * 64
@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> Path:
     with Gallery.create(path, KEY) as made:
         made.add_collection()
         for number in range(20):
-            face = unit(np.random.default_rng(number).standard_normal((1, 512)))
+            face = normalise(np.random.default_rng(number).standard_normal((1, 512)))
             made.enrol("default", f"person {number}", face, MODEL)
     return path
 
@@ -70,7 +70,7 @@ def test_a_file_with_other_bytes_is_refused_or_says_which_record_was_changed(pat
         path.write_bytes(spoilt)
         try:
             with Gallery(path, KEY, patience=0) as opened:
-                opened.search("default", unit(np.ones((1, 512), np.float32)), MODEL)
+                opened.search("default", normalise(np.ones((1, 512), np.float32)), MODEL)
         except (UserError, RunFailed) as error:
             assert "\n" not in str(error)  # noqa: PT017
 
@@ -134,7 +134,7 @@ def test_a_disk_that_is_full_is_said_and_leaves_what_was_there(path: Path) -> No
 
 def test_a_gallery_is_never_written_over(path: Path) -> None:
     before = path.read_bytes()
-    with pytest.raises(Exists, match="exists"):
+    with pytest.raises(NameTaken, match="exists"):
         Gallery.create(path, KEY)
     assert path.read_bytes() == before
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -144,9 +144,9 @@ def test_keys_come_from_a_file_or_the_environment(tmp_path: Path, path: Path) ->
     file = tmp_path / "key"
     key = make_key_file(file)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert not open_to_others(file)
+    assert not is_open_to_others(file)
     file.chmod(0o644)
-    assert open_to_others(file)
+    assert is_open_to_others(file)
     assert key_from(file) == key == key_from(None, {"FEDVISAGE_GALLERY_KEY": key.hex()})
     with pytest.raises(UserError, match="exists"):
         make_key_file(file)

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from fedvisage.device.gallery.search import Index
-from fedvisage.metrics.similarity import Features, unit
+from fedvisage.metrics.similarity import Features, normalise
 
 ROWS = 100
 
 
 def vectors(seed: int, count: int, size: int = 16) -> Features:
-    return unit(np.random.default_rng(seed).standard_normal((count, size)))
+    return normalise(np.random.default_rng(seed).standard_normal((count, size)))
 
 
 @pytest.mark.parametrize("asked", [1, 7, 300])

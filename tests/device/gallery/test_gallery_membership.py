@@ -13,16 +13,16 @@ import pytest
 
 from fedvisage.base.errors import UserError
 from fedvisage.device.gallery.counter import counters_of
-from fedvisage.device.gallery.file import Exists, WrongKey, new_key
+from fedvisage.device.gallery.file import NameTaken, WrongKey, new_key
 from fedvisage.device.gallery.search import Gallery
-from fedvisage.metrics.similarity import Features, unit
+from fedvisage.metrics.similarity import Features, normalise
 
 KEY, MODEL = bytes(range(32)), "sha256:" + "a" * 64
 STAFF = "(SELECT id FROM collections WHERE name = 'staff')"
 
 
 def face(seed: int) -> Features:
-    return unit(np.random.default_rng(seed).standard_normal((1, 16)))
+    return normalise(np.random.default_rng(seed).standard_normal((1, 16)))
 
 
 def opened(path: Path, key: bytes = KEY) -> Gallery:
@@ -168,7 +168,7 @@ def test_a_counter_is_never_written_over(path: Path) -> None:
     (counter,) = (path.parent / "counters").iterdir()
     before = counter.read_bytes()
     for _ in range(2):
-        with pytest.raises(Exists, match="never written over"):
+        with pytest.raises(NameTaken, match="never written over"):
             make(path)
         path.unlink(missing_ok=True)
     assert counter.read_bytes() == before

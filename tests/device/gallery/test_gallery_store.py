@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from fedvisage.base.errors import UserError
-from fedvisage.device.gallery.file import Exists, ModelChanged, Unknown, WrongKey, new_key
+from fedvisage.device.gallery.file import ModelChanged, NameTaken, UnknownName, WrongKey, new_key
 from fedvisage.device.gallery.search import Gallery
-from fedvisage.metrics.similarity import Features, unit
+from fedvisage.metrics.similarity import Features, normalise
 
 MODEL, NEWER = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 SIZE = 64
@@ -20,7 +20,7 @@ KEY = bytes(range(32))
 
 
 def faces(seed: int, count: int = 1, size: int = SIZE) -> Features:
-    return unit(np.random.default_rng(seed).standard_normal((count, size)))
+    return normalise(np.random.default_rng(seed).standard_normal((count, size)))
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_collections_are_apart(gallery: Gallery) -> None:
     assert gallery.search("staff", faces(0), MODEL)[0][0].similarity < 0.9
     gallery.remove_collection("staff")
     assert gallery.search("default", faces(0), MODEL)[0][0].similarity == pytest.approx(1, abs=1e-6)
-    with pytest.raises(Unknown, match="staff"):
+    with pytest.raises(UnknownName, match="staff"):
         gallery.people("staff")
 
 
@@ -221,9 +221,9 @@ def test_names_that_are_none_or_taken_are_refused(gallery: Gallery) -> None:
     for name in ("", " ", "a\nb", "x" * 201, "p_0123456789abcdef"):
         with pytest.raises(UserError, match="name"):
             gallery.enrol("default", name, faces(0), MODEL)
-    with pytest.raises(Exists):
+    with pytest.raises(NameTaken):
         gallery.add_collection("default")
-    with pytest.raises(Unknown, match="nobody"):
+    with pytest.raises(UnknownName, match="nobody"):
         gallery.remove("default", "nobody")
     with pytest.raises(UserError, match="number"):
         gallery.enrol("default", "anna", np.full((1, SIZE), np.nan, np.float32), MODEL)

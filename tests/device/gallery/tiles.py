@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedvisage.device.gallery.enrolment import Image, Model
+from fedvisage.device.gallery.enrolment import EmbeddingModel, Image
 from fedvisage.device.pipeline import ATTACK, BONA_FIDE, NO_DECISION, Box, Checked, CheckedFace, PadVerdict
 from fedvisage.faces.detection import Face
 from fedvisage.faces.quality import Quality
-from fedvisage.metrics.similarity import unit
+from fedvisage.metrics.similarity import normalise
 
 TILE = 16
 RED, GREEN = (250, 0, 0), (0, 250, 0)
@@ -25,7 +25,7 @@ RED, GREEN = (250, 0, 0), (0, 250, 0)
 class Tiles:
     """The engine; another digest stands for another model."""
 
-    model: Model | None = field(default_factory=lambda: Model("sha256:" + "a" * 64, 0.9, "fmr=1e-3"))
+    model: EmbeddingModel | None = field(default_factory=lambda: EmbeddingModel("sha256:" + "a" * 64, 0.9, "fmr=1e-3"))
     pad_digest: str | None = "sha256:" + "c" * 64
     detector_digest: str = "sha256:" + "d" * 64
     graph_digests: Mapping[str, str] = field(default_factory=lambda: {"pad": "sha256:" + "e" * 64})
@@ -44,7 +44,7 @@ class Tiles:
         reasons = ("the face is blurred",) if colour == GREEN else ()
         decision, score = (NO_DECISION, None) if reasons else (ATTACK, 0.1) if colour == RED else (BONA_FIDE, 0.9)
         seen = not reasons and (decision == BONA_FIDE or report)
-        numbers = unit(tile[4:12, 4:12].reshape(1, -1).astype(np.float32) - 128)[0]
+        numbers = normalise(tile[4:12, 4:12].reshape(1, -1).astype(np.float32) - 128)[0]
         return CheckedFace(
             Box(place, 0, TILE, TILE, 0.99),
             tuple((place + 8.0, 8.0) for _ in range(5)),

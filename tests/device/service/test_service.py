@@ -19,10 +19,10 @@ from tests.device.gallery.tiles import GREEN, RED, Tiles, row_of, tile_of
 from tests.documented import ROOT
 
 from fedvisage.base.errors import UserError
-from fedvisage.device.gallery.enrolment import Model
+from fedvisage.device.gallery.enrolment import EmbeddingModel
 from fedvisage.device.gallery.search import Gallery
 from fedvisage.device.service.app import build, check_open
-from fedvisage.device.service.guard import Rates
+from fedvisage.device.service.guard import RateLimiter
 from fedvisage.device.service.limits import Keys, Limits, read_keys
 
 KEY = "a-key-of-the-tests-0123456789"
@@ -165,7 +165,7 @@ def test_collections_are_made_and_deleted(client: TestClient) -> None:
 
 def test_after_a_new_model_a_search_says_so(client: TestClient, gallery: Gallery) -> None:
     enrol(client, "anna", 1)
-    newer = replace(Tiles(), model=Model("sha256:" + "b" * 64, 0.9, "fmr=1e-3"))
+    newer = replace(Tiles(), model=EmbeddingModel("sha256:" + "b" * 64, 0.9, "fmr=1e-3"))
     with TestClient(build(newer, gallery, limits=LIMITS)) as other:
         reply = other.post("/v1/collections/default/search", files={"image": png(tile_of(1))})
     assert "anna" in refused(reply, 409, "model_changed")["message"]
@@ -258,7 +258,7 @@ def test_only_who_has_a_key_is_answered(client: TestClient) -> None:
 
 def test_who_asks_too_often_is_told_when_to_come_again() -> None:
     now = [0.0]
-    rates = Rates(Limits(rate=2, burst=3), lambda: now[0])
+    rates = RateLimiter(Limits(rate=2, burst=3), lambda: now[0])
     assert [rates.wait("a") for _ in range(4)] == [0, 0, 0, 0.5]
     assert rates.wait("b") == 0
     now[0] = 0.6

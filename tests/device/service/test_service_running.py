@@ -31,7 +31,7 @@ from fedvisage.cli import app
 from fedvisage.device import Exported
 from fedvisage.device.gallery.enrolment import Image
 from fedvisage.device.pipeline import Checked
-from fedvisage.device.service.app import build, server_of, serving
+from fedvisage.device.service.app import build, serve_in_thread, server_of
 from fedvisage.device.service.limits import Limits
 
 PATIENCE = 60
@@ -67,7 +67,7 @@ def ask(port: int, answers: list[int]) -> threading.Thread:
 def test_what_is_being_answered_when_it_is_stopped_is_answered() -> None:
     engine, answers = Slow(), list[int]()
     server = server_of(build(engine), "127.0.0.1", 0)
-    with serving(server) as port:
+    with serve_in_thread(server) as port:
         thread = ask(port, answers)
         assert engine.begun.wait(PATIENCE)
         server.should_exit = True
@@ -79,7 +79,7 @@ def test_what_is_being_answered_when_it_is_stopped_is_answered() -> None:
 def test_what_takes_too_long_or_waits_behind_too_many_is_told_to_come_again() -> None:
     engine, answers = Slow(), list[int]()
     limits = Limits(seconds=0.5, workers=1, waiting=1)
-    with serving(server_of(build(engine, limits=limits), "127.0.0.1", 0)) as port:
+    with serve_in_thread(server_of(build(engine, limits=limits), "127.0.0.1", 0)) as port:
         threads = [ask(port, answers) for _ in range(4)]
         for thread in threads:
             thread.join(PATIENCE)
@@ -110,7 +110,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
 
 def test_it_serves_https_with_its_certificate(tmp_path: Path) -> None:
     paths = certificate(tmp_path)
-    with serving(server_of(build(Tiles()), "127.0.0.1", 0, certificate=paths[0], key=paths[1])) as port:
+    with serve_in_thread(server_of(build(Tiles()), "127.0.0.1", 0, certificate=paths[0], key=paths[1])) as port:
         trusting = ssl.create_default_context(cafile=paths[0])
         connection = http.client.HTTPSConnection("localhost", port, context=trusting, timeout=PATIENCE)
         connection.request("GET", "/v1/health")

@@ -27,7 +27,7 @@ from fedvisage.base.files import write_json
 from fedvisage.data.prepared import FileEntry
 from fedvisage.device import Exported, Pipeline
 from fedvisage.device.exported import CONFIG, GRAPH, Config, OperatingPoint, as_values, read_config
-from fedvisage.device.web.site import ADVICE, Runtime, build
+from fedvisage.device.web.site import ADVICE, RuntimeFiles, build
 from fedvisage.faces.cropping import crop_face, make_detector
 from fedvisage.render.domains import find_domain
 from fedvisage.render.filming import film
@@ -41,9 +41,9 @@ SCREEN = (480, 640)
 
 
 @pytest.fixture(scope="session")
-def runtime() -> Runtime:
+def runtime() -> RuntimeFiles:
     """Return the files that compute in a page, if somebody has fetched them."""
-    found = Runtime()
+    found = RuntimeFiles()
     if not found.is_there:
         pytest.skip(f"the files of {found.package.name} are not there; {ADVICE}, or make web")
     return found
@@ -171,7 +171,7 @@ def with_threshold(exported: Path, copy: Path, value: float) -> Path:
 
 
 @pytest.fixture(scope="session")
-def folder(telling: Path, recognition: Path, runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(telling: Path, recognition: Path, runtime: RuntimeFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the page as a folder."""
     out = tmp_path_factory.mktemp("page") / "page"
     build(out, Exported.open(telling), Exported.open(recognition), runtime=runtime)

@@ -22,7 +22,7 @@ from fedvisage.cli import app
 from fedvisage.device import Exported, Settings
 from fedvisage.device.service.app import build as build_service
 from fedvisage.device.service.limits import Keys, Limits
-from fedvisage.device.web.site import HEADERS, ONNX, POLICY, Entry, Package, Runtime, build, contents
+from fedvisage.device.web.site import HEADERS, ONNX, POLICY, Package, PageFile, RuntimeFiles, build, page_files
 from fedvisage.faces import detection
 
 KEY = "a-key-of-the-tests-0123456789"
@@ -55,9 +55,9 @@ def archive(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def runtime(archive: Path, tmp_path: Path) -> Runtime:
+def runtime(archive: Path, tmp_path: Path) -> RuntimeFiles:
     """Fetch small files in the place of the real ones."""
-    made = Runtime(tmp_path / "runtime", package_of(archive.read_bytes()))
+    made = RuntimeFiles(tmp_path / "runtime", package_of(archive.read_bytes()))
     made.fetch(archive)
     return made
 
@@ -66,7 +66,7 @@ def test_the_runtime_comes_from_the_registry_under_the_name_that_npm_gives_it(ar
     kept = tmp_path / "registry" / "onnxruntime-web" / "-"
     kept.mkdir(parents=True)
     archive.rename(kept / f"onnxruntime-web-{ONNX.version}.tgz")
-    runtime = Runtime(tmp_path / "out", package_of((kept / f"onnxruntime-web-{ONNX.version}.tgz").read_bytes()))
+    runtime = RuntimeFiles(tmp_path / "out", package_of((kept / f"onnxruntime-web-{ONNX.version}.tgz").read_bytes()))
     with delivering(tmp_path / "registry") as address:
         runtime.fetch(registry=address.rstrip("/"))
     assert {path.name: path.read_bytes() for path in runtime.folder.iterdir()} == PARTS
@@ -75,7 +75,7 @@ def test_the_runtime_comes_from_the_registry_under_the_name_that_npm_gives_it(ar
 def test_an_archive_with_other_bytes_is_refused_and_leaves_nothing(archive: Path, tmp_path: Path) -> None:
     known = package_of(archive.read_bytes())
     archive.write_bytes(archive_of({**PARTS, "ort.js": b"export const ort = evil;"}))
-    runtime = Runtime(tmp_path / "out", known)
+    runtime = RuntimeFiles(tmp_path / "out", known)
     with pytest.raises(UserError, match="another archive") as refused:
         runtime.fetch(archive)
     assert refused.value.place == str(archive)
@@ -86,12 +86,12 @@ def test_a_registry_that_cannot_be_reached_is_a_failure_that_names_the_other_way
     with delivering(tmp_path) as address:
         pass
     with pytest.raises(RunFailed, match="--archive"):
-        Runtime(tmp_path / "out").fetch(registry=address.rstrip("/"))
+        RuntimeFiles(tmp_path / "out").fetch(registry=address.rstrip("/"))
     with pytest.raises(UserError, match="no web address"):
-        Runtime(tmp_path / "out").fetch(registry="file:///etc")
+        RuntimeFiles(tmp_path / "out").fetch(registry="file:///etc")
 
 
-def test_a_file_of_the_runtime_that_was_changed_is_refused(runtime: Runtime) -> None:
+def test_a_file_of_the_runtime_that_was_changed_is_refused(runtime: RuntimeFiles) -> None:
     (runtime.folder / "ort.js").write_bytes(b"export const ort = evil;")
     with pytest.raises(UserError, match="web fetch") as refused:
         runtime.read("ort.js")
@@ -105,7 +105,7 @@ def test_the_lock_is_of_one_version_by_digests() -> None:
 
 
 def test_a_folder_has_the_page_its_runtime_the_detector_and_the_models_as_they_were_exported(
-    pad: Path, runtime: Runtime, tmp_path: Path
+    pad: Path, runtime: RuntimeFiles, tmp_path: Path
 ) -> None:
     out = tmp_path / "page"
     built = build(out, Exported.open(pad), None, runtime=runtime)
@@ -123,26 +123,26 @@ def test_a_folder_has_the_page_its_runtime_the_detector_and_the_models_as_they_w
     assert {*linked, *imported} <= held.keys()
 
 
-def test_the_page_has_the_numbers_of_the_pipeline(pad: Path, runtime: Runtime) -> None:
-    said = json.loads(contents(Exported.open(pad), None, runtime=runtime)["page.json"].content)["settings"]
-    assert said["detector"]["sure"] == list(detection.Settings().sure)
-    assert said["detector"]["longest_side"] == detection.Settings().longest_side
+def test_the_page_has_the_numbers_of_the_pipeline(pad: Path, runtime: RuntimeFiles) -> None:
+    said = json.loads(page_files(Exported.open(pad), None, runtime=runtime)["page.json"].content)["settings"]
+    assert said["detector"]["sure"] == list(detection.DetectorSettings().sure)
+    assert said["detector"]["longest_side"] == detection.DetectorSettings().longest_side
     assert said["limits"]["sharpness"] == Settings().sharpness
     assert said["running"]["window"] == Settings().window
 
 
 def test_a_page_is_not_written_over_and_not_without_what_computes_in_it(
-    pad: Path, runtime: Runtime, tmp_path: Path
+    pad: Path, runtime: RuntimeFiles, tmp_path: Path
 ) -> None:
     model = Exported.open(pad)
     with pytest.raises(UserError, match="web fetch"):
-        build(tmp_path / "page", model, None, runtime=Runtime(tmp_path / "nowhere"))
+        build(tmp_path / "page", model, None, runtime=RuntimeFiles(tmp_path / "nowhere"))
     assert not (tmp_path / "page").exists()
     with pytest.raises(UserError, match="not empty"):
         build(runtime.folder, model, None, runtime=runtime)
 
 
-def test_a_model_without_a_threshold_has_no_page(pad: Path, runtime: Runtime, tmp_path: Path) -> None:
+def test_a_model_without_a_threshold_has_no_page(pad: Path, runtime: RuntimeFiles, tmp_path: Path) -> None:
     model = Exported.open(pad)
     undecided = replace(model, description=model.description.model_copy(update={"threshold": None}))
     with pytest.raises(UserError, match="no threshold"):
@@ -159,8 +159,8 @@ def test_the_command_refuses_in_a_line(pad: Path, tmp_path: Path) -> None:
     assert "web fetch" in str(result.exception)
 
 
-def test_a_folders_policy_is_the_one_that_the_service_says(pad: Path, runtime: Runtime) -> None:
-    page = contents(Exported.open(pad), None, runtime=runtime)["index.html"].content.decode()
+def test_a_folders_policy_is_the_one_that_the_service_says(pad: Path, runtime: RuntimeFiles) -> None:
+    page = page_files(Exported.open(pad), None, runtime=runtime)["index.html"].content.decode()
     (written,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]+)"', page)
     assert written == POLICY
     assert HEADERS["content-security-policy"].startswith(POLICY)
@@ -169,12 +169,14 @@ def test_a_folders_policy_is_the_one_that_the_service_says(pad: Path, runtime: R
     assert not re.findall(r"https?:|<script>|style=|onclick=", page)
 
 
-def client_of(files: dict[str, Entry], keys: Keys | None = None) -> TestClient:
+def client_of(files: dict[str, PageFile], keys: Keys | None = None) -> TestClient:
     return TestClient(build_service(Tiles(), keys=keys, limits=Limits(rate=0), page=files))
 
 
-def test_the_service_delivers_the_page_with_strict_headers_and_browsers_keep_it(pad: Path, runtime: Runtime) -> None:
-    files = contents(Exported.open(pad), None, service={"keys": False}, runtime=runtime)
+def test_the_service_delivers_the_page_with_strict_headers_and_browsers_keep_it(
+    pad: Path, runtime: RuntimeFiles
+) -> None:
+    files = page_files(Exported.open(pad), None, service={"keys": False}, runtime=runtime)
     with client_of(files) as client:
         for path in ("", *files):
             reply = client.get(f"/{path}")
@@ -191,8 +193,8 @@ def test_the_service_delivers_the_page_with_strict_headers_and_browsers_keep_it(
         assert client.get("/v1/health").headers["cache-control"] == "no-store"
 
 
-def test_models_are_delivered_to_those_who_have_a_key(pad: Path, runtime: Runtime) -> None:
-    files = contents(Exported.open(pad), None, service={"keys": True}, runtime=runtime)
+def test_models_are_delivered_to_those_who_have_a_key(pad: Path, runtime: RuntimeFiles) -> None:
+    files = page_files(Exported.open(pad), None, service={"keys": True}, runtime=runtime)
     with client_of(files, Keys([KEY])) as client:
         answers = {path: client.get(f"/{path}").status_code for path in files}
         assert {path for path, status in answers.items() if status == 401} == {

@@ -13,7 +13,7 @@ import pytest
 from tests.device.web.conftest import as_png, delivering
 
 from fedvisage.device import Checked, Exported, Pipeline
-from fedvisage.device.web.site import Runtime, build
+from fedvisage.device.web.site import RuntimeFiles, build
 
 pytestmark = pytest.mark.browser
 
@@ -48,7 +48,7 @@ SCALE = """async ({ content, sizes }) => {
 
 
 @pytest.fixture(scope="module")
-def address(trained: Path, recognition: Path, runtime: Runtime, tmp_path_factory: Any) -> Iterator[str]:
+def address(trained: Path, recognition: Path, runtime: RuntimeFiles, tmp_path_factory: Any) -> Iterator[str]:
     out = tmp_path_factory.mktemp("trained-page") / "page"
     build(out, Exported.open(trained), Exported.open(recognition), runtime=runtime)
     with delivering(out) as where:

@@ -12,9 +12,9 @@ import pytest
 from tests.device.web.test_web_page_used import ready, score_of, show
 
 from fedvisage.device import Exported, Pipeline
-from fedvisage.device.service.app import build, open_engine, server_of, serving
+from fedvisage.device.service.app import build, open_engine, serve_in_thread, server_of
 from fedvisage.device.service.limits import Keys, Limits
-from fedvisage.device.web.site import Runtime, contents
+from fedvisage.device.web.site import RuntimeFiles, page_files
 
 pytestmark = pytest.mark.browser
 
@@ -22,16 +22,16 @@ KEY = "a-key-of-the-tests-0123456789"
 
 
 @contextmanager
-def served(pad: Path, recognition: Path, keys: Keys, runtime: Runtime) -> Iterator[str]:
+def served(pad: Path, recognition: Path, keys: Keys, runtime: RuntimeFiles) -> Iterator[str]:
     models = Exported.open(pad), Exported.open(recognition)
-    page = contents(*models, service={"keys": bool(keys)}, runtime=runtime)
+    page = page_files(*models, service={"keys": bool(keys)}, runtime=runtime)
     guard = build(open_engine(*models), keys=keys, limits=Limits(rate=0), page=page)
-    with serving(server_of(guard, "127.0.0.1", 0)) as port:
+    with serve_in_thread(server_of(guard, "127.0.0.1", 0)) as port:
         yield f"http://localhost:{port}/"
 
 
 def test_the_service_delivers_a_page_that_computes_without_asking_it(
-    browser: Any, telling: Path, recognition: Path, runtime: Runtime, filmed: dict[str, np.ndarray]
+    browser: Any, telling: Path, recognition: Path, runtime: RuntimeFiles, filmed: dict[str, np.ndarray]
 ) -> None:
     with served(telling, recognition, Keys(), runtime) as address, browser.new_context() as context:
         page, sent = context.new_page(), list[str]()
@@ -44,7 +44,7 @@ def test_the_service_delivers_a_page_that_computes_without_asking_it(
 
 
 def test_pictures_go_to_the_service_only_when_that_is_chosen_and_it_says_the_same(
-    browser: Any, telling: Path, recognition: Path, runtime: Runtime, filmed: dict[str, np.ndarray]
+    browser: Any, telling: Path, recognition: Path, runtime: RuntimeFiles, filmed: dict[str, np.ndarray]
 ) -> None:
     with served(telling, recognition, Keys(), runtime) as address, browser.new_context() as context:
         page, sent = context.new_page(), list[str]()
@@ -67,7 +67,7 @@ def test_pictures_go_to_the_service_only_when_that_is_chosen_and_it_says_the_sam
 
 
 def test_a_key_of_the_service_is_asked_for_before_models_are_delivered(
-    browser: Any, telling: Path, recognition: Path, runtime: Runtime, filmed: dict[str, np.ndarray]
+    browser: Any, telling: Path, recognition: Path, runtime: RuntimeFiles, filmed: dict[str, np.ndarray]
 ) -> None:
     with served(telling, recognition, Keys([KEY]), runtime) as address, browser.new_context() as context:
         page = context.new_page()
@@ -87,7 +87,7 @@ def test_a_key_of_the_service_is_asked_for_before_models_are_delivered(
 def test_without_the_runtime_the_page_asks_the_service_and_says_so(
     browser: Any, telling: Path, recognition: Path, tmp_path: Path, filmed: dict[str, np.ndarray]
 ) -> None:
-    with served(telling, recognition, Keys(), Runtime(tmp_path)) as address, browser.new_context() as context:
+    with served(telling, recognition, Keys(), RuntimeFiles(tmp_path)) as address, browser.new_context() as context:
         page = context.new_page()
         page.goto(address)
         ready(page)

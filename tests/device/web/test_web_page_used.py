@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from fedvisage.cli import app
 from fedvisage.device import Pipeline
-from fedvisage.device.web.site import Runtime
+from fedvisage.device.web.site import RuntimeFiles
 
 pytestmark = pytest.mark.browser
 
@@ -338,7 +338,7 @@ def test_a_screen_reader_is_told_what_things_are_and_what_changes(page: Any, fil
 
 
 def test_the_documented_command_builds_the_page(
-    telling: Path, recognition: Path, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    telling: Path, recognition: Path, runtime: RuntimeFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = (ROOT / "docs" / "device.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```bash\n(.*?)```", page[page.index("## In the browser") :], flags=re.DOTALL)

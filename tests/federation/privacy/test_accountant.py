@@ -11,7 +11,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy import optimize, stats
 
 from fedvisage.base.errors import RunFailed
-from fedvisage.federation.privacy.accountant import BudgetSpent, Charge, due, spent, tight_epsilon
+from fedvisage.federation.privacy.accountant import BudgetSpent, Charge, joint_cost, new_charges, tight_epsilon
 from fedvisage.federation.privacy.mechanisms import Budget, delta_of
 
 DELTA = 1e-5
@@ -61,7 +61,7 @@ def test_selections_cost_what_the_binomial_formula_of_randomised_response_gives(
 def test_selections_and_gaussians_together_cost_less_than_their_sum_and_more_than_either() -> None:
     rounds = [replace(one, release=f"round {number}") for number in range(10) for one in (CHOICE, RELEASE)]
     names = [replace(one, release=f"{one.release}, {one.mechanism}") for one in rounds]
-    found = spent(names, DELTA)
+    found = joint_cost(names, DELTA)
     assert found.epsilon == pytest.approx(12.0)
     assert found.delta == pytest.approx(10 * DELTA)
     parts = [
@@ -79,13 +79,13 @@ def test_next_to_no_noise_has_a_figure_too() -> None:
 
 
 def test_nothing_costs_nothing() -> None:
-    assert spent([], DELTA).tight_epsilon == 0.0
-    assert spent([], DELTA).epsilon == 0.0
+    assert joint_cost([], DELTA).tight_epsilon == 0.0
+    assert joint_cost([], DELTA).epsilon == 0.0
 
 
 def test_guarantees_of_different_kinds_do_not_add_up() -> None:
     with pytest.raises(ValueError, match="neighbouring relations"):
-        spent([RELEASE, replace(RELEASE, release="other", relation="paper")], DELTA)
+        joint_cost([RELEASE, replace(RELEASE, release="other", relation="paper")], DELTA)
 
 
 def test_a_charge_survives_being_written() -> None:
@@ -99,33 +99,33 @@ def test_the_text_of_a_charge_says_what_it_protects() -> None:
 
 def test_a_charge_that_was_written_is_not_due_again() -> None:
     total = Budget(1.0, DELTA)
-    assert due([], [RELEASE], total, "sum") == (RELEASE,)
-    assert due([RELEASE], [RELEASE], total, "sum") == ()
+    assert new_charges([], [RELEASE], total, "sum") == (RELEASE,)
+    assert new_charges([RELEASE], [RELEASE], total, "sum") == ()
 
 
 def test_a_release_at_another_price_is_refused() -> None:
     with pytest.raises(RunFailed, match="another price"):
-        due([RELEASE], [replace(RELEASE, sigma=4.0)], Budget(9.0, 0.1), "sum")
+        new_charges([RELEASE], [replace(RELEASE, sigma=4.0)], Budget(9.0, 0.1), "sum")
 
 
 def test_a_run_stops_at_its_budget_and_not_before() -> None:
     total, written = Budget(1.0, 10 * DELTA), []
     for one in gaussians(10):
-        written += due(written, [replace(one, epsilon=0.1)], total, "sum")
+        written += new_charges(written, [replace(one, epsilon=0.1)], total, "sum")
     with pytest.raises(BudgetSpent, match=r"^round 11.*ε 1\.1 .*budget.*ε 1 "):
-        due(written, [replace(RELEASE, release="round 11", epsilon=0.1)], total, "sum")
+        new_charges(written, [replace(RELEASE, release="round 11", epsilon=0.1)], total, "sum")
 
 
 def test_the_sum_of_delta_is_bounded_too() -> None:
     with pytest.raises(BudgetSpent):
-        due([RELEASE], [replace(RELEASE, release="round 2")], Budget(9.0, DELTA), "sum")
+        new_charges([RELEASE], [replace(RELEASE, release="round 2")], Budget(9.0, DELTA), "sum")
 
 
 def test_the_tight_count_lets_more_releases_through() -> None:
     charges = gaussians(10)
     total = Budget(tight_epsilon(charges, DELTA), DELTA)
-    assert due(charges[:9], charges[9:], total, "tight") == (charges[9],)
+    assert new_charges(charges[:9], charges[9:], total, "tight") == (charges[9],)
     with pytest.raises(BudgetSpent):
-        due(charges, [replace(RELEASE, release="one more")], total, "tight")
+        new_charges(charges, [replace(RELEASE, release="one more")], total, "tight")
     with pytest.raises(BudgetSpent):
-        due(charges[:9], charges[9:], total, "sum")
+        new_charges(charges[:9], charges[9:], total, "sum")

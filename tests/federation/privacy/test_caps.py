@@ -10,7 +10,7 @@ import pytest
 from fedvisage.base.errors import UserError
 from fedvisage.federation.privacy.clustering import (
     claimed_sensitivity,
-    crowding,
+    crowding_warning,
     least_cosine,
     noise_within,
     occupancy,
@@ -35,9 +35,9 @@ def test_occupancy_in_512_dimensions_is_what_the_paper_prints(margin: float, sha
 
 
 def test_crowding_warns_only_when_the_clusters_could_fill_the_sphere() -> None:
-    assert crowding(1.3, 512, 12) is None
-    assert crowding(1.4, 512, 20_000) is not None
-    assert "lower the margin" in (crowding(1.5, 64, 12) or "")
+    assert crowding_warning(1.3, 512, 12) is None
+    assert crowding_warning(1.4, 512, 20_000) is not None
+    assert "lower the margin" in (crowding_warning(1.5, 64, 12) or "")
 
 
 @pytest.mark.parametrize("margin", [0.3, 1.0, 1.3, math.pi / 2])

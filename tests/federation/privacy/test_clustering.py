@@ -15,11 +15,17 @@ from torch import Tensor
 
 from fedvisage.base.errors import UserError
 from fedvisage.federation.privacy import clustering
-from fedvisage.federation.privacy.clustering import Clustering, claimed_sensitivity, densest, paper_charges, sanitised
+from fedvisage.federation.privacy.clustering import (
+    ClusteringSettings,
+    claimed_sensitivity,
+    densest_clusters,
+    paper_charges,
+    sanitise_clusters,
+)
 from fedvisage.federation.privacy.mechanisms import Budget
 
 BUDGET = Budget(1.0, 5.9e-5)
-ASKED = Clustering(margin=0.9, queries=4, minimum=3, budget=BUDGET)
+ASKED = ClusteringSettings(margin=0.9, queries=4, minimum=3, budget=BUDGET)
 
 
 def unit(rows: int, dimension: int, seed: int) -> np.ndarray:
@@ -27,7 +33,9 @@ def unit(rows: int, dimension: int, seed: int) -> np.ndarray:
     return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
 
 
-def algorithm_1(w: np.ndarray, asked: Clustering, *, remove_members: bool = False) -> list[tuple[np.ndarray, int]]:
+def algorithm_1(
+    w: np.ndarray, asked: ClusteringSettings, *, remove_members: bool = False
+) -> list[tuple[np.ndarray, int]]:
     """Transcribe lines 1 to 8 without the noise."""
     n = len(w)
     theta = np.arccos(np.clip(w @ w.T, -1, 1))
@@ -53,7 +61,7 @@ def test_clusters_are_those_of_the_algorithm_as_printed(seed: int, monkeypatch: 
     monkeypatch.setattr(clustering, "BLOCK", 16)
     w = unit(90, 4, seed)
     expected = algorithm_1(w, ASKED)
-    found = densest(torch.from_numpy(w), ASKED)
+    found = densest_clusters(torch.from_numpy(w), ASKED)
     assert [one.size for one in found] == [size for _, size in expected]
     np.testing.assert_allclose(np.stack([one.mean.numpy() for one in found]), [p for p, _ in expected], rtol=1e-12)
 
@@ -64,7 +72,7 @@ def test_what_is_set_aside_lies_around_the_mean_and_is_not_the_cluster() -> None
         for members in (True, False):
             sizes[members] += [size for _, size in algorithm_1(unit(90, 4, seed), ASKED, remove_members=members)]
     assert sizes[True] != sizes[False]
-    found = [one.size for seed in range(6) for one in densest(torch.from_numpy(unit(90, 4, seed)), ASKED)]
+    found = [one.size for seed in range(6) for one in densest_clusters(torch.from_numpy(unit(90, 4, seed)), ASKED)]
     assert found == sizes[False]
 
 
@@ -80,37 +88,37 @@ def test_neighbours_counted_in_blocks_are_those_of_the_whole_matrix(vectors: int
 def test_of_equally_dense_caps_that_of_the_lowest_index_is_taken() -> None:
     first, second = torch.eye(3, dtype=torch.float64)[:2]
     asked = replace(ASKED, minimum=1, queries=2)
-    found = densest(torch.stack([second, first, second, first]), asked)
+    found = densest_clusters(torch.stack([second, first, second, first]), asked)
     assert torch.equal(found[0].mean, second)
     assert torch.equal(found[1].mean, first)
 
 
 def test_no_cluster_smaller_than_the_minimum_is_found() -> None:
     asked = replace(ASKED, margin=0.1, minimum=2)
-    assert densest(torch.eye(5), asked) == ()
-    assert sanitised((), asked, 5, draws_of(0)).shape == (0, 5)
+    assert densest_clusters(torch.eye(5), asked) == ()
+    assert sanitise_clusters((), asked, 5, draws_of(0)).shape == (0, 5)
 
 
 @pytest.mark.parametrize(("minimum", "found"), [(2, 1), (3, 1), (4, 0)])
 def test_a_cluster_of_as_many_as_the_minimum_is_large_enough(minimum: int, found: int) -> None:
     """Line 6 asks for |S| ≥ T: three people at one place are a cluster of at least two or three, not of four."""
     together = torch.eye(4, dtype=torch.float64)[[0, 0, 0, 1]]
-    clusters = densest(together, replace(ASKED, margin=0.1, minimum=minimum))
+    clusters = densest_clusters(together, replace(ASKED, margin=0.1, minimum=minimum))
     assert [one.size for one in clusters] == [3] * found
 
 
 def test_all_class_centres_in_one_cap_leave_nothing_for_a_second_query() -> None:
-    assert len(densest(torch.eye(4)[:1].repeat(6, 1), ASKED)) == 1
+    assert len(densest_clusters(torch.eye(4)[:1].repeat(6, 1), ASKED)) == 1
 
 
 def test_noise_has_the_standard_deviation_of_line_7() -> None:
-    clusters = densest(torch.from_numpy(unit(90, 4, 1)), ASKED)
+    clusters = densest_clusters(torch.from_numpy(unit(90, 4, 1)), ASKED)
     charges = paper_charges(clusters, ASKED, "round 1")
     for cluster, charge in zip(clusters, charges, strict=True):
         root = math.sqrt((1 - math.cos(2 * 0.9)) * math.log(1.25 / 5.9e-5))
         assert charge.sigma == pytest.approx(2 / cluster.size * root)
         assert charge.relation == "paper"
-    found = sanitised(clusters, ASKED, 4, draws_of(0))
+    found = sanitise_clusters(clusters, ASKED, 4, draws_of(0))
     v = draws_of(0).normal((4,)) * charges[0].sigma
     expected = (clusters[0].mean + v) / (clusters[0].mean + v).norm()
     torch.testing.assert_close(found[0], expected.float())
@@ -118,8 +126,8 @@ def test_noise_has_the_standard_deviation_of_line_7() -> None:
 
 def test_one_record_moves_the_paper_s_output_369_times_its_claimed_sensitivity() -> None:
     """The densest cap is chosen without noise, so one identity decides which of two groups is told about."""
-    asked = Clustering(margin=1.3, queries=1, minimum=512, budget=BUDGET)
-    here, there = (densest(two_groups(extra), asked)[0] for extra in (0, 1))
+    asked = ClusteringSettings(margin=1.3, queries=1, minimum=512, budget=BUDGET)
+    here, there = (densest_clusters(two_groups(extra), asked)[0] for extra in (0, 1))
     claimed = claimed_sensitivity(1.3, 513)
     assert here.size == there.size == 513
     moved = float((here.mean - there.mean).norm())
@@ -129,12 +137,12 @@ def test_one_record_moves_the_paper_s_output_369_times_its_claimed_sensitivity()
 
 def test_outputs_of_the_paper_s_mechanism_tell_which_data_set_they_come_from() -> None:
     """A lower bound on ε, at 99.9 % confidence, from 200 releases on two neighbouring data sets exceeds the claim."""
-    asked = Clustering(margin=1.3, queries=1, minimum=512, budget=BUDGET)
+    asked = ClusteringSettings(margin=1.3, queries=1, minimum=512, budget=BUDGET)
     source, draws = draws_of(0), 200
     hits = []
     for extra in (0, 1):
-        clusters = densest(two_groups(extra), asked)
-        outputs = [sanitised(clusters, asked, 512, source)[0] for _ in range(draws)]
+        clusters = densest_clusters(two_groups(extra), asked)
+        outputs = [sanitise_clusters(clusters, asked, 512, source)[0] for _ in range(draws)]
         hits.append(sum(float(one[0]) > float(one[1]) for one in outputs))
     assert hits == [draws, 0]
     least, most = stats.beta.ppf(0.001, draws, 1), stats.beta.ppf(0.999, 1, draws)
@@ -154,7 +162,7 @@ def test_outputs_of_the_paper_s_mechanism_tell_which_data_set_they_come_from() -
 )
 def test_class_centres_without_a_guarantee_are_refused(centres: Tensor, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        densest(centres, ASKED)
+        densest_clusters(centres, ASKED)
 
 
 @pytest.mark.parametrize("change", [{"margin": 0.0}, {"margin": 1.6}, {"queries": 0}, {"minimum": 0}])

@@ -14,11 +14,11 @@ from tests.federation.privacy.drawing import draws_of
 from tests.federation.privacy.two_groups import two_groups
 
 from fedvisage.base.errors import UserError
-from fedvisage.federation.privacy.accountant import spent
+from fedvisage.federation.privacy.accountant import joint_cost
 from fedvisage.federation.privacy.clustering import (
-    Clustering,
-    Privately,
-    exponential,
+    BudgetSplit,
+    ClusteringSettings,
+    draw_exponential,
     private_charges,
     release,
     score_weight,
@@ -27,8 +27,8 @@ from fedvisage.federation.privacy.clustering import (
 )
 from fedvisage.federation.privacy.mechanisms import Budget, delta_of
 
-ASKED = Clustering(margin=1.3, queries=2, minimum=16, budget=Budget(8.0, 1e-4))
-ADD, REPLACE = Privately(), Privately(relation="replace-one")
+ASKED = ClusteringSettings(margin=1.3, queries=2, minimum=16, budget=Budget(8.0, 1e-4))
+ADD, REPLACE = BudgetSplit(), BudgetSplit(relation="replace-one")
 
 
 def in_cap(number: int, angle: float, seed: int = 0, dimension: int = 8) -> torch.Tensor:
@@ -41,8 +41,8 @@ def in_cap(number: int, angle: float, seed: int = 0, dimension: int = 8) -> torc
 CENTRE = torch.eye(8, dtype=torch.float64)[0]
 
 
-@pytest.mark.parametrize("how", [ADD, REPLACE, Privately(count=2.0), Privately(relation="replace-one", count=3.0)])
-def test_no_neighbour_moves_the_statistics_further_than_the_sensitivity(how: Privately) -> None:
+@pytest.mark.parametrize("how", [ADD, REPLACE, BudgetSplit(count=2.0), BudgetSplit(relation="replace-one", count=3.0)])
+def test_no_neighbour_moves_the_statistics_further_than_the_sensitivity(how: BudgetSplit) -> None:
     """Neighbours: each of many vectors, up to the edge of the cap, is added to a group or put in another's place."""
     records = [
         torch.empty(0, 8, dtype=torch.float64),
@@ -102,7 +102,7 @@ def test_no_candidate_is_chosen_twice(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("how", "steps"), [(ADD, (0, 1)), (REPLACE, (-1, 0, 1))])
-def test_the_choice_of_a_candidate_keeps_its_share_of_epsilon(how: Privately, steps: tuple[int, ...]) -> None:
+def test_the_choice_of_a_candidate_keeps_its_share_of_epsilon(how: BudgetSplit, steps: tuple[int, ...]) -> None:
     """Add or remove one identity: all counts change by 0 or 1 in one direction; exchange one: by up to 1 in either."""
     counts, weight = np.array([5.0, 3.0, 5.0, 0.0]), score_weight(ASKED, how, how.selection)
     epsilon = 8.0 * 0.2 / 2
@@ -117,7 +117,7 @@ def test_the_choice_of_a_candidate_keeps_its_share_of_epsilon(how: Privately, st
 
 def test_a_candidate_is_drawn_in_proportion_to_the_exponential_of_its_score() -> None:
     scores, source = torch.tensor([0.0, 1.0, -math.inf, 0.5], dtype=torch.float64), draws_of(2)
-    drawn = np.bincount([exponential(scores, source) for _ in range(4000)], minlength=4)
+    drawn = np.bincount([draw_exponential(scores, source) for _ in range(4000)], minlength=4)
     expected = 4000 * torch.softmax(scores, 0).numpy()
     assert drawn[2] == 0
     assert stats.chisquare(drawn[[0, 1, 3]], expected[[0, 1, 3]]).pvalue > 1e-3
@@ -129,7 +129,7 @@ def test_the_charges_of_a_round_add_up_to_its_budget_and_are_met_by_its_noise() 
     assert choice.delta + sums.delta == pytest.approx(1e-4)
     together = sums.sigma / math.sqrt(2)  # two queries
     assert delta_of(sums.epsilon, together, sums.sensitivity) == pytest.approx(1e-4, rel=1e-6)
-    assert spent([choice, sums], 1e-4).tight_epsilon <= 8.0 + 1e-6
+    assert joint_cost([choice, sums], 1e-4).tight_epsilon <= 8.0 + 1e-6
 
 
 def test_without_a_choice_the_whole_budget_goes_to_the_sums() -> None:
@@ -165,7 +165,7 @@ def test_a_message_is_of_the_same_size_when_there_is_no_cluster() -> None:
 
 def test_releases_on_the_counter_example_do_not_exceed_the_claim() -> None:
     """The data sets on which Algorithm 1 breaks: the same test of 99.9 % confidence finds nothing above ε = 1."""
-    asked = Clustering(margin=1.3, queries=1, minimum=1, budget=Budget(1.0, 5.9e-5))
+    asked = ClusteringSettings(margin=1.3, queries=1, minimum=1, budget=Budget(1.0, 5.9e-5))
     candidates, source, draws = torch.eye(512)[:2], draws_of(0), 60
     hits = []
     for extra in (0, 1):
@@ -192,4 +192,4 @@ def test_candidates_that_are_no_directions_are_refused() -> None:
 @pytest.mark.parametrize("change", [{"selection": 0.0}, {"selection": 1.0}, {"count": 0.0}, {"count": math.inf}])
 def test_shares_that_leave_a_mechanism_without_noise_are_refused(change: dict[str, float]) -> None:
     with pytest.raises(UserError, match=next(iter(change))):
-        Privately(**change)  # type: ignore[arg-type]
+        BudgetSplit(**change)  # type: ignore[arg-type]

@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedvisage.base.errors import UserError
-from fedvisage.federation.privacy.clustering import Clustering, Privately, release, sensitivity, statistics
-from fedvisage.federation.privacy.mechanisms import Budget, DerivedDraws, lifted, principal_directions, projected
+from fedvisage.federation.privacy.clustering import BudgetSplit, ClusteringSettings, release, sensitivity, statistics
+from fedvisage.federation.privacy.mechanisms import Budget, DerivedDraws, lift_rows, principal_directions, project_rows
 
-ASKED = Clustering(1.3, 1, 1, Budget(1.0, 1e-5))
+ASKED = ClusteringSettings(1.3, 1, 1, Budget(1.0, 1e-5))
 
 
 def draws_of(seed: int) -> DerivedDraws:
@@ -35,12 +35,12 @@ def test_they_are_the_eigenvectors_of_the_second_moments() -> None:
 def test_a_class_centre_more_is_a_row_more_of_length_one_and_changes_no_other() -> None:
     basis, centres = principal_directions(directions(50, 32, 1), 8), directions(20, 32, 2)
     centres[3] = centres[3] - basis.T @ (basis @ centres[3])  # nothing of it is in the public directions
-    whole = projected(centres, basis)
+    whole = project_rows(centres, basis)
     torch.testing.assert_close(whole.norm(dim=1), torch.ones(20))
     for left_out in (3, 7):
         kept = [number for number in range(20) if number != left_out]
-        assert torch.equal(projected(centres[kept], basis), whole[kept])
-        how, centre = Privately(), whole[0]
+        assert torch.equal(project_rows(centres[kept], basis), whole[kept])
+        how, centre = BudgetSplit(), whole[0]
         near = whole @ centre >= ASKED.cosine
         without = near & (torch.arange(20) != left_out)
         moved = statistics(whole[near], centre, ASKED, how) - statistics(whole[without], centre, ASKED, how)
@@ -49,18 +49,18 @@ def test_a_class_centre_more_is_a_row_more_of_length_one_and_changes_no_other() 
 
 def test_a_basis_of_all_axes_changes_nothing() -> None:
     centres, candidates = directions(40, 16, 3), directions(6, 16, 4)
-    plain = release(centres, candidates, ASKED, Privately(), draws_of(5))
-    same = release(centres, candidates, ASKED, Privately(), draws_of(5), torch.eye(16))
+    plain = release(centres, candidates, ASKED, BudgetSplit(), draws_of(5))
+    same = release(centres, candidates, ASKED, BudgetSplit(), draws_of(5), torch.eye(16))
     torch.testing.assert_close(same.centres, plain.centres, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(same.counts, plain.counts)
 
 
 def test_what_is_released_lies_in_the_public_directions_with_length_one() -> None:
     basis = principal_directions(directions(50, 32, 6), 8)
-    found = release(directions(40, 32, 7), directions(6, 32, 8), ASKED, Privately(), draws_of(9), basis).centres
+    found = release(directions(40, 32, 7), directions(6, 32, 8), ASKED, BudgetSplit(), draws_of(9), basis).centres
     assert found.shape == (1, 32)
     torch.testing.assert_close(found.norm(dim=1), torch.ones(1))
-    torch.testing.assert_close(lifted(found @ basis.T, basis), found)
+    torch.testing.assert_close(lift_rows(found @ basis.T, basis), found)
 
 
 def test_where_features_have_few_directions_they_leave_more_of_a_cluster_than_all_dimensions_do() -> None:
@@ -74,7 +74,7 @@ def test_where_features_have_few_directions_they_leave_more_of_a_cluster_than_al
 
     def median(basis: Tensor | None) -> float:
         found = [
-            release(centres, candidates, ASKED, Privately(), draws_of(seed), basis).centres[0] for seed in range(99)
+            release(centres, candidates, ASKED, BudgetSplit(), draws_of(seed), basis).centres[0] for seed in range(99)
         ]
         return float(np.median([float(one @ mean) for one in found]))
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from tests.toy import recipe_of, run_toy, tree
 
 from fedvisage.federation.protections.combine import norm_of_update
-from fedvisage.federation.protections.steps import INCOMING, OUTGOING, names
+from fedvisage.federation.protections.steps import INCOMING, OUTGOING, step_names
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.transport import Order, Reply
@@ -60,7 +60,7 @@ def test_the_order_is_clip_poison_mask_at_the_site_and_admit_clip_combine_noise_
     ],
 )
 def test_a_recipe_takes_the_steps_that_it_asks_for(section: dict[str, Any], site: list[str], server: list[str]) -> None:
-    assert names(Federation.model_validate(section)) == {"site": site, "server": server}
+    assert step_names(Federation.model_validate(section)) == {"site": site, "server": server}
 
 
 def test_a_hostile_site_spoils_what_was_clipped_and_the_server_clips_it_again(

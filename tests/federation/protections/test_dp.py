@@ -20,10 +20,10 @@ from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.federation.privacy.mechanisms import DerivedDraws
 from fedvisage.federation.protections.combine import combination_of, norm_of_update
 from fedvisage.federation.protections.compatible import check_protection
-from fedvisage.federation.protections.dp import noisy, plan_of
-from fedvisage.federation.protections.steps import incoming, within
+from fedvisage.federation.protections.dp import noisy_mean, plan_of
+from fedvisage.federation.protections.steps import clip_after_rounding, server_steps
 from fedvisage.federation.record.ledger import read_lines
-from fedvisage.federation.site_worker import LocalTransport, SiteDesk
+from fedvisage.federation.site_worker import LocalTransport, SiteWorker
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
@@ -57,7 +57,7 @@ def test_an_update_is_within_the_bound_also_after_rounding(bound: float) -> None
     draws = torch.Generator().manual_seed(0)
     base = {"w": torch.randn(5000, generator=draws) * 3, "n": torch.tensor(4)}
     upload = {"w": base["w"] + torch.randn(5000, generator=draws) * 0.1, "n": torch.tensor(9)}
-    found = within(upload, base, bound)
+    found = clip_after_rounding(upload, base, bound)
     norm = norm_of_update(found, base)
     assert norm <= bound
     assert found["w"].dtype == torch.float32
@@ -67,7 +67,7 @@ def test_an_update_is_within_the_bound_also_after_rounding(bound: float) -> None
 class Boasting(LocalTransport):
     """A wire on which B's weights are replaced by absurd, yet admissible ones."""
 
-    def __init__(self, desks: Sequence[SiteDesk], seen: list[Message]) -> None:
+    def __init__(self, desks: Sequence[SiteWorker], seen: list[Message]) -> None:
         super().__init__(desks)
         self.seen = seen
 
@@ -105,7 +105,7 @@ def test_a_site_moves_a_sum_by_no_more_than_the_clip() -> None:
     def sum_of(last: Message) -> torch.Tensor:
         combined = combination_of(federation, lambda: base)
         for upload in [*uploads[:3], last]:
-            for step in incoming(federation):
+            for step in server_steps(federation):
                 upload = step.each(upload, lambda: base, federation)
             combined.add(upload, 1.0)
         return combined.exact()["w"] * 4
@@ -118,7 +118,7 @@ def test_the_noise_has_the_planned_size_on_the_sum(sets: Mapping[str, Path]) -> 
     plan = plan_of(recipe_of(private(sets, federation__dp={**DP, "clip": 2.0, "noise": 3.0})))
     assert plan is not None
     mean = {"w": torch.full((200_000,), 5.0, dtype=torch.float64)}
-    found = noisy(mean, {"w": torch.zeros(200_000)}, 4, plan, DerivedDraws(torch.Generator().manual_seed(1)))
+    found = noisy_mean(mean, {"w": torch.zeros(200_000)}, 4, plan, DerivedDraws(torch.Generator().manual_seed(1)))
     spread = (found["w"].double() - 5.0) * 4
     assert float(spread.std()) == pytest.approx(6.0, rel=0.01)
     assert abs(float(spread.mean())) < 5 * 6.0 / math.sqrt(200_000)
@@ -129,7 +129,7 @@ def test_a_variance_stays_above_a_tenth_of_the_lent_one_and_counters_stay_as_len
     assert plan is not None
     lent = {"running_var": torch.full((1000,), 2.0), "n": torch.tensor(3)}
     mean = {"running_var": torch.full((1000,), 2.0, dtype=torch.float64), "n": torch.tensor(8.0)}
-    found = noisy(mean, lent, 1, plan, DerivedDraws(torch.Generator().manual_seed(2)))
+    found = noisy_mean(mean, lent, 1, plan, DerivedDraws(torch.Generator().manual_seed(2)))
     assert float(found["running_var"].min()) == pytest.approx(0.2)
     assert int(found["n"]) == 3
 

@@ -18,8 +18,8 @@ from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.protections.combine import norm_of_update
 from fedvisage.federation.protections.compatible import check_real
-from fedvisage.federation.protections.steps import Flipped
-from fedvisage.federation.site_worker import LocalTransport, SiteDesk
+from fedvisage.federation.protections.steps import FlippedLabels
+from fedvisage.federation.site_worker import LocalTransport, SiteWorker
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
@@ -29,7 +29,7 @@ from fedvisage.tasks.catalogue import task_of
 class Listening(LocalTransport):
     """A wire that keeps what was lent to B and what B sent."""
 
-    def __init__(self, desks: Sequence[SiteDesk], heard: list[tuple[Message, Message]]) -> None:
+    def __init__(self, desks: Sequence[SiteWorker], heard: list[tuple[Message, Message]]) -> None:
         super().__init__(desks)
         self.heard = heard
 
@@ -69,7 +69,7 @@ def test_a_hostile_site_turns_or_stretches_its_update(
 
 def test_flipped_labels_are_exchanged_and_nothing_else(sets: Mapping[str, Path]) -> None:
     view = View.of(PreparedSet.open(sets["A"]), "train")
-    flipped, positions = Flipped(view.slices), np.arange(5)
+    flipped, positions = FlippedLabels(view.slices), np.arange(5)
     assert (flipped.labels + view.labels == 1).all()
     assert torch.equal(flipped.batch(positions).labels, 1 - view.batch(positions).labels)
     assert torch.equal(flipped.batch(positions).images, view.batch(positions).images)

@@ -18,10 +18,10 @@ from tests.federation.privacy.drawing import draws_of
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.federation.privacy.accountant import BudgetSpent, Charge
 from fedvisage.federation.privacy.mechanisms import Budget, Draws, SystemDraws, noise
-from fedvisage.federation.record.releases import CHARGES, Allowance, Releases, told
+from fedvisage.federation.record.releases import CHARGES, Allowance, Releases, stated_cost
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.wire.message import Message, digest_of
-from fedvisage.federation.wire.schema import Refused
+from fedvisage.federation.wire.schema import RefusedMessage
 
 CHARGE = Charge("round 1, sums", "gaussian", 1.0, 1e-5, "add-remove", sensitivity=1.0, sigma=4.0)
 SECOND = replace(CHARGE, release="round 1, selection", mechanism="selection", delta=0.0, sigma=0.0)
@@ -196,7 +196,7 @@ def test_a_name_that_is_no_plain_file_name_is_refused(name: str, tmp_path: Path)
 
 def test_the_cost_beside_a_release_tells_each_charge_and_the_running_total(tmp_path: Path) -> None:
     release(tmp_path)
-    found = told(release(tmp_path, "round 2", (replace(CHARGE, release="round 2, sums"),)), "derived")
+    found = stated_cost(release(tmp_path, "round 2", (replace(CHARGE, release="round 2, sums"),)), "derived")
     assert found is not None
     assert found.figures["total"]["epsilon"] == 3.0
     assert found.figures["total"]["delta"] == pytest.approx(2e-5)
@@ -210,5 +210,5 @@ def test_the_cost_beside_a_release_tells_each_charge_and_the_running_total(tmp_p
 
 @pytest.mark.parametrize("row", [[9.0, 0, 1, 0, 1, 1, 1], [0, -1.0, 1, 0, 1, 1, 1], [0, 0, 1, 0, 1, 1, 0.5]])
 def test_a_cost_that_says_nothing_is_refused(row: list[float]) -> None:
-    with pytest.raises(Refused, match=r"^cost: "):
-        told({"cost": torch.tensor([[0.0] * 7, row], dtype=torch.float64)}, "system")
+    with pytest.raises(RefusedMessage, match=r"^cost: "):
+        stated_cost({"cost": torch.tensor([[0.0] * 7, row], dtype=torch.float64)}, "system")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.federation.record.store import ROOM, Checkpoints, Progress, Shelf, SiteStore
+from fedvisage.federation.record.store import ROOM, Checkpoints, Progress, SiteStore, StateCache
 
 
 def stored(directory: Path) -> SiteStore:
@@ -52,7 +52,7 @@ def test_what_came_after_a_restored_generation_is_forgotten(tmp_path: Path) -> N
 @pytest.mark.parametrize("room", [0, 10, 1000])
 def test_state_is_the_same_in_memory_and_in_a_file(tmp_path: Path, room: int) -> None:
     """No room, room for one of two sites, room for both; what a turn does to its copy is not there in the next."""
-    shelf = Shelf(room)
+    shelf = StateCache(room)
     stores = [SiteStore(tmp_path / name, shelf) for name in "AB"]
     for value, store in enumerate(stores):
         store.save({"number": torch.tensor(value), "mask": torch.tensor([True])})
@@ -75,7 +75,7 @@ def test_state_is_the_same_in_memory_and_in_a_file(tmp_path: Path, room: int) ->
 def test_a_commit_has_the_same_bytes_from_memory_and_from_a_file(tmp_path: Path) -> None:
     state, written = {"number": torch.arange(5), "mask": torch.tensor([True])}, []
     for room in (0, 1000):
-        store = SiteStore(tmp_path / str(room), Shelf(room))
+        store = SiteStore(tmp_path / str(room), StateCache(room))
         store.save(state)
         assert [path.name for path in (tmp_path / str(room)).iterdir()] == (["working.safetensors"] if not room else [])
         store.commit(1)
@@ -89,7 +89,7 @@ def test_there_is_room_for_a_few_large_sites_where_the_machine_has_memory(
     tmp_path: Path, free: int, in_files: int
 ) -> None:
     size = ROOM // 2 + 8
-    shelf = Shelf(free=lambda: free * size)
+    shelf = StateCache(free=lambda: free * size)
     state = {"large": torch.zeros(size, dtype=torch.uint8)}
     for number in range(4):
         SiteStore(tmp_path / str(number), shelf).save(state)
@@ -97,7 +97,7 @@ def test_there_is_room_for_a_few_large_sites_where_the_machine_has_memory(
 
 
 def test_beyond_a_few_sites_state_goes_into_files_however_much_memory_there_is(tmp_path: Path) -> None:
-    shelf, state = Shelf(free=lambda: 1 << 40), {"large": torch.zeros(ROOM // 3, dtype=torch.uint8)}
+    shelf, state = StateCache(free=lambda: 1 << 40), {"large": torch.zeros(ROOM // 3, dtype=torch.uint8)}
     for number in range(6):
         SiteStore(tmp_path / str(number), shelf).save(state)
     assert {path.parent.name for path in tmp_path.rglob("working*")} == {"4", "5"}

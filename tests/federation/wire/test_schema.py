@@ -13,8 +13,8 @@ from tests.federation.spoiling import NET, UPLOADS, honest, spoil
 from tests.toy import SIZE, recipe_of, tree
 
 from fedvisage.federation.method import Call, Upload
-from fedvisage.federation.wire.message import Malformed, decode, encode
-from fedvisage.federation.wire.schema import Refused, Schema, check, schema_of
+from fedvisage.federation.wire.message import MalformedMessage, decode, encode
+from fedvisage.federation.wire.schema import RefusedMessage, Schema, check, schema_of
 from fedvisage.methods import METHODS
 from fedvisage.recipe import Recipe
 
@@ -34,7 +34,7 @@ def test_spoilt_uploads_are_refused_with_field_and_reason(schema: Schema) -> Non
     for _ in range(1000):
         message = honest(draws)
         name, reason = spoil(message, draws)
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RefusedMessage) as caught:
             check(message, schema)
         assert caught.value.field.startswith(name)
         assert reason in caught.value.reason
@@ -51,7 +51,7 @@ def test_honest_uploads_pass_also_as_bytes(schema: Schema) -> None:
 @pytest.mark.parametrize("examples", [0, -1, 10**9, 2**62])
 def test_a_number_of_examples_that_no_site_has_is_refused(schema: Schema, examples: int) -> None:
     message = honest(np.random.default_rng(2)) | {"examples": torch.tensor(examples)}
-    with pytest.raises(Refused, match="examples"):
+    with pytest.raises(RefusedMessage, match="examples"):
         check(message, schema)
 
 
@@ -73,7 +73,7 @@ def test_a_number_of_examples_that_no_site_has_is_refused(schema: Schema, exampl
 def test_what_is_no_plain_tensor_is_refused(make: Callable[[torch.Tensor], Any], schema: Schema) -> None:
     message = honest(np.random.default_rng(6))
     name = next(name for name, value in message.items() if value.dtype == torch.float32 and value.dim())
-    with pytest.raises(Refused, match="is no plain tensor") as caught:
+    with pytest.raises(RefusedMessage, match="is no plain tensor") as caught:
         check(message | {name: make(message[name])}, schema)
     assert caught.value.field == name
 
@@ -81,25 +81,25 @@ def test_what_is_no_plain_tensor_is_refused(make: Callable[[torch.Tensor], Any],
 def test_an_open_dimension_is_limited_by_the_number_of_elements(schema: Schema) -> None:
     message = honest(np.random.default_rng(3))
     check(message | {"tokens": torch.zeros(10, 4)}, schema)
-    with pytest.raises(Refused, match=r"^tokens: .*44 .*40"):
+    with pytest.raises(RefusedMessage, match=r"^tokens: .*44 .*40"):
         check(message | {"tokens": torch.zeros(11, 4)}, schema)
-    with pytest.raises(Refused, match="tokens: has shape"):
+    with pytest.raises(RefusedMessage, match="tokens: has shape"):
         check(message | {"tokens": torch.zeros(4, 10)}, schema)
 
 
 def test_truncated_bytes_are_no_message() -> None:
     data = encode(honest(np.random.default_rng(4)))
     for length in range(len(data)):
-        with pytest.raises(Malformed):
+        with pytest.raises(MalformedMessage):
             decode(data[:length])
 
 
 def test_random_bytes_are_no_message_and_announced_sizes_are_not_believed() -> None:
     draws = np.random.default_rng(5)
     for _ in range(500):
-        with pytest.raises(Malformed):
+        with pytest.raises(MalformedMessage):
             decode(draws.bytes(int(draws.integers(0, 200))))
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedMessage):
         decode((2**62).to_bytes(8, "little") + b"{}")
 
 

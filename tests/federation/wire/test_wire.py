@@ -14,7 +14,7 @@ from torch import nn
 from fedvisage.federation.method import Upload
 from fedvisage.federation.wire.message import Message, size_of
 from fedvisage.federation.wire.precision import Form, bytes_of, fields, pack, unpack
-from fedvisage.federation.wire.schema import ABSURD, Refused, Schema, check, schema_of
+from fedvisage.federation.wire.schema import LARGEST_MAGNITUDE, RefusedMessage, Schema, check, schema_of
 
 FORMS: tuple[Form, ...] = ("fp32", "bf16", "int8")
 SHAPE = (6, 9, 96)
@@ -71,7 +71,7 @@ def test_what_was_packed_is_what_is_declared(form: Form) -> None:
 
 @pytest.mark.parametrize(("sent", "declared"), list(permutations(FORMS, 2)))
 def test_another_form_than_the_declared_one_is_refused(sent: Form, declared: Form) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedMessage):
         check(pack("tokens", values(), sent), schema(declared))
 
 
@@ -92,7 +92,7 @@ def drop_row(message: Message) -> None:
         (spoil("tokens", -128), "tokens: has a code below -127"),
         (spoil("tokens.scale", -1e-3), "tokens.scale: is below zero"),
         (spoil("tokens.scale", float("nan")), "tokens.scale: is not finite"),
-        (spoil("tokens.scale", 1.01 * ABSURD / 127), "tokens.scale: reaches"),
+        (spoil("tokens.scale", 1.01 * LARGEST_MAGNITUDE / 127), "tokens.scale: reaches"),
         (drop_row, "tokens.scale: has shape"),
         (lambda message: message.pop("tokens.scale"), "tokens.scale: is missing"),
     ],
@@ -100,7 +100,7 @@ def drop_row(message: Message) -> None:
 def test_codes_that_would_not_become_sound_values_are_refused(change: Callable[[Message], object], reason: str) -> None:
     message = pack("tokens", values(), "int8")
     change(message)
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(RefusedMessage, match=reason):
         check(message, schema("int8"))
 
 
@@ -108,19 +108,19 @@ def test_codes_that_would_not_become_sound_values_are_refused(change: Callable[[
 def test_numbers_that_are_not_finite_are_refused_in_every_form(form: Form) -> None:
     sent = values()
     sent[1, 2, 3] = float("inf")
-    with pytest.raises(Refused, match="is not finite"):
+    with pytest.raises(RefusedMessage, match="is not finite"):
         check(pack("tokens", sent, form), schema(form))
 
 
 def test_a_vector_that_is_not_finite_is_refused_through_its_scale() -> None:
     sent = values()
     sent[1, 2, 3] = float("inf")
-    with pytest.raises(Refused, match=r"tokens\.scale: is not finite"):
+    with pytest.raises(RefusedMessage, match=r"tokens\.scale: is not finite"):
         check(pack("tokens", sent, "int8"), schema("int8"))
 
 
 def test_a_scale_that_is_no_plain_tensor_is_refused_before_its_codes_are_weighed() -> None:
     message = pack("tokens", values(), "int8")
     message["tokens.scale"] = message["tokens.scale"].to_sparse()
-    with pytest.raises(Refused, match=r"tokens\.scale: is no plain tensor"):
+    with pytest.raises(RefusedMessage, match=r"tokens\.scale: is no plain tensor"):
         check(message, schema("int8"))

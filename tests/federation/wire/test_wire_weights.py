@@ -17,10 +17,10 @@ from fedvisage.base.errors import UserError
 from fedvisage.federation.protections.compatible import check_protection
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.site_worker import Workspace
-from fedvisage.federation.wire.precision import halved, weights_in
-from fedvisage.federation.wire.schema import Refused, check
+from fedvisage.federation.wire.precision import to_bf16, weights_in
+from fedvisage.federation.wire.schema import RefusedMessage, check
 from fedvisage.methods import METHODS, find
-from fedvisage.nn.compute import choose
+from fedvisage.nn.compute import resolve_compute
 
 DRAWS = 40_000
 
@@ -29,7 +29,7 @@ def test_rounding_goes_to_a_neighbour_and_is_right_on_average() -> None:
     """Between 1 and 2 two neighbours lie 2⁻⁷ apart; a tenth of the way is the mean of one draw in ten."""
     gap = 2.0**-7
     sent = torch.tensor([1 + gap / 10, -1 - gap / 10, 1.5, 0.0]).repeat(DRAWS, 1)
-    got = halved(sent, torch.Generator().manual_seed(0)).double()
+    got = to_bf16(sent, torch.Generator().manual_seed(0)).double()
     assert set(got[:, 0].tolist()) == {1.0, 1 + gap}
     assert set(got[:, 1].tolist()) == {-1.0, -1 - gap}
     error = 4 * gap * math.sqrt(0.1 * 0.9 / DRAWS)
@@ -41,7 +41,7 @@ def test_rounding_goes_to_a_neighbour_and_is_right_on_average() -> None:
 def test_what_is_not_finite_stays_so() -> None:
     every_nan = torch.tensor([0x7FFFFFFF, 0x7F800001, -1], dtype=torch.int32).view(torch.float32)
     sent = torch.cat([every_nan, torch.tensor([math.inf, -math.inf])])
-    got = halved(sent, torch.Generator().manual_seed(0))
+    got = to_bf16(sent, torch.Generator().manual_seed(0))
     assert got[:3].isnan().all()
     assert got[3:].tolist() == [math.inf, -math.inf]
 
@@ -84,10 +84,10 @@ def _counters(root: Path) -> int:
 
 def test_weights_in_other_numbers_than_declared_are_refused(sets: Mapping[str, Path]) -> None:
     recipe = recipe_of(tree(sets, federation__wire="bf16"))
-    workspace = Workspace(find({"name": "fedpad"}), recipe, choose("cpu", "fp32"))
+    workspace = Workspace(find({"name": "fedpad"}), recipe, resolve_compute("cpu", "fp32"))
     reply = {f"model.{name}": value for name, value in workspace.net["model"].state_dict().items()}
     reply |= {"examples": torch.tensor(9), "loss": torch.tensor(0.5, dtype=torch.float64)}
-    with pytest.raises(Refused, match=r"torch\.float32, .*torch\.bfloat16"):
+    with pytest.raises(RefusedMessage, match=r"torch\.float32, .*torch\.bfloat16"):
         check(reply, workspace.schemas["train"])
 
 

@@ -9,7 +9,14 @@ import torch
 from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.faces.align import misalignment
-from fedvisage.render.identities import Identities, aged, album, parse_identities, photograph_person, render_identities
+from fedvisage.render.identities import (
+    Identities,
+    change_age,
+    parse_identities,
+    photograph_person,
+    photographs_of,
+    render_identities,
+)
 from fedvisage.render.people import TRAITS, draw_people
 
 SMALL = Identities(identities=6, images=5, size=32, first=3, test=0.4, heldout=0.34)
@@ -54,14 +61,14 @@ def test_photographs_of_a_person_differ_and_people_differ_more(made: PreparedSet
 
 
 def test_crops_are_aligned_but_for_the_detectors_errors() -> None:
-    _, points = photograph_person(album(Identities(images=12, size=64), 1), 64)
+    _, points = photograph_person(photographs_of(Identities(images=12, size=64), 1), 64)
     worst = [misalignment(one, 64) for one in points]
     assert 0 < np.median(worst) < 0.1
 
 
 def test_years_move_what_leans_on_age_and_nothing_else() -> None:
     people = draw_people([1, 2], 0)
-    older = aged(people, [0.5, 0.5])
+    older = change_age(people, [0.5, 0.5])
     names = list(TRAITS)
     for column, name in enumerate(names):
         moved = older.traits[:, column] - people.traits[:, column]

@@ -17,7 +17,7 @@ from fedvisage import recipe as recipes
 from fedvisage.base import extensions
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.progress import Reporter
-from fedvisage.nvflare.job import travelling
+from fedvisage.nvflare.job import without_local_parts
 from fedvisage.report.tracking.tracker import scalars, settings_of
 from fedvisage.runs.train import training_of
 
@@ -179,7 +179,7 @@ def test_a_run_that_fails_before_its_first_round_starts_no_tracker(sets: Mapping
 
 def test_neither_what_travels_nor_what_decides_weights_has_trackers(sets: Mapping[str, Path]) -> None:
     plain, with_one = recipe_of(tree(sets)), recipe_of(tree(sets, tracking="mlflow"))
-    assert recipes.text_of(travelling(with_one)) == recipes.text_of(travelling(plain))
+    assert recipes.text_of(without_local_parts(with_one)) == recipes.text_of(without_local_parts(plain))
     assert training_of(recipes.tree_of(with_one), False) == training_of(recipes.tree_of(plain), False)
 
 

@@ -25,7 +25,7 @@ from fedvisage.federation.declared import Member
 from fedvisage.methods import METHODS, find
 from fedvisage.nn.texture import ColourTexture
 from fedvisage.runs.export.export import export
-from fedvisage.runs.export.graph import Graph, measure, require
+from fedvisage.runs.export.graph import Graph, measure, require_parity
 from fedvisage.tasks.catalogue import set_up
 from fedvisage.tasks.finished_model import FinishedModel, open_model
 from fedvisage.tasks.saved_model import SavedModel
@@ -195,13 +195,15 @@ def test_an_export_is_refused_when_it_says_another_thing_than_torch() -> None:
     def of(shift: float) -> object:
         return lambda part: part.mean(axis=(1, 2, 3)) / 255 + shift
 
-    require(measure(of(0.0), of(1e-5), shown, "pad"))  # type: ignore[arg-type]
+    require_parity(measure(of(0.0), of(1e-5), shown, "pad"))  # type: ignore[arg-type]
     with pytest.raises(RunFailed, match="does not say what torch says"):
-        require(measure(of(0.0), of(1e-2), shown, "pad"))  # type: ignore[arg-type]
+        require_parity(measure(of(0.0), of(1e-2), shown, "pad"))  # type: ignore[arg-type]
     with pytest.raises(RunFailed, match="cosine"):
-        require(measure(lambda part: np.eye(2)[[0] * len(part)], lambda part: np.ones((len(part), 2)), shown, "x"))
+        require_parity(
+            measure(lambda part: np.eye(2)[[0] * len(part)], lambda part: np.ones((len(part), 2)), shown, "x")
+        )
     with pytest.raises(RunFailed):
-        require(measure(of(0.0), of(float("nan")), shown, "pad"))  # type: ignore[arg-type]
+        require_parity(measure(of(0.0), of(float("nan")), shown, "pad"))  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.device import Exported
 from fedvisage.metrics.threshold import Threshold
-from fedvisage.runs.export.quantised import Judged, Moved
+from fedvisage.runs.export.quantised import OperatingError, QuantisationEffect
 
 
 @pytest.fixture(scope="module")
@@ -55,15 +55,15 @@ def test_its_threshold_is_where_its_own_errors_are_equal(both: Path, sets: Mappi
 
 
 def test_an_int8_graph_whose_error_moves_is_refused() -> None:
-    def of(error: float) -> Judged:
-        return Judged(Threshold(0.0, "source-eer", error, error), error)
+    def of(error: float) -> OperatingError:
+        return OperatingError(Threshold(0.0, "source-eer", error, error), error)
 
-    Moved("A", 100, of(0.100), of(0.105)).require("pad")
+    QuantisationEffect("A", 100, of(0.100), of(0.105)).require("pad")
     for after in (0.106, 0.094):
         with pytest.raises(RunFailed, match="HTER"):
-            Moved("A", 100, of(0.100), of(after)).require("pad")
+            QuantisationEffect("A", 100, of(0.100), of(after)).require("pad")
     with pytest.raises(RunFailed, match="TAR"):
-        Moved("A", 100, of(0.1), of(0.2)).require("recognition")
+        QuantisationEffect("A", 100, of(0.1), of(0.2)).require("recognition")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.record.ledger import LEDGER, read_lines
 from fedvisage.methods import METHODS
-from fedvisage.nn.compute import choose
+from fedvisage.nn.compute import resolve_compute
 from fedvisage.recipe import tree_of
 from fedvisage.report.page import write_report
 from fedvisage.runs.evaluate import evaluate
@@ -60,7 +60,7 @@ def test_the_threshold_of_training_is_where_errors_on_all_training_images_are_eq
     runs: dict[bool, Path], sets: Mapping[str, Path]
 ) -> None:
     saved = load(runs[True])
-    scorer = Scorer(METHODS["fedpad"], recipe_of(saved.recipe), choose("cpu", "fp32"))
+    scorer = Scorer(METHODS["fedpad"], recipe_of(saved.recipe), resolve_compute("cpu", "fp32"))
     views = [View.of(PreparedSet.open(sets[name]), "train") for name in SITES]
     live = np.concatenate([scorer.scores(saved.finished, view)[""] for view in views])
     label = np.concatenate([view.labels for view in views])

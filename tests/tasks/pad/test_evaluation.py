@@ -16,9 +16,9 @@ from tests.toy import SITES, opened, recipe_of, run_toy, scores_of, tree
 from fedvisage.base.errors import RunFailed
 from fedvisage.methods import METHODS
 from fedvisage.metrics.threshold import BINS, EDGES
-from fedvisage.nn.compute import choose
+from fedvisage.nn.compute import resolve_compute
 from fedvisage.tasks.asking import source_summary
-from fedvisage.tasks.pad.evaluation import heldout_views, judge, mean_figures
+from fedvisage.tasks.pad.evaluation import evaluate_pad, heldout_views, mean_figures
 from fedvisage.tasks.saved_model import load
 from fedvisage.tasks.scoring import Scorer
 
@@ -71,9 +71,9 @@ def test_thresholds_are_a_rule_of_the_sites_and_saved_with_the_model(run: Path) 
 def test_scores_are_recomputed_from_the_saved_model(run: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     saved = load(run)
     recipe = recipe_of(saved.recipe)
-    scorer = Scorer(METHODS[recipe.method.name], recipe, choose("cpu", "fp32"))
+    scorer = Scorer(METHODS[recipe.method.name], recipe, resolve_compute("cpu", "fp32"))
     user = opened(saved.recipe, tmp_path).user
-    judged = judge(scorer, saved, user, "U")
+    judged = evaluate_pad(scorer, saved, user, "U")
     written = np.concatenate([found["logit"] for found in scores_of(run).values()])
     assert (judged.scores.live == written).all()
 
@@ -83,9 +83,9 @@ def test_the_users_labels_never_stand_in_for_a_missing_histogram(
 ) -> None:
     saved = load(run)
     recipe = recipe_of(saved.recipe)
-    scorer = Scorer(METHODS[recipe.method.name], recipe, choose("cpu", "fp32"))
+    scorer = Scorer(METHODS[recipe.method.name], recipe, resolve_compute("cpu", "fp32"))
     with pytest.raises(RunFailed, match="no histogram"):
-        judge(scorer, replace(saved, thresholds={}), opened(saved.recipe, tmp_path).user, "U")
+        evaluate_pad(scorer, replace(saved, thresholds={}), opened(saved.recipe, tmp_path).user, "U")
 
 
 def test_the_oracle_threshold_says_that_it_is_one(sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedvisage.federation.declared import Member
 from fedvisage.methods import METHODS
 from fedvisage.metrics.threshold import histogram
-from fedvisage.nn.compute import choose
+from fedvisage.nn.compute import resolve_compute
 from fedvisage.tasks.saved_model import load
 from fedvisage.tasks.scoring import Scorer
 
@@ -40,7 +40,7 @@ def test_one_pass_gives_the_scores_and_the_scatter_of_two(sets: Mapping[str, Pat
     run_toy(content, tmp_path / "run")
     finished, recipe = load(tmp_path / "run").finished, recipe_of(content)
     scorer, view = (
-        Scorer(METHODS["fedpad"], recipe, choose("cpu", "fp32")),
+        Scorer(METHODS["fedpad"], recipe, resolve_compute("cpu", "fp32")),
         opened(content, tmp_path).sites["A"].heldout,
     )
     logits, scatter = scorer.scores_and_scatter(finished, view)
@@ -57,7 +57,10 @@ def test_members_whose_scores_are_averaged_are_averaged_in_one_pass_too(
     content = tree(sets, "fused", training__rounds=1)
     run_toy(content, tmp_path / "run")
     finished, recipe = load(tmp_path / "run").finished, recipe_of(content)
-    scorer, view = Scorer(METHODS["fused"], recipe, choose("cpu", "fp32")), opened(content, tmp_path).sites["A"].heldout
+    scorer, view = (
+        Scorer(METHODS["fused"], recipe, resolve_compute("cpu", "fp32")),
+        opened(content, tmp_path).sites["A"].heldout,
+    )
     logits, scatter = scorer.scores_and_scatter(finished, view)
     np.testing.assert_allclose(logits, scorer.scores(finished, view)[""], rtol=1e-5, atol=1e-5)
     assert scatter == scorer.scatter(finished, view)

@@ -18,8 +18,8 @@ from fedvisage.device.predict import (
     UPSIDE_DOWN,
     Prediction,
     Predictions,
-    beside,
     probability,
+    score_line,
 )
 from fedvisage.metrics.threshold import Threshold
 
@@ -42,7 +42,7 @@ def test_the_score_is_the_probability_that_the_logit_stands_for(logit: float) ->
 
 @given(st.floats(-45, 45), st.floats(-45, 45))
 def test_score_and_threshold_as_they_are_printed_never_contradict_the_verdict(logit: float, threshold: float) -> None:
-    *_, score, sign, _, limit = beside(logit, threshold).split()
+    *_, score, sign, _, limit = score_line(logit, threshold).split()
     assert sign == (">=" if logit >= threshold else "<")
     assert (float(score) >= float(limit)) == (logit >= threshold)
 

@@ -18,7 +18,7 @@ from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.record.ledger import LEDGER, read_lines
 from fedvisage.methods import METHODS
-from fedvisage.nn.compute import choose
+from fedvisage.nn.compute import resolve_compute
 from fedvisage.recipe.evaluation import Evaluation
 from fedvisage.report.page import write_report
 from fedvisage.tasks.saved_model import load
@@ -54,7 +54,7 @@ def test_the_threshold_is_where_errors_on_all_training_images_together_are_equal
 ) -> None:
     out, metrics = run
     saved = load(out)
-    scorer = Scorer(METHODS["fedpad"], recipe_of(saved.recipe), choose("cpu", "fp32"))
+    scorer = Scorer(METHODS["fedpad"], recipe_of(saved.recipe), resolve_compute("cpu", "fp32"))
     views = [View.of(PreparedSet.open(sets[name])) for name in SITES]
     live = np.concatenate([scorer.scores(saved.finished, view)[""] for view in views])
     label = np.concatenate([view.labels for view in views])

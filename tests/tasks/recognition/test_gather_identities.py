@@ -13,7 +13,7 @@ from tests.federation.lending import site_of
 from tests.toy import make_people, make_sets, of_task, opened, recipe_of, run_toy, tree, unheard
 
 from fedvisage.base.errors import UserError
-from fedvisage.tasks.recognition.data import filled
+from fedvisage.tasks.recognition.data import with_public_identities
 
 
 @pytest.fixture
@@ -117,14 +117,14 @@ def test_several_shares_of_one_set_serve_places_of_different_size(own: dict[str,
 
 def test_the_number_of_public_identities_is_filled_in_and_checked(own: dict[str, Path], tmp_path: Path) -> None:
     content = tree(own, "fedfr")
-    assert filled(recipe_of(content), tmp_path, unheard).data.public_identities == 4
+    assert with_public_identities(recipe_of(content), tmp_path, unheard).data.public_identities == 4
     del content["data"]["public_identities"]
-    assert filled(recipe_of(content), tmp_path, unheard).data.public_identities == 4
+    assert with_public_identities(recipe_of(content), tmp_path, unheard).data.public_identities == 4
     content["data"]["public_identities"] = 7
     with pytest.raises(UserError, match=r"^recipe\.data\.public_identities: .*7.*4"):
-        filled(recipe_of(content), tmp_path, unheard)
+        with_public_identities(recipe_of(content), tmp_path, unheard)
     content["data"] |= {"public": "synth: people identities=9 heldout=0.34 first=50", "public_identities": None}
-    assert filled(recipe_of(content), tmp_path, unheard).data.public_identities == 6
+    assert with_public_identities(recipe_of(content), tmp_path, unheard).data.public_identities == 6
     assert not list(tmp_path.glob("synth*")), "a line says how many without being rendered"
 
 

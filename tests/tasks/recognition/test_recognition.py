@@ -17,15 +17,15 @@ from tests.toy import SIZE, make_people, recipe_of, run_toy, silent, tree
 
 from fedvisage.base.errors import UserError
 from fedvisage.data.writer import Writer
-from fedvisage.device.predict import Asked, asked_for, picture_at
+from fedvisage.device.predict import InputPictures, list_input_pictures, picture_at
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.server import NoQuorum
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.report.page import write_report
-from fedvisage.report.recognition import counted
+from fedvisage.report.recognition import left_out_table
 from fedvisage.runs.evaluate import evaluate
 from fedvisage.runs.predict import compare_faces, predict
-from fedvisage.runs.run import Training, adopting, run
+from fedvisage.runs.run import Training, adoption, run
 from fedvisage.tasks import saved_model
 from fedvisage.tasks.finished_model import open_model
 
@@ -136,17 +136,17 @@ def test_a_finished_run_is_judged_in_another_way_with_its_sites_own_models(
         return run(recipe, out, tmp_path / "cache", silent(), training=training)
 
     other = {"fmr": 0.05, "impostors": "pooled", "flip": True}
-    again = judged(tmp_path / "again", other, adopting(finished))
+    again = judged(tmp_path / "again", other, adoption(finished))
     anew = judged(tmp_path / "anew", other)
     assert again["personalised"] == anew["personalised"]
     assert again["generic"] == anew["generic"]
     assert (
-        judged(tmp_path / "same", {"fmr": 0.05}, adopting(finished))["personalised"]
+        judged(tmp_path / "same", {"fmr": 0.05}, adoption(finished))["personalised"]
         == (json.loads((finished / "metrics.json").read_text())["personalised"])
     )
     shutil.copytree(finished, tmp_path / "without", ignore=shutil.ignore_patterns("checkpoints"))
     with pytest.raises(UserError, match="has no checkpoint"):
-        judged(tmp_path / "no", other, adopting(tmp_path / "without"))
+        judged(tmp_path / "no", other, adoption(tmp_path / "without"))
 
 
 def test_it_is_the_sites_own_parameters_that_are_judged(
@@ -161,7 +161,7 @@ def test_it_is_the_sites_own_parameters_that_are_judged(
         store.commit(2)
     recipe = recipe_of(tree(sets, "fedfr", training__rounds=2, evaluation__recognition={"fmr": 0.05}))
     with pytest.raises(NoQuorum, match="0 of 3 sites sent a usable reply"):
-        run(recipe, tmp_path / "run", tmp_path, silent(), training=adopting(tmp_path / "blinded"))
+        run(recipe, tmp_path / "run", tmp_path, silent(), training=adoption(tmp_path / "blinded"))
 
 
 def test_a_model_is_judged_on_a_list_of_pairs(finished: Path, tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_people_of_the_benchmark_with_too_few_images_are_counted_and_told(finish
     found = evaluate(open_model(finished), str(tmp_path / "set"), tmp_path)["generic"]
     assert (found["identities_without_pairs"], found["identities_not_searched"]) == (1, 2)
     metrics = json.loads((finished / "metrics.json").read_text())
-    table = counted({**metrics, "generic": found})
+    table = left_out_table({**metrics, "generic": found})
     assert table is not None
     assert ("people of the benchmark with one image, so no genuine pair", "1") in table.rows
 
@@ -207,20 +207,20 @@ def test_people_of_the_benchmark_with_too_few_images_are_counted_and_told(finish
 def test_an_empty_gallery_is_refused(tmp_path: Path) -> None:
     (tmp_path / "gallery").mkdir()
     with pytest.raises(UserError, match="gallery"):
-        asked_for([tmp_path / "gallery"])
+        list_input_pictures([tmp_path / "gallery"])
 
 
 def test_faces_are_compared_at_the_sites_threshold(finished: Path, tmp_path: Path) -> None:
-    from fedvisage.render.identities import Identities, album, photograph_person
+    from fedvisage.render.identities import Identities, photograph_person, photographs_of
 
-    images, _ = photograph_person(album(Identities(images=2, size=112), 0), 112)
+    images, _ = photograph_person(photographs_of(Identities(images=2, size=112), 0), 112)
     (tmp_path / "gallery").mkdir()
     for number, image in enumerate(images):
         Image.fromarray(image).save(tmp_path / "gallery" / f"{number}.png")
     Image.fromarray(np.full((112, 112, 3), 60, np.uint8)).save(tmp_path / "gallery" / "wall.png")
-    gallery, recogniser = asked_for([tmp_path / "gallery"]), open_model(finished)
+    gallery, recogniser = list_input_pictures([tmp_path / "gallery"]), open_model(finished)
     path, wall = tmp_path / "gallery" / "0.png", picture_at(tmp_path / "gallery" / "wall.png")
-    face, alone = picture_at(path), asked_for([path])
+    face, alone = picture_at(path), list_input_pictures([path])
     said = json.loads(json.dumps(compare_faces(recogniser, face, gallery).as_values()))
     matches = said["matches"]
     assert matches[0]["path"].endswith("0.png")
@@ -240,16 +240,16 @@ def test_faces_are_compared_at_the_sites_threshold(finished: Path, tmp_path: Pat
 
 
 def test_several_faces_and_faces_upside_down_are_said_and_compared_upright(finished: Path, tmp_path: Path) -> None:
-    from fedvisage.render.identities import Identities, album, photograph_person
+    from fedvisage.render.identities import Identities, photograph_person, photographs_of
 
-    (image,), _ = photograph_person(album(Identities(images=1, size=112), 0), 112)
+    (image,), _ = photograph_person(photographs_of(Identities(images=1, size=112), 0), 112)
     one = np.full((240, 480, 3), 120, np.uint8)
     one[20:220, 20:220] = cv2.resize(image, (200, 200))
     two = one.copy()
     two[80:220, 300:440] = cv2.resize(image, (140, 140))
     for name, picture in {"one": one, "two": two, "turned": one[::-1, ::-1]}.items():
         Image.fromarray(picture).save(tmp_path / f"{name}.png")
-    face, gallery = picture_at(tmp_path / "two.png"), asked_for([tmp_path])
+    face, gallery = picture_at(tmp_path / "two.png"), list_input_pictures([tmp_path])
     found = compare_faces(open_model(finished), face, gallery)
     matches = {Path(one.path).stem: one for one in found.matches}
     assert {name: (one.faces, one.notes) for name, one in matches.items()} == {
@@ -272,7 +272,7 @@ def test_the_threshold_is_read_back_as_a_similarity(finished: Path) -> None:
 def test_a_model_of_attacks_compares_no_faces(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(tree(sets, training__rounds=1), tmp_path / "run")
     with pytest.raises(UserError, match="leave --against out"):
-        compare_faces(open_model(tmp_path / "run"), picture_at(tmp_path), Asked([]), crop="none")
+        compare_faces(open_model(tmp_path / "run"), picture_at(tmp_path), InputPictures([]), crop="none")
 
 
 def test_people_whose_data_were_merged_are_judged_site_by_site(sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ fedsis-released`` reproduces this to match their figures; the set records it.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, Listing, Sighting
+from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, Listing, ParsedName
 from fedvisage.datasets.pad.lists import BoxFiles
-from fedvisage.datasets.pad.scanner import Name, Scanner, by_name
+from fedvisage.datasets.pad.scanner import Name, Scanner, scan_by_name
 from fedvisage.datasets.pad.tree import Tree
 
 VIDEO = Grammar("{part}_release/{subject}/{clip}", part="train|test", subject="[1-9][0-9]?", clip="[1-8]|HR_[1-4]")
@@ -25,7 +25,7 @@ MISTAKEN = "HR_4"
 COUNTS = {"train": (60, 180), "test": (90, 270)}
 
 
-def _read(fields: Mapping[str, str], choices: Choices) -> Sighting:
+def _parse_name(fields: Mapping[str, str], choices: Choices) -> ParsedName:
     clip, part = fields["clip"], fields["part"]
     high = clip.startswith("HR_")
     number = int(clip.removeprefix("HR_")) - 1
@@ -34,12 +34,12 @@ def _read(fields: Mapping[str, str], choices: Choices) -> Sighting:
         species = SPECIES[0]
     quality = "high" if high else ("normal", "low")[number % 2]
     subject = int(fields["subject"]) + (FIRST_OF_TEST if part == "test" else 0)
-    return Sighting(species, str(subject), part, {"clip": clip, "quality": quality})
+    return ParsedName(species, str(subject), part, {"clip": clip, "quality": quality})
 
 
 def _scan(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
     """Scan by names; with the labels of the released lists, note the number of affected videos."""
-    listing = by_name(scanner, tree, choices)
+    listing = scan_by_name(scanner, tree, choices)
     if not choices.released:
         return listing
     mistaken = sum(item.extra["clip"] == MISTAKEN for item in listing.items)
@@ -68,7 +68,7 @@ SCANNER = Scanner(
     expects="""\
 train_release/1/{1,2,3,4,5,6,7,8,HR_1,HR_2,HR_3,HR_4}.avi … train_release/20/
 test_release/1/ … test_release/30/""",
-    names=(Name(VIDEO, _read),),
+    names=(Name(VIDEO, _parse_name),),
     columns=("clip", "quality"),
     counts=COUNTS,
     released=True,

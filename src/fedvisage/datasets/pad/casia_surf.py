@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.progress import counted
-from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, Item, Listing, Sighting, Text
+from fedvisage.base.progress import format_count
+from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, Item, Listing, ParsedName, Text
 from fedvisage.datasets.pad.lists import LabelLists
-from fedvisage.datasets.pad.scanner import Name, Scanner, by_name
+from fedvisage.datasets.pad.scanner import Name, Scanner, scan_by_name
 from fedvisage.datasets.pad.tree import Tree
 
 SPLITS = {"Training": "train", "Val": "dev", "Testing": "test"}
@@ -36,33 +36,33 @@ WITHOUT_LABEL = "images without a label in the private lists"
 
 
 @dataclass(frozen=True)
-class Reading:
+class SurfNameReader:
     """The reading of names in a copy, with the class of numbered images, for each (`live`) or for all (`others`)."""
 
     live: Mapping[str, bool] = field(default_factory=dict)
     others: bool | None = None
 
-    def real(self, fields: Mapping[str, str], _: Choices) -> Sighting | str:
+    def real(self, fields: Mapping[str, str], _: Choices) -> ParsedName | str:
         """Read the name of a bona fide video."""
         if fields["stream"] != "color":
             return OTHER_STREAMS
-        return Sighting("bonafide", fields["person"], SPLITS[fields["part"]])
+        return ParsedName("bonafide", fields["person"], SPLITS[fields["part"]])
 
-    def fake(self, fields: Mapping[str, str], _: Choices) -> Sighting | str:
+    def fake(self, fields: Mapping[str, str], _: Choices) -> ParsedName | str:
         """Read the name of an attack: the parts of the face that were cut out, and whether the paper was bent."""
         if fields["stream"] != "color":
             return OTHER_STREAMS
         extra = {"cut": fields["cut"], "form": FORMS[fields["form"]]}
-        return Sighting("cut", fields["person"], SPLITS[fields["part"]], extra)
+        return ParsedName("cut", fields["person"], SPLITS[fields["part"]], extra)
 
-    def numbered(self, fields: Mapping[str, str], _: Choices) -> Sighting | str:
+    def numbered(self, fields: Mapping[str, str], _: Choices) -> ParsedName | str:
         """Read the name of a numbered image: its class comes from lists, its person is unknown."""
         if fields["stream"] != "color":
             return OTHER_STREAMS
         live = self.live.get(f"{fields['part']}/{fields['folder']}/{fields['number']}", self.others)
         if live is None:
             return WITHOUT_LABEL
-        return Sighting("bonafide" if live else "cut", fields["folder"], SPLITS[fields["part"]], part=fields["part"])
+        return ParsedName("bonafide" if live else "cut", fields["folder"], SPLITS[fields["part"]], part=fields["part"])
 
     @property
     def names(self) -> tuple[Name, ...]:
@@ -75,7 +75,7 @@ def _key(item: Item) -> str:
     return item.video
 
 
-def _line(line: str) -> tuple[str, str] | None:
+def _parse_line(line: str) -> tuple[str, str] | None:
     """Read a line of a list with labels: a folder or an image of each stream, and a label.
 
     The first path with a known name is used. Lists order the streams differently: the name of each identifies it.
@@ -90,26 +90,26 @@ def _line(line: str) -> tuple[str, str] | None:
     return None
 
 
-PROTOCOLS = LabelLists(r"CASIA_SURF@p1_\w+\.txt", _line, lambda label: label == "0", _key)
-TRAINING = LabelLists(r"train_list\.txt", _line, lambda label: label == "1", _key)
+PROTOCOLS = LabelLists(r"CASIA_SURF@p1_\w+\.txt", _parse_line, lambda label: label == "0", _key)
+TRAINING = LabelLists(r"train_list\.txt", _parse_line, lambda label: label == "1", _key)
 _NUMBERED_LISTS = re.compile(r"(?:.*/)?(?:val|test)_(?P<what>private|public)_list\.txt", re.IGNORECASE)
 
 
 def scan(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
     """Scan by names; read the classes of numbered images from lists."""
-    live, notes = _numbered(tree, choices.live or "1")
+    live, notes = _read_classes(tree, choices.live or "1")
     lists = TRAINING if TRAINING.of(tree) else PROTOCOLS
     try:
-        listing = by_name(replace(scanner, names=Reading(live).names, lists=lists), tree, choices)
+        listing = scan_by_name(replace(scanner, names=SurfNameReader(live).names, lists=lists), tree, choices)
     except UserError as error:
         raise UserError(error.place, "; ".join((error.message, *notes))) from None
     numbers = Counter(NUMBERED.parse(item.video) is not None for item in listing.items)
     if numbers[True]:
-        notes = (*notes, f"the persons of {counted(numbers[True], 'image')} are not known: a folder counts as one")
+        notes = (*notes, f"the persons of {format_count(numbers[True], 'image')} are not known: a folder counts as one")
     return replace(listing, notes=(*listing.notes, *notes))
 
 
-def _numbered(tree: Tree, live: str) -> tuple[dict[str, bool], tuple[str, ...]]:
+def _read_classes(tree: Tree, live: str) -> tuple[dict[str, bool], tuple[str, ...]]:
     """Return the classes of numbered images in the lists, and notes for the report."""
     classes: dict[str, bool] = {}
     notes = []
@@ -119,19 +119,20 @@ def _numbered(tree: Tree, live: str) -> tuple[dict[str, bool], tuple[str, ...]]:
             continue
         place, lines = str(tree.path(name)), tree.lines(name)
         if match["what"].casefold() == "public":
-            notes.append(f"{name} has no labels: {counted(len(lines), 'line')} passed over")
+            notes.append(f"{name} has no labels: {format_count(len(lines), 'line')} passed over")
             continue
-        for number, path, label in _labelled(lines, place):
+        for number, path, label in _parse_labels(lines, place):
             if classes.setdefault(path, label == live) != (label == live):
                 raise UserError(place, f"line {number}: {path} has another label further up or in another list")
     if classes:
         bona_fide = sum(classes.values())
-        notes.append(f"classes of {counted(len(classes), 'image')} with numbers are from lists alone, in which {live}"
+        count = format_count(len(classes), "image")
+        notes.append(f"classes of {count} with numbers are from lists alone, in which {live}"
                      f" is bona fide: {bona_fide} of them")  # fmt: skip
     return classes, tuple(notes)
 
 
-def _labelled(lines: Iterable[tuple[int, str]], place: str) -> Iterator[tuple[int, str, str]]:
+def _parse_labels(lines: Iterable[tuple[int, str]], place: str) -> Iterator[tuple[int, str, str]]:
     for number, line in lines:
         *paths, label = line.split()
         if label not in ("0", "1"):
@@ -163,7 +164,7 @@ SCANNER = Scanner(
 {Training,Val,Testing}/fake_part/CLKJ_AS0005/04_en_b.rssdk/{color,depth,ir}/0101.jpg
 CASIA_SURF@p1_video_train.txt …                      compared with the names where they are there
 older: {Val,Testing}/0007/007243-color.jpg           with val_private_list.txt, test_private_list.txt""",
-    names=Reading().names,
+    names=SurfNameReader().names,
     columns=("cut", "form"),
     counts={"train": (300, 900), "dev": (100, 300), "test": (600, 1791)},
     beside=("*casia_surf@p*.txt", "*train_list.txt", "*_private_list.txt", "*_public_list.txt"),

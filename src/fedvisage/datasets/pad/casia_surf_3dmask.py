@@ -7,7 +7,7 @@ fide and -1 for attacks.
 
 from collections.abc import Mapping
 
-from fedvisage.datasets.pad.item import Choices, Clip, Grammar, Item, Sighting, Text
+from fedvisage.datasets.pad.item import Choices, Clip, Grammar, Item, ParsedName, Text
 from fedvisage.datasets.pad.lists import LabelLists
 from fedvisage.datasets.pad.scanner import Name, Scanner
 
@@ -15,21 +15,21 @@ REAL = Grammar("Real/{person}/{clip}", person="[0-9]{4}_[0-9]{3}", clip="[1-9][0
 FAKE = Grammar("Fake/{person}/{decoration}/{clip}", person="[0-9]{4}_[0-9]{3}", decoration="[123]", clip="[1-9][0-9]?")
 
 
-def _real(fields: Mapping[str, str], _: Choices) -> Sighting:
-    return Sighting("bonafide", fields["person"], extra={"clip": fields["clip"]})
+def _parse_real(fields: Mapping[str, str], _: Choices) -> ParsedName:
+    return ParsedName("bonafide", fields["person"], extra={"clip": fields["clip"]})
 
 
-def _fake(fields: Mapping[str, str], _: Choices) -> Sighting:
+def _parse_fake(fields: Mapping[str, str], _: Choices) -> ParsedName:
     extra = {"decoration": fields["decoration"], "clip": fields["clip"]}
-    return Sighting("mask_rigid", fields["person"], extra=extra)
+    return ParsedName("mask_rigid", fields["person"], extra=extra)
 
 
-def _line(line: str) -> tuple[str, str] | None:
+def _parse_line(line: str) -> tuple[str, str] | None:
     label, comma, name = line.partition(",")
     return (name.strip(), label.strip()) if comma else None
 
 
-def _listed(item: Item) -> str:
+def _listed_name(item: Item) -> str:
     return item.video.replace("/", "_")
 
 
@@ -41,10 +41,10 @@ SCANNER = Scanner(
 Real/0927_013/{1,15,16,17,22,23}.MOV
 Fake/0927_013/{1,2,3}/{1,2,3,4,5,6}.MOV
 CASIA_SURF_3DMask_list.txt           compared with the names where it is there""",
-    names=(Name(REAL, _real), Name(FAKE, _fake)),
+    names=(Name(REAL, _parse_real), Name(FAKE, _parse_fake)),
     columns=("decoration", "clip"),
     counts={"all": (288, 858)},
-    lists=LabelLists(r"CASIA_SURF_3DMask_list\.txt", _line, lambda label: label == "1", _listed),
+    lists=LabelLists(r"CASIA_SURF_3DMask_list\.txt", _parse_line, lambda label: label == "1", _listed_name),
     beside=("*_list.txt",),
     example=(
         Clip("Real/0927_013/15.mov", 1),

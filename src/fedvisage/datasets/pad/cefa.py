@@ -17,10 +17,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.progress import counted
-from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, Item, Listing, Sighting, Text
+from fedvisage.base.progress import format_count
+from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, Item, Listing, ParsedName, Text
 from fedvisage.datasets.pad.lists import LabelLists
-from fedvisage.datasets.pad.scanner import Name, Scanner, by_name
+from fedvisage.datasets.pad.scanner import Name, Scanner, scan_by_name
 from fedvisage.datasets.pad.tree import Tree
 
 ETHNICITIES = ("AF", "CA", "EA")
@@ -48,13 +48,13 @@ WITHOUT_LABEL = "frames of folders without a label in the lists 4@…"
 
 
 @dataclass(frozen=True)
-class Reading:
+class CefaNameReader:
     """The reading of names in a copy: the stream to use, and the classes of numbered folders."""
 
     stream: str = "color"
     live: Mapping[str, bool] = field(default_factory=dict)
 
-    def person(self, fields: Mapping[str, str], _: Choices) -> Sighting | str:
+    def person(self, fields: Mapping[str, str], _: Choices) -> ParsedName | str:
         """Read the name of a folder of a person."""
         ethnicity, number = ETHNICITIES[int(fields["race"]) - 1], int(fields["subject"])
         if fields["stream"] != self.stream:
@@ -67,24 +67,26 @@ class Reading:
             "instrument": INSTRUMENTS[fields["attack"]],
         }  # fmt: skip
         official_split = split if number <= LAST_OF_TEST else None
-        return Sighting(SPECIES[fields["attack"]], fields["subject"], official_split, _said(extra), ethnicity)
+        return ParsedName(
+            SPECIES[fields["attack"]], fields["subject"], official_split, _without_empty(extra), ethnicity
+        )
 
-    def mask(self, fields: Mapping[str, str], _: Choices) -> Sighting | str:
+    def mask(self, fields: Mapping[str, str], _: Choices) -> ParsedName | str:
         """Read the name of a folder of a mask: all masks are in the test part."""
         if fields["stream"] != self.stream:
             return OTHER_STREAMS
         extra = {name: fields[name] for name in ("dress", "glasses", "device", "light")}
         extra |= {"session": SESSIONS[fields["session"]], "instrument": fields["folder"]}
-        return Sighting(MASKS[fields["mask"]], fields["person"], "test", extra, fields["folder"])
+        return ParsedName(MASKS[fields["mask"]], fields["person"], "test", extra, fields["folder"])
 
-    def numbered(self, fields: Mapping[str, str], _: Choices) -> Sighting | str:
+    def numbered(self, fields: Mapping[str, str], _: Choices) -> ParsedName | str:
         """Read the name of a numbered folder: its class comes from lists, its person is unknown."""
         if fields["stream"] != self.stream:
             return OTHER_STREAMS
         live = self.live.get(f"{fields['part']}/{fields['number']}")
         if live is None:
             return WITHOUT_LABEL
-        return Sighting("bonafide" if live else "attack", fields["number"], fields["part"], part=fields["part"])
+        return ParsedName("bonafide" if live else "attack", fields["number"], fields["part"], part=fields["part"])
 
     @property
     def names(self) -> tuple[Name, ...]:
@@ -93,7 +95,7 @@ class Reading:
         return tuple(Name(grammar, read, "frames") for grammar, read in readers)
 
 
-def _said(extra: Mapping[str, str]) -> dict[str, str]:
+def _without_empty(extra: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in extra.items() if value}
 
 
@@ -102,7 +104,7 @@ def _key(item: Item) -> str:
     return "/".join(item.video.split("/")[-3:-1])
 
 
-def _line(line: str) -> tuple[str, str] | None:
+def _parse_line(line: str) -> tuple[str, str] | None:
     """Read a line of a list: a folder, one of its streams or frames, and the label."""
     path, *more = line.split()
     parts = path.split("/")
@@ -113,26 +115,26 @@ def _line(line: str) -> tuple[str, str] | None:
     return ("/".join(parts[-2:]), more[-1]) if more and len(parts) > 1 else None
 
 
-PROTOCOLS = LabelLists(r"CASIA_CeFA@p[0-9.]+_\w+\.txt", _line, lambda label: label == "0", _key)
-CHALLENGE = LabelLists(r"4@[1-3]_train\.txt", _line, lambda label: label == "1", _key)
+PROTOCOLS = LabelLists(r"CASIA_CeFA@p[0-9.]+_\w+\.txt", _parse_line, lambda label: label == "0", _key)
+CHALLENGE = LabelLists(r"4@[1-3]_train\.txt", _parse_line, lambda label: label == "1", _key)
 _NUMBERED_LISTS = re.compile(r"(?:.*/)?4@[1-3]_(?:dev|test)_(?P<what>ref|res)\.txt", re.IGNORECASE)
 
 
 def scan_cefa(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
     """Scan by names; read the classes of numbered folders from lists."""
     streams = {name.rsplit("/", 2)[-2] for name in tree.files if "/" in name}
-    live, notes = _numbered(tree, choices.live or "1")
-    reading = Reading("color" if "color" in streams or "profile" not in streams else "profile", live)
+    live, notes = _read_classes(tree, choices.live or "1")
+    reading = CefaNameReader("color" if "color" in streams or "profile" not in streams else "profile", live)
     lists = CHALLENGE if CHALLENGE.of(tree) else PROTOCOLS
     try:
-        listing = by_name(replace(scanner, names=reading.names, lists=lists), tree, choices)
+        listing = scan_by_name(replace(scanner, names=reading.names, lists=lists), tree, choices)
     except UserError as error:
         raise UserError(error.place, "; ".join((error.message, *notes))) from None
     items = [replace(item, own_subject=NUMBERED.parse(item.video) is not None) for item in listing.items]
     return replace(listing, items=items, notes=(*listing.notes, *notes))
 
 
-def _numbered(tree: Tree, live: str) -> tuple[dict[str, bool], tuple[str, ...]]:
+def _read_classes(tree: Tree, live: str) -> tuple[dict[str, bool], tuple[str, ...]]:
     """Return the classes of numbered folders in the lists, and notes for the report."""
     classes: dict[str, bool] = {}
     unlabelled_counts: dict[str, int] = {}
@@ -145,18 +147,21 @@ def _numbered(tree: Tree, live: str) -> tuple[dict[str, bool], tuple[str, ...]]:
         if bare:
             unlabelled_counts[name] = len(bare)
             continue
-        for number, path, label in _labelled(rows, str(tree.path(name))):
+        for number, path, label in _parse_labels(rows, str(tree.path(name))):
             if classes.setdefault(path, label == live) != (label == live):
                 raise UserError(str(tree.path(name)), f"line {number}: {path} has another label in another list")
-    notes = [f"{name} has no labels: {counted(count, 'folder')} left out" for name, count in unlabelled_counts.items()]
+    notes = [
+        f"{name} has no labels: {format_count(count, 'folder')} left out" for name, count in unlabelled_counts.items()
+    ]
     if classes:
         bona_fide = sum(classes.values())
-        notes.append(f"classes of {counted(len(classes), 'folder')} with numbers are from lists alone, in which {live}"
+        count = format_count(len(classes), "folder")
+        notes.append(f"classes of {count} with numbers are from lists alone, in which {live}"
                      f" is bona fide: {bona_fide} of them; their persons are not known")  # fmt: skip
     return classes, tuple(notes)
 
 
-def _labelled(rows: list[tuple[int | str, ...]], place: str) -> Iterator[tuple[int | str, str, str]]:
+def _parse_labels(rows: list[tuple[int | str, ...]], place: str) -> Iterator[tuple[int | str, str, str]]:
     for number, *words in rows:
         if len(words) != 2 or words[1] not in ("0", "1", "-1"):
             raise UserError(place, f"line {number}: is no folder and a label of 0 or 1")
@@ -182,7 +187,7 @@ Ethnicity/{AF,CA,EA}/AF-223/1_223_3_1_2/{color,profile,depth,ir}/0001.jpg
 Mask/{3D-Mask,Silicone-Mask}/073/1_073_1_0_2_1_2/{color,…}/0001.jpg
 CASIA_CeFA@p1.1_video_train.txt …                        compared with the names where they are there
 phase{1,2}/{train,dev,test}/…  4@1_train.txt  4@1_dev_ref.txt …  the layout of the challenge of 2020""",
-    names=Reading().names,
+    names=CefaNameReader().names,
     columns=("ethnicity", "device", "session", "instrument", "dress", "glasses", "light"),
     counts={"train": (600, 1800), "dev": (300, 900), "test": (600, 2923)},
     beside=("*casia_cefa@p*.txt", "*4@*.txt", "*_age_gender.txt"),

@@ -18,9 +18,9 @@ from itertools import chain, product
 from typing import Any
 
 from fedvisage.base.errors import UserError
-from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, Item, Listing, Sighting, Text
+from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, Item, Listing, ParsedName, Text
 from fedvisage.datasets.pad.lists import WORDS, BoxFiles, LabelLists
-from fedvisage.datasets.pad.scanner import Name, Scanner, by_name
+from fedvisage.datasets.pad.scanner import Name, Scanner, scan_by_name
 from fedvisage.datasets.pad.tree import Tree, without_ending
 
 IMAGE = Grammar(
@@ -59,7 +59,7 @@ _METAS = re.compile(r"(?:.*/)?metas/intra_test/(?:train|test)_label\.json", re.I
 
 
 @dataclass(frozen=True)
-class Meta:
+class ImageMeta:
     """The decoded last four of an image's 44 numbers."""
 
     type: int
@@ -74,34 +74,34 @@ class Meta:
         return replace(item, species=SPECIES[self.type], extra=extra)
 
 
-def _read(fields: Mapping[str, str], _: Choices) -> Sighting:
+def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName:
     species = "bonafide" if fields["folder"] == "live" else "attack"
-    return Sighting(species, fields["person"], fields["part"])
+    return ParsedName(species, fields["person"], fields["part"])
 
 
 def scan_metas(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
     """Scan by names, and add the metadata; raise UserError if it contradicts a folder."""
-    listing = by_name(scanner, tree, choices)
+    listing = scan_by_name(scanner, tree, choices)
     files = [name for name in tree.files if _METAS.fullmatch(name)]
-    metas = dict(chain.from_iterable(_metas(tree, name) for name in files))
+    metas = dict(chain.from_iterable(_read_metas(tree, name) for name in files))
     items = [
-        _checked(item, metas[key], files, tree) if (key := _key(item)) in metas else item for item in listing.items
+        _apply_meta(item, metas[key], files, tree) if (key := _key(item)) in metas else item for item in listing.items
     ]
-    divided = _divided(tree, {_key(item): item for item in items})
+    divided = _read_divisions(tree, {_key(item): item for item in items})
     items = [replace(item, extra={**item.extra, **divided.get(_key(item), {})}) for item in items]
     return replace(listing, items=items, notes=(*listing.notes, *_notes(items, files)))
 
 
-def _divided(tree: Tree, items: Mapping[str, Item]) -> dict[str, dict[str, str]]:
+def _read_divisions(tree: Tree, items: Mapping[str, Item]) -> dict[str, dict[str, str]]:
     """Return the part of each image in each of the authors' protocols; raise UserError if both lists name an image."""
     parts_of: dict[str, dict[str, str]] = defaultdict(dict)
     for (column, folder), part in product(DIVISIONS.items(), ("train", "test")):
         ending = f"/metas/{folder}/{part}_label.json"
         lists = [name for name in tree.files if f"/{name}".endswith(ending)]
         for name, key, meta in (
-            (list_name, *entry) for list_name in lists for entry in _metas(tree, list_name) if entry[0] in items
+            (list_name, *entry) for list_name in lists for entry in _read_metas(tree, list_name) if entry[0] in items
         ):
-            _checked(items[key], meta, [name], tree)
+            _apply_meta(items[key], meta, [name], tree)
             if parts_of[key].setdefault(column, part) != part:
                 message = f"names {key[:80]}, and so does the list of the other part"
                 raise UserError(str(tree.path(name)), message)
@@ -112,26 +112,26 @@ def _key(item: Item) -> str:
     return item.video
 
 
-def _metas(tree: Tree, name: str) -> Iterator[tuple[str, Meta]]:
+def _read_metas(tree: Tree, name: str) -> Iterator[tuple[str, ImageMeta]]:
     from fedvisage.base.files import read_json  # loads torch
 
     place = str(tree.path(name))
     for path, values in read_json(tree.path(name), "unpack the archive again").items():
-        numbers = _numbers(values)
+        numbers = _parse_meta(values)
         if numbers is None:
             raise UserError(place, f"{path[:80]!r} does not have {NUMBERS} whole numbers that such files have")
         yield without_ending(path), numbers
 
 
-def _numbers(values: Any) -> Meta | None:
+def _parse_meta(values: Any) -> ImageMeta | None:
     if not isinstance(values, list) or len(values) != NUMBERS or not all(type(value) is int for value in values[40:]):
         return None
     kind, light, environment, attack = values[40:]
     limits = ((kind, len(TYPES)), (light, len(LIGHTS)), (environment, len(ENVIRONMENTS)), (attack, 2))
-    return Meta(kind, light, environment, attack) if all(0 <= value < limit for value, limit in limits) else None
+    return ImageMeta(kind, light, environment, attack) if all(0 <= value < limit for value, limit in limits) else None
 
 
-def _checked(item: Item, meta: Meta, files: Iterable[str], tree: Tree) -> Item:
+def _apply_meta(item: Item, meta: ImageMeta, files: Iterable[str], tree: Tree) -> Item:
     bona_fide_by_meta = (meta.type == 0, meta.attack == 0)
     if bona_fide_by_meta != (bool(item.label), bool(item.label)):
         values = f"type {meta.type} and {meta.attack} (1 is an attack)"
@@ -148,7 +148,7 @@ def _notes(items: Iterable[Item], files: Iterable[str]) -> Iterator[str]:
         yield f"{without_species:,} attacks have the species attack: theirs stands in {source}"
 
 
-def _line(line: str) -> tuple[str, str] | None:
+def _parse_line(line: str) -> tuple[str, str] | None:
     name, _, label = line.rpartition(" ")
     return (without_ending(name.strip()), label) if name and label.isdecimal() else None
 
@@ -185,10 +185,10 @@ Data/{train,test}/1/{live,spoof}/000184.jpg  000184_BB.txt   of an archive in pa
 metas/intra_test/{train,test}_label.json                     44 numbers an image: what the attack is, light, place
 metas/{protocol1,protocol2/test_on_*}/*_label.json           the protocols across mediums and across sensors
 metas/…/*_label.txt                                          compared with the folders where they are there""",
-    names=(Name(IMAGE, _read, "image"),),
+    names=(Name(IMAGE, _parse_name, "image"),),
     columns=("type", "light", "environment", *DIVISIONS),
     beside=("*_bb.txt", "*metas/*"),
-    lists=LabelLists(r"metas/.*_label\.txt", _line, lambda label: label == "0", _key),
+    lists=LabelLists(r"metas/.*_label\.txt", _parse_line, lambda label: label == "0", _key),
     boxes=BoxFiles(("{name}_BB.txt",), "scaled"),
     scan=scan_metas,
     further=_further,

@@ -18,11 +18,11 @@ from pathlib import PurePosixPath
 
 from fedvisage.base.errors import UserError, printable
 from fedvisage.datasets.pad import casia_fasd, hkbu_mars_v2, msu_mfsd, oulu_npu, replay_attack, siw
-from fedvisage.datasets.pad.item import Choices, Clip, Item, Listing, Sighting, Text
+from fedvisage.datasets.pad.item import Choices, Clip, Item, Listing, ParsedName, Text
 from fedvisage.datasets.pad.lists import WORDS
 from fedvisage.datasets.pad.scanner import Scanner
-from fedvisage.datasets.pad.tree import Tree, unusable
-from fedvisage.datasets.report import Skipped
+from fedvisage.datasets.pad.tree import Tree, fault_of_file
+from fedvisage.datasets.report import SkippedFile
 from fedvisage.faces import pictures
 
 SPECIES = {"real": "bonafide", "print": "print", "video": "replay", "fake": "attack"}
@@ -30,7 +30,7 @@ LIST = re.compile(r"(?:(?P<folder>.*)/)?image_list_(?P<what>real|print|video|fak
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceDataset:
     """A dataset: its folder in FedGPAD, the number of leading folders in the path of a depth map, and its scanner."""
 
     folder: str
@@ -39,18 +39,18 @@ class Source:
 
 
 SOURCES = (
-    Source("CASIA", 3, casia_fasd.SCANNER),
-    Source("HKBUMARsV2", 2, hkbu_mars_v2.SCANNER),
-    Source("idiap", 3, replay_attack.SCANNER),
-    Source("MSU", 2, msu_mfsd.SCANNER),
-    Source("OULU", 1, oulu_npu.SCANNER),
-    Source("SiW", 4, siw.SCANNER),
+    SourceDataset("CASIA", 3, casia_fasd.SCANNER),
+    SourceDataset("HKBUMARsV2", 2, hkbu_mars_v2.SCANNER),
+    SourceDataset("idiap", 3, replay_attack.SCANNER),
+    SourceDataset("MSU", 2, msu_mfsd.SCANNER),
+    SourceDataset("OULU", 1, oulu_npu.SCANNER),
+    SourceDataset("SiW", 4, siw.SCANNER),
 )
 
 
 def scan(_: Scanner, tree: Tree, choices: Choices) -> Listing:
     """List the frames of the lists, each once; lists of one species have precedence over the list of all attacks."""
-    lists = sorted(filter(None, map(LIST.fullmatch, tree.files)), key=_order)
+    lists = sorted(filter(None, map(LIST.fullmatch, tree.files)), key=_sort_key)
     if not lists:
         message = f"has no image_list_real.txt and image_list_fake.txt; {tree.listing()}{tree.hints()}"
         raise UserError(str(tree.root), message)
@@ -58,27 +58,27 @@ def scan(_: Scanner, tree: Tree, choices: Choices) -> Listing:
     if len(folders) > 1:
         raise UserError(str(tree.root), f"has lists in {' and '.join(folders)}; give the folder of one dataset")
     folder = folders[0]
-    listed = _listed(tree, lists)
-    source = _source(folder or tree.root.resolve().name, choices)
+    listed = _read_species(tree, lists)
+    source = _find_source(folder or tree.root.resolve().name, choices)
     files = {name.casefold(): name for name in tree.files}
     items, skipped = [], []
     numbers = Counter[str]()
     for path in sorted(listed):
         name = files.get(f"{folder}/{path}".strip("/").casefold(), f"{folder}/{path}".strip("/"))
-        fault = unusable(tree.path(name), name, tree.root, pictures.ENDINGS)
+        fault = fault_of_file(tree.path(name), name, tree.root, pictures.ENDINGS)
         if fault:
-            skipped.append(Skipped(printable(name), fault))
+            skipped.append(SkippedFile(printable(name), fault))
             continue
         frame_path = name[len(folder) + 1 :] if folder else name
-        items.append(_item(tree, name, frame_path, listed[path], source, numbers, choices))
+        items.append(_make_item(tree, name, frame_path, listed[path], source, numbers, choices))
     return Listing(items, tuple(skipped))
 
 
-def _order(found: re.Match[str]) -> tuple[int, str]:
+def _sort_key(found: re.Match[str]) -> tuple[int, str]:
     return list(SPECIES).index(found["what"].casefold()), found.string
 
 
-def _source(folder: str, choices: Choices) -> Source:
+def _find_source(folder: str, choices: Choices) -> SourceDataset:
     name = PurePosixPath(folder).name.casefold()
     for source in SOURCES:
         if choices.of == source.scanner.kind or (not choices.of and source.folder.casefold() == name):
@@ -88,13 +88,13 @@ def _source(folder: str, choices: Choices) -> Source:
     raise UserError(printable(folder), message)
 
 
-def _listed(tree: Tree, lists: list[re.Match[str]]) -> dict[str, str]:
+def _read_species(tree: Tree, lists: list[re.Match[str]]) -> dict[str, str]:
     """Return the species of each path from the names of the lists; raise UserError if a number labels both classes."""
     listed: dict[str, str] = {}
     labels: dict[str, bool] = {}
     for match in lists:
         species = SPECIES[match["what"].casefold()]
-        for number, path, label in _lines(tree, match.string):
+        for number, path, label in _read_lines(tree, match.string):
             place, bona_fide = str(tree.path(match.string)), species == "bonafide"
             if labels.setdefault(label, bona_fide) != bona_fide:
                 message = f"line {number}: {label} is the label of {WORDS[not bona_fide]} in another line or list"
@@ -104,7 +104,7 @@ def _listed(tree: Tree, lists: list[re.Match[str]]) -> dict[str, str]:
     return listed
 
 
-def _lines(tree: Tree, name: str) -> Iterator[tuple[int, str, str]]:
+def _read_lines(tree: Tree, name: str) -> Iterator[tuple[int, str, str]]:
     for number, line in tree.lines(name):
         path, _, label = line.rpartition(" ")
         if not path or not label.lstrip("-").isdecimal():
@@ -112,11 +112,11 @@ def _lines(tree: Tree, name: str) -> Iterator[tuple[int, str, str]]:
         yield number, PurePosixPath(path.strip()).as_posix(), label
 
 
-def _item(
-    tree: Tree, name: str, path: str, species: str, source: Source, numbers: Counter[str], choices: Choices
+def _make_item(
+    tree: Tree, name: str, path: str, species: str, source: SourceDataset, numbers: Counter[str], choices: Choices
 ) -> Item:
     """Return a frame; the class of its video in the dataset must match the class of its list."""
-    video, sighting = _said(source, path, choices)
+    video, sighting = _parse_frame(source, path, choices)
     folders = PurePosixPath(path).parent
     frame = numbers[video]
     numbers[video] += 1
@@ -135,13 +135,13 @@ def _item(
                 frame=frame, depth_name=str(depth))  # fmt: skip
 
 
-def _said(source: Source, path: str, choices: Choices) -> tuple[str, Sighting | None]:
+def _parse_frame(source: SourceDataset, path: str, choices: Choices) -> tuple[str, ParsedName | None]:
     """Return a frame's video and the sighting of its name: the deepest part of the path that the dataset recognises."""
     for part in (str(PurePosixPath(path).with_suffix("")), *map(str, PurePosixPath(path).parents)):
         for name in source.scanner.names:
             if parsed := name.grammar.parse(part):
                 sighting = name.read(parsed.fields, choices)
-                return parsed.name, sighting if isinstance(sighting, Sighting) else None
+                return parsed.name, sighting if isinstance(sighting, ParsedName) else None
     return str(PurePosixPath(path).parent), None
 
 

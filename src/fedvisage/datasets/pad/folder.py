@@ -15,8 +15,8 @@ from fedvisage.base.errors import UserError, printable
 from fedvisage.data.prepared import BONA_FIDE
 from fedvisage.datasets.pad.item import Choices, Clip, Item, Kind, Listing, Text
 from fedvisage.datasets.pad.scanner import Scanner
-from fedvisage.datasets.pad.tree import VIDEO_ENDINGS, Tree, unusable
-from fedvisage.datasets.report import Skipped
+from fedvisage.datasets.pad.tree import VIDEO_ENDINGS, Tree, fault_of_file
+from fedvisage.datasets.report import SkippedFile
 from fedvisage.faces import pictures
 
 REAL_FOLDERS = ("real", "live", "bonafide")
@@ -34,16 +34,16 @@ def scan_folder(_: Scanner, tree: Tree, __: Choices) -> Listing:
         raise UserError(str(tree.root), f"has none of the folders {folders}; {tree.listing()}{tree.hints()}")
     items: list[Item] = []
     frames: Counter[str] = Counter()
-    skipped: list[Skipped] = []
+    skipped: list[SkippedFile] = []
     for name in tree.files:
         if name == LABELS:
             continue
-        item = _located(tree.path(name), name, tree.root)
+        item = _item_from(tree.path(name), name, tree.root)
         if isinstance(item, Item):
             items.append(replace(item, frame=frames[item.video]))
             frames[item.video] += 1
         else:
-            skipped.append(Skipped(printable(name), item))
+            skipped.append(SkippedFile(printable(name), item))
     _check_species(tree.root, items)
     _check_labels(tree.path(LABELS), items)
     return Listing(items, tuple(skipped))
@@ -62,14 +62,14 @@ def _check_species(root: Path, found: list[Item]) -> None:
             )
 
 
-def _located(path: Path, name: str, root: Path) -> Item | str:
+def _item_from(path: Path, name: str, root: Path) -> Item | str:
     """Return the item of a file from its folders, or the reason why it is unusable."""
     first, *below = PurePosixPath(name).parts
     label = _polarity(first)
     if label is None:
         folders = ", ".join(REAL_FOLDERS + ATTACK_FOLDERS)
         return f"unknown class folder {printable(first)!r} (one of {folders})" if below else "not in a class folder"
-    if fault := unusable(path, name, root, pictures.ENDINGS + VIDEO_ENDINGS):
+    if fault := fault_of_file(path, name, root, pictures.ENDINGS + VIDEO_ENDINGS):
         return fault
     species = BONA_FIDE
     if label == 0:

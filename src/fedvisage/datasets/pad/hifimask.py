@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from fedvisage.datasets.pad.item import Choices, Clip, Grammar, Listing, Sighting, Text
+from fedvisage.datasets.pad.item import Choices, Clip, Grammar, Listing, ParsedName, Text
 from fedvisage.datasets.pad.lists import LabelLists, stem_of
-from fedvisage.datasets.pad.scanner import Name, Scanner, by_name
+from fedvisage.datasets.pad.scanner import Name, Scanner, scan_by_name
 from fedvisage.datasets.pad.tree import Tree
 
 FOLDER = Grammar(
@@ -25,32 +25,32 @@ _LINE = re.compile(r"(?:.*/)?([1-3]_[0-9]{2}(?:_[0-9]){4})(?:/[^/\s]+)?\s+(\S+)"
 _FIRST = re.compile(r"CASIA_HiFiMask@p1_(?:image|video)_(train|dev|test)\.txt", re.IGNORECASE)
 
 
-def _read(fields: Mapping[str, str], _: Choices) -> Sighting:
+def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName:
     extra = {name: fields[name] for name in ("skin", "scene", "light", "sensor")}
     person = f"{fields['skin']}-{fields['subject']}"
     if fields["type"] == "0":
-        return Sighting("bonafide", person, extra=extra)
-    return Sighting("mask_rigid", person, extra=extra | {"material": MATERIALS[fields["type"]]})
+        return ParsedName("bonafide", person, extra=extra)
+    return ParsedName("mask_rigid", person, extra=extra | {"material": MATERIALS[fields["type"]]})
 
 
-def _line(line: str) -> tuple[str, str] | None:
+def _parse_line(line: str) -> tuple[str, str] | None:
     match = _LINE.fullmatch(line)
     return (match[1], match[2]) if match else None
 
 
 def scan(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
     """Scan by names, and read the part of each folder from the lists of protocol 1."""
-    listing = by_name(scanner, tree, choices)
-    parts = _parts(tree)
+    listing = scan_by_name(scanner, tree, choices)
+    parts = _read_parts(tree)
     return replace(listing, items=[replace(item, split=parts.get(stem_of(item))) for item in listing.items])
 
 
-def _parts(tree: Tree) -> dict[str, str]:
+def _read_parts(tree: Tree) -> dict[str, str]:
     parts = {}
     for file in tree.files:
         match = _FIRST.fullmatch(PurePosixPath(file).name)
         for _, line in tree.lines(file) if match else ():
-            if match and (entry := _line(line)):
+            if match and (entry := _parse_line(line)):
                 parts[entry[0]] = match[1].lower()
     return parts
 
@@ -62,10 +62,10 @@ SCANNER = Scanner(
     expects="""\
 Data/1_01_0_1_0_0/0001.png …                    skin_subject_type_scene_light_sensor; type 0 live
 protocol/CASIA_HiFiMask@p1_video_train.txt …    compared with the names where they are there; p1 has the parts""",
-    names=(Name(FOLDER, _read, "frames"),),
+    names=(Name(FOLDER, _parse_name, "frames"),),
     columns=("skin", "scene", "light", "sensor", "material"),
     counts={"all": (13_527, 40_696)},
-    lists=LabelLists(LISTS, _line, lambda label: label == "0"),
+    lists=LabelLists(LISTS, _parse_line, lambda label: label == "0"),
     beside=("*protocol*/*",),
     scan=scan,
     example=(

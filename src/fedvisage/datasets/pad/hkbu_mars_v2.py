@@ -6,7 +6,7 @@ light and person; the person has one digit in some names, and must match the fol
 
 from collections.abc import Mapping
 
-from fedvisage.datasets.pad.item import Choices, Clip, Grammar, Sighting
+from fedvisage.datasets.pad.item import Choices, Clip, Grammar, ParsedName
 from fedvisage.datasets.pad.scanner import Name, Scanner
 
 PERSON = "0?[1-9]|1[0-2]"
@@ -14,12 +14,12 @@ VIDEO = Grammar("{class}/{folder}/{camera}_{light}_{subject}", folder=PERSON, ca
                 subject=PERSON, **{"class": "real|attack"})  # fmt: skip
 
 
-def _read(fields: Mapping[str, str], _: Choices) -> Sighting | str:
+def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName | str:
     person = int(fields["subject"])
     if person != int(fields["folder"]):
         return "videos in the folder of another person"
     species = "bonafide" if fields["class"] == "real" else "mask_rigid"
-    return Sighting(species, f"{person:02d}", extra={"camera": fields["camera"], "light": fields["light"]})
+    return ParsedName(species, f"{person:02d}", extra={"camera": fields["camera"], "light": fields["light"]})
 
 
 SCANNER = Scanner(
@@ -28,7 +28,7 @@ SCANNER = Scanner(
     page="https://rds.comp.hkbu.edu.hk/mars/",
     expects="""\
 {real,attack}/01/07_06_01.avi    camera_light_person, in the folder of the person""",
-    names=(Name(VIDEO, _read),),
+    names=(Name(VIDEO, _parse_name),),
     columns=("camera", "light"),
     counts={"all": (504, 504)},
     example=(

@@ -7,7 +7,7 @@ read. Lists of protocols, and with them the parts of the files, are ignored.
 
 from collections.abc import Mapping
 
-from fedvisage.datasets.pad.item import Choices, Clip, Grammar, Sighting
+from fedvisage.datasets.pad.item import Choices, Clip, Grammar, ParsedName
 from fedvisage.datasets.pad.scanner import Name, Scanner
 
 SPECIES = {
@@ -29,9 +29,9 @@ FILE = Grammar(
 )  # fmt: skip
 
 
-def _read(fields: Mapping[str, str], _: Choices) -> Sighting:
+def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName:
     extra = {name: fields[name] for name in ("site", "session", "presenter", "instrument")}
-    return Sighting(SPECIES[fields["type"]], fields["client"], extra=extra)
+    return ParsedName(SPECIES[fields["type"]], fields["client"], extra=extra)
 
 
 SCANNER = Scanner(
@@ -41,7 +41,7 @@ SCANNER = Scanner(
     expects="""\
 19.09.19/1_01_0001_0000_00_00_000-5d63a1f2.h5
          site_session_client_presenter_type_kind_instrument-trial; type 00 is bona fide""",
-    names=(Name(FILE, _read, "arrays"),),
+    names=(Name(FILE, _parse_name, "arrays"),),
     columns=("site", "session", "presenter", "instrument"),
     counts={"all": (555, 2017)},
     beside=("*.csv",),

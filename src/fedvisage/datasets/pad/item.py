@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from fedvisage.data.prepared import BONA_FIDE, PURPOSE
-from fedvisage.datasets.report import Skipped
+from fedvisage.datasets.report import SkippedFile
 
 # The files of a small copy, which show the layout of a dataset.
 
@@ -55,7 +55,7 @@ _FIELD = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True)
-class Parsed:
+class ParsedPath:
     """The fields of a path, and the end of the path that matched."""
 
     fields: dict[str, str]
@@ -83,13 +83,13 @@ class Grammar:
         ]
         return re.compile(rf"(?:.*/)?(?P<whole_>{''.join(written)})", re.ASCII)
 
-    def parse(self, path: str) -> Parsed | None:
+    def parse(self, path: str) -> ParsedPath | None:
         """Return the fields of a path without ending, or None if the path does not match."""
         match = self._expression.fullmatch(path)
         if match is None:
             return None
         fields = match.groupdict(default="")
-        return Parsed(fields, fields.pop("whole_"))
+        return ParsedPath(fields, fields.pop("whole_"))
 
     def build(self, values: Mapping[str, str]) -> str:
         """Return the path without ending for these field values."""
@@ -119,7 +119,7 @@ class Choices:
 
 
 @dataclass(frozen=True)
-class Sighting:
+class ParsedName:
     """The information in a name: the species decides the class; subjects of two parts are different people.
 
     ``subject`` is empty if the name has none: the item then counts as its own person. For an image that is a frame of a
@@ -171,7 +171,7 @@ class Listing:
     """The result of a scan: readable items, unusable files with the reason, and other files, counted by reason."""
 
     items: Sequence[Item]
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[SkippedFile, ...] = ()
     stray: Mapping[str, int] = field(default_factory=Counter)
     examples: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

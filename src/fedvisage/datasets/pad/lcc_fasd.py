@@ -6,7 +6,7 @@ session and the frame's number. Persons may recur across parts; without this inf
 
 from collections.abc import Mapping
 
-from fedvisage.datasets.pad.item import Choices, Clip, Grammar, Sighting
+from fedvisage.datasets.pad.item import Choices, Clip, Grammar, ParsedName
 from fedvisage.datasets.pad.scanner import Name, Scanner
 
 SPLITS = {"training": "train", "development": "dev", "evaluation": "test"}
@@ -17,10 +17,10 @@ IMAGE = Grammar(
 )  # fmt: skip
 
 
-def _read(fields: Mapping[str, str], _: Choices) -> Sighting:
+def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName:
     species = "bonafide" if fields["class"] == "real" else "screen"
     video = f"{fields['devices']}_id{fields['person']}_s{fields['session']}"
-    return Sighting(
+    return ParsedName(
         species,
         fields["person"],
         SPLITS[fields["part"]],
@@ -38,7 +38,7 @@ SCANNER = Scanner(
     expects="""\
 LCC_FASD_{training,development,evaluation}/real/AGL752VM_id147_s0_120.png    devices_person_session_frame
 LCC_FASD_{training,development,evaluation}/spoof/FT720P_G780_REDMI4X_id0_s0_15.png""",
-    names=(Name(IMAGE, _read, "image"),),
+    names=(Name(IMAGE, _parse_name, "image"),),
     columns=("devices", "session"),
     counts={"train": (1223, 7076), "dev": (405, 2543), "test": (314, 7266)},
     example=(

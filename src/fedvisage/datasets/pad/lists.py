@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.progress import counted
+from fedvisage.base.progress import format_count
 from fedvisage.datasets.pad.item import Item
 from fedvisage.datasets.pad.tree import Tree
 
@@ -132,9 +132,9 @@ def check_lists(lists: LabelLists, tree: Tree, items: Iterable[Item], live: str 
     names = lists.of(tree)
     for name in names:
         absent |= _check(lists, tree, name, classes, live)
-    notes = [f"labels in lists agree with the names: {counted(len(names), 'list')}"] if names else []
+    notes = [f"labels in lists agree with the names: {format_count(len(names), 'list')}"] if names else []
     if absent:
-        notes.append(f"{counted(len(absent), 'name')} in lists without a file here, such as {min(absent)}")
+        notes.append(f"{format_count(len(absent), 'name')} in lists without a file here, such as {min(absent)}")
     return tuple(notes)
 
 
@@ -172,5 +172,5 @@ def _complaint(wrong: list[tuple[int, str, str]], right: int, meant: Counter[str
             f" pass --labels live={token}"
         )
     number, key, token = wrong[0]
-    also = f"; {counted(len(wrong) - 1, 'more line', 'more lines')} wrong" if len(wrong) > 1 else ""
+    also = f"; {format_count(len(wrong) - 1, 'more line', 'more lines')} wrong" if len(wrong) > 1 else ""
     return f"line {number}: {key} is labelled {token}, but by its name it is {WORDS[classes[key]]}{also}"

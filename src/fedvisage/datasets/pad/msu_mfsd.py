@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 from fedvisage.base.errors import UserError
-from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, Item, Sighting, Text
+from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, Item, ParsedName, Text
 from fedvisage.datasets.pad.lists import BoxFiles
 from fedvisage.datasets.pad.scanner import Name, Scanner
 from fedvisage.datasets.pad.tree import Tree
@@ -24,13 +24,13 @@ REAL = Grammar("real/real_client{client}_{camera}_SD_scene{scene}", **_COMMON)
 ATTACK = Grammar("attack/attack_client{client}_{camera}_SD_{medium}_scene{scene}", medium="|".join(SPECIES), **_COMMON)
 
 
-def _real(fields: Mapping[str, str], _: Choices) -> Sighting:
-    return Sighting("bonafide", fields["client"], _split(fields["client"]), {"device": fields["camera"]})
+def _parse_real(fields: Mapping[str, str], _: Choices) -> ParsedName:
+    return ParsedName("bonafide", fields["client"], _split(fields["client"]), {"device": fields["camera"]})
 
 
-def _attack(fields: Mapping[str, str], _: Choices) -> Sighting:
+def _parse_attack(fields: Mapping[str, str], _: Choices) -> ParsedName:
     extra = {"device": fields["camera"], "medium": fields["medium"]}
-    return Sighting(SPECIES[fields["medium"]], fields["client"], _split(fields["client"]), extra)
+    return ParsedName(SPECIES[fields["medium"]], fields["client"], _split(fields["client"]), extra)
 
 
 def _split(client: str) -> str | None:
@@ -68,7 +68,7 @@ SCANNER = Scanner(
 [scene01/]real/real_client001_android_SD_scene01.mp4     android .mp4, laptop .mov; beside each a .face
 [scene01/]attack/attack_client001_laptop_SD_{ipad_video,iphone_video,printed_photo}_scene01.mov
 train_sub_list.txt  test_sub_list.txt                    compared where they are there""",
-    names=(Name(REAL, _real), Name(ATTACK, _attack)),
+    names=(Name(REAL, _parse_real), Name(ATTACK, _parse_attack)),
     columns=("device", "medium"),
     counts={"train": (30, 90), "test": (40, 120)},
     beside=("*.face", "*_sub_list.txt"),

@@ -7,7 +7,7 @@ includes lists of four protocols; only the sign of their labels is used, and com
 
 from collections.abc import Mapping
 
-from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, Sighting, Text
+from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, ParsedName, Text
 from fedvisage.datasets.pad.lists import LabelLists
 from fedvisage.datasets.pad.scanner import Name, Scanner
 
@@ -18,12 +18,12 @@ VIDEO = Grammar(
 SPECIES = {"1": "bonafide", "2": "print", "3": "print", "4": "replay", "5": "replay"}
 
 
-def _read(fields: Mapping[str, str], _: Choices) -> Sighting:
+def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName:
     extra = {name: fields[name] for name in ("phone", "session", "file")}
-    return Sighting(SPECIES[fields["file"]], fields["subject"], fields["part"].lower(), extra)
+    return ParsedName(SPECIES[fields["file"]], fields["subject"], fields["part"].lower(), extra)
 
 
-def _line(line: str) -> tuple[str, str] | None:
+def _parse_line(line: str) -> tuple[str, str] | None:
     label, comma, name = line.partition(",")
     return (name.strip(), label.strip()) if comma else None
 
@@ -44,11 +44,11 @@ SCANNER = Scanner(
     expects="""\
 Train_files/1_1_01_1.avi  Dev_files/…  Test_files/…      phone_session_subject_file
 Protocols/Protocol_1/{Train,Dev,Test}.txt … Protocol_4/  compared with the names where they are there""",
-    names=(Name(VIDEO, _read),),
+    names=(Name(VIDEO, _parse_name),),
     columns=("phone", "session", "file"),
     counts={"train": (360, 1440), "dev": (270, 1080), "test": (360, 1440)},
     beside=("*_files/*.txt", "*protocol*/*.txt"),
-    lists=LabelLists(r"Protocols/Protocol_[1-4]/(?:Train|Dev|Test)(?:_[1-6])?\.txt", _line,
+    lists=LabelLists(r"Protocols/Protocol_[1-4]/(?:Train|Dev|Test)(?:_[1-6])?\.txt", _parse_line,
                      lambda label: not label.startswith("-")),
     further=_further,
     example=(

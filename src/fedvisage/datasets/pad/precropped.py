@@ -28,9 +28,9 @@ from fedvisage.datasets.pad import (
     siw,
     wmca,
 )
-from fedvisage.datasets.pad.item import Choices, Clip, Grammar, Item, Listing, Sighting
+from fedvisage.datasets.pad.item import Choices, Clip, Grammar, Item, Listing, ParsedName
 from fedvisage.datasets.pad.lists import WORDS
-from fedvisage.datasets.pad.scanner import UNKNOWN_SHARE, Name, Scanner, by_name, sight
+from fedvisage.datasets.pad.scanner import UNKNOWN_SHARE, Name, Scanner, match_name, scan_by_name
 from fedvisage.datasets.pad.tree import Tree
 
 REAL = ("real", "live")
@@ -46,7 +46,7 @@ UNREAD = "images whose names are not of the dataset"
 
 
 @dataclass(frozen=True)
-class Source:
+class FrameDataset:
     """A dataset with readable frames: `path` maps part, class and name of a frame to its video's path in the dataset.
 
     Datasets of images have no frames: the number at the end of a name is part of the image's name. If names do not
@@ -58,7 +58,7 @@ class Source:
     images: bool = False
     of_class: Callable[[bool], tuple[Name, ...]] | None = None
 
-    def read(self, fields: Mapping[str, str], choices: Choices) -> Sighting | None:
+    def read(self, fields: Mapping[str, str], choices: Choices) -> ParsedName | None:
         """Return the dataset's sighting of a name, or None if the name is not of the dataset."""
         stem, number = fields["stem"], fields.get("number")
         if self.images and number is not None:
@@ -68,7 +68,7 @@ class Source:
         for name in self.of_class(live) if self.of_class else self.scanner.names:
             if parsed := name.grammar.parse(path):
                 sighting = name.read(parsed.fields, choices)
-                if isinstance(sighting, Sighting):
+                if isinstance(sighting, ParsedName):
                     return sighting if number is None else replace(sighting, video=stem, frame=int(number))
         return None
 
@@ -119,28 +119,28 @@ def _celeba(part: str, _: bool, stem: str) -> str:
 SOURCES = {
     source.scanner.kind: source
     for source in (
-        Source(oulu_npu.SCANNER, lambda part, _, stem: f"{part.title()}_files/{stem}"),
-        Source(casia_fasd.SCANNER, _casia),
-        Source(replay_attack.SCANNER, _replay),
-        Source(msu_mfsd.SCANNER, lambda _, live, stem: f"{'real' if live else 'attack'}/{stem}"),
-        Source(siw.SCANNER, _siw),
-        Source(rose_youtu.SCANNER, lambda _, __, stem: stem),
-        Source(hkbu_mars_v2.SCANNER, _hkbu),
-        Source(cefa.SCANNER, _cefa),
-        Source(casia_surf.SCANNER, _surf, of_class=lambda live: casia_surf.Reading(others=live).names),
-        Source(wmca.SCANNER, _wmca),
-        Source(celeba_spoof.SCANNER, _celeba, images=True),
+        FrameDataset(oulu_npu.SCANNER, lambda part, _, stem: f"{part.title()}_files/{stem}"),
+        FrameDataset(casia_fasd.SCANNER, _casia),
+        FrameDataset(replay_attack.SCANNER, _replay),
+        FrameDataset(msu_mfsd.SCANNER, lambda _, live, stem: f"{'real' if live else 'attack'}/{stem}"),
+        FrameDataset(siw.SCANNER, _siw),
+        FrameDataset(rose_youtu.SCANNER, lambda _, __, stem: stem),
+        FrameDataset(hkbu_mars_v2.SCANNER, _hkbu),
+        FrameDataset(cefa.SCANNER, _cefa),
+        FrameDataset(casia_surf.SCANNER, _surf, of_class=lambda live: casia_surf.SurfNameReader(others=live).names),
+        FrameDataset(wmca.SCANNER, _wmca),
+        FrameDataset(celeba_spoof.SCANNER, _celeba, images=True),
     )
 }
 
 
-def _read(fields: Mapping[str, str], choices: Choices, among: Sequence[Source]) -> Sighting | str:
+def _parse_name(fields: Mapping[str, str], choices: Choices, among: Sequence[FrameDataset]) -> ParsedName | str:
     """Read a name with the first source that recognises it."""
     return next((sighting for source in among if (sighting := source.read(fields, choices))), UNREAD)
 
 
-def _names(among: Sequence[Source]) -> tuple[Name, ...]:
-    read_name = partial(_read, among=among)
+def _names(among: Sequence[FrameDataset]) -> tuple[Name, ...]:
+    read_name = partial(_parse_name, among=among)
     images = (Name(grammar, read_name, "image") for grammar in (FRAME, NUMBERED, WHOLE))
     return (*images, Name(FOLDER, read_name, "frames"))
 
@@ -153,11 +153,11 @@ def scan(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
     unread: dict[str, list[str]] = {kind: [] for kind in scanners}
     # Every candidate reads every file, because one name can match several datasets.
     for file in tree.files:
-        if sight(scanner, file, choices) is None:
+        if match_name(scanner, file, choices) is None:
             continue
         for kind, candidate in scanners.items():
-            match = sight(candidate, file, choices)
-            if match is not None and isinstance(match[2], Sighting):
+            match = match_name(candidate, file, choices)
+            if match is not None and isinstance(match[2], ParsedName):
                 matched[kind] += 1
             else:
                 unread[kind].append(printable(file))
@@ -165,15 +165,15 @@ def scan(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
         templates = f"looked for {FRAME.template}.png and {FOLDER.template}/000.png"
         message = f"holds no frames of {' or '.join(scanners)}: {templates}; {tree.listing()}{tree.hints()}"
         raise UserError(str(tree.root), message)
-    kind = _most(matched, tree)
+    kind = _most_frequent(matched, tree)
     if len(unread[kind]) > UNKNOWN_SHARE * (len(unread[kind]) + matched[kind]):
         message = f"{len(unread[kind])} images have names that {kind} does not have: {', '.join(unread[kind][:3])}"
         raise UserError(str(tree.root), f"{message}; give the folder of one dataset, or say which with --of")
-    listing = by_name(scanners[kind], tree, choices)
+    listing = scan_by_name(scanners[kind], tree, choices)
     return replace(listing, notes=(*listing.notes, f"frames of {kind}, by their names"))
 
 
-def _most(matched: Counter[str], tree: Tree) -> str:
+def _most_frequent(matched: Counter[str], tree: Tree) -> str:
     (kind, count), *others = matched.most_common(2)
     if others and others[0][1] == count:
         message = f"names may be of {kind} or of {others[0][0]}; say which with --of"

@@ -8,7 +8,7 @@ left out unless ``--enroll`` is set.
 from collections.abc import Iterator, Mapping
 
 from fedvisage.data.prepared import ENROL, PURPOSE
-from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, Sighting
+from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, ParsedName
 from fedvisage.datasets.pad.lists import BoxFiles
 from fedvisage.datasets.pad.scanner import Name, Scanner
 
@@ -29,21 +29,21 @@ ATTACK = Grammar(
 ENROLMENT = Grammar("enroll/{set}/client{client}_session{session}_webcam_enroll_{light}_{take}", take="1", **_COMMON)
 
 
-def _real(fields: Mapping[str, str], _: Choices) -> Sighting:
-    return Sighting("bonafide", fields["client"], _split(fields), _extra(fields))
+def _parse_real(fields: Mapping[str, str], _: Choices) -> ParsedName:
+    return ParsedName("bonafide", fields["client"], _split(fields), _extra(fields))
 
 
-def _attack(fields: Mapping[str, str], _: Choices) -> Sighting:
+def _parse_attack(fields: Mapping[str, str], _: Choices) -> ParsedName:
     species = "replay" if fields["medium"] == "video" else "photo"
     species = "print" if fields["device"] == "print" else species
     more = {"device": fields["device"], "support": fields["support"]}
-    return Sighting(species, fields["client"], _split(fields), _extra(fields) | more)
+    return ParsedName(species, fields["client"], _split(fields), _extra(fields) | more)
 
 
-def _enrolment(fields: Mapping[str, str], choices: Choices) -> Sighting | str:
+def _parse_enrolment(fields: Mapping[str, str], choices: Choices) -> ParsedName | str:
     if not choices.enroll:
         return "enrolment videos, which --enroll would take"
-    return Sighting("bonafide", fields["client"], _split(fields), _extra(fields) | {PURPOSE: ENROL})
+    return ParsedName("bonafide", fields["client"], _split(fields), _extra(fields) | {PURPOSE: ENROL})
 
 
 def _split(fields: Mapping[str, str]) -> str:
@@ -97,7 +97,7 @@ SCANNER = Scanner(
 {train,devel,test}/real/client001_session01_webcam_authenticate_adverse_1.mov
 {train,devel,test}/attack/{fixed,hand}/attack_print_client001_session01_highdef_photo_adverse.mov
 enroll/{train,devel,test}/…, face-locations/…            where they are there""",
-    names=(Name(REAL, _real), Name(ATTACK, _attack), Name(ENROLMENT, _enrolment)),
+    names=(Name(REAL, _parse_real), Name(ATTACK, _parse_attack), Name(ENROLMENT, _parse_enrolment)),
     columns=("session", "light", "device", "support", PURPOSE),
     counts={"train": (60, 300), "dev": (60, 300), "test": (80, 400), ENROL: (100, 0)},
     beside=("*.face", "*protocol/*"),

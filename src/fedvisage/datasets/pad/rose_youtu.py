@@ -8,7 +8,7 @@ training.
 
 from collections.abc import Mapping
 
-from fedvisage.datasets.pad.item import Choices, Clip, Grammar, Sighting
+from fedvisage.datasets.pad.item import Choices, Clip, Grammar, ParsedName
 from fedvisage.datasets.pad.scanner import Name, Scanner
 
 SPECIES = {"G": "bonafide", "P": "print", "V": "replay", "M": "mask_paper"}
@@ -20,11 +20,11 @@ VIDEO = Grammar(
 )  # fmt: skip
 
 
-def _read(fields: Mapping[str, str], _: Choices) -> Sighting:
+def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName:
     person = fields["subject"]
     split = "train" if person in TRAIN.split() else "test" if person in TEST.split() else None
     extra = {name: fields[name] for name in ("attack", "speech", "phone", "glasses")}
-    return Sighting(SPECIES[fields["attack"][0]], person, split, extra)
+    return ParsedName(SPECIES[fields["attack"][0]], person, split, extra)
 
 
 SCANNER = Scanner(
@@ -33,7 +33,7 @@ SCANNER = Scanner(
     page="https://rose1.ntu.edu.sg/dataset/faceLivenessDetection/",
     expects="""\
 [{train,test}/]2/G_NT_5s_g_E_2_1.mp4    attack_speech_phone_glasses_background_subject_index""",
-    names=(Name(VIDEO, _read),),
+    names=(Name(VIDEO, _parse_name),),
     columns=("attack", "speech", "phone", "glasses"),
     counts={"all": (897, 2600)},
     example=(

@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 from fedvisage.base.errors import UserError, printable
-from fedvisage.datasets.pad.item import Choices, Clip, Example, Grammar, Item, Kind, Listing, Sighting
+from fedvisage.datasets.pad.item import Choices, Clip, Example, Grammar, Item, Kind, Listing, ParsedName
 from fedvisage.datasets.pad.lists import BoxFiles, LabelLists, check_lists
 from fedvisage.datasets.pad.tree import (
     ARRAY_ENDINGS,
@@ -17,10 +17,10 @@ from fedvisage.datasets.pad.tree import (
     VIDEO_ENDINGS,
     Tree,
     ending_of,
-    unusable,
+    fault_of_file,
     without_ending,
 )
-from fedvisage.datasets.report import Skipped
+from fedvisage.datasets.report import SkippedFile
 from fedvisage.faces import pictures
 
 UNKNOWN_SHARE = 0.01
@@ -45,7 +45,7 @@ class Name:
     """One kind of names: their grammar, their reader, and the kind of items that they name."""
 
     grammar: Grammar
-    read: Callable[[Mapping[str, str], Choices], Sighting | str]
+    read: Callable[[Mapping[str, str], Choices], ParsedName | str]
     kind: Kind = "video"
 
     @property
@@ -103,7 +103,7 @@ class Scanner:
     def list(self, tree: Tree, choices: Choices) -> Listing:
         """Scan a tree and check the result."""
         self._check_choices(choices)
-        listing = (self.scan or by_name)(self, tree, choices)
+        listing = (self.scan or scan_by_name)(self, tree, choices)
         if self.check:
             self.check(tree, listing.items)
         return listing
@@ -127,7 +127,7 @@ class Scanner:
         return any(name.kind == "arrays" for name in self.names)
 
 
-def sight(scanner: Scanner, file: str, choices: Choices) -> tuple[Name, str, Sighting | str] | None:
+def match_name(scanner: Scanner, file: str, choices: Choices) -> tuple[Name, str, ParsedName | str] | None:
     """Return the kind of a file's name, the matching end of its path and its sighting; None if no grammar matches."""
     for name in scanner.names:
         if ending_of(file) not in name.endings:
@@ -138,13 +138,13 @@ def sight(scanner: Scanner, file: str, choices: Choices) -> tuple[Name, str, Sig
     return None
 
 
-def by_name(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
+def scan_by_name(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
     """Read every file's name; count other files by reason, and refuse a tree that is no copy of this dataset."""
-    state = _Seen(scanner, tree, choices)
+    state = _ScanState(scanner, tree, choices)
     for file in tree.files:
         state.take(file)
     if not state.items:
-        raise UserError(str(tree.root), f"is no {scanner.title}: looked for {_wanted(scanner)}; "
+        raise UserError(str(tree.root), f"is no {scanner.title}: looked for {_expected_names(scanner)}; "
                         f"{tree.listing()}{tree.hints()}")  # fmt: skip
     state.refuse_many_unknown()
     items = [state.items[key] for key in sorted(state.items)]
@@ -157,7 +157,7 @@ def by_name(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
 
 
 @dataclass
-class _Seen:
+class _ScanState:
     """The state of a scan by names."""
 
     scanner: Scanner
@@ -165,7 +165,7 @@ class _Seen:
     choices: Choices
     items: dict[str, Item] = field(default_factory=dict)
     where: dict[str, str] = field(default_factory=dict)  # from an item's key to its path
-    skipped: list[Skipped] = field(default_factory=list)
+    skipped: list[SkippedFile] = field(default_factory=list)
     stray: Counter[str] = field(default_factory=Counter)
     unknown: list[str] = field(default_factory=list)
     others: set[str] = field(init=False)
@@ -174,7 +174,7 @@ class _Seen:
         self.others = {name for name in self.tree.files if ending_of(name) not in MEDIA_ENDINGS}
 
     def take(self, file: str) -> None:
-        match = sight(self.scanner, file, self.choices)
+        match = match_name(self.scanner, file, self.choices)
         if match is None:
             self._pass_over(file)
             return
@@ -183,12 +183,12 @@ class _Seen:
             self.stray[sighting] += 1
             return
         path = self.tree.path(file)
-        if fault := unusable(path, file, self.tree.root, name.endings):
-            self.skipped.append(Skipped(printable(file), fault))
+        if fault := fault_of_file(path, file, self.tree.root, name.endings):
+            self.skipped.append(SkippedFile(printable(file), fault))
             return
         self._add(name, file, tail, sighting)
 
-    def _add(self, name: Name, file: str, tail: str, said: Sighting) -> None:
+    def _add(self, name: Name, file: str, tail: str, said: ParsedName) -> None:
         """Add an item; the first file of a folder of frames represents the folder."""
         framed = name.kind == "frames"
         located = str(PurePosixPath(file).parent) if framed else file
@@ -235,5 +235,5 @@ class _Seen:
             )
 
 
-def _wanted(scanner: Scanner) -> str:
+def _expected_names(scanner: Scanner) -> str:
     return ", ".join(f"{name.grammar.template} ({name.endings[0]}, …)" for name in scanner.names)

@@ -7,7 +7,7 @@ must name the same. Sixteen videos end in ``.m.mov``. The dataset's boxes are ig
 
 from collections.abc import Mapping
 
-from fedvisage.datasets.pad.item import Choices, Clip, Grammar, Sighting
+from fedvisage.datasets.pad.item import Choices, Clip, Grammar, ParsedName
 from fedvisage.datasets.pad.scanner import Name, Scanner
 
 _COMMON = {"part": "Train|Test", "folder": "[0-9]{3}", "subject": "[0-9]{3}", "sensor": "[12]", "session": "[0-9]"}
@@ -18,12 +18,12 @@ SPOOF = Grammar("{part}/spoof/{folder}/{subject}-{sensor}-{type}-{medium}-{sessi
 SPECIES = {"2": "print", "3": "replay"}
 
 
-def _read(fields: Mapping[str, str], _: Choices) -> Sighting | str:
+def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName | str:
     if fields["folder"] != fields["subject"]:
         return "videos in the folder of another person"
     extra = {name: fields[name] for name in ("sensor", "medium", "session")}
     species = SPECIES[fields["type"]] if "type" in fields else "bonafide"
-    return Sighting(species, fields["subject"], fields["part"].lower(), extra)
+    return ParsedName(species, fields["subject"], fields["part"].lower(), extra)
 
 
 SCANNER = Scanner(
@@ -33,7 +33,7 @@ SCANNER = Scanner(
     expects="""\
 {Train,Test}/live/003/003-1-1-1-1.mov    subject-sensor-type-medium-session; type 1 live
 {Train,Test}/spoof/003/003-1-2-1-1.mov   type 2 print, 3 replay""",
-    names=(Name(LIVE, _read), Name(SPOOF, _read)),
+    names=(Name(LIVE, _parse_name), Name(SPOOF, _parse_name)),
     columns=("sensor", "medium", "session"),
     counts={"train": (714, 1703), "test": (599, 1462)},
     beside=("*.face",),

@@ -7,7 +7,7 @@ folder ``Live`` or ``Spoof`` must match.
 
 from collections.abc import Mapping
 
-from fedvisage.datasets.pad.item import Choices, Clip, Grammar, Sighting
+from fedvisage.datasets.pad.item import Choices, Clip, Grammar, ParsedName
 from fedvisage.datasets.pad.scanner import Name, Scanner
 
 SPECIES = {
@@ -31,12 +31,12 @@ SPOOF = Grammar("Spoof/{folder}/{attack}_{number}", folder="[A-Za-z]+(?:[_/][A-Z
                 number="[0-9]+")  # fmt: skip
 
 
-def _live(_: Mapping[str, str], __: Choices) -> Sighting:
-    return Sighting("bonafide", "")
+def _parse_live(_: Mapping[str, str], __: Choices) -> ParsedName:
+    return ParsedName("bonafide", "")
 
 
-def _spoof(fields: Mapping[str, str], _: Choices) -> Sighting:
-    return Sighting(SPECIES[fields["attack"]], "", extra={"attack": fields["attack"]})
+def _parse_spoof(fields: Mapping[str, str], _: Choices) -> ParsedName:
+    return ParsedName(SPECIES[fields["attack"]], "", extra={"attack": fields["attack"]})
 
 
 SCANNER = Scanner(
@@ -46,7 +46,7 @@ SCANNER = Scanner(
     expects="""\
 Live/[{Train,Test}/]Live_12.mov
 Spoof/Paper/Paper_20.mov  Spoof/Mask_HalfMask/Mask_Half_3.mov  Spoof/Partial_Eye/Partial_Eye_7.mov …""",
-    names=(Name(LIVE, _live), Name(SPOOF, _spoof)),
+    names=(Name(LIVE, _parse_live), Name(SPOOF, _parse_spoof)),
     columns=("attack",),
     counts={"all": (785, 915)},
     example=(

@@ -6,16 +6,16 @@ of a file is subject, session and recording. Only the colour frames of a file ar
 
 from collections.abc import Mapping
 
-from fedvisage.datasets.pad.item import Choices, Clip, Grammar, Sighting
+from fedvisage.datasets.pad.item import Choices, Clip, Grammar, ParsedName
 from fedvisage.datasets.pad.scanner import Name, Scanner
 
 FILE = Grammar("{subject}_{session}_{recording}", subject="0[1-9]|1[0-7]", session="0[1-3]", recording="0[1-5]")
 WITH_MASKS = "03"
 
 
-def _read(fields: Mapping[str, str], _: Choices) -> Sighting:
+def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName:
     species = "mask_rigid" if fields["session"] == WITH_MASKS else "bonafide"
-    return Sighting(species, fields["subject"], extra={"session": fields["session"]})
+    return ParsedName(species, fields["subject"], extra={"session": fields["session"]})
 
 
 SCANNER = Scanner(
@@ -24,7 +24,7 @@ SCANNER = Scanner(
     page="https://www.idiap.ch/en/scientific-research/data/3dmad",
     expects="""\
 01_01_01.hdf5 … 17_03_05.hdf5    subject_session_recording; Color_Data in each; session 03 has the masks""",
-    names=(Name(FILE, _read, "arrays"),),
+    names=(Name(FILE, _parse_name, "arrays"),),
     columns=("session",),
     counts={"all": (170, 85)},
     example=(

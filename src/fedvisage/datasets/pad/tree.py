@@ -38,7 +38,7 @@ class Tree:
     def lines(self, name: str) -> list[tuple[int, str]]:
         """Read a list: its non-empty lines with their numbers, for any line ending."""
         path = self.path(name)
-        if fault := unusable(path, name, self.root, (path.suffix.lower(),)):
+        if fault := fault_of_file(path, name, self.root, (path.suffix.lower(),)):
             raise UserError(str(path), f"{fault}; it is needed to check the names")
         if path.stat().st_size > _LIST_LIMIT:
             raise UserError(str(path), f"is larger than {_LIST_LIMIT >> 20} MiB: not a list")
@@ -107,14 +107,14 @@ def files_below(root: Path, hidden: Counter[str] | None = None) -> Iterator[Path
         yield from (Path(folder) / name for name in files + links if not name.startswith("."))
 
 
-def unusable(path: Path, name: str, root: Path, endings: tuple[str, ...]) -> str | None:
+def fault_of_file(path: Path, name: str, root: Path, endings: tuple[str, ...]) -> str | None:
     """Return the reason why a directory entry is unusable as a file of the dataset, if any, without reading it."""
     if not name.isprintable() or len(name) > _NAME_LIMIT or not is_safe_path(name):
         return f"its name is longer than {_NAME_LIMIT} characters or has characters that cannot be kept"
     if path.is_symlink():
         if path.is_dir():
             return "a link to a directory; links to directories are not followed"
-        if not _resolved(path).is_relative_to(_resolved(root)):
+        if not _resolve_link(path).is_relative_to(_resolve_link(root)):
             return "a link that leads out of the folder"
     try:
         status = path.stat()
@@ -127,7 +127,7 @@ def unusable(path: Path, name: str, root: Path, endings: tuple[str, ...]) -> str
     return "an empty file" if status.st_size == 0 else None
 
 
-def _resolved(path: Path) -> Path:
+def _resolve_link(path: Path) -> Path:
     """Return the target of a path; a link to itself resolves to itself, and is unreadable."""
     return Path(os.path.realpath(path))
 

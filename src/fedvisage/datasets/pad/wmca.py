@@ -15,9 +15,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
 
-from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, Listing, Sighting, Text
+from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, Listing, ParsedName, Text
 from fedvisage.datasets.pad.lists import LabelLists, stem_of
-from fedvisage.datasets.pad.scanner import Name, Scanner, by_name
+from fedvisage.datasets.pad.scanner import Name, Scanner, scan_by_name
 from fedvisage.datasets.pad.tree import Tree, without_ending
 
 _ARRAYS = "Frame_{}/array"
@@ -54,19 +54,19 @@ def species_of(kind: str, instrument: int) -> str | None:
     return TYPES[kind]
 
 
-def _read(fields: Mapping[str, str], _: Choices) -> Sighting | str:
+def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName | str:
     species = species_of(fields["type"], int(fields["instrument"]))
     if species is None:
         return "masks with a number that the dataset does not have"
     extra = {name: fields[name] for name in ("session", "presenter", "type", "instrument")}
-    return Sighting(species, fields["client"], extra=extra)
+    return ParsedName(species, fields["client"], extra=extra)
 
 
-def _left_out(_: Mapping[str, str], __: Choices, why: str) -> str:
+def _skip_name(_: Mapping[str, str], __: Choices, why: str) -> str:
     return why
 
 
-def _line(line: str) -> tuple[str, str] | None:
+def _parse_line(line: str) -> tuple[str, str] | None:
     """Read a line of one of three forms; the header of a table has an empty name."""
     words = [word.strip() for word in line.split(",")]
     if "filepath" in words:
@@ -88,25 +88,25 @@ def scan(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
     """Scan by names, and read the part of each file from the list grandtest."""
     has_crops = any(CUT.parse(without_ending(file)) for file in tree.files)
     names = _names(cut_out=has_crops)
-    listing = by_name(replace(scanner, names=names), tree, choices)
-    parts = _parts(tree)
+    listing = scan_by_name(replace(scanner, names=names), tree, choices)
+    parts = _read_parts(tree)
     return replace(listing, items=[replace(item, split=parts.get(stem_of(item))) for item in listing.items])
 
 
 def _names(*, cut_out: bool) -> tuple[Name, ...]:
-    many = partial(_left_out, why="arrays of grey, depth, infrared and heat")
-    station = partial(_left_out, why="recordings of which the cut-out frames are there") if cut_out else _read
-    return (Name(MANY, many, "arrays"), Name(CUT, _read, "arrays"), Name(STATION, station, "arrays"),
-            Name(BARE, _read, "arrays"))  # fmt: skip
+    many = partial(_skip_name, why="arrays of grey, depth, infrared and heat")
+    station = partial(_skip_name, why="recordings of which the cut-out frames are there") if cut_out else _parse_name
+    return (Name(MANY, many, "arrays"), Name(CUT, _parse_name, "arrays"), Name(STATION, station, "arrays"),
+            Name(BARE, _parse_name, "arrays"))  # fmt: skip
 
 
-def _parts(tree: Tree) -> dict[str, str]:
+def _read_parts(tree: Tree) -> dict[str, str]:
     parts = {}
     for file in tree.files:
         for _, line in tree.lines(file) if _GRANDTEST.fullmatch(file) else ():
             words = [word.strip() for word in line.split(",")]
             part = next((SPLITS[word] for word in reversed(words) if word in SPLITS), None)
-            if part and (entry := _line(line)):
+            if part and (entry := _parse_line(line)):
                 parts[entry[0]] = part
     return parts
 
@@ -129,7 +129,7 @@ PROTOCOL-grandtest.csv …                                          compared wit
     names=_names(cut_out=False),
     columns=("session", "presenter", "type", "instrument"),
     counts={"all": (347, 1332)},
-    lists=LabelLists(r"PROTOCOL-\w+\.csv|WMCA_Grandtest\.txt", _line, lambda label: label in ("0", "bonafide")),
+    lists=LabelLists(r"PROTOCOL-\w+\.csv|WMCA_Grandtest\.txt", _parse_line, lambda label: label in ("0", "bonafide")),
     beside=("*.csv", "*.txt"),
     scan=scan,
     further=_further,

@@ -8,26 +8,26 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from fedvisage.base.errors import UserError
-from fedvisage.data.lists import Pair, PairList, image_of
+from fedvisage.data.lists import Pair, PairList, image_name
 from fedvisage.datasets.pad.item import Clip, Grammar, Text
 from fedvisage.datasets.pad.tree import Tree, walk, without_ending
 from fedvisage.datasets.people.layout import (
     FOLDS,
     Album,
     Layout,
+    ParsedPhotograph,
     Pattern,
-    Says,
     Shot,
-    consecutive,
-    grouped,
-    listed_as_lfw,
-    listed_in_twos,
-    named,
+    cut_into_folds,
+    find_list,
+    group_by_person,
     plain_album,
     points_of,
+    read_lfw_pairs,
+    read_two_line_pairs,
     shots_of,
 )
-from fedvisage.datasets.report import Skipped
+from fedvisage.datasets.report import SkippedFile
 
 _LFW = Grammar("{person}/{again}_{number}", person="[^/]+", again="[^/]+", number="[0-9]{4}")
 _FLAT = Grammar("{person}_{number}", person="[^/]+", number="[0-9]{1,4}")
@@ -38,10 +38,10 @@ _PROFILE = 100
 """Offset of profile numbers in CFP: frontal 1 is 1, profile 1 is 101."""
 
 
-def benchmark_album(layout: Layout, shots: Sequence[Shot], skipped: tuple[Skipped, ...],
+def benchmark_album(layout: Layout, shots: Sequence[Shot], skipped: tuple[SkippedFile, ...],
                     pairs: Mapping[str, PairList], *notes: str) -> Album:  # fmt: skip
     """Combine photographs and lists; add a note if there is no list."""
-    counts, person_shots = grouped(shots)
+    counts, person_shots = group_by_person(shots)
     if not pairs:
         notes = (*notes, "no list of pairs lies beside the photographs, so none is written")
     return Album(counts, person_shots, skipped, pairs, notes, layout.columns, layout.counts)
@@ -49,22 +49,22 @@ def benchmark_album(layout: Layout, shots: Sequence[Shot], skipped: tuple[Skippe
 
 def _scan_lfw(layout: Layout, source: Path) -> Album:
     tree = walk(source)
-    shots, skipped = shots_of(layout, tree, Pattern(_LFW, _lfw))
-    name = named(tree, "pairs.txt")
-    return benchmark_album(layout, shots, skipped, {"": listed_as_lfw(tree, name)} if name else {})
+    shots, skipped = shots_of(layout, tree, Pattern(_LFW, _parse_lfw))
+    name = find_list(tree, "pairs.txt")
+    return benchmark_album(layout, shots, skipped, {"": read_lfw_pairs(tree, name)} if name else {})
 
 
-def _lfw(fields: Mapping[str, str]) -> Says | str:
+def _parse_lfw(fields: Mapping[str, str]) -> ParsedPhotograph | str:
     if fields["person"] != fields["again"]:
         return "its name and its folder's are of two people"
-    return Says(fields["person"])
+    return ParsedPhotograph(fields["person"])
 
 
-def _flat(fields: Mapping[str, str]) -> Says:
-    return Says(fields["person"], name=image_of(fields["person"], int(fields["number"])))
+def _parse_flat(fields: Mapping[str, str]) -> ParsedPhotograph:
+    return ParsedPhotograph(fields["person"], name=image_name(fields["person"], int(fields["number"])))
 
 
-def _numbered(shots: Sequence[Shot]) -> dict[str, tuple[str, int]]:
+def _number_by_name(shots: Sequence[Shot]) -> dict[str, tuple[str, int]]:
     """Return the person and the number of each picture, by its file name in the dataset without ending."""
     people = {}
     for shot in shots:
@@ -76,15 +76,15 @@ def _numbered(shots: Sequence[Shot]) -> dict[str, tuple[str, int]]:
 def _scan_calfw(layout: Layout, source: Path) -> Album:
     """Read CALFW: same-person pairs have the number of their fold, other pairs follow in order without one."""
     tree = walk(source)
-    shots, skipped = shots_of(layout, tree, Pattern(_FLAT, _flat))
-    if (name := named(tree, "pairs_CALFW.txt")) is None:
+    shots, skipped = shots_of(layout, tree, Pattern(_FLAT, _parse_flat))
+    if (name := find_list(tree, "pairs_CALFW.txt")) is None:
         return benchmark_album(layout, shots, skipped, {})
     folds: dict[int, list[Pair]] = defaultdict(list)
-    listed = listed_in_twos(tree, name, _numbered(shots))
+    listed = read_two_line_pairs(tree, name, _number_by_name(shots))
     for number, pair in listed:
         if number:
             folds[number].append(pair)
-    different = consecutive([pair for number, pair in listed if not number], max(1, len(folds)), least=1)
+    different = cut_into_folds([pair for number, pair in listed if not number], max(1, len(folds)), least=1)
     merged = [
         folds[number] + list(different_pairs) for number, different_pairs in zip(sorted(folds), different, strict=False)
     ]
@@ -94,36 +94,36 @@ def _scan_calfw(layout: Layout, source: Path) -> Album:
 
 def _scan_cplfw(layout: Layout, source: Path) -> Album:
     tree = walk(source)
-    shots, skipped = shots_of(layout, tree, Pattern(_FLAT, _flat))
-    if (name := named(tree, "pairs_CPLFW.txt")) is None:
+    shots, skipped = shots_of(layout, tree, Pattern(_FLAT, _parse_flat))
+    if (name := find_list(tree, "pairs_CPLFW.txt")) is None:
         return benchmark_album(layout, shots, skipped, {})
-    pairs = [pair for _, pair in listed_in_twos(tree, name, _numbered(shots))]
+    pairs = [pair for _, pair in read_two_line_pairs(tree, name, _number_by_name(shots))]
     return benchmark_album(
-        layout, shots, skipped, {"": consecutive(pairs, FOLDS)}, f"folds of {name} are taken in its order"
+        layout, shots, skipped, {"": cut_into_folds(pairs, FOLDS)}, f"folds of {name} are taken in its order"
     )
 
 
-def _cfp(fields: Mapping[str, str]) -> Says:
+def _parse_cfp(fields: Mapping[str, str]) -> ParsedPhotograph:
     number = int(fields["number"]) + (_PROFILE if fields["view"] == "profile" else 0)
-    return Says(fields["person"], name=image_of(fields["person"], number), extra={"view": fields["view"]})
+    return ParsedPhotograph(fields["person"], name=image_name(fields["person"], number), extra={"view": fields["view"]})
 
 
 def _scan_cfp(layout: Layout, source: Path) -> Album:
     tree = walk(source)
-    shots, skipped = shots_of(layout, tree, Pattern(_CFP, _cfp))
-    pairs = {protocol: _protocol(tree, protocol) for protocol in ("FF", "FP")}
+    shots, skipped = shots_of(layout, tree, Pattern(_CFP, _parse_cfp))
+    pairs = {protocol: _read_protocol(tree, protocol) for protocol in ("FF", "FP")}
     return benchmark_album(layout, shots, skipped, {name: folds for name, folds in pairs.items() if folds})
 
 
-def _protocol(tree: Tree, protocol: str) -> PairList:
+def _read_protocol(tree: Tree, protocol: str) -> PairList:
     """Read the folds of a protocol: numbers of two frontal pictures, or in FP of a frontal picture and a profile."""
-    lists = [named(tree, f"Protocol/Pair_list_{view}.txt") for view in ("F", "P")]
-    first, second = (_pictures(tree, name) if name else {} for name in (lists[0], lists[protocol == "FP"]))
+    lists = [find_list(tree, f"Protocol/Pair_list_{view}.txt") for view in ("F", "P")]
+    first, second = (_read_pictures(tree, name) if name else {} for name in (lists[0], lists[protocol == "FP"]))
     folds = []
     for number in range(1, FOLDS + 1):
         pairs: list[Pair] = []
         for kind in ("same", "diff"):
-            if (name := named(tree, f"Protocol/Split/{protocol}/{number:02d}/{kind}.txt")) is None:
+            if (name := find_list(tree, f"Protocol/Split/{protocol}/{number:02d}/{kind}.txt")) is None:
                 continue
             for at_line, line in tree.lines(name):
                 number_1, _, number_2 = (part.strip() for part in line.partition(","))
@@ -142,7 +142,7 @@ def _protocol(tree: Tree, protocol: str) -> PairList:
     return folds
 
 
-def _pictures(tree: Tree, name: str) -> dict[str, tuple[str, int]]:
+def _read_pictures(tree: Tree, name: str) -> dict[str, tuple[str, int]]:
     """Read the picture of each number in a list."""
     by_number = {}
     for line_number, line in tree.lines(name):
@@ -151,13 +151,13 @@ def _pictures(tree: Tree, name: str) -> dict[str, tuple[str, int]]:
             raise UserError(
                 f"{tree.path(name)}, line {line_number}", "must be a number and a path such as 001/frontal/01.jpg"
             )
-        says = _cfp(parsed.fields)
+        says = _parse_cfp(parsed.fields)
         by_number[number] = says.person, int(says.name.rpartition("_")[2])
     return by_number
 
 
-def _agedb(fields: Mapping[str, str]) -> Says:
-    return Says(fields["person"], extra={"age": fields["age"], "gender": fields["sex"]})
+def _parse_agedb(fields: Mapping[str, str]) -> ParsedPhotograph:
+    return ParsedPhotograph(fields["person"], extra={"age": fields["age"], "gender": fields["sex"]})
 
 
 LFW = Layout(
@@ -262,7 +262,7 @@ AGEDB = Layout(
     title="AgeDB",
     page="https://ibug.doc.ic.ac.uk/resources/agedb/",
     expects="0_MariaCallas_35_f.jpg                 AgeDB-30's pairs are in its .bin file",
-    scan=lambda layout, source: plain_album(layout, source, Pattern(_AGEDB, _agedb)),
+    scan=lambda layout, source: plain_album(layout, source, Pattern(_AGEDB, _parse_agedb)),
     sign=r"(?:^|/)[0-9]+_[^/_]+_[0-9]+_[fm]$",
     benchmark=True,
     columns=("age", "gender"),
@@ -284,25 +284,25 @@ _RFW = Grammar(
 )
 
 
-def _rfw(fields: Mapping[str, str]) -> Says | str:
+def _parse_rfw(fields: Mapping[str, str]) -> ParsedPhotograph | str:
     if fields["person"] != fields["again"]:
         return "its name and its folder's are of two people"
     whose = f"{fields['race']}-{fields['person']}"
-    return Says(whose, fields["race"].lower(), image_of(whose, int(fields["number"])))
+    return ParsedPhotograph(whose, fields["race"].lower(), image_name(whose, int(fields["number"])))
 
 
 def _scan_rfw(layout: Layout, source: Path) -> Album:
     """Read RFW: one list per race, and a combined list whose folds join one fold of each race."""
     tree = walk(source)
-    shots, skipped = shots_of(layout, tree, Pattern(_RFW, _rfw))
-    lists = {race: name for race in RACES if (name := named(tree, f"{race}_pairs.txt"))}
-    pairs = {race.lower(): listed_as_lfw(tree, name, f"{race}-") for race, name in lists.items()}
+    shots, skipped = shots_of(layout, tree, Pattern(_RFW, _parse_rfw))
+    lists = {race: name for race in RACES if (name := find_list(tree, f"{race}_pairs.txt"))}
+    pairs = {race.lower(): read_lfw_pairs(tree, name, f"{race}-") for race, name in lists.items()}
     if len({len(folds) for folds in pairs.values()}) == 1 and len(pairs) > 1:
         pairs[""] = [[pair for part in fold for pair in part] for fold in zip(*pairs.values(), strict=True)]
     points = {
         (race, key): five_points
         for race in RACES
-        if (name := named(tree, f"{race}_lmk.txt"))
+        if (name := find_list(tree, f"{race}_lmk.txt"))
         for key, five_points in points_of(tree, [name]).items()
     }
     shots = [replace(shot, points=points.get(_key(shot))) for shot in shots]

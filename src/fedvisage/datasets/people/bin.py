@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from fedvisage.base.errors import BadFile, UserError
-from fedvisage.data.lists import Pair, image_of
-from fedvisage.datasets.people.layout import FOLDS, Album, Layout, Shot, consecutive, grouped
+from fedvisage.data.lists import Pair, image_name
+from fedvisage.datasets.people.layout import FOLDS, Album, Layout, Shot, cut_into_folds, group_by_person
 from fedvisage.datasets.people.recordio import find_file
 from fedvisage.faces.pictures import BYTES_LIMIT
 
@@ -59,7 +59,7 @@ class Portion:
 
 
 @dataclass
-class Named:
+class PickleSymbol:
     """A symbol for a name in the file, with the arguments and the state of the object built from it."""
 
     name: str
@@ -67,7 +67,7 @@ class Named:
     state: Any = None
 
 
-class Refused(Exception):
+class InvalidPickle(Exception):
     """The reason why the file is not read."""
 
 
@@ -75,7 +75,7 @@ _MARK = object()
 
 
 @dataclass
-class _Reader:
+class _PickleReader:
     """Interprets the steps of a pickle, a list of pictures and a list of truth values, over inert values.
 
     A pickle is a program. This reader interprets only the steps that build bytes, numbers and lists; the few names that
@@ -92,21 +92,21 @@ class _Reader:
 
     def run(self) -> Any:
         if self.take(1) != b"\x80" or (protocol := self.number("B")) not in (2, 3, 4, 5):
-            raise Refused("it does not begin as a pickle of protocol 2 to 5 does")
+            raise InvalidPickle("it does not begin as a pickle of protocol 2 to 5 does")
         del protocol
         while (step := self.take(1)) != b".":
             action = _STEPS.get(step)
             if action is None:
-                raise Refused(f"step {step!r} at byte {self.file.tell() - 1:,} is not among those that are read")
+                raise InvalidPickle(f"step {step!r} at byte {self.file.tell() - 1:,} is not among those that are read")
             action(self)
         if len(self.stack) != 1 or self.file.tell() != self.size:
-            raise Refused("it goes on behind its end")
+            raise InvalidPickle("it goes on behind its end")
         return self.stack[0]
 
     def take(self, count: int) -> bytes:
         content = self.file.read(count)
         if len(content) != count:
-            raise Refused("the file is cut off; copy it again")
+            raise InvalidPickle("the file is cut off; copy it again")
         return content
 
     def skip(self, count: int) -> None:
@@ -119,12 +119,12 @@ class _Reader:
     def push(self, value: Any) -> None:
         self.values += 1
         if self.values > VALUES_LIMIT:
-            raise Refused(f"it has more than {VALUES_LIMIT:,} values")
+            raise InvalidPickle(f"it has more than {VALUES_LIMIT:,} values")
         self.stack.append(value)
 
     def pop(self) -> Any:
         if not self.stack or self.stack[-1] is _MARK:
-            raise Refused("a step lacks its value")
+            raise InvalidPickle("a step lacks its value")
         return self.stack.pop()
 
     def to_mark(self) -> list[Any]:
@@ -133,27 +133,27 @@ class _Reader:
         while self.stack and self.stack[-1] is not _MARK:
             values.append(self.stack.pop())
         if not self.stack:
-            raise Refused("a step lacks its mark")
+            raise InvalidPickle("a step lacks its mark")
         self.stack.pop()
         return values[::-1]
 
     def top_list(self) -> list[Any]:
         if not self.stack or not isinstance(self.stack[-1], list):
-            raise Refused("a step adds to something that is no list")
+            raise InvalidPickle("a step adds to something that is no list")
         return self.stack[-1]
 
     def portion(self, form: str, text: bool = False) -> None:
         length = self.number(form)
         offset = self.file.tell()
         if length < 0 or offset + length > self.size:
-            raise Refused(f"{length:,} bytes at byte {offset:,} are more than the file has; copy it again")
+            raise InvalidPickle(f"{length:,} bytes at byte {offset:,} are more than the file has; copy it again")
         self.file.seek(length, 1)
         self.push(Portion(self.path, offset, length, text))
 
     def short(self, value: Any) -> bytes:
         """Return a short text or bytes."""
         if not isinstance(value, Portion) or value.length > _SHORT:
-            raise Refused("a name is no short text")
+            raise InvalidPickle("a name is no short text")
         position = self.file.tell()
         self.file.seek(value.offset)
         content = self.take(value.length)
@@ -163,23 +163,23 @@ class _Reader:
     def named(self, module: bytes, name: bytes) -> None:
         pair = module.decode("latin1"), name.decode("latin1")
         if pair not in _NAMES:
-            raise Refused(f"it names {'.'.join(pair)[:100]!r}, which pictures and truth values do not need")
-        self.push(Named(pair[1]))
+            raise InvalidPickle(f"it names {'.'.join(pair)[:100]!r}, which pictures and truth values do not need")
+        self.push(PickleSymbol(pair[1]))
 
     def line(self) -> bytes:
         content = self.file.readline(_SHORT)
         if not content.endswith(b"\n"):
-            raise Refused("a name has no end")
+            raise InvalidPickle("a name has no end")
         return content[:-1]
 
     def recall(self, key: int) -> None:
         if key not in self.memo:
-            raise Refused("a step asks for a value that was not kept")
+            raise InvalidPickle("a step asks for a value that was not kept")
         self.push(self.memo[key])
 
     def keep(self, key: int) -> None:
         if not self.stack or self.stack[-1] is _MARK:
-            raise Refused("a step lacks its value")
+            raise InvalidPickle("a step lacks its value")
         self.memo[key] = self.stack[-1]
 
     def tuple_of(self, count: int) -> None:
@@ -187,52 +187,52 @@ class _Reader:
 
     def reduce(self) -> None:
         arguments, name = self.pop(), self.pop()
-        if not isinstance(name, Named) or name.arguments is not None or not isinstance(arguments, tuple):
-            raise Refused("a step calls something that has no name here")
+        if not isinstance(name, PickleSymbol) or name.arguments is not None or not isinstance(arguments, tuple):
+            raise InvalidPickle("a step calls something that has no name here")
         if name.name == "encode":
             self._encode(arguments)
         else:
-            self.push(Named(name.name, arguments))
+            self.push(PickleSymbol(name.name, arguments))
 
     def _encode(self, arguments: tuple[Any, ...]) -> None:
         text, encoding = arguments if len(arguments) == 2 else (None, None)
         if not (isinstance(text, Portion) and text.text) or self.short(encoding) not in (b"latin1", b"latin-1"):
-            raise Refused("bytes are written in a form that is not known")
+            raise InvalidPickle("bytes are written in a form that is not known")
         self.push(text)
 
     def build(self) -> None:
         state = self.pop()
         top = self.stack[-1] if self.stack else None
-        if not isinstance(top, Named) or top.arguments is None:
-            raise Refused("a step sets something that has no state here")
+        if not isinstance(top, PickleSymbol) or top.arguments is None:
+            raise InvalidPickle("a step sets something that has no state here")
         top.state = state
 
     def append(self, values: list[Any]) -> None:
         self.top_list().extend(values)
 
 
-def _one(value: Any) -> Callable[[_Reader], None]:
+def _push_value(value: Any) -> Callable[[_PickleReader], None]:
     return lambda reader: reader.push(value)
 
 
-def _global_of_stack(reader: _Reader) -> None:
+def _global_of_stack(reader: _PickleReader) -> None:
     name, module = reader.pop(), reader.pop()
     reader.named(reader.short(module), reader.short(name))
 
 
-def _appended(reader: _Reader) -> None:
+def _append_value(reader: _PickleReader) -> None:
     value = reader.pop()
     reader.append([value])
 
 
-_STEPS: dict[bytes, Callable[[_Reader], None]] = {
+_STEPS: dict[bytes, Callable[[_PickleReader], None]] = {
     b"\x95": lambda reader: reader.skip(8),  # the length of a frame, which is not needed
     b"(": lambda reader: reader.stack.append(_MARK),
     b"]": lambda reader: reader.push([]),
-    b")": _one(()),
-    b"N": _one(None),
-    b"\x88": _one(True),
-    b"\x89": _one(False),
+    b")": _push_value(()),
+    b"N": _push_value(None),
+    b"\x88": _push_value(True),
+    b"\x89": _push_value(False),
     b"K": lambda reader: reader.push(reader.number("B")),
     b"M": lambda reader: reader.push(reader.number("H")),
     b"J": lambda reader: reader.push(reader.number("i")),
@@ -255,7 +255,7 @@ _STEPS: dict[bytes, Callable[[_Reader], None]] = {
     b"t": lambda reader: reader.push(tuple(reader.to_mark())),
     b"l": lambda reader: reader.push(reader.to_mark()),
     b"e": lambda reader: reader.append(reader.to_mark()),
-    b"a": _appended,
+    b"a": _append_value,
     b"c": lambda reader: reader.named(reader.line(), reader.line()),
     b"\x93": _global_of_stack,
     b"R": lambda reader: reader.reduce(),
@@ -264,12 +264,12 @@ _STEPS: dict[bytes, Callable[[_Reader], None]] = {
 """The supported steps, by their letters in the description of the format (Python's ``pickletools``)."""
 
 
-def outcome(path: Path, file: IO[bytes], size: int) -> tuple[Any, Callable[[Any], bytes]]:
+def interpret_pickle(path: Path, file: IO[bytes], size: int) -> tuple[Any, Callable[[Any], bytes]]:
     """Interpret the steps of an open file; return the built value, and a reader of its short texts.
 
-    An unknown step raises :class:`Refused`.
+    An unknown step raises :class:`InvalidPickle`.
     """
-    reader = _Reader(path, file, size)
+    reader = _PickleReader(path, file, size)
     return reader.run(), reader.short
 
 
@@ -286,12 +286,12 @@ def scan(layout: Layout, source: Path) -> Album:
     if len(pictures) != 2 * len(same) or not same:
         raise UserError(str(path), f"has {len(pictures):,} pictures for {len(same):,} pairs; a pair has two")
     pairs = [_pair(number, alike) for number, alike in enumerate(same)]
-    counts, person_shots = grouped(_shots(layout, path, pictures, pairs))
+    counts, person_shots = group_by_person(_shots(layout, path, pictures, pairs))
     notes = (
         f"{len(pairs):,} pairs, {sum(same):,} of one person; who is on them is known within a pair only: judge with"
         " --pairs, and leave the other figures of such a set alone",
     )
-    return Album(counts, person_shots, pairs={"": consecutive(pairs, FOLDS)}, notes=notes)
+    return Album(counts, person_shots, pairs={"": cut_into_folds(pairs, FOLDS)}, notes=notes)
 
 
 def _pair(number: int, same: bool) -> Pair:
@@ -303,40 +303,40 @@ def _pair(number: int, same: bool) -> Pair:
 def _shots(layout: Layout, path: Path, pictures: Sequence[Portion], pairs: Sequence[Pair]) -> Iterator[Shot]:
     prefix = f"{layout.kind}/{path.stem}"
     for place, (name, number) in enumerate(image for pair in pairs for image in pair):
-        yield Shot(image_of(name, number), f"{prefix}/{name}", pictures[place])
+        yield Shot(image_name(name, number), f"{prefix}/{name}", pictures[place])
 
 
 def read_pickle(path: Path) -> tuple[list[Portion], list[bool]]:
     """Return the positions of a file's pictures, and its truth values; raise UserError for any other file."""
     try:
         with path.open("rb") as file:
-            return _as_lists(*outcome(path, file, path.stat().st_size))
-    except Refused as refused:
+            return _as_lists(*interpret_pickle(path, file, path.stat().st_size))
+    except InvalidPickle as refused:
         raise UserError(str(path), f"is no list of pairs in the form of InsightFace's .bin files: {refused}") from None
 
 
 def _as_lists(value: Any, short: Short) -> tuple[list[Portion], list[bool]]:
     """Return the list of pictures and the list of truth values."""
     if not isinstance(value, tuple | list) or len(value) != 2 or not all(isinstance(item, list) for item in value):
-        raise Refused("it does not hold two lists")
-    return [_picture(item, short) for item in value[0]], [_truth(item, short) for item in value[1]]
+        raise InvalidPickle("it does not hold two lists")
+    return [_picture(item, short) for item in value[0]], [_truth_value(item, short) for item in value[1]]
 
 
 def _picture(value: Any, short: Short) -> Portion:
-    if isinstance(value, Named) and value.name == "_reconstruct":
-        _, shape, kind, _, value = _filled(value.state, 5)
+    if isinstance(value, PickleSymbol) and value.name == "_reconstruct":
+        _, shape, kind, _, value = _check_tuple(value.state, 5)
         _plain_bytes(shape, kind, value, short)
-    elif isinstance(value, Named) and value.name == "_frombuffer":
-        value, kind, shape, _ = _filled(value.arguments, 4)
+    elif isinstance(value, PickleSymbol) and value.name == "_frombuffer":
+        value, kind, shape, _ = _check_tuple(value.arguments, 4)
         _plain_bytes(shape, kind, value, short)
     if not isinstance(value, Portion):
-        raise Refused("a picture is not bytes")
+        raise InvalidPickle("a picture is not bytes")
     return value
 
 
-def _filled(values: Any, count: int) -> tuple[Any, ...]:
+def _check_tuple(values: Any, count: int) -> tuple[Any, ...]:
     if not isinstance(values, tuple) or len(values) != count:
-        raise Refused("an array is written in a form that is not known")
+        raise InvalidPickle("an array is written in a form that is not known")
     return values
 
 
@@ -344,30 +344,30 @@ def _plain_bytes(shape: Any, kind: Any, content: Any, short: Short) -> None:
     """Refuse an array that is not a row of bytes."""
     sizes = [size for size in shape if size != 1] if isinstance(shape, tuple) else None
     if _kind(kind, short) != b"u1" or sizes is None or len(sizes) > 1 or not isinstance(content, Portion):
-        raise Refused("a picture is an array that is no row of bytes; keep the encoded file")
+        raise InvalidPickle("a picture is an array that is no row of bytes; keep the encoded file")
 
 
 def _kind(value: Any, short: Short) -> bytes:
-    if not isinstance(value, Named) or value.name != "dtype" or not value.arguments:
-        raise Refused("an array has no type that is known")
+    if not isinstance(value, PickleSymbol) or value.name != "dtype" or not value.arguments:
+        raise InvalidPickle("an array has no type that is known")
     return short(value.arguments[0])
 
 
-def _truth(value: Any, short: Short) -> bool:
-    if isinstance(value, Named) and value.name == "scalar" and len(value.arguments or ()) == 2:
+def _truth_value(value: Any, short: Short) -> bool:
+    if isinstance(value, PickleSymbol) and value.name == "scalar" and len(value.arguments or ()) == 2:
         kind, content = value.arguments  # type: ignore[misc]  # there are two
         if _kind(kind, short) == b"b1":
             value = {b"\0": False, b"\1": True}.get(short(content), value)
     if value in (0, 1) and isinstance(value, bool | int):
         return bool(value)
-    raise Refused("whether a pair is of one person is neither yes nor no")
+    raise InvalidPickle("whether a pair is of one person is neither yes nor no")
 
 
 def pack(root: Path) -> None:
     """Write a small copy: two pairs of one person, and two pairs of different people."""
-    from fedvisage.datasets.small_copies import encoded  # needs the renderer
+    from fedvisage.datasets.small_copies import encode_portrait  # needs the renderer
 
-    pictures = [encoded(*face) for face in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (1, 0), (0, 0))]
+    pictures = [encode_portrait(*face) for face in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (1, 0), (0, 0))]
     root.mkdir(parents=True, exist_ok=True)
     (root / "people.bin").write_bytes(write_pickle(pictures, [True, False, True, False]))
 

@@ -29,7 +29,7 @@ MS1MV2 = 85_742
 
 
 @dataclass(frozen=True)
-class Choice:
+class Subset:
     """The part of an album to take: everything, limited numbers of people and photographs of each, or a known part."""
 
     part: str = ""
@@ -45,16 +45,18 @@ class Choice:
         return "".join(f" {name}={value}" for name, value in options.items() if value)
 
 
-def choose(album: Album, choice: Choice) -> Album:
+def choose_subset(album: Album, choice: Subset) -> Album:
     """Return the chosen part of an album."""
     if choice.part:
         return PARTS[choice.part](album, choice)
     people = [person for person, count in album.counts.items() if count >= choice.least]
     if choice.people:
-        people = _so_many(_drawn(people, choice.seed), choice.people, f"with {choice.least} photographs or more")
+        people = _take_people(
+            _draw_people(people, choice.seed), choice.people, f"with {choice.least} photographs or more"
+        )
     if not (choice.people or choice.most):
         return album
-    return _of(album, people, choice.most or max(album.counts.values()), choice.seed)
+    return _limit_album(album, people, choice.most or max(album.counts.values()), choice.seed)
 
 
 def order_digest(album: Album) -> str:
@@ -62,26 +64,30 @@ def order_digest(album: Album) -> str:
     return hashlib.sha256(repr([*album.counts.items()]).encode()).hexdigest()[:16]
 
 
-def _paper_clients(album: Album, choice: Choice) -> Album:
-    order = _with_enough(album, choice)
-    people = _so_many(order[: 2 * len(order) // 5], choice.people or CLIENTS, f"with {PHOTOGRAPHS} photographs or more")
-    chosen = _of(album, people, choice.most or PHOTOGRAPHS, choice.seed)
-    return replace(chosen, splits=_drawn_splits(choice))
+def _paper_clients(album: Album, choice: Subset) -> Album:
+    order = _people_with_enough(album, choice)
+    people = _take_people(
+        order[: 2 * len(order) // 5], choice.people or CLIENTS, f"with {PHOTOGRAPHS} photographs or more"
+    )
+    chosen = _limit_album(album, people, choice.most or PHOTOGRAPHS, choice.seed)
+    return replace(chosen, splits=_split_function(choice))
 
 
-def _paper_public(album: Album, choice: Choice) -> Album:
-    order = _with_enough(album, choice)
-    people = _so_many(order[2 * len(order) // 5 :], choice.people or PUBLIC, f"with {PHOTOGRAPHS} photographs or more")
-    chosen = _of(album, people, choice.most or PHOTOGRAPHS, choice.seed)
+def _paper_public(album: Album, choice: Subset) -> Album:
+    order = _people_with_enough(album, choice)
+    people = _take_people(
+        order[2 * len(order) // 5 :], choice.people or PUBLIC, f"with {PHOTOGRAPHS} photographs or more"
+    )
+    chosen = _limit_album(album, people, choice.most or PHOTOGRAPHS, choice.seed)
     return replace(chosen, splits=lambda _, count: ["train"] * count)
 
 
-def _with_enough(album: Album, choice: Choice) -> list[str]:
+def _people_with_enough(album: Album, choice: Subset) -> list[str]:
     least = choice.most or PHOTOGRAPHS
-    return _drawn([person for person, count in album.counts.items() if count >= least], choice.seed)
+    return _draw_people([person for person, count in album.counts.items() if count >= least], choice.seed)
 
 
-def _drawn_splits(choice: Choice) -> Callable[[str, int], Sequence[str]]:
+def _split_function(choice: Subset) -> Callable[[str, int], Sequence[str]]:
     """Return a function that draws the test photographs of a person: 40 of 100."""
 
     def splits(person: str, count: int) -> list[str]:
@@ -91,24 +97,26 @@ def _drawn_splits(choice: Choice) -> Callable[[str, int], Sequence[str]]:
     return splits
 
 
-def _released_clients(album: Album, choice: Choice) -> Album:
-    order = _shuffled(album)
+def _released_clients(album: Album, choice: Subset) -> Album:
+    order = _shuffle_people(album)
     fit = [person for person in order[: len(order) // 2] if 100 < album.counts[person] < 110]
-    people = _so_many(fit, choice.people or CLIENTS, "with 101 to 109 photographs in the first half")
-    chosen = _of(album, people, max(album.counts.values()), choice.seed)
-    named = _renamed(chosen, {person: _place(rank, len(people)) for rank, person in enumerate(people)})
-    return replace(_as_released(named, album), splits=lambda _, count: ["test"] * TESTED + ["train"] * (count - TESTED))
+    people = _take_people(fit, choice.people or CLIENTS, "with 101 to 109 photographs in the first half")
+    chosen = _limit_album(album, people, max(album.counts.values()), choice.seed)
+    named = _rename_people(chosen, {person: _assign_number(rank, len(people)) for rank, person in enumerate(people)})
+    return replace(
+        _note_difference(named, album), splits=lambda _, count: ["test"] * TESTED + ["train"] * (count - TESTED)
+    )
 
 
-def _released_public(album: Album, choice: Choice) -> Album:
-    order = _shuffled(album)
+def _released_public(album: Album, choice: Subset) -> Album:
+    order = _shuffle_people(album)
     fit = [person for person in order[len(order) - len(order) // 2 :] if 60 < album.counts[person] < 80]
-    people = _so_many(fit, choice.people or PUBLIC, "with 61 to 79 photographs in the second half")
-    chosen = _of(album, people, max(album.counts.values()), choice.seed)
-    return replace(_as_released(chosen, album), splits=lambda _, count: ["train"] * count)
+    people = _take_people(fit, choice.people or PUBLIC, "with 61 to 79 photographs in the second half")
+    chosen = _limit_album(album, people, max(album.counts.values()), choice.seed)
+    return replace(_note_difference(chosen, album), splits=lambda _, count: ["train"] * count)
 
 
-def _shuffled(album: Album) -> list[str]:
+def _shuffle_people(album: Album) -> list[str]:
     """Return all people in the order of the released code."""
     if not album.in_order:
         raise UserError("--split", "fedfr-released goes by the order of people in a .rec file; import kind rec")
@@ -117,7 +125,7 @@ def _shuffled(album: Album) -> list[str]:
     return order
 
 
-def _as_released(album: Album, whole: Album) -> Album:
+def _note_difference(album: Album, whole: Album) -> Album:
     """Add a note if the division cannot be the authors'."""
     if len(whole.counts) == MS1MV2:
         return album
@@ -125,7 +133,7 @@ def _as_released(album: Album, whole: Album) -> Album:
     return replace(album, notes=(*album.notes, note))
 
 
-def _place(rank: int, people: int) -> int:
+def _assign_number(rank: int, people: int) -> int:
     """Number a person so that ``part=7/40`` of the set has the consecutive people of the seventh client."""
     if people % SITES:
         return rank
@@ -133,20 +141,20 @@ def _place(rank: int, people: int) -> int:
     return rank % each * SITES + rank // each
 
 
-def _drawn(people: Sequence[str], seed: int) -> list[str]:
+def _draw_people(people: Sequence[str], seed: int) -> list[str]:
     """Put people into a drawn order that does not depend on their original order."""
     names = sorted(people)
     return [names[place] for place in numpy_rng(seed, "import", "people").permutation(len(names)).tolist()]
 
 
-def _so_many(people: Sequence[str], wanted: int, who: str) -> list[str]:
+def _take_people(people: Sequence[str], wanted: int, who: str) -> list[str]:
     if len(people) < wanted:
         raise UserError("--people", f"there are {len(people):,} people {who}, and {wanted:,} are asked for; ask for"
                         " fewer, or give the whole dataset")  # fmt: skip
     return list(people[:wanted])
 
 
-def _of(album: Album, people: Sequence[str], most: int, seed: int) -> Album:
+def _limit_album(album: Album, people: Sequence[str], most: int, seed: int) -> Album:
     """Keep these people, with at most `most` photographs of each, which are drawn and stay in order."""
 
     def shots(person: str) -> Sequence[Shot]:
@@ -161,9 +169,9 @@ def _of(album: Album, people: Sequence[str], most: int, seed: int) -> Album:
     return replace(album, counts=counts, shots=shots, expected=None, notes=(*album.notes, note))
 
 
-def _renamed(album: Album, places: Mapping[str, int]) -> Album:
+def _rename_people(album: Album, places: Mapping[str, int]) -> Album:
     """Put a person's new number in front of the old name."""
-    earlier = {_numbered(person, place): person for person, place in places.items()}
+    earlier = {_number_name(person, place): person for person, place in places.items()}
 
     def shots(person: str) -> Sequence[Shot]:
         every, count = album.shots(earlier[person]), album.counts[earlier[person]]
@@ -172,12 +180,12 @@ def _renamed(album: Album, places: Mapping[str, int]) -> Album:
     return replace(album, counts={name: album.counts[person] for name, person in earlier.items()}, shots=shots)
 
 
-def _numbered(person: str, place: int) -> str:
+def _number_name(person: str, place: int) -> str:
     folder, slash, name = person.rpartition("/")
     return f"{folder}{slash}{place:06d}-{name}"
 
 
-PARTS: Mapping[str, Callable[[Album, Choice], Album]] = {
+PARTS: Mapping[str, Callable[[Album, Subset], Album]] = {
     "fedfr-clients": _paper_clients,
     "fedfr-public": _paper_public,
     "fedfr-released-clients": _released_clients,

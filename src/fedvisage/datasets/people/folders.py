@@ -14,10 +14,10 @@ from fedvisage.datasets.pad.tree import Tree, walk, without_ending
 from fedvisage.datasets.people.layout import (
     Album,
     Layout,
+    ParsedPhotograph,
     Pattern,
-    Says,
-    grouped,
-    named,
+    find_list,
+    group_by_person,
     plain_album,
     points_of,
     shots_of,
@@ -32,8 +32,8 @@ _DIGIFACE = Grammar("{person}/{image}", person="[0-9]{1,6}", image="[0-9]{1,3}")
 
 def _scan_vggface2(layout: Layout, source: Path) -> Album:
     tree = walk(source)
-    shots, skipped = shots_of(layout, tree, Pattern(_VGGFACE2, _vggface2))
-    people = _people(tree)
+    shots, skipped = shots_of(layout, tree, Pattern(_VGGFACE2, _parse_vggface2))
+    people = _read_people(tree)
     notes = () if people else ("no identity_meta.csv: who is female or male is not known",)
     # A folder and the table must agree on the split of a person.
     for shot in shots:
@@ -41,7 +41,7 @@ def _scan_vggface2(layout: Layout, source: Path) -> Album:
         if people and (person not in people or people[person][0] != shot.extra[OFFICIAL]):
             fault = "does not name it" if person not in people else f"says {people[person][0]}"
             raise UserError(str(source), f"{person} lies in {shot.extra[OFFICIAL]}, and identity_meta.csv {fault}")
-    lists = [name for part in ("train", "test") if (name := named(tree, f"loose_landmark_{part}.csv"))]
+    lists = [name for part in ("train", "test") if (name := find_list(tree, f"loose_landmark_{part}.csv"))]
     points = points_of(tree, lists) if lists else {}
     shots = [
         replace(
@@ -51,17 +51,17 @@ def _scan_vggface2(layout: Layout, source: Path) -> Album:
         )
         for shot in shots
     ]
-    counts, person_shots = grouped(shots)
+    counts, person_shots = group_by_person(shots)
     return Album(counts, person_shots, skipped, notes=notes, columns=layout.columns, expected=layout.counts)
 
 
-def _vggface2(fields: Mapping[str, str]) -> Says:
-    return Says(fields["person"], extra={OFFICIAL: fields["split"]})
+def _parse_vggface2(fields: Mapping[str, str]) -> ParsedPhotograph:
+    return ParsedPhotograph(fields["person"], extra={OFFICIAL: fields["split"]})
 
 
-def _people(tree: Tree) -> dict[str, tuple[str, str]]:
+def _read_people(tree: Tree) -> dict[str, tuple[str, str]]:
     """Read the split and the gender of each person; names with commas are quoted."""
-    if (name := named(tree, "identity_meta.csv")) is None:
+    if (name := find_list(tree, "identity_meta.csv")) is None:
         return {}
     lines = tree.lines(name)
     people = {}
@@ -76,13 +76,13 @@ def _people(tree: Tree) -> dict[str, tuple[str, str]]:
     return people
 
 
-def _bupt(fields: Mapping[str, str]) -> Says:
-    return Says(f"{fields['race']}/{fields['person']}", fields["race"].lower())
+def _parse_bupt(fields: Mapping[str, str]) -> ParsedPhotograph:
+    return ParsedPhotograph(f"{fields['race']}/{fields['person']}", fields["race"].lower())
 
 
-def _digiface(fields: Mapping[str, str]) -> Says:
+def _parse_digiface(fields: Mapping[str, str]) -> ParsedPhotograph:
     number = int(fields["person"])
-    return Says(f"{number:06d}", name=f"{number:06d}/{int(fields['image'])}")
+    return ParsedPhotograph(f"{number:06d}", name=f"{number:06d}/{int(fields['image'])}")
 
 
 VGGFACE2 = Layout(
@@ -114,7 +114,7 @@ BUPT = Layout(
     title="BUPT-BalancedFace",
     page="http://www.whdeng.cn/RFW/Trainingdataste.html",
     expects="race_per_7000/{African,Asian,Caucasian,Indian}/<person>/<image>.jpg",
-    scan=lambda layout, source: plain_album(layout, source, Pattern(_BUPT, _bupt)),
+    scan=lambda layout, source: plain_album(layout, source, Pattern(_BUPT, _parse_bupt)),
     sign=r"(?:African|Asian|Caucasian|Indian)/([^/]+)/(?!\1_[0-9]{4}$)[^/]+$",
     counts=(28_000, 0),
     example=(
@@ -128,7 +128,7 @@ DIGIFACE = Layout(
     title="DigiFace-1M",
     page="https://github.com/microsoft/DigiFace1M",
     expects="subjects_0-1999_72_imgs/0/0.png        rendered faces: 72 of each person, or 5",
-    scan=lambda layout, source: plain_album(layout, source, Pattern(_DIGIFACE, _digiface)),
+    scan=lambda layout, source: plain_album(layout, source, Pattern(_DIGIFACE, _parse_digiface)),
     sign=r"subjects_[^/]*/[0-9]{1,6}/[0-9]{1,3}$",
     counts=(110_000, 1_220_000),
     example=(

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedvisage.base.errors import UserError, printable
-from fedvisage.base.progress import counted
+from fedvisage.base.progress import format_count
 from fedvisage.data.lists import COLUMNS, TemplateLists, read_table
-from fedvisage.datasets.pad.tree import Tree, ending_of, unusable, walk
-from fedvisage.datasets.people.layout import Album, Layout, Shot, WholeFile, named
-from fedvisage.datasets.report import Skipped
+from fedvisage.datasets.pad.tree import Tree, ending_of, fault_of_file, walk
+from fedvisage.datasets.people.layout import Album, Layout, Shot, WholeFile, find_list
+from fedvisage.datasets.report import SkippedFile
 from fedvisage.faces import pictures
 
 CROPS = "loose_crop"
@@ -30,7 +30,7 @@ Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class _Crops:
+class _CropLists:
     """The contents of the lists for each crop, row by row."""
 
     names: Sequence[str]
@@ -46,7 +46,7 @@ def scan(layout: Layout, source: Path) -> Album:
     crops = _crops(tree, layout, short)
     files, skipped = _files(tree, crops, layout)
     lists = _lists(tree, short)
-    whose = whose_templates(lists, tree)
+    whose = persons_of_templates(lists, tree)
     _check_pairs(lists, whose, tree, short)
     # Rows of the lists are grouped by person, without a copy of each row: there are several hundred thousand.
     present = np.array([place for place, name in enumerate(crops.names) if name in files], np.int64)
@@ -64,9 +64,9 @@ def scan(layout: Layout, source: Path) -> Album:
     return Album(counts, shots, skipped, templates=lists, notes=notes, columns=COLUMNS, expected=layout.counts)
 
 
-def _crops(tree: Tree, layout: Layout, short: str) -> _Crops:
+def _crops(tree: Tree, layout: Layout, short: str) -> _CropLists:
     """Read template and medium of each crop, and its points and the detector's confidence."""
-    lists = {what: named(tree, f"{short}_{what}.txt") for what in ("face_tid_mid", "name_5pts_score")}
+    lists = {what: find_list(tree, f"{short}_{what}.txt") for what in ("face_tid_mid", "name_5pts_score")}
     if missing := [f"{short}_{what}.txt" for what, name in lists.items() if name is None]:
         names = f"{CROPS}/1.jpg and {', '.join(missing)}"
         raise UserError(str(tree.root), f"is no {layout.title}: looked for {names}; {tree.listing()}{tree.hints()}")
@@ -82,7 +82,7 @@ def _crops(tree: Tree, layout: Layout, short: str) -> _Crops:
         raise UserError(str(tree.root), "templates and media must have whole numbers, and a detector's score cannot be"
                         " below 0")  # fmt: skip
     scores = [faces[name][10] for name in media]
-    return _Crops(list(media), ids[:, 0], ids[:, 1], places[:, :10].reshape(-1, 5, 2), scores)
+    return _CropLists(list(media), ids[:, 0], ids[:, 1], places[:, :10].reshape(-1, 5, 2), scores)
 
 
 def _fields(tree: Tree, name: str, count: int) -> dict[str, list[str]]:
@@ -109,19 +109,19 @@ def _as_numbers(rows: list[list[str]], path: Path) -> NDArray[np.float64]:
     return values
 
 
-def _files(tree: Tree, crops: _Crops, layout: Layout) -> tuple[dict[str, str], tuple[Skipped, ...]]:
+def _files(tree: Tree, crops: _CropLists, layout: Layout) -> tuple[dict[str, str], tuple[SkippedFile, ...]]:
     """Return the files of the crops by their names in the lists, and the crops without a file or a list entry."""
     paths = {file.rpartition("/")[2]: file for file in tree.files if f"/{file}".split("/")[-2] == CROPS}
     listed, files, skipped = set(crops.names), {}, []
     for name, file in paths.items():
         if ending_of(file) not in pictures.ENDINGS:
             continue
-        fault = unusable(tree.path(file), file, tree.root, pictures.ENDINGS)
+        fault = fault_of_file(tree.path(file), file, tree.root, pictures.ENDINGS)
         if name not in listed or fault is not None:
-            skipped.append(Skipped(printable(file), fault or "no list names it"))
+            skipped.append(SkippedFile(printable(file), fault or "no list names it"))
         else:
             files[name] = file
-    skipped += [Skipped(printable(name), "a list names it, and it is not there") for name in crops.names
+    skipped += [SkippedFile(printable(name), "a list names it, and it is not there") for name in crops.names
                 if name not in paths]  # fmt: skip
     if not files:
         raise UserError(str(tree.root), f"has none of the crops of {layout.title} that its lists name: looked for"
@@ -131,13 +131,13 @@ def _files(tree: Tree, crops: _Crops, layout: Layout) -> tuple[dict[str, str], t
 
 def _lists(tree: Tree, short: str) -> TemplateLists:
     """Read the available lists of pairs, galleries and probes."""
-    pairs = named(tree, f"{short}_template_pair_label.txt")
+    pairs = find_list(tree, f"{short}_template_pair_label.txt")
     galleries = {
         which.lower(): _persons(tree, name)
         for which in ("G1", "G2", "S1", "S2")
-        if (name := named(tree, f"{short}_1N_gallery_{which}.csv"))
+        if (name := find_list(tree, f"{short}_1N_gallery_{which}.csv"))
     }
-    probes = named(tree, f"{short}_1N_probe_mixed.csv")
+    probes = find_list(tree, f"{short}_1N_probe_mixed.csv")
     listed = None if pairs is None else read_table(tree.path(pairs), 3)
     return TemplateLists(listed, galleries, None if probes is None else _persons(tree, probes))
 
@@ -157,7 +157,7 @@ def _persons(tree: Tree, name: str) -> NDArray[np.int32]:
     return np.array(list(dict.fromkeys(rows)), np.int32)
 
 
-def whose_templates(lists: TemplateLists, tree: Tree) -> dict[int, int]:
+def persons_of_templates(lists: TemplateLists, tree: Tree) -> dict[int, int]:
     """Return the person of each template, as far as lists contain it."""
     whose: dict[int, int] = {}
     tables = [*lists.galleries.values(), *(() if lists.probes is None else (lists.probes,))]
@@ -186,7 +186,7 @@ def _check_pairs(lists: TemplateLists, whose: Mapping[int, int], tree: Tree, sho
         contradiction = (
             "one person, and the lists of galleries and probes two" if same else "two people, and these lists one"
         )
-        place = f"{tree.path(str(named(tree, f'{short}_template_pair_label.txt')))}, line {wrong[0] + 1}"
+        place = f"{tree.path(str(find_list(tree, f'{short}_template_pair_label.txt')))}, line {wrong[0] + 1}"
         raise UserError(place, f"says that templates {first} and {second} are {contradiction}")
 
 
@@ -195,7 +195,7 @@ def _name(layout: Layout, template: int, whose: Mapping[int, int]) -> str:
     return f"{layout.kind}/{whose[template]}" if template in whose else f"{layout.kind}/template-{template}"
 
 
-def _shot(crops: _Crops, place: int, path: Path, person: str) -> Shot:
+def _shot(crops: _CropLists, place: int, path: Path, person: str) -> Shot:
     values = (str(crops.template[place]), str(crops.media[place]), crops.confidence[place])
     extra = dict(zip(COLUMNS, values, strict=True))
     return Shot(f"{CROPS}/{crops.names[place]}", person, WholeFile(path), extra=extra, points=crops.points[place])
@@ -203,7 +203,7 @@ def _shot(crops: _Crops, place: int, path: Path, person: str) -> Shot:
 
 def notes_of(lists: TemplateLists, templates: int) -> tuple[str, ...]:
     """Return a note with the numbers of templates, of pairs, and of lines in the other lists."""
-    parts = [counted(templates, "template")]
+    parts = [format_count(templates, "template")]
     if lists.pairs is not None:
         parts.append(f"{len(lists.pairs):,} pairs of them, {int(lists.pairs[:, 2].sum()):,} of one person")
     for name, table in lists.named.items():
@@ -219,14 +219,14 @@ def notes_of(lists: TemplateLists, templates: int) -> tuple[str, ...]:
 
 def _pack(short: str, galleries: tuple[str, str], root: Path) -> None:
     """Write a small copy of three people with two templates each: two crops of one medium, and one of another."""
-    from fedvisage.datasets.small_copies import looks  # needs the renderer
+    from fedvisage.datasets.small_copies import render_person  # needs the renderer
 
     media, faces, crops = [], [], root / CROPS
     crops.mkdir(parents=True)
     (root / "meta").mkdir()
     for number in range(9):
         person, turn = divmod(number, 3)
-        images, points = looks(person, "bonafide")
+        images, points = render_person(person, "bonafide")
         Image.fromarray(images[turn]).save(crops / f"{number + 1}.jpg", quality=92)
         media.append(f"{number + 1}.jpg {2 * person + 1 + (turn == 2)} {10 * person + (turn == 2)}\n")
         numbers = " ".join(f"{value:.3f}" for value in points[turn].ravel().tolist())

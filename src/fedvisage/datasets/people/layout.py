@@ -13,17 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.base.errors import BadFile, UserError, printable
-from fedvisage.data.lists import Pair, PairList, TemplateLists, read_numbered
+from fedvisage.data.lists import Pair, PairList, TemplateLists, read_numbered_pairs
 from fedvisage.datasets.pad.item import Example, Grammar
-from fedvisage.datasets.pad.tree import Tree, ending_of, unusable, walk, without_ending
-from fedvisage.datasets.report import Skipped
+from fedvisage.datasets.pad.tree import Tree, ending_of, fault_of_file, walk, without_ending
+from fedvisage.datasets.report import SkippedFile
 from fedvisage.faces import pictures
 from fedvisage.faces.pictures import BYTES_LIMIT
 
 # The photographs of a dataset of people, their contents, and the lists of pairs.
 
 
-EVERYBODY = "all"
+NO_GROUPS = "all"
 """The group of everyone in a set that has no groups."""
 
 
@@ -66,7 +66,7 @@ class Shot:
     name: str
     person: str
     content: Content
-    group: str = EVERYBODY
+    group: str = NO_GROUPS
     original: str = ""
     extra: Mapping[str, str] = field(default_factory=dict)
     points: NDArray[np.float64] | None = None
@@ -79,7 +79,7 @@ class Album:
 
     counts: Mapping[str, int]
     shots: Callable[[str], Sequence[Shot]]
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[SkippedFile, ...] = ()
     pairs: Mapping[str, PairList] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ class Album:
         return sum(self.counts.values())
 
 
-def grouped(shots: Iterable[Shot]) -> tuple[dict[str, int], Callable[[str], Sequence[Shot]]]:
+def group_by_person(shots: Iterable[Shot]) -> tuple[dict[str, int], Callable[[str], Sequence[Shot]]]:
     """Group photographs by person: return counts, and a function that returns a person's photographs."""
     people: dict[str, list[Shot]] = defaultdict(list)
     for shot in shots:
@@ -110,7 +110,7 @@ def grouped(shots: Iterable[Shot]) -> tuple[dict[str, int], Callable[[str], Sequ
 FOLDS = 10
 
 
-def consecutive(pairs: Sequence[Pair], folds: int, least: int = 2) -> PairList:
+def cut_into_folds(pairs: Sequence[Pair], folds: int, least: int = 2) -> PairList:
     """Cut a list into folds of nearly equal size; the first ones have one more pair if the division leaves a remainder.
 
     There are fewer folds if one would have fewer than `least` pairs.
@@ -121,7 +121,7 @@ def consecutive(pairs: Sequence[Pair], folds: int, least: int = 2) -> PairList:
     return [pairs[begin:end] for begin, end in pairwise(cuts)]
 
 
-def named(tree: Tree, ending: str) -> str | None:
+def find_list(tree: Tree, ending: str) -> str | None:
     """Return the list whose path has this ending, in any folder."""
     matches = [name for name in tree.files if name == ending or name.endswith(f"/{ending}")]
     if len(matches) > 1:
@@ -129,12 +129,12 @@ def named(tree: Tree, ending: str) -> str | None:
     return matches[0] if matches else None
 
 
-def listed_as_lfw(tree: Tree, name: str, prefix: str = "") -> PairList:
+def read_lfw_pairs(tree: Tree, name: str, prefix: str = "") -> PairList:
     """Read a list in LFW's form; `prefix` is prepended to every person's name."""
     path = tree.path(name)
-    if fault := unusable(path, name, tree.root, (path.suffix.lower(),)):
+    if fault := fault_of_file(path, name, tree.root, (path.suffix.lower(),)):
         raise UserError(str(path), fault)
-    pairs, same, fold = read_numbered(path)
+    pairs, same, fold = read_numbered_pairs(path)
     for place, ((first_name, first), (second_name, second)) in enumerate(pairs):
         if (first_name == second_name) != same[place]:
             raise UserError(str(path), f"says that {first_name} {first} and {second_name} {second} are two people")
@@ -145,7 +145,7 @@ def listed_as_lfw(tree: Tree, name: str, prefix: str = "") -> PairList:
     return [[renamed[place] for place in np.flatnonzero(fold == number)] for number in np.unique(fold)]
 
 
-def listed_in_twos(tree: Tree, name: str, people: Mapping[str, tuple[str, int]]) -> list[tuple[int, Pair]]:
+def read_two_line_pairs(tree: Tree, name: str, people: Mapping[str, tuple[str, int]]) -> list[tuple[int, Pair]]:
     """Read a list with a picture and a number per line, two lines per pair; return the numbers with the pairs.
 
     `people` maps the name of a file, without its ending, to its person and number. An unknown name is kept: the pair is
@@ -157,8 +157,8 @@ def listed_in_twos(tree: Tree, name: str, people: Mapping[str, tuple[str, int]])
     numbered_pairs = []
     for (line_number, first), (_, second) in zip(lines[::2], lines[1::2], strict=True):
         (first_file, number), (second_file, second_number) = (
-            _in_two(first, f"{place}, line {line_number}"),
-            _in_two(second, f"{place}, line {line_number + 1}"),
+            _parse_half(first, f"{place}, line {line_number}"),
+            _parse_half(second, f"{place}, line {line_number + 1}"),
         )
         if number != second_number:
             raise UserError(
@@ -174,7 +174,7 @@ def listed_in_twos(tree: Tree, name: str, people: Mapping[str, tuple[str, int]])
     return numbered_pairs
 
 
-def _in_two(line: str, place: str) -> tuple[str, int]:
+def _parse_half(line: str, place: str) -> tuple[str, int]:
     name, _, number = line.replace("\t", " ").rpartition(" ")
     if not name or not number.isdecimal():
         raise UserError(place, "is no picture with a number")
@@ -288,11 +288,11 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Says:
+class ParsedPhotograph:
     """The information in a name: person and group, and the name in the set if lists refer to it."""
 
     person: str
-    group: str = EVERYBODY
+    group: str = NO_GROUPS
     name: str = ""
     extra: Mapping[str, str] = field(default_factory=dict)
 
@@ -302,23 +302,23 @@ class Pattern:
     """A grammar of photographs' names, without the file's ending, and its reader, which may return a reason to skip."""
 
     grammar: Grammar
-    read: Callable[[Mapping[str, str]], Says | str]
+    read: Callable[[Mapping[str, str]], ParsedPhotograph | str]
 
 
-def shots_of(layout: Layout, tree: Tree, *patterns: Pattern) -> tuple[list[Shot], tuple[Skipped, ...]]:
+def shots_of(layout: Layout, tree: Tree, *patterns: Pattern) -> tuple[list[Shot], tuple[SkippedFile, ...]]:
     """List the photographs below a root by their names, in order; refuse a folder that is no copy of this dataset."""
     shots: dict[str, Shot] = {}
-    skipped: list[Skipped] = []
+    skipped: list[SkippedFile] = []
     others: list[str] = []
     for file in tree.files:
         if ending_of(file) not in pictures.ENDINGS:
             continue
-        if (reading := _said(without_ending(file), patterns)) is None:
+        if (reading := _parse_path(without_ending(file), patterns)) is None:
             others.append(printable(file))
         elif (fault := _fault(reading[1], tree, file)) is not None:
-            skipped.append(Skipped(printable(file), fault))
+            skipped.append(SkippedFile(printable(file), fault))
         else:
-            _add(shots, tree, file, reading[0], reading[1])  # type: ignore[arg-type]  # a text is a fault
+            _add_shot(shots, tree, file, reading[0], reading[1])  # type: ignore[arg-type]  # a text is a fault
     if not shots:
         templates = ", ".join(f"{pattern.grammar.template}.jpg" for pattern in patterns)
         raise UserError(str(tree.root), f"is no {layout.title}: looked for {templates}; {tree.listing()}{tree.hints()}")
@@ -328,24 +328,24 @@ def shots_of(layout: Layout, tree: Tree, *patterns: Pattern) -> tuple[list[Shot]
         message = f"{len(others)} of {len(shots) + len(others)} images have names that {layout.title} does not have"
         raise UserError(str(tree.root), f"{message}: {shown}; remove them, or look for another kind with"
                         " `fedvisage data kinds`")  # fmt: skip
-    skipped += [Skipped(name, f"no name of {layout.title}") for name in others]
+    skipped += [SkippedFile(name, f"no name of {layout.title}") for name in others]
     return [
         replace(shot, person=f"{layout.kind}/{shot.person}") for _, shot in sorted(shots.items())
     ], tuple(skipped)  # fmt: skip
 
 
-def _said(path: str, patterns: tuple[Pattern, ...]) -> tuple[str, Says | str] | None:
+def _parse_path(path: str, patterns: tuple[Pattern, ...]) -> tuple[str, ParsedPhotograph | str] | None:
     for pattern in patterns:
         if parsed := pattern.grammar.parse(path):
             return parsed.name, pattern.read(parsed.fields)
     return None
 
 
-def _fault(said: Says | str, tree: Tree, file: str) -> str | None:
-    return said if isinstance(said, str) else unusable(tree.path(file), file, tree.root, pictures.ENDINGS)
+def _fault(said: ParsedPhotograph | str, tree: Tree, file: str) -> str | None:
+    return said if isinstance(said, str) else fault_of_file(tree.path(file), file, tree.root, pictures.ENDINGS)
 
 
-def _add(found: dict[str, Shot], tree: Tree, file: str, tail: str, said: Says) -> None:
+def _add_shot(found: dict[str, Shot], tree: Tree, file: str, tail: str, said: ParsedPhotograph) -> None:
     path, name = tree.path(file), (said.name or tail) + ending_of(file)
     key = said.name or tail
     if key in found:
@@ -357,5 +357,5 @@ def _add(found: dict[str, Shot], tree: Tree, file: str, tail: str, said: Says) -
 def plain_album(layout: Layout, source: Path, *patterns: Pattern) -> Album:
     """List a dataset whose names contain all information."""
     shots, skipped = shots_of(layout, walk(source), *patterns)
-    counts, person_shots = grouped(shots)
+    counts, person_shots = group_by_person(shots)
     return Album(counts, person_shots, skipped, columns=layout.columns, expected=layout.counts)

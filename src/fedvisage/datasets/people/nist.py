@@ -21,10 +21,10 @@ from PIL import Image
 
 from fedvisage.base.errors import UserError, printable
 from fedvisage.data.lists import COLUMNS, Table, TemplateLists
-from fedvisage.datasets.pad.tree import Tree, ending_of, unusable, walk
-from fedvisage.datasets.people.ijb import NIST, notes_of, whose_templates
-from fedvisage.datasets.people.layout import Album, Layout, Shot, WholeFile, grouped, named
-from fedvisage.datasets.report import Skipped
+from fedvisage.datasets.pad.tree import Tree, ending_of, fault_of_file, walk
+from fedvisage.datasets.people.ijb import NIST, notes_of, persons_of_templates
+from fedvisage.datasets.people.layout import Album, Layout, Shot, WholeFile, find_list, group_by_person
+from fedvisage.datasets.report import SkippedFile
 from fedvisage.faces import pictures
 
 _SIDE = 128
@@ -37,7 +37,7 @@ WITHOUT_SCORE = "no detector's score comes with the faces: in the published read
 
 
 @dataclass(frozen=True)
-class Line:
+class FaceLine:
     """One face of a template, from a line of a table."""
 
     template: int
@@ -50,24 +50,24 @@ class Line:
 def scan(layout: Layout, source: Path, galleries: tuple[str, str]) -> Album:
     """List the faces of the templates, and the lists of templates to compare."""
     tree, short = walk(source), layout.kind.removesuffix("-nist").replace("-", "")
-    tables = {which: _table(tree, f"{short}_1N_gallery_{which}.csv", layout) for which in galleries}
-    probes = _table(tree, f"{short}_1N_probe_mixed.csv", layout)
+    tables = {which: _read_table(tree, f"{short}_1N_gallery_{which}.csv", layout) for which in galleries}
+    probes = _read_table(tree, f"{short}_1N_probe_mixed.csv", layout)
     lists = TemplateLists(None, {which.lower(): _people(lines) for which, lines in tables.items()}, _people(probes))
-    whose = whose_templates(lists, tree)
-    if (name := named(tree, f"{short}_11_{'_'.join(galleries)}_matches.csv")) is not None:
+    whose = persons_of_templates(lists, tree)
+    if (name := find_list(tree, f"{short}_11_{'_'.join(galleries)}_matches.csv")) is not None:
         lists = replace(lists, pairs=_pairs(tree.path(name), whose))
     shots, skipped = _shots(layout, tree, [line for lines in (*tables.values(), probes) for line in lines])
     if not shots:
         raise UserError(str(source), f"has none of the pictures that its tables name: looked for {probes[0].file};"
                         f" {tree.listing()}{tree.hints()}")  # fmt: skip
-    counts, person_shots = grouped(shots)
+    counts, person_shots = group_by_person(shots)
     notes = (*notes_of(lists, len(whose)), WITHOUT_SCORE)
     return Album(counts, person_shots, skipped, templates=lists, notes=notes, columns=COLUMNS, expected=layout.counts)
 
 
-def _table(tree: Tree, name: str, layout: Layout) -> list[Line]:
+def _read_table(tree: Tree, name: str, layout: Layout) -> list[FaceLine]:
     """Read a table of faces."""
-    if (place := named(tree, name)) is None:
+    if (place := find_list(tree, name)) is None:
         raise UserError(str(tree.root), f"is no {layout.title}: looked for img/1.jpg and {name}; {tree.listing()}"
                         f"{tree.hints()}")  # fmt: skip
     lines = tree.lines(place)
@@ -76,16 +76,20 @@ def _table(tree: Tree, name: str, layout: Layout) -> list[Line]:
     if missing := [column for column in HEAD if column not in head]:
         raise UserError(str(tree.path(place)), f"has no column {missing[0]}: its first line must name the columns")
     positions = [head.index(column) for column in HEAD]
-    return [_line([row[place].strip() for place in positions if place < len(row)], f"{tree.path(place)}, line {number}")
-            for (number, _), row in zip(lines[1:], rows, strict=True)]  # fmt: skip
+    return [
+        _parse_line(
+            [row[place].strip() for place in positions if place < len(row)], f"{tree.path(place)}, line {number}"
+        )
+        for (number, _), row in zip(lines[1:], rows, strict=True)
+    ]
 
 
-def _line(fields: list[str], place: str) -> Line:
+def _parse_line(fields: list[str], place: str) -> FaceLine:
     """Read a line; a face may lack its box."""
     try:
         template, person, file, sighting, *box = fields
         sides = tuple(float(side) for side in box) if all(box) else ()
-        line = Line(int(template), int(person), file, sighting, sides)
+        line = FaceLine(int(template), int(person), file, sighting, sides)
     except ValueError:
         line = None
     if line is None or len(fields) < len(HEAD) or min(line.template, line.person) < 0 or not file or not sighting:
@@ -95,7 +99,7 @@ def _line(fields: list[str], place: str) -> Line:
     return line
 
 
-def _people(lines: Iterable[Line]) -> Table:
+def _people(lines: Iterable[FaceLine]) -> Table:
     """Return each template once, with its person."""
     return np.array(list(dict.fromkeys((line.template, line.person) for line in lines)), np.int32)
 
@@ -118,7 +122,7 @@ def _pairs(path: Path, whose: Mapping[int, int]) -> Table:
     return np.column_stack([pairs, same]).astype(np.int32)
 
 
-def _shots(layout: Layout, tree: Tree, lines: Iterable[Line]) -> tuple[list[Shot], tuple[Skipped, ...]]:
+def _shots(layout: Layout, tree: Tree, lines: Iterable[FaceLine]) -> tuple[list[Shot], tuple[SkippedFile, ...]]:
     """Return a photograph for each face of a template, and the skipped ones."""
     files, faults = _files(tree), dict[str, str]()
     seen: Counter[str] = Counter()
@@ -129,10 +133,10 @@ def _shots(layout: Layout, tree: Tree, lines: Iterable[Line]) -> tuple[list[Shot
         name = item if seen[item] == 1 else f"{item}-{seen[item]}"
         file = files.get(_tail(line.file))
         if file is not None and file not in faults:
-            faults[file] = unusable(tree.path(file), file, tree.root, pictures.ENDINGS) or ""
+            faults[file] = fault_of_file(tree.path(file), file, tree.root, pictures.ENDINGS) or ""
         fault = "its table has no box" if not line.box else "a table names it, and it is not there"
         if file is None or faults[file] or not line.box:
-            skipped.append(Skipped(printable(name), faults.get(file or "") or fault))
+            skipped.append(SkippedFile(printable(name), faults.get(file or "") or fault))
             continue
         extra = dict(zip(COLUMNS, (str(line.template), line.sighting, "1"), strict=True))
         shots.append(Shot(name, f"{layout.kind}/{line.person}", WholeFile(tree.path(file)),
@@ -186,11 +190,11 @@ def _pack(short: str, galleries: tuple[str, str], folder: str, root: Path) -> No
 
 def _write_picture(path: Path, turn: int, people: Sequence[int]) -> list[NDArray[np.float64]]:
     """Write a picture with adjacent faces; return their boxes."""
-    from fedvisage.datasets.small_copies import SPREAD, looks  # needs the renderer
+    from fedvisage.datasets.small_copies import SPREAD, render_person  # needs the renderer
 
     picture, boxes = np.full((_SIDE + 24, 12 + (_SIDE + 12) * 2, 3), 118, np.uint8), []
     for place, person in enumerate(people):
-        images, points = looks(person, "bonafide", side=_SIDE)
+        images, points = render_person(person, "bonafide", side=_SIDE)
         corner = np.array([12 + place * (_SIDE + 12), 12])
         picture[corner[1] : corner[1] + _SIDE, corner[0] : corner[0] + _SIDE] = images[turn]
         side = SPREAD * float(np.ptp(points[turn], axis=0).max())

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.base.errors import BadFile, UserError, printable
-from fedvisage.datasets.pad.tree import unusable
+from fedvisage.datasets.pad.tree import fault_of_file
 from fedvisage.datasets.people.layout import Album, Layout, Shot
 from fedvisage.faces.pictures import BYTES_LIMIT
 
@@ -37,7 +37,7 @@ _LABELS = 2
 """Number of labels read per record: no known dataset uses more."""
 
 
-class _Torn(Exception):
+class _TornRecord(Exception):
     """A fault of a record; the caller knows the record's position."""
 
 
@@ -70,14 +70,14 @@ class Record:
         with self.path.open("rb") as file:
             try:
                 content, _ = _content(file.fileno(), self.offset, os.fstat(file.fileno()).st_size)
-                flag = _heading(content, len(content)).flag
-            except _Torn as torn:
+                flag = _parse_heading(content, len(content)).flag
+            except _TornRecord as torn:
                 raise BadFile(str(torn)) from None
         return content[HEADER.size + 4 * flag :]
 
 
 @dataclass
-class Records:
+class RecordTable:
     """The offset of each record in a file, its number of labels, and the first two, in a few bytes per record."""
 
     offsets: array[int] = field(default_factory=lambda: array("q"))
@@ -97,15 +97,15 @@ class Records:
         self.seconds.append(heading.labels[1] if len(heading.labels) > 1 else 0.0)
 
 
-def read_records(path: Path) -> Records:
+def read_records(path: Path) -> RecordTable:
     """Read the heading of every record, without its picture; raise UserError for any other file."""
-    records, offset = Records(), 0
+    records, offset = RecordTable(), 0
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         while offset < size:
             try:
-                heading, end = _look(file.fileno(), offset, size)
-            except _Torn as torn:
+                heading, end = _read_heading(file.fileno(), offset, size)
+            except _TornRecord as torn:
                 raise UserError(str(path), f"record {len(records)}, at byte {offset}: {torn}") from None
             records.add(offset, heading)
             offset = end
@@ -148,14 +148,14 @@ def write_record(flag: int, labels: Sequence[float], number: int, content: bytes
 def _part(handle: int, offset: int, size: int) -> tuple[int, int, int]:
     """Return the kind of a part, its length, and the offset of the next part."""
     if offset + _FRAME.size > size:
-        raise _Torn("the file ends within it; copy the file again")
+        raise _TornRecord("the file ends within it; copy the file again")
     magic, word = _FRAME.unpack(os.pread(handle, _FRAME.size, offset))
     if magic != MAGIC:
-        raise _Torn("does not begin with the magic number of RecordIO")
+        raise _TornRecord("does not begin with the magic number of RecordIO")
     kind, length = word >> 29, word & _LENGTH
     end = offset + _FRAME.size + length + -length % 4
     if end > size:
-        raise _Torn(f"claims {length:,} bytes, more than the file has; copy the file again")
+        raise _TornRecord(f"claims {length:,} bytes, more than the file has; copy the file again")
     return kind, length, end
 
 
@@ -163,46 +163,46 @@ def _parts(handle: int, offset: int, size: int) -> Iterator[tuple[int, int, int]
     """Yield the offset of each part's content, its length, and the offset of the next part."""
     kind, length, end = _part(handle, offset, size)
     if kind not in (_WHOLE, _FIRST):
-        raise _Torn("begins with a part of another record")
+        raise _TornRecord("begins with a part of another record")
     yield offset + _FRAME.size, length, end
     total = length
     while kind not in (_WHOLE, _LAST):
         offset = end
         kind, length, end = _part(handle, offset, size)
         if kind not in (_MIDDLE, _LAST):
-            raise _Torn("has no last part")
+            raise _TornRecord("has no last part")
         if (total := total + 4 + length) > BYTES_LIMIT:
-            raise _Torn(f"is larger than {BYTES_LIMIT >> 20} MiB")
+            raise _TornRecord(f"is larger than {BYTES_LIMIT >> 20} MiB")
         yield offset + _FRAME.size, length, end
 
 
 def _content(handle: int, offset: int, size: int) -> tuple[bytes, int]:
     parts = list(_parts(handle, offset, size))
     if parts[0][1] > BYTES_LIMIT:
-        raise _Torn(f"is larger than {BYTES_LIMIT >> 20} MiB")
+        raise _TornRecord(f"is larger than {BYTES_LIMIT >> 20} MiB")
     content = struct.pack("<I", MAGIC).join(os.pread(handle, length, begin) for begin, length, _ in parts)
     return content, parts[-1][2]
 
 
-def _look(handle: int, offset: int, size: int) -> tuple[Heading, int]:
+def _read_heading(handle: int, offset: int, size: int) -> tuple[Heading, int]:
     """Return a record's heading and the offset of the next record; of a record in one part, read only the heading."""
     kind, length, end = _part(handle, offset, size)
     if kind == _WHOLE:
         header_size = min(length, HEADER.size + 4 * _LABELS)
-        return _heading(os.pread(handle, header_size, offset + _FRAME.size), length), end
+        return _parse_heading(os.pread(handle, header_size, offset + _FRAME.size), length), end
     content, end = _content(handle, offset, size)
-    return _heading(content, len(content)), end
+    return _parse_heading(content, len(content)), end
 
 
-def _heading(content: bytes, length: int) -> Heading:
+def _parse_heading(content: bytes, length: int) -> Heading:
     if length < HEADER.size:
-        raise _Torn("is too short for a header")
+        raise _TornRecord("is too short for a header")
     flag, label, _, _ = HEADER.unpack_from(content)
     if HEADER.size + 4 * flag > length:
-        raise _Torn(f"claims {flag:,} labels, more than it has room for")
+        raise _TornRecord(f"claims {flag:,} labels, more than it has room for")
     labels = struct.unpack_from(f"<{min(flag, _LABELS)}f", content, HEADER.size) if flag else (label,)
     if not all(math.isfinite(value) for value in labels):
-        raise _Torn("has a label that is no number")
+        raise _TornRecord("has a label that is no number")
     return Heading(flag, labels)
 
 
@@ -245,7 +245,7 @@ def scan(layout: Layout, source: Path) -> Album:
 class _Shots(Sequence[Shot]):
     """The photographs of a person, created on access: there may be millions."""
 
-    def __init__(self, path: Path, records: Records, keys: NDArray[np.int64], places: NDArray[np.int64], name: str):
+    def __init__(self, path: Path, records: RecordTable, keys: NDArray[np.int64], places: NDArray[np.int64], name: str):
         self._path, self._records, self._keys, self._places, self._name = path, records, keys, places, name
 
     def __len__(self) -> int:
@@ -268,17 +268,17 @@ def find_file(source: Path, ending: str, layout: Layout) -> Path:
         names = f"has {', '.join(printable(path.name) for path in candidates)}; give one of them" if candidates else (
             f"has no {ending} file; looked for {layout.expects.splitlines()[0].split('  ')[0]}")  # fmt: skip
         raise UserError(str(source), names)
-    if fault := unusable(candidates[0], candidates[0].name, source, (ending,)):
+    if fault := fault_of_file(candidates[0], candidates[0].name, source, (ending,)):
         raise UserError(str(candidates[0]), fault)
     return candidates[0]
 
 
-def _keys(path: Path, records: Records) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def _keys(path: Path, records: RecordTable) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Return the key of each record, or -1 if the index does not list it."""
     index = path.with_suffix(".idx")
     if not index.exists():
         return np.arange(len(records), dtype=np.int64), (f"no {index.name}: records are numbered in order",)
-    if fault := unusable(index, index.name, path.parent, (".idx",)):
+    if fault := fault_of_file(index, index.name, path.parent, (".idx",)):
         raise UserError(str(index), fault)
     offsets = np.frombuffer(records.offsets, np.int64)
     keys = np.full(len(records), -1, np.int64)
@@ -293,11 +293,11 @@ def _keys(path: Path, records: Records) -> tuple[NDArray[np.int64], tuple[str, .
     return keys, (f"{missing:,} records that {index.name} does not name are left out",) if missing else ()
 
 
-def _has_identities(records: Records) -> bool:
+def _has_identities(records: RecordTable) -> bool:
     return records.flags[0] > 0 and records.flags[0] != 1
 
 
-def _pictures(path: Path, records: Records, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+def _pictures(path: Path, records: RecordTable, keys: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the positions of the pictures' records; the pictures of each identity must have one label."""
     if not _has_identities(records):
         return np.flatnonzero(keys >= 0)
@@ -329,7 +329,7 @@ def _check_labels(path: Path, labels: NDArray[np.float32]) -> None:
 
 def _expected(path: Path, pictures: int) -> tuple[int, int] | None:
     """Return the numbers of people, from the file `property`, and of pictures in a complete copy."""
-    if not path.is_file() or path.stat().st_size > 1000 or unusable(path, path.name, path.parent, ("",)):
+    if not path.is_file() or path.stat().st_size > 1000 or fault_of_file(path, path.name, path.parent, ("",)):
         return (0, pictures) if pictures else None
     first = path.read_text(encoding="ascii", errors="replace").split(",")[0].strip()
     return (int(first), pictures) if first.isdecimal() else None
@@ -337,9 +337,9 @@ def _expected(path: Path, pictures: int) -> tuple[int, int] | None:
 
 def pack(root: Path) -> None:
     """Write a small copy: two people with three pictures."""
-    from fedvisage.datasets.small_copies import encoded  # needs the renderer
+    from fedvisage.datasets.small_copies import encode_portrait  # needs the renderer
 
-    pictures = [(0, encoded(0, 0)), (0, encoded(0, 1)), (1, encoded(1, 0))]
+    pictures = [(0, encode_portrait(0, 0)), (0, encode_portrait(0, 1)), (1, encode_portrait(1, 0))]
     records = [write_record(2, (4, 6), 0)]
     records += [write_record(0, (label,), key, content) for key, (label, content) in enumerate(pictures, 1)]
     records += [write_record(2, (1, 3), 4), write_record(2, (3, 4), 5)]

@@ -12,7 +12,7 @@ SHAO, SHAO_2021 = "Shao et al. 2022 (FedGPAD), Table X", "Shao et al. 2021 (test
 FEDSIS = "Alkhunaizi et al., IJCB 2023, Table 6"
 PHOTO = {"O": "print", "C": "warp,cut", "I": "print,photo", "M": "print"}
 RELEASED = TWO_FRAMES | {"C-released": Import("casia-fasd", f"{TWO_FRAMES['C'].options} --labels fedsis-released")}
-USERS = ("C", "I", "M")
+TARGETS = ("C", "I", "M")
 TRAINING = "official=train,test frames=1 heldout=none"
 FLAT = ("O", "C", "M")
 
@@ -27,7 +27,7 @@ def _pairs(first: str, second: str) -> dict[str, Fold]:
         target: Fold(
             {site: entry for site, entry in sites.items() if not site.startswith(target)}, WITHOUT_SHOTS[target]
         )
-        for target in USERS
+        for target in TARGETS
     }
 
 

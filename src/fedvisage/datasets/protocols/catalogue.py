@@ -68,15 +68,15 @@ def sections(protocol: Protocol, fold: str, sets: Path) -> dict[str, Any]:
     entries = protocol.folds[fold]
     return {
         "data": {
-            "sites": {site: located(text, sets) for site, text in entries.sites.items()},
-            "user": located(entries.user, sets),
+            "sites": {site: locate_entry(text, sets) for site, text in entries.sites.items()},
+            "user": locate_entry(entries.user, sets),
             "user_name": f"user-{fold}" if fold in entries.sites else fold,
         },
         "evaluation": {"threshold": protocol.threshold, "level": protocol.level},
     }
 
 
-def located(entry: str, sets: Path) -> str:
+def locate_entry(entry: str, sets: Path) -> str:
     """Return an entry of a protocol with the directory of the set instead of its name."""
     name, *rest = entry.split(" ", 1)
     return " ".join([str(sets / name), *rest])

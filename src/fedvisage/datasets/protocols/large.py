@@ -9,7 +9,7 @@ SITES = {
     "E": "E only: attacks=print,replay heldout=none",
     "F": "F only: heldout=none",
 }
-USERS = {
+TARGETS = {
     "W": "W only: attack.type=3,4",
     "E": "E only: official=dev attacks=print,replay",
     "F": "F only: official=dev",
@@ -23,7 +23,7 @@ PROTOCOLS = (
     Protocol("wcs", "one of WMCA, CeFA and SURF unseen; WMCA's user has flat attacks alone", FLIP,
              {"W": Import("wmca", "--size 224 --frames 10"), "E": Import("cefa", "--size 224 --frames 10"),
               "F": Import("casia-surf", "--size 224 --frames 10")},
-             leave_one_out(SITES, USERS), level="frame",
+             leave_one_out(SITES, TARGETS), level="frame",
              notes=("they take all frames of CASIA-SURF, and the first ten of WMCA's user; here ten of each video",
                     "CeFA is without its masks, and users E and F are the dev parts, as in the lists")),
     Protocol("1-to-11", "from CelebA-Spoof to eleven others, one at a time",

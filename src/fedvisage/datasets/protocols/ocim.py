@@ -66,8 +66,8 @@ def imports(options: str) -> dict[str, Import]:
 
 
 SITES, ONE_FRAME = entries(" heldout=none"), entries(" frames=1 heldout=none")
-USERS = entries()
-WITHOUT_SHOTS = {name: f"{entry} without={','.join(SHOTS[name])}" for name, entry in USERS.items()}
+TARGETS = entries()
+WITHOUT_SHOTS = {name: f"{entry} without={','.join(SHOTS[name])}" for name, entry in TARGETS.items()}
 TWO_FRAMES = imports("--size 224 --frames 6,6+n/2")
 A_TENTH = {"A": "A only: subjects=90-100 heldout=none"}
 FLIP = "Srivatsan et al., ICCV 2023, and the lists of its code"
@@ -75,13 +75,13 @@ FLIP = "Srivatsan et al., ICCV 2023, and the lists of its code"
 PROTOCOLS = (
     Protocol("ocim-maddog", "one of O, C, I, M unseen, as MADDoG and FedGPAD: scores of frames",
              "Shao et al., CVPR 2019; Shao et al. 2022 (FedGPAD)", imports("--frames 10"),
-             leave_one_out(SITES, USERS), level="frame",
+             leave_one_out(SITES, TARGETS), level="frame",
              notes=("they take all frames; --frames 10 is about as many as their lists have of OULU-NPU",)),
     Protocol("ocim-ssdg", "one of O, C, I, M unseen, as SSDG: one frame trains, two are judged",
-             "Jia et al., CVPR 2020", imports("--frames 2"), leave_one_out(ONE_FRAME, USERS),
+             "Jia et al., CVPR 2020", imports("--frames 2"), leave_one_out(ONE_FRAME, TARGETS),
              notes=("their frame of training is drawn at random; here it is the first of the two",)),
     Protocol("ocim-safas", "one of O, C, I, M unseen, as SAFAS: many frames, means of videos",
-             "Sun et al., CVPR 2023", imports("--frames 20"), leave_one_out(SITES, USERS),
+             "Sun et al., CVPR 2023", imports("--frames 20"), leave_one_out(SITES, TARGETS),
              notes=("they take every fifth frame, and squares three times as wide as the eyes lie apart; here 20 frames"
                     " of a video, cropped as ever",)),
     Protocol("ocim-flip", "one of O, C, I, M unseen, as FLIP: one frame trains, two are judged, 20 videos left out",
@@ -96,6 +96,6 @@ PROTOCOLS = (
                     ORACLE)),
     Protocol("limited", "two small sources, M and I; O or C unseen",
              "Shao et al., CVPR 2019", imports("--frames 10"),
-             {target: Fold({name: SITES[name] for name in ("M", "I")}, USERS[target]) for target in ("C", "O")},
+             {target: Fold({name: SITES[name] for name in ("M", "I")}, TARGETS[target]) for target in ("C", "O")},
              level="frame"),
 )  # fmt: skip

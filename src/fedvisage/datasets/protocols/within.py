@@ -25,7 +25,7 @@ def _wmca(training: str = "", testing: str = "") -> Fold:
     return Fold({"W": f"W only: official=train,dev heldout=dev{training}"}, f"W only: official=test{testing}")
 
 
-def _without(species: str) -> Fold:
+def _fold_without(species: str) -> Fold:
     others = ",".join(kind for kind in OF_WMCA if kind != species)
     return _wmca(f" attacks={others}", f" attacks={species}")
 
@@ -44,7 +44,8 @@ PROTOCOLS = (
              {"W": _wmca()}, "source-eer",
              notes=("needs the list PROTOCOL-grandtest.csv beside the files when the set is imported",)),
     Protocol("wmca-unseen", "WMCA, leave one out: a kind of attack unseen, in seven folds", WMCA,
-             {"W": Import("wmca", "--frames 10")}, {species: _without(species) for species in OF_WMCA}, "source-eer",
+             {"W": Import("wmca", "--frames 10")}, {species: _fold_without(species) for species in OF_WMCA},
+             "source-eer",
              notes=("a fold has the name of the attack that is unseen; kinds are those of the import",
                     "needs the list PROTOCOL-grandtest.csv beside the files when the set is imported")),
     Protocol("celeba-intra", "CelebA-Spoof: its training part, then its test part", CELEBA,

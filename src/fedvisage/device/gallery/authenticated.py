@@ -15,13 +15,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from fedvisage.base.errors import RunFailed, UserError, choice
+from fedvisage.base.errors import RunFailed, UserError, choice_hint
 from fedvisage.device.gallery import file
 from fedvisage.device.gallery.counter import Counter
-from fedvisage.device.gallery.file import Unknown, WrongKey
+from fedvisage.device.gallery.file import UnknownName, WrongKey
 from fedvisage.device.gallery.membership import (
     BUCKETS,
-    Contents,
+    GalleryContents,
     State,
     StoredCollection,
     StoredFace,
@@ -44,7 +44,7 @@ _FACES = (
 )
 
 
-class Authenticated:
+class AuthenticatedFile:
     """The open file of a gallery; threads may share it."""
 
     def __init__(
@@ -57,19 +57,19 @@ class Authenticated:
         """
         self.path, self._patience = path, patience
         self._lock = threading.RLock()
-        self._contents: Contents | None = None
+        self._contents: GalleryContents | None = None
         self._opened = file.open_file(path, patience)
         try:
-            with file.said_plainly(path):
+            with file.errors_in_one_line(path):
                 meta = dict(self._opened.execute("SELECT name, value FROM meta"))
             salt, secret = meta.get("salt"), meta.get("secret")
             if not isinstance(salt, bytes) or not isinstance(secret, bytes):
                 raise UserError(str(path), CHANGED)
-            self._salt, self._owned, self._secret = salt, file.Owned.of(key, salt), secret
+            self._salt, self._owned, self._secret = salt, file.OwnerKeys.of(key, salt), secret
             inner = file.unseal(self._owned.wrapping, secret, "secret")
             if inner is None:
                 raise WrongKey(str(path), "is not opened by this key; give the one that it was made with or turned to")
-            self._tagging, self._counting = (file.derived(inner, salt, purpose) for purpose in ("names", "counter"))
+            self._tagging, self._counting = (file.derive_key(inner, salt, purpose) for purpose in ("names", "counter"))
             self._counter = None if counters is None else self._counter_in(counters)
             self._catch_up()
         except BaseException:  # close the file on any failure
@@ -92,7 +92,7 @@ class Authenticated:
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
         """Read the file in one transaction, after a check of its state."""
-        with self._lock, file.said_plainly(self.path):
+        with self._lock, file.errors_in_one_line(self.path):
             if self._opened.in_transaction:
                 yield self._opened
                 return
@@ -107,7 +107,7 @@ class Authenticated:
     @contextmanager
     def _writing(self, number: int = 0) -> Iterator[sqlite3.Connection]:
         """Change the file completely or not at all; the new state has at least this number."""
-        with self._lock, self._held(), file.said_plainly(self.path):
+        with self._lock, self._held(), file.errors_in_one_line(self.path):
             self._opened.execute("BEGIN IMMEDIATE")
             try:
                 self._check_state()
@@ -143,7 +143,7 @@ class Authenticated:
             self._counter.count(self._now.state)
 
     @property
-    def _now(self) -> Contents:
+    def _now(self) -> GalleryContents:
         """The content of the file, as of the open transaction."""
         if self._contents is None:
             raise UserError(str(self.path), CHANGED)
@@ -159,11 +159,11 @@ class Authenticated:
         if self._counter is not None:
             self._counter.check(self._contents.state)
 
-    def _read_contents(self, sealed: object) -> Contents:
+    def _read_contents(self, sealed: object) -> GalleryContents:
         state = State.unseal(self._owned.sums, sealed)
         if state is None:
             raise UserError(str(self.path), CHANGED)
-        contents = Contents(state)
+        contents = GalleryContents(state)
         for number, digest, size in self._opened.execute("SELECT id, digest, size FROM models"):
             contents.models[digest] = (number, size)
         for row in self._opened.execute("SELECT id, name, created, seed, members FROM collections"):
@@ -193,7 +193,9 @@ class Authenticated:
     def _collection(self, name: str) -> StoredCollection:
         collection = self._now.collections.get(name)
         if collection is None:
-            raise Unknown(name, f"is no collection of this gallery{choice(name, list(self._now.collections)[:20])}")
+            raise UnknownName(
+                name, f"is no collection of this gallery{choice_hint(name, list(self._now.collections)[:20])}"
+            )
         return collection
 
     def _people_of(self, collection: StoredCollection, buckets: range) -> list[list[StoredPerson]]:

@@ -32,7 +32,7 @@ _STEP = 0.01
 """Seconds between two attempts to lock the counter."""
 
 
-class Mark(NamedTuple):
+class CountedState(NamedTuple):
     """A counted state."""
 
     number: int
@@ -64,7 +64,7 @@ class Counter:
         self._gallery, self._key, self._patience = gallery, key, patience
         self._handle = -1
 
-    def begin(self, mark: Mark) -> None:
+    def begin(self, mark: CountedState) -> None:
         """Write a new counter, or restart an old one."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ class Counter:
         except OSError as error:
             raise self._unwritable(error) from None
 
-    def read(self) -> Mark | None:
+    def read(self) -> CountedState | None:
         """Return the newest counted state; None if there is no counter."""
         try:
             content = self.path.read_bytes()
@@ -114,7 +114,7 @@ class Counter:
 
     def count(self, state: State) -> None:
         """Record a state as the newest one; the counter must be held."""
-        line = self._line(Mark(state.number, state.digest))
+        line = self._line(CountedState(state.number, state.digest))
         try:
             os.pwrite(self._handle, line, len(line) * (state.number % 2))
             os.fsync(self._handle)
@@ -138,17 +138,17 @@ class Counter:
                     raise Busy(f"{self._gallery}: is locked by another process; try again, or end that one") from None
                 time.sleep(_STEP)
 
-    def _line(self, mark: Mark) -> bytes:
+    def _line(self, mark: CountedState) -> bytes:
         content = f"{mark.number:016d} {mark.digest.hex()}"
         return f"{content} {hmac.digest(self._key, content.encode(), 'sha256').hex()}\n".encode()
 
-    def _parsed(self, line: bytes) -> Mark | None:
+    def _parsed(self, line: bytes) -> CountedState | None:
         content, _, sealed = line.rpartition(b" ")
         expected = hmac.digest(self._key, content, "sha256").hex().encode()
         if not hmac.compare_digest(sealed, expected):
             return None
         number, _, digest = content.decode().partition(" ")
-        return Mark(int(number), bytes.fromhex(digest))
+        return CountedState(int(number), bytes.fromhex(digest))
 
     def _unwritable(self, error: OSError) -> UserError:
         return UserError(str(self._gallery), f"cannot be changed, because its counter {self.path} cannot be written "

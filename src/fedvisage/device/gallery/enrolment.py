@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from fedvisage.base.errors import UserError
 from fedvisage.device.gallery.file import NotEnrolled
 from fedvisage.device.gallery.records import Face, Person
-from fedvisage.device.gallery.search import Gallery, Hit
+from fedvisage.device.gallery.search import Gallery, SearchHit
 from fedvisage.device.pipeline import ATTACK, BONA_FIDE, MATCH, NO_MATCH, Checked, CheckedFace
 from fedvisage.faces.detection import Face as DetectedFace
-from fedvisage.metrics.similarity import Faces, Features, measurable, unit
+from fedvisage.metrics.similarity import Faces, Features, measurable_rates, normalise
 
 # The interface between a gallery and an engine: a pipeline on a device, or that of a finished model.
 
@@ -25,7 +25,7 @@ Image = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Model:
+class EmbeddingModel:
     """The model of some embeddings: its digest, and the minimum similarity of two images of one person."""
 
     digest: str
@@ -37,7 +37,7 @@ class Engine(Protocol):
     """Detects, evaluates and embeds faces. Attack detection comes first: an attack has no embedding."""
 
     @property
-    def model(self) -> Model | None:
+    def model(self) -> EmbeddingModel | None:
         """The recognition model, if there is one."""
 
     @property
@@ -59,7 +59,7 @@ class Engine(Protocol):
         """Evaluate the faces of a picture; with ``report``, attacks are embedded as well."""
 
 
-def model_of(engine: Engine) -> Model:
+def model_of(engine: Engine) -> EmbeddingModel:
     """Return the recognition model; refuse an engine without one."""
     if engine.model is None:
         raise UserError("--recognition", "names no model, and without one nobody can be recognised; give one")
@@ -70,7 +70,7 @@ NO_PAD = "no model tells attacks; give one"
 
 
 @dataclass(frozen=True)
-class Match:
+class PersonMatch:
     """A similar person, and the decision at the model's threshold."""
 
     person: str
@@ -82,7 +82,7 @@ class Match:
 
 
 @dataclass(frozen=True)
-class Enrolled:
+class EnrolmentResult:
     """An enrolled person: the faces used, the refused pictures, and the number of replaced templates."""
 
     person: Person
@@ -93,7 +93,7 @@ class Enrolled:
 
 def enrol(
     gallery: Gallery, engine: Engine, collection: str, name: str, pictures: Iterable[tuple[str, Image]]
-) -> Enrolled:
+) -> EnrolmentResult:
     """Enrol a person with those of the named pictures that show one living face well."""
     model, usable, refused = model_of(engine), list[CheckedFace](), list[tuple[str, str]]()
     gallery.collection(collection)
@@ -110,7 +110,7 @@ def enrol(
     embeddings = np.stack([embedding for face in usable if (embedding := face.embedding) is not None])
     scores = [face.pad.score if face.pad else None for face in usable]
     person, faces, replaced = gallery.enrol(collection, name, embeddings, model.digest, scores)
-    return Enrolled(person, tuple(faces), tuple(refused), replaced)
+    return EnrolmentResult(person, tuple(faces), tuple(refused), replaced)
 
 
 def face_to_enrol(engine: Engine, image: Image) -> CheckedFace | str:
@@ -128,24 +128,24 @@ def face_to_enrol(engine: Engine, image: Image) -> CheckedFace | str:
     return face if face.embedding is not None else "it has no embedding"
 
 
-def search(gallery: Gallery, engine: Engine, collection: str, face: Features, most: int = 5) -> list[Match]:
+def search(gallery: Gallery, engine: Engine, collection: str, face: Features, most: int = 5) -> list[PersonMatch]:
     """Return the people of a collection who are most similar to a face, with a decision each."""
     model = model_of(engine)
     (hits,) = gallery.search(collection, face[None], model.digest, most)
-    return decided(hits, model)
+    return decide(hits, model)
 
 
-def verify(gallery: Gallery, engine: Engine, collection: str, person: str, face: Features) -> Match:
+def verify(gallery: Gallery, engine: Engine, collection: str, person: str, face: Features) -> PersonMatch:
     """Return the similarity of a face to one person, with a decision."""
     model = model_of(engine)
-    (match,) = decided([gallery.similarity(collection, person, face, model.digest)], model)
+    (match,) = decide([gallery.similarity(collection, person, face, model.digest)], model)
     return match
 
 
-def decided(hits: Sequence[Hit], model: Model) -> list[Match]:
+def decide(hits: Sequence[SearchHit], model: EmbeddingModel) -> list[PersonMatch]:
     """Decide by the model's threshold; a similarity equal to it is a match."""
     return [
-        Match(hit.person, hit.name, hit.similarity, model.threshold,
+        PersonMatch(hit.person, hit.name, hit.similarity, model.threshold,
               MATCH if hit.similarity >= model.threshold else NO_MATCH, model.operating_point)
         for hit in hits
     ]  # fmt: skip
@@ -158,7 +158,7 @@ FPIRS = (1e-3, 1e-2, 1e-1)
 
 
 @dataclass(frozen=True)
-class Figures:
+class SearchFigures:
     """Results of searching for the face of every picture. Pictures without a usable face only count as not judged."""
 
     collection: str
@@ -195,7 +195,7 @@ class Figures:
         ]
 
 
-def evaluate(gallery: Gallery, engine: Engine, collection: str, pictures: Iterable[tuple[str, Image]]) -> Figures:
+def evaluate(gallery: Gallery, engine: Engine, collection: str, pictures: Iterable[tuple[str, Image]]) -> SearchFigures:
     """Search for the face of every picture, given with its person's name; unknown names count as strangers."""
     embeddings, names, refused = list[Features](), list[str](), Counter[str]()
     for name, image in pictures:
@@ -207,12 +207,12 @@ def evaluate(gallery: Gallery, engine: Engine, collection: str, pictures: Iterab
             names.append(name)
     if not embeddings:
         raise UserError("probes", f"no picture shows a face that can be searched for ({dict(refused)})")
-    return figures_of(gallery, engine, collection, unit(np.stack(embeddings)), names, dict(refused))
+    return figures_of(gallery, engine, collection, normalise(np.stack(embeddings)), names, dict(refused))
 
 
 def figures_of(
     gallery: Gallery, engine: Engine, collection: str, faces: Features, names: list[str], refused: dict[str, int]
-) -> Figures:
+) -> SearchFigures:
     """Return the results for faces (one per row) and the names of their people."""
     # Imported here because only an evaluation needs it.
     from fedvisage.metrics.identification import identify
@@ -237,9 +237,9 @@ def figures_of(
     )
     first = mate > rival
     unmated = [loaded.form.similarity(float(vector)) for vector in results.rival[~results.mated]]
-    rates = measurable(FPIRS, len(unmated)) if unmated else ()
+    rates = measurable_rates(FPIRS, len(unmated)) if unmated else ()
     (rates_found,) = identify([enrolled], probes, rates, "nist") if rates else (None,)
-    return Figures(
+    return SearchFigures(
         collection=collection, people=len(ids), mated=int(results.mated.sum()), unmated=len(unmated),
         not_judged=refused, rank_one=float(first.mean()),
         tpir_at_fpir={} if rates_found is None else rates_found.tpir,

@@ -51,9 +51,9 @@ def new_key() -> bytes:
 def key_from(path: Path | None, environment: Mapping[str, str] = os.environ) -> bytes:
     """Return the owner's key from a file or, without one, from the environment."""
     if path is not None:
-        return _parsed(_content(path), str(path))
+        return _parse_key(_read_text(path), str(path))
     if text := environment.get(VARIABLE):
-        return _parsed(text, VARIABLE)
+        return _parse_key(text, VARIABLE)
     raise UserError("--key", f"names no file, and {VARIABLE} is not set; give one of them")
 
 
@@ -73,18 +73,18 @@ def make_key_file(path: Path) -> bytes:
     return key
 
 
-def open_to_others(path: Path | None) -> bool:
+def is_open_to_others(path: Path | None) -> bool:
     """Return whether users other than the owner may read a key file."""
     return path is not None and bool(path.stat().st_mode & 0o077)
 
 
-def derived(secret: bytes, salt: bytes, purpose: str) -> bytes:
+def derive_key(secret: bytes, salt: bytes, purpose: str) -> bytes:
     """Derive a key for one purpose."""
     return HKDF(SHA256(), LENGTH, salt, f"fedvisage gallery {SEALING} {purpose}".encode()).derive(secret)
 
 
 @dataclass(frozen=True)
-class Owned:
+class OwnerKeys:
     """Keys derived from the owner's key alone; the holder of an earlier owner's key can forge nothing under them."""
 
     wrapping: bytes
@@ -94,7 +94,7 @@ class Owned:
     @classmethod
     def of(cls, key: bytes, salt: bytes) -> Self:
         """Derive the keys for one gallery."""
-        return cls(*(derived(key, salt, purpose) for purpose in ("wrapping", "rows", "sums")))
+        return cls(*(derive_key(key, salt, purpose) for purpose in ("wrapping", "rows", "sums")))
 
 
 def seal(key: bytes, content: bytes, *record: object) -> bytes:
@@ -124,7 +124,7 @@ def _words(record: tuple[object, ...]) -> bytes:
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
-def _content(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         if not path.is_file():
             raise UserError(str(path), "is no plain file" if path.exists() else "does not exist")
@@ -134,7 +134,7 @@ def _content(path: Path) -> str:
         raise UserError(str(path), f"cannot be read ({error.strerror})") from None
 
 
-def _parsed(text: str, place: str) -> bytes:
+def _parse_key(text: str, place: str) -> bytes:
     try:
         key = bytes.fromhex(text.strip())
     except ValueError:
@@ -147,11 +147,11 @@ def _parsed(text: str, place: str) -> bytes:
 # Refusals of a gallery, as exceptions that a service can distinguish; each is one line.
 
 
-class Unknown(UserError):
+class UnknownName(UserError):
     """The collection, person or face does not exist."""
 
 
-class Exists(UserError):
+class NameTaken(UserError):
     """The name is taken."""
 
 
@@ -209,11 +209,11 @@ def create_file(path: Path, rows: dict[str, bytes]) -> None:
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
-        raise Exists(str(path), "exists already; a gallery is never written over") from None
+        raise NameTaken(str(path), "exists already; a gallery is never written over") from None
     except OSError as error:
         raise UserError(str(path), f"cannot be written ({error.strerror})") from None
     try:
-        with said_plainly(path):
+        with errors_in_one_line(path):
             connection = _connect(path, PATIENCE)
             connection.execute(f"PRAGMA page_size = {PAGE}")
             connection.execute("BEGIN IMMEDIATE")
@@ -235,7 +235,7 @@ def open_file(
     """Open the file of a gallery after a check that it is one, complete, and of the right version and tables."""
     if not path.is_file():
         raise UserError(str(path), "is no plain file" if path.exists() else "does not exist; see `gallery create`")
-    with said_plainly(path):
+    with errors_in_one_line(path):
         connection = _connect(path, patience)
         try:
             _check(connection, path, schema, tables)
@@ -253,7 +253,7 @@ def open_file(
 
 
 @contextmanager
-def said_plainly(path: Path) -> Iterator[None]:
+def errors_in_one_line(path: Path) -> Iterator[None]:
     """Turn SQLite's errors into one line."""
     try:
         yield

@@ -65,7 +65,7 @@ def bounds_of(buckets: range) -> tuple[bytes, bytes]:
 
 def digest_of(key: bytes, *values: object) -> bytes:
     """Return the keyed digest of a row; values of different types have different digests."""
-    return hmac.digest(key, _encoded(values), "sha256")
+    return hmac.digest(key, _encode_values(values), "sha256")
 
 
 def person_digest(key: bytes, collection: int, person: StoredPerson) -> int:
@@ -190,7 +190,7 @@ class State:
 
 
 @dataclass
-class Contents:
+class GalleryContents:
     """Everything that a state authenticates: models (number and size by digest) and collections by name."""
 
     state: State
@@ -212,7 +212,7 @@ def _place(bucket: int) -> slice:
     return slice(start, start + _WIDTH)
 
 
-def _encoded(values: tuple[object, ...]) -> bytes:
+def _encode_values(values: tuple[object, ...]) -> bytes:
     """Encode values unambiguously, with SQLite's types."""
     parts = list[bytes]()
     for value in values:

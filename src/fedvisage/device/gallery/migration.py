@@ -13,13 +13,13 @@ import sqlite3
 from pathlib import Path
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import PART, settle, sync_directory
+from fedvisage.base.files import PART, publish_file, sync_directory
 from fedvisage.device.gallery import file
 from fedvisage.device.gallery.authenticated import CHANGED
-from fedvisage.device.gallery.counter import Counter, Mark
-from fedvisage.device.gallery.file import PATIENCE, Exists, WrongKey
+from fedvisage.device.gallery.counter import CountedState, Counter
+from fedvisage.device.gallery.file import PATIENCE, NameTaken, WrongKey
 from fedvisage.device.gallery.membership import Members, StoredCollection, StoredFace, StoredPerson
-from fedvisage.device.gallery.store import Records, first_state
+from fedvisage.device.gallery.store import GalleryRecords, first_state
 
 OLD_TABLES = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL)",
@@ -34,7 +34,7 @@ OLD_TABLES = (
 )
 
 
-class Migrated(Records):
+class MigratedGallery(GalleryRecords):
     """A gallery of the current version that imports the rows of an older one."""
 
     def take(self, old: sqlite3.Connection) -> None:
@@ -69,19 +69,19 @@ def migrate(path: Path, key: bytes, counters: Path) -> tuple[Path, int]:
     backup, temporary = path.with_name(f"{path.name}.v1"), path.with_name(f".{path.name}{PART}")
     old = file.open_file(path, schema=1, tables=OLD_TABLES)
     try:
-        with file.said_plainly(path):
+        with file.errors_in_one_line(path):
             old.execute("BEGIN EXCLUSIVE")
             meta = dict(old.execute("SELECT name, value FROM meta"))
-            owned, counter = _opened(path, key, meta, counters)
+            owned, counter = _open_old_gallery(path, key, meta, counters)
             if backup.exists() and not filecmp.cmp(path, backup, shallow=False):
-                raise Exists(str(backup), "exists already, and the backup has this name; move it elsewhere")
+                raise NameTaken(str(backup), "exists already, and the backup has this name; move it elsewhere")
             temporary.unlink(missing_ok=True)
             state = first_state(owned, meta["secret"])
             file.create_file(temporary, {**meta, "state": state.sealed})
-            with Migrated(temporary, key) as new:
+            with MigratedGallery(temporary, key) as new:
                 new.take(old)
                 people = new.check()
-            counter.begin(Mark(0, state.digest))
+            counter.begin(CountedState(0, state.digest))
             _copy(path, backup)
             os.replace(temporary, path)
             sync_directory(path.parent)
@@ -91,16 +91,16 @@ def migrate(path: Path, key: bytes, counters: Path) -> tuple[Path, int]:
     return backup, people
 
 
-def _opened(path: Path, key: bytes, meta: dict[str, bytes], counters: Path) -> tuple[file.Owned, Counter]:
+def _open_old_gallery(path: Path, key: bytes, meta: dict[str, bytes], counters: Path) -> tuple[file.OwnerKeys, Counter]:
     """Check the key, and that this gallery was not migrated before."""
     salt, secret = meta.get("salt"), meta.get("secret")
     if not isinstance(salt, bytes) or not isinstance(secret, bytes):
         raise UserError(str(path), CHANGED)
-    owned = file.Owned.of(key, salt)
+    owned = file.OwnerKeys.of(key, salt)
     inner = file.unseal(owned.wrapping, secret, "secret")
     if inner is None:
         raise WrongKey(str(path), "is not opened by this key; give the one that it was made with or turned to")
-    counter = Counter(counters, path, file.derived(inner, salt, "counter"), PATIENCE)
+    counter = Counter(counters, path, file.derive_key(inner, salt, "counter"), PATIENCE)
     if (mark := counter.read()) is not None and mark.number > 0:
         raise UserError(str(path), f"is an older copy: this gallery was migrated before, as its counter {counter.path} "
                         "shows; put back the newest copy")  # fmt: skip
@@ -112,7 +112,7 @@ def _copy(path: Path, backup: Path) -> None:
     try:
         shutil.copyfile(path, part)
         part.chmod(0o600)
-        settle(part, backup)
+        publish_file(part, backup)
     except OSError as error:
         raise UserError(str(backup), f"cannot be written ({error.strerror}); nothing was migrated") from None
     finally:

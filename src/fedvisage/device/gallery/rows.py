@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 from fedvisage.base.errors import UserError
 from fedvisage.device.gallery import file
-from fedvisage.device.gallery.authenticated import CHANGED, Authenticated
-from fedvisage.device.gallery.file import Unknown
+from fedvisage.device.gallery.authenticated import CHANGED, AuthenticatedFile
+from fedvisage.device.gallery.file import UnknownName
 from fedvisage.device.gallery.membership import (
     StoredCollection,
     StoredFace,
@@ -23,7 +23,7 @@ from fedvisage.device.gallery.records import ID, Person
 from fedvisage.device.gallery.templates import Form, Plain, Renewable
 
 
-class Rows(Authenticated):
+class GalleryRows(AuthenticatedFile):
     """The file of a gallery, with operations on single rows in the open transaction."""
 
     def _form(self, collection: StoredCollection, size: int) -> Form:
@@ -57,14 +57,14 @@ class Rows(Authenticated):
     def _wanted(self, collection: StoredCollection, wanted: str) -> StoredPerson:
         stored = self._stored(collection, wanted)
         if stored is None:
-            raise Unknown(wanted, f"nobody of this name or id is enrolled in {collection.name}")
+            raise UnknownName(wanted, f"nobody of this name or id is enrolled in {collection.name}")
         return stored
 
     def _owner(self, collection: StoredCollection, face: str) -> StoredPerson:
         (person,) = self._opened.execute("SELECT person FROM faces WHERE id = ?", (face,)).fetchone() or (None,)
         stored = self._stored(collection, person) if isinstance(person, str) else None
         if stored is None or all(row.id != face for row in stored.faces):
-            raise Unknown(face, f"no face of this id is enrolled in {collection.name}")
+            raise UnknownName(face, f"no face of this id is enrolled in {collection.name}")
         return stored
 
     def _add_person(self, collection: StoredCollection, name: str) -> StoredPerson:

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from fedvisage.base.errors import UserError
 from fedvisage.device.gallery.authenticated import CHANGED, step_of
-from fedvisage.device.gallery.file import PATIENCE, ModelChanged, Unknown
+from fedvisage.device.gallery.file import PATIENCE, ModelChanged, UnknownName
 from fedvisage.device.gallery.membership import BUCKETS, Members, StoredCollection, StoredPerson
-from fedvisage.device.gallery.store import Records
+from fedvisage.device.gallery.store import GalleryRecords
 from fedvisage.device.gallery.templates import Form
-from fedvisage.metrics.similarity import Features, unit
+from fedvisage.metrics.similarity import Features, normalise
 
 # The index: all templates in memory, searched exactly, without approximation.
 #
@@ -119,7 +119,7 @@ SHOWN = 3
 
 
 @dataclass(frozen=True)
-class Hit:
+class SearchHit:
     """A similar person."""
 
     person: str
@@ -128,7 +128,7 @@ class Hit:
 
 
 @dataclass(eq=False)
-class Loaded:
+class LoadedCollection:
     """A collection in memory, for one model."""
 
     form: Form
@@ -141,43 +141,43 @@ class Loaded:
     """Digests of other models, by the people who have templates of them."""
 
 
-class Gallery(Records):
+class Gallery(GalleryRecords):
     """The open file of a gallery, with search; threads may share it."""
 
     def __init__(self, path: Path, key: bytes, *, counters: Path | None = None, patience: float = PATIENCE) -> None:
         """Open a file with its owner's key; collections are loaded on first search."""
         super().__init__(path, key, counters=counters, patience=patience)
-        self._loaded: dict[tuple[int, bytes | None, str], Loaded] = {}
+        self._loaded: dict[tuple[int, bytes | None, str], LoadedCollection] = {}
 
     def close(self) -> None:
         """Close the file, and forget all faces."""
         super().close()
         self._loaded.clear()
 
-    def search(self, collection: str, faces: Features, model: str, most: int = 5) -> list[list[Hit]]:
+    def search(self, collection: str, faces: Features, model: str, most: int = 5) -> list[list[SearchHit]]:
         """Return the most similar people of a collection for each face (one per row), highest similarity first."""
         if most < 1:
             raise UserError("limit", f"must be at least 1, got {most}")
         with self._lock:
             loaded = self.load(collection, model, faces.shape[1])
-            queries = np.stack([loaded.form.asked(embedding) for embedding in unit(faces)])
+            queries = np.stack([loaded.form.asked(embedding) for embedding in normalise(faces)])
             return [
-                [Hit(person, loaded.names[person], loaded.form.similarity(product)) for person, product in hits]
+                [SearchHit(person, loaded.names[person], loaded.form.similarity(product)) for person, product in hits]
                 for hits in loaded.index.search(queries, most)
             ]
 
-    def similarity(self, collection: str, wanted: str, face: Features, model: str) -> Hit:
+    def similarity(self, collection: str, wanted: str, face: Features, model: str) -> SearchHit:
         """Return the similarity of a face to one person, without any other comparison."""
         with self._reading():
             row = self._collection(collection)
             stored = self._wanted(row, wanted)
             form, name = self._form(row, len(face)), self._opened_person(stored).name
             if other_digest := _other_model(stored, model):
-                raise changed([(name, other_digest)], 1, collection, model)
+                raise model_changed_error([(name, other_digest)], 1, collection, model)
             if stored.faces:
-                product = float(self._vector(stored, form) @ form.asked(unit(face[None])[0]))
-                return Hit(stored.id, name, form.similarity(product))
-        raise Unknown(name, "has no face left; enrol one")
+                product = float(self._vector(stored, form) @ form.asked(normalise(face[None])[0]))
+                return SearchHit(stored.id, name, form.similarity(product))
+        raise UnknownName(name, "has no face left; enrol one")
 
     def warm(self, model: str) -> list[str]:
         """Load all collections ahead of the first search; return why a model cannot search some of them."""
@@ -193,7 +193,7 @@ class Gallery(Records):
             self._loaded.clear()  # the gallery has no template of this model, so the size was a guess
         return refusals
 
-    def load(self, collection: str, model: str, size: int) -> Loaded:
+    def load(self, collection: str, model: str, size: int) -> LoadedCollection:
         """Return a collection in memory, up to date with the file; refuse templates of another model, with names."""
         with self._lock:
             while True:  # one transaction per part, so that other processes can write in between
@@ -202,7 +202,7 @@ class Gallery(Records):
                     loaded = self._loaded.get((row.id, row.seed, model))
                     if loaded is None:
                         form = self._form(row, size)
-                        loaded = Loaded(form, Index(form.width))
+                        loaded = LoadedCollection(form, Index(form.width))
                         self._loaded[row.id, row.seed, model] = loaded
                     buckets = loaded.members.differing(row.members, step_of(row))
                     if not buckets:
@@ -210,13 +210,13 @@ class Gallery(Records):
                     self._renew(loaded, row, buckets, model)
             if loaded.others:
                 named = sorted((loaded.names[person], digest) for person, digest in list(loaded.others.items())[:SHOWN])
-                raise changed(named, len(loaded.others), collection, model)
+                raise model_changed_error(named, len(loaded.others), collection, model)
             return loaded
 
     def _left(self, collection: int) -> None:
         self._loaded = {key: loaded for key, loaded in self._loaded.items() if key[0] != collection}
 
-    def _renew(self, loaded: Loaded, place: StoredCollection, buckets: range, model: str) -> None:
+    def _renew(self, loaded: LoadedCollection, place: StoredCollection, buckets: range, model: str) -> None:
         """Read some buckets again, and remove people who are no longer in them."""
         for bucket, people in zip(buckets, self._people_of(place, buckets), strict=True):
             for removed in set(loaded.people[bucket]) - {person.id for person in people if person.faces}:
@@ -229,7 +229,7 @@ class Gallery(Records):
                     self._take(loaded, person, model)
         loaded.members.take(place.members, buckets)
 
-    def _take(self, loaded: Loaded, person: StoredPerson, model: str) -> None:
+    def _take(self, loaded: LoadedCollection, person: StoredPerson, model: str) -> None:
         loaded.names[person.id] = self._opened_person(person).name
         if other_digest := _other_model(person, model):
             loaded.others[person.id] = other_digest
@@ -250,7 +250,7 @@ def _other_model(person: StoredPerson, model: str) -> str | None:
     return next((face.model for face in person.faces if face.model != model), None)
 
 
-def changed(named: Sequence[tuple[str, str]], count: int, collection: str, model: str) -> ModelChanged:
+def model_changed_error(named: Sequence[tuple[str, str]], count: int, collection: str, model: str) -> ModelChanged:
     """Return the error for people with templates of another model."""
     names = ", ".join(name for name, _ in named) + (f" and {count - len(named)} more" if count > len(named) else "")
     return ModelChanged(

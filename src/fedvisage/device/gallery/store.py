@@ -18,12 +18,12 @@ import numpy as np
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.device.gallery import file
 from fedvisage.device.gallery.authenticated import step_of
-from fedvisage.device.gallery.counter import Counter, Mark
-from fedvisage.device.gallery.file import Exists
+from fedvisage.device.gallery.counter import CountedState, Counter
+from fedvisage.device.gallery.file import NameTaken
 from fedvisage.device.gallery.membership import (
     BUCKETS,
     FIRST,
-    Contents,
+    GalleryContents,
     Members,
     State,
     StoredCollection,
@@ -32,32 +32,32 @@ from fedvisage.device.gallery.membership import (
     whole_digest,
 )
 from fedvisage.device.gallery.records import COLLECTION, ID, Collection, Face, Person, checked_name
-from fedvisage.device.gallery.rows import Rows, now
-from fedvisage.metrics.similarity import Features, unit
+from fedvisage.device.gallery.rows import GalleryRows, now
+from fedvisage.metrics.similarity import Features, normalise
 
 SIZES = range(2, 4097)
 """Allowed lengths of an embedding."""
 
 
-class Records(Rows):
+class GalleryRecords(GalleryRows):
     """The open file of a gallery; threads may share it."""
 
     @classmethod
     def create(cls, path: Path, key: bytes, *, counters: Path | None = None) -> Self:
         """Create an empty gallery, with its counter in a folder, and open it."""
         salt, inner = secrets.token_bytes(16), file.new_key()
-        owned = file.Owned.of(key, salt)
+        owned = file.OwnerKeys.of(key, salt)
         secret = file.seal(owned.wrapping, inner, "secret")
         state = first_state(owned, secret)
         rows = {"salt": salt, "secret": secret, "state": state.sealed}
         if counters is None:
             file.create_file(path, rows)
             return cls(path, key)
-        counter = Counter(counters, path, file.derived(inner, salt, "counter"), 0)
+        counter = Counter(counters, path, file.derive_key(inner, salt, "counter"), 0)
         if path.exists() or counter.path.exists():
             existing = path if path.exists() else counter.path
-            raise Exists(str(existing), "exists already; a gallery, or its counter, is never written over")
-        counter.begin(Mark(0, state.digest))
+            raise NameTaken(str(existing), "exists already; a gallery, or its counter, is never written over")
+        counter.begin(CountedState(0, state.digest))
         try:
             file.create_file(path, rows)
         except (UserError, RunFailed):
@@ -71,13 +71,13 @@ class Records(Rows):
         seed = file.seal(self._owned.wrapping, file.new_key(), "seed", name) if renewable else None
         with self._writing() as write:
             if name in self._now.collections:
-                raise Exists(name, "is a collection already; choose another name")
+                raise NameTaken(name, "is a collection already; choose another name")
             query = "INSERT INTO collections (name, created, seed, members) VALUES (?, ?, ?, x'')"
             created = now()
             number = write.execute(query, (name, created, seed)).lastrowid or 0
             added = StoredCollection(number, name, created, seed, b"", Members(), changed=True)
             self._now.collections[name] = added
-        return _shown(added)
+        return _describe_collection(added)
 
     def remove_collection(self, name: str) -> None:
         """Remove a collection with all its people."""
@@ -90,12 +90,12 @@ class Records(Rows):
     def collections(self) -> list[Collection]:
         """Return all collections, sorted by name."""
         with self._reading():
-            return [_shown(collection) for _, collection in sorted(self._now.collections.items())]
+            return [_describe_collection(collection) for _, collection in sorted(self._now.collections.items())]
 
     def collection(self, name: str) -> Collection:
         """Return one collection."""
         with self._reading():
-            return _shown(self._collection(name))
+            return _describe_collection(self._collection(name))
 
     def enrol(
         self, collection: str, name: str, embeddings: Features, model: str, pad_scores: Sequence[float | None] = ()
@@ -122,7 +122,7 @@ class Records(Rows):
             old = [face for face in stored.faces if face.model != model]
             self._drop_faces(row, stored, old)
             faces = [Face(f"f_{secrets.token_hex(8)}", person.id, model, now(), score) for score in scores]
-            for face, embedding in zip(faces, unit(embeddings), strict=True):
+            for face, embedding in zip(faces, normalise(embeddings), strict=True):
                 sealed = file.seal(key, form.kept(embedding), "face", face.id, person.id, model)
                 face_row = StoredFace(0, face.id, person.id, model, sealed, face.created, face.pad_score)
                 self._put_face(row, stored, face_row)
@@ -185,7 +185,7 @@ class Records(Rows):
 
     def compact(self) -> None:
         """Rewrite the file without the space of deleted rows; the time grows with the size of the file."""
-        with self._lock, file.said_plainly(self.path):
+        with self._lock, file.errors_in_one_line(self.path):
             self._opened.execute("VACUUM")
 
     def check(self) -> int:
@@ -211,7 +211,7 @@ class Records(Rows):
         except UserError:
             counted = False  # restart a damaged counter
         if not counted:
-            counter.begin(Mark(0, FIRST))
+            counter.begin(CountedState(0, FIRST))
         with counter.held():
             mark = counter.read()
             with self._writing(mark.number + 1 if mark else 0):
@@ -233,7 +233,7 @@ class Records(Rows):
         owned, secret = self._owned, self._secret
         try:
             with self._writing():
-                people = self._turn(file.Owned.of(new, self._salt))
+                people = self._turn(file.OwnerKeys.of(new, self._salt))
             owned, secret = self._owned, self._secret
         finally:
             self._owned, self._secret = owned, secret  # restores the old ones if the change failed
@@ -246,7 +246,7 @@ class Records(Rows):
     def _left(self, collection: int) -> None:
         """Hook for subclasses: this object removed a collection."""
 
-    def _turn(self, owned: file.Owned) -> int:
+    def _turn(self, owned: file.OwnerKeys) -> int:
         """Seal and authenticate everything again, in the open transaction."""
         for collection in self._now.collections.values():
             members = Members()
@@ -268,13 +268,13 @@ class Records(Rows):
         return sum(collection.members.count for collection in self._now.collections.values())
 
 
-def first_state(owned: file.Owned, secret: bytes) -> State:
+def first_state(owned: file.OwnerKeys, secret: bytes) -> State:
     """Return the state of an empty gallery."""
-    root = Contents(State(0, FIRST, b"", b"")).root(owned.rows, secret)
+    root = GalleryContents(State(0, FIRST, b"", b"")).root(owned.rows, secret)
     return State.seal(owned.sums, 0, FIRST, root)
 
 
-def _shown(collection: StoredCollection) -> Collection:
+def _describe_collection(collection: StoredCollection) -> Collection:
     return Collection(collection.name, collection.created, collection.members.count, collection.seed is not None)
 
 

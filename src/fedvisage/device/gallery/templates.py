@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvisage.metrics.similarity import Features, unit
+from fedvisage.metrics.similarity import Features, normalise
 
 # Renewable templates: the signs of a keyed projection; another key gives other templates (after Jin, Ling and Goh).
 #
@@ -98,7 +98,7 @@ class Plain:
     def joined(self, templates: Sequence[bytes]) -> Features:
         """Return the mean, at unit length."""
         rows = np.stack([np.frombuffer(template, "<f4") for template in templates])
-        return np.asarray(unit(rows.mean(axis=0, keepdims=True))[0])
+        return np.asarray(normalise(rows.mean(axis=0, keepdims=True))[0])
 
     def asked(self, embedding: Features) -> Features:
         """Return the embedding."""

@@ -22,19 +22,19 @@ from starlette.routing import Route
 from fedvisage.base.errors import BadFile, RunFailed, UserError
 from fedvisage.base.version import VERSION
 from fedvisage.device import Checked, Exported, Pipeline, Settings
-from fedvisage.device.gallery.enrolment import Engine, Image, Model
+from fedvisage.device.gallery.enrolment import EmbeddingModel, Engine, Image
 from fedvisage.device.gallery.search import Gallery
 from fedvisage.device.service import compreface, routes
-from fedvisage.device.service.guard import OPEN, REQUEST, Guard, refuse
+from fedvisage.device.service.guard import OPEN, REQUEST, RequestGuard, refuse
 from fedvisage.device.service.limits import LOOPBACK, Keys, Limits
-from fedvisage.device.service.requests import Fault, Work, fault_of
-from fedvisage.device.web.site import HEADERS, START, Entry
+from fedvisage.device.service.requests import Fault, ServiceContext, fault_of
+from fedvisage.device.web.site import HEADERS, START, PageFile
 from fedvisage.faces.detection import Face
 
 # The engine of the gallery, on a pipeline of exported models.
 
 
-class Piped:
+class PipelineEngine:
     """A pipeline as an engine: evaluates every face of a picture, and states the digests of its models."""
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -57,20 +57,20 @@ class Piped:
 
 def open_engine(pad: Path | Exported | None, recognition: Path | Exported | None, threads: int = 1) -> Engine:
     """Open exported directories, or use open models, as one engine."""
-    return Piped(Pipeline(pad, recognition, settings=Settings(threads=threads, several=True)))
+    return PipelineEngine(Pipeline(pad, recognition, settings=Settings(threads=threads, several=True)))
 
 
-def _model(exported: Exported) -> Model:
+def _model(exported: Exported) -> EmbeddingModel:
     point = exported.threshold
     if point is None:
         raise UserError(str(exported.directory), "has no threshold to decide by; export a run whose sites chose one")
-    return Model(f"sha256:{exported.digest}", point.value, point.rule)
+    return EmbeddingModel(f"sha256:{exported.digest}", point.value, point.rule)
 
 
 # The browser page at the root of the service. Its own files need no key; the models' files do, like all model outputs.
 
 
-Page = Mapping[str, Entry]
+Page = Mapping[str, PageFile]
 
 
 def open_paths(page: Page) -> frozenset[str]:
@@ -78,14 +78,14 @@ def open_paths(page: Page) -> frozenset[str]:
     return frozenset(f"/{path}" for path, entry in page.items() if not entry.of_model)
 
 
-def add_page(app: FastAPI, page: Page, work: Work) -> None:
+def add_page(app: FastAPI, page: Page, work: ServiceContext) -> None:
     """Serve the page at / and its files below it."""
     for path, entry in page.items():
         app.router.routes.append(_route(f"/{path}", entry, work))
     app.router.routes.append(_route("/", page[START], work))
 
 
-def _route(path: str, entry: Entry, work: Work) -> Route:
+def _route(path: str, entry: PageFile, work: ServiceContext) -> Route:
     async def deliver(request: Request) -> Response:
         # The first read and digest of a large model take a while.
         tag = f'"{await work.do(lambda: entry.digest)}"'
@@ -105,7 +105,7 @@ PATIENCE = 20
 
 
 def server_of(
-    guard: Guard, host: str, port: int, *, certificate: Path | None = None, key: Path | None = None
+    guard: RequestGuard, host: str, port: int, *, certificate: Path | None = None, key: Path | None = None
 ) -> uvicorn.Server:
     """Return the server without starting it; ``run()`` serves until SIGINT or SIGTERM."""
     if (certificate is None) != (key is None):
@@ -123,7 +123,7 @@ def server_of(
 
 
 @contextmanager
-def serving(server: uvicorn.Server, waiting: int = 128) -> Iterator[int]:
+def serve_in_thread(server: uvicorn.Server, waiting: int = 128) -> Iterator[int]:
     """Serve in a thread until the block ends, and yield the port, a free one on the loopback interface.
 
     ``waiting`` is the number of connections that may wait to be accepted.
@@ -165,9 +165,9 @@ _CODES = {404: "not_found", 405: "method_not_allowed"}
 def build(
     engine: Engine, gallery: Gallery | None = None, *, keys: Keys | None = None, limits: Limits | None = None,
     page: Page | None = None, log: Callable[[str], None] = lambda line: None,
-) -> Guard:  # fmt: skip
+) -> RequestGuard:  # fmt: skip
     """Return the service for an engine, optionally with a gallery and the browser page."""
-    work = Work(engine, gallery, limits or Limits())
+    work = ServiceContext(engine, gallery, limits or Limits())
     # FastAPI's documentation pages would load scripts from other hosts.
     app = FastAPI(title="fedvisage", version=VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.include_router(routes.routes(work))
@@ -178,11 +178,11 @@ def build(
         add_page(app, files, work)
     _add_refusals(app, work, log)
     free = OPEN | open_paths(files)
-    return Guard(app, keys=keys or Keys(), limits=work.limits, counts=work.counts, log=log, free=free,
+    return RequestGuard(app, keys=keys or Keys(), limits=work.limits, counts=work.counts, log=log, free=free,
                  files=frozenset(f"/{path}" for path in files))  # fmt: skip
 
 
-def _add_pages(app: FastAPI, work: Work, place: str) -> None:
+def _add_pages(app: FastAPI, work: ServiceContext, place: str) -> None:
     page = files("fedvisage.device.service").joinpath("page.html").read_text(encoding="utf-8")
     rows = "".join(
         f"<tr><td>{method.upper()}</td><td><code>{path}</code></td><td>{operation.get('description', '')}</td></tr>\n"
@@ -200,7 +200,7 @@ def _add_pages(app: FastAPI, work: Work, place: str) -> None:
         return PlainTextResponse(work.counts.text())
 
 
-def _add_refusals(app: FastAPI, work: Work, log: Callable[[str], None]) -> None:
+def _add_refusals(app: FastAPI, work: ServiceContext, log: Callable[[str], None]) -> None:
     gallery_path = None if work.gallery is None else work.gallery.path
 
     async def refused(request: Request, error: Exception) -> Response:

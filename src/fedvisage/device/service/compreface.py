@@ -15,7 +15,7 @@ from fedvisage.device.gallery import enrolment
 from fedvisage.device.gallery.enrolment import Image, model_of
 from fedvisage.device.gallery.records import COLLECTION
 from fedvisage.device.pipeline import CheckedFace
-from fedvisage.device.service.requests import Asked, Work, read_asked
+from fedvisage.device.service.requests import RequestContent, ServiceContext, read_content
 from fedvisage.device.service.routes import body
 
 Values = dict[str, Any]
@@ -25,7 +25,7 @@ Count = Annotated[int, Query(ge=1, le=100, description="the most subjects for a 
 PICTURES = ("file", "source_image", "target_image")
 
 
-def routes(work: Work) -> APIRouter:
+def routes(work: ServiceContext) -> APIRouter:
     """Return the routes for an engine and a gallery."""
     router = APIRouter(prefix="/api/v1", tags=["as CompreFace has it"])
     _add_detection(router, work)
@@ -34,11 +34,11 @@ def routes(work: Work) -> APIRouter:
     return router
 
 
-def _add_detection(router: APIRouter, work: Work) -> None:
+def _add_detection(router: APIRouter, work: ServiceContext) -> None:
     @router.post("/detection/detect", openapi_extra=body("file"))
     async def detect(request: Request, limit: Limit = 0, det_prob_threshold: Sure = 0.0) -> Values:
         """Detect the faces of a picture, with a liveness decision for each."""
-        content = await read_asked(request, PICTURES)
+        content = await read_content(request, PICTURES)
         return await work.do(
             lambda: {"result": [_face(face) for face in _faces(work, content, "file", limit, det_prob_threshold)]}
         )
@@ -46,7 +46,7 @@ def _add_detection(router: APIRouter, work: Work) -> None:
     @router.post("/verification/verify", openapi_extra=body("source_image", "target_image"))
     async def verify(request: Request, limit: Limit = 0, det_prob_threshold: Sure = 0.0) -> Values:
         """Compare the largest face of one picture with all faces of another."""
-        content = await read_asked(request, PICTURES)
+        content = await read_content(request, PICTURES)
         model_of(work.engine)
 
         def some() -> Values:
@@ -64,13 +64,13 @@ def _add_detection(router: APIRouter, work: Work) -> None:
         return await work.do(some)
 
 
-def _add_recognition(router: APIRouter, work: Work) -> None:
+def _add_recognition(router: APIRouter, work: ServiceContext) -> None:
     @router.post("/recognition/recognize", openapi_extra=body("file"))
     async def recognise(
         request: Request, limit: Limit = 0, det_prob_threshold: Sure = 0.0, prediction_count: Count = 1
     ) -> Values:
         """Search the gallery for each face of a picture; attacks match no person."""
-        content, gallery = await read_asked(request, PICTURES), work.people()
+        content, gallery = await read_content(request, PICTURES), work.people()
 
         def subjects(face: CheckedFace) -> list[Values]:
             if face.embedding is None:
@@ -90,7 +90,7 @@ def _add_recognition(router: APIRouter, work: Work) -> None:
     @router.post("/recognition/faces/{image_id}/verify", openapi_extra=body("file"))
     async def verify(request: Request, image_id: str, limit: Limit = 0, det_prob_threshold: Sure = 0.0) -> Values:
         """Compare each face of a picture with the person of an enrolled face."""
-        content, gallery = await read_asked(request, PICTURES), work.people()
+        content, gallery = await read_content(request, PICTURES), work.people()
 
         def some() -> Values:
             owner = gallery.owner(COLLECTION, image_id)
@@ -110,7 +110,7 @@ def _add_recognition(router: APIRouter, work: Work) -> None:
         return await work.do(some)
 
 
-def _add_subjects(router: APIRouter, work: Work) -> None:
+def _add_subjects(router: APIRouter, work: ServiceContext) -> None:
     @router.get("/recognition/subjects")
     async def subjects() -> Values:
         """List the enrolled people."""
@@ -126,7 +126,7 @@ def _add_subjects(router: APIRouter, work: Work) -> None:
     @router.post("/recognition/faces", status_code=201, openapi_extra=body("file", subject="whose face it is"))
     async def add(request: Request, subject: str = "") -> Values:
         """Enrol a face of a person, who is created if the name is new."""
-        content, gallery = await read_asked(request, PICTURES), work.people()
+        content, gallery = await read_content(request, PICTURES), work.people()
         name = subject or content.word("subject")
 
         def some() -> Values:
@@ -159,11 +159,11 @@ def _add_subjects(router: APIRouter, work: Work) -> None:
         return {"image_id": image_id, "subject": owner.name}
 
 
-def _image(work: Work, asked: Asked, name: str) -> Image:
+def _image(work: ServiceContext, asked: RequestContent, name: str) -> Image:
     return asked.picture(work.limits.pixels, name)
 
 
-def _faces(work: Work, asked: Asked, name: str, limit: int, sure: float) -> list[CheckedFace]:
+def _faces(work: ServiceContext, asked: RequestContent, name: str, limit: int, sure: float) -> list[CheckedFace]:
     """Return the largest faces of a picture with at least this detector confidence."""
     faces = [face for face in work.engine.check(_image(work, asked, name)).faces if face.box.confidence >= sure]
     return faces[:limit] if limit else faces

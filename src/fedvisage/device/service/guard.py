@@ -43,7 +43,7 @@ _SAFE = {
 }
 
 
-class Rates:
+class RateLimiter:
     """Token buckets, one per caller: requests drain them, and time refills them."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
@@ -65,7 +65,7 @@ class Rates:
         return 0.0 if allowed else (1 - tokens) / self._limits.rate
 
 
-class Guard:
+class RequestGuard:
     """The outermost ASGI application of the service."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Guard:
         """Wrap an application; ``free`` paths need no key, and ``files`` have longer to be sent."""
         self._free, self._files = free, files
         self._app, self._keys, self._limits, self._counts, self._log = app, keys, limits, counts, log
-        self._rates = Rates(limits)
+        self._rates = RateLimiter(limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward a request, or refuse it."""

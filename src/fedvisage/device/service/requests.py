@@ -24,7 +24,7 @@ from starlette.requests import Request
 from fedvisage.base.errors import BadFile, RunFailed, UserError, plain_line
 from fedvisage.base.files import parse_json
 from fedvisage.device.gallery.enrolment import Engine
-from fedvisage.device.gallery.file import Busy, Exists, ModelChanged, NoRoom, NotEnrolled, Unknown
+from fedvisage.device.gallery.file import Busy, ModelChanged, NameTaken, NoRoom, NotEnrolled, UnknownName
 from fedvisage.device.gallery.search import Gallery
 from fedvisage.device.service.limits import Counts, Limits
 from fedvisage.faces.pictures import TooLarge, read_picture
@@ -56,8 +56,8 @@ class Fault(Exception):
 
 
 _STATUS: Mapping[type[UserError], tuple[int, str]] = {
-    Unknown: (404, "not_found"),
-    Exists: (409, "exists"),
+    UnknownName: (404, "not_found"),
+    NameTaken: (409, "exists"),
     ModelChanged: (409, "model_changed"),
     NotEnrolled: (422, "not_enrolled"),
 }
@@ -87,7 +87,7 @@ def fault_of(error: UserError | RunFailed | BadFile, gallery: Path | None) -> Fa
 Result = TypeVar("Result")
 
 
-class Work:
+class ServiceContext:
     """The engine, the gallery and the thread pool of a service.
 
     A request that timed out keeps its thread until it completes, so that the number of threads stays bounded.
@@ -117,7 +117,7 @@ class Work:
         return self.gallery
 
 
-class Times:
+class StepTimes:
     """Durations of the steps of a response, in milliseconds."""
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ class _InMemory(MultiPartParser):
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class RequestContent:
     """Pictures as bytes, and words, by their names."""
 
     files: Mapping[str, bytes]
@@ -166,20 +166,20 @@ class Asked:
         return default
 
 
-async def read_asked(request: Request, pictures: tuple[str, ...] = ("image",)) -> Asked:
+async def read_content(request: Request, pictures: tuple[str, ...] = ("image",)) -> RequestContent:
     """Read a request; ``pictures`` are the JSON keys of pictures."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
         return await _form(request)
     body = await request.body()
     if kind.startswith("image/") or kind == "application/octet-stream":
-        return Asked({pictures[0]: body}, {})
+        return RequestContent({pictures[0]: body}, {})
     if kind == "application/json" or (not kind and not body):
         return _json(body or b"{}", pictures)
     raise Fault(415, "unsupported", "send a form (multipart/form-data), JSON, or a picture (image/…)")
 
 
-async def _form(request: Request) -> Asked:
+async def _form(request: Request) -> RequestContent:
     files, words = dict[str, bytes](), dict[str, str]()
     try:
         form = await _InMemory(request.headers, request.stream(), max_files=PARTS, max_fields=PARTS).parse()
@@ -192,10 +192,10 @@ async def _form(request: Request) -> Asked:
             await part.close()
         else:
             words[name] = part
-    return Asked(files, words)
+    return RequestContent(files, words)
 
 
-def _json(body: bytes, pictures: tuple[str, ...]) -> Asked:
+def _json(body: bytes, pictures: tuple[str, ...]) -> RequestContent:
     try:
         value: Any = parse_json(body)
     except ValueError:
@@ -205,17 +205,17 @@ def _json(body: bytes, pictures: tuple[str, ...]) -> Asked:
     files, words = dict[str, bytes](), dict[str, str]()
     for name, word in value.items():
         if name in pictures:
-            files[name] = _decoded(name, word)
+            files[name] = _decode_picture(name, word)
         elif isinstance(word, bool):
             words[name] = str(word).lower()
         elif isinstance(word, str | int | float):
             words[name] = str(word)
         else:
             raise Fault(422, "invalid", f"{name[:50]} must be a word or a number", field=name[:50])
-    return Asked(files, words)
+    return RequestContent(files, words)
 
 
-def _decoded(name: str, text: object) -> bytes:
+def _decode_picture(name: str, text: object) -> bytes:
     try:
         if isinstance(text, str):
             return base64.b64decode(text.rpartition(",")[2], validate=True)

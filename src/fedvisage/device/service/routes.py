@@ -10,12 +10,12 @@ from fastapi import APIRouter, Query, Request
 
 from fedvisage.base.version import VERSION
 from fedvisage.device.gallery import enrolment
-from fedvisage.device.gallery.enrolment import Engine, Image, Match, model_of
-from fedvisage.device.gallery.file import Exists
+from fedvisage.device.gallery.enrolment import Engine, Image, PersonMatch, model_of
+from fedvisage.device.gallery.file import NameTaken
 from fedvisage.device.gallery.records import COLLECTION, Collection, Face, Person
 from fedvisage.device.pipeline import MATCH, NO_MATCH, CheckedFace
 from fedvisage.device.service.guard import REQUEST
-from fedvisage.device.service.requests import Asked, Fault, Times, Work, read_asked
+from fedvisage.device.service.requests import Fault, RequestContent, ServiceContext, StepTimes, read_content
 from fedvisage.faces.detection import Face as Found
 
 # Descriptions of faces, matches and people as plain values.
@@ -51,7 +51,7 @@ def describe_checked_face(face: CheckedFace, image: Image, *, embedding: bool = 
     return values
 
 
-def describe_match(match: Match) -> Values:
+def describe_match(match: PersonMatch) -> Values:
     """Return a similar person."""
     return {
         "person_id": match.person,
@@ -111,7 +111,7 @@ def body(*pictures: str, **words: str) -> dict[str, Any]:
     return {"requestBody": {"content": {"application/json": schema, "multipart/form-data": schema}}}
 
 
-def routes(work: Work) -> APIRouter:
+def routes(work: ServiceContext) -> APIRouter:
     """Return the routes for an engine and a gallery."""
     router = APIRouter(prefix="/v1")
     _add_state(router, work)
@@ -122,7 +122,7 @@ def routes(work: Work) -> APIRouter:
     return router
 
 
-def _add_state(router: APIRouter, work: Work) -> None:
+def _add_state(router: APIRouter, work: ServiceContext) -> None:
     @router.get("/health")
     async def health() -> Values:
         """Report that the service is running."""
@@ -136,14 +136,14 @@ def _add_state(router: APIRouter, work: Work) -> None:
         return {"pipeline": describe_pipeline(work.engine), "recognition": recognised}
 
 
-def _add_faces(router: APIRouter, work: Work) -> None:
+def _add_faces(router: APIRouter, work: ServiceContext) -> None:
     @router.post("/detect", openapi_extra=body("image"))
     async def detect(request: Request) -> Values:
         """Detect the faces of a picture."""
-        content = await read_asked(request)
+        content = await read_content(request)
 
         def some() -> Values:
-            times, image = Times(), _image(work, content)
+            times, image = StepTimes(), _image(work, content)
             times.done("read")
             faces = [describe_face(face, image) for face in work.engine.detect(image)]
             times.done("detect")
@@ -154,22 +154,24 @@ def _add_faces(router: APIRouter, work: Work) -> None:
     @router.post("/pad", openapi_extra=body("image"))
     async def pad(request: Request) -> Values:
         """Decide for each face whether it is a living person in front of the camera."""
-        return await _judge(request, work)
+        return await _evaluate_picture(request, work)
 
     @router.post("/embed", openapi_extra=body("image"))
     async def embed(request: Request, pad: Report = "") -> Values:
         """Return the embedding of each face; attacks have none, except with ?pad=report."""
-        return await _judge(request, work, ready=lambda: model_of(work.engine), embedding=True, report=pad == "report")
+        return await _evaluate_picture(
+            request, work, ready=lambda: model_of(work.engine), embedding=True, report=pad == "report"
+        )
 
 
-def _add_comparing(router: APIRouter, work: Work) -> None:
+def _add_comparing(router: APIRouter, work: ServiceContext) -> None:
     @router.post("/compare", openapi_extra=body("image1", "image2"))
     async def compare(request: Request, pad: Report = "") -> Values:
         """Decide whether the largest faces of two pictures belong to one person."""
-        content, model = await read_asked(request, ("image1", "image2")), model_of(work.engine)
+        content, model = await read_content(request, ("image1", "image2")), model_of(work.engine)
 
         def some() -> Values:
-            times, images = Times(), list[Values]()
+            times, images = StepTimes(), list[Values]()
             largest = list[CheckedFace]()
             for name in ("image1", "image2"):
                 image = _image(work, content, name)
@@ -202,16 +204,16 @@ def _add_comparing(router: APIRouter, work: Work) -> None:
             gallery.collection(collection)
             model_of(work.engine)
 
-        return await _judge(request, work, matches, ready, report=pad == "report")
+        return await _evaluate_picture(request, work, matches, ready, report=pad == "report")
 
     @router.post("/verify", openapi_extra=body("image", person="name or id", collection="default, if not given"))
     async def verify(request: Request, pad: Report = "") -> Values:
         """Compare the largest face of a picture with one person."""
-        content, gallery = await read_asked(request), work.people()
+        content, gallery = await read_content(request), work.people()
         name, collection = content.word("person"), content.word("collection", COLLECTION)
 
         def some() -> Values:
-            times, image = Times(), _image(work, content)
+            times, image = StepTimes(), _image(work, content)
             times.done("read")
             person = gallery.person(collection, name)
             faces = _faces(work, image, report=pad == "report")
@@ -226,7 +228,7 @@ def _add_comparing(router: APIRouter, work: Work) -> None:
         return await work.do(some)
 
 
-def _add_collections(router: APIRouter, work: Work) -> None:
+def _add_collections(router: APIRouter, work: ServiceContext) -> None:
     @router.get("/collections")
     async def collections() -> Values:
         """List the collections."""
@@ -236,7 +238,7 @@ def _add_collections(router: APIRouter, work: Work) -> None:
     @router.post("/collections", status_code=201, openapi_extra=body(name="of the collection", renewable="true, false"))
     async def add(request: Request) -> Values:
         """Add a collection."""
-        content, gallery = await read_asked(request), work.people()
+        content, gallery = await read_content(request), work.people()
         name, renewable = content.word("name"), content.word("renewable", "false") == "true"
         return describe_collection(await work.do(lambda: gallery.add_collection(name, renewable=renewable)))
 
@@ -254,7 +256,7 @@ def _add_collections(router: APIRouter, work: Work) -> None:
         return {"deleted": collection}
 
 
-def _add_people(router: APIRouter, work: Work) -> None:
+def _add_people(router: APIRouter, work: ServiceContext) -> None:
     @router.get("/collections/{collection}/persons")
     async def persons(collection: str) -> Values:
         """List the enrolled people."""
@@ -264,13 +266,13 @@ def _add_people(router: APIRouter, work: Work) -> None:
     @router.post("/collections/{collection}/persons", status_code=201, openapi_extra=body("image", name="whose it is"))
     async def enrol(request: Request, collection: str) -> Values:
         """Enrol a person with a picture of one living face."""
-        content, gallery = await read_asked(request), work.people()
+        content, gallery = await read_content(request), work.people()
         name = content.word("name")
 
         def some() -> Values:
             if gallery.has(collection, name):
-                raise Exists(name, "is enrolled already; add faces to them")
-            return _enrolled(work, content, collection, name)
+                raise NameTaken(name, "is enrolled already; add faces to them")
+            return _enrol_person(work, content, collection, name)
 
         return await work.do(some)
 
@@ -291,8 +293,8 @@ def _add_people(router: APIRouter, work: Work) -> None:
     @router.post("/collections/{collection}/persons/{person}/faces", status_code=201, openapi_extra=body("image"))
     async def add(request: Request, collection: str, person: str) -> Values:
         """Add a face to a person."""
-        content, gallery = await read_asked(request), work.people()
-        return await work.do(lambda: _enrolled(work, content, collection, gallery.person(collection, person).name))
+        content, gallery = await read_content(request), work.people()
+        return await work.do(lambda: _enrol_person(work, content, collection, gallery.person(collection, person).name))
 
     @router.delete("/collections/{collection}/persons/{person}/faces/{face}")
     async def remove_face(collection: str, person: str, face: str) -> Values:
@@ -308,9 +310,9 @@ def _add_people(router: APIRouter, work: Work) -> None:
         return await work.do(some)
 
 
-async def _judge(
+async def _evaluate_picture(
     request: Request,
-    work: Work,
+    work: ServiceContext,
     more: Callable[[CheckedFace], Values] = lambda face: {},
     ready: Callable[[], object] = lambda: None,
     *,
@@ -318,11 +320,11 @@ async def _judge(
     report: bool = False,
 ) -> Values:
     """Evaluate the faces of a picture after calling ``ready``; ``more`` adds values to each face."""
-    content = await read_asked(request)
+    content = await read_content(request)
 
     def some() -> Values:
         ready()
-        times, image = Times(), _image(work, content)
+        times, image = StepTimes(), _image(work, content)
         times.done("read")
         checked = _faces(work, image, report=report)
         times.done("check")
@@ -333,23 +335,23 @@ async def _judge(
     return await work.do(some)
 
 
-def _image(work: Work, asked: Asked, name: str = "image") -> Image:
+def _image(work: ServiceContext, asked: RequestContent, name: str = "image") -> Image:
     return asked.picture(work.limits.pixels, name, "file")
 
 
-def _faces(work: Work, image: Image, *, report: bool) -> list[CheckedFace]:
+def _faces(work: ServiceContext, image: Image, *, report: bool) -> list[CheckedFace]:
     faces = list(work.engine.check(image, report=report).faces)
     for face in faces:
         work.counts.decided("unjudged" if face.pad is None else face.pad.decision)
     return faces
 
 
-def _enrolled(work: Work, asked: Asked, collection: str, name: str) -> Values:
+def _enrol_person(work: ServiceContext, asked: RequestContent, collection: str, name: str) -> Values:
     done = enrolment.enrol(work.people(), work.engine, collection, name, [("image", _image(work, asked))])
     return {**describe_person(done.person, done.faces), "replaced": done.replaced}
 
 
-def _reply(request: Request, work: Work, times: Times, **said: Any) -> Values:
+def _reply(request: Request, work: ServiceContext, times: StepTimes, **said: Any) -> Values:
     """Return a response with its request ID, its models, and its durations."""
     return {
         "request_id": request.scope[REQUEST], **said, "pipeline": describe_pipeline(work.engine),

@@ -16,10 +16,10 @@ from typing import Any, Final
 from urllib.error import URLError
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.files import CACHE, json_text, needing_room, read_plain, write_atomically
+from fedvisage.base.files import CACHE, disk_full_is_failure, json_text, read_plain, write_atomically
 from fedvisage.base.version import VERSION
 from fedvisage.device import Exported, Settings
-from fedvisage.device.exported import CONFIG, GRAPH, INT8_GRAPH, beside, check_free
+from fedvisage.device.exported import CONFIG, GRAPH, INT8_GRAPH, check_free, replaced_when_complete
 from fedvisage.device.pipeline import SAME_PLACE
 from fedvisage.faces import detection
 from fedvisage.faces.align import PLACES, SIDE, SURE, SURE_TURNED
@@ -62,7 +62,7 @@ def page_json(
 def settings_json(settings: Settings) -> Values:
     """Return the limits, and the texts of reasons, by which the page decides."""
     return {
-        "detector": {**asdict(detection.Settings()), "lowest_confidence": LOWEST_CONFIDENCE},
+        "detector": {**asdict(detection.DetectorSettings()), "lowest_confidence": LOWEST_CONFIDENCE},
         "upright": {"sure": SURE, "sure_turned": SURE_TURNED},
         "limits": {name: getattr(settings, name) for name in ("smallest", "sharpness", "turned", "tilted")},
         "margin": MARGIN,
@@ -134,15 +134,15 @@ ONNX: Final = Package(
 )
 
 
-def _place() -> Path:
+def _runtime_folder() -> Path:
     return CACHE / f"{ONNX.name}-{ONNX.version}"
 
 
 @dataclass(frozen=True)
-class Runtime:
+class RuntimeFiles:
     """The files of a package in a cache folder, which is named after the version."""
 
-    folder: Path = field(default_factory=_place)
+    folder: Path = field(default_factory=_runtime_folder)
     package: Package = ONNX
 
     @property
@@ -165,7 +165,7 @@ class Runtime:
     def fetch(self, archive: Path | None = None, registry: str = REGISTRY) -> None:
         """Put the files into the folder: from npm's registry, or from the package's archive if one is given."""
         name, version = self.package.name, self.package.version
-        content = read_plain(archive, _LARGEST) if archive else _downloaded(f"{registry}/{name}/-/{name}-{version}.tgz")
+        content = read_plain(archive, _LARGEST) if archive else _download(f"{registry}/{name}/-/{name}-{version}.tgz")
         actual = f"sha512-{base64.b64encode(hashlib.sha512(content).digest()).decode()}"
         if actual != self.package.integrity:
             raise UserError(str(archive or registry), f"gives another archive than that of {self} ({actual[:19]}…); "
@@ -186,7 +186,7 @@ class Runtime:
         return f"{self.package.name} {self.package.version} ({self.package.licence})"
 
 
-def _downloaded(url: str) -> bytes:
+def _download(url: str) -> bytes:
     if not url.startswith(("https://", "http://")):
         raise UserError("--registry", f"{url} is no web address; give https://…")
     try:
@@ -222,7 +222,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Entry:
+class PageFile:
     """A file of the page: its path, and a function that reads its content on first use."""
 
     path: str
@@ -249,28 +249,30 @@ class Entry:
         return self.path.startswith(f"{MODELS}/")
 
 
-def contents(
-    pad: Exported, recognition: Exported | None, *, service: Values | None = None, runtime: Runtime | None = None
-) -> dict[str, Entry]:
+def page_files(
+    pad: Exported, recognition: Exported | None, *, service: Values | None = None, runtime: RuntimeFiles | None = None
+) -> dict[str, PageFile]:
     """Return the files of the page by path; without the runtime's files, the page can only use the service."""
-    ort = runtime or Runtime()
+    ort = runtime or RuntimeFiles()
     settings = json_text(page_json(pad, recognition, computes=ort.is_there, service=service)).encode()
-    entries = [*_own(), Entry("page.json", lambda: settings)]
+    entries = [*_page_folder_files(), PageFile("page.json", lambda: settings)]
     if ort.is_there:
-        entries += [Entry(f"{RUNTIME}/{name}", partial(ort.read, name)) for name in ort.package.files]
-        entries += [Entry(f"{RUNTIME}/NOTICE.txt", lambda: ort.notice().encode())]
-        entries += [Entry(f"{DETECTOR}/{name}", partial(detection.read_installed, name)) for name in detection.DIGESTS]
+        entries += [PageFile(f"{RUNTIME}/{name}", partial(ort.read, name)) for name in ort.package.files]
+        entries += [PageFile(f"{RUNTIME}/NOTICE.txt", lambda: ort.notice().encode())]
+        entries += [
+            PageFile(f"{DETECTOR}/{name}", partial(detection.read_installed, name)) for name in detection.DIGESTS
+        ]
         for model in (pad, recognition):
-            entries += [] if model is None else _of_model(model)
+            entries += [] if model is None else _model_files(model)
     return {entry.path: entry for entry in entries}
 
 
-def _own() -> list[Entry]:
+def _page_folder_files() -> list[PageFile]:
     folder = files("fedvisage.device.web").joinpath("page")
-    return [Entry(file.name, file.read_bytes) for file in sorted(folder.iterdir(), key=lambda file: file.name)]
+    return [PageFile(file.name, file.read_bytes) for file in sorted(folder.iterdir(), key=lambda file: file.name)]
 
 
-def _of_model(exported: Exported) -> list[Entry]:
+def _model_files(exported: Exported) -> list[PageFile]:
     """Return the files of an exported directory that the page reads, unchanged."""
     if exported.threshold is None:
         raise UserError(str(exported.directory), "has no threshold to decide by; export a run whose sites chose one")
@@ -278,14 +280,14 @@ def _of_model(exported: Exported) -> list[Entry]:
     graph = INT8_GRAPH if exported.description.arithmetic == "int8" else GRAPH
 
     config = read_plain(exported.directory / CONFIG)
-    return [Entry(f"{folder}/{CONFIG}", lambda: config), Entry(f"{folder}/{graph}", exported.graph)]
+    return [PageFile(f"{folder}/{CONFIG}", lambda: config), PageFile(f"{folder}/{graph}", exported.graph)]
 
 
 # The page as a folder for any web server; it computes in the browser, without a service.
 
 
 @dataclass(frozen=True)
-class Built:
+class BuildResult:
     """The result of a build."""
 
     directory: Path
@@ -298,15 +300,17 @@ class Built:
                 "browsers lend it a camera when it comes from https or from localhost"]  # fmt: skip
 
 
-def build(directory: Path, pad: Exported, recognition: Exported | None, *, runtime: Runtime | None = None) -> Built:
+def build(
+    directory: Path, pad: Exported, recognition: Exported | None, *, runtime: RuntimeFiles | None = None
+) -> BuildResult:
     """Write the page with its models into a new directory; leave nothing on failure."""
     check_free(directory)
-    ort = runtime or Runtime()
+    ort = runtime or RuntimeFiles()
     ort.require()
-    entries = contents(pad, recognition, runtime=ort)
-    with beside(directory) as temporary, needing_room(directory):
+    entries = page_files(pad, recognition, runtime=ort)
+    with replaced_when_complete(directory) as temporary, disk_full_is_failure(directory):
         for path, entry in entries.items():
             target = temporary / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(entry.content)
-    return Built(directory, len(entries), sum(len(entry.content) for entry in entries.values()))
+    return BuildResult(directory, len(entries), sum(len(entry.content) for entry in entries.values()))

@@ -22,7 +22,7 @@ Relation = Literal["add-remove", "replace-one", "paper", "site", "image", "perso
 Mechanism = Literal["gaussian", "selection"]
 Count = Literal["sum", "tight"]
 
-PROTECTS: Mapping[Relation, str] = {
+PROTECTED_UNIT: Mapping[Relation, str] = {
     "add-remove": "one class centre added or removed",
     "replace-one": "one class centre exchanged for another",
     "paper": "as the paper counts it, not end to end",
@@ -60,7 +60,7 @@ class Charge:
         noise = f"σ {self.sigma:.4g}, Δ {self.sensitivity:.4g}" if self.sigma else f"Δ {self.sensitivity:.4g}"
         return (
             f"{self.mechanism} × {self.times}, {noise}, ε {self.epsilon:.4g}, δ {self.delta:.3g} "
-            f"({PROTECTS[self.relation]})"
+            f"({PROTECTED_UNIT[self.relation]})"
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class Charge:
 
 
 @dataclass(frozen=True)
-class Spent:
+class JointCost:
     """The cost of releases: the sum of ε and of δ, and the tight ε at ``at_delta``."""
 
     epsilon: float
@@ -83,11 +83,11 @@ class Spent:
     at_delta: float
 
 
-def spent(charges: Sequence[Charge], at_delta: float) -> Spent:
+def joint_cost(charges: Sequence[Charge], at_delta: float) -> JointCost:
     """Return the joint cost of charges, by sum and tightly."""
     if len({charge.relation for charge in charges}) > 1:
         raise ValueError("charges under different neighbouring relations do not add up")
-    return Spent(
+    return JointCost(
         epsilon=math.fsum(charge.epsilon for charge in charges),
         delta=math.fsum(charge.delta for charge in charges),
         tight_epsilon=tight_epsilon(charges, at_delta),
@@ -126,7 +126,7 @@ COLUMNS = 7
 """Number of columns of the table in which costs cross the wire."""
 
 
-def table_of(charges: Sequence[Charge], total: Spent) -> list[list[float]]:
+def table_of(charges: Sequence[Charge], total: JointCost) -> list[list[float]]:
     """Return costs as rows of numbers: first the running total, then one row per charge."""
     relation = RELATIONS.index(charges[0].relation if charges else "paper")  # only this mechanism may have no charges
     first = [relation, total.epsilon, total.delta, total.tight_epsilon, total.at_delta, 0.0, 0.0]
@@ -136,7 +136,7 @@ def table_of(charges: Sequence[Charge], total: Spent) -> list[list[float]]:
     ] for charge in charges)]  # fmt: skip
 
 
-def from_table(rows: Sequence[Sequence[float]]) -> tuple[tuple[Charge, ...], Spent]:
+def costs_from_table(rows: Sequence[Sequence[float]]) -> tuple[tuple[Charge, ...], JointCost]:
     """Return the charges and the total of a site's table of costs; raise an error for invalid numbers."""
     try:
         charges = tuple(
@@ -144,7 +144,7 @@ def from_table(rows: Sequence[Sequence[float]]) -> tuple[tuple[Charge, ...], Spe
                    row[4], row[5], _index(row[6]))
             for number, row in enumerate(rows[1:], start=1)
         )  # fmt: skip
-        return charges, Spent(*rows[0][1:5])
+        return charges, JointCost(*rows[0][1:5])
     except (IndexError, TypeError, ValueError) as error:
         raise ValueError("is no table of costs") from error
 
@@ -155,7 +155,7 @@ def _index(number: float) -> int:
     return int(number)
 
 
-def due(written: Sequence[Charge], wanted: Sequence[Charge], total: Budget, count: Count) -> tuple[Charge, ...]:
+def new_charges(written: Sequence[Charge], wanted: Sequence[Charge], total: Budget, count: Count) -> tuple[Charge, ...]:
     """Return the charges to write now, possibly none, because a written charge is never paid twice.
 
     ``count`` selects the figure that must stay within the total.
@@ -165,8 +165,8 @@ def due(written: Sequence[Charge], wanted: Sequence[Charge], total: Budget, coun
         if charged.get(charge.release, charge) != charge:
             raise RunFailed(f"{charge.release}: was already charged at another price; its settings must not change")
     fresh = tuple(charge for charge in wanted if charge.release not in charged)
-    cost = spent([*written, *fresh], total.delta)
-    if fresh and not _within(cost, total, count):
+    cost = joint_cost([*written, *fresh], total.delta)
+    if fresh and not _is_within(cost, total, count):
         figure = (cost.epsilon, cost.delta) if count == "sum" else (cost.tight_epsilon, cost.at_delta)
         raise BudgetSpent(
             f"{fresh[0].release}: would bring the cost to ε {figure[0]:.4g} at δ {figure[1]:.3g}, and the budget of "
@@ -175,7 +175,7 @@ def due(written: Sequence[Charge], wanted: Sequence[Charge], total: Budget, coun
     return fresh
 
 
-def _within(cost: Spent, total: Budget, count: Count) -> bool:
+def _is_within(cost: JointCost, total: Budget, count: Count) -> bool:
     slack = 1 + 1e-9  # ten tenths must not exceed the total by rounding
     if count == "tight":
         return cost.tight_epsilon <= total.epsilon * slack

@@ -27,9 +27,9 @@ from fedvisage.federation.privacy.mechanisms import (
     Budget,
     Draws,
     classic_standard_deviation,
-    lifted,
+    lift_rows,
     noise,
-    projected,
+    project_rows,
     standard_deviation,
 )
 
@@ -50,7 +50,7 @@ def occupancy(margin: float, dimension: int) -> float:
     return 0.5 * float(betainc((dimension - 1) / 2, 0.5, math.sin(margin) ** 2))
 
 
-def crowding(margin: float, dimension: int, clusters: int) -> str | None:
+def crowding_warning(margin: float, dimension: int, clusters: int) -> str | None:
     """Return a warning if the clusters could fill the sphere and leave no room for other identities, or None."""
     share = occupancy(margin, dimension) * clusters
     if share < 1:
@@ -135,7 +135,7 @@ LENGTH_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
-class Clustering:
+class ClusteringSettings:
     """Parameters: caps of an angle ``margin`` (ρ), at most ``queries`` (Q), each with ``minimum`` members (T).
 
     In Algorithm 1 ``budget`` is that of each query, as in the paper; in the private mechanism it is that of all queries
@@ -168,7 +168,7 @@ class Cluster:
     size: int
 
 
-def check_centres(centres: Tensor, asked: Clustering) -> None:
+def check_centres(centres: Tensor, asked: ClusteringSettings) -> None:
     """Raise an error for class centres without a guarantee, and for a minimum above their number."""
     check_unit("class centres", centres)
     if asked.minimum > len(centres):
@@ -187,7 +187,7 @@ def check_unit(place: str, vectors: Tensor) -> None:
         raise UserError(place, f"must have length 1, one has {worst:.4g}; normalise them")
 
 
-def densest(centres: Tensor, asked: Clustering) -> tuple[Cluster, ...]:
+def densest_clusters(centres: Tensor, asked: ClusteringSettings) -> tuple[Cluster, ...]:
     """Return the noise-free clusters of Algorithm 1; no later query depends on their noise.
 
     Q. Meng, F. Zhou, H. Ren, T. Feng, G. Liu, Y. Lin, "Improving federated learning face recognition via
@@ -220,12 +220,12 @@ def densest(centres: Tensor, asked: Clustering) -> tuple[Cluster, ...]:
     return tuple(clusters)
 
 
-def paper_sigma(cluster: Cluster, asked: Clustering) -> float:
+def paper_sigma(cluster: Cluster, asked: ClusteringSettings) -> float:
     """Return the standard deviation by Theorem 2 and the classic formula (line 7)."""
     return classic_standard_deviation(asked.budget, claimed_sensitivity(asked.margin, cluster.size))
 
 
-def paper_charges(clusters: tuple[Cluster, ...], asked: Clustering, release: str) -> tuple[Charge, ...]:
+def paper_charges(clusters: tuple[Cluster, ...], asked: ClusteringSettings, release: str) -> tuple[Charge, ...]:
     """Return the cost of releasing these clusters by the paper's count; it must be written before any draw."""
     return tuple(
         Charge(
@@ -241,7 +241,7 @@ def paper_charges(clusters: tuple[Cluster, ...], asked: Clustering, release: str
     )
 
 
-def sanitised(clusters: tuple[Cluster, ...], asked: Clustering, dimension: int, draws: Draws) -> Tensor:
+def sanitise_clusters(clusters: tuple[Cluster, ...], asked: ClusteringSettings, dimension: int, draws: Draws) -> Tensor:
     """Add noise to each mean and return the directions, one row per cluster, possibly none (lines 7 and 8)."""
     rows = [cluster.mean + noise((dimension,), paper_sigma(cluster, asked), draws) for cluster in clusters]
     return directions(torch.stack(rows) if rows else torch.empty(0, dimension, dtype=torch.float64))
@@ -253,7 +253,7 @@ def directions(rows: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Privately:
+class BudgetSplit:
     """The division of a round's budget.
 
     ``selection`` is the share of ε for the choice of candidates; with a single candidate there is no choice and no
@@ -273,25 +273,25 @@ class Privately:
 
 
 @dataclass(frozen=True)
-class Released:
+class NoisyCentres:
     """The output that may be sent: one direction or zeros per query, in float32, and the noisy numbers of members."""
 
     centres: Tensor
     counts: Tensor
 
 
-def reach(asked: Clustering) -> float:
+def cap_radius(asked: ClusteringSettings) -> float:
     """Return r, the largest distance between the centre of a cap and a unit vector within the margin."""
     return 2 * math.sin(asked.margin / 2)
 
 
-def sensitivity(asked: Clustering, how: Privately) -> float:
+def sensitivity(asked: ClusteringSettings, how: BudgetSplit) -> float:
     """Return the largest distance that one class centre moves (Σ (w_i − c), κ|S|)."""
-    single = reach(asked) * math.hypot(1, how.count)
-    return single if how.relation == "add-remove" else max(2 * reach(asked), single)
+    single = cap_radius(asked) * math.hypot(1, how.count)
+    return single if how.relation == "add-remove" else max(2 * cap_radius(asked), single)
 
 
-def private_charges(asked: Clustering, how: Privately, candidates: int, release: str) -> tuple[Charge, ...]:
+def private_charges(asked: ClusteringSettings, how: BudgetSplit, candidates: int, release: str) -> tuple[Charge, ...]:
     """Return the cost of a round, which depends only on the settings; it must be written before any draw."""
     share = how.selection if candidates > 1 else 0.0
     sums = Charge(
@@ -320,8 +320,13 @@ def private_charges(asked: Clustering, how: Privately, candidates: int, release:
 
 
 def release(
-    centres: Tensor, candidates: Tensor, asked: Clustering, how: Privately, draws: Draws, basis: Tensor | None = None
-) -> Released:
+    centres: Tensor,
+    candidates: Tensor,
+    asked: ClusteringSettings,
+    how: BudgetSplit,
+    draws: Draws,
+    basis: Tensor | None = None,
+) -> NoisyCentres:
     """Run the private mechanism. Class centres in the cap of a selected candidate take no part in later queries.
 
     With a ``basis`` of public directions it works in their span (:mod:`fedvisage.federation.privacy.mechanisms`).
@@ -329,8 +334,8 @@ def release(
     check_centres(centres, asked)
     check_unit("candidates", candidates)
     if basis is not None:
-        projected_release = release(projected(centres, basis), projected(candidates, basis), asked, how, draws)
-        return Released(lifted(projected_release.centres, basis), projected_release.counts)
+        projected_release = release(project_rows(centres, basis), project_rows(candidates, basis), asked, how, draws)
+        return NoisyCentres(lift_rows(projected_release.centres, basis), projected_release.counts)
     if asked.queries > len(candidates):
         raise UserError("queries", f"{asked.queries} is more than the {len(candidates)} public candidates; lower it")
     share = how.selection if len(candidates) > 1 else 0.0
@@ -341,7 +346,7 @@ def release(
     # Each query selects an unused candidate, estimates its cluster with noise, and removes the cluster's members.
     for _ in range(asked.queries):
         scores = counts.double() * score_weight(asked, how, share)
-        chosen = exponential(scores.masked_fill(~available, -math.inf), draws) if share else 0
+        chosen = draw_exponential(scores.masked_fill(~available, -math.inf), draws) if share else 0
         available[chosen] = False
         members = remaining @ candidates[chosen] >= asked.cosine
         row, number = _estimate(remaining[members], candidates[chosen], asked, how, _sigma(asked, how, share), draws)
@@ -349,10 +354,10 @@ def release(
         numbers.append(number)
         counts = counts - counts_within(candidates, remaining[members], asked.cosine)
         remaining = remaining[~members]
-    return Released(directions(torch.stack(rows)), torch.tensor(numbers, dtype=torch.float64))
+    return NoisyCentres(directions(torch.stack(rows)), torch.tensor(numbers, dtype=torch.float64))
 
 
-def score_weight(asked: Clustering, how: Privately, share: float) -> float:
+def score_weight(asked: ClusteringSettings, how: BudgetSplit, share: float) -> float:
     """Return the weight of one member in a candidate's score in one selection.
 
     Adding an identity raises every count by 0 or 1, so weights e^{ε u} give ε. Exchanging an identity can raise one
@@ -362,33 +367,33 @@ def score_weight(asked: Clustering, how: Privately, share: float) -> float:
     return epsilon if how.relation == "add-remove" else epsilon / 2
 
 
-def exponential(scores: Tensor, draws: Draws) -> int:
+def draw_exponential(scores: Tensor, draws: Draws) -> int:
     """Draw an index with a probability proportional to e^score: the largest score after adding Gumbel noise."""
     return int((scores - torch.log(-torch.log(draws.uniform(len(scores))))).argmax())
 
 
-def statistics(members: Tensor, centre: Tensor, asked: Clustering, how: Privately) -> Tensor:
+def statistics(members: Tensor, centre: Tensor, asked: ClusteringSettings, how: BudgetSplit) -> Tensor:
     """Return (Σ (w_i − c), κ|S|) with clipped differences, the vector that receives the noise."""
     differences = (members - centre).double()
     lengths = torch.linalg.vector_norm(differences, dim=1, keepdim=True)
-    clipped = differences * (reach(asked) / lengths.clamp(min=1e-12)).clamp(max=1.0)
-    count = torch.tensor([len(members) * how.count * reach(asked)], dtype=torch.float64)
+    clipped = differences * (cap_radius(asked) / lengths.clamp(min=1e-12)).clamp(max=1.0)
+    count = torch.tensor([len(members) * how.count * cap_radius(asked)], dtype=torch.float64)
     return torch.cat([clipped.sum(dim=0), count])
 
 
 def _estimate(
-    members: Tensor, centre: Tensor, asked: Clustering, how: Privately, sigma: float, draws: Draws
+    members: Tensor, centre: Tensor, asked: ClusteringSettings, how: BudgetSplit, sigma: float, draws: Draws
 ) -> tuple[Tensor, float]:
     """Return a noisy mean (zeros if the noisy count is below the minimum) and the noisy count."""
     noisy = statistics(members, centre, asked, how)
     noisy = noisy + noise(tuple(noisy.shape), sigma, draws)
-    number = float(noisy[-1]) / (how.count * reach(asked))
+    number = float(noisy[-1]) / (how.count * cap_radius(asked))
     if number < asked.minimum:
         return torch.zeros(len(centre), dtype=torch.float64), number
     return centre.double() + noisy[:-1] / number, number
 
 
-def _sigma(asked: Clustering, how: Privately, share: float) -> float:
+def _sigma(asked: ClusteringSettings, how: BudgetSplit, share: float) -> float:
     """Return the noise of each of Q releases that together cost the rest of ε: √Q times that of one release."""
     budget = Budget(asked.budget.epsilon * (1 - share), asked.budget.delta)
     return standard_deviation(budget, sensitivity(asked, how)) * math.sqrt(asked.queries)

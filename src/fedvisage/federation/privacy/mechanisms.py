@@ -100,7 +100,7 @@ def principal_directions(features: Tensor, number: int) -> Tensor:
     return leading
 
 
-def projected(vectors: Tensor, basis: Tensor) -> Tensor:
+def project_rows(vectors: Tensor, basis: Tensor) -> Tensor:
     """Return vectors in the coordinates of a basis, each normalised to length one."""
     coordinates = vectors @ basis.to(vectors.dtype).T
     lengths = torch.linalg.vector_norm(coordinates, dim=1, keepdim=True)
@@ -109,7 +109,7 @@ def projected(vectors: Tensor, basis: Tensor) -> Tensor:
     return torch.where(lengths < SHORTEST, first, coordinates / lengths.clamp(min=SHORTEST))
 
 
-def lifted(rows: Tensor, basis: Tensor) -> Tensor:
+def lift_rows(rows: Tensor, basis: Tensor) -> Tensor:
     """Return rows in the coordinates of a basis as vectors of the full space; zeros stay zeros."""
     return rows @ basis.to(rows.dtype)
 
@@ -135,19 +135,19 @@ class Budget:
 
 def standard_deviation(budget: Budget, sensitivity: float) -> float:
     """Return the smallest σ with which Gaussian noise on a value of this L2 sensitivity meets the budget."""
-    return _checked(sensitivity) * _noise_multiplier(budget)
+    return _check_sensitivity(sensitivity) * _noise_multiplier(budget)
 
 
 def classic_standard_deviation(budget: Budget, sensitivity: float) -> float:
     """Return the σ of PrivacyFace's Definition 3, which is a guarantee for ε < 1 only."""
-    return _checked(sensitivity) * math.sqrt(2 * math.log(1.25 / budget.delta)) / budget.epsilon
+    return _check_sensitivity(sensitivity) * math.sqrt(2 * math.log(1.25 / budget.delta)) / budget.epsilon
 
 
 def delta_of(epsilon: float, sigma: float, sensitivity: float) -> float:
     """Return the exact δ of noise at an ε (Balle and Wang, Eq. 6): Φ(Δ/2σ − εσ/Δ) − e^ε Φ(−Δ/2σ − εσ/Δ)."""
     from scipy.special import log_ndtr
 
-    half, shift = _checked(sensitivity) / (2 * sigma), epsilon * sigma / sensitivity
+    half, shift = _check_sensitivity(sensitivity) / (2 * sigma), epsilon * sigma / sensitivity
     return float(math.exp(log_ndtr(half - shift)) - math.exp(epsilon + log_ndtr(-half - shift)))
 
 
@@ -167,7 +167,7 @@ def _noise_multiplier(budget: Budget) -> float:
     return float(get_sigma_gaussian(budget.epsilon, budget.delta))
 
 
-def _checked(sensitivity: float) -> float:
+def _check_sensitivity(sensitivity: float) -> float:
     if not (math.isfinite(sensitivity) and sensitivity > 0):
         raise UserError("sensitivity", f"must be a finite number above 0, got {sensitivity}; clip the values first")
     return sensitivity

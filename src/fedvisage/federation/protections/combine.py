@@ -31,7 +31,7 @@ def norm_of_update(upload: Tensors, base: Tensors) -> float:
     return math.sqrt(sum(squares))
 
 
-def clipped(upload: Tensors, base: Tensors, bound: float) -> dict[str, Tensor]:
+def clip_update(upload: Tensors, base: Tensors, bound: float) -> dict[str, Tensor]:
     """Return base + Δ/max(1, ‖Δ‖/bound) in float64; an upload within the bound is returned unchanged.
 
     Norm clipping: Z. Sun, P. Kairouz, A. T. Suresh, H. B. McMahan, "Can You Really Backdoor Federated Learning?", 2019,
@@ -69,7 +69,7 @@ def scores(distances: Tensor, hostile: int) -> Tensor:
     return distances.sort(dim=1).values[:, 1 : count - hostile - 1].sum(dim=1)
 
 
-def chosen(uploads: Sequence[Tensors], hostile: int, select: int = 1) -> list[int]:
+def krum_selection(uploads: Sequence[Tensors], hostile: int, select: int = 1) -> list[int]:
     """Return the positions of the uploads with the lowest scores, in ascending order.
 
     Krum and multi-Krum: P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer, "Machine Learning with Adversaries:
@@ -157,7 +157,7 @@ class Mean:
         return {name: cast(value, self._types[name]) for name, value in self.exact().items()}
 
 
-class Compared:
+class RobustCombination:
     """A rule that compares all uploads of a round; all sites have the same weight."""
 
     def __init__(self, rule: Callable[[list[Message]], Message]) -> None:
@@ -180,23 +180,25 @@ def combination_of(federation: Federation, base: Callable[[], Message]) -> Combi
     if settings.rule == "mean" or (settings.rule == "norm-clip" and settings.bound is not None):
         return Mean()  # clipping to a fixed bound is a step of its own, before the mean
     rules: dict[str, Callable[[list[Message]], Message]] = {
-        "norm-clip": lambda messages: _clipped_to_median(messages, base()),
+        "norm-clip": lambda messages: _clip_to_median(messages, base()),
         "trimmed-mean": lambda messages: _by_coordinate(
             messages, lambda values: trimmed_mean(values, settings.hostile)
         ),
         "median": lambda messages: _by_coordinate(messages, median),
-        "krum": lambda messages: _mean([messages[i] for i in chosen(messages, settings.hostile, settings.select)]),
+        "krum": lambda messages: _mean(
+            [messages[i] for i in krum_selection(messages, settings.hostile, settings.select)]
+        ),
     }
-    return Compared(rules[settings.rule])
+    return RobustCombination(rules[settings.rule])
 
 
 def _by_coordinate(messages: list[Message], rule: Callable[[Tensor], Tensor]) -> Message:
     return {name: rule(torch.stack([message[name].double() for message in messages])) for name in messages[0]}
 
 
-def _clipped_to_median(messages: list[Message], base: Mapping[str, Tensor]) -> Message:
+def _clip_to_median(messages: list[Message], base: Mapping[str, Tensor]) -> Message:
     bound = statistics.median(norm_of_update(message, base) for message in messages)
-    return _mean([clipped(message, base, bound) for message in messages])
+    return _mean([clip_update(message, base, bound) for message in messages])
 
 
 def _mean(messages: list[Message]) -> Message:

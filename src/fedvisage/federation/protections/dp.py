@@ -30,9 +30,9 @@ from torch import Tensor
 from fedvisage.base.errors import UserError
 from fedvisage.base.streams import torch_rng
 from fedvisage.federation.declared import Declared
-from fedvisage.federation.privacy.accountant import Charge, Relation, Spent, spent, tight_epsilon
+from fedvisage.federation.privacy.accountant import Charge, JointCost, Relation, joint_cost, tight_epsilon
 from fedvisage.federation.privacy.mechanisms import Budget, DerivedDraws, Draws, SystemDraws, noise, standard_deviation
-from fedvisage.federation.record.attendance import asked
+from fedvisage.federation.record.attendance import select_sites
 from fedvisage.federation.record.releases import COST, Allowance, Releases
 from fedvisage.federation.record.store import out_of_reach
 from fedvisage.federation.wire.message import Message
@@ -44,7 +44,7 @@ LEAST_VARIANCE = 0.1
 
 
 @dataclass(frozen=True)
-class Plan:
+class NoisePlan:
     """The noise of a run and the cost of its releases, which do not depend on the course of the run."""
 
     clip: float
@@ -89,7 +89,7 @@ class Plan:
         )
 
 
-def plan_of(recipe: Recipe) -> Plan | None:
+def plan_of(recipe: Recipe) -> NoisePlan | None:
     """Return the plan of a recipe with noise, or None."""
     dp = recipe.federation.dp
     if dp is None or dp.noise == 0:
@@ -100,20 +100,26 @@ def plan_of(recipe: Recipe) -> Plan | None:
     if multiplier is None:
         assert dp.epsilon is not None
         multiplier = math.sqrt(paid[-1]) * standard_deviation(Budget(dp.epsilon, dp.delta), 1.0)
-    return Plan(dp.clip, multiplier, dp.delta, paid)
+    return NoisePlan(dp.clip, multiplier, dp.delta, paid)
 
 
 def payments(recipe: Recipe) -> tuple[int, ...]:
     """Return for each round the largest number of rounds so far in which one site was selected."""
     names, counts, most = sorted(recipe.data.sites), Counter[str](), []
     for number in range(1, recipe.training.rounds + 1):
-        counts.update(asked(names, recipe.federation, recipe.runtime.seed, number))
+        counts.update(select_sites(names, recipe.federation, recipe.runtime.seed, number))
         most.append(max(counts.values()))
     return tuple(most)
 
 
-def released(
-    mean: Message, lent: Mapping[str, Tensor], count: int, recipe: Recipe, plan: Plan, round_number: int, log: Releases
+def release_mean(
+    mean: Message,
+    lent: Mapping[str, Tensor],
+    count: int,
+    recipe: Recipe,
+    plan: NoisePlan,
+    round_number: int,
+    log: Releases,
 ) -> Message:
     """Return a round's mean with noise: charged, drawn and stored once, before any site sees it.
 
@@ -125,13 +131,13 @@ def released(
     draws = SystemDraws() if recipe.federation.dp.entropy == "system" else DerivedDraws(generator)
     name = f"round {round_number}"
     noised = log.release(
-        name, lambda source: noisy(mean, lent, count, plan, source), [plan.charge(name)], plan.allowance(), draws
+        name, lambda source: noisy_mean(mean, lent, count, plan, source), [plan.charge(name)], plan.allowance(), draws
     )
     log.drop(f"round {round_number - out_of_reach(recipe)}")
     return {key: value for key, value in noised.items() if key != COST.name}
 
 
-def noisy(mean: Message, lent: Mapping[str, Tensor], count: int, plan: Plan, draws: Draws) -> Message:
+def noisy_mean(mean: Message, lent: Mapping[str, Tensor], count: int, plan: NoisePlan, draws: Draws) -> Message:
     """Return the mean of ``count`` clipped uploads with noise on their sum, in the types of the lent tensors."""
     noised = {}
     for name, value in mean.items():
@@ -168,7 +174,7 @@ class Account:
     the paper's count.
     """
 
-    plan: Plan
+    plan: NoisePlan
     prices: Callable[[int], tuple[Charge, ...]]
     """Returns the cost of a number of releases of a site."""
     delta: float
@@ -186,9 +192,9 @@ class Account:
             replace(charge, relation=relation) for charge in (*releases, between.charge("noise on the models", times))
         )
 
-    def spent(self, rounds: int) -> Spent:
+    def spent(self, rounds: int) -> JointCost:
         """Return the composed cost of ``rounds`` rounds."""
-        return _spent(self.charges(rounds), self.delta)
+        return _joint_cost(self.charges(rounds), self.delta)
 
     def figures(self, rounds: int) -> dict[str, Any]:
         """Return the account for ``metrics.json``."""
@@ -208,9 +214,9 @@ class Account:
 
 
 @lru_cache(maxsize=256)
-def _spent(charges: tuple[Charge, ...], delta: float) -> Spent:
+def _joint_cost(charges: tuple[Charge, ...], delta: float) -> JointCost:
     """Compose charges, with a cache because every outgoing order needs the result."""
-    return spent(charges, delta) if charges else Spent(0.0, 0.0, 0.0, delta)
+    return joint_cost(charges, delta) if charges else JointCost(0.0, 0.0, 0.0, delta)
 
 
 def account_of(recipe: Recipe, method: Declared) -> Account | None:

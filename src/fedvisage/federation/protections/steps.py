@@ -21,15 +21,15 @@ from torch import Tensor, nn
 from fedvisage.base.errors import UserError
 from fedvisage.data.batches import View
 from fedvisage.federation.declared import Call
-from fedvisage.federation.protections.combine import Combination, cast, clipped, combination_of, norm_of_update
-from fedvisage.federation.protections.dp import plan_of, released
-from fedvisage.federation.record.releases import Releases, Told, told
+from fedvisage.federation.protections.combine import Combination, cast, clip_update, combination_of, norm_of_update
+from fedvisage.federation.protections.dp import plan_of, release_mean
+from fedvisage.federation.record.releases import Releases, StatedCost, stated_cost
 from fedvisage.federation.secure import protocol
-from fedvisage.federation.secure.calls import secured
+from fedvisage.federation.secure.calls import with_secure_sum
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.schema import ABSURD, SUMMED, VARIANCE, Schema, check, schema_of
-from fedvisage.recipe import Dp, Federation, Poisoned, Recipe
+from fedvisage.federation.wire.schema import LARGEST_MAGNITUDE, SUMMED, VARIANCE, Schema, check, schema_of
+from fedvisage.recipe import Dp, Federation, HostileSites, Recipe
 
 
 class Outgoing(Protocol):
@@ -50,7 +50,7 @@ class Outgoing(Protocol):
 
 
 @dataclass(frozen=True)
-class Mixed:
+class RoundMean:
     """A mean of ``count`` uploads of a round, and access to the server's current weights."""
 
     mean: Message
@@ -73,7 +73,7 @@ class Incoming:
         """Return one site's upload for the mean; ``lent`` returns the weights that this round's sites received."""
         return upload
 
-    def whole(self, mixed: Mixed, recipe: Recipe) -> Message:
+    def whole(self, mixed: RoundMean, recipe: Recipe) -> Message:
         """Return the mean for the model."""
         return mixed.mean
 
@@ -88,10 +88,10 @@ class Admit(Incoming):
         """Return True: every recipe needs the check."""
         return True
 
-    def reply(self, message: Message, schema: Schema, recipe: Recipe) -> Told | None:
+    def reply(self, message: Message, schema: Schema, recipe: Recipe) -> StatedCost | None:
         """Raise an error for a reply that differs from its declaration; return the stated cost of a release in it."""
         check(message, schema)
-        return told(message, recipe.privacy.noise)
+        return stated_cost(message, recipe.privacy.noise)
 
 
 # Clipping of updates, the differences between uploads and lent weights, to an L2 norm.
@@ -121,7 +121,9 @@ class ClipAtSite:
             reply = {name: value.detach().cpu() for name, value in plain.run(site, message).items()}
             lent = {name: value.cpu() for name, value in site.lent.items()}
             weights = {name: value for name, value in reply.items() if name.split(".")[0] in parts}
-            return reply | within(weights, lent, _bound(dp, weights, in_secret=recipe.federation.secure is not None))
+            return reply | clip_after_rounding(
+                weights, lent, _bound(dp, weights, in_secret=recipe.federation.secure is not None)
+            )
 
         uploads = tuple(
             replace(upload, guarantee=promise) if upload.kind == "weights" else upload for upload in plain.uploads
@@ -137,29 +139,29 @@ class ClipAtServer(Incoming):
 
     def wanted(self, federation: Federation) -> bool:
         """Return whether the recipe has differential privacy of sites, or norm clipping with a fixed bound."""
-        return _given(federation) is not None
+        return _fixed_bound(federation) is not None
 
     def each(self, upload: Message, lent: Callable[[], Message], federation: Federation) -> Message:
         """Clip one site's update."""
-        bound = _given(federation)
+        bound = _fixed_bound(federation)
         assert bound is not None
-        return clipped(upload, lent(), bound)
+        return clip_update(upload, lent(), bound)
 
 
-def _given(federation: Federation) -> float | None:
+def _fixed_bound(federation: Federation) -> float | None:
     """Return the fixed bound of a recipe, which does not depend on the uploads."""
     if federation.dp is not None:
         return federation.dp.clip
     return federation.combine.bound if federation.combine.rule == "norm-clip" else None
 
 
-def within(upload: Message, base: Mapping[str, Tensor], bound: float) -> Message:
+def clip_after_rounding(upload: Message, base: Mapping[str, Tensor], bound: float) -> Message:
     """Return an upload in its own types whose update stays within the bound after rounding to these types."""
     types, target = {name: value.dtype for name, value in upload.items()}, bound
     scaled = upload
     while (norm := norm_of_update(scaled, base)) > bound:
         target *= 1 if scaled is upload else SHRINK * bound / norm
-        scaled = {name: cast(value, types[name]) for name, value in clipped(upload, base, target).items()}
+        scaled = {name: cast(value, types[name]) for name, value in clip_update(upload, base, target).items()}
     return scaled
 
 
@@ -189,7 +191,7 @@ class Combine(Incoming):
 
 
 @dataclass(frozen=True)
-class Mask:
+class MaskUpload:
     """Masks the summed upload; the masks cancel in the sum, so the server learns only the sum."""
 
     name: str = "mask"
@@ -200,7 +202,7 @@ class Mask:
 
     def around(self, calls: Mapping[str, Call], recipe: Recipe, net: nn.ModuleDict) -> dict[str, Call]:
         """Return the calls with the summed one masked, and the calls that exchange keys and shares."""
-        return secured(calls, schema_of(calls[SUMMED].uploads, recipe, net), recipe)
+        return with_secure_sum(calls, schema_of(calls[SUMMED].uploads, recipe, net), recipe)
 
 
 @dataclass(frozen=True)
@@ -213,18 +215,18 @@ class Noise(Incoming):
         """Return whether the recipe has differential privacy of sites with noise, not clipping alone."""
         return federation.dp is not None and federation.dp.noise != 0
 
-    def whole(self, mixed: Mixed, recipe: Recipe) -> Message:
+    def whole(self, mixed: RoundMean, recipe: Recipe) -> Message:
         """Return the mean with noise."""
         plan = plan_of(recipe)
         assert plan is not None
         assert mixed.releases is not None, "a server without a disk releases nothing"
-        return released(mixed.mean, mixed.present(), mixed.count, recipe, plan, mixed.round, mixed.releases)
+        return release_mean(mixed.mean, mixed.present(), mixed.count, recipe, plan, mixed.round, mixed.releases)
 
 
 # Simulated hostile sites.
 
 
-class Flipped(View):
+class FlippedLabels(View):
     """A view with exchanged labels: attacks count as bona fide, bona fide images as attacks."""
 
     @cached_property
@@ -257,7 +259,7 @@ class Poison:
         """Return the calls with the attacks of hostile sites."""
         settings, honest = recipe.federation.poisoned, calls[SUMMED].run
         assert settings is not None
-        hostile = label_flip(honest) if settings.how == "label-flip" else moved(honest, settings)
+        hostile = flip_labels(honest) if settings.how == "label-flip" else scale_update(honest, settings)
 
         def run(site: Site, message: Message) -> Message:
             return (hostile if site.name in settings.sites else honest)(site, message)
@@ -265,12 +267,12 @@ class Poison:
         return {**calls, SUMMED: replace(calls[SUMMED], run=run)}
 
 
-def label_flip(honest: Callable[[Site, Message], Message]) -> Callable[[Site, Message], Message]:
+def flip_labels(honest: Callable[[Site, Message], Message]) -> Callable[[Site, Message], Message]:
     """Return the call of a site that trains on exchanged labels."""
 
     def run(site: Site, message: Message) -> Message:
         data = site.data
-        site.data = Flipped(data.slices)
+        site.data = FlippedLabels(data.slices)
         try:
             return honest(site, message)
         finally:
@@ -279,7 +281,9 @@ def label_flip(honest: Callable[[Site, Message], Message]) -> Callable[[Site, Me
     return run
 
 
-def moved(honest: Callable[[Site, Message], Message], settings: Poisoned) -> Callable[[Site, Message], Message]:
+def scale_update(
+    honest: Callable[[Site, Message], Message], settings: HostileSites
+) -> Callable[[Site, Message], Message]:
     """Return the call of a site that reverses or scales its update."""
     factor = -settings.factor if settings.how == "sign-flip" else settings.factor
 
@@ -288,19 +292,19 @@ def moved(honest: Callable[[Site, Message], Message], settings: Poisoned) -> Cal
         reply = honest(site, message)
         for name, value in reply.items():
             if name in lent and value.is_floating_point():
-                least = 0.0 if name.endswith(VARIANCE) else -ABSURD
-                reply[name] = (lent[name] + factor * (value.cpu() - lent[name])).clamp(least, ABSURD)
+                least = 0.0 if name.endswith(VARIANCE) else -LARGEST_MAGNITUDE
+                reply[name] = (lent[name] + factor * (value.cpu() - lent[name])).clamp(least, LARGEST_MAGNITUDE)
         return reply
 
     return run
 
 
-OUTGOING: tuple[Outgoing, ...] = (ClipAtSite(), Poison(), Mask())
+OUTGOING: tuple[Outgoing, ...] = (ClipAtSite(), Poison(), MaskUpload())
 ADMIT, COMBINE = Admit(), Combine()
 INCOMING: tuple[Incoming, ...] = (ADMIT, ClipAtServer(), COMBINE, Noise())
 
 
-def protected(calls: Mapping[str, Call], recipe: Recipe, net: nn.ModuleDict) -> Mapping[str, Call]:
+def protect_calls(calls: Mapping[str, Call], recipe: Recipe, net: nn.ModuleDict) -> Mapping[str, Call]:
     """Return a method's calls wrapped in the site's chain."""
     for step in OUTGOING:
         if step.wanted(recipe.federation):
@@ -308,14 +312,14 @@ def protected(calls: Mapping[str, Call], recipe: Recipe, net: nn.ModuleDict) -> 
     return calls
 
 
-def incoming(federation: Federation) -> tuple[Incoming, ...]:
+def server_steps(federation: Federation) -> tuple[Incoming, ...]:
     """Return the server's steps for a recipe."""
     return tuple(step for step in INCOMING if step.wanted(federation))
 
 
-def names(federation: Federation) -> dict[str, list[str]]:
+def step_names(federation: Federation) -> dict[str, list[str]]:
     """Return the names of a recipe's steps at the site and at the server, in order."""
     return {
         "site": [step.name for step in OUTGOING if step.wanted(federation)],
-        "server": [step.name for step in incoming(federation)],
+        "server": [step.name for step in server_steps(federation)],
     }

@@ -10,7 +10,7 @@ from fedvisage.base.streams import numpy_rng
 from fedvisage.recipe import Federation
 
 
-def asked(names: Sequence[str], settings: Federation, seed: int, round_number: int) -> tuple[str, ...]:
+def select_sites(names: Sequence[str], settings: Federation, seed: int, round_number: int) -> tuple[str, ...]:
     """Draw the sites of a round, in sorted order: a share of those that have joined, at least one."""
     names = [name for name in names if settings.joins.get(name, 1) <= round_number]
     count = settings.asks(len(names))
@@ -20,7 +20,7 @@ def asked(names: Sequence[str], settings: Federation, seed: int, round_number: i
     return tuple(names[index] for index in sorted(indices))
 
 
-def offline(names: Sequence[str], settings: Federation, seed: int, round_number: int) -> frozenset[str]:
+def draw_offline(names: Sequence[str], settings: Federation, seed: int, round_number: int) -> frozenset[str]:
     """Draw the sites that are unreachable in a round of a simulation.
 
     ``any-site``: each site drops out independently with the configured probability. ``one-site``: with that probability
@@ -69,7 +69,7 @@ def attendance_of(rows: Iterable[Mapping[str, Any]]) -> Attendance:
     missed: dict[str, list[int]] = {}
     lost = []
     for row in rows:
-        number, names = int(row["round"]), _counted(row)
+        number, names = int(row["round"]), _counted_sites(row)
         if names is None:
             lost.append(number)
             continue
@@ -80,7 +80,7 @@ def attendance_of(rows: Iterable[Mapping[str, Any]]) -> Attendance:
     return Attendance(counted, {name: tuple(missed[name]) for name in sorted(missed)}, tuple(lost))
 
 
-def _counted(row: Mapping[str, Any]) -> list[str] | None:
+def _counted_sites(row: Mapping[str, Any]) -> list[str] | None:
     """Return the sites that a round counted, or None without a result; older lines list replies and failures."""
     if "counted" in row:
         return row["counted"]  # type: ignore[no-any-return]
@@ -100,7 +100,7 @@ def spans(numbers: Sequence[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a} to {b}" if b > a + 1 else f"{a}, {b}" for a, b in parts)
 
 
-def exceptions(metrics: Mapping[str, Any]) -> list[str]:
+def absences(metrics: Mapping[str, Any]) -> list[str]:
     """Return notes on a run's absences: sites that never delivered, rounds without a site, rounds without a result."""
     attendance = metrics.get("attendance")
     if not attendance:
@@ -112,7 +112,7 @@ def exceptions(metrics: Mapping[str, Any]) -> list[str]:
     return notes + ([f"nothing was combined in {_rounds(lost)}"] if (lost := attendance["lost"]) else [])
 
 
-def trained_by(metrics: Mapping[str, Any], most: int = 12) -> str:
+def training_summary(metrics: Mapping[str, Any], most: int = 12) -> str:
     """Return a text about the training of a run's model: its sites, its number of rounds, and absences."""
     attendance, sites, rounds = metrics.get("attendance"), [str(name) for name in metrics.get("sites") or ()], ""
     if attendance and not attendance["rounds"]:
@@ -124,7 +124,7 @@ def trained_by(metrics: Mapping[str, Any], most: int = 12) -> str:
         rounds = f" in {number} round{'' if number == 1 else 's'}"
     names = f" ({', '.join(sites[:most])}{', …' if len(sites) > most else ''})" if sites else ""
     return "; ".join(
-        [f"trained by {len(sites)} site{'' if len(sites) == 1 else 's'}{names}{rounds}", *exceptions(metrics)]
+        [f"trained by {len(sites)} site{'' if len(sites) == 1 else 's'}{names}{rounds}", *absences(metrics)]
     )
 
 

@@ -117,7 +117,7 @@ def privacy_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Entry:
+class LedgerEntry:
     """One field of one message in the ledger."""
 
     round: int

@@ -24,12 +24,12 @@ import torch
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.base.files import json_line, parse_json, sync_directory
-from fedvisage.federation.privacy.accountant import Charge, Count, due, from_table, spent, table_of
+from fedvisage.federation.privacy.accountant import Charge, Count, costs_from_table, joint_cost, new_charges, table_of
 from fedvisage.federation.privacy.mechanisms import Budget, Draws
 from fedvisage.federation.record import store
 from fedvisage.federation.wire.message import Message, plain
 from fedvisage.federation.wire.schema import COST as COST
-from fedvisage.federation.wire.schema import Refused
+from fedvisage.federation.wire.schema import RefusedMessage
 
 CHARGES = "charges.jsonl"
 NAME = re.compile(r"[a-z0-9][a-z0-9 ,-]{0,99}")
@@ -37,25 +37,27 @@ DAMAGED = "put it back; without it nobody knows what this site has told, and a n
 
 
 @dataclass(frozen=True)
-class Told:
+class StatedCost:
     """The cost of a release as its reply states it: text and figures for the ledger."""
 
     guarantee: str
     figures: Mapping[str, Any]
 
 
-def told(message: Message, noise: str) -> Told | None:
+def stated_cost(message: Message, noise: str) -> StatedCost | None:
     """Return the cost in a site's reply, or None; raise an error for an invalid table of costs."""
     if COST.name not in message:
         return None
     try:
-        charges, total = from_table(message[COST.name].tolist())
+        charges, total = costs_from_table(message[COST.name].tolist())
     except ValueError as error:
-        raise Refused(COST.name, str(error)) from error
+        raise RefusedMessage(COST.name, str(error)) from error
     so_far = f"so far ε {total.epsilon:.4g}, δ {total.delta:.3g} by their sum, ε {total.tight_epsilon:.4g} tightly"
     simulated = ["noise from the run's seed, which protects nobody"] if noise == "derived" else []
     text = "; ".join([*(charge.guarantee() for charge in charges), so_far, *simulated])
-    return Told(text, {"releases": [charge.as_json() for charge in charges], "total": asdict(total), "noise": noise})
+    return StatedCost(
+        text, {"releases": [charge.as_json() for charge in charges], "total": asdict(total), "noise": noise}
+    )
 
 
 @dataclass(frozen=True)
@@ -91,15 +93,17 @@ class Releases:
             charges = self._read(file)
             if self._path(name).exists():
                 return self._stored(name, charges)
-            fresh = due(charges, cost, allowance.total, allowance.count)
+            fresh = new_charges(charges, cost, allowance.total, allowance.count)
             # All charges exist but the value is missing: another draw would release a second value for one charge.
             if cost and not fresh and charges[-1] != cost[-1]:
                 raise RunFailed(f"{self._path(name)}: was released before, and is gone; start anew")
             self._append(file, fresh)
-            total = spent([*charges, *fresh], allowance.total.delta)
+            total = joint_cost([*charges, *fresh], allowance.total.delta)
             value = {key: plain(tensor) for key, tensor in mechanism(draws).items()}
             value |= {COST.name: torch.tensor(table_of(cost, total), dtype=torch.float64)}
-            store.write(self._path(name), value, {"release": name, "charges": [charge.release for charge in cost]})
+            store.write_sealed(
+                self._path(name), value, {"release": name, "charges": [charge.release for charge in cost]}
+            )
             return value
 
     def drop(self, name: str) -> None:
@@ -148,7 +152,7 @@ class Releases:
         sync_directory(self.directory.parent)
 
     def _stored(self, name: str, written: Sequence[Charge]) -> Message:
-        value, details = store.read(self._path(name), "what was released there cannot be sent again: start anew")
+        value, details = store.read_sealed(self._path(name), "what was released there cannot be sent again: start anew")
         missing = set(details["charges"]) - {charge.release for charge in written}
         if missing:
             raise RunFailed(f"{self.directory / CHARGES}: lacks the charge for {min(missing)}; {DAMAGED}")

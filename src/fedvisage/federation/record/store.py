@@ -24,8 +24,8 @@ from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import (
     json_key,
     parse_json,
+    publish_file,
     read_tensors,
-    settle,
     tensor_bytes,
     write_atomically,
     write_tensors,
@@ -37,17 +37,17 @@ from fedvisage.recipe import Recipe
 # Files of tensors and plain values with a digest that reveals the change of a single bit.
 
 
-def write(path: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+def write_sealed(path: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
     """Write a file atomically, with the digest of its content."""
-    write_tensors(path, tensors, _told(tensors, values))
+    write_tensors(path, tensors, _metadata_text(tensors, values))
 
 
 def sealed_bytes(tensors: Mapping[str, Tensor]) -> bytes:
     """Return the bytes of such a file without plain values."""
-    return tensor_bytes(tensors, _told(tensors, {}))
+    return tensor_bytes(tensors, _metadata_text(tensors, {}))
 
 
-def read(path: Path, advice: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_sealed(path: Path, advice: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the content of a file; the error for a damaged file ends with ``advice``."""
     try:
         tensors, text = read_tensors(path)
@@ -63,7 +63,7 @@ def read(path: Path, advice: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, values
 
 
-def _told(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> str:
+def _metadata_text(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> str:
     return json_key({"values": values, "seal": _seal(tensors, values)})
 
 
@@ -100,7 +100,7 @@ class Checkpoints:
     def write(self, tensors: Mapping[str, Tensor], progress: Progress) -> None:
         """Write the checkpoint of a round, then delete all but the last two."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        write(self._path(progress.round), tensors, {"recipe": self.recipe_digest, **asdict(progress)})
+        write_sealed(self._path(progress.round), tensors, {"recipe": self.recipe_digest, **asdict(progress)})
         for path in sorted(self.directory.glob("*.safetensors"))[:-KEPT_CHECKPOINTS]:
             path.unlink()
 
@@ -110,7 +110,7 @@ class Checkpoints:
         return self._read(paths[-1]) if paths else None
 
     def _read(self, path: Path) -> tuple[dict[str, Tensor], Progress]:
-        tensors, values = read(path, "delete it to resume from the checkpoint before")
+        tensors, values = read_sealed(path, "delete it to resume from the checkpoint before")
         recipe = values.pop("recipe", None)
         if recipe != self.recipe_digest:
             raise UserError(str(path), "belongs to another recipe; resume with the recipe that started the run")
@@ -130,7 +130,7 @@ def generations_of(run: Path) -> dict[str, int]:
     paths = sorted((run / CHECKPOINTS).glob("*.safetensors"))
     if not paths:
         raise UserError(str(run), "has no checkpoint, which says what its sites had reached; train it anew")
-    return dict(read(paths[-1], "train the run anew")[1]["generations"])
+    return dict(read_sealed(paths[-1], "train the run anew")[1]["generations"])
 
 
 def recipe_digest(text: str) -> str:
@@ -148,7 +148,7 @@ SHARE = 4
 
 
 @dataclass
-class Shelf:
+class StateCache:
     """Memory that the sites of a process share for their state; a site without room uses its disk."""
 
     room: int | None = None
@@ -181,12 +181,12 @@ class Shelf:
 
 
 class SiteStore:
-    """Private tensors by name: in the site's memory during a visit, on a ``Shelf`` or on disk between visits."""
+    """Private tensors by name: in the site's memory during a visit, on a ``StateCache`` or on disk between visits."""
 
-    def __init__(self, directory: Path, shelf: Shelf | None = None) -> None:
+    def __init__(self, directory: Path, shelf: StateCache | None = None) -> None:
         """Take the site's own directory, which is created only when there is state to keep."""
         self.directory = directory
-        self.shelf = Shelf() if shelf is None else shelf
+        self.shelf = StateCache() if shelf is None else shelf
         self.generation = 0
         self._dirty = False
 
@@ -221,9 +221,9 @@ class SiteStore:
         """Make the current state durable under a generation's number, and return the current generation."""
         if self._dirty:
             if self._working.exists():
-                settle(self._working, self._path(generation))
+                publish_file(self._working, self._path(generation))
             else:
-                write(self._path(generation), self.load(), {})
+                write_sealed(self._path(generation), self.load(), {})
             self.generation, self._dirty = generation, False
             for path in sorted(self.directory.glob("generation-*.safetensors"))[:-KEPT_GENERATIONS]:
                 path.unlink()
@@ -250,7 +250,7 @@ class SiteStore:
         self.restore(generation)
 
     def _read(self, path: Path) -> dict[str, Tensor]:
-        return read(path, "this site's private state is lost: start anew")[0]
+        return read_sealed(path, "this site's private state is lost: start anew")[0]
 
     @property
     def _working(self) -> Path:

@@ -18,17 +18,17 @@ from torch import Tensor
 from fedvisage.base.streams import numpy_rng
 from fedvisage.federation.declared import Call
 from fedvisage.federation.protections.compatible import weighs_by_examples
-from fedvisage.federation.record.attendance import asked
+from fedvisage.federation.record.attendance import select_sites
 from fedvisage.federation.secure import protocol
 from fedvisage.federation.secure.protocol import KEY, Public, Secrets
 from fedvisage.federation.secure.trust import CREDENTIAL, keys_statement, survivors_statement
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.schema import SUMMED, Refused, Schema, Upload, check
+from fedvisage.federation.wire.schema import SUMMED, RefusedMessage, Schema, Upload, check
 from fedvisage.recipe import Recipe, Secure
 
 KEYS, SHARES, CONSISTENCY, UNMASK = "secure-keys", "secure-shares", "secure-consistency", "secure-unmask"
-AT_THE_DESK = (KEYS, SHARES, CONSISTENCY, UNMASK)
+WITHOUT_NETWORK = (KEYS, SHARES, CONSISTENCY, UNMASK)
 """The calls that need no network."""
 
 PLACE = "secure"
@@ -39,7 +39,7 @@ DONE = "summed"
 
 
 @dataclass
-class State:
+class SumState:
     """A site's state between the calls of one sum."""
 
     secrets: Secrets
@@ -69,7 +69,7 @@ def layout_of(schema: Schema) -> Layout:
     }
 
 
-def secured(calls: Mapping[str, Call], schema: Schema, recipe: Recipe) -> dict[str, Call]:
+def with_secure_sum(calls: Mapping[str, Call], schema: Schema, recipe: Recipe) -> dict[str, Call]:
     """Return a method's calls with secure aggregation of the summed one, whose plain upload has this ``schema``."""
     derived = recipe.federation.secure is not None and recipe.federation.secure.entropy == "derived"
     promise = "in a sum only" + (", but masks follow from the run's seed" if derived else "")
@@ -92,7 +92,7 @@ def secured(calls: Mapping[str, Call], schema: Schema, recipe: Recipe) -> dict[s
         KEYS: Call(_keys, (public, signature)),
         SHARES: Call(_shares, (sealed,), takes=lambda _: (members, roster, signatures)),
         SUMMED: Call(
-            lambda site, message: _masked(site, message, calls[SUMMED], schema),
+            lambda site, message: _mask_upload(site, message, calls[SUMMED], schema),
             (hidden,),
             takes=lambda recipe: (*calls[SUMMED].takes(recipe), present, sealed),
         ),
@@ -109,7 +109,7 @@ def settings_of(recipe: Recipe) -> Secure:
 
 def threshold_of(recipe: Recipe, round_number: int) -> int:
     """Return the number of a round's selected sites that must finish."""
-    names = asked(sorted(recipe.data.sites), recipe.federation, recipe.runtime.seed, round_number)
+    names = select_sites(sorted(recipe.data.sites), recipe.federation, recipe.runtime.seed, round_number)
     return settings_of(recipe).needed(len(names))
 
 
@@ -128,10 +128,10 @@ def _draw(site: Site, purpose: str) -> protocol.Draw:
 def _keys(site: Site, message: Message) -> Message:
     """Draw secrets and publish the signed public keys, unless this data belongs to another roster."""
     if site.scratch.get(PLACE) == DONE:
-        raise Refused(PLACE, "this round was summed already")
+        raise RefusedMessage(PLACE, "this round was summed already")
     site.trust.check_roster(sorted(site.recipe.data.sites))
     secrets = Secrets.drawn(_draw(site, KEYS))
-    site.scratch[PLACE] = State(secrets)
+    site.scratch[PLACE] = SumState(secrets)
     public = secrets.public()
     signature = site.trust.sign(keys_statement(site.round, site.name, public))
     return {
@@ -146,14 +146,16 @@ def _shares(site: Site, message: Message) -> Message:
     names, signatures = _names(site, message["members"]), rows_to_bytes(message["signatures"])
     state.last = SHARES
     if len(roster) < threshold_of(site.recipe, site.round):
-        raise Refused("roster", f"names {len(roster)} sites, {threshold_of(site.recipe, site.round)} needed for a sum")
+        raise RefusedMessage(
+            "roster", f"names {len(roster)} sites, {threshold_of(site.recipe, site.round)} needed for a sum"
+        )
     if not len(names) == len(roster) == len(signatures):
-        raise Refused("roster", "does not have one name and one signature per site")
+        raise RefusedMessage("roster", "does not have one name and one signature per site")
     position = names.index(site.name) if site.name in names else -1
     if position < 0 or roster[position] != state.secrets.public():
-        raise Refused("roster", "does not hold this site's keys in its place")
+        raise RefusedMessage("roster", "does not hold this site's keys in its place")
     if len({public.masking for public in roster}) < len(roster):
-        raise Refused("roster", "names a key twice")
+        raise RefusedMessage("roster", "names a key twice")
     for name, public, signature in zip(names, roster, signatures, strict=True):
         site.trust.verify(name, keys_statement(site.round, name, public), signature)
     state.names, state.roster, state.own = names, roster, position
@@ -161,7 +163,7 @@ def _shares(site: Site, message: Message) -> Message:
         draw = _draw(site, SHARES)
         envelopes = protocol.shares_of(state.secrets, roster, position, threshold_of(site.recipe, site.round), draw)
     except ValueError as error:
-        raise Refused("roster", f"holds a key with which none can be agreed ({error})") from error
+        raise RefusedMessage("roster", f"holds a key with which none can be agreed ({error})") from error
     return {"sealed": bytes_to_rows(envelopes)}
 
 
@@ -169,11 +171,11 @@ def _names(site: Site, members: Tensor) -> tuple[str, ...]:
     """Return the names of a roster from its positions among the recipe's sites, in ascending order."""
     names, positions = sorted(site.recipe.data.sites), members.tolist()
     if positions != sorted(set(positions)) or not set(positions) <= set(range(len(names))):
-        raise Refused("roster", "names a site twice, or one that is not among the recipe's")
+        raise RefusedMessage("roster", "names a site twice, or one that is not among the recipe's")
     return tuple(names[position] for position in positions)
 
 
-def _masked(site: Site, message: Message, plain: Call, schema: Schema) -> Message:
+def _mask_upload(site: Site, message: Message, plain: Call, schema: Schema) -> Message:
     """Train, check the values here because the server cannot, and return them masked.
 
     Once per sum, because two uploads under the same masks would reveal their difference.
@@ -186,15 +188,15 @@ def _masked(site: Site, message: Message, plain: Call, schema: Schema) -> Messag
         or state.own not in present
         or len(envelopes) != len(present)
     ):
-        raise Refused("present", "names too few sites, or leaves this one out")
+        raise RefusedMessage("present", "names too few sites, or leaves this one out")
     if len(set(present)) < len(present) or not set(present) <= set(range(len(state.roster))):
-        raise Refused("present", "names a site twice, or one that is not in the roster")
+        raise RefusedMessage("present", "names a site twice, or one that is not in the roster")
     reply = plain.run(site, message)
     check({name: value.detach().cpu() for name, value in reply.items()}, schema)
     tensors = {name: reply[name].detach().cpu() for name in layout_of(schema)}
     numbers = protocol.encode_all(tensors, _weight(int(reply["examples"]), site.recipe), reply["loss"].cpu())
     state.envelopes = dict(zip(present, envelopes, strict=True))
-    protocol.mask(numbers, state.secrets, state.roster, state.own, present)
+    protocol.mask_numbers(numbers, state.secrets, state.roster, state.own, present)
     site.trust.remember_roster(sorted(site.recipe.data.sites))  # before masked numbers leave
     return {"masked": torch.from_numpy(numbers.view(np.int64))}
 
@@ -204,9 +206,9 @@ def _agree(site: Site, message: Message) -> Message:
     state, survivors = _state(site, SUMMED), tuple(message["survivors"].tolist())
     state.last = CONSISTENCY
     if len(survivors) < threshold_of(site.recipe, site.round) or not set(survivors) <= state.envelopes.keys():
-        raise Refused("survivors", "are too few for a sum, or did not all share their keys")
+        raise RefusedMessage("survivors", "are too few for a sum, or did not all share their keys")
     if survivors != tuple(sorted(set(survivors))) or state.own not in survivors:
-        raise Refused("survivors", "name a site twice, or leave this one out")
+        raise RefusedMessage("survivors", "name a site twice, or leave this one out")
     site.trust.remember_survivors(sorted(site.recipe.data.sites), site.round, state.named(survivors))
     state.survivors = survivors
     statement = survivors_statement(site.round, state.names, state.roster, state.named(survivors))
@@ -222,25 +224,25 @@ def _unmask(site: Site, message: Message) -> Message:
     state = _state(site, CONSISTENCY)
     site.scratch[PLACE] = DONE
     if tuple(message["survivors"].tolist()) != state.survivors:
-        raise Refused("survivors", "are not those that this site signed")
+        raise RefusedMessage("survivors", "are not those that this site signed")
     signers, signatures = message["signers"].tolist(), rows_to_bytes(message["signatures"])
     if len(signers) != len(signatures) or not set(signers) <= set(state.survivors):
-        raise Refused("signers", "are not survivors with one signature each")
+        raise RefusedMessage("signers", "are not survivors with one signature each")
     needed = threshold_of(site.recipe, site.round)
     if len(set(signers)) < max(needed, len(signers)):
-        raise Refused("signers", f"are {len(set(signers))} sites, {needed} needed, each once")
+        raise RefusedMessage("signers", f"are {len(set(signers))} sites, {needed} needed, each once")
     statement = survivors_statement(site.round, state.names, state.roster, state.named(state.survivors))
     for signer, signature in zip(signers, signatures, strict=True):
         site.trust.verify(state.names[signer], statement, signature)
-    rows = protocol.revealed(state.secrets, state.roster, state.own, state.envelopes, set(state.survivors))
+    rows = protocol.shares_to_reveal(state.secrets, state.roster, state.own, state.envelopes, set(state.survivors))
     return {"shares": bytes_to_rows(rows)}
 
 
-def _state(site: Site, last: str) -> State:
+def _state(site: Site, last: str) -> SumState:
     """Return the state of a sum whose last call was ``last``."""
     state = site.scratch.get(PLACE)
-    if not isinstance(state, State) or state.last != last:
-        raise Refused(PLACE, "was asked out of turn; the sum has to start anew")
+    if not isinstance(state, SumState) or state.last != last:
+        raise RefusedMessage(PLACE, "was asked out of turn; the sum has to start anew")
     return state
 
 

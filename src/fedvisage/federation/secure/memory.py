@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvisage.base.files import json_key, locked, read_json, read_plain, write_atomically, write_json
-from fedvisage.federation.wire.schema import Refused
+from fedvisage.base.files import json_key, lock_directory, read_json, read_plain, write_atomically, write_json
+from fedvisage.federation.wire.schema import RefusedMessage
 
 PATIENCE = 30.0
 """Seconds to wait for another run of this site that writes its record."""
@@ -46,12 +46,12 @@ class RosterMemory:
         for record in self._overlapping() if frozenset(roster) not in self._allowed else ():
             if set(record["roster"]) != set(roster):
                 before = f"run {record['run']!r} used the same data"
-                raise Refused(FIELD, _refusal(before, "this run", record["roster"], roster))
+                raise RefusedMessage(FIELD, _refusal(before, "this run", record["roster"], roster))
 
     def remember_roster(self, roster: Sequence[str]) -> None:
         """Check a roster and bind the data to it, durably."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        with locked(self._directory, PATIENCE):
+        with lock_directory(self._directory, PATIENCE):
             self.check_roster(roster)
             path = self._path(roster)
             if not path.exists():
@@ -61,13 +61,13 @@ class RosterMemory:
     def remember_survivors(self, roster: Sequence[str], round_number: int, survivors: Sequence[str]) -> None:
         """Raise ``Refused`` if this round already had other survivors; store these, durably."""
         self.remember_roster(roster)
-        with locked(self._directory, PATIENCE):
+        with lock_directory(self._directory, PATIENCE):
             number, path = str(round_number), self._path(roster)
             for record in self._overlapping() if frozenset(survivors) not in self._allowed else ():
                 earlier = record["rounds"].get(number)
                 if earlier is not None and set(earlier["survivors"]) != set(survivors):
                     before = f"run {earlier['run']!r} already summed round {number} on the same data"
-                    raise Refused(FIELD, _refusal(before, "this sum", earlier["survivors"], survivors))
+                    raise RefusedMessage(FIELD, _refusal(before, "this sum", earlier["survivors"], survivors))
             record = read_json(path)
             if number not in record["rounds"]:
                 record["rounds"][number] = {"run": self._run, "survivors": sorted(survivors)}

@@ -1,7 +1,8 @@
 """The secure aggregation protocol as functions of bytes and integers: secrets, masks, shares and the opened sum.
 
 Sites form a roster, in the order of their names. In the paper's terms (Fig. 4): ``Secrets`` has the private keys c and
-s and the seed b; ``shares_of`` is round 1, ``mask`` round 2, ``revealed`` round 4, and ``opened_sum`` the server's
+s and the seed b; ``shares_of`` is round 1, ``mask_numbers`` round 2, ``shares_to_reveal`` round 4, and
+``unmask_sum`` the server's
 result. Unlike in the paper, each site also publishes the hash of its seed, so that wrong shares are detected.
 """
 
@@ -23,7 +24,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedvisage.federation.wire.schema import ABSURD, VARIANCE, Refused
+from fedvisage.federation.wire.schema import LARGEST_MAGNITUDE, VARIANCE, RefusedMessage
 
 # Tensors as integers modulo 2^64, in which sums are exact and masks hide everything.
 
@@ -46,7 +47,7 @@ def encode(name: str, value: Tensor, weight: float = 1.0) -> Words:
     most 2^-33.
     """
     if not value.is_floating_point() and value.numel() and int(value.max()) >= MOST_COUNT:
-        raise Refused(name, f"is a count beyond {MOST_COUNT}, the most that a secure sum can hold")
+        raise RefusedMessage(name, f"is a count beyond {MOST_COUNT}, the most that a secure sum can hold")
     scaled = value.to(torch.float64, copy=True).mul_(weight * 2.0 ** _fraction(value.dtype)).round_()
     return scaled.to(torch.int64).reshape(-1).numpy().view(np.uint64)
 
@@ -83,7 +84,7 @@ def decode_mean(total: Words, like: Mapping[str, Tensor], count: int) -> tuple[d
     return mean, float(decode(total[-1:], scalar)) / count
 
 
-def absurd(total: Words, like: Mapping[str, Tensor], count: int) -> str | None:
+def implausible_part(total: Words, like: Mapping[str, Tensor], count: int) -> str | None:
     """Return the first part of an opened sum that ``count`` sites with checked numbers cannot produce, or None.
 
     The server cannot check single uploads, but it can check their sum: masked data other than valid numbers nearly
@@ -93,11 +94,11 @@ def absurd(total: Words, like: Mapping[str, Tensor], count: int) -> str | None:
     weight, slack = float(decode(total[-2:-1], scalar)), count * 2.0**-FRACTION
     if not 0 < weight <= count + slack:
         return f"the sites count {weight:.3g} in all"
-    if not abs(float(decode(total[-1:], scalar))) <= count * ABSURD:
+    if not abs(float(decode(total[-1:], scalar))) <= count * LARGEST_MAGNITUDE:
         return "the loss is beyond all bounds"
     start = 0
     for name, value in like.items():
-        low, high = -ABSURD * weight - slack, ABSURD * weight + slack
+        low, high = -LARGEST_MAGNITUDE * weight - slack, LARGEST_MAGNITUDE * weight + slack
         if not value.is_floating_point():
             low, high = 0.0, MOST_COUNT * weight + count
         elif name.endswith(VARIANCE):
@@ -128,7 +129,7 @@ def public_of(private: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
-def agreed(private: bytes, public: bytes, purpose: bytes) -> bytes:
+def derive_key(private: bytes, public: bytes, purpose: bytes) -> bytes:
     """Return the key that both sides derive for a purpose; a public key of low order raises ``ValueError``.
 
     Key agreement is X25519 (RFC 7748), key derivation HKDF-SHA-256 (RFC 5869), streams are ChaCha20 and envelopes
@@ -150,12 +151,12 @@ def add_stream(total: Words, key: bytes, *, subtract: bool = False) -> None:
         start += len(stretch)
 
 
-def seal(key: bytes, content: bytes) -> bytes:
+def seal_envelope(key: bytes, content: bytes) -> bytes:
     """Return an envelope with this content."""
     return ChaCha20Poly1305(key).encrypt(bytes(12), content, None)
 
 
-def opened(key: bytes, envelope: bytes) -> bytes | None:
+def open_envelope(key: bytes, envelope: bytes) -> bytes | None:
     """Return an envelope's content, or None if it was not sealed with this key."""
     try:
         return ChaCha20Poly1305(key).decrypt(bytes(12), envelope, None)
@@ -184,7 +185,7 @@ Draw = Callable[[int], bytes]
 """Returns the requested number of random bytes."""
 
 
-def split(secret: bytes, threshold: int, count: int, draw: Draw) -> list[bytes]:
+def split_secret(secret: bytes, threshold: int, count: int, draw: Draw) -> list[bytes]:
     """Return one share for each of ``count`` holders; any ``threshold`` of them give the secret.
 
     A. Shamir, "How to Share a Secret", Communications of the ACM 22, 1979. A secret of 32 bytes is the constant term of
@@ -197,7 +198,7 @@ def split(secret: bytes, threshold: int, count: int, draw: Draw) -> list[bytes]:
     return [_value(terms, holder + 1).to_bytes(SHARE, "little") for holder in range(count)]
 
 
-def join(shares: Mapping[int, bytes], threshold: int) -> bytes:
+def join_shares(shares: Mapping[int, bytes], threshold: int) -> bytes:
     """Return the secret from shares by holder; of more than enough, those of the first holders are used."""
     if len(shares) < threshold:
         raise ValueError(f"{len(shares)} shares, {threshold} needed")
@@ -270,22 +271,24 @@ Roster = Sequence[Public]
 def shares_of(secrets: Secrets, roster: Roster, own: int, threshold: int, draw: Draw) -> list[bytes]:
     """Return one envelope per site of the roster, with its shares of the mask key and of the seed."""
     pairs = zip(
-        split(secrets.masking, threshold, len(roster), draw),
-        split(secrets.seed, threshold, len(roster), draw),
+        split_secret(secrets.masking, threshold, len(roster), draw),
+        split_secret(secrets.seed, threshold, len(roster), draw),
         strict=True,
     )
-    return [seal(_envelope_key(secrets, roster, own, own, to), b"".join(pair)) for to, pair in enumerate(pairs)]
+    return [
+        seal_envelope(_envelope_key(secrets, roster, own, own, to), b"".join(pair)) for to, pair in enumerate(pairs)
+    ]
 
 
-def mask(numbers: Words, secrets: Secrets, roster: Roster, own: int, present: Collection[int]) -> None:
+def mask_numbers(numbers: Words, secrets: Secrets, roster: Roster, own: int, present: Collection[int]) -> None:
     """Mask numbers in place, with the site's own mask and one mask for each other site that shared its keys."""
     add_stream(numbers, secrets.seed)
     for other in present:
         if other != own:
-            add_stream(numbers, agreed(secrets.masking, roster[other].masking, b"mask"), subtract=own > other)
+            add_stream(numbers, derive_key(secrets.masking, roster[other].masking, b"mask"), subtract=own > other)
 
 
-def revealed(
+def shares_to_reveal(
     secrets: Secrets, roster: Roster, own: int, envelopes: Mapping[int, bytes], survivors: Collection[int]
 ) -> list[bytes]:
     """Return one share per site: of its seed if its numbers are in the sum, of its mask key otherwise.
@@ -294,13 +297,13 @@ def revealed(
     """
     shares = [NOTHING] * len(roster)
     for sender, envelope in envelopes.items():
-        content = opened(_envelope_key(secrets, roster, own, sender, own), envelope)
+        content = open_envelope(_envelope_key(secrets, roster, own, sender, own), envelope)
         if content is not None:
             shares[sender] = content[SHARE:] if sender in survivors else content[:SHARE]
     return shares
 
 
-def opened_sum(
+def unmask_sum(
     total: Words,
     roster: Roster,
     present: Collection[int],
@@ -312,7 +315,7 @@ def opened_sum(
     result = total.copy()
     # A survivor's own mask follows from its seed. A lost site's pairwise masks follow from its mask key.
     for site in sorted(present):
-        secret = _joined({holder: rows[site] for holder, rows in shares.items()}, site, threshold)
+        secret = _recover_secret({holder: rows[site] for holder, rows in shares.items()}, site, threshold)
         if site in survivors:
             if hashlib.sha256(secret).digest() != roster[site].seed_hash:
                 raise CannotOpen(f"the shares of the seed of site {site + 1} in the roster are wrong")
@@ -321,18 +324,18 @@ def opened_sum(
         if public_of(secret) != roster[site].masking:
             raise CannotOpen(f"the shares of the mask key of site {site + 1} in the roster are wrong")
         for other in survivors:
-            add_stream(result, agreed(secret, roster[other].masking, b"mask"), subtract=other < site)
+            add_stream(result, derive_key(secret, roster[other].masking, b"mask"), subtract=other < site)
     return result
 
 
-def _joined(given: Mapping[int, bytes], site: int, threshold: int) -> bytes:
+def _recover_secret(given: Mapping[int, bytes], site: int, threshold: int) -> bytes:
     usable = {holder: share for holder, share in given.items() if share != NOTHING}
     if len(usable) < threshold:
         raise CannotOpen(f"{len(usable)} shares for site {site + 1} in the roster, {threshold} needed")
-    return join(usable, threshold)
+    return join_shares(usable, threshold)
 
 
 def _envelope_key(secrets: Secrets, roster: Roster, own: int, sender: int, receiver: int) -> bytes:
     """Return the key for envelopes in one direction; ``own`` is one of its ends."""
     other = receiver if own == sender else sender
-    return agreed(secrets.sealing, roster[other].sealing, b"envelope %d to %d" % (sender, receiver))
+    return derive_key(secrets.sealing, roster[other].sealing, b"envelope %d to %d" % (sender, receiver))

@@ -21,12 +21,12 @@ ALL = "all sites"
 """Name of a sum's mean loss in a round's record; no site can have this name."""
 
 
-class NoSum(RunFailed):
+class TooFewSites(RunFailed):
     """Too few sites finished: the server learned neither the sum nor single uploads."""
 
 
 @dataclass(frozen=True)
-class Summed:
+class SecureMean:
     """The mean from a secure sum, in float64, with the sites that contributed."""
 
     value: Message
@@ -34,7 +34,7 @@ class Summed:
     failed: Mapping[str, str]
 
 
-def summed(exchange: Exchange, message: Message, like: Layout, threshold: int) -> Summed:
+def sum_uploads(exchange: Exchange, message: Message, like: Layout, threshold: int) -> SecureMean:
     """Sum the sites' uploads by secure aggregation, and return the mean."""
     # Round 0 of the protocol: keys. Only sites that published keys take part in the following steps.
     keys = _ask(exchange, KEYS, {}, {})
@@ -46,26 +46,26 @@ def summed(exchange: Exchange, message: Message, like: Layout, threshold: int) -
     sealed = _tables(exchange, _ask(exchange, SHARES, signed, {name: {} for name in names}), "sealed", len(names))
     _need(len(sealed), threshold, "shared their keys")
     present = [index for index, name in enumerate(names) if name in sealed]
-    envelopes = {names[to]: _addressed(sealed, names, present, to) for to in present}
+    envelopes = {names[to]: _envelopes_for(sealed, names, present, to) for to in present}
     # Round 2: masked uploads.
     total, survivors, failed = _sum(exchange, message, envelopes, protocol.size_of(like))
     _need(len(survivors), threshold, "sent their numbers")
     kept = [index for index in present if names[index] in survivors]
     # Round 3: the survivors sign their list. Round 4: the signers reveal shares.
-    agreed = _agreed(exchange, names, kept)
+    agreed = _sign_survivors(exchange, names, kept)
     _need(len(agreed["signers"]), threshold, "signed the list of survivors")
     answers = _ask(exchange, UNMASK, agreed, {names[index]: {} for index in agreed["signers"].tolist()}, late=True)
     shares = _tables(exchange, answers, "shares", len(names))
     revealed = {names.index(name): rows_to_bytes(rows) for name, rows in shares.items()}
     try:
-        opened = protocol.opened_sum(total, roster_of(roster), present, kept, revealed, threshold)
+        opened = protocol.unmask_sum(total, roster_of(roster), present, kept, revealed, threshold)
     except protocol.CannotOpen as error:
-        raise NoSum(f"the sum could not be opened: {error}") from error
-    if (wrong := protocol.absurd(opened, like, len(survivors))) is not None:
-        raise NoSum(f"{wrong}: one of {', '.join(survivors)} sent numbers that are none of training")
+        raise TooFewSites(f"the sum could not be opened: {error}") from error
+    if (wrong := protocol.implausible_part(opened, like, len(survivors))) is not None:
+        raise TooFewSites(f"{wrong}: one of {', '.join(survivors)} sent numbers that are none of training")
     value, loss = protocol.decode_mean(opened, like, len(survivors))
     exchange.record.loss[ALL] = loss
-    return Summed(value, survivors, failed)
+    return SecureMean(value, survivors, failed)
 
 
 def _signed_roster(exchange: Exchange, keys: Mapping[str, Message]) -> Message:
@@ -76,7 +76,7 @@ def _signed_roster(exchange: Exchange, keys: Mapping[str, Message]) -> Message:
     return {"members": torch.tensor(positions), "signatures": signatures}
 
 
-def _agreed(exchange: Exchange, names: tuple[str, ...], survivors: list[int]) -> Message:
+def _sign_survivors(exchange: Exchange, names: tuple[str, ...], survivors: list[int]) -> Message:
     """Let the survivors sign their list; a site that does not sign reveals no share, and its numbers remain."""
     to: dict[str, Message] = {names[index]: {} for index in survivors}
     replies = _ask(exchange, CONSISTENCY, {"survivors": torch.tensor(survivors)}, to, late=True)
@@ -112,7 +112,7 @@ def _tables(exchange: Exchange, replies: Mapping[str, Message], field: str, rows
     return tables
 
 
-def _addressed(sealed: Mapping[str, Tensor], names: tuple[str, ...], present: list[int], to: int) -> Message:
+def _envelopes_for(sealed: Mapping[str, Tensor], names: tuple[str, ...], present: list[int], to: int) -> Message:
     """Return the envelopes for a site, in the order of the present sites."""
     rows = torch.stack([sealed[names[sender]][to] for sender in present])
     return {"present": torch.tensor(present), "sealed": rows}
@@ -134,4 +134,4 @@ def _sum(
 
 def _need(count: int, threshold: int, what: str) -> None:
     if count < threshold:
-        raise NoSum(f"{count} sites {what}, {threshold} needed for a secure sum")
+        raise TooFewSites(f"{count} sites {what}, {threshold} needed for a secure sum")

@@ -1,7 +1,8 @@
 """A site's signatures, their verification, and its memory of secure sums, as protection from a lying server.
 
 ``Trust`` is the interface. Between organisations ``nvflare/trust.py`` implements it with the kit's certificate and a
-memory on the site's disk. In a simulation one process of one user runs all sites, so ``SIMULATED`` does nothing; it
+memory on the site's disk. In a simulation one process of one user runs all sites, so ``SIMULATED_TRUST`` does
+nothing; it
 signs with zeros, so that messages have the same fields and sizes.
 """
 
@@ -37,7 +38,7 @@ class Trust(Protocol):
         """Raise ``Refused`` if this round already had other survivors; store these, durably."""
 
 
-class Simulated:
+class SimulatedTrust:
     """The trust of a simulation in one process: it signs, verifies and remembers nothing."""
 
     def sign(self, statement: bytes) -> bytes:
@@ -57,24 +58,24 @@ class Simulated:
         """Store nothing."""
 
 
-SIMULATED: Trust = Simulated()
+SIMULATED_TRUST: Trust = SimulatedTrust()
 
 
 def keys_statement(round_number: int, site: str, public: Public) -> bytes:
     """Return the statement that a site signs about its public keys."""
-    return _statement({"about": "keys", "round": round_number, "site": site, "keys": _written(public)})
+    return _statement({"about": "keys", "round": round_number, "site": site, "keys": _keys_as_hex(public)})
 
 
 def survivors_statement(
     round_number: int, roster: Sequence[str], publics: Sequence[Public], survivors: Sequence[str]
 ) -> bytes:
     """Return the statement that a site signs about the survivors of a sum; it contains a digest of the roster."""
-    keys = _statement([[name, _written(public)] for name, public in zip(roster, publics, strict=True)])
+    keys = _statement([[name, _keys_as_hex(public)] for name, public in zip(roster, publics, strict=True)])
     digest = hashlib.sha256(keys).hexdigest()
     return _statement({"about": "survivors", "round": round_number, "roster": digest, "survivors": list(survivors)})
 
 
-def _written(public: Public) -> list[str]:
+def _keys_as_hex(public: Public) -> list[str]:
     return [public.sealing.hex(), public.masking.hex(), public.seed_hash.hex()]
 
 

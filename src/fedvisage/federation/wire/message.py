@@ -13,7 +13,7 @@ Message = dict[str, Tensor]
 """Named tensors. A number is a tensor without dimensions, so one set of checks covers all values."""
 
 
-class Malformed(Exception):
+class MalformedMessage(Exception):
     """Bytes that do not form a message: truncated, with an oversized header, or of an unknown type."""
 
 
@@ -54,11 +54,11 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes) -> Message:
-    """Return the message in these bytes; incomplete or invalid bytes raise :class:`Malformed`."""
+    """Return the message in these bytes; incomplete or invalid bytes raise :class:`MalformedMessage`."""
     try:
         return read_tensors(data)
     except (SafetensorError, KeyError, ValueError, OverflowError, RuntimeError) as error:
-        raise Malformed(str(error)) from error
+        raise MalformedMessage(str(error)) from error
 
 
 def size_of(tensors: Iterable[Tensor]) -> int:

@@ -71,25 +71,25 @@ def weights_in(message: Mapping[str, Tensor]) -> set[str]:
     return {name for name in message if "." in name and name.partition(".")[0] not in message}
 
 
-def narrowed(message: Message, names: set[str], generator: Callable[[str], Generator]) -> Message:
+def narrow_message(message: Message, names: set[str], generator: Callable[[str], Generator]) -> Message:
     """Return a message with the float32 tensors of these names as bf16, each with its own stream."""
     return {
-        name: halved(value, generator(name)) if name in names and value.dtype == torch.float32 else value
+        name: to_bf16(value, generator(name)) if name in names and value.dtype == torch.float32 else value
         for name, value in message.items()
     }
 
 
-def widened(message: Message, names: set[str]) -> Message:
+def widen_message(message: Message, names: set[str]) -> Message:
     """Return a message with the tensors of these names in the types of networks."""
-    return {name: value.to(wide(value.dtype)) if name in names else value for name, value in message.items()}
+    return {name: value.to(wide_type(value.dtype)) if name in names else value for name, value in message.items()}
 
 
-def wide(dtype: torch.dtype) -> torch.dtype:
+def wide_type(dtype: torch.dtype) -> torch.dtype:
     """Return the network's type of values that travel in this type."""
     return torch.float32 if dtype == torch.bfloat16 else dtype
 
 
-def halved(value: Tensor, generator: Generator) -> Tensor:
+def to_bf16(value: Tensor, generator: Generator) -> Tensor:
     """Return float32 numbers as bf16 with stochastic rounding, so that they are right on average.
 
     A bf16 number is the upper half of a float32's bits: a random addition to the lower half carries over with the right

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedvisage.federation.privacy.accountant import COLUMNS
 from fedvisage.federation.wire.message import Message, is_plain
-from fedvisage.federation.wire.precision import LARGEST, SCALE, Form, fields, wide
+from fedvisage.federation.wire.precision import LARGEST, SCALE, Form, fields, wide_type
 from fedvisage.recipe import Recipe
 
 Kind = Literal["weights", "statistic", "activation", "gradient", "dp", "masked", "key", "share"]
@@ -75,7 +75,7 @@ COST = Upload(
 LOSS = Upload("loss", "statistic", dtype="float64", guarantee="mean training loss of the turn")
 
 
-ABSURD = 1e6
+LARGEST_MAGNITUDE = 1e6
 """No weight, statistic or gradient of a valid model comes near this magnitude; larger ones would dominate a mean."""
 
 
@@ -89,7 +89,7 @@ EXACT = 2**53
 """Larger integers are not exact in the float64 of a mean."""
 
 
-class Refused(Exception):
+class RefusedMessage(Exception):
     """A message that differs from its declaration, with the field and the reason."""
 
     def __init__(self, field: str, reason: str) -> None:
@@ -104,7 +104,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedTensor:
     """One tensor that a reply must contain."""
 
     field: str
@@ -118,7 +118,7 @@ class Expected:
 class Schema:
     """All tensors of one call's reply, by name, with their declared uploads."""
 
-    tensors: Mapping[str, Expected]
+    tensors: Mapping[str, ExpectedTensor]
     uploads: tuple[Upload, ...]
     narrow: bool = False
     """True if the weights of orders and replies travel as bf16."""
@@ -139,7 +139,7 @@ class Schema:
 
 
 @dataclass(frozen=True)
-class Extent:
+class MessageLimits:
     """Size limits of one message: number of tensors, bytes in total, bytes of the largest tensor."""
 
     tensors: int = 0
@@ -147,30 +147,31 @@ class Extent:
     largest: int = 0
 
 
-def extent_of(tensors: Iterable[Expected]) -> Extent:
+def limits_of(tensors: Iterable[ExpectedTensor]) -> MessageLimits:
     """Return the size of a message with all these tensors at their largest size."""
     sizes = [
-        (expected.most if -1 in expected.shape else torch.Size(expected.shape).numel()) * wide(expected.dtype).itemsize
+        (expected.most if -1 in expected.shape else torch.Size(expected.shape).numel())
+        * wide_type(expected.dtype).itemsize
         for expected in tensors
     ]
-    return Extent(len(sizes), sum(sizes), max(sizes, default=0))
+    return MessageLimits(len(sizes), sum(sizes), max(sizes, default=0))
 
 
 def schema_of(declared: tuple[Upload, ...], recipe: Recipe, net: nn.ModuleDict, *, exact: bool = False) -> Schema:
     """Return the tensors that a call with these uploads may send."""
-    tensors: dict[str, Expected] = {}
+    tensors: dict[str, ExpectedTensor] = {}
     uploads, narrow = _uploads(declared, recipe), recipe.federation.wire == "bf16" and not exact
     for upload in uploads:
         for part in upload.parts:
             state = dict(net[part].named_parameters()) if upload.trained else net[part].state_dict()
             for name, value in state.items():
                 dtype = torch.bfloat16 if narrow and value.dtype == torch.float32 else value.dtype
-                tensors[f"{upload.prefix}{part}.{name}"] = _expected(upload, tuple(value.shape), dtype)
+                tensors[f"{upload.prefix}{part}.{name}"] = _expected_tensor(upload, tuple(value.shape), dtype)
         if not upload.parts:
             shape = upload.shape(recipe) if callable(upload.shape) else upload.shape
             plain = {upload.name: (shape, getattr(torch, upload.dtype))}
             encoded = fields(upload.name, shape, upload.form(recipe)) if upload.form else plain
-            tensors |= {name: _expected(upload, *form) for name, form in encoded.items()}
+            tensors |= {name: _expected_tensor(upload, *form) for name, form in encoded.items()}
     return Schema(tensors, uploads, narrow, exact)
 
 
@@ -183,37 +184,37 @@ def _uploads(declared: tuple[Upload, ...], recipe: Recipe) -> tuple[Upload, ...]
     return (*(replace(upload, kind="dp") if upload in noised else upload for upload in sent), COST)
 
 
-def _expected(upload: Upload, shape: tuple[int, ...], dtype: torch.dtype) -> Expected:
-    return Expected(upload.name, upload.kind, shape, dtype, upload.most)
+def _expected_tensor(upload: Upload, shape: tuple[int, ...], dtype: torch.dtype) -> ExpectedTensor:
+    return ExpectedTensor(upload.name, upload.kind, shape, dtype, upload.most)
 
 
 def check(message: Message, schema: Schema) -> None:
     """Raise an error for a reply that differs from its declaration in any way."""
     for name in sorted(set(message) - set(schema.tensors)):
-        raise Refused(name, "is not declared")
+        raise RefusedMessage(name, "is not declared")
     for name, expected in schema.tensors.items():
         if name not in message:
-            raise Refused(name, "is missing")
+            raise RefusedMessage(name, "is missing")
         _check_tensor(name, message[name], expected)
     for name in (name for name, expected in schema.tensors.items() if expected.dtype == torch.int8):
         _check_encoding(name, message)
     if "examples" in message and not 1 <= int(message["examples"]) <= MOST_EXAMPLES:
-        raise Refused("examples", f"must be from 1 to {MOST_EXAMPLES}, got {int(message['examples'])}")
+        raise RefusedMessage("examples", f"must be from 1 to {MOST_EXAMPLES}, got {int(message['examples'])}")
 
 
-def _check_tensor(name: str, tensor: Tensor, expected: Expected) -> None:
+def _check_tensor(name: str, tensor: Tensor, expected: ExpectedTensor) -> None:
     if not is_plain(tensor):
-        raise Refused(name, "is no plain tensor")
+        raise RefusedMessage(name, "is no plain tensor")
     if tensor.dtype != expected.dtype:
-        raise Refused(name, f"has type {tensor.dtype}, declared {expected.dtype}")
+        raise RefusedMessage(name, f"has type {tensor.dtype}, declared {expected.dtype}")
     shape = tuple(tensor.shape)
     fits = len(shape) == len(expected.shape) and all(
         got == want or (want == -1 and got > 0) for got, want in zip(shape, expected.shape, strict=True)
     )
     if not fits:
-        raise Refused(name, f"has shape {shape}, declared {expected.shape}")
+        raise RefusedMessage(name, f"has shape {shape}, declared {expected.shape}")
     if -1 in expected.shape and tensor.numel() > expected.most:
-        raise Refused(name, f"has {tensor.numel()} elements, at most {expected.most} are allowed")
+        raise RefusedMessage(name, f"has {tensor.numel()} elements, at most {expected.most} are allowed")
     if tensor.is_floating_point():
         _check_values(name, tensor)
     elif tensor.dtype not in (torch.bool, torch.int8) and tensor.numel() and expected.kind != "masked":
@@ -226,29 +227,29 @@ def _check_values(name: str, tensor: Tensor) -> None:
     low, high = torch.aminmax(tensor)
     largest = max(abs(float(low)), abs(float(high)))
     if not largest < float("inf"):
-        raise Refused(name, "is not finite")
-    if largest > ABSURD:
-        raise Refused(name, f"reaches {largest:.3g}, beyond {ABSURD:.0g}")
+        raise RefusedMessage(name, "is not finite")
+    if largest > LARGEST_MAGNITUDE:
+        raise RefusedMessage(name, f"reaches {largest:.3g}, beyond {LARGEST_MAGNITUDE:.0g}")
     if name.endswith(VARIANCE) and float(low) < 0:
-        raise Refused(name, "is a variance below zero")
+        raise RefusedMessage(name, "is a variance below zero")
 
 
 def _check_encoding(name: str, message: Message) -> None:
     """Raise an error for codes whose values would not be valid for the same field in fp32."""
     codes, scale = message[name], message.get(f"{name}{SCALE}")
     if scale is None:
-        raise Refused(f"{name}{SCALE}", "is missing")
+        raise RefusedMessage(f"{name}{SCALE}", "is missing")
     if scale.shape[:-1] != codes.shape[:-1]:
-        raise Refused(f"{name}{SCALE}", f"has shape {tuple(scale.shape)}, the codes have {tuple(codes.shape)}")
+        raise RefusedMessage(f"{name}{SCALE}", f"has shape {tuple(scale.shape)}, the codes have {tuple(codes.shape)}")
     if int(codes.min()) < -LARGEST:
-        raise Refused(name, f"has a code below {-LARGEST}")
+        raise RefusedMessage(name, f"has a code below {-LARGEST}")
     if float(scale.min()) < 0:
-        raise Refused(f"{name}{SCALE}", "is below zero")
+        raise RefusedMessage(f"{name}{SCALE}", "is below zero")
     _check_values(f"{name}{SCALE}", scale.double() * LARGEST)
 
 
 def _check_counts(name: str, tensor: Tensor) -> None:
     if int(tensor.min()) < 0:
-        raise Refused(name, "is a count below zero")
+        raise RefusedMessage(name, "is a count below zero")
     if int(tensor.max()) > EXACT:
-        raise Refused(name, f"is a count beyond {EXACT}")
+        raise RefusedMessage(name, f"is a count beyond {EXACT}")

@@ -57,7 +57,7 @@ class Transport(Protocol):
 
 
 @dataclass(frozen=True)
-class Parcel:
+class TensorFiles:
     """The tensors of a message: their names in order, and the files that contain them.
 
     A file outlives its reader, so a request can be repeated; it need not outlive the machine.
@@ -74,13 +74,13 @@ class Parcel:
         return {name: tensors[name] for name in self.names}
 
 
-def pack(message: Message, path: Path) -> Parcel:
+def pack(message: Message, path: Path) -> TensorFiles:
     """Write a message's tensors to a file."""
     path.write_bytes(encode({name: plain(value) for name, value in message.items()}))
-    return Parcel(tuple(message), (path,))
+    return TensorFiles(tuple(message), (path,))
 
 
-def pack_all(orders: Mapping[str, Order], folder: Path, number: int) -> dict[str, Parcel]:
+def pack_all(orders: Mapping[str, Order], folder: Path, number: int) -> dict[str, TensorFiles]:
     """Write the messages of simultaneous orders; tensors that all of them contain are written once."""
     messages = [order.message for order in orders.values()]
     first = messages[0] if messages else {}
@@ -90,5 +90,5 @@ def pack_all(orders: Mapping[str, Order], folder: Path, number: int) -> dict[str
     for index, (name, order) in enumerate(orders.items()):
         separate = {key: value for key, value in order.message.items() if key not in common}
         paths = pack(separate, folder / f"{number}-{index}.safetensors").paths if separate else ()
-        parcels[name] = Parcel(tuple(order.message), (*shared, *paths))
+        parcels[name] = TensorFiles(tuple(order.message), (*shared, *paths))
     return parcels

@@ -32,7 +32,7 @@ LEAST = 1e-12
 """Weight of a site with λ = 0, relative to the largest; it vanishes in float32 unless only such sites reply."""
 
 
-class Step(MethodOptions):
+class MixtureOptions(MethodOptions):
     """The step size of λ along the sites' losses in a round."""
 
     step: float = Field(0.1, ge=0)
@@ -41,11 +41,11 @@ class Step(MethodOptions):
 
 def server(s: Server) -> Iterator[None]:
     """Descend in the weights under the current mixture, then ascend in the mixture."""
-    options = s.recipe.options(Step)
+    options = s.recipe.options(MixtureOptions)
     for _ in s.rounds():
         with s.quorum():
             mixture = _mixture(s)
-            reduced = s.reduce("train", s.lent(), weight=relative(mixture))
+            reduced = s.reduce("train", s.lent(), weight=relative_weights(mixture))
             s.load(reduced.value)
             if options.step:
                 raised = ascend(mixture, reduced.losses, options.step)
@@ -59,7 +59,7 @@ def _mixture(s: Server) -> dict[str, float]:
     return dict(zip(s.names, s.kept.get(MIXTURE, uniform).tolist(), strict=True))
 
 
-def relative(mixture: Mapping[str, float]) -> dict[str, float]:
+def relative_weights(mixture: Mapping[str, float]) -> dict[str, float]:
     """Return weights for a mean that divides by their sum: λ relative to the largest, so that equal sites weigh 1."""
     largest = max(mixture.values())
     return {name: max(share / largest, LEAST) for name, share in mixture.items()}
@@ -89,7 +89,7 @@ def afl(model: Model) -> Method:
     """Return AFL on a model."""
     plain = fedavg.on_model(
         model,
-        fedavg.options_on(model, Step, weighs=False, last=True),
+        fedavg.options_on(model, MixtureOptions, weighs=False, last=True),
         name="afl",
         title="AFL",
         paper="Mohri et al., Agnostic Federated Learning, 2019",

@@ -24,9 +24,9 @@ from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Method, Uplo
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
 from fedvisage.federation.wire.message import Message, under
-from fedvisage.methods.models.model import Loss, Model, plainly
+from fedvisage.methods.models.model import Loss, Model, train_batches
 from fedvisage.nn.losses.proximal import proximal
-from fedvisage.nn.optimizers import advance
+from fedvisage.nn.optimizers import server_step
 from fedvisage.recipe import MethodOptions, Recipe, ServerOptimizer
 
 Turn = Callable[[Site, Message], Message]
@@ -73,7 +73,7 @@ def titled(title: str, model: Model) -> str:
     return title if model.name == "resnet18" else f"{title} ({model.title})"
 
 
-def local_training(loss: Loss, *parts: str, fit: Callable[[Site, Loss], None] = plainly) -> Turn:
+def local_training(loss: Loss, *parts: str, fit: Callable[[Site, Loss], None] = train_batches) -> Turn:
     """Return a site's local work: load the lent weights, minimise a loss over the local batches, upload parts."""
 
     def train(site: Site, message: Message) -> Message:
@@ -209,7 +209,7 @@ def stepped(s: Server, mean: Message, settings: ServerOptimizer) -> Message:
         if name in mean:
             moments = {key: s.kept[f"{MOMENTS}{key}/{name}"] for key in ("first", "second")
                        if f"{MOMENTS}{key}/{name}" in s.kept}  # fmt: skip
-            weights[name], moments = advance(settings, present[name], mean[name], moments)
+            weights[name], moments = server_step(settings, present[name], mean[name], moments)
             s.kept |= {f"{MOMENTS}{key}/{name}": value for key, value in moments.items()}
     return weights
 

@@ -24,25 +24,25 @@ from fedvisage.federation.method import Call, Home, Method
 from fedvisage.federation.server import Server
 from fedvisage.methods.algorithms import fedavg
 from fedvisage.methods.models.model import Model
-from fedvisage.nn.batchnorm import split
+from fedvisage.nn.batchnorm import extract_norms
 from fedvisage.recipe import MethodOptions, Recipe
 
 PAPER = "Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, 2021"
 
 
-class Norms(MethodOptions):
+class NormOptions(MethodOptions):
     """The owner of normalisation layers: each site, or the federation."""
 
     norms: Literal["private", "shared"] = "private"
     """Normalisation layers are each site's own, or ``shared`` as in FedAvg."""
 
 
-def taken_apart(model: Model) -> Callable[[Recipe], nn.ModuleDict]:
+def separate_norms(model: Model) -> Callable[[Recipe], nn.ModuleDict]:
     """Return the network with its normalisation layers as a separate part."""
 
     def network(recipe: Recipe) -> nn.ModuleDict:
         net = model.network(recipe)
-        _, norms = split(net)
+        _, norms = extract_norms(net)
         if not len(norms):
             raise UserError("recipe.method.model", f"{model.title} has no normalisation layers that could stay at the "
                             "sites; choose another model, or fedavg")  # fmt: skip
@@ -54,7 +54,7 @@ def taken_apart(model: Model) -> Callable[[Recipe], nn.ModuleDict]:
 
 def check(recipe: Recipe) -> None:
     """Reject initial weights that would not reach the sites' own layers."""
-    if recipe.options(Norms).norms == "private" and recipe.training.start is not None:
+    if recipe.options(NormOptions).norms == "private" and recipe.training.start is not None:
         raise UserError("recipe.training.start", "does not reach the sites' own normalisation layers; leave it out, or "
                         "use method.norms: shared")  # fmt: skip
     weights = getattr(getattr(recipe.method, "network", None), "weights", None)
@@ -68,7 +68,7 @@ def program(*parts: str) -> Callable[[Server], Iterator[None]]:
     """Return a server program that averages all parts, and lends the normalisation layers only if they are shared."""
 
     def server(s: Server) -> Iterator[None]:
-        shared = s.recipe.options(Norms).norms == "shared"
+        shared = s.recipe.options(NormOptions).norms == "shared"
         return fedavg.average(s, *((*parts, "norms") if shared else parts))
 
     return server
@@ -78,12 +78,12 @@ def fedbn(model: Model) -> Method:
     """Return FedBN on a model."""
     parts = (*model.parts, "norms")
     plain = fedavg.on_model(
-        model, fedavg.options_on(model, Norms, last=True), name="fedbn", title="FedBN", paper=PAPER, check=check
+        model, fedavg.options_on(model, NormOptions, last=True), name="fedbn", title="FedBN", paper=PAPER, check=check
     )
     turn = fedavg.local_training(model.loss, *parts, fit=model.fit)
     return replace(
         plain,
-        network=taken_apart(model),
+        network=separate_norms(model),
         home={**plain.home, "norms": Home.SITE},
         calls={"train": Call(turn, fedavg.uploads_of(*parts))},
         server=program(*model.parts),

@@ -34,7 +34,7 @@ def length(steps: int, momentum: float) -> float:
     return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
 
 
-def normalised(turn: fedavg.Turn) -> fedavg.Turn:
+def normalise_steps(turn: fedavg.Turn) -> fedavg.Turn:
     """Return local work whose reply is one step away from the lent weights and includes the number of steps."""
 
     def train(site: Site, message: Message) -> Message:
@@ -79,6 +79,6 @@ def fednova(model: Model) -> Method:
     """Return FedNova on a model."""
     options, more = fedavg.options_on(model), (LENGTH,)
     averaged = fedavg.on_model(
-        model, options, name="fednova", title="FedNova", paper=PAPER, around=normalised, more=more, check=check
+        model, options, name="fednova", title="FedNova", paper=PAPER, around=normalise_steps, more=more, check=check
     )
     return replace(averaged, server=server, averages=False, pulls=False, steps_at_server=False)

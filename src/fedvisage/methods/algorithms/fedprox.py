@@ -22,18 +22,18 @@ from fedvisage.recipe import MethodOptions
 PAPER = "Li et al., Federated Optimization in Heterogeneous Networks, 2020"
 
 
-class Pull(MethodOptions):
+class ProximalOptions(MethodOptions):
     """µ, the strength of the pull towards the lent model."""
 
     mu: float = Field(0.01, ge=0)
     """Weight µ of the proximal term; 0 is FedAvg."""
 
 
-def held_back(own: Loss) -> Loss:
+def with_proximal_term(own: Loss) -> Loss:
     """Return Eq. 2: the site's own loss plus the proximal term over all trainable weights."""
 
     def loss(site: Site, batch: Batch) -> Tensor:
-        options = site.recipe.options(Pull)
+        options = site.recipe.options(ProximalOptions)
         total = own(site, batch)
         if options.mu:
             weights = dict(site.net.named_parameters())
@@ -47,9 +47,9 @@ def fedprox(model: Model) -> Method:
     """Return FedProx on a model."""
     return fedavg.on_model(
         model,
-        fedavg.options_on(model, Pull),
+        fedavg.options_on(model, ProximalOptions),
         name="fedprox",
         title="FedProx",
         paper=PAPER,
-        loss=held_back(model.loss),
+        loss=with_proximal_term(model.loss),
     )

@@ -30,7 +30,7 @@ PREVIOUS = "previous/"
 """Prefix of the last local model in a site's private state."""
 
 
-class Contrast(MethodOptions):
+class ContrastOptions(MethodOptions):
     """The weight µ of the contrastive loss, and its temperature τ."""
 
     mu: float = Field(1.0, ge=0)
@@ -39,11 +39,11 @@ class Contrast(MethodOptions):
     """Temperature τ of the contrastive loss."""
 
 
-def remembering(minimise: fedavg.Turn, *parts: str) -> fedavg.Turn:
+def with_frozen_models(minimise: fedavg.Turn, *parts: str) -> fedavg.Turn:
     """Return local work that has frozen copies of the global and the last local model, and stores its own result."""
 
     def train(site: Site, message: Message) -> Message:
-        if not site.recipe.options(Contrast).mu:
+        if not site.recipe.options(ContrastOptions).mu:
             return minimise(site, message)
         site.held["global"] = site.frozen(message, *parts)
         site.held["previous"] = site.frozen(under(PREVIOUS, site.kept) or message, *parts)
@@ -58,14 +58,14 @@ def contrast(
     site: Site, images: Tensor, features: Tensor, features_of: Callable[[nn.ModuleDict, Tensor], Tensor]
 ) -> Tensor:
     """Return µ times Eq. 3 for the features of a batch; computes nothing if µ is 0."""
-    options = site.recipe.options(Contrast)
+    options = site.recipe.options(ContrastOptions)
     if not options.mu:
         return features.new_zeros(())
     positive, negative = (features_of(site.held[name], images).float() for name in ("global", "previous"))
     return options.mu * model_contrastive(features.float(), positive, negative, options.temperature)
 
 
-def contrasting(model: Model) -> Loss:
+def with_contrast(model: Model) -> Loss:
     """Return Eq. 4: the model's own loss plus the model-contrastive loss, from one forward pass."""
 
     def loss(site: Site, batch: Batch) -> Tensor:
@@ -81,10 +81,10 @@ def moon(model: Model) -> Method:
     """Return MOON on a model."""
     return fedavg.on_model(
         model,
-        fedavg.options_on(model, Contrast),
+        fedavg.options_on(model, ContrastOptions),
         name="moon",
         title="MOON",
         paper=PAPER,
-        loss=contrasting(model),
-        around=lambda turn: remembering(turn, *model.parts),
+        loss=with_contrast(model),
+        around=lambda turn: with_frozen_models(turn, *model.parts),
     )

@@ -28,7 +28,7 @@ from fedvisage.federation.site import Batch, Site
 from fedvisage.federation.wire.message import Message, plain, under
 from fedvisage.methods.algorithms import fedavg
 from fedvisage.methods.models.model import Loss, Model
-from fedvisage.nn.optimizers import gathered
+from fedvisage.nn.optimizers import accumulate_gradients
 from fedvisage.recipe import MethodOptions
 
 PAPER = "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, 2020"
@@ -36,18 +36,18 @@ CONTROL = "control/"
 """Prefix of the variates on the wire and in the private state of sites and server."""
 
 
-class Correction(MethodOptions):
+class CorrectionOptions(MethodOptions):
     """The strength of the correction in each step; 0 is FedAvg."""
 
     correction: float = Field(1.0, ge=0, le=1)
     """Strength of the correction by control variates in each step; 0 is FedAvg."""
 
 
-def corrected(own: Loss) -> Loss:
+def with_correction(own: Loss) -> Loss:
     """Return a loss whose gradient is g_i(y) − c_i + c."""
 
     def loss(site: Site, batch: Batch) -> Tensor:
-        total, strength = own(site, batch), site.recipe.options(Correction).correction
+        total, strength = own(site, batch), site.recipe.options(CorrectionOptions).correction
         if not strength:
             return total
         weights = dict(site.net.named_parameters())
@@ -58,18 +58,18 @@ def corrected(own: Loss) -> Loss:
     return loss
 
 
-def controlled(turn: fedavg.Turn) -> fedavg.Turn:
+def with_variate(turn: fedavg.Turn) -> fedavg.Turn:
     """Return local work with the correction applied, which then renews the site's variate."""
 
     def train(site: Site, message: Message) -> Message:
-        common, strength = under(CONTROL, message), site.recipe.options(Correction).correction
+        common, strength = under(CONTROL, message), site.recipe.options(CorrectionOptions).correction
         local = {
             name: site.kept.get(f"{CONTROL}{name}", torch.zeros_like(value).cpu()).to(value)
             for name, value in common.items()
         }
         site.held["correction"] = {name: value - local[name] for name, value in common.items()}
         # The gathered gradients include the correction; the renewed variate leaves it out.
-        with gathered(dict(site.net.named_parameters())) as sums:
+        with accumulate_gradients(dict(site.net.named_parameters())) as sums:
             reply = turn(site, message)
         for name, correction in site.held["correction"].items():
             renewed = sums[name] / len(site.losses) - strength * correction
@@ -99,12 +99,12 @@ def scaffold(model: Model) -> Method:
     control = Upload("control", "gradient", parts=model.parts, prefix=CONTROL, trained=True, guarantee=moved)
     averaged = fedavg.on_model(
         model,
-        fedavg.options_on(model, Correction),
+        fedavg.options_on(model, CorrectionOptions),
         name="scaffold",
         title="SCAFFOLD",
         paper=PAPER,
-        loss=corrected(model.loss),
-        around=controlled,
+        loss=with_correction(model.loss),
+        around=with_variate,
         more=(control,),
     )
     calls = {"train": replace(averaged.calls["train"], takes=lambda _: (control,))}

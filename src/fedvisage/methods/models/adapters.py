@@ -16,7 +16,7 @@ from fedvisage.federation.site import Batch, Site
 from fedvisage.methods.algorithms.fedavg import AveragingOptions
 from fedvisage.methods.models import frozen_backbone
 from fedvisage.methods.models.model import Model
-from fedvisage.nn.adapters import AdaptedNetwork, adapted
+from fedvisage.nn.adapters import AdaptedNetwork, adapted_network
 from fedvisage.nn.timm_network import check_architecture
 from fedvisage.recipe import MethodOptions, Recipe
 
@@ -33,7 +33,7 @@ class Averaged(Options, AveragingOptions):
 
 def network(recipe: Recipe) -> nn.ModuleDict:
     """Build the two lent parts; the first contains the frozen network."""
-    body = adapted(recipe.options(Options).network, recipe.input)
+    body = adapted_network(recipe.options(Options).network, recipe.input)
     return nn.ModuleDict({"adapters": body, "head": nn.Linear(body.frozen.width, 1)})
 
 
@@ -53,7 +53,7 @@ def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
     return binary_cross_entropy_with_logits(site.net["head"](features).float().squeeze(1), batch.labels)
 
 
-def user(member: Member) -> Tensor:
+def predict(member: Member) -> Tensor:
     """Return the live logit."""
     logits: Tensor = member.net["head"](features(member))
     return logits.squeeze(1)
@@ -74,10 +74,10 @@ MODEL = Model(
     parts=("adapters", "head"),
     represent=represent,
     supervise=supervise,
-    user=user,
+    user=predict,
     features=features,
     check=check,
-    fix=frozen_backbone.fix,
-    beside=frozen_backbone.beside,
-    merged=frozen_backbone.merged,
+    fix=frozen_backbone.load_constant,
+    beside=frozen_backbone.constant_weights,
+    merged=frozen_backbone.fold_adapters,
 )

@@ -32,9 +32,9 @@ from fedvisage.federation.wire.message import Message, under
 from fedvisage.methods.algorithms.fedavg import AveragingOptions
 from fedvisage.methods.models import frozen_backbone
 from fedvisage.methods.models.model import Loss, Model
-from fedvisage.nn.face_networks import Centres, FaceNetwork, NetworkName, face_network, load_backbone
+from fedvisage.nn.face_networks import ClassCentres, FaceNetwork, NetworkName, face_network, load_backbone
 from fedvisage.nn.losses.cosface import cosface
-from fedvisage.nn.partial import Classes, Sampler
+from fedvisage.nn.partial import BatchClasses, Sampler
 from fedvisage.nn.timm_network import check_architecture
 from fedvisage.recipe import MethodOptions, Recipe
 
@@ -45,7 +45,7 @@ SAMPLER = "classes"
 
 
 @contextmanager
-def sampling(site: Site, optimizer: Optimizer, wanted: int | None, centres: list[nn.Parameter]) -> Iterator[None]:
+def sample_classes(site: Site, optimizer: Optimizer, wanted: int | None, centres: list[nn.Parameter]) -> Iterator[None]:
     """Train on samples of the classes within this context, or on all classes if ``wanted`` is None."""
     if wanted is None:
         yield
@@ -59,13 +59,13 @@ def sampling(site: Site, optimizer: Optimizer, wanted: int | None, centres: list
         del site.held[SAMPLER]
 
 
-def classes_of(site: Site, batch: Batch, centres: list[nn.Parameter]) -> Classes:
+def classes_of(site: Site, batch: Batch, centres: list[nn.Parameter]) -> BatchClasses:
     """Return the classes of a batch: all classes with these centres, or those among them in the batch's sample."""
     assert batch.identities is not None
     sampler: Sampler | None = site.held.get(SAMPLER)
     if sampler is not None:
         return sampler.of(batch.at_hand).of_first(sum(map(len, centres)))
-    return Classes(torch.cat([*centres]) if len(centres) > 1 else centres[0], batch.identities)
+    return BatchClasses(torch.cat([*centres]) if len(centres) > 1 else centres[0], batch.identities)
 
 
 PAPER = "Liu et al., FedFR: Joint Optimization Federated Framework for Generic and Personalized Face Recognition, 2022"
@@ -144,11 +144,11 @@ def network_with_public_centres(recipe: Recipe) -> nn.ModuleDict:
             "recipe.data.public", f"{recipe.method.name} trains beside public identities; name a set of them"
         )
     net = network(recipe)
-    net["centres"] = Centres(recipe.data.public_identities, recipe.options(FaceOptions).network.embedding)
+    net["centres"] = ClassCentres(recipe.data.public_identities, recipe.options(FaceOptions).network.embedding)
     return net
 
 
-def user(member: Member) -> Tensor:
+def predict(member: Member) -> Tensor:
     """Return features; with ``evaluation.recognition.flip``, add the features of the mirrored images."""
     features: Tensor = member.net["model"](member.images)
     if member.recipe.evaluation.people.flip:
@@ -218,7 +218,7 @@ def train(site: Site, loss: Loss, view: View, parts: Sequence[str], own: Sequenc
     """Minimise a loss over one round's local work on a view, then store the local model."""
     optimizer = site.optimizer(*parts, own=own)
     centres = class_centres(site, public="centres" in parts)
-    with sampling(site, optimizer, site.recipe.options(CosFace).sampled_classes, centres):
+    with sample_classes(site, optimizer, site.recipe.options(CosFace).sampled_classes, centres):
         for batch in site.batches_of(view):
             site.learn(optimizer, partial(loss, site), batch)
     keep_local(site)
@@ -274,14 +274,14 @@ def model_named(name: NetworkName) -> Model:
         parts=("model",),
         represent=represent,
         supervise=supervise,
-        user=user,
-        features=user,
+        user=predict,
+        features=predict,
         fit=fit,
         check=check_backbone,
         begin=begin,
-        fix=frozen_backbone.fix,
-        beside=frozen_backbone.beside,
-        merged=frozen_backbone.merged,
+        fix=frozen_backbone.load_constant,
+        beside=frozen_backbone.constant_weights,
+        merged=frozen_backbone.fold_adapters,
         personal=LOCALLY,
         least_identities=lambda _: 2,
     )

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from fedvisage.federation.site import Batch
 from fedvisage.nn.compute import Compute
 
-MOST = 1 << 30
+CACHE_LIMIT = 1 << 30
 """Largest size of the cache in bytes; features of a larger view are not cached. The limit is fixed because the bytes of
 a result must not depend on the amount of free memory."""
 
 
 @dataclass
-class Frozen:
+class FrozenNetwork:
     """A frozen network with a cache of its features of a view."""
 
     net: nn.Module
@@ -62,7 +62,7 @@ class Frozen:
 
     def _remember(self, rows: np.ndarray, features: Tensor) -> None:
         width = features.shape[1]
-        if len(self._have) * width * features.element_size() > MOST:
+        if len(self._have) * width * features.element_size() > CACHE_LIMIT:
             return
         if self._rows is None:
             self._rows = torch.empty(len(self._have), width, device=features.device)

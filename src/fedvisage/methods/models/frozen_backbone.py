@@ -1,6 +1,7 @@
 """A frozen backbone that is never sent: each machine loads its weights from its own copy of a file.
 
-For models and methods with a part that is an :class:`~fedvisage.nn.adapters.Adapted`, and whose ``network`` section
+For models and methods with a part that is an :class:`~fedvisage.nn.adapters.FrozenNetwork`, and whose ``network``
+section
 names the file. A finished model stores the frozen tensors with those of its parts, so it needs no other file.
 """
 
@@ -13,12 +14,12 @@ from torch import nn
 
 from fedvisage.base.errors import UserError
 from fedvisage.federation.wire.message import Message
-from fedvisage.nn.adapters import Adapted, Bare, load_frozen
+from fedvisage.nn.adapters import FaceBackbone, FrozenNetwork, load_frozen
 from fedvisage.nn.timm_network import PLACE, load_weights
 from fedvisage.recipe import Recipe
 
 
-def fix(net: nn.ModuleDict, recipe: Recipe, files: Mapping[str, Path]) -> None:
+def load_constant(net: nn.ModuleDict, recipe: Recipe, files: Mapping[str, Path]) -> None:
     """Load the weights that the recipe names into the frozen network, from this machine's copy of the file."""
     weights = getattr(getattr(recipe.method, "network", None), "weights", None)
     if weights is None or not any(_bodies(net)):
@@ -27,22 +28,22 @@ def fix(net: nn.ModuleDict, recipe: Recipe, files: Mapping[str, Path]) -> None:
     if not path.is_file():
         raise UserError(f"{PLACE}.weights", f"{weights} is not on this machine, and the frozen network is never sent")
     for _, body in _bodies(net):
-        if isinstance(body.frozen, Bare):
+        if isinstance(body.frozen, FaceBackbone):
             load_frozen(body.frozen, path)
         else:
             load_weights(body.frozen, path)
 
 
-def beside(net: nn.ModuleDict) -> Message:
+def constant_weights(net: nn.ModuleDict) -> Message:
     """Return the frozen network's tensors under their names in a finished model."""
     return {f"{part}.{name}": value for part, body in _bodies(net) for name, value in body.frozen_state().items()}
 
 
-def merged(net: nn.ModuleDict) -> None:
+def fold_adapters(net: nn.ModuleDict) -> None:
     """Merge the parameters trained within the frozen network into its weights, permanently."""
     for part, body in list(_bodies(net)):
         net[part] = body.merged()
 
 
-def _bodies(net: nn.ModuleDict) -> Iterator[tuple[str, Adapted]]:
-    yield from ((part, body) for part, body in net.items() if isinstance(body, Adapted))
+def _bodies(net: nn.ModuleDict) -> Iterator[tuple[str, FrozenNetwork]]:
+    yield from ((part, body) for part, body in net.items() if isinstance(body, FrozenNetwork))

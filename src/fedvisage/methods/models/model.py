@@ -22,7 +22,7 @@ Loss = Callable[[Site, Batch], Tensor]
 """The loss that a site minimises on a batch."""
 
 
-def plainly(site: Site, loss: Loss) -> None:
+def train_batches(site: Site, loss: Loss) -> None:
     """Minimise a loss over one round's local batches, and train the whole network."""
     optimizer = site.optimizer(*site.net)
 
@@ -60,7 +60,7 @@ class Model:
     """Returns live logits, or features of faces, for the target."""
     features: Callable[[Member], Tensor]
     """Returns the input of the last layer, for plots."""
-    fit: Callable[[Site, Loss], None] = plainly
+    fit: Callable[[Site, Loss], None] = train_batches
     """Does one round's local work at a site, for a loss."""
     check: Callable[[Recipe], None] = lambda _: None
     """Rejects a recipe that does not fit the network."""

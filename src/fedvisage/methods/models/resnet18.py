@@ -41,7 +41,7 @@ def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
     return binary_cross_entropy_with_logits(logits, batch.labels)
 
 
-def user(member: Member) -> Tensor:
+def predict(member: Member) -> Tensor:
     """Return the live logit."""
     logits: Tensor = member.net["model"](member.images)
     return logits.squeeze(1)
@@ -62,6 +62,6 @@ MODEL = Model(
     parts=("model",),
     represent=represent,
     supervise=supervise,
-    user=user,
+    user=predict,
     features=features,
 )

@@ -13,7 +13,14 @@ from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods.algorithms.fedavg import AveragingOptions
 from fedvisage.methods.models.model import Model
-from fedvisage.nn.timm_network import PLACE, TimmNetwork, Whole, check_architecture, load_weights, timm_network
+from fedvisage.nn.timm_network import (
+    PLACE,
+    NormalisedNetwork,
+    TimmNetwork,
+    check_architecture,
+    load_weights,
+    timm_network,
+)
 from fedvisage.recipe import MethodOptions, Recipe
 
 
@@ -43,21 +50,21 @@ def begin(s: Server) -> None:
     """Load the weights that the recipe names into the initial model."""
     weights = s.recipe.options(Options).network.weights
     if weights is not None:
-        load_weights(_whole(s.net), s.file(weights))
+        load_weights(_whole_network(s.net), s.file(weights))
 
 
 def represent(net: nn.ModuleDict, images: Tensor) -> Tensor:
     """Return the input of the last layer."""
-    return _whole(net).pooled(images)
+    return _whole_network(net).pooled(images)
 
 
 def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
     """Return the binary cross-entropy, averaged over the batch."""
-    logits = _whole(site.net).classify(features).float().squeeze(1)
+    logits = _whole_network(site.net).classify(features).float().squeeze(1)
     return binary_cross_entropy_with_logits(logits, batch.labels)
 
 
-def user(member: Member) -> Tensor:
+def predict(member: Member) -> Tensor:
     """Return the live logit."""
     logits: Tensor = member.net["model"](member.images)
     return logits.squeeze(1)
@@ -68,9 +75,9 @@ def features(member: Member) -> Tensor:
     return represent(member.net, member.images)
 
 
-def _whole(net: nn.ModuleDict) -> Whole:
+def _whole_network(net: nn.ModuleDict) -> NormalisedNetwork:
     model = net["model"]
-    assert isinstance(model, Whole)
+    assert isinstance(model, NormalisedNetwork)
     return model
 
 
@@ -84,7 +91,7 @@ MODEL = Model(
     parts=("model",),
     represent=represent,
     supervise=supervise,
-    user=user,
+    user=predict,
     features=features,
     check=check,
     begin=begin,

@@ -8,7 +8,7 @@ from fedvisage.federation.site import Batch, Site
 from fedvisage.methods.algorithms.fedavg import AveragingOptions
 from fedvisage.methods.models.model import Model
 from fedvisage.nn.inputs import CHANNELS
-from fedvisage.nn.vgg import LAYERS, VGG, through, vgg
+from fedvisage.nn.vgg import LAYERS, VGG, apply_layers, vgg
 from fedvisage.recipe import MethodOptions, Recipe
 
 
@@ -29,18 +29,18 @@ def network(recipe: Recipe) -> nn.ModuleDict:
 
 def represent(net: nn.ModuleDict, images: Tensor) -> Tensor:
     """Return the input of the last layer."""
-    return through(net, images, LAYERS[:-1])
+    return apply_layers(net, images, LAYERS[:-1])
 
 
 def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
     """Return the binary cross-entropy, averaged over the batch."""
-    logits = through(site.net, features, LAYERS[-1:]).float().squeeze(1)
+    logits = apply_layers(site.net, features, LAYERS[-1:]).float().squeeze(1)
     return binary_cross_entropy_with_logits(logits, batch.labels)
 
 
-def user(member: Member) -> Tensor:
+def predict(member: Member) -> Tensor:
     """Return the live logit."""
-    return through(member.net, member.images, LAYERS).squeeze(1)
+    return apply_layers(member.net, member.images, LAYERS).squeeze(1)
 
 
 def features(member: Member) -> Tensor:
@@ -58,6 +58,6 @@ MODEL = Model(
     parts=LAYERS,
     represent=represent,
     supervise=supervise,
-    user=user,
+    user=predict,
     features=features,
 )

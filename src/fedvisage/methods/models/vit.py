@@ -21,7 +21,7 @@ from fedvisage.federation.site import Batch, Site
 from fedvisage.methods.algorithms.fedavg import AveragingOptions
 from fedvisage.methods.models.model import Model
 from fedvisage.nn.pretrained import PLACE, load_pretrained
-from fedvisage.nn.vit import PATCH, Transformer, class_token, cut, live_logit
+from fedvisage.nn.vit import PATCH, Transformer, class_token, live_logit, transformer_parts
 from fedvisage.recipe import MethodOptions, Recipe
 
 PAPER = "Alkhunaizi et al., FedSIS: Federated Split Learning with Intermediate Representation Sampling, 2023"
@@ -42,7 +42,7 @@ class Averaged(Options, AveragingOptions):
 
 def network(recipe: Recipe) -> nn.ModuleDict:
     """Build the four parts."""
-    return cut(recipe.options(Options).network, recipe.input.colour, recipe.input.size, class_token=True)
+    return transformer_parts(recipe.options(Options).network, recipe.input.colour, recipe.input.size, class_token=True)
 
 
 def check_size(recipe: Recipe) -> None:
@@ -71,7 +71,7 @@ def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
     return cross_entropy(site.net["head"](features).float(), batch.labels.long())
 
 
-def user(member: Member) -> Tensor:
+def predict(member: Member) -> Tensor:
     """Return the live logit."""
     return live_logit(member.net["head"](features(member)).float())
 
@@ -91,7 +91,7 @@ MODEL = Model(
     parts=PARTS,
     represent=represent,
     supervise=supervise,
-    user=user,
+    user=predict,
     features=features,
     check=check_size,
     begin=take_pretrained,

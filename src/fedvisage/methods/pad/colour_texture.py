@@ -51,13 +51,13 @@ def hinge(margins: Tensor, labels: Tensor) -> Tensor:
     return (1 - (2 * labels - 1) * margins).clamp(min=0).mean()
 
 
-def user(member: Member) -> Tensor:
+def predict(member: Member) -> Tensor:
     """Return the live logit."""
     margins: Tensor = member.net["model"](member.images)
     return margins.squeeze(1)
 
 
-def as_graph(member: Member) -> Tensor:
+def exportable_predict(member: Member) -> Tensor:
     """Return the live logit using only operations that an exported graph supports."""
     model = _model(member.net)
     logits: Tensor = model.plane(model.texture.as_graph(member.images))
@@ -86,8 +86,8 @@ METHOD = Method(
     home={"model": Home.LENT},
     calls={"train": fedavg.training_call(loss, "model")},
     server=fedavg.server,
-    user=user,
-    as_graph=as_graph,
+    user=predict,
+    as_graph=exportable_predict,
     features=features,
     pooled=True,
     server_sees="everything",

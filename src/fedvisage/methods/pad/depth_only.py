@@ -53,7 +53,7 @@ def loss(site: Site, batch: Batch) -> Tensor:
     return depth_error(site.net["model"](batch.images).float(), depth_of(batch, site), batch.species, "mean", without)
 
 
-def user(member: Member) -> Tensor:
+def predict(member: Member) -> Tensor:
     """Return the live logit."""
     return live_logit(member.net["model"](member.images).float())
 
@@ -79,7 +79,7 @@ METHOD = Method(
     home={"model": Home.LENT},
     calls={"train": fedavg.training_call(loss, "model")},
     server=fedavg.server,
-    user=user,
+    user=predict,
     features=features,
     pooled=True,
     server_sees="everything",

@@ -106,13 +106,13 @@ def server(s: Server) -> Iterator[None]:
         yield
 
 
-def user(member: Member) -> Tensor:
+def predict(member: Member) -> Tensor:
     """Return the live logit: the signed margin."""
     margins: Tensor = member.net["plane"](features(member))
     return margins.squeeze(1)
 
 
-def as_graph(member: Member) -> Tensor:
+def exportable_predict(member: Member) -> Tensor:
     """Return the live logit using only operations that an exported graph supports."""
     histograms = _texture(member.images.device).as_graph(member.images)
     logits: Tensor = member.net["plane"](member.net["scaler"](histograms))
@@ -145,7 +145,7 @@ METHOD = Method(
         "train": fedavg.training_call(loss, "plane"),
     },
     server=server,
-    user=user,
-    as_graph=as_graph,
+    user=predict,
+    as_graph=exportable_predict,
     features=features,
 )

@@ -42,11 +42,11 @@ from fedvisage.recipe import Recipe, Section
 SHARED = ("encoder", "classifier", "depth")
 SIDES = 32
 """Image sizes are multiples of this: encoders halve an image five times, and the decoder doubles it as often."""
-PRINTED = {"depth": 1.0, "reconstruction": 1.0, "difference": 1.0}
+PAPER_WEIGHTS = {"depth": 1.0, "reconstruction": 1.0, "difference": 1.0}
 """Weights for the sums of Eq. 8."""
 
 
-class Weights(Section):
+class LossWeights(Section):
     """The weight of each loss relative to cross-entropy.
 
     A term of weight zero is not computed. Its parts stay in the network and, if they are shared, on the wire.
@@ -69,7 +69,7 @@ class Options(fedavg.AveragingOptions):
     network: TableII = TableII()
     losses: Form = "mean"
     """``mean`` as in the authors' released code, or ``printed``, the sums of Eq. 4 to 8."""
-    weights: Weights = Weights()
+    weights: LossWeights = LossWeights()
     """Weight of each loss relative to cross-entropy; with ``losses: printed`` each is 1."""
     without_depth: tuple[str, ...] = ()
     """Species with a real shape, such as ``[mask]``; the depth loss leaves them out."""
@@ -81,7 +81,7 @@ class Options(fedavg.AveragingOptions):
         if not isinstance(section, Mapping) or section.get("losses") != "printed":
             return section
         weights = section.get("weights", {})
-        return {**section, "weights": {**PRINTED, **weights}} if isinstance(weights, Mapping) else section
+        return {**section, "weights": {**PAPER_WEIGHTS, **weights}} if isinstance(weights, Mapping) else section
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
@@ -152,13 +152,13 @@ def depth_error(estimated: Tensor, exact: Tensor, species: Texts, form: Form, wi
     return squared_error(estimated[rows], exact[rows], form)
 
 
-def user(member: Member) -> Tensor:
+def predict(member: Member) -> Tensor:
     """Return the live logit from encoder and classifier."""
     logits: Tensor = member.net["classifier"](features(member))
     return logits.squeeze(1)
 
 
-def step(member: Member) -> Tensor:
+def timed_step(member: Member) -> Tensor:
     """Pass images through all five networks, as Eq. 8 does."""
     net = member.net
     invariant, pooled = net["encoder"](member.images)
@@ -183,9 +183,9 @@ METHOD = Method(
     home={**dict.fromkeys(SHARED, Home.LENT), "specific": Home.SITE, "decoder": Home.SITE},
     calls={"train": fedavg.training_call(loss, *SHARED)},
     server=fedavg.server,
-    user=user,
+    user=predict,
     features=features,
-    step=step,
+    step=timed_step,
     delivered=("encoder", "classifier"),
     averages=True,
 )

@@ -40,16 +40,16 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.streams import scoped
+from fedvisage.base.streams import seed_global_rng
 from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Member, Method, Upload
 from fedvisage.federation.protections.combine import Mean
 from fedvisage.federation.server import Server
-from fedvisage.federation.site import Batch, Site, TrainingBroke
+from fedvisage.federation.site import Batch, Site, TrainingFailed
 from fedvisage.federation.wire.message import Message, under
 from fedvisage.methods.algorithms import fedavg
 from fedvisage.nn.inputs import CHANNELS
-from fedvisage.nn.matching import Prior, match, reordered, rows_of, weights_of
-from fedvisage.nn.vgg import LAYERS, VGG, through, vgg
+from fedvisage.nn.matching import Prior, match_neurons, reorder_inputs, rows_of, weights_of
+from fedvisage.nn.vgg import LAYERS, VGG, apply_layers, vgg
 from fedvisage.recipe import Recipe, Section
 
 OWN = "network"
@@ -107,8 +107,8 @@ def network(recipe: Recipe) -> nn.ModuleDict:
 def loss(site: Site, batch: Batch, fixed: int = 0) -> Tensor:
     """Return the binary cross-entropy, with the first ``fixed`` layers frozen."""
     with torch.no_grad():
-        values = through(site.net, batch.images, LAYERS[:fixed])
-    logits = through(site.net, values, LAYERS[fixed:]).float().squeeze(1)
+        values = apply_layers(site.net, batch.images, LAYERS[:fixed])
+    logits = apply_layers(site.net, values, LAYERS[fixed:]).float().squeeze(1)
     return binary_cross_entropy_with_logits(logits, batch.labels)
 
 
@@ -120,7 +120,7 @@ def retraining(layer: str) -> Callable[[Site, Message], Message]:
     number = LAYERS.index(layer)
 
     def train(site: Site, message: Message) -> Message:
-        site.load(_continued(site, message, layer) if number else _beginning(site, message))
+        site.load(_continue_network(site, message, layer) if number else _initial_network(site, message))
         optimizer = site.optimizer(*LAYERS[number:])
 
         def value(batch: Batch) -> Tensor:
@@ -136,23 +136,23 @@ def retraining(layer: str) -> Callable[[Site, Message], Message]:
     return train
 
 
-def _beginning(site: Site, message: Message) -> Message:
+def _initial_network(site: Site, message: Message) -> Message:
     """Return the network with which a site begins a round."""
     matching = site.recipe.options(Options).matching
     if site.round > 1 or matching is None or matching.initial == "shared":
         return message
-    with scoped(site.recipe.runtime.seed, site.name, "initial weights"):
+    with seed_global_rng(site.recipe.runtime.seed, site.name, "initial weights"):
         initial = network(site.recipe)
     return {f"{layer}.{name}": value for layer, part in initial.items() for name, value in part.state_dict().items()}
 
 
-def _continued(site: Site, message: Message, layer: str) -> Message:
+def _continue_network(site: Site, message: Message, layer: str) -> Message:
     """Return the site's network with the matched layer, and with the next layer's inputs reordered to fit it."""
     if OWN not in site.scratch:
-        raise TrainingBroke("has lost what it trained earlier in this round")
+        raise TrainingFailed("has lost what it trained earlier in this round")
     layers: Message = site.scratch[OWN] | {name: value for name, value in message.items() if name != "order"}
     weight = f"{layer}.0.weight"
-    return layers | {weight: reordered(layers[weight], message["order"])}
+    return layers | {weight: reorder_inputs(layers[weight], message["order"])}
 
 
 def _batches(site: Site, exchange: int) -> range:
@@ -186,14 +186,14 @@ def one_pass(s: Server) -> Message:
         replies = s.ask(layer, down, each=orders, to=names)
         names = tuple(replies)
         if layer == LAYERS[-1]:
-            down = averaged_by_class(_sound(s, replies), layer)
+            down = average_by_class(_consistent_replies(s, replies), layer)
         else:
-            down, orders = matched(replies, layer, s.recipe.options(Options))
+            down, orders = match_layer(replies, layer, s.recipe.options(Options))
         weights |= down
     return weights
 
 
-def _sound(s: Server, replies: Mapping[str, Message]) -> dict[str, Message]:
+def _consistent_replies(s: Server, replies: Mapping[str, Message]) -> dict[str, Message]:
     """Reject sites with inconsistent class counts: each class needs at least one image, and the sum must match."""
     sound = {}
     for name, reply in replies.items():
@@ -207,21 +207,21 @@ def _sound(s: Server, replies: Mapping[str, Message]) -> dict[str, Message]:
     return sound
 
 
-def matched(replies: Mapping[str, Message], layer: str, options: Options) -> tuple[Message, dict[str, Message]]:
+def match_layer(replies: Mapping[str, Message], layer: str, options: Options) -> tuple[Message, dict[str, Message]]:
     """Match and average a layer; return it with the order of each site's neurons."""
     weight, bias = f"{layer}.0.weight", f"{layer}.0.bias"
     growth = options.matching.growth if options.matching is not None else None
     prior = Prior(growth.sigma, growth.sigma0, growth.gamma) if growth else None
     counts = [float(reply["examples"]) if options.weight == "examples" else 1.0 for reply in replies.values()]
     shares = [len(counts) * count / sum(counts) for count in counts]
-    result = match([rows_of(reply[weight], reply[bias]) for reply in replies.values()], shares, prior)
+    result = match_neurons([rows_of(reply[weight], reply[bias]) for reply in replies.values()], shares, prior)
     like = next(iter(replies.values()))[weight]
     mean = dict(zip((weight, bias), weights_of(result.mean, like), strict=True))
     orders = {name: {"order": torch.from_numpy(order)} for name, order in zip(replies, result.orders, strict=True)}
     return mean, orders
 
 
-def averaged_by_class(replies: Mapping[str, Message], layer: str) -> Message:
+def average_by_class(replies: Mapping[str, Message], layer: str) -> Message:
     """Average the last layer; a site's weight is its share of the images of a class, averaged over the classes."""
     totals = torch.stack([reply[CLASSES.name] for reply in replies.values()]).sum(dim=0).double()
     mean = Mean()
@@ -231,14 +231,14 @@ def averaged_by_class(replies: Mapping[str, Message], layer: str) -> Message:
     return mean.result()
 
 
-def user(member: Member) -> Tensor:
+def predict(member: Member) -> Tensor:
     """Return the live logit."""
-    return through(member.net, member.images, LAYERS).squeeze(1)
+    return apply_layers(member.net, member.images, LAYERS).squeeze(1)
 
 
 def features(member: Member) -> Tensor:
     """Return the input of the last layer."""
-    return through(member.net, member.images, LAYERS[:-1])
+    return apply_layers(member.net, member.images, LAYERS[:-1])
 
 
 ORDER = Upload("order", "statistic", shape=(-1,), dtype="int64")
@@ -261,6 +261,6 @@ METHOD = Method(
     home=dict.fromkeys(LAYERS, Home.LENT),
     calls={**{layer: _call(layer) for layer in LAYERS}, "train": fedavg.training_call(loss, *LAYERS)},
     server=server,
-    user=user,
+    user=predict,
     features=features,
 )

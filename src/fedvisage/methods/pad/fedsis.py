@@ -20,7 +20,7 @@ from dataclasses import replace
 from fedvisage.federation.method import Home
 from fedvisage.federation.server import Server
 from fedvisage.methods.pad import split, vit_h_is
-from fedvisage.methods.pad.vit_h_is import draw, pseudo_class_token
+from fedvisage.methods.pad.vit_h_is import draw_blocks, pseudo_class_token
 
 
 class Options(split.Options, vit_h_is.Options):
@@ -29,7 +29,7 @@ class Options(split.Options, vit_h_is.Options):
 
 def represent(s: Server, name: str) -> split.Represent:
     """Draw the block for a site and round; tokens pass through the blocks up to it, then through the adapter."""
-    (depth,) = draw(s.recipe.options(Options), 1, s.rng("block", name)).tolist()
+    (depth,) = draw_blocks(s.recipe.options(Options), 1, s.rng("block", name)).tolist()
     return lambda tokens: pseudo_class_token(s.net, tokens, depth)
 
 

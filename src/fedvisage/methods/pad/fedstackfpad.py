@@ -30,8 +30,8 @@ from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message
 from fedvisage.methods.algorithms import fedavg
 from fedvisage.methods.models import frozen_backbone
-from fedvisage.nn.adapters import AdaptedNetwork, adapted
-from fedvisage.nn.stacking import Heads, Plane, logistic, loss_of, scaled
+from fedvisage.nn.adapters import AdaptedNetwork, adapted_network
+from fedvisage.nn.stacking import Heads, Plane, logistic, loss_of, normalise_features
 from fedvisage.nn.timm_network import TimmNetwork, check_architecture
 from fedvisage.recipe import Recipe
 
@@ -54,7 +54,7 @@ class Options(fedavg.AveragingOptions):
 def network(recipe: Recipe) -> nn.ModuleDict:
     """Build the frozen network, a site's classifier, the classifiers of all sites, and their combination."""
     settings = recipe.options(Options).network
-    body = adapted(AdaptedNetwork(arch=settings.arch, weights=settings.weights, rank=0), recipe.input)
+    body = adapted_network(AdaptedNetwork(arch=settings.arch, weights=settings.weights, rank=0), recipe.input)
     width, sites = body.frozen.width, len(recipe.data.sites)
     return nn.ModuleDict(
         {"body": body, "head": nn.Linear(width, 1), "heads": Heads(sites, width), "stack": nn.Linear(sites + 1, 1)}
@@ -81,7 +81,7 @@ def fit(site: Site, _: Message) -> Message:
     """Fit the site's own classifier."""
     features, labels = _features(site), _labels(site)
     plane = logistic(features, labels, site.recipe.options(Options).penalty)
-    _put(site.net["head"], plane)
+    _load_plane(site.net["head"], plane)
     site.losses.append(loss_of(plane, features, labels))
     return site.tensors("head") | site.statistics()
 
@@ -96,7 +96,7 @@ def stack(site: Site, message: Message) -> Message:
     logits[:, column] = _out_of_fold(site, features, labels, options.penalty)
     logits[:, -1] = logits[:, :-1].mean(dim=1)
     plane = logistic(logits, labels, options.stack_penalty)
-    _put(site.net["stack"], plane)
+    _load_plane(site.net["stack"], plane)
     site.losses.append(loss_of(plane, logits, labels))
     return site.tensors("stack") | site.statistics()
 
@@ -104,7 +104,7 @@ def stack(site: Site, message: Message) -> Message:
 def _features(site: Site) -> Tensor:
     """Return the scaled features of the site's images, computed once per round."""
     if FEATURES not in site.scratch:
-        site.scratch[FEATURES] = scaled(site.embed(site.net["body"], site.data))
+        site.scratch[FEATURES] = normalise_features(site.embed(site.net["body"], site.data))
     features: Tensor = site.scratch[FEATURES]
     return features
 
@@ -125,7 +125,7 @@ def _out_of_fold(site: Site, features: Tensor, labels: Tensor, penalty: float) -
     return logits
 
 
-def _put(layer: nn.Module, plane: Plane) -> None:
+def _load_plane(layer: nn.Module, plane: Plane) -> None:
     assert isinstance(layer, nn.Linear)
     with torch.no_grad():
         layer.weight.copy_(plane.weight[None])
@@ -136,12 +136,12 @@ def server(s: Server) -> Iterator[None]:
     """Collect the classifiers, distribute them all, and average the combinations."""
     for _ in s.rounds():
         with s.quorum():
-            s.load(_together(s, s.ask("fit")))
+            s.load(_stack_classifiers(s, s.ask("fit")))
             s.load(s.reduce("stack", s.tensors("heads"), weight=fedavg.weight_of(s.recipe)).value)
         yield
 
 
-def _together(s: Server, replies: Mapping[str, Message]) -> Message:
+def _stack_classifiers(s: Server, replies: Mapping[str, Message]) -> Message:
     """Return all classifiers as one part; the mean replaces the classifier of a site that sent none."""
     weights = {name: reply["head.weight"][0] for name, reply in replies.items()}
     biases = {name: reply["head.bias"][0] for name, reply in replies.items()}
@@ -152,7 +152,7 @@ def _together(s: Server, replies: Mapping[str, Message]) -> Message:
     }
 
 
-def user(member: Member) -> Tensor:
+def predict(member: Member) -> Tensor:
     """Return the live logit."""
     logits: Tensor = member.net["stack"](member.net["heads"](features(member)))
     return logits.squeeze(1)
@@ -177,12 +177,12 @@ METHOD = Method(
         "stack": Call(stack, (Upload("weights", "weights", parts=("stack",)), EXAMPLES, LOSS)),
     },
     server=server,
-    user=user,
+    user=predict,
     features=features,
     delivered=("body", "heads", "stack"),
     check=check,
     warning=warning,
-    fix=frozen_backbone.fix,
-    beside=frozen_backbone.beside,
-    merged=frozen_backbone.merged,
+    fix=frozen_backbone.load_constant,
+    beside=frozen_backbone.constant_weights,
+    merged=frozen_backbone.fold_adapters,
 )

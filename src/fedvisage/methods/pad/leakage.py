@@ -34,9 +34,9 @@ from fedvisage.federation.batch import epoch_length, round_length
 from fedvisage.federation.privacy.accountant import Charge, Count, tight_epsilon
 from fedvisage.federation.privacy.mechanisms import Budget, Draws, noise, standard_deviation
 from fedvisage.federation.record.store import out_of_reach
-from fedvisage.federation.site import Site, TrainingBroke
+from fedvisage.federation.site import Site, TrainingFailed
 from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.schema import ABSURD
+from fedvisage.federation.wire.schema import LARGEST_MAGNITUDE
 from fedvisage.recipe import MethodOptions, Recipe, Section
 
 KINDS = ("tokens", "gradient")
@@ -46,7 +46,7 @@ FAR = 8.0
 """Number of standard deviations that noise is assumed never to exceed."""
 
 
-class Clip(Section):
+class ClipLengths(Section):
     """The maximum length (L2) of an image's tokens together, and of its gradient."""
 
     tokens: float = Field(gt=0)
@@ -58,12 +58,12 @@ class Clip(Section):
 class Options(MethodOptions):
     """Protection of the values that a site sends per image."""
 
-    leakage: Clip | None = None
+    leakage: ClipLengths | None = None
     """Clips and adds noise to the values of each image; needs ``privacy.epsilon``."""
 
 
 @dataclass(frozen=True)
-class Guard:
+class ReleaseNoise:
     """The noise of one kind of release: the length, σ, and the cost of a release in one pass."""
 
     kind: str
@@ -84,10 +84,10 @@ class Guard:
 
     def noised(self, rows: Tensor, draws: Draws) -> Tensor:
         """Clip each image's values to the length and add noise, both in float64."""
-        return cut(rows, self.length) + noise(tuple(rows.shape), self.sigma, draws)
+        return clip_rows(rows, self.length) + noise(tuple(rows.shape), self.sigma, draws)
 
 
-def cut(rows: Tensor, length: float) -> Tensor:
+def clip_rows(rows: Tensor, length: float) -> Tensor:
     """Return each row (first dimension) clipped to a length; a row with non-finite values becomes zeros.
 
     Failing on such a row would reveal, without a charge, that an image overflows in a network that the server lent.
@@ -99,20 +99,20 @@ def cut(rows: Tensor, length: float) -> Tensor:
     return shorter.reshape(rows.shape)
 
 
-def guard_of(clip: Clip, kind: str, budget: Budget, passes: int, count: Count) -> Guard:
+def release_noise_of(clip: ClipLengths, kind: str, budget: Budget, passes: int, count: Count) -> ReleaseNoise:
     """Return the smallest noise with which all passes of both kinds together stay within the budget."""
     releases = len(KINDS) * passes
     share = Budget(SLACK * budget.epsilon / releases, SLACK * budget.delta / releases)
     length = float(getattr(clip, kind))
     # In tight composition, n releases with noise √n σ cost as much as one release with σ.
     if count == "sum":
-        return Guard(kind, length, standard_deviation(share, 2 * length), share)
+        return ReleaseNoise(kind, length, standard_deviation(share, 2 * length), share)
     sigma = math.sqrt(releases) * standard_deviation(Budget(SLACK * budget.epsilon, budget.delta), 2 * length)
     single = Charge("one", "gaussian", 0.0, 0.0, "image", 2 * length, sigma)
-    return Guard(kind, length, sigma, Budget(tight_epsilon([single], share.delta), share.delta))
+    return ReleaseNoise(kind, length, sigma, Budget(tight_epsilon([single], share.delta), share.delta))
 
 
-def protected(recipe: Recipe) -> bool:
+def needs_noise(recipe: Recipe) -> bool:
     """Return True if the recipe requires noise; reject settings that would void its guarantee."""
     if recipe.options(Options).leakage is None:
         return False
@@ -138,17 +138,17 @@ def release(site: Site, kind: str, rows: Tensor, pack: Callable[[Tensor], Messag
     assert privacy.epsilon is not None
     assert privacy.delta is not None
     passes = passes_of(recipe, site.name, len(site.data))
-    guard = guard_of(limits, kind, Budget(privacy.epsilon, privacy.delta), passes, privacy.count)
-    if guard.length + FAR * guard.sigma > ABSURD:
-        raise TrainingBroke(f"the budget asks for noise of σ {guard.sigma:.3g} on {kind}, more than a reply may hold")
+    guard = release_noise_of(limits, kind, Budget(privacy.epsilon, privacy.delta), passes, privacy.count)
+    if guard.length + FAR * guard.sigma > LARGEST_MAGNITUDE:
+        raise TrainingFailed(f"the budget asks for noise of σ {guard.sigma:.3g} on {kind}, more than a reply may hold")
     number = (site.round - 1) * site.batches_per_round + site.taken
-    cost = guard.charges(named(number, kind), (number - 1) // site.batches_per_epoch + 1)
-    reply = site.release(named(number, kind), lambda draws: pack(guard.noised(rows, draws).float()), cost)
+    cost = guard.charges(release_name(number, kind), (number - 1) // site.batches_per_epoch + 1)
+    reply = site.release(release_name(number, kind), lambda draws: pack(guard.noised(rows, draws).float()), cost)
     # A resumed run receives the stored reply again; replies that no checkpoint can request any more are deleted.
-    site.forget(named(number - out_of_reach(recipe) * site.batches_per_round, kind))
+    site.forget(release_name(number - out_of_reach(recipe) * site.batches_per_round, kind))
     return reply
 
 
-def named(number: int, kind: str) -> str:
+def release_name(number: int, kind: str) -> str:
     """Return the name of a batch's release; the number counts from the start of the run and identifies the images."""
     return f"batch {number}, {kind}"

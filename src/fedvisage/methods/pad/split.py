@@ -36,16 +36,16 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedvisage.base.progress import counted
+from fedvisage.base.progress import format_count
 from fedvisage.federation.method import EXAMPLES, LOSS, Call, Upload
 from fedvisage.federation.protections.combine import Mean
 from fedvisage.federation.server import Conversation, Server, SiteLost
-from fedvisage.federation.site import Site, TrainingBroke
+from fedvisage.federation.site import Site, TrainingFailed
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.precision import Form, pack, unpack
 from fedvisage.methods.models import vit
 from fedvisage.methods.pad import leakage
-from fedvisage.nn.optimizers import reach
+from fedvisage.nn.optimizers import max_distance
 from fedvisage.nn.vit import token_count
 from fedvisage.recipe import Recipe
 
@@ -84,12 +84,12 @@ def tokens(site: Site, message: Message) -> Message:
     else:
         step_tokenizer(site, message)
     if site.taken == site.batches_per_round:
-        raise TrainingBroke("has no batch left in this round")
+        raise TrainingFailed("has no batch left in this round")
     site.held["batch"] = site.next_batch()
     with site.autocast():
         site.held["tokens"] = site.net["tokenizer"](site.held["batch"].images).float()
     left = torch.tensor(site.batches_per_round - site.taken)
-    return sent(site, "tokens", site.held["tokens"]) | {"left": left}
+    return encode_rows(site, "tokens", site.held["tokens"]) | {"left": left}
 
 
 def take_over(site: Site, message: Message) -> None:
@@ -99,23 +99,23 @@ def take_over(site: Site, message: Message) -> None:
         site.load(lent)
         site.kept[HAS] = message[HAS].cpu()
     elif HAS not in site.kept or not torch.equal(site.kept[HAS], message[HAS].cpu()):
-        raise TrainingBroke(BEHIND)
+        raise TrainingFailed(BEHIND)
 
 
 def head(site: Site, message: Message) -> Message:
     """Classify the server's output for the tokens, learn, and return the gradient with respect to it."""
     pseudo = unpack("pseudo", message)
-    return sent(site, "gradient", learn_head(site, pseudo, learn=not leakage.protected(site.recipe)))
+    return encode_rows(site, "gradient", learn_head(site, pseudo, learn=not leakage.needs_noise(site.recipe)))
 
 
-def sent(site: Site, kind: str, rows: Tensor) -> Message:
+def encode_rows(site: Site, kind: str, rows: Tensor) -> Message:
     """Return per-image values in the recipe's wire format, with noise if the recipe requires it."""
     rounding = site.rng("rounding", site.taken) if kind == "gradient" else None
 
     def packed(values: Tensor) -> Message:
         return pack(kind, values, form_of(site.recipe), rounding)
 
-    return leakage.release(site, kind, rows, packed) if leakage.protected(site.recipe) else packed(rows)
+    return leakage.release(site, kind, rows, packed) if leakage.needs_noise(site.recipe) else packed(rows)
 
 
 def learn_head(site: Site, pseudo: Tensor, *, learn: bool = True) -> Tensor:
@@ -135,12 +135,12 @@ def finish(site: Site, message: Message) -> Message:
     """Learn from the last batch's gradient, and end the visit."""
     step_tokenizer(site, message)
     statistics = site.statistics()
-    return {"examples": statistics["examples"]} if leakage.protected(site.recipe) else statistics
+    return {"examples": statistics["examples"]} if leakage.needs_noise(site.recipe) else statistics
 
 
 def step_tokenizer(site: Site, message: Message) -> None:
     """Propagate the gradient through the tokenizer; protected runs return no gradient to it."""
-    if leakage.protected(site.recipe):
+    if leakage.needs_noise(site.recipe):
         return
     site.step(site.optimizer("tokenizer"), site.held["tokens"], unpack("gradient", message))
 
@@ -152,11 +152,11 @@ def unify(site: Site, message: Message) -> Message:
 
 def out_of_reach(recipe: Recipe) -> str | None:
     """Warn if the batches and the rate are too few and small to train, as 200 single batches at FedSIS's rate."""
-    furthest, first = reach(recipe.training), recipe.options(vit.Options).network.width ** -0.5
+    furthest, first = max_distance(recipe.training), recipe.options(vit.Options).network.width ** -0.5
     if furthest is None or furthest >= LITTLE * first:
         return None
     training = recipe.training
-    number = counted(training.local.batches or 0, "batch", "batches")
+    number = format_count(training.local.batches or 0, "batch", "batches")
     return (
         f"{training.rounds} rounds of {number} at Adam's rate {training.optimizer.lr:g} move no weight by more than "
         f"about {furthest:.1g}, {furthest / first:.1%} of what weights of this width begin with ({first:.2g}); "
@@ -187,7 +187,7 @@ def calls(*, class_token: bool) -> dict[str, Call]:
         "tokens": Call(
             tokens,
             (
-                Upload("tokens", "activation", shape=token_shape, most=MOST, form=form_of, noised=leakage.protected),
+                Upload("tokens", "activation", shape=token_shape, most=MOST, form=form_of, noised=leakage.needs_noise),
                 LEFT,
             ),
             takes=lambda _: (back, average),
@@ -195,11 +195,11 @@ def calls(*, class_token: bool) -> dict[str, Call]:
         ),
         "head": Call(
             head,
-            (Upload("gradient", "gradient", shape=gradient_shape, form=form_of, noised=leakage.protected),),
+            (Upload("gradient", "gradient", shape=gradient_shape, form=form_of, noised=leakage.needs_noise),),
             takes=lambda _: (pseudo,),
             repeats=True,
         ),
-        "finish": Call(finish, (EXAMPLES, replace(LOSS, left_out=leakage.protected)), takes=lambda _: (back,)),
+        "finish": Call(finish, (EXAMPLES, replace(LOSS, left_out=leakage.needs_noise)), takes=lambda _: (back,)),
         "unify": Call(unify, (Upload("weights", "weights", parts=SHARED),)),
     }
 
@@ -239,7 +239,7 @@ def program(side: ServerSide) -> Callable[[Server], Iterator[None]]:
             with s.quorum():
                 visits = collaborate(s, side)
                 if number % options.unify_every == 0 or number == s.recipe.training.rounds:
-                    average_shared(s, shares(s, visits))
+                    average_shared(s, site_weights(s, visits))
             yield
 
     return server
@@ -250,7 +250,7 @@ def by_gradient(s: Server, side: ServerSide) -> Visits:
     visits = Visits()
     for name in s.present:
         with s.visit(name) as site:
-            converse(s, site, side.represent(s, name), side.every_batch, visits)
+            train_with_site(s, site, side.represent(s, name), side.every_batch, visits)
     s.check_quorum(len(visits.examples))
     s.step(*side.encoder, scale=1 / visits.batches)
     return visits
@@ -261,22 +261,22 @@ def by_average(s: Server, side: ServerSide) -> Visits:
     visits, start, mean = Visits(), s.tensors(*side.encoder), Mean()
     for name in s.present:
         with s.visit(name) as site:
-            converse(s, site, side.represent(s, name), (*side.every_batch, *side.encoder), visits)
-            mean.add(s.tensors(*side.encoder), shares(s, visits)[name])
+            train_with_site(s, site, side.represent(s, name), (*side.every_batch, *side.encoder), visits)
+            mean.add(s.tensors(*side.encoder), site_weights(s, visits)[name])
         s.load(start)
     s.check_quorum(len(visits.examples))
     s.load(mean.result())
     return visits
 
 
-def converse(s: Server, site: Conversation, represent: Represent, step: tuple[str, ...], visits: Visits) -> None:
+def train_with_site(s: Server, site: Conversation, represent: Represent, step: tuple[str, ...], visits: Visits) -> None:
     """Process one site's batches of a round; the two halves of the network learn as one network would."""
-    message, form, noised = opening(s, site.name), form_of(s.recipe), leakage.protected(s.recipe)
+    message, form, noised = opening_message(s, site.name), form_of(s.recipe), leakage.needs_noise(s.recipe)
     left = None
     while left != 0:
         # First call of a batch: the site learns from the last gradient and sends the next tokens.
         reply = ask_tokens(s, site, message)
-        left = counted_down(s, site, left, int(reply["left"]))
+        left = check_batches_left(s, site, left, int(reply["left"]))
         received = unpack("tokens", reply).requires_grad_()
         if len(received) > s.recipe.training.batch.of(site.name):
             site.refuse("tokens", f"are of {len(received)} images, more than a batch")
@@ -291,7 +291,7 @@ def converse(s: Server, site: Conversation, represent: Represent, step: tuple[st
         assert received.grad is not None
         message = {} if noised else pack("gradient", received.grad, form, s.rng("rounding", site.name, left))
     visits.examples[site.name] = int(site.ask("finish", message)["examples"])
-    s.kept[f"has/{site.name}"] = latest(s).clone()
+    s.kept[f"has/{site.name}"] = latest_average(s).clone()
 
 
 def ask_tokens(s: Server, site: Conversation, message: Message) -> Message:
@@ -304,7 +304,7 @@ def ask_tokens(s: Server, site: Conversation, message: Message) -> Message:
         raise
 
 
-def counted_down(s: Server, site: Conversation, before: int | None, left: int) -> int:
+def check_batches_left(s: Server, site: Conversation, before: int | None, left: int) -> int:
     """Return the number of batches that a site has left; reject a wrong count, which could block the server forever."""
     batches = s.recipe.training.local.batches
     expected = before - 1 if before is not None else batches - 1 if batches is not None else max(left, 0)
@@ -313,19 +313,19 @@ def counted_down(s: Server, site: Conversation, before: int | None, left: int) -
     return left
 
 
-def opening(s: Server, name: str) -> Message:
+def opening_message(s: Server, name: str) -> Message:
     """Return the first message of a visit: the round of the latest average, and the shared parts if necessary."""
-    has, newest = s.kept.get(f"has/{name}"), latest(s)
+    has, newest = s.kept.get(f"has/{name}"), latest_average(s)
     lent = {} if has is not None and torch.equal(has, newest) else s.tensors(*SHARED)
     return {HAS: newest} | lent
 
 
-def latest(s: Server) -> Tensor:
+def latest_average(s: Server) -> Tensor:
     """Return the round of the latest average; 0 is the initial model."""
     return s.kept.get("unified", torch.tensor(0))
 
 
-def shares(s: Server, visits: Visits) -> dict[str, float]:
+def site_weights(s: Server, visits: Visits) -> dict[str, float]:
     """Return the weight of each site: ρ_k of Eq. 3, which is N_k / N up to a factor, or equal weights."""
     by_examples = s.recipe.options(Options).weight == "examples"
     return {name: float(count) if by_examples else 1.0 for name, count in visits.examples.items()}

@@ -26,7 +26,7 @@ from fedvisage.federation.site import Batch, Site
 from fedvisage.methods.algorithms import fedavg
 from fedvisage.methods.models.vit_h import Options as HybridOptions
 from fedvisage.methods.pad import vit_h
-from fedvisage.nn.vit import Adapter, cut, live_logit, normed_head
+from fedvisage.nn.vit import Adapter, live_logit, normed_head, transformer_parts
 from fedvisage.recipe import Recipe, Section
 
 PARTS = ("tokenizer", "blocks", "adapter", "head")
@@ -46,7 +46,7 @@ class Inference(Section):
 
     blocks: Literal["sampled", "all"] = "sampled"
     """``sampled`` averages several draws per image, ``all`` every block of the range; ``metrics.json`` reports the
-    ``spread`` of probabilities over them."""
+    ``draw_spread`` of probabilities over them."""
     draws: int = Field(5, ge=1)
     """Number of draws per image; 1 is the paper's."""
 
@@ -80,14 +80,16 @@ class Options(HybridOptions):
 def network(recipe: Recipe) -> nn.ModuleDict:
     """Build the four parts, with only the blocks that can be drawn."""
     options, settings = recipe.options(Options), recipe.input
-    parts = cut(options.network, settings.colour, settings.size, class_token=False, depth=options.range[1])
+    parts = transformer_parts(
+        options.network, settings.colour, settings.size, class_token=False, depth=options.range[1]
+    )
     parts["adapter"] = Adapter(options.network.width, residual=options.adapter == "residual")
     if options.head == "normed":
         parts["head"] = normed_head(options.network.width)
     return nn.ModuleDict({part: parts[part] for part in PARTS})
 
 
-def draw(options: Options, count: int, generator: Generator) -> Tensor:
+def draw_blocks(options: Options, count: int, generator: Generator) -> Tensor:
     """Draw blocks uniformly from the range, counted from 1."""
     first, last = options.range
     return torch.randint(first, last + 1, (count,), generator=generator, device=generator.device)
@@ -104,19 +106,19 @@ def pseudo_class_token(net: nn.ModuleDict, tokens: Tensor, depth: int) -> Tensor
 def loss(site: Site, batch: Batch) -> Tensor:
     """Return Eq. 4 for one batch, with one block drawn for it."""
     generator = site.held.setdefault("blocks", site.rng("blocks"))
-    (depth,) = draw(site.recipe.options(Options), 1, generator).tolist()
+    (depth,) = draw_blocks(site.recipe.options(Options), 1, generator).tolist()
     logits = site.net["head"](pseudo_class_token(site.net, site.net["tokenizer"](batch.images), depth))
     return cross_entropy(logits.float(), batch.labels.long())
 
 
-def shares(options: Options, images: int, generator: Generator) -> Tensor:
+def block_weights(options: Options, images: int, generator: Generator) -> Tensor:
     """Return the weight of each block in each image's prediction: images × blocks; every row sums to 1."""
     first, last = options.range
     if options.inference.blocks == "all":
         counts = torch.ones(images, last, device=generator.device)
         counts[:, : first - 1] = 0
     else:
-        drawn = draw(options, images * options.inference.draws, generator).reshape(images, -1)
+        drawn = draw_blocks(options, images * options.inference.draws, generator).reshape(images, -1)
         counts = torch.nn.functional.one_hot(drawn - 1, last).sum(dim=1).float()
     return counts / counts.sum(dim=1, keepdim=True)
 
@@ -135,16 +137,16 @@ def at_every_depth(net: nn.ModuleDict, images: Tensor, wanted: Tensor) -> Tensor
     return torch.stack(by_block, dim=1)
 
 
-def user(member: Member) -> Tensor:
+def predict(member: Member) -> Tensor:
     """Return the live logit of the mean probability over blocks."""
-    pseudo, share = _read(member)
+    pseudo, share = _pseudo_tokens(member)
     logits = live_logit(member.net["head"](pseudo).float())
     live = torch.logsumexp(share.log() + logsigmoid(logits), dim=1)
     attack = torch.logsumexp(share.log() + logsigmoid(-logits), dim=1)
     return live - attack
 
 
-def as_graph(member: Member) -> Tensor:
+def exportable_predict(member: Member) -> Tensor:
     """Return the live logit of the mean probability over all blocks of the range, regardless of ``inference``."""
     first, last = member.recipe.options(Options).range
     tokens, logits = member.net["tokenizer"](member.images), []
@@ -156,9 +158,9 @@ def as_graph(member: Member) -> Tensor:
     return torch.logsumexp(logsigmoid(every), dim=1) - torch.logsumexp(logsigmoid(-every), dim=1)
 
 
-def spread(member: Member) -> Tensor:
+def draw_spread(member: Member) -> Tensor:
     """Return the standard deviation of the live probability over the blocks of an image's prediction."""
-    pseudo, share = _read(member)
+    pseudo, share = _pseudo_tokens(member)
     live = torch.sigmoid(live_logit(member.net["head"](pseudo).float()))
     mean = (share * live).sum(dim=1, keepdim=True)
     return (share * (live - mean).square()).sum(dim=1).sqrt()
@@ -166,13 +168,13 @@ def spread(member: Member) -> Tensor:
 
 def features(member: Member) -> Tensor:
     """Return the mean over blocks of the head's inputs."""
-    pseudo, share = _read(member)
+    pseudo, share = _pseudo_tokens(member)
     return (pseudo * share[:, :, None]).sum(dim=1)
 
 
-def _read(member: Member) -> tuple[Tensor, Tensor]:
+def _pseudo_tokens(member: Member) -> tuple[Tensor, Tensor]:
     """Return pseudo-class tokens and weights, images × blocks, up to the deepest block in use."""
-    weights = shares(member.recipe.options(Options), len(member.images), member.generator)
+    weights = block_weights(member.recipe.options(Options), len(member.images), member.generator)
     pseudo = at_every_depth(member.net, member.images, weights > 0)
     return pseudo, weights[:, : pseudo.shape[1]]
 
@@ -186,8 +188,8 @@ METHOD = replace(
     home=dict.fromkeys(PARTS, Home.LENT),
     calls={"train": fedavg.training_call(loss, *PARTS)},
     accumulates=False,
-    user=user,
+    user=predict,
     features=features,
-    spread=spread,
-    as_graph=as_graph,
+    spread=draw_spread,
+    as_graph=exportable_predict,
 )

@@ -20,7 +20,7 @@ class Options(fedfr.Options):
     """FedFR's options with all public images and without the parts that need a federation."""
 
     hard_negatives: float | None = Field(-1.0, ge=-1, lt=1)
-    contrast: fedfr.Contrast = fedfr.Contrast(weight=0)
+    contrast: fedfr.ContrastSettings = fedfr.ContrastSettings(weight=0)
     customisation: fedfr.Customisation = fedfr.Customisation(weight=0)
 
 

@@ -14,7 +14,7 @@ from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message
 from fedvisage.methods.algorithms import fedavg
 from fedvisage.methods.recognition import privacyface
-from fedvisage.methods.recognition.privacyface_loss import TRAIN, ConsensusOptions, trained
+from fedvisage.methods.recognition.privacyface_loss import TRAIN, ConsensusOptions, train_model
 
 
 class Options(ConsensusOptions):
@@ -23,7 +23,7 @@ class Options(ConsensusOptions):
 
 def train(site: Site, message: Message) -> Message:
     """Train for one round without clusters."""
-    return trained(site, message, None)
+    return train_model(site, message, None)
 
 
 METHOD = replace(

@@ -83,7 +83,7 @@ def program(settings: Callable[[Recipe], Spreadout]) -> Callable[[Server], Itera
             with s.quorum():
                 trained = s.reduce("train", s.lent(), weight=weight)
                 centres = {name: reply["centres"] for name, reply in s.ask("centres", to=trained.replied).items()}
-                spread_out = {name: {"centres": value} for name, value in spread(s, centres, options).items()}
+                spread_out = {name: {"centres": value} for name, value in spread_centres(s, centres, options).items()}
                 s.ask("take", each=spread_out, to=tuple(spread_out))
                 s.load(trained.value)
             yield
@@ -91,10 +91,10 @@ def program(settings: Callable[[Recipe], Spreadout]) -> Callable[[Server], Itera
     return server
 
 
-def spread(s: Server, centres: Mapping[str, Tensor], options: Spreadout) -> dict[str, Tensor]:
+def spread_centres(s: Server, centres: Mapping[str, Tensor], options: Spreadout) -> dict[str, Tensor]:
     """Take one step down the regulariser, over the sampled number of centres per site."""
     training = s.recipe.training
-    sampled_rows = {name: _sampled(s, name, len(value), options.sampled) for name, value in centres.items()}
+    sampled_rows = {name: _sample_centres(s, name, len(value), options.sampled) for name, value in centres.items()}
     stacked = torch.cat([centres[name][rows] for name, rows in sampled_rows.items()]).requires_grad_()
     counts = torch.tensor([len(rows) for rows in sampled_rows.values()])
     owners = torch.repeat_interleave(torch.arange(len(sampled_rows)), counts)
@@ -108,7 +108,7 @@ def spread(s: Server, centres: Mapping[str, Tensor], options: Spreadout) -> dict
     }
 
 
-def _sampled(s: Server, name: str, count: int, wanted: int | None) -> Tensor:
+def _sample_centres(s: Server, name: str, count: int, wanted: int | None) -> Tensor:
     if wanted is None or wanted >= count:
         return torch.arange(count)
     return torch.randperm(count, generator=s.rng("spreadout", name))[:wanted].sort().values
@@ -134,10 +134,10 @@ METHOD = Method(
         "take": Call(take_centres, (), takes=lambda _: (CENTRES,)),
     },
     server=program(lambda recipe: recipe.options(Options).spreadout),
-    user=face.user,
+    user=face.predict,
     check=face.check,
     begin=face.begin,
-    features=face.user,
+    features=face.predict,
     server_sees="every site's upload singly, and with it the class centres of its people",
     personal=face.LOCALLY,
 )

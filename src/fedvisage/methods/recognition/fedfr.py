@@ -37,8 +37,8 @@ from fedvisage.federation.wire.message import Message, under
 from fedvisage.methods.algorithms import fedavg
 from fedvisage.methods.models import face
 from fedvisage.methods.models.face import classes_of
-from fedvisage.methods.models.frozen import Frozen
-from fedvisage.metrics.similarity import hard_negatives, unit
+from fedvisage.methods.models.frozen import FrozenNetwork
+from fedvisage.metrics.similarity import hard_negatives, normalise
 from fedvisage.nn.losses.contrastive import model_contrastive
 from fedvisage.nn.losses.cosface import cosface
 from fedvisage.nn.losses.margin_binary import margin_binary
@@ -47,7 +47,7 @@ from fedvisage.recipe import Recipe, Section
 TRANSFORMATION, BRANCHES, BIAS, SHIFT = "Pi", "Omega", "b", face.SHIFT
 
 
-class Contrast(Section):
+class ContrastSettings(Section):
     """Eq. 5: its weight α₂ and its temperature τ."""
 
     weight: float = Field(5.0, ge=0)
@@ -88,7 +88,7 @@ class Options(face.CosFaceOptions):
     """Weight α₁ of Eq. 7."""
     hard_negatives: float | None = Field(0.4, ge=-1, lt=1)
     """Similarity threshold t_HN for public images to take part in a round; -1 takes all, null none."""
-    contrast: Contrast = Contrast()
+    contrast: ContrastSettings = ContrastSettings()
     """The contrastive term, Eq. 5."""
     customisation: Customisation = Customisation()
     """The personal term, Eq. 6."""
@@ -136,7 +136,7 @@ def hold_frozen(site: Site, view: View) -> None:
     mined = site.held.get("mined")
     for name, weights, features in (("global", site.lent, mined), ("previous", previous, None)):
         net = site.frozen(weights, "model")["model"]
-        site.held[name] = Frozen(net, site.compute, len(view), features)
+        site.held[name] = FrozenNetwork(net, site.compute, len(view), features)
 
 
 def customisation(site: Site, batch: Batch, features: Tensor) -> Tensor:
@@ -214,7 +214,7 @@ def with_hard_negatives(site: Site) -> View:
     if threshold == -1:
         return View.joined([site.data, site.public])
     public, local = site.public_features("model"), face.lent_features(site)
-    rows = hard_negatives(unit(public), unit(local.numpy()), threshold)
+    rows = hard_negatives(normalise(public), normalise(local.numpy()), threshold)
     site.held["mined"] = torch.cat([local, torch.from_numpy(public[rows])])
     return View.joined([site.data, site.public.subset(rows)])
 
@@ -263,10 +263,10 @@ METHOD = Method(
     home={"model": Home.LENT, "centres": Home.LENT},
     calls={"train": TRAIN},
     server=fedavg.server,
-    user=face.user,
+    user=face.predict,
     check=face.check,
     begin=face.begin,
-    features=face.user,
+    features=face.predict,
     delivered=("model",),
     accumulates=True,
     averages=True,

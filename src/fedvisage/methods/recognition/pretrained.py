@@ -33,9 +33,9 @@ METHOD = Method(
     home={"model": Home.LENT},
     calls={},
     server=server,
-    user=face.user,
+    user=face.predict,
     check=face.check,
     begin=face.begin,
-    features=face.user,
+    features=face.predict,
     server_sees="figures of the sites' own people",
 )

@@ -31,14 +31,14 @@ from fedvisage.base.errors import UserError
 from fedvisage.federation.method import Call, Home, Method, Upload
 from fedvisage.federation.privacy.accountant import BudgetSpent, Charge
 from fedvisage.federation.privacy.clustering import (
+    BudgetSplit,
     Cluster,
-    Clustering,
-    Privately,
-    densest,
+    ClusteringSettings,
+    densest_clusters,
     paper_charges,
     private_charges,
     release,
-    sanitised,
+    sanitise_clusters,
 )
 from fedvisage.federation.privacy.mechanisms import Budget, Draws, principal_directions
 from fedvisage.federation.server import Server
@@ -54,10 +54,10 @@ from fedvisage.methods.recognition.privacyface_loss import (
     ConsensusOptions,
     centres_at_start,
     cluster_shape,
-    crowded,
-    filled,
     least_identities,
+    pad_rows,
     public_people,
+    warn_of_crowding,
 )
 from fedvisage.recipe import Recipe, Section
 
@@ -129,29 +129,35 @@ def cluster(site: Site, message: Message) -> Message:
     if stored is not None:
         return stored
     delta = options.delta if options.delta is not None else len(centres) ** -1.1
-    query = Clustering(options.rho, options.queries, options.minimum, Budget(options.epsilon, delta))
-    mechanism, cost = (_printed if options.clustering == "paper" else _private)(site, centres, query, name)
+    query = ClusteringSettings(options.rho, options.queries, options.minimum, Budget(options.epsilon, delta))
+    mechanism, cost = (_paper_mechanism if options.clustering == "paper" else _private_mechanism)(
+        site, centres, query, name
+    )
     return site.release(name, mechanism, cost)
 
 
 Mechanism = Callable[[Draws], Message]
 
 
-def _printed(site: Site, centres: Tensor, asked: Clustering, name: str) -> tuple[Mechanism, Sequence[Charge]]:
+def _paper_mechanism(
+    site: Site, centres: Tensor, asked: ClusteringSettings, name: str
+) -> tuple[Mechanism, Sequence[Charge]]:
     """Return Algorithm 1 and its cost; rows of zeros replace missing clusters."""
-    clusters = densest(centres, asked)
+    clusters = densest_clusters(centres, asked)
 
     def mechanism(draws: Draws) -> Message:
-        rows = sanitised(clusters, asked, centres.shape[1], draws)
-        return {CLUSTERS: filled(rows, asked.queries)}
+        rows = sanitise_clusters(clusters, asked, centres.shape[1], draws)
+        return {CLUSTERS: pad_rows(rows, asked.queries)}
 
     return mechanism, paper_charges(clusters, asked, name)
 
 
-def _private(site: Site, centres: Tensor, asked: Clustering, name: str) -> tuple[Mechanism, Sequence[Charge]]:
+def _private_mechanism(
+    site: Site, centres: Tensor, asked: ClusteringSettings, name: str
+) -> tuple[Mechanism, Sequence[Charge]]:
     """Return the mechanism with a proven claim and its cost; its candidates are the public people's directions."""
     options = site.recipe.options(Options)
-    how = Privately(**options.private.model_dump())
+    how = BudgetSplit(**options.private.model_dump())
     candidates, features = public_directions(site)
     basis = None if options.project is None else principal_directions(features, options.project)
     if len(candidates) < SEVERAL and site.recipe.federation.dp is not None:  # prices would not cover it
@@ -163,12 +169,12 @@ def _private(site: Site, centres: Tensor, asked: Clustering, name: str) -> tuple
     return mechanism, private_charges(asked, how, len(candidates), name)
 
 
-def prices(recipe: Recipe, times: int) -> tuple[Charge, ...]:
+def release_costs(recipe: Recipe, times: int) -> tuple[Charge, ...]:
     """Return the maximum cost of this many releases of a site; joint accounts need it before the first release."""
     options, place = recipe.options(Options), "recipe.federation.dp"
     if options.delta is None:
         raise UserError("recipe.method.delta", f"is not known before sites tell it; {place} needs it for its account")
-    query = Clustering(options.rho, options.queries, options.minimum, Budget(options.epsilon, options.delta))
+    query = ClusteringSettings(options.rho, options.queries, options.minimum, Budget(options.epsilon, options.delta))
     if options.clustering == "paper":
         charges = paper_charges((Cluster(torch.zeros(0), options.minimum),) * options.queries, query, CLUSTERS)
     elif options.clustered == "trained":
@@ -178,7 +184,7 @@ def prices(recipe: Recipe, times: int) -> tuple[Charge, ...]:
             "them; set method.clustered: mean-features",
         )
     else:
-        charges = private_charges(query, Privately(**options.private.model_dump()), SEVERAL, CLUSTERS)
+        charges = private_charges(query, BudgetSplit(**options.private.model_dump()), SEVERAL, CLUSTERS)
     number = min(times, 1) if options.releases == "once" else times
     return tuple(
         replace(charge, epsilon=charge.epsilon * number, delta=charge.delta * number, times=charge.times * number)
@@ -193,7 +199,7 @@ def public_directions(site: Site) -> tuple[Tensor, Tensor]:
     """
     people = public_people(site)
     persons = np.searchsorted(people.identities, people.subjects)
-    view = people.subset(np.flatnonzero(turn_of(persons) < CANDIDATE_IMAGES).astype(np.int64))
+    view = people.subset(np.flatnonzero(rank_within_person(persons) < CANDIDATE_IMAGES).astype(np.int64))
     # The digest of the lent model marks the shared result as outdated when the model changes.
     lent = digest_of(under("model.", site.lent))
     if site.common.get("directions of") != lent:
@@ -204,7 +210,7 @@ def public_directions(site: Site) -> tuple[Tensor, Tensor]:
     return shared
 
 
-def turn_of(whose: NDArray[np.int64]) -> NDArray[np.int64]:
+def rank_within_person(whose: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return for each image the number of earlier images of the same person."""
     order = np.argsort(whose, kind="stable")
     turns = np.empty(len(whose), np.int64)
@@ -244,12 +250,12 @@ METHOD = Method(
         "train": TRAIN,
     },
     server=server,
-    user=face.user,
+    user=face.predict,
     check=face.check,
     begin=face.begin,
-    features=face.user,
+    features=face.predict,
     personal=face.LOCALLY,
     least_identities=least_identities,
-    prices=prices,
-    warning=crowded,
+    prices=release_costs,
+    warning=warn_of_crowding,
 )

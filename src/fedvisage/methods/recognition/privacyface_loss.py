@@ -19,23 +19,29 @@ from torch.nn.functional import normalize
 from fedvisage.base.errors import UserError
 from fedvisage.data.batches import View
 from fedvisage.federation.method import EXAMPLES, LOSS, Call, Upload
-from fedvisage.federation.privacy.clustering import crowding
-from fedvisage.federation.site import Batch, Site, TrainingBroke
+from fedvisage.federation.privacy.clustering import crowding_warning
+from fedvisage.federation.site import Batch, Site, TrainingFailed
 from fedvisage.federation.wire.message import Message, under
 from fedvisage.methods.models import face
-from fedvisage.methods.models.face import classes_of, sampling
+from fedvisage.methods.models.face import classes_of, sample_classes
 from fedvisage.nn import optimizers
 from fedvisage.nn.losses.arcface import arcface_logits
-from fedvisage.nn.losses.consensus import apart, cluster_logits, consensus_aware, lowered, outside
+from fedvisage.nn.losses.consensus import (
+    cluster_logits,
+    consensus_aware,
+    exclude_enclosing,
+    lower_clusters,
+    separate_terms,
+)
 from fedvisage.nn.losses.cosface import cosface_logits
 from fedvisage.nn.losses.cosines import cosines
-from fedvisage.nn.partial import Classes
+from fedvisage.nn.partial import BatchClasses
 from fedvisage.recipe import Recipe, Section
 
 PAPER = "Meng et al., Improving Federated Learning Face Recognition via Privacy-Agnostic Clusters, 2022"
 CLUSTERS = "clusters"
 PUBLIC_CENTRES = "public W"
-TOLD = "clusters were told"
+HAS_CLUSTERS = "clusters were told"
 
 
 class ConsensusOptions(face.CosFaceOptions):
@@ -103,7 +109,7 @@ def centres_at_start(site: Site, message: Message) -> Tensor:
     return normalize(face.own_centres(site).detach().cpu())
 
 
-def filled(rows: Tensor, number: int) -> Tensor:
+def pad_rows(rows: Tensor, number: int) -> Tensor:
     """Return this number of rows, padded with zeros."""
     return torch.cat([rows, rows.new_zeros(number - len(rows), rows.shape[1])])
 
@@ -119,12 +125,12 @@ def public_people(site: Site) -> View:
 def train(site: Site, message: Message) -> Message:
     """Run lines 7 and 8 with the others' clusters, on the model from the start of the round."""
     if "model" not in site.scratch:
-        raise TrainingBroke("took no part in this round's clusters")
+        raise TrainingFailed("took no part in this round's clusters")
     others = [value for name, value in sorted(under(f"{CLUSTERS}/", message).items()) if name != site.name]
-    return trained(site, site.scratch["model"], torch.cat(others) if others else None)
+    return train_model(site, site.scratch["model"], torch.cat(others) if others else None)
 
 
-def trained(site: Site, model: Message, clusters: Tensor | None) -> Message:
+def train_model(site: Site, model: Message, clusters: Tensor | None) -> Message:
     """Train a model with clusters as negatives, fine-tune it on public people, and return it."""
     options = site.recipe.options(ConsensusOptions)
     site.load({name: value.to(site.compute.device) for name, value in model.items()})
@@ -141,7 +147,7 @@ def _many_steps(site: Site, clusters: Tensor | None) -> None:
     """Run FedAvg: one step per batch."""
     optimizer = site.optimizer("model", own=(face.OWN_CENTRES,))
     centres = face.class_centres(site, public=False)
-    with sampling(site, optimizer, site.recipe.options(ConsensusOptions).sampled_classes, centres):
+    with sample_classes(site, optimizer, site.recipe.options(ConsensusOptions).sampled_classes, centres):
         for batch in site.batches_of(site.data):
             classes = classes_of(site, batch, centres)
             site.learn(optimizer, partial(loss, site, classes=classes, clusters=clusters), batch)
@@ -168,10 +174,10 @@ def fine_tune(site: Site, view: View, epochs: int) -> None:
     for batch in site.batches_of(view, epochs=epochs, purpose="public"):
         assert batch.identities is not None
         labels = batch.identities - len(site.data.identities)
-        site.learn(optimizer, partial(loss, site, classes=Classes(centres, labels), clusters=None), batch)
+        site.learn(optimizer, partial(loss, site, classes=BatchClasses(centres, labels), clusters=None), batch)
 
 
-def loss(site: Site, batch: Batch, classes: Classes, clusters: Tensor | None) -> Tensor:
+def loss(site: Site, batch: Batch, classes: BatchClasses, clusters: Tensor | None) -> Tensor:
     """Return Eq. 5, with CosFace's or ArcFace's margin; without clusters it is the margin loss itself."""
     options = site.recipe.options(ConsensusOptions)
     features = face.features_of(site, batch.images)
@@ -183,19 +189,19 @@ def loss(site: Site, batch: Batch, classes: Classes, clusters: Tensor | None) ->
     rho, form = _consensus(site.recipe.options(ClusterOptions))
     others = cluster_logits(features, clusters, rho, options.scale)
     if form.form == "lowered":
-        others = lowered(others, rho, options.scale)
+        others = lower_clusters(others, rho, options.scale)
     elif form.form == "outside":
-        others = outside(others, classes.labels, classes.centres, clusters, rho)
-    elif form.form == "apart" and _told(site, clusters):
-        return apart(own_logits, classes.labels, others, form.weight)
+        others = exclude_enclosing(others, classes.labels, classes.centres, clusters, rho)
+    elif form.form == "apart" and _has_clusters(site, clusters):
+        return separate_terms(own_logits, classes.labels, others, form.weight)
     return consensus_aware(own_logits, classes.labels, others)
 
 
-def _told(site: Site, clusters: Tensor) -> bool:
+def _has_clusters(site: Site, clusters: Tensor) -> bool:
     """Return True if there is any cluster; the answer is cached per visit to avoid device synchronisation."""
-    if TOLD not in site.held:
-        site.held[TOLD] = bool(clusters.any())
-    has_clusters: bool = site.held[TOLD]
+    if HAS_CLUSTERS not in site.held:
+        site.held[HAS_CLUSTERS] = bool(clusters.any())
+    has_clusters: bool = site.held[HAS_CLUSTERS]
     return has_clusters
 
 
@@ -211,14 +217,14 @@ def cluster_shape(recipe: Recipe) -> tuple[int, ...]:
     return options.queries, options.network.embedding
 
 
-def crowded(recipe: Recipe) -> str | None:
+def warn_of_crowding(recipe: Recipe) -> str | None:
     """Apply Theorem 1: warn if clusters could fill the sphere, or if they would dominate the softmax."""
     options = recipe.options(ClusterOptions)
-    warning = crowding(options.rho, options.network.embedding, options.queries * len(recipe.data.sites))
-    return warning or _outweighed(options)
+    warning = crowding_warning(options.rho, options.network.embedding, options.queries * len(recipe.data.sites))
+    return warning or _cluster_dominance_warning(options)
 
 
-def _outweighed(options: ClusterOptions) -> str | None:
+def _cluster_dominance_warning(options: ClusterOptions) -> str | None:
     """Warn if s sin ρ, a cluster's logit for an orthogonal feature, exceeds the own class's best logit, at θ = 0."""
     rho, form = _consensus(options)
     best = cos(options.margin) if options.loss == "arcface" else 1 - options.margin

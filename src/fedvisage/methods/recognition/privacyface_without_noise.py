@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 
 from fedvisage.federation.method import Call, Upload
-from fedvisage.federation.privacy.clustering import Clustering, densest, directions
+from fedvisage.federation.privacy.clustering import ClusteringSettings, densest_clusters, directions
 from fedvisage.federation.privacy.mechanisms import Budget
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message
@@ -22,7 +22,7 @@ from fedvisage.methods.recognition.privacyface_loss import (
     ClusterOptions,
     centres_at_start,
     cluster_shape,
-    filled,
+    pad_rows,
 )
 
 
@@ -38,18 +38,20 @@ def cluster(site: Site, message: Message) -> Message:
     """Find clusters of the site's class centres and send them without noise."""
     options = site.recipe.options(Options)
     centres = centres_at_start(site, message)
-    clusters = densest(centres, Clustering(options.rho, options.queries, options.minimum, UNUSED))
+    clusters = densest_clusters(centres, ClusteringSettings(options.rho, options.queries, options.minimum, UNUSED))
     rows = torch.stack([group.mean for group in clusters]) if clusters else centres[:0].double()
-    return {CLUSTERS: filled(directions(rows), options.queries)}
+    return {CLUSTERS: pad_rows(directions(rows), options.queries)}
 
 
-TOLD = Upload(CLUSTERS, "statistic", shape=cluster_shape, guarantee="means of class centres; nothing protects them")
+CLUSTER_MEANS = Upload(
+    CLUSTERS, "statistic", shape=cluster_shape, guarantee="means of class centres; nothing protects them"
+)
 
 METHOD = replace(
     privacyface.METHOD,
     name="privacyface-without-noise",
     title="PrivacyFace without noise (φ + p)",
     options=Options,
-    calls={"cluster": Call(cluster, (TOLD,)), "train": TRAIN},
+    calls={"cluster": Call(cluster, (CLUSTER_MEANS,)), "train": TRAIN},
     prices=None,
 )

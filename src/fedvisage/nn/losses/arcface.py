@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedvisage.nn.losses.cosines import angle, cosines, own, with_own
+from fedvisage.nn.losses.cosines import angle, cosines, own_cosines, replace_own
 
 
 def arcface_logits(cosine: Tensor, labels: Tensor, scale: float, margin: float, *, continued: bool = True) -> Tensor:
     """Return s·cos(θ_y + m) for the own class and s·cos θ_j for the others."""
-    own_cosine = own(cosine, labels)
+    own_cosine = own_cosines(cosine, labels)
     harder = torch.cos(angle(own_cosine) + margin)
     if continued:
         harder = torch.where(own_cosine > math.cos(math.pi - margin), harder, own_cosine - margin * math.sin(margin))
-    return scale * with_own(cosine, labels, harder)
+    return scale * replace_own(cosine, labels, harder)
 
 
 def arcface(

@@ -5,7 +5,7 @@ of the other sites: μ(p̂, f, ρ) = s·cos(max(θ − ρ, 0)), which is s for e
 
 Deviations from the paper: the mean over the batch replaces the sum, as in the margin losses. At the printed ρ = 1.3, μ
 of a feature orthogonal to a cluster is 0.964 s, which leaves almost no softmax probability for the site's own people;
-``lowered``, ``apart`` and ``outside`` are variants that the paper does not have.
+``lower_clusters``, ``separate_terms`` and ``exclude_enclosing`` are variants that the paper does not have.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ def consensus_aware(own: Tensor, labels: Tensor, others: Tensor) -> Tensor:
     return cross_entropy(torch.cat([own, others], dim=1), labels)
 
 
-def lowered(others: Tensor, margin: float, scale: float) -> Tensor:
+def lower_clusters(others: Tensor, margin: float, scale: float) -> Tensor:
     """Lower the clusters' logits by s(1 − cos ρ): at the edge of its cap a cluster competes like a class at angle ρ."""
     return others - scale * (1 - math.cos(margin))
 
 
-def outside(others: Tensor, labels: Tensor, centres: Tensor, clusters: Tensor, margin: float) -> Tensor:
+def exclude_enclosing(others: Tensor, labels: Tensor, centres: Tensor, clusters: Tensor, margin: float) -> Tensor:
     """Exclude a cluster for images whose own class centre lies inside its cap."""
     inside = cosines(centres[labels].detach(), clusters) >= math.cos(margin)
     return others.masked_fill(inside, -math.inf)
 
 
-def apart(own: Tensor, labels: Tensor, others: Tensor, weight: float) -> Tensor:
+def separate_terms(own: Tensor, labels: Tensor, others: Tensor, weight: float) -> Tensor:
     """Return the margin loss of the own classes, plus λ times that of the own class against clusters only."""
     own_logit = own.gather(1, labels[:, None])
     against_clusters = cross_entropy(torch.cat([own_logit, others], dim=1), torch.zeros_like(labels))

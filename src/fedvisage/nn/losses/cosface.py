@@ -6,12 +6,12 @@ FedFR's balanced loss (Eq. 3) is this loss with the public and the site's own ce
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedvisage.nn.losses.cosines import cosines, own, with_own
+from fedvisage.nn.losses.cosines import cosines, own_cosines, replace_own
 
 
 def cosface_logits(cosine: Tensor, labels: Tensor, scale: float, margin: float) -> Tensor:
     """Return s·(cos θ_y − m) for the own class and s·cos θ_j for the others."""
-    return scale * with_own(cosine, labels, own(cosine, labels) - margin)
+    return scale * replace_own(cosine, labels, own_cosines(cosine, labels) - margin)
 
 
 def cosface(features: Tensor, centres: Tensor, labels: Tensor, *, scale: float = 30.0, margin: float = 0.4) -> Tensor:

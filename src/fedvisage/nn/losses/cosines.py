@@ -27,11 +27,11 @@ def angle(cosine: Tensor) -> Tensor:
     return torch.acos(cosine.clamp(-edge, edge))
 
 
-def own(cosine: Tensor, labels: Tensor) -> Tensor:
+def own_cosines(cosine: Tensor, labels: Tensor) -> Tensor:
     """Return each row's cosine with the centre of its own class, as a column."""
     return cosine.gather(1, labels[:, None])
 
 
-def with_own(cosine: Tensor, labels: Tensor, value: Tensor) -> Tensor:
+def replace_own(cosine: Tensor, labels: Tensor, value: Tensor) -> Tensor:
     """Replace each row's cosine with its own class by another value."""
     return cosine.scatter(1, labels[:, None], value)

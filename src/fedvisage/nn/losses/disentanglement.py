@@ -25,9 +25,9 @@ def difference(invariant: Tensor, specific: Tensor, form: Form) -> Tensor:
     """
     if form == "printed":
         return (invariant.T @ specific).square().sum()
-    return (_unit(invariant).T @ _unit(specific)).square().mean()
+    return (_normalise(invariant).T @ _normalise(specific)).square().mean()
 
 
-def _unit(features: Tensor) -> Tensor:
+def _normalise(features: Tensor) -> Tensor:
     lengths: Tensor = features.detach().norm(dim=1, keepdim=True)
     return features / (lengths + 1e-6)

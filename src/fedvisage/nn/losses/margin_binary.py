@@ -16,7 +16,7 @@ NOBODY = -1
 """The label of an image that belongs to no branch's identity: a negative for all branches."""
 
 
-def stretched(cosine: Tensor, exponent: float) -> Tensor:
+def stretch_cosine(cosine: Tensor, exponent: float) -> Tensor:
     """Return g(z) = 2((z+1)/2)^t − 1, which spreads the cosines that occur over more of [−1, 1]."""
     return 2 * ((cosine + 1) / 2).clamp(min=0).pow(exponent) - 1
 
@@ -36,7 +36,7 @@ def margin_binary(
 
     The equation's names are s', m', λ and t; the defaults are FedFR's.
     """
-    score = stretched(cosines(features, centres), exponent)
+    score = stretch_cosine(cosines(features, centres), exponent)
     is_own = labels[:, None] == torch.arange(len(centres), device=labels.device)
     positive = balance * softplus(-scale * (score - margin) - bias)
     negative = (1 - balance) * softplus(scale * (score + margin) + bias)

@@ -14,22 +14,22 @@ import torch
 from torch import Tensor
 
 
-class Sample(NamedTuple):
+class ClassSample(NamedTuple):
     """The participating classes, ascending, and the batch's labels as positions among them."""
 
     classes: Tensor
     labels: Tensor
 
 
-def sample_classes(labels: Tensor, classes: int, wanted: int, rng: np.random.Generator) -> Sample:
+def sample_classes(labels: Tensor, classes: int, wanted: int, rng: np.random.Generator) -> ClassSample:
     """Draw `wanted` classes including all of the batch's; the result is larger if the batch alone has more."""
     present, position = torch.unique(labels, return_inverse=True)
-    additional = _absent(present.cpu().numpy(), classes, wanted - len(present), rng)
+    additional = _draw_absent(present.cpu().numpy(), classes, wanted - len(present), rng)
     chosen, order = torch.cat([present, torch.from_numpy(additional).to(labels)]).sort()
-    return Sample(chosen, torch.argsort(order)[position])
+    return ClassSample(chosen, torch.argsort(order)[position])
 
 
-def _absent(present: np.ndarray, classes: int, count: int, rng: np.random.Generator) -> np.ndarray:
+def _draw_absent(present: np.ndarray, classes: int, count: int, rng: np.random.Generator) -> np.ndarray:
     """Draw `count` absent classes; `present` is ascending.
 
     The random numbers are ranks: the absent class of rank k is k plus the number of present classes below it.

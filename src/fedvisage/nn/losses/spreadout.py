@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedvisage.nn.losses.cosines import cosines, own
+from fedvisage.nn.losses.cosines import cosines, own_cosines
 
 
 def positive_hinge(features: Tensor, centres: Tensor, labels: Tensor, *, margin: float = 0.9) -> Tensor:
     """Return the mean of max(0, m − cos θ_y)², a loss without negatives."""
-    return (margin - own(cosines(features, centres), labels)).clamp(min=0).square().mean()
+    return (margin - own_cosines(cosines(features, centres), labels)).clamp(min=0).square().mean()
 
 
 def spreadout(centres: Tensor, owners: Tensor, *, margin: float) -> Tensor:

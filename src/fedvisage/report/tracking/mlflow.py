@@ -34,7 +34,7 @@ class Mlflow:
         existing = self._client.get_experiment_by_name(run.project)
         experiment = existing.experiment_id if existing else self._client.create_experiment(run.project)
         self._run = str(self._client.create_run(experiment, run_name=run.name).info.run_id)
-        settings = [Param(_named(key), str(value)) for key, value in run.settings.items()]
+        settings = [Param(_allowed_name(key), str(value)) for key, value in run.settings.items()]
         for first in range(0, len(settings), MOST):
             self._client.log_batch(self._run, params=settings[first : first + MOST])
         return self._run
@@ -49,7 +49,7 @@ class Mlflow:
 
     def log(self, step: int, figures: Mapping[str, float], when: float) -> None:
         """Write metrics."""
-        metrics = [Metric(_named(key), value, int(when * 1000), step) for key, value in figures.items()]
+        metrics = [Metric(_allowed_name(key), value, int(when * 1000), step) for key, value in figures.items()]
         for first in range(0, len(metrics), MOST):
             self._client.log_batch(self._run, metrics=metrics[first : first + MOST])
 
@@ -63,5 +63,5 @@ class Mlflow:
         self._client.set_terminated(self._run, status, end_time=int(time.time() * 1000))
 
 
-def _named(key: str) -> str:
+def _allowed_name(key: str) -> str:
     return ALLOWED.sub("_", key)

@@ -18,7 +18,7 @@ from fedvisage.base.files import read_json, write_json
 from fedvisage.base.progress import Reporter
 from fedvisage.federation.record.ledger import ROUNDS, read_lines
 from fedvisage.recipe import Recipe
-from fedvisage.report.tracking.tracker import End, TrackedRun, Tracker, round_scalars, settings_of, user_scalars
+from fedvisage.report.tracking.tracker import End, TrackedRun, Tracker, round_scalars, settings_of, target_scalars
 from fedvisage.report.tracking.trackers import check_named, tracker_named
 
 FOLDER, NOTES, FIGURES = "tracking", "told.json", "figures.json"
@@ -26,7 +26,7 @@ SAID = 300
 """Largest number of letters of a tracker's error in a warning."""
 
 
-class Telling:
+class TrackerReports:
     """The trackers of a run, started with the first report."""
 
     def __init__(self, recipe: Recipe, out: Path, reporter: Reporter) -> None:
@@ -72,7 +72,7 @@ class Telling:
         if not waiting:
             return
         self._tell(read_lines(self._out / ROUNDS))
-        figures = user_scalars(metrics)
+        figures = target_scalars(metrics)
         path = self._out / FOLDER / FIGURES
         write_json(path, {"settings": dict(self._about.settings), "figures": figures})
         for name, tracker in list(self._live.items()):
@@ -136,9 +136,9 @@ class Telling:
 
 
 @contextmanager
-def telling(recipe: Recipe, out: Path, reporter: Reporter) -> Iterator[Telling]:
+def report_to_trackers(recipe: Recipe, out: Path, reporter: Reporter) -> Iterator[TrackerReports]:
     """Report a run's rounds to its trackers inside this context."""
-    reports = Telling(recipe, out, reporter)
+    reports = TrackerReports(recipe, out, reporter)
     reporter.listeners.append(reports.hear)
     try:
         yield reports

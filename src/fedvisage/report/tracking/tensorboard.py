@@ -9,8 +9,8 @@ from typing import Any
 from tensorboardX import SummaryWriter
 
 from fedvisage.federation.record.ledger import ROUNDS, read_lines
-from fedvisage.report.run_files import as_written, read_mapping
-from fedvisage.report.tracking.tracker import End, TrackedRun, round_scalars, user_scalars
+from fedvisage.report.run_files import damaged_files_are_errors, read_mapping
+from fedvisage.report.tracking.tracker import End, TrackedRun, round_scalars, target_scalars
 
 DIRECTORY = "tensorboard"
 
@@ -52,7 +52,7 @@ def write_events(run: Path) -> Path:
     board = TensorBoard()
     board.begin(run, anew=True)
     try:
-        with as_written(run):
+        with damaged_files_are_errors(run):
             _write(board, path, rounds, metrics)
     finally:
         board.end("finished")
@@ -64,7 +64,7 @@ def _write(board: TensorBoard, path: Path, rounds: list[dict[str, Any]], metrics
     for row in rounds:
         clock += float(row.get("seconds") or 0)
         board.log(int(row["round"]), round_scalars(row), clock)
-    board.log(int(metrics.get("rounds") or 0), user_scalars(metrics), clock)
+    board.log(int(metrics.get("rounds") or 0), target_scalars(metrics), clock)
 
 
 def _start(path: Path, rounds: list[dict[str, Any]]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fedvisage.base import extensions
-from fedvisage.base.errors import UserError, choice
+from fedvisage.base.errors import UserError, choice_hint
 from fedvisage.report.tracking.tracker import Tracker
 
 
@@ -34,7 +34,7 @@ def check_named(name: str) -> None:
     """Refuse the name of an unknown tracker."""
     available = [*TRACKERS, *extensions.names("trackers")]
     if name not in available:
-        raise UserError("recipe.tracking.to", f"{name!r} is no tracker{choice(name, available)}")
+        raise UserError("recipe.tracking.to", f"{name!r} is no tracker{choice_hint(name, available)}")
 
 
 def tracker_named(name: str) -> Tracker:

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.files import json_key, needing_room, read_json, write_json, write_tensors
+from fedvisage.base.files import disk_full_is_failure, json_key, read_json, write_json, write_tensors
 from fedvisage.base.onnx_graphs import open_session
-from fedvisage.base.progress import Say, counted, unheard
+from fedvisage.base.progress import Say, discard, format_count
 from fedvisage.base.streams import torch_rng
 from fedvisage.base.version import VERSION
 from fedvisage.data.batches import View
@@ -28,30 +28,40 @@ from fedvisage.device.exported import (
     INT8_GRAPH,
     PARITY,
     WEIGHTS,
-    Adapted,
+    AdaptationOrigin,
     Config,
     Description,
     Exported,
     Graphs,
     OperatingPoint,
     as_values,
-    beside,
     check_free,
     entry_of,
     files_beside,
+    replaced_when_complete,
 )
 from fedvisage.faces.cropping import record_of
 from fedvisage.federation.declared import Member
-from fedvisage.federation.server import joined, members_of
+from fedvisage.federation.server import join_members, members_of
 from fedvisage.federation.wire.message import Message, digest_of, load_parts
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.nn.inputs import prepare
 from fedvisage.recipe import Adapt
 from fedvisage.runs.export.card import card, write_card
-from fedvisage.runs.export.graph import COSINE, LEAST, SCORE, Graph, Parity, measure, require, write_graph
-from fedvisage.runs.export.quantised import PLACE, Moved, describe, judge, pixels, quantise, splits, to_compare, view_of
+from fedvisage.runs.export.graph import COSINE, LEAST, SCORE, Graph, Parity, measure, require_parity, write_graph
+from fedvisage.runs.export.quantised import (
+    PLACE,
+    QuantisationEffect,
+    describe,
+    evaluate_graph,
+    pixels,
+    quantise,
+    splits,
+    to_compare,
+    view_of,
+)
 from fedvisage.tasks.finished_model import FinishedModel
-from fedvisage.tasks.pad.adaptation import Outcome, adapted_weights
+from fedvisage.tasks.pad.adaptation import AdaptationOutcome, adapt_weights
 from fedvisage.tasks.pad.evaluation import sources_of
 from fedvisage.tasks.scoring import as_logits, mean_score
 
@@ -62,7 +72,7 @@ PRIVATE = ("data",)
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
+class ExportedWeights:
     """The members that one graph is built from, the name of their model, and its threshold."""
 
     weights: list[Message]
@@ -70,7 +80,7 @@ class Chosen:
     threshold: Threshold | None
 
 
-def choose(model: FinishedModel, name: str) -> Chosen:
+def choose_weights(model: FinishedModel, name: str) -> ExportedWeights:
     """Return the exported weights of a run: its only model, all members whose scores are averaged, or the named one."""
     members, method = members_of(model.saved.finished), model.setup.method
     if method.members == "each":
@@ -82,10 +92,10 @@ def choose(model: FinishedModel, name: str) -> Chosen:
     threshold = model.thresholds.get(name)
     if threshold is None and model.task == "pad":
         raise UserError("threshold", "the model was judged with target-eer, an oracle; a device needs one of the sites")
-    return Chosen([weights for _, weights in sorted(members.items())], name, threshold)
+    return ExportedWeights([weights for _, weights in sorted(members.items())], name, threshold)
 
 
-def described(model: FinishedModel, chosen: Chosen) -> Description:
+def description_of(model: FinishedModel, chosen: ExportedWeights) -> Description:
     """Return the description that is stored in the graph's metadata."""
     method, threshold = model.setup.method, chosen.threshold
     return Description(
@@ -108,7 +118,7 @@ def point_of(threshold: Threshold) -> OperatingPoint:
     return OperatingPoint(value=threshold.value, rule=threshold.rule, far=threshold.far, frr=threshold.frr)
 
 
-def reference(model: FinishedModel, chosen: Chosen, crops: NDArray[np.uint8]) -> NDArray[np.float64]:
+def reference(model: FinishedModel, chosen: ExportedWeights, crops: NDArray[np.uint8]) -> NDArray[np.float64]:
     """Return torch's logits or unit embeddings of crops (N×S×S×3), computed in float32 on the CPU."""
     method, recipe = model.setup.method, model.recipe
     predict = method.user if method.as_graph is None or method.spread is None else method.as_graph
@@ -130,7 +140,7 @@ METRICS = "metrics.json"
 
 
 @dataclass(frozen=True)
-class Written:
+class ExportResult:
     """The result of an export: its directory, its configuration, and its difference from torch."""
 
     directory: Path
@@ -138,7 +148,7 @@ class Written:
     parity: list[Parity]
     compared_on: str
     notices: tuple[str, ...] = ()
-    moved: Moved | None = None
+    moved: QuantisationEffect | None = None
 
     def as_values(self) -> dict[str, Any]:
         """Return the result as plain values, for programs."""
@@ -149,7 +159,7 @@ class Written:
         worst = [f"{parity.score_difference:.1e} in score" if parity.cosine is None else f"cosine {parity.cosine:.7f}"
                  for parity in self.parity]  # fmt: skip
         sizes = ", ".join(
-            f"{counted(parity.batch, 'crop')} at a time: {difference}"
+            f"{format_count(parity.batch, 'crop')} at a time: {difference}"
             for parity, difference in zip(self.parity, worst, strict=True)
         )
         lines = [
@@ -179,10 +189,10 @@ def export(
     member: str = "",
     calibrate: str | None = None,
     cache: Path,
-    say: Say = unheard,
+    say: Say = discard,
     threads: int = 1,
-    adapted: Adapted | None = None,
-) -> Written:
+    adapted: AdaptationOrigin | None = None,
+) -> ExportResult:
     """Export a finished model for devices into a new directory; leave nothing behind if a step fails.
 
     The graph is compared with torch on crops of ``data``, by default the run's target. ``calibrate`` names a set with
@@ -190,17 +200,17 @@ def export(
     """
     check_free(out)
     # Open all sets before anything is written, so that a mistake in an option is reported early.
-    chosen = choose(model, member)
-    description = described(model, chosen).model_copy(update={"adapted": adapted})
+    chosen = choose_weights(model, member)
+    description = description_of(model, chosen).model_copy(update={"adapted": adapted})
     crops, compared_on = to_compare(model, data, LEAST, cache, say)
     source = None if calibrate is None else _source(model, chosen, calibrate, cache, say)
     say("writing the graph")
-    with beside(out) as directory:
+    with replaced_when_complete(out) as directory:
         config = with_graph(directory, model, chosen, description)
         exported = Exported.open(directory, threads=threads)
         say("comparing it with torch")
         parity = measure(exported.run, lambda part: reference(model, chosen, part), pixels(crops), model.task)
-        require(parity)
+        require_parity(parity)
         moved = None
         if source is not None:
             say("writing the int8 graph")
@@ -211,12 +221,12 @@ def export(
         # The configuration records the digests of these two files, so it is written again after them.
         config = config.model_copy(update={"files": files_beside(directory)})
         write_json(directory / CONFIG, as_values(config))
-        written = Written(out, config, parity, compared_on, (*model.notices, *notices), moved)
+        written = ExportResult(out, config, parity, compared_on, (*model.notices, *notices), moved)
         write_card(directory / CARD, card(model, config, _figures(model), notices))
     return written
 
 
-def parity_values(found: list[Parity], compared_on: str, moved: Moved | None, task: str) -> dict[str, Any]:
+def parity_values(found: list[Parity], compared_on: str, moved: QuantisationEffect | None, task: str) -> dict[str, Any]:
     """Return the difference between graph and torch in the format of `parity.json`."""
     return {
         "compared_on": compared_on,
@@ -228,22 +238,22 @@ def parity_values(found: list[Parity], compared_on: str, moved: Moved | None, ta
     }
 
 
-def _source(model: FinishedModel, chosen: Chosen, entry: str, cache: Path, say: Say) -> tuple[View, View]:
+def _source(model: FinishedModel, chosen: ExportedWeights, entry: str, cache: Path, say: Say) -> tuple[View, View]:
     view = view_of(model, entry, PLACE, cache, say)
     return splits(view, model.task, "" if chosen.threshold is None else chosen.threshold.rule)
 
 
 def _with_int8(
     directory: Path, model: FinishedModel, config: Config, exported: Exported, source: tuple[View, View]
-) -> tuple[Config, Moved]:
+) -> tuple[Config, QuantisationEffect]:
     """Write the int8 graph. Its metadata contain the threshold, so they are written after the threshold is chosen."""
     description, path, (calibration, heldout) = config.float32.description, directory / INT8_GRAPH, source
     rule = "" if description.threshold is None else description.threshold.rule
     quantise(directory / GRAPH, path, calibration)
-    before = judge(exported, heldout, model.recipe, rule)
+    before = evaluate_graph(exported, heldout, model.recipe, rule)
     session = open_session(str(path), path.read_bytes(), 1, remedy=AGAIN)
-    after = judge(replace(exported, session=session), heldout, model.recipe, rule)
-    moved = Moved(heldout.slices[0].set.name, len(heldout), before, after)
+    after = evaluate_graph(replace(exported, session=session), heldout, model.recipe, rule)
+    moved = QuantisationEffect(heldout.slices[0].set.name, len(heldout), before, after)
     moved.require(model.task)
     int8_description = description.model_copy(update={"arithmetic": "int8", "threshold": point_of(after.threshold)})
     describe(path, int8_description)
@@ -253,24 +263,24 @@ def _with_int8(
     return config, moved
 
 
-def with_graph(directory: Path, model: FinishedModel, chosen: Chosen, description: Description) -> Config:
+def with_graph(directory: Path, model: FinishedModel, chosen: ExportedWeights, description: Description) -> Config:
     """Write a model's graph and its description into a directory, without comparing the graph with torch."""
     path = directory / GRAPH
     path.parent.mkdir()
-    with needing_room(path):
+    with disk_full_is_failure(path):
         write_graph(Graph(model, chosen.weights), path, description.size, description.metadata())
     config = Config(float32=Graphs(file=entry_of(path), description=description))
     write_json(directory / CONFIG, as_values(config))
     return config
 
 
-def _weights(chosen: Chosen) -> dict[str, torch.Tensor]:
+def _weights(chosen: ExportedWeights) -> dict[str, torch.Tensor]:
     """Return the weights. Where several members are averaged, numbers replace the names of their sites."""
     named = {
         "" if len(chosen.weights) == 1 else f"member{number}": weights
         for number, weights in enumerate(chosen.weights, 1)
     }
-    return joined(named)
+    return join_members(named)
 
 
 def _notices(model: FinishedModel, description: Description) -> list[str]:
@@ -281,7 +291,8 @@ def _notices(model: FinishedModel, description: Description) -> list[str]:
         )
     if description.adapted is not None:
         notices.append(
-            f"The model was adapted to {counted(description.adapted.images, 'image')} of its user without labels; its"
+            f"The model was adapted to {format_count(description.adapted.images, 'image')} of its user without "
+            "labels; its"
             " threshold is still the one that the sites chose, and figures of the run are those before."
         )
     elif model.recipe.evaluation.adapt is not None:
@@ -301,36 +312,36 @@ def _figures(model: FinishedModel) -> dict[str, Any]:
 class AdaptedExport:
     """The export of an adapted model, and the number of images that it was adapted to."""
 
-    written: Written
+    written: ExportResult
     images: int
 
     def lines(self) -> list[str]:
         """Return the result as lines of text, for people."""
-        return [f"adapted to {counted(self.images, 'image')}, without labels", *self.written.lines()]
+        return [f"adapted to {format_count(self.images, 'image')}, without labels", *self.written.lines()]
 
 
 def adapt_and_export(
-    model: FinishedModel, out: Path, data: str, *, member: str = "", cache: Path, say: Say = unheard, threads: int = 1
+    model: FinishedModel, out: Path, data: str, *, member: str = "", cache: Path, say: Say = discard, threads: int = 1
 ) -> AdaptedExport:
     """Adapt a model to an unlabelled dataset and export it; write nothing if the gate rejects the adaptation."""
     check_free(out)
     if model.task != "pad":
         raise UserError(str(model.directory), "recognises people; only attack detection is adapted")
     view = view_of(model, data, "--data", cache, say)
-    say(f"adapting to {counted(len(view), 'image')}")
+    say(f"adapting to {format_count(len(view), 'image')}")
     configured = model.recipe.evaluation.adapt
     settings = configured if configured is not None and configured.loop == "settled" else Adapt()
     sources = sources_of(model.setup.method, model.saved)
-    finished, outcomes = adapted_weights(model.scorer, model.saved.finished, view, settings, sources)
+    finished, outcomes = adapt_weights(model.scorer, model.saved.finished, view, settings, sources)
     _require(outcomes)
     source = digest_of(model.saved.finished)
-    adaptation = Adapted(from_sha256=source, how="gated", images=len(view))
+    adaptation = AdaptationOrigin(from_sha256=source, how="gated", images=len(view))
     adapted = replace(model, saved=replace(model.saved, finished=finished))
     written = export(adapted, out, data=data, member=member, cache=cache, say=say, threads=threads, adapted=adaptation)
     return AdaptedExport(written, len(view))
 
 
-def _require(outcomes: dict[str, Outcome]) -> None:
+def _require(outcomes: dict[str, AdaptationOutcome]) -> None:
     """Raise an error if no member was adapted: the source model must not be exported as an adapted one."""
     reasons = sorted({reason for outcome in outcomes.values() for reason in (*outcome.skipped, *outcome.taken_back)})
     if not any(outcome.adapted and not outcome.taken_back for outcome in outcomes.values()):

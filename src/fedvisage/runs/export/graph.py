@@ -88,7 +88,7 @@ def measure(graph: Compute, torch: Compute, crops: Crops, task: str) -> list[Par
     return parity
 
 
-def require(found: list[Parity]) -> None:
+def require_parity(found: list[Parity]) -> None:
     """Raise an error if the outputs of the graph differ from those of torch."""
     for parity in found:
         if not parity.holds:
@@ -121,7 +121,7 @@ class Graph(nn.Module):
         method = model.setup.method
         self._user = method.user if method.as_graph is None else method.as_graph
         self._generator = torch_rng(model.recipe.runtime.seed, "inference")
-        self.members = nn.ModuleList(_loaded(model, weights) for weights in members)
+        self.members = nn.ModuleList(_load_weights(model, weights) for weights in members)
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """Return the graph's outputs, in the order of their names in ``OUTPUTS``."""
@@ -153,7 +153,7 @@ def write_graph(graph: Graph, path: Path, size: int, metadata: Mapping[str, str]
     example = torch.zeros(2, size, size, 3, dtype=torch.uint8)
     outputs = OUTPUTS["pad" if graph._pad else "recognition"]
     try:
-        with _quietly():
+        with _without_warnings():
             program = torch.onnx.export(
                 graph.cpu().eval(), (example,), dynamo=True, verbose=False, opset_version=OPSET, input_names=[INPUT],
                 output_names=list(outputs), dynamic_shapes={"images": {0: torch.export.Dim("batch", min=1)}},
@@ -177,7 +177,7 @@ def _without_traces(model: Any) -> None:
             annotated.doc_string = None
 
 
-def _loaded(model: FinishedModel, weights: Message) -> nn.ModuleDict:
+def _load_weights(model: FinishedModel, weights: Message) -> nn.ModuleDict:
     """Return a float32 copy of the delivered parts with a member's weights and with names that the tracer accepts."""
     parts = copy.deepcopy(model.scorer.net).cpu()
     load_parts(parts, weights)
@@ -197,7 +197,7 @@ def _mean(logits: Tensor) -> Tensor:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
+def _without_warnings() -> Iterator[None]:
     """Suppress the exporter's warnings: it raises its errors, and the result is compared with torch."""
     previous = logging.root.manager.disable
     logging.disable(logging.WARNING)

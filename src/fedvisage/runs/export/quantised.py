@@ -24,7 +24,7 @@ from fedvisage.base.progress import Say
 from fedvisage.data.batches import View
 from fedvisage.data.integrity import check_bytes
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.data.selection import select, without_selection
+from fedvisage.data.selection import select, split_entry
 from fedvisage.datasets.sources import resolve, without_part
 from fedvisage.device.exported import AGAIN, INPUT, Description, Exported
 from fedvisage.metrics.generic import threshold_at_fmr, within_counts
@@ -44,7 +44,7 @@ COMPARED = 10
 def view_of(model: FinishedModel, entry: str, place: str, cache: Path, say: Say) -> View:
     """Open all images of a dataset for a model; ``place`` is the option or recipe key that errors name."""
     name, part = without_part(entry.strip())
-    source, selection = without_selection(name)
+    source, selection = split_entry(name)
     path = resolve(source, cache, workers=model.recipe.runtime.threads, say=say)
     prepared = PreparedSet.open(path)
     check_bytes(path, cache, say=say)
@@ -71,10 +71,10 @@ def to_compare(model: FinishedModel, entry: str | None, least: int, cache: Path,
         ) from None
     if len(view) < least:
         raise UserError(place, f"has {len(view)} crops; a comparison needs {least}")
-    return evenly(view, COMPARED), view.slices[0].set.name
+    return evenly_spaced(view, COMPARED), view.slices[0].set.name
 
 
-def evenly(view: View, most: int) -> View:
+def evenly_spaced(view: View, most: int) -> View:
     """Return at most ``most`` images, evenly spaced over a view."""
     count = min(len(view), most)
     return view.subset((np.arange(count) * len(view)) // count)
@@ -98,7 +98,7 @@ PLACE = "--calibrate"
 
 
 @dataclass(frozen=True)
-class Judged:
+class OperatingError:
     """The threshold and the error rate of a graph on a set."""
 
     threshold: Threshold
@@ -106,13 +106,13 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Moved:
+class QuantisationEffect:
     """The threshold and error rate of both graphs on the held-out images of a set."""
 
     set: str
     crops: int
-    float32: Judged
-    int8: Judged
+    float32: OperatingError
+    int8: OperatingError
 
     def require(self, task: str) -> None:
         """Raise an error if the error rate of the int8 graph has moved by more than ``MOST``."""
@@ -156,11 +156,11 @@ def quantise(graph: Path, path: Path, calibration: View) -> None:
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    with TemporaryDirectory(dir=path.parent) as place, _quietly():
+    with TemporaryDirectory(dir=path.parent) as place, _without_advice():
         prepared = Path(place) / "prepared.onnx"
         quant_pre_process(graph, prepared, skip_symbolic_shape=True)
         quantize_static(
-            prepared, path, _Crops(pixels(evenly(calibration, CALIBRATED))), quant_format=QuantFormat.QDQ,
+            prepared, path, _CropReader(pixels(evenly_spaced(calibration, CALIBRATED))), quant_format=QuantFormat.QDQ,
             activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8, per_channel=True,
             op_types_to_quantize=_LAYERS,
         )  # fmt: skip
@@ -176,7 +176,7 @@ def describe(path: Path, description: Description) -> None:
     onnx.save(model, path)
 
 
-def judge(model: Exported, view: View, recipe: Recipe, rule: str) -> Judged:
+def evaluate_graph(model: Exported, view: View, recipe: Recipe, rule: str) -> OperatingError:
     """Choose a graph's threshold on a set by the run's rule, and return it with the error rate there."""
     outputs = model.run(pixels(view))
     if model.task == "recognition":
@@ -185,16 +185,16 @@ def judge(model: Exported, view: View, recipe: Recipe, rule: str) -> Judged:
         threshold = threshold_at_fmr([within_counts(faces)], recipe.evaluation.people.fmr)
         if threshold is None or threshold.frr is None:
             raise UserError(PLACE, "has too few pairs of faces for the recipe's false match rate; give a larger set")
-        return Judged(threshold, threshold.frr)
+        return OperatingError(threshold, threshold.frr)
     if rule not in SOURCE_RULES:
         raise UserError(PLACE, f"the run's threshold was chosen by {rule}, which is no rule for sites")
     threshold = threshold_from_histograms([histogram(outputs.astype(np.float64), view.labels.astype(np.int64))], rule)
     if threshold.far is None or threshold.frr is None:
         raise UserError(PLACE, "holds out no bona fide images, or no attacks; give a set with both")
-    return Judged(threshold, (threshold.far + threshold.frr) / 2)
+    return OperatingError(threshold, (threshold.far + threshold.frr) / 2)
 
 
-class _Crops:
+class _CropReader:
     """A reader that gives the calibration one crop at a time."""
 
     def __init__(self, crops: NDArray[np.uint8]) -> None:
@@ -207,7 +207,7 @@ class _Crops:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
+def _without_advice() -> Iterator[None]:
     """Suppress the quantiser's advice about its own options."""
     previous = logging.root.manager.disable
     logging.disable(logging.WARNING)

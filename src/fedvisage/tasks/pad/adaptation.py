@@ -23,10 +23,10 @@ from torch.nn.functional import softplus
 from fedvisage.base.errors import UserError
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.batches import Positions, View, mixed_batches
-from fedvisage.federation.server import joined, members_of
+from fedvisage.federation.server import join_members, members_of
 from fedvisage.federation.wire.message import Message
-from fedvisage.metrics.gate import Glimpse, closed, collapsed, sampled
-from fedvisage.nn.batchnorm import StatisticsMeter, batch_statistics, batchnorms, collected_statistics
+from fedvisage.metrics.gate import SourcePredictions, collapse_reason, refusal_reason, sample_batches
+from fedvisage.nn.batchnorm import StatisticsMeter, batch_statistics, batchnorms, collect_statistics
 from fedvisage.recipe import Adapt
 from fedvisage.tasks.scoring import Logits, Scorer, as_logits, mean_score
 
@@ -82,7 +82,7 @@ class Learner:
 
     def collecting(self) -> AbstractContextManager[None]:
         """Make BatchNorm use batch statistics in steps, and store a mixture of them for the decisions."""
-        return collected_statistics(self.scorer.net, KEPT)
+        return collect_statistics(self.scorer.net, KEPT)
 
     def step(self, positions: Positions) -> Logits:
         """Take one gradient step on the batch's entropy, and return the logits from before the step."""
@@ -124,10 +124,10 @@ def affine(net: nn.Module, over: str) -> list[nn.Parameter]:
 # and then decides image by image with fixed statistics.
 
 Units = list[Positions]
-Decided = Iterator[tuple[Positions, Logits]]
+Decisions = Iterator[tuple[Positions, Logits]]
 
 
-def settled(learner: Learner, units: Units) -> Decided:
+def adapt_settled(learner: Learner, units: Units) -> Decisions:
     """Step on mixed batches of all images, then fix BatchNorm's statistics and decide, on a sample first.
 
     If the caller resets the learner because of the sample, the source model decides on the other images.
@@ -137,13 +137,13 @@ def settled(learner: Learner, units: Units) -> Decided:
         with learner.collecting():
             for positions in batches:
                 learner.step(positions)
-        first = len(sampled(batches))
+        first = len(sample_batches(batches))
         for part in (batches[:first], batches[first:]):
             if part:
                 yield np.concatenate(part), np.concatenate([learner.decide(positions) for positions in part])
 
 
-def two_pass(learner: Learner, units: Units) -> Decided:
+def adapt_two_pass(learner: Learner, units: Units) -> Decisions:
     """Step once on every batch, then decide on all batches."""
     with learner.with_batch_statistics():
         for positions in units:
@@ -152,14 +152,14 @@ def two_pass(learner: Learner, units: Units) -> Decided:
             yield np.concatenate(units), np.concatenate([learner.decide(positions) for positions in units])
 
 
-def online(learner: Learner, units: Units) -> Decided:
+def adapt_online(learner: Learner, units: Units) -> Decisions:
     """Decide on a batch and step on it in the same pass, as Tent does."""
     with learner.with_batch_statistics():
         for positions in units:
             yield positions, learner.step(positions)
 
 
-def episodic(learner: Learner, units: Units) -> Decided:
+def adapt_episodic(learner: Learner, units: Units) -> Decisions:
     """Start every video from the source model: take one step, then decide."""
     with learner.with_batch_statistics():
         for positions in units:
@@ -168,11 +168,11 @@ def episodic(learner: Learner, units: Units) -> Decided:
             yield positions, learner.decide(positions)
 
 
-LOOPS: dict[str, Callable[[Learner, Units], Decided]] = {
-    "settled": settled,
-    "two-pass": two_pass,
-    "online": online,
-    "episodic": episodic,
+LOOPS: dict[str, Callable[[Learner, Units], Decisions]] = {
+    "settled": adapt_settled,
+    "two-pass": adapt_two_pass,
+    "online": adapt_online,
+    "episodic": adapt_episodic,
 }
 
 
@@ -201,7 +201,7 @@ def _stream(seed: int) -> np.random.Generator:
 
 
 @dataclass(frozen=True)
-class Source:
+class AdaptationSource:
     """The sites' information on a model besides its weights: its threshold, and the scatter of held-out batches."""
 
     threshold: float
@@ -209,7 +209,7 @@ class Source:
 
 
 @dataclass
-class Outcome:
+class AdaptationOutcome:
     """The result of an adaptation, as counts of images: adapted to, skipped by the gate, or taken back afterwards."""
 
     adapted: int = 0
@@ -225,23 +225,23 @@ class Outcome:
         }
 
 
-def adapted_scores(
-    scorer: Scorer, finished: Message, view: View, settings: Adapt, sources: Mapping[str, Source]
-) -> tuple[dict[str, Logits], dict[str, Outcome]]:
+def adapt_and_score(
+    scorer: Scorer, finished: Message, view: View, settings: Adapt, sources: Mapping[str, AdaptationSource]
+) -> tuple[dict[str, Logits], dict[str, AdaptationOutcome]]:
     """Adapt every member on its own; return bona fide logits like ``Scorer.scores``, and each member's outcome."""
     logits, outcomes = {}, {}
     for name, member in sorted(members_of(finished).items()):
         scorer.load(member)
         source = sources.get(name) or sources[""]
-        logits[name], outcomes[name] = adapted_logits(scorer, view, settings, source)
+        logits[name], outcomes[name] = adapt_to_view(scorer, view, settings, source)
     if scorer.method.members == "mean":
         logits = {"": mean_score(list(logits.values()))}
     return logits, outcomes
 
 
-def adapted_weights(
-    scorer: Scorer, finished: Message, view: View, settings: Adapt, sources: Mapping[str, Source]
-) -> tuple[Message, dict[str, Outcome]]:
+def adapt_weights(
+    scorer: Scorer, finished: Message, view: View, settings: Adapt, sources: Mapping[str, AdaptationSource]
+) -> tuple[Message, dict[str, AdaptationOutcome]]:
     """Adapt every member on its own with the ``settled`` loop, and return the weights; other loops leave no model.
 
     Members keep their weights if the gate skipped images or if the adaptation was taken back.
@@ -257,31 +257,31 @@ def adapted_weights(
             found.append(_weights(scorer))
 
         source = sources.get(name) or sources[""]
-        _, outcome = adapted_logits(scorer, view, settings, source, keep)
+        _, outcome = adapt_to_view(scorer, view, settings, source, keep)
         rejected = outcome.skipped or outcome.taken_back
         members[name] = member if rejected or not adapted else {**member, **adapted[0]}
         outcomes[name] = outcome
-    return joined(members), outcomes
+    return join_members(members), outcomes
 
 
 def _weights(scorer: Scorer) -> Message:
     return {name: value.detach().cpu().clone() for name, value in scorer.net.state_dict().items()}
 
 
-def adapted_logits(
-    scorer: Scorer, view: View, settings: Adapt, source: Source, settled: Callable[[], None] = lambda: None
-) -> tuple[Logits, Outcome]:
+def adapt_to_view(
+    scorer: Scorer, view: View, settings: Adapt, source: AdaptationSource, settled: Callable[[], None] = lambda: None
+) -> tuple[Logits, AdaptationOutcome]:
     """Return the adapted model's bona fide logits of a view's images; the scorer keeps the source model.
 
     The source model first scores a sample. It scores all other images only if they keep its decisions. ``settled`` is
     called after the last decision, while the scorer still holds the adapted model.
     """
-    units, outcome = units_of(view, settings, scorer.recipe.runtime.seed), Outcome()
+    units, outcome = units_of(view, settings, scorer.recipe.runtime.seed), AdaptationOutcome()
     # Scores of the source model; NaN for images that it has not scored. `_closed` fills in the sample of each unit.
     source_logits = np.full(len(view), np.nan)
     passed = []
     for unit in units:
-        reason = _closed(scorer, view, unit, settings, source, source_logits)
+        reason = _reason_to_skip(scorer, view, unit, settings, source, source_logits)
         if reason:
             outcome.skipped[reason] += len(unit)
         else:
@@ -291,7 +291,7 @@ def adapted_logits(
         for positions, adapted in LOOPS[settings.loop](learner, passed):
             gated = settings.gate and bool(np.isfinite(source_logits[positions]).all())
             if gated:
-                reason = collapsed(source_logits[positions], adapted, source.threshold)
+                reason = collapse_reason(source_logits[positions], adapted, source.threshold)
             if gated and reason:
                 learner.reset()  # from here on the source model decides
             else:
@@ -307,13 +307,15 @@ def adapted_logits(
     return logits, outcome
 
 
-def _closed(scorer: Scorer, view: View, unit: Positions, settings: Adapt, source: Source, opinion: Logits) -> str:
+def _reason_to_skip(
+    scorer: Scorer, view: View, unit: Positions, settings: Adapt, source: AdaptationSource, opinion: Logits
+) -> str:
     """Return the reason to skip a unit, or an empty text; store the source model's scores of a sample in `opinion`."""
     if not settings.gate:
         return "a single image" if len(unit) == 1 else ""
-    sample = sampled(parts_of(unit, view, settings, scorer.recipe.runtime.seed))
+    sample = sample_batches(parts_of(unit, view, settings, scorer.recipe.runtime.seed))
     with torch.inference_mode(), StatisticsMeter(scorer.net) as meter:
         for positions in sample:
             opinion[positions] = as_logits(scorer.live(view, positions))
-    glimpse = Glimpse(opinion[np.concatenate(sample)], len(np.unique(view.videos[unit])), meter.shift)
-    return closed(glimpse, source.threshold, source.scatter)
+    glimpse = SourcePredictions(opinion[np.concatenate(sample)], len(np.unique(view.videos[unit])), meter.shift)
+    return refusal_reason(glimpse, source.threshold, source.scatter)

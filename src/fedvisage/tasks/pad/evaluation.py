@@ -30,15 +30,15 @@ from fedvisage.metrics.threshold import (
     auc_from_histogram,
     average_rates,
     eer_from_histogram,
-    published,
+    figures_as_published,
     threshold_from_histograms,
     threshold_from_target,
 )
 from fedvisage.recipe import Recipe
-from fedvisage.tasks.asking import ask_about
-from fedvisage.tasks.opened import POOLED, Opened
+from fedvisage.tasks.asking import call_with_model
+from fedvisage.tasks.opened import POOLED, RunData
 from fedvisage.tasks.pad import heldout
-from fedvisage.tasks.pad.adaptation import Outcome, Source, adapted_scores
+from fedvisage.tasks.pad.adaptation import AdaptationOutcome, AdaptationSource, adapt_and_score
 from fedvisage.tasks.saved_model import SavedModel
 from fedvisage.tasks.scoring import NO_NUMBER, Logits, Scorer
 
@@ -47,7 +47,7 @@ from fedvisage.tasks.scoring import NO_NUMBER, Logits, Scorer
 FEATURES = "features.safetensors"
 
 
-def write_features(out: Path, scorer: Scorer, finished: Message, data: Opened) -> None:
+def write_features(out: Path, scorer: Scorer, finished: Message, data: RunData) -> None:
     """Write features of a sample of every set; a run with one model per site uses the first site's model."""
     recipe = scorer.recipe
     member, weights = next(iter(sorted(members_of(finished).items())))
@@ -59,7 +59,7 @@ def write_features(out: Path, scorer: Scorer, finished: Message, data: Opened) -
     write_tensors(out / FEATURES, {"features": features, "label": labels, "site": sites}, meta)
 
 
-def heldout_views(data: Opened) -> dict[str, View]:
+def heldout_views(data: RunData) -> dict[str, View]:
     """Return each site's held-out images; for a method that merges the sites, those of the separate sites."""
     if list(data.sites) != [POOLED]:
         return {name: site.heldout for name, site in data.sites.items()}
@@ -86,7 +86,7 @@ def features_of(scorer: Scorer, views: Mapping[str, View], recipe: Recipe) -> tu
 
 
 @dataclass(frozen=True)
-class Judged:
+class TargetEvaluation:
     """Scores on the target and the metrics computed from them."""
 
     scores: Scores
@@ -95,7 +95,7 @@ class Judged:
 
 def collect_scatter(server: Server, finished: Message) -> dict[str, float]:
     """Request the scatter of each site: the distance between BatchNorm statistics of its held-out batches."""
-    return {name: float(reply["scatter"]) for name, reply in ask_about(server, heldout.SCATTER, finished).items()}
+    return {name: float(reply["scatter"]) for name, reply in call_with_model(server, heldout.SCATTER, finished).items()}
 
 
 def choose_thresholds(method: Declared, rule: str, histograms: Mapping[str, Histogram]) -> dict[str, Threshold]:
@@ -121,15 +121,15 @@ def heldout_table(histograms: Mapping[str, Histogram], thresholds: Mapping[str, 
     return table
 
 
-def judge(scorer: Scorer, saved: SavedModel, view: View, user: str) -> Judged:
+def evaluate_pad(scorer: Scorer, saved: SavedModel, view: View, user: str) -> TargetEvaluation:
     """Score the target's data, after adaptation if the recipe asks for it, and compute all metrics."""
     parts, members = [], {}
     adapt = scorer.recipe.evaluation.adapt
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[str, AdaptationOutcome] = {}
     if adapt is None:
         by_member = scorer.scores(saved.finished, view)
     else:
-        by_member, outcomes = adapted_scores(scorer, saved.finished, view, adapt, sources_of(scorer.method, saved))
+        by_member, outcomes = adapt_and_score(scorer, saved.finished, view, adapt, sources_of(scorer.method, saved))
     for name, logits in by_member.items():
         if not np.isfinite(logits).all():
             raise RunFailed(NO_NUMBER)
@@ -137,7 +137,7 @@ def judge(scorer: Scorer, saved: SavedModel, view: View, user: str) -> Judged:
         threshold = _threshold_of(name, saved.thresholds, scores, scorer.recipe)
         members[name] = figures_of(scores, threshold, scorer.recipe)
         if scorer.recipe.evaluation.published:
-            members[name]["published"] = as_published(scores, name, saved, scorer.recipe)
+            members[name]["published"] = published_figures(scores, name, saved, scorer.recipe)
         parts.append(scores)
     # One model, or one mean score of all members, is the headline itself; otherwise members' metrics are averaged.
     headline = next(iter(members.values())) if list(members) == [""] else mean_figures(list(members.values()))
@@ -148,10 +148,10 @@ def judge(scorer: Scorer, saved: SavedModel, view: View, user: str) -> Judged:
     if outcomes:
         headline["adaptation"] = {name or "model": outcome.as_json() for name, outcome in outcomes.items()}
         headline["adapt"] = scorer.recipe.evaluation.model_dump(mode="json")["adapt"]
-    return Judged(concatenate(parts), headline)
+    return TargetEvaluation(concatenate(parts), headline)
 
 
-def sources_of(method: Declared, saved: SavedModel) -> dict[str, Source]:
+def sources_of(method: Declared, saved: SavedModel) -> dict[str, AdaptationSource]:
     """Return the information for the adaptation of each member.
 
     Adaptation must not know the threshold of the oracle rule, so that rule gives the logit 0. Of the sites' scatter the
@@ -160,8 +160,10 @@ def sources_of(method: Declared, saved: SavedModel) -> dict[str, Source]:
     logits = {name: threshold.value for name, threshold in saved.thresholds.items()}
     scatter = float(np.median(list(saved.scatter.values()))) if saved.scatter else 0.0
     if method.members == "each":
-        return {name: Source(logits.get(name, 0.0), saved.scatter.get(name, scatter)) for name in _names(saved)}
-    return {"": Source(logits.get("", 0.0), scatter)}
+        return {
+            name: AdaptationSource(logits.get(name, 0.0), saved.scatter.get(name, scatter)) for name in _names(saved)
+        }
+    return {"": AdaptationSource(logits.get("", 0.0), scatter)}
 
 
 def _names(saved: SavedModel) -> list[str]:
@@ -213,10 +215,12 @@ def figures_of(scores: Scores, threshold: Threshold, recipe: Recipe) -> dict[str
     return figures
 
 
-def as_published(scores: Scores, name: str, saved: SavedModel, recipe: Recipe) -> dict[str, float]:
+def published_figures(scores: Scores, name: str, saved: SavedModel, recipe: Recipe) -> dict[str, float]:
     """Return a member's metrics by the rules of the papers, at the recipe's level."""
     thresholds = saved.thresholds if recipe.evaluation.threshold == ON_TRAINING else saved.on_training
-    return published(scores if recipe.evaluation.level == "frame" else by_video(scores), thresholds.get(name))
+    return figures_as_published(
+        scores if recipe.evaluation.level == "frame" else by_video(scores), thresholds.get(name)
+    )
 
 
 def mean_figures(rows: list[dict[str, Any]]) -> dict[str, Any]:

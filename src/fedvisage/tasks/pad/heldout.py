@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fedvisage.federation.declared import Call
-from fedvisage.federation.site import Site, TrainingBroke
+from fedvisage.federation.site import Site, TrainingFailed
 from fedvisage.federation.wire.message import Digests, Message
 from fedvisage.federation.wire.schema import Upload
 from fedvisage.metrics.threshold import BINS, ON_TRAINING, histogram
@@ -49,7 +49,7 @@ def calls(scorer: Scorer) -> dict[str, Call]:
             scatters[site.name] = digests.of(finished), distance
         else:
             (logits,) = scorer.scores(finished, site.data).values()
-        return _counted(site, logits)
+        return _count_scores(site, logits)
 
     def scatter(site: Site, finished: Message) -> Message:
         digest, distance = scatters.get(site.name, ("", 0.0))
@@ -59,7 +59,7 @@ def calls(scorer: Scorer) -> dict[str, Call]:
 
     def of_training(site: Site, finished: Message) -> Message:
         (logits,) = scorer.scores(finished, site.data).values()
-        return _counted(site, logits)
+        return _count_scores(site, logits)
 
     recipe = scorer.recipe
     uploads = OF_TRAINING if recipe.evaluation.threshold == ON_TRAINING else UPLOADS
@@ -83,8 +83,8 @@ def counts_training(recipe: Recipe) -> bool:
     return bool(recipe.evaluation.published) and recipe.evaluation.threshold != ON_TRAINING
 
 
-def _counted(site: Site, logits: Logits) -> Message:
+def _count_scores(site: Site, logits: Logits) -> Message:
     """Return a site's scores as counts in bins."""
     if not np.isfinite(logits).all():
-        raise TrainingBroke("the model's held-out scores are not finite")
+        raise TrainingFailed("the model's held-out scores are not finite")
     return {"histogram": torch.from_numpy(histogram(logits, site.data.labels.astype("int64")))}

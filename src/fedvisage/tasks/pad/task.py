@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.progress import Say, counted, percent
+from fedvisage.base.progress import Say, format_count, percent
 from fedvisage.data.batches import View, check_view
-from fedvisage.data.overlap import HELD_OUT, SITE, USER, Places
+from fedvisage.data.overlap import HELD_OUT, SITE, TARGET, Places
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.data.selection import Selection, select, splits_of, without_selection
+from fedvisage.data.selection import Selection, select, split_entry, splits_of
 from fedvisage.federation.declared import Call, Declared, TaskName
 from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
@@ -22,37 +22,37 @@ from fedvisage.metrics.threshold import ON_TRAINING, RATES
 from fedvisage.nn.compute import Compute
 from fedvisage.recipe import Recipe, tree_of
 from fedvisage.tasks.asking import collect_histograms
-from fedvisage.tasks.opened import Benchmark, Opened, SiteData, merged, open_set
+from fedvisage.tasks.opened import Benchmark, RunData, SiteData, merge_sites, open_set
 from fedvisage.tasks.pad import evaluation, heldout
 from fedvisage.tasks.pad.evaluation import write_features
 from fedvisage.tasks.saved_model import SavedModel
 from fedvisage.tasks.scoring import Scorer
-from fedvisage.tasks.task import Trained
+from fedvisage.tasks.task import TrainingResult
 
 
-def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str], None]) -> Opened:
+def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str], None]) -> RunData:
     """Open or render the sets of a recipe, and check them against the recipe and each other."""
     opened = {name: open_set(entry, f"data.sites.{name}", recipe, cache, say)
               for name, entry in sorted(recipe.data.sites.items())}  # fmt: skip
-    selections = {name: without_selection(entry)[1] for name, entry in recipe.data.sites.items()}
+    selections = {name: split_entry(entry)[1] for name, entry in recipe.data.sites.items()}
     rule = recipe.evaluation.threshold
     sites = {name: _site(prepared, f"data.sites.{name}", selections[name], rule) for name, prepared in opened.items()}
-    target = _user(recipe, cache, say)
+    target = _open_target(recipe, cache, say)
     digests = {f"data.sites.{name}": prepared.digest for name, prepared in opened.items()}
     crops = {f"data.sites.{name}": prepared.crop for name, prepared in opened.items()}
     if target is not None:
         crops["data.user"] = target.slices[0].set.crop
     digests |= _digest_of(target)
     places = _places(sites, target)
-    return Opened(merged(sites) if method.pooled else sites, target, digests, crops=crops, places=places)
+    return RunData(merge_sites(sites) if method.pooled else sites, target, digests, crops=crops, places=places)
 
 
-def _user(recipe: Recipe, cache: Path, say: Callable[[str], None]) -> View | None:
+def _open_target(recipe: Recipe, cache: Path, say: Callable[[str], None]) -> View | None:
     if recipe.data.user is None:
         return None
     prepared = open_set(recipe.data.user, "data.user", recipe, cache, say)
     target = View.of(prepared, None if recipe.data.user_split == "all" else recipe.data.user_split)
-    target = select(target, without_selection(recipe.data.user)[1], "data.user")
+    target = select(target, split_entry(recipe.data.user)[1], "data.user")
     if len(target) == 0:
         raise UserError("data.user_split", f"the user's data has no images in split {recipe.data.user_split!r}")
     return target
@@ -73,7 +73,7 @@ def _site(prepared: PreparedSet, place: str, meant: Selection, rule: str) -> Sit
 def _places(sites: dict[str, SiteData], user: View | None) -> Places:
     places = {f"{SITE}{name}": (site.train,) for name, site in sites.items()}
     places |= {f"{SITE}{name}{HELD_OUT}": (site.heldout,) for name, site in sites.items() if not site.all_trains}
-    return places if user is None else {**places, USER: (user,)}
+    return places if user is None else {**places, TARGET: (user,)}
 
 
 def _digest_of(user: View | None) -> dict[str, str]:
@@ -93,20 +93,20 @@ def summary_lines(figures: Mapping[str, Any]) -> list[str]:
     species = "  ".join(f"{name} {percent(value)}" for name, value in figures["apcer"].items())
     lines.append(f"  APCER {species}  BPCER {percent(figures['bpcer'])}")
     if figures.get("published"):
-        lines.append(f"  as papers work it out: {_published(figures['published'])}")
+        lines.append(f"  as papers work it out: {_published_line(figures['published'])}")
     lines += [
         f"  adaptation of {name}: {_adaptation(outcome)}" for name, outcome in figures.get("adaptation", {}).items()
     ]
     return lines
 
 
-def _published(rates: Mapping[str, Any]) -> str:
+def _published_line(rates: Mapping[str, Any]) -> str:
     return "; ".join(f"{title} {percent(rates[name])}" for name, title in RATES.items() if name in rates)
 
 
 def _adaptation(adaptation: Mapping[str, Any]) -> str:
     """Return the result of an adaptation in images, as text."""
-    parts = [f"{counted(adaptation['adapted'], 'image')} adapted to"]
+    parts = [f"{format_count(adaptation['adapted'], 'image')} adapted to"]
     parts += [f"{count} skipped ({reason})" for reason, count in adaptation["skipped"].items()]
     parts += [f"{count} taken back ({reason})" for reason, count in adaptation["taken_back"].items()]
     return ", ".join(parts)
@@ -116,7 +116,7 @@ SCORES = "scores.csv"
 
 
 @dataclass(frozen=True)
-class Pad:
+class PadTask:
     """Attack detection: its data, its calls to the sites, and its evaluation."""
 
     name: TaskName = "pad"
@@ -138,11 +138,11 @@ class Pad:
         """Return the recipe unchanged."""
         return recipe
 
-    def open(self, recipe: Recipe, method: Declared, cache: Path, say: Say) -> Opened:
+    def open(self, recipe: Recipe, method: Declared, cache: Path, say: Say) -> RunData:
         """Open the sets of the sites and of the target."""
         return open_data(recipe, method, cache, say)
 
-    def first(self, recipe: Recipe, data: Opened, compute: Compute, cache: Path, say: Say) -> Message:
+    def first(self, recipe: Recipe, data: RunData, compute: Compute, cache: Path, say: Say) -> Message:
         """Return no weights: training starts from the initial ones."""
         return {}
 
@@ -154,7 +154,7 @@ class Pad:
         """Return the calls for histograms and scatter."""
         return heldout.calls(scorer)
 
-    def settle(self, server: Server, finished: Message) -> Trained:
+    def settle(self, server: Server, finished: Message) -> TrainingResult:
         """Choose thresholds by held-out scores, and request the scatter that adaptation treats as chance."""
         histograms = collect_histograms(server, finished)
         thresholds = evaluation.choose_thresholds(server.method, server.recipe.evaluation.threshold, histograms)
@@ -166,9 +166,9 @@ class Pad:
         saved = SavedModel(
             tree_of(server.recipe), finished, thresholds, scatter, self.name, on_training=on_training
         )  # fmt: skip
-        return Trained(saved, server.round, evaluation.heldout_table(histograms, thresholds), histograms)
+        return TrainingResult(saved, server.round, evaluation.heldout_table(histograms, thresholds), histograms)
 
-    def judge(self, scorer: Scorer, trained: Trained, data: Opened, out: Path) -> dict[str, Any]:
+    def judge(self, scorer: Scorer, trained: TrainingResult, data: RunData, out: Path) -> dict[str, Any]:
         """Score the target's data, if there is a target."""
         figures: dict[str, Any] = {}
         if data.user is not None:
@@ -185,16 +185,16 @@ class Pad:
 
     def rejudge(self, scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None) -> dict[str, Any]:
         """Score a view, and write one line per frame."""
-        result = evaluation.judge(scorer, saved, view, name)
+        result = evaluation.evaluate_pad(scorer, saved, view, name)
         if out is not None:
             write_scores(out / SCORES, result.scores)
         return result.figures
 
-    def without_threshold(self, scorer: Scorer, saved: SavedModel, data: Opened) -> dict[str, Any]:
+    def without_threshold(self, scorer: Scorer, saved: SavedModel, data: RunData) -> dict[str, Any]:
         """Return the equal error rate and the area under the curve, as means over members if there are several."""
         if data.user is None:
             return {}
-        figures = evaluation.judge(scorer, saved, data.user, scorer.recipe.data.user_name).figures
+        figures = evaluation.evaluate_pad(scorer, saved, data.user, scorer.recipe.data.user_name).figures
         return {name: figures[name] for name in ("eer", "auc")}
 
     def open_benchmarks(

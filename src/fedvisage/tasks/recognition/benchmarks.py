@@ -27,33 +27,41 @@ from fedvisage.data.lists import (
     ListedPairs,
     Table,
     TemplateLists,
-    image_named,
+    listed_name,
     lists_beside,
     read_lists,
     read_pairs,
 )
-from fedvisage.data.overlap import USER, Places, check_apart, look_for_overlap
+from fedvisage.data.overlap import TARGET, Places, find_overlap, refuse_overlap
 from fedvisage.datasets.sources import Part, resolve, without_part
 from fedvisage.federation.server import members_of
 from fedvisage.federation.wire.message import Message
 from fedvisage.metrics import generic
 from fedvisage.metrics.generic import tar_by_impostors, within_counts
-from fedvisage.metrics.identification import CONSERVATIVE, PUBLISHED, READINGS, identified, verified
+from fedvisage.metrics.identification import CONSERVATIVE, PUBLISHED, READINGS, ijb_identification, ijb_verification
 from fedvisage.metrics.scores import spread_of
-from fedvisage.metrics.similarity import Faces, Features, labelled, measurable, pair_similarity, templates, unit
+from fedvisage.metrics.similarity import (
+    Faces,
+    Features,
+    combine_templates,
+    label_features,
+    measurable_rates,
+    normalise,
+    pair_similarity,
+)
 from fedvisage.metrics.threshold import Histogram, Threshold
-from fedvisage.metrics.verification import FARS, Folds, accuracy_by_fold, verify_pairs
+from fedvisage.metrics.verification import FARS, FoldAccuracies, accuracy_by_fold, verify_pairs
 from fedvisage.recipe import Recipe, Recognition
 from fedvisage.tasks.checks import Checks
 from fedvisage.tasks.opened import Benchmark, check_for_model, open_set
-from fedvisage.tasks.recognition.heldout import has_directions, mean_of, named, rates_of
+from fedvisage.tasks.recognition.heldout import has_directions, mean_of, name_rates, rates_of
 from fedvisage.tasks.scoring import Scorer
 
 # Published lists of pairs, with LFW's protocol: accuracy on the list's folds, and TAR@FAR.
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class ListedImages:
     """The pairs of a list with available images: indices of the images, labels of same-person pairs, and folds."""
 
     first: NDArray[np.int64]
@@ -68,23 +76,23 @@ class Found:
 
 
 @dataclass(frozen=True, eq=False)
-class OnPairs:
+class PairResults:
     """A model's results on the pairs, without folds if fewer than two have pairs or if all pairs are of one kind."""
 
-    pairs: Found
+    pairs: ListedImages
     similarity: Features
-    folds: Folds | None
+    folds: FoldAccuracies | None
     tar: dict[float, float]
 
 
-def pairs_among(view: View, path: str) -> Found:
+def pairs_among(view: View, path: str) -> ListedImages:
     """Read a list of pairs and look up its images in a view."""
-    names = {image_named(str(item)): place for place, item in enumerate(view.items)}
+    names = {listed_name(str(item)): place for place, item in enumerate(view.items)}
     identity = np.unique(view.subjects, return_inverse=True)[1].astype(np.int64)
     return find_pairs(read_pairs(Path(path)), names, identity, path)
 
 
-def find_pairs(listed: ListedPairs, images: Mapping[str, int], identity: NDArray[np.int64], place: str) -> Found:
+def find_pairs(listed: ListedPairs, images: Mapping[str, int], identity: NDArray[np.int64], place: str) -> ListedImages:
     """Look up the images of a list; omit pairs with missing images and count them.
 
     A list whose labels contradict the identities belongs to other images and raises an error.
@@ -100,18 +108,18 @@ def find_pairs(listed: ListedPairs, images: Mapping[str, int], identity: NDArray
         at = int(np.flatnonzero(available)[wrong[0]])
         contradiction = "one person, and the set two" if listed.same[at] else "two people, and the set one"
         raise UserError(place, f"says that {listed.first[at]} and {listed.second[at]} are {contradiction}")
-    return Found(first, second, same, listed.fold[available], int((~available).sum()))
+    return ListedImages(first, second, same, listed.fold[available], int((~available).sum()))
 
 
-def on_listed_pairs(faces: Faces, pairs: Found) -> OnPairs:
+def compare_pairs(faces: Faces, pairs: ListedImages) -> PairResults:
     """Compare the faces of each pair."""
     similarity = pair_similarity(faces.features, pairs.first, pairs.second)
     both = all(len(np.unique(pairs.same[pairs.fold != fold])) == 2 for fold in np.unique(pairs.fold))
     enough = both and len(np.unique(pairs.fold)) > 1
     folds = accuracy_by_fold(similarity, pairs.same, pairs.fold) if enough else None
-    fars = measurable(FARS, int((~pairs.same).sum()))
+    fars = measurable_rates(FARS, int((~pairs.same).sum()))
     tar = verify_pairs(similarity, pairs.same, fars).tar if fars and pairs.same.any() else {}
-    return OnPairs(pairs, similarity, folds, tar)
+    return PairResults(pairs, similarity, folds, tar)
 
 
 # The generic benchmark: evaluation of a finished model on an identity set, as a whole and by group.
@@ -121,17 +129,19 @@ LEAST_GROUP = 2
 
 
 @dataclass(frozen=True, eq=False)
-class JudgedGeneric:
+class GenericResult:
     """The metrics of the generic benchmark, its fixed pairs with image names, and counts of all pairs by group."""
 
     figures: dict[str, Any]
     pairs: generic.FixedPairs
     items: list[str]
     counts: dict[str, Histogram]
-    listed: OnPairs | None = None
+    listed: PairResults | None = None
 
 
-def judge_generic(scorer: Scorer, finished: Message, view: View, thresholds: Mapping[str, Threshold]) -> JudgedGeneric:
+def evaluate_generic(
+    scorer: Scorer, finished: Message, view: View, thresholds: Mapping[str, Threshold]
+) -> GenericResult:
     """Evaluate the generic model on the target's identity set; with several members, keep the first one's pairs."""
     results = []
     for name, member in sorted(members_of(finished).items()):
@@ -140,8 +150,8 @@ def judge_generic(scorer: Scorer, finished: Message, view: View, thresholds: Map
         features = scorer.embeddings(view)
         if not has_directions(features):
             raise RunFailed("the model's features are zero or not finite: training diverged; lower the learning rate")
-        faces = labelled(features.numpy(), identity)
-        results.append(_judge_faces(faces, view, thresholds.get(name), scorer.recipe))
+        faces = label_features(features.numpy(), identity)
+        results.append(_evaluate_faces(faces, view, thresholds.get(name), scorer.recipe))
     if len(results) == 1:
         return results[0]
     figures = {
@@ -152,16 +162,16 @@ def judge_generic(scorer: Scorer, finished: Message, view: View, thresholds: Map
         figures[kind] = {
             rate: mean_of([result.figures[kind][rate] for result in results]) for rate in results[0].figures[kind]
         }
-    return JudgedGeneric(figures, results[0].pairs, results[0].items, results[0].counts)
+    return GenericResult(figures, results[0].pairs, results[0].items, results[0].counts)
 
 
-def _judge_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: Recipe) -> JudgedGeneric:
+def _evaluate_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: Recipe) -> GenericResult:
     settings = recipe.evaluation.people
     probe = np.concatenate([part.set.rows.split[part.indices] for part in view.slices]) == "test"
     verified = generic.verification(faces, settings.far)
     identified = generic.identification(faces, probe, settings.fpir, settings.counting)
     pairs = generic.on_fixed_pairs(faces, settings.folds_of)
-    pair_results = on_listed_pairs(faces, pairs_among(view, settings.pairs)) if settings.pairs else None
+    pair_results = compare_pairs(faces, pairs_among(view, settings.pairs)) if settings.pairs else None
     # A group of one person has no impostor pairs and is left out.
     counts, by_group = {"": within_counts(faces)}, {}
     for group in np.unique(view.groups).tolist():
@@ -170,11 +180,11 @@ def _judge_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: 
             counts[group] = within_counts(members)
             group_rates = generic.verification(members, ())
             by_group[group] = {
-                "tar_at_far": named(group_rates.tar) if group_rates else {},
+                "tar_at_far": name_rates(group_rates.tar) if group_rates else {},
                 "accuracy_on_ten_folds": _accuracy(members, settings),
                 "identities": len(np.unique(members.identity)),
                 "images": len(members),
-                **_decided(counts[group], threshold),
+                **_decision_errors(counts[group], threshold),
             }
     figures: dict[str, Any] = {
         **rates_of(verified.tar if verified else {}, identified),
@@ -185,20 +195,20 @@ def _judge_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: 
         "genuine_pairs": int(counts[""][1].sum()),
         "impostor_pairs": int(counts[""][0].sum()),
         "identities_without_pairs": int((np.unique(faces.identity, return_counts=True)[1] == 1).sum()),
-        "identities_not_searched": len(np.setdiff1d(faces.identity, generic.searched(faces, probe))),
-        "decision": _decided(counts[""], threshold),
+        "identities_not_searched": len(np.setdiff1d(faces.identity, generic.searchable_identities(faces, probe))),
+        "decision": _decision_errors(counts[""], threshold),
         "groups": by_group,
     }
     if by_group and len(np.unique(view.groups)) > 1:
         inside = [counts[group] for group in by_group]
         kinds = tar_by_impostors(counts[""], inside, sorted(verified.tar if verified else ()))
-        figures["tar_by_impostors"] = {kind: named(rates) for kind, rates in kinds.items()}
+        figures["tar_by_impostors"] = {kind: name_rates(rates) for kind, rates in kinds.items()}
     if pair_results is not None:
         figures["listed_pairs"] = listed_figures(str(settings.pairs), pair_results)
-    return JudgedGeneric(figures, pairs, view.items.tolist(), counts, pair_results)
+    return GenericResult(figures, pairs, view.items.tolist(), counts, pair_results)
 
 
-def listed_figures(path: str, listed: OnPairs) -> dict[str, Any]:
+def listed_figures(path: str, listed: PairResults) -> dict[str, Any]:
     """Return the entry of a list of pairs in metrics.json: its name, the numbers of pairs, and the metrics."""
     return {
         "list": Path(path).name,
@@ -207,7 +217,7 @@ def listed_figures(path: str, listed: OnPairs) -> dict[str, Any]:
         "folds": len(listed.folds.accuracy) if listed.folds else 0,
         "accuracy": listed.folds.mean if listed.folds else None,
         "accuracy_std": listed.folds.std if listed.folds else None,
-        "tar_at_far": named(listed.tar),
+        "tar_at_far": name_rates(listed.tar),
     }
 
 
@@ -217,7 +227,7 @@ def _accuracy(faces: Faces, settings: Recognition) -> float | None:
     return folds.mean if folds else None
 
 
-def _decided(counts: Histogram, threshold: Threshold | None) -> dict[str, float | None]:
+def _decision_errors(counts: Histogram, threshold: Threshold | None) -> dict[str, float | None]:
     """Return the error rates of decisions at the sites' threshold, which is an edge of the bins."""
     if threshold is None:
         return {"fmr": None, "fnmr": None}
@@ -263,14 +273,14 @@ def check_templates(view: View, lists: TemplateLists, place: str) -> None:
         raise UserError(place, f"has a template, {names[np.argmin(weight)]}, of whose images a detector was not sure at"
                         " all; take it out of the set")  # fmt: skip
     for name, table in lists.named.items():
-        if not _there(table, names, 1 + (table is lists.pairs)).any():
+        if not _has_templates(table, names, 1 + (table is lists.pairs)).any():
             raise UserError(place, f"the list {name} beside it names none of its {len(names)} templates; import the set"
                             " with its lists again")  # fmt: skip
     if lists.galleries and lists.probes is None:
         raise UserError(place, "has a gallery beside it and no list of probes; import the set with its lists again")
 
 
-def judge_templates(scorer: Scorer, view: View, lists: TemplateLists, place: str) -> dict[str, Any]:
+def evaluate_templates(scorer: Scorer, view: View, lists: TemplateLists, place: str) -> dict[str, Any]:
     """Return the metrics of the loaded weights in both readings."""
     settings = scorer.recipe.evaluation.people
     faces = template_faces(scorer, view, place)
@@ -279,24 +289,24 @@ def judge_templates(scorer: Scorer, view: View, lists: TemplateLists, place: str
     # Lists may name templates that the set lacks: such pairs and searches are left out and counted.
     pairs = None
     if lists.pairs is not None:
-        pairs = lists.pairs[_there(lists.pairs, names, 2)]
+        pairs = lists.pairs[_has_templates(lists.pairs, names, 2)]
         figures |= {"pairs": len(pairs), "genuine_pairs": int(pairs[:, 2].sum()),
                     "pairs_left_out": len(lists.pairs) - len(pairs)}  # fmt: skip
-    galleries = {name: table[_there(table, names, 1)] for name, table in lists.galleries.items()}
-    probes = None if lists.probes is None else lists.probes[_there(lists.probes, names, 1)]
+    galleries = {name: table[_has_templates(table, names, 1)] for name, table in lists.galleries.items()}
+    probes = None if lists.probes is None else lists.probes[_has_templates(lists.probes, names, 1)]
     if galleries and probes is not None and lists.probes is not None:
         missing = sum(len(table) - len(galleries[name]) for name, table in lists.galleries.items())
         figures |= {"galleries": {name: len(table) for name, table in galleries.items()}, "probes": len(probes),
                     "searches_left_out": missing + len(lists.probes) - len(probes)}  # fmt: skip
     readings = {}
     for reading in READINGS:
-        tar = {} if pairs is None else _verified(faces[reading], pairs, settings, reading)
+        tar = {} if pairs is None else _verification_rates(faces[reading], pairs, settings, reading)
         tpir: Mapping[float, float] = {}
         rank: Mapping[int, float] = {}
         if galleries and probes is not None and all(map(len, galleries.values())) and len(probes):
             enrolled = [_of_people(faces[reading], table) for table in galleries.values()]
             probe_faces = _of_people(faces[reading], probes)
-            tpir, rank = identified(enrolled, probe_faces, reading, settings.fpir)
+            tpir, rank = ijb_identification(enrolled, probe_faces, reading, settings.fpir)
         readings[reading] = {**rates_of(tar, tpir), "rank": {str(depth): value for depth, value in rank.items()}}
     return {**figures, "readings": readings}
 
@@ -313,8 +323,10 @@ def template_faces(scorer: Scorer, view: View, place: str) -> dict[str, Faces]:
             raise RunFailed("the model's features are zero or not finite: training diverged; lower the learning rate")
         features = np.asarray(values.numpy(), np.float32)
         labels = template[at], media[at]
-        parts_by_reading[PUBLISHED].append(templates(features, *labels, weight=confidence[at].astype(np.float32)))
-        parts_by_reading[CONSERVATIVE].append(templates(unit(features), *labels))
+        parts_by_reading[PUBLISHED].append(
+            combine_templates(features, *labels, weight=confidence[at].astype(np.float32))
+        )
+        parts_by_reading[CONSERVATIVE].append(combine_templates(normalise(features), *labels))
     return {reading: Faces(np.concatenate([part.features for part in parts]),
                            np.concatenate([part.identity for part in parts]))
             for reading, parts in parts_by_reading.items()}  # fmt: skip
@@ -340,16 +352,16 @@ def _columns(view: View, place: str) -> tuple[Numbers, Numbers, NDArray[np.float
     return template, media, confidence
 
 
-def _there(table: Table, names: Numbers, columns: int) -> NDArray[np.bool_]:
+def _has_templates(table: Table, names: Numbers, columns: int) -> NDArray[np.bool_]:
     """Return a mask of the list's lines whose templates all exist."""
     existing: NDArray[np.bool_] = np.logical_and.reduce(np.isin(table[:, :columns], names), axis=1)
     return existing
 
 
-def _verified(faces: Faces, pairs: Table, settings: Recognition, reading: str) -> dict[float, float]:
+def _verification_rates(faces: Faces, pairs: Table, settings: Recognition, reading: str) -> dict[float, float]:
     places = [np.searchsorted(faces.identity, pairs[:, column]) for column in (0, 1)]
     similarity, same = pair_similarity(faces.features, places[0], places[1]), pairs[:, 2] == 1
-    return verified(similarity, same, reading, settings.far)
+    return ijb_verification(similarity, same, reading, settings.far)
 
 
 def _of_people(faces: Faces, table: Table) -> Faces:
@@ -366,12 +378,12 @@ ALL = "all"
 def open_benchmarks(entries: Mapping[str, str] | None, recipe: Recipe, cache: Path, say: Say) -> dict[str, Benchmark]:
     """Open further sets for the evaluation of a model, and check them and their lists."""
     return {
-        name: _opened(entry.strip(), f"{PLACE}{name}", recipe, cache, say)
+        name: _open_benchmark(entry.strip(), f"{PLACE}{name}", recipe, cache, say)
         for name, entry in sorted((entries or {}).items())
     }
 
 
-def _opened(entry: str, place: str, recipe: Recipe, cache: Path, say: Say) -> Benchmark:
+def _open_benchmark(entry: str, place: str, recipe: Recipe, cache: Path, say: Say) -> Benchmark:
     name, part = without_part(entry)
     prepared = open_set(name, place, recipe, cache, say)
     if prepared.rows.group is None:
@@ -400,9 +412,9 @@ def check_unseen(
     overlaps, records = {}, tuple(crops)
     for name, benchmark in benchmarks.items():
         check_for_model(records, benchmark.crop, f"{PLACE}{name}", checks.allow_mixed_crops)
-        overlap = look_for_overlap({**trained_on, USER: (benchmark.view,)}, cache, say).about(USER)
+        overlap = find_overlap({**trained_on, TARGET: (benchmark.view,)}, cache, say).about(TARGET)
         try:
-            lines = check_apart(overlap, checks.allow_overlap, name)
+            lines = refuse_overlap(overlap, checks.allow_overlap, name)
         except UserError as error:
             raise UserError(f"{PLACE}{name}", error.message) from None
         for line in lines:
@@ -411,25 +423,30 @@ def check_unseen(
     return overlaps
 
 
-def judge_benchmarks(
+def evaluate_benchmarks(
     scorer: Scorer, finished: Message, benchmarks: Mapping[str, Benchmark], thresholds: Mapping[str, Threshold]
 ) -> dict[str, Any]:
     """Return the entry of each benchmark in metrics.json."""
-    return {name: _judged(scorer, finished, benchmark, thresholds) for name, benchmark in sorted(benchmarks.items())}
+    return {
+        name: _evaluate_benchmark(scorer, finished, benchmark, thresholds)
+        for name, benchmark in sorted(benchmarks.items())
+    }
 
 
-def _judged(scorer: Scorer, finished: Message, one: Benchmark, thresholds: Mapping[str, Threshold]) -> dict[str, Any]:
+def _evaluate_benchmark(
+    scorer: Scorer, finished: Message, one: Benchmark, thresholds: Mapping[str, Threshold]
+) -> dict[str, Any]:
     """Evaluate each member; with several members, return the means and each member's own metrics."""
     figures: dict[str, Any] = {"images": len(one.view), "identities": len(one.view.identities)}
     pairs = lists_beside(one.path, PAIR_LISTS)
     lists = read_lists(one.path) if are_templates(one.view) else None
     if not pairs and not (lists and lists.named):
-        return {**figures, "generic": judge_generic(scorer, finished, one.view, thresholds).figures}
+        return {**figures, "generic": evaluate_generic(scorer, finished, one.view, thresholds).figures}
     members = {}
     for name, member in sorted(members_of(finished).items()):
         scorer.load(member)
         if lists and lists.named:
-            members[name] = judge_templates(scorer, one.view, lists, one.entry)
+            members[name] = evaluate_templates(scorer, one.view, lists, one.entry)
         else:
             members[name] = _on_lists(scorer, one.view, pairs)
     rows = list(members.values())
@@ -441,9 +458,9 @@ def _on_lists(scorer: Scorer, view: View, pairs: Mapping[str, Path]) -> dict[str
     values = scorer.embeddings(view)
     if not has_directions(values):
         raise RunFailed("the model's features are zero or not finite: training diverged; lower the learning rate")
-    faces = labelled(values.numpy(), np.unique(view.subjects, return_inverse=True)[1])
+    faces = label_features(values.numpy(), np.unique(view.subjects, return_inverse=True)[1])
     figures = {
-        list_name or ALL: listed_figures(str(path), on_listed_pairs(faces, pairs_among(view, str(path))))
+        list_name or ALL: listed_figures(str(path), compare_pairs(faces, pairs_among(view, str(path))))
         for list_name, path in pairs.items()
     }
     of_groups = [

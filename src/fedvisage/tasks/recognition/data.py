@@ -13,13 +13,13 @@ import numpy as np
 
 from fedvisage.base.errors import UserError
 from fedvisage.data.batches import View
-from fedvisage.data.overlap import PUBLIC, SITE, USER, Places
+from fedvisage.data.overlap import PUBLIC, SITE, TARGET, Places
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.sources import SYNTHETIC, resolve, without_part
 from fedvisage.federation.declared import Declared
 from fedvisage.metrics.similarity import require_measurable
 from fedvisage.recipe import Recipe
-from fedvisage.tasks.opened import Opened, People, SiteData, merged, open_set
+from fedvisage.tasks.opened import RecognitionData, RunData, SiteData, merge_sites, open_set
 from fedvisage.tasks.recognition.benchmarks import PLACE, open_benchmarks, pairs_among, share_of
 
 
@@ -47,7 +47,7 @@ def check_recognition(recipe: Recipe, method: Declared) -> None:
         )
 
 
-def filled(recipe: Recipe, cache: Path, say: Callable[[str], None]) -> Recipe:
+def with_public_identities(recipe: Recipe, cache: Path, say: Callable[[str], None]) -> Recipe:
     """Return the recipe with the number of public identities, which the networks depend on."""
     data = recipe.data
     if data.public is None:
@@ -76,7 +76,7 @@ def _public_identities(recipe: Recipe, entry: str, cache: Path, say: Callable[[s
     return len(share_of(view, part).identities)
 
 
-def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str], None]) -> Opened:
+def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str], None]) -> RunData:
     """Open or render the identity sets of a recipe, and check them against the recipe and each other."""
     opened: dict[str, PreparedSet] = {}  # by entry without the share, as several sites may use shares of one set
 
@@ -97,7 +97,7 @@ def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str]
     target = None
     if recipe.data.user is not None:
         split = None if recipe.data.user_split == "all" else recipe.data.user_split
-        target = view(recipe.data.user, USER, split)
+        target = view(recipe.data.user, TARGET, split)
         if not len(target):
             raise UserError("data.user_split", f"the user's data has no images in split {recipe.data.user_split!r}")
     public, heldout = None, None
@@ -107,7 +107,7 @@ def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str]
     _check_nobody_twice(all_places)
     benchmarks = open_benchmarks(recipe.data.benchmarks, recipe, cache, say)
     for name, benchmark in benchmarks.items():
-        trained_on = {place: views for place, views in all_places.items() if place != USER}
+        trained_on = {place: views for place, views in all_places.items() if place != TARGET}
         _check_nobody_twice({**trained_on, f"{PLACE}{name}": (benchmark.view,)})
     # Fail before training if a requested rate needs more pairs than a site or the target has.
     counted = {name: sum(_check_site(site, place, recipe, method)[name] for place, site in sites.items())
@@ -118,14 +118,14 @@ def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str]
     if target is not None:
         _check_generic_rates(recipe, target)
     digests = {place: _digest(opened, entry) for place, entry in places.items()}
-    digests |= {USER: _digest(opened, recipe.data.user)} if recipe.data.user is not None else {}
+    digests |= {TARGET: _digest(opened, recipe.data.user)} if recipe.data.user is not None else {}
     digests |= {PUBLIC: _digest(opened, recipe.data.public)} if recipe.data.public is not None else {}
     digests |= {f"{PLACE}{name}": benchmark.digest for name, benchmark in benchmarks.items()}
-    people = People(public, strangers, site_data, counted)
-    named = {**places, USER: recipe.data.user, PUBLIC: recipe.data.public}
+    people = RecognitionData(public, strangers, site_data, counted)
+    named = {**places, TARGET: recipe.data.user, PUBLIC: recipe.data.public}
     crops = {place: opened[without_part(entry.strip())[0]].crop for place, entry in named.items() if entry is not None}
-    sites = merged(site_data) if method.pooled else site_data
-    return Opened(sites, target, digests, people, crops=crops, places=all_places, benchmarks=benchmarks)
+    sites = merge_sites(site_data) if method.pooled else site_data
+    return RunData(sites, target, digests, people, crops=crops, places=all_places, benchmarks=benchmarks)
 
 
 def _digest(opened: Mapping[str, PreparedSet], entry: str) -> str:
@@ -136,7 +136,7 @@ def _digest(opened: Mapping[str, PreparedSet], entry: str) -> str:
 def _places(sites: Mapping[str, SiteData], public: View | None, heldout: View | None, user: View | None) -> Places:
     places: dict[str, Sequence[View]] = {place: (site.train, site.heldout) for place, site in sites.items()}
     places[PUBLIC] = [view for view in (public, heldout) if view is not None]
-    places[USER] = [] if user is None else [user]
+    places[TARGET] = [] if user is None else [user]
     return {place: views for place, views in places.items() if views}
 
 

@@ -19,11 +19,11 @@ from fedvisage.federation.wire.message import Message
 from fedvisage.metrics.generic import threshold_at_fmr
 from fedvisage.metrics.threshold import Histogram, Threshold, auc_from_histogram, eer_from_histogram
 from fedvisage.recipe import Recipe
-from fedvisage.tasks.opened import Opened
-from fedvisage.tasks.recognition.benchmarks import JudgedGeneric, OnPairs, judge_benchmarks, judge_generic
+from fedvisage.tasks.opened import RunData
+from fedvisage.tasks.recognition.benchmarks import GenericResult, PairResults, evaluate_benchmarks, evaluate_generic
 from fedvisage.tasks.recognition.heldout import personal_figures, personal_of_merged
 from fedvisage.tasks.scoring import Scorer
-from fedvisage.tasks.task import Trained
+from fedvisage.tasks.task import TrainingResult
 
 SIMILARITIES, PAIRS = "similarities.safetensors", "pairs.csv"
 RATES = ("tar_at_far", "tpir_at_fpir")
@@ -48,14 +48,14 @@ def choose_thresholds(method: Declared, recipe: Recipe, histograms: Mapping[str,
     return {name: threshold for name, threshold in chosen.items() if threshold is not None}
 
 
-def judge_run(scorer: Scorer, trained: Trained, data: Opened, out: Path) -> dict[str, Any]:
+def evaluate_run(scorer: Scorer, trained: TrainingResult, data: RunData, out: Path) -> dict[str, Any]:
     """Evaluate a run's generic model on the target and the benchmarks, and add the sites' metrics."""
     recipe, saved, personal = scorer.recipe, trained.saved, trained.personal
     if scorer.method.pooled and data.people is not None:
         personal = personal_of_merged(scorer, saved.finished, data.people)
-    figures = judge(out, scorer, saved.finished, data.user, saved.thresholds)
+    figures = evaluate_recognition(out, scorer, saved.finished, data.user, saved.thresholds)
     if data.benchmarks:
-        figures["benchmarks"] = judge_benchmarks(scorer, saved.finished, data.benchmarks, saved.thresholds)
+        figures["benchmarks"] = evaluate_benchmarks(scorer, saved.finished, data.benchmarks, saved.thresholds)
     return {
         **threshold_figures(recipe, saved.thresholds),
         **figures,
@@ -72,13 +72,13 @@ def _steps_per_epoch(out: Path, recipe: Recipe) -> float | None:
     return float(np.mean(counts)) / recipe.training.local.epochs if counts and recipe.training.local.epochs else None
 
 
-def judge(
+def evaluate_recognition(
     out: Path | None, scorer: Scorer, finished: Message, user: View | None, thresholds: Mapping[str, Threshold]
 ) -> dict[str, Any]:
     """Evaluate the generic model on the target's set, and write the files from which its metrics can be recomputed."""
     if user is None:
         return {}
-    result = judge_generic(scorer, finished, user, thresholds)
+    result = evaluate_generic(scorer, finished, user, thresholds)
     if out is None:
         return {"generic": result.figures}
     write_atomically(out / "scores.csv", _pairs_as_csv(result).encode())
@@ -88,7 +88,7 @@ def judge(
     return {"generic": result.figures}
 
 
-def _pairs_as_csv(judged: JudgedGeneric) -> str:
+def _pairs_as_csv(judged: GenericResult) -> str:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(("first", "second", "same", "similarity"))
@@ -97,7 +97,7 @@ def _pairs_as_csv(judged: JudgedGeneric) -> str:
     return text.getvalue()
 
 
-def _listed_as_csv(items: list[str], listed: OnPairs) -> str:
+def _listed_as_csv(items: list[str], listed: PairResults) -> str:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(("first", "second", "same", "fold", "similarity"))

@@ -18,16 +18,16 @@ from torch import Tensor
 from fedvisage.data.batches import View
 from fedvisage.federation.declared import Call, Declared, Personal
 from fedvisage.federation.server import Server
-from fedvisage.federation.site import Site, TrainingBroke
+from fedvisage.federation.site import Site, TrainingFailed
 from fedvisage.federation.wire.message import Digests, Message
 from fedvisage.federation.wire.schema import Upload
 from fedvisage.metrics.generic import pair_counts, within_counts
-from fedvisage.metrics.identification import PERSONAL_FARS, PERSONAL_FPIRS, OfSite, figures_of_site
-from fedvisage.metrics.similarity import Faces, Features, labelled
+from fedvisage.metrics.identification import PERSONAL_FARS, PERSONAL_FPIRS, SiteFigures, figures_of_site
+from fedvisage.metrics.similarity import Faces, Features, label_features
 from fedvisage.metrics.threshold import BINS
 from fedvisage.recipe import Recipe
-from fedvisage.tasks.asking import ask_about
-from fedvisage.tasks.opened import People
+from fedvisage.tasks.asking import call_with_model
+from fedvisage.tasks.opened import RecognitionData
 from fedvisage.tasks.pad.heldout import SCORES, evaluations
 from fedvisage.tasks.scoring import Scorer
 
@@ -85,11 +85,11 @@ def calls(scorer: Scorer) -> dict[str, Call]:
 
     def pairs(site: Site, finished: Message) -> Message:
         identity = np.unique(site.data.subjects, return_inverse=True)[1]
-        own_faces = labelled(_features(scorer, finished, site.data, None), identity)
+        own_faces = label_features(_features(scorer, finished, site.data, None), identity)
         if site.strangers is None:
             return {"histogram": torch.from_numpy(within_counts(own_faces))}
         # All strangers share one label: only their pairs with the site's people count.
-        strangers = labelled(generic(finished, site.strangers), np.full(len(site.strangers), -1))
+        strangers = label_features(generic(finished, site.strangers), np.full(len(site.strangers), -1))
         return {"histogram": torch.from_numpy(pair_counts(own_faces, strangers))}
 
     def figures(site: Site, finished: Message) -> Message:
@@ -122,11 +122,11 @@ def faces_of(
     """Return one model's features of a site's training images, its test images and its strangers, labelled."""
     people = len(training.identities)
     own_faces = [
-        labelled(_features(scorer, weights, view, transform), np.searchsorted(training.identities, view.subjects))
+        label_features(_features(scorer, weights, view, transform), np.searchsorted(training.identities, view.subjects))
         for view in (training, test)
     ]
     stranger_labels = people + np.unique(strangers.subjects, return_inverse=True)[1]
-    return own_faces[0], own_faces[1], labelled(_features(scorer, weights, strangers, transform), stranger_labels)
+    return own_faces[0], own_faces[1], label_features(_features(scorer, weights, strangers, transform), stranger_labels)
 
 
 def _features(scorer: Scorer, weights: Message, view: View, transform: Transform | None) -> Features:
@@ -138,7 +138,7 @@ def _features(scorer: Scorer, weights: Message, view: View, transform: Transform
         with torch.inference_mode():
             values = transform(values.to(scorer.compute.device)).float().cpu()
     if not has_directions(values):
-        raise TrainingBroke("the model's features are zero or not finite; a lower learning rate or clip_norm may help")
+        raise TrainingFailed("the model's features are zero or not finite; a lower learning rate or clip_norm may help")
     return np.asarray(values.numpy(), np.float32)
 
 
@@ -158,10 +158,10 @@ def rates_of(
     tar: Mapping[float, float | None], tpir: Mapping[float, float | None]
 ) -> dict[str, dict[str, float | None]]:
     """Return both kinds of rates under their names in metrics.json."""
-    return {"tar_at_far": named(tar), "tpir_at_fpir": named(tpir)}
+    return {"tar_at_far": name_rates(tar), "tpir_at_fpir": name_rates(tpir)}
 
 
-def named(values: Mapping[float, float | None]) -> dict[str, float | None]:
+def name_rates(values: Mapping[float, float | None]) -> dict[str, float | None]:
     """Name error rates in the format of metrics.json: 1e-3."""
     return {np.format_float_scientific(rate, trim="-", exp_digits=1): value for rate, value in values.items()}
 
@@ -169,20 +169,20 @@ def named(values: Mapping[float, float | None]) -> dict[str, float | None]:
 # Personal metrics: the sites' own models on the sites' own people.
 
 
-def collect_personal(server: Server, finished: Message) -> dict[str, dict[str, OfSite]]:
+def collect_personal(server: Server, finished: Message) -> dict[str, dict[str, SiteFigures]]:
     """Request metrics of the sites' own models on their own people, by model and site."""
     fars, fpirs = rates(server.recipe)
-    figures: dict[str, dict[str, OfSite]] = {name: {} for name in models_of(server.method)}
-    for site, reply in sorted(ask_about(server, PERSONAL, finished).items()):
+    figures: dict[str, dict[str, SiteFigures]] = {name: {} for name in models_of(server.method)}
+    for site, reply in sorted(call_with_model(server, PERSONAL, finished).items()):
         counts = tuple(int(value) for value in reply["pairs"])
         for model, row in zip(figures, reply["figures"].tolist(), strict=True):
             values = [None if value == UNMEASURED else float(value) for value in row]
             tar, tpir = dict(zip(fars, values, strict=False)), dict(zip(fpirs, values[len(fars) :], strict=True))
-            figures[model][site] = OfSite(tar, tpir, counts)  # type: ignore[arg-type]
+            figures[model][site] = SiteFigures(tar, tpir, counts)  # type: ignore[arg-type]
     return figures
 
 
-def personal_of_merged(scorer: Scorer, finished: Message, people: People) -> dict[str, dict[str, OfSite]]:
+def personal_of_merged(scorer: Scorer, finished: Message, people: RecognitionData) -> dict[str, dict[str, SiteFigures]]:
     """Evaluate a model of merged data on each site's people separately; merged data implies a simulation."""
     faces_by_site = {
         name: faces_of(scorer, finished, site.train, site.heldout, strangers)
@@ -195,7 +195,7 @@ def personal_of_merged(scorer: Scorer, finished: Message, people: People) -> dic
                         for name, faces in faces_by_site.items()}}  # fmt: skip
 
 
-def personal_figures(recipe: Recipe, found: Mapping[str, Mapping[str, OfSite]]) -> dict[str, Any] | None:
+def personal_figures(recipe: Recipe, found: Mapping[str, Mapping[str, SiteFigures]]) -> dict[str, Any] | None:
     """Return the entry of the sites' own models in metrics.json; the last model is the headline."""
     if not found or not any(found.values()):
         return None
@@ -215,7 +215,7 @@ def personal_figures(recipe: Recipe, found: Mapping[str, Mapping[str, OfSite]]) 
     }
 
 
-def _mean_of_sites(sites: Mapping[str, OfSite]) -> dict[str, Any]:
+def _mean_of_sites(sites: Mapping[str, SiteFigures]) -> dict[str, Any]:
     """Average each rate over the sites that can measure it, and return the number of these sites with the means."""
     tables = [rates_of(site_rates.tar, site_rates.tpir) for site_rates in sites.values()]
     mean: dict[str, Any] = {

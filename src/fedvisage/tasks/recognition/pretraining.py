@@ -17,24 +17,24 @@ from torch.optim import Optimizer
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import RunFailed
 from fedvisage.base.files import json_key, read_tensors, write_tensors
-from fedvisage.base.streams import numpy_rng, scoped, torch_rng
-from fedvisage.data.batches import Positions, View, order
+from fedvisage.base.streams import numpy_rng, seed_global_rng, torch_rng
+from fedvisage.data.batches import Positions, View, epoch_batches
 from fedvisage.federation.wire.message import Message, state_of
 from fedvisage.methods.models.face import FaceOptions
 from fedvisage.nn import optimizers
 from fedvisage.nn.augment import augment, degrade
-from fedvisage.nn.compute import Compute, prepared
-from fedvisage.nn.face_networks import Centres, face_network
+from fedvisage.nn.compute import Compute, prefetch
+from fedvisage.nn.face_networks import ClassCentres, face_network
 from fedvisage.nn.inputs import as_float
 from fedvisage.nn.losses.cosface import cosface
-from fedvisage.nn.partial import Classes, Sampler
+from fedvisage.nn.partial import BatchClasses, Sampler
 from fedvisage.recipe import Pretrain, Recipe
 
 VERSION = 1
 """The version of the training code; it changes whenever the same settings give other weights."""
 
 
-def pretrained(
+def pretrain(
     recipe: Recipe, public: View, digest: str, compute: Compute, cache: Path, say: Callable[[str], None]
 ) -> Message:
     """Return the pre-trained parts `model` and `centres`; ``digest`` is the digest of the public data."""
@@ -43,12 +43,12 @@ def pretrained(
     path = cache / f"pretrained-{_digest(recipe, digest, compute)}.safetensors"
     if path.exists():
         return read_tensors(path)[0]
-    with scoped(recipe.runtime.seed, "initial weights"):
+    with seed_global_rng(recipe.runtime.seed, "initial weights"):
         network = recipe.options(FaceOptions).network
         net = nn.ModuleDict({"model": face_network(network, recipe.input.size)})
-        net["centres"] = Centres(len(public.identities), network.embedding)
+        net["centres"] = ClassCentres(len(public.identities), network.embedding)
     compute.place(net)
-    with scoped(recipe.runtime.seed, "pretraining", "library draws"):
+    with seed_global_rng(recipe.runtime.seed, "pretraining", "library draws"):
         _train(net.train(), recipe, settings, public, compute, say)
     weights = state_of(net, "model", "centres")
     if not all(torch.isfinite(value).all() for value in weights.values()):
@@ -73,18 +73,18 @@ def _train(
             group["lr"] = rate
         losses: list[Tensor] = []
         rng = numpy_rng(recipe.runtime.seed, "pretraining", "order", epoch)
-        batches = enumerate(order(public, rng, size=settings.batch, sampling="shuffled"))
+        batches = enumerate(epoch_batches(public, rng, size=settings.batch, sampling="shuffled"))
 
         # Each batch has its own random stream, so that reading ahead does not change its augmentation.
         def read(key: tuple[int, Positions], epoch: int = epoch) -> tuple[Tensor, Tensor]:
             stream = torch_rng(recipe.runtime.seed, "pretraining", "augment", epoch, key[0])
             labels = torch.tensor([classes[str(name)] for name in public.subjects[key[1]]])
-            return _changed(public.batch(key[1]).images, recipe, compute, stream), labels
+            return _augment_images(public.batch(key[1]).images, recipe, compute, stream), labels
 
-        for images, labels in prepared(batches, read, tuple, compute.side):
+        for images, labels in prefetch(batches, read, tuple, compute.side):
             with compute.autocast():
                 features = net["model"](images)
-            batch_classes = Classes(centres, compute.bring(labels)) if sampler is None else sampler.of(labels)
+            batch_classes = BatchClasses(centres, compute.bring(labels)) if sampler is None else sampler.of(labels)
             loss = cosface(
                 features.float(),
                 batch_classes.centres,
@@ -102,7 +102,7 @@ def _train(
         sampler.finish()
 
 
-def _changed(stored: Tensor, recipe: Recipe, compute: Compute, stream: Generator) -> Tensor:
+def _augment_images(stored: Tensor, recipe: Recipe, compute: Compute, stream: Generator) -> Tensor:
     """Augment stored images by the recipe and move them to the device; changes of capture run on the CPU."""
     options = recipe.training.augment
     images = as_float(stored if options.changes else compute.bring(stored))

@@ -19,15 +19,15 @@ from fedvisage.federation.wire.schema import Upload
 from fedvisage.nn.compute import Compute
 from fedvisage.recipe import Recipe, tree_of
 from fedvisage.tasks.asking import collect_histograms
-from fedvisage.tasks.opened import Benchmark, Opened
+from fedvisage.tasks.opened import Benchmark, RunData
 from fedvisage.tasks.recognition import evaluation, heldout
-from fedvisage.tasks.recognition.benchmarks import judge_benchmarks, open_benchmarks
-from fedvisage.tasks.recognition.data import check_recognition, filled, open_data
+from fedvisage.tasks.recognition.benchmarks import evaluate_benchmarks, open_benchmarks
+from fedvisage.tasks.recognition.data import check_recognition, open_data, with_public_identities
 from fedvisage.tasks.recognition.heldout import collect_personal
-from fedvisage.tasks.recognition.pretraining import pretrained
+from fedvisage.tasks.recognition.pretraining import pretrain
 from fedvisage.tasks.saved_model import SavedModel
 from fedvisage.tasks.scoring import Scorer
-from fedvisage.tasks.task import Trained
+from fedvisage.tasks.task import TrainingResult
 
 
 def summary_lines(figures: Mapping[str, Any]) -> list[str]:
@@ -79,7 +79,7 @@ def _benchmark_lines(judged: Mapping[str, Any]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Recognising:
+class RecognitionTask:
     """Recognition: its data, its pre-trained model, its calls to the sites, and its evaluation."""
 
     name: TaskName = "recognition"
@@ -98,19 +98,19 @@ class Recognising:
 
     def filled(self, recipe: Recipe, cache: Path, say: Say) -> Recipe:
         """Return the recipe with the number of public identities, which the networks depend on."""
-        return filled(recipe, cache, say)
+        return with_public_identities(recipe, cache, say)
 
-    def open(self, recipe: Recipe, method: Declared, cache: Path, say: Say) -> Opened:
+    def open(self, recipe: Recipe, method: Declared, cache: Path, say: Say) -> RunData:
         """Open the identity sets of the sites, the target, the public people and the benchmarks."""
         return open_data(recipe, method, cache, say)
 
-    def first(self, recipe: Recipe, data: Opened, compute: Compute, cache: Path, say: Say) -> Message:
+    def first(self, recipe: Recipe, data: RunData, compute: Compute, cache: Path, say: Say) -> Message:
         """Return the model that is pre-trained on the public people, if the recipe asks for it."""
         if recipe.training.pretrain is None:
             return {}
         if data.people is None or data.people.public is None:
             raise UserError("recipe.training.pretrain", "needs data.public, the identities to pre-train on")
-        return pretrained(recipe, data.people.public, data.digests[PUBLIC], compute, cache, say)
+        return pretrain(recipe, data.people.public, data.digests[PUBLIC], compute, cache, say)
 
     def uploads(self, method: Declared) -> Mapping[str, tuple[Upload, ...]]:
         """Return the fields of histograms and personal metrics."""
@@ -120,7 +120,7 @@ class Recognising:
         """Return the calls for histograms and personal metrics."""
         return heldout.calls(scorer)
 
-    def settle(self, server: Server, finished: Message) -> Trained:
+    def settle(self, server: Server, finished: Message) -> TrainingResult:
         """Choose the decision threshold, and request metrics of the sites' own models if the sites have impostors."""
         recipe, method = server.recipe, server.method
         histograms = collect_histograms(server, finished)
@@ -128,11 +128,11 @@ class Recognising:
         saved = SavedModel(tree_of(recipe), finished, thresholds, {}, self.name)
         strangers = recipe.data.public is not None or recipe.evaluation.people.impostors == "pooled"
         personal = collect_personal(server, finished) if strangers and not method.pooled else {}
-        return Trained(saved, server.round, evaluation.heldout_table(histograms), histograms, personal)
+        return TrainingResult(saved, server.round, evaluation.heldout_table(histograms), histograms, personal)
 
-    def judge(self, scorer: Scorer, trained: Trained, data: Opened, out: Path) -> dict[str, Any]:
+    def judge(self, scorer: Scorer, trained: TrainingResult, data: RunData, out: Path) -> dict[str, Any]:
         """Evaluate the generic model on the target and the benchmarks, and add the sites' metrics."""
-        return evaluation.judge_run(scorer, trained, data, out)
+        return evaluation.evaluate_run(scorer, trained, data, out)
 
     def check_set(self, found: PreparedSet, recipe: Recipe, entry: str) -> None:
         """Refuse a set without identities, and adaptation."""
@@ -144,14 +144,14 @@ class Recognising:
     def rejudge(self, scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None) -> dict[str, Any]:
         """Evaluate the generic model on another identity set."""
         figures = {"task": self.name, **evaluation.threshold_figures(scorer.recipe, saved.thresholds)}
-        return figures | evaluation.judge(out, scorer, saved.finished, view, saved.thresholds)
+        return figures | evaluation.evaluate_recognition(out, scorer, saved.finished, view, saved.thresholds)
 
-    def without_threshold(self, scorer: Scorer, saved: SavedModel, data: Opened) -> dict[str, Any]:
+    def without_threshold(self, scorer: Scorer, saved: SavedModel, data: RunData) -> dict[str, Any]:
         """Return verification and identification rates at the recipe's error rates, and those of benchmarks."""
-        generic = evaluation.judge(None, scorer, saved.finished, data.user, {}).get("generic") or {}
+        generic = evaluation.evaluate_recognition(None, scorer, saved.finished, data.user, {}).get("generic") or {}
         figures: dict[str, Any] = {"generic": {key: generic[key] for key in evaluation.RATES if key in generic}}
         if data.benchmarks:
-            figures["benchmarks"] = judge_benchmarks(scorer, saved.finished, data.benchmarks, {})
+            figures["benchmarks"] = evaluate_benchmarks(scorer, saved.finished, data.benchmarks, {})
         return figures
 
     def open_benchmarks(
@@ -163,7 +163,7 @@ class Recognising:
     def on_benchmarks(self, scorer: Scorer, saved: SavedModel, benchmarks: Mapping[str, Benchmark]) -> dict[str, Any]:
         """Evaluate the generic model with the lists of each benchmark."""
         figures = {"task": self.name, **evaluation.threshold_figures(scorer.recipe, saved.thresholds)}
-        benchmark_figures = judge_benchmarks(scorer, saved.finished, benchmarks, saved.thresholds)
+        benchmark_figures = evaluate_benchmarks(scorer, saved.finished, benchmarks, saved.thresholds)
         return figures | {"benchmarks": benchmark_figures}
 
     def summary(self, figures: Mapping[str, Any]) -> list[str]:

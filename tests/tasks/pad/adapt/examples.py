@@ -11,9 +11,9 @@ from tests.toy import recipe_of, tree
 from torch import nn
 
 from fedvisage.methods import METHODS
-from fedvisage.nn.compute import choose
+from fedvisage.nn.compute import resolve_compute
 from fedvisage.recipe import Adapt, Recipe
-from fedvisage.tasks.pad.adaptation import Source
+from fedvisage.tasks.pad.adaptation import AdaptationSource
 from fedvisage.tasks.scoring import Scorer
 
 PAPER = Adapt(loop="two-pass", gate=False, batch=8)
@@ -39,7 +39,7 @@ def live_at(brightness: float) -> float:
     return BIAS + (brightness - MEAN) / DEVIATION
 
 
-SOURCE = Source(threshold=live_at((LIGHT + DARK) / 2), scatter=0.0)
+SOURCE = AdaptationSource(threshold=live_at((LIGHT + DARK) / 2), scatter=0.0)
 """Sites' knowledge of the detector: its threshold is far from every image, as noise of single ones goes."""
 
 RUINOUS = 50.0
@@ -66,4 +66,4 @@ def network(recipe: Recipe) -> nn.ModuleDict:
 def detector(sets: Mapping[str, Path]) -> Scorer:
     """Return the detector, ready to score."""
     method = replace(METHODS["fedpad"], network=network, features=None)
-    return Scorer(method, recipe_of(tree(sets)), choose("cpu", "fp32"))
+    return Scorer(method, recipe_of(tree(sets)), resolve_compute("cpu", "fp32"))

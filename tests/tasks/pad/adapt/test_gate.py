@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from fedvisage.metrics.gate import Glimpse, closed, collapsed, rank_correlation, sampled
+from fedvisage.metrics.gate import SourcePredictions, collapse_reason, rank_correlation, refusal_reason, sample_batches
 
 SPREAD = np.linspace(-3, 3, 64)
 MOVED = 0.5
@@ -25,15 +25,15 @@ MOVED = 0.5
 def test_a_batch_passes_only_if_it_is_large_varied_two_sided_and_moved(
     logits: np.ndarray, videos: int, shift: float | None, reason: str
 ) -> None:
-    assert closed(Glimpse(logits, videos, shift), threshold=0.0, scatter=0.2) == reason
+    assert refusal_reason(SourcePredictions(logits, videos, shift), threshold=0.0, scatter=0.2) == reason
 
 
 def test_the_threshold_of_the_sites_says_what_one_class_is() -> None:
-    assert closed(Glimpse(SPREAD, 32, MOVED), threshold=2.99, scatter=0.2) == "one class"
+    assert refusal_reason(SourcePredictions(SPREAD, 32, MOVED), threshold=2.99, scatter=0.2) == "one class"
 
 
 def test_an_adaptation_that_keeps_order_and_both_classes_stands() -> None:
-    assert collapsed(SPREAD, 2 * SPREAD + 0.5, threshold=0.0) == ""
+    assert collapse_reason(SPREAD, 2 * SPREAD + 0.5, threshold=0.0) == ""
 
 
 def test_collapses_are_told_apart() -> None:
@@ -42,7 +42,7 @@ def test_collapses_are_told_apart() -> None:
         (-SPREAD, "the order of scores has changed"),
         (np.full(64, np.nan), "scores are not finite"),
     ):
-        assert collapsed(SPREAD, adapted, threshold=0.0) == reason
+        assert collapse_reason(SPREAD, adapted, threshold=0.0) == reason
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_collapses_are_told_apart() -> None:
     [([10], 1), ([64, 64], 1), ([64] * 4, 1), ([60] * 4, 2), ([64] * 8, 2), ([64] * 9, 3), ([2] * 100, 32)],
 )
 def test_a_glimpse_is_a_quarter_of_the_images_but_at_least_64(lengths: list[int], count: int) -> None:
-    assert len(sampled([np.arange(length) for length in lengths])) == count
+    assert len(sample_batches([np.arange(length) for length in lengths])) == count
 
 
 def test_rank_correlation_is_spearmans() -> None:

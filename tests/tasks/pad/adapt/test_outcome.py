@@ -17,7 +17,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.metrics import gate
 from fedvisage.nn.batchnorm import StatisticsMeter
 from fedvisage.recipe import Adapt
-from fedvisage.tasks.pad.adaptation import Learner, adapted_logits, units_of
+from fedvisage.tasks.pad.adaptation import Learner, adapt_to_view, units_of
 from fedvisage.tasks.scoring import Scorer
 
 
@@ -38,7 +38,7 @@ def test_the_detector_says_what_it_was_built_to_say(scorer: Scorer, user: View) 
 
 @pytest.mark.parametrize("settings", FORMS, ids=lambda form: f"{form.loop}-{'gated' if form.gate else 'open'}")
 def test_all_images_are_adapted_to_where_that_does_no_harm(scorer: Scorer, user: View, settings: Adapt) -> None:
-    logits, outcome = adapted_logits(scorer, user, settings, SOURCE)
+    logits, outcome = adapt_to_view(scorer, user, settings, SOURCE)
     assert outcome.as_json() == {"adapted": len(user), "skipped": {}, "taken_back": {}}
     assert (np.abs(logits - scorer.logits(user)) > 0.01).mean() > 0.8
 
@@ -55,8 +55,8 @@ def test_a_settled_model_does_not_depend_on_the_order_in_which_images_are_stored
     """All attacks first, say: that ruins batch statistics, so the settled form draws its own batches by name."""
     by_label = np.argsort(user.labels, kind="stable")
     for settings, equal in ((Adapt(batch=18), True), (PAPER.model_copy(update={"stream": "stored"}), False)):
-        first, outcome = adapted_logits(scorer, user, settings, SOURCE)
-        second, _ = adapted_logits(scorer, user.subset(by_label), settings, SOURCE)
+        first, outcome = adapt_to_view(scorer, user, settings, SOURCE)
+        second, _ = adapt_to_view(scorer, user.subset(by_label), settings, SOURCE)
         assert outcome.adapted == len(user)
         assert np.allclose(first[by_label], second, atol=1e-5) is equal
 
@@ -80,25 +80,25 @@ def test_a_user_no_further_away_than_batches_scatter_is_not_adapted_to_and_a_dar
     assert shifts[0] < 0.3
     assert shifts[1] > 10
     between = replace(SOURCE, scatter=1.0)
-    _, near = adapted_logits(scorer, user, Adapt(), between)
-    _, far = adapted_logits(scorer, darker, Adapt(), replace(between, threshold=live_at((LIGHT + DARK) / 4)))
+    _, near = adapt_to_view(scorer, user, Adapt(), between)
+    _, far = adapt_to_view(scorer, darker, Adapt(), replace(between, threshold=live_at((LIGHT + DARK) / 4)))
     assert near.skipped == {"not moved": len(user)}
     assert far.skipped == {}
 
 
 def test_an_adaptation_that_ruins_the_model_is_taken_back(scorer: Scorer, user: View) -> None:
     ruinous = Adapt(lr=RUINOUS, batch=18)
-    logits, outcome = adapted_logits(scorer, user, ruinous, SOURCE)
+    logits, outcome = adapt_to_view(scorer, user, ruinous, SOURCE)
     assert outcome.as_json() == {"adapted": 0, "skipped": {}, "taken_back": {"one class is left": len(user)}}
     np.testing.assert_allclose(logits, scorer.logits(user), atol=1e-6)
-    ruined, _ = adapted_logits(scorer, user, ruinous.model_copy(update={"gate": False}), SOURCE)
+    ruined, _ = adapt_to_view(scorer, user, ruinous.model_copy(update={"gate": False}), SOURCE)
     assert ruined.min() > SOURCE.threshold + 10, "without the gate every image is now live"
 
 
 def test_online_an_adaptation_is_taken_back_batch_by_batch(scorer: Scorer, user: View) -> None:
     """The first batch is decided before any step; the second one, which that step has ruined, is taken back."""
     settings = Adapt(loop="online", lr=RUINOUS, batch=18)
-    logits, outcome = adapted_logits(scorer, user, settings, SOURCE)
+    logits, outcome = adapt_to_view(scorer, user, settings, SOURCE)
     first, second = units_of(user, settings, scorer.recipe.runtime.seed)
     assert (outcome.adapted, outcome.taken_back) == (len(first), {"one class is left": len(second)})
     plain = scorer.logits(user)
@@ -121,7 +121,7 @@ def test_the_gate_asks_about_a_sample_and_nothing_passes_more_than_twice_besides
         passed.append(len(images[0]))
 
     scorer.net["model"].register_forward_pre_hook(count)
-    logits, outcome = adapted_logits(scorer, user, Adapt(lr=rate, batch=9), SOURCE)
+    logits, outcome = adapt_to_view(scorer, user, Adapt(lr=rate, batch=9), SOURCE)
     assert (outcome.adapted, sum(outcome.taken_back.values())) == ((len(user), 0) if stands else (0, len(user)))
     assert sum(passed) == 2 * len(user) + 18
     assert np.allclose(logits, plain, atol=1e-5) is not stands

@@ -21,10 +21,18 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.nn.batchnorm import StatisticsMeter
 from fedvisage.recipe import Adapt
 from fedvisage.tasks.finished_model import open_model
-from fedvisage.tasks.pad.adaptation import Learner, Source, adapted_logits, adapted_scores, affine, parts_of, units_of
+from fedvisage.tasks.pad.adaptation import (
+    AdaptationSource,
+    Learner,
+    adapt_and_score,
+    adapt_to_view,
+    affine,
+    parts_of,
+    units_of,
+)
 from fedvisage.tasks.scoring import Scorer
 
-ANYWHERE = Source(threshold=0.0, scatter=0.0)
+ANYWHERE = AdaptationSource(threshold=0.0, scatter=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +55,9 @@ def user(sets: Mapping[str, Path]) -> View:
 
 
 @pytest.fixture
-def balanced(scorer: Scorer, user: View) -> Source:
+def balanced(scorer: Scorer, user: View) -> AdaptationSource:
     """A source whose threshold finds both classes at the user."""
-    return Source(threshold=float(np.median(scorer.logits(user))), scatter=0.0)
+    return AdaptationSource(threshold=float(np.median(scorer.logits(user))), scatter=0.0)
 
 
 def content(scorer: Scorer) -> dict[str, list[float]]:
@@ -62,7 +70,7 @@ def test_the_papers_form_is_one_pass_of_steps_and_a_second_that_decides(scorer: 
     In float64, because Adam's first steps have the same length whatever the gradient, be it only rounding.
     """
     scorer.net.double()["model"].register_forward_pre_hook(lambda _, images: images[0].double())
-    found, _ = adapted_logits(scorer, user, PAPER, ANYWHERE)
+    found, _ = adapt_to_view(scorer, user, PAPER, ANYWHERE)
 
     net = scorer.net["model"].train()
     order = numpy_rng(scorer.recipe.runtime.seed, "user", "adaptation").permutation(len(user))
@@ -81,12 +89,12 @@ def test_the_papers_form_is_one_pass_of_steps_and_a_second_that_decides(scorer: 
 
 @pytest.mark.parametrize("settings", FORMS, ids=lambda form: f"{form.loop}-{'gated' if form.gate else 'open'}")
 def test_afterwards_the_scorer_holds_the_source_model_again(
-    scorer: Scorer, user: View, balanced: Source, settings: Adapt
+    scorer: Scorer, user: View, balanced: AdaptationSource, settings: Adapt
 ) -> None:
     """Whatever becomes of the adaptation."""
     before, plain = content(scorer), scorer.logits(user)
     learned = [parameter.requires_grad for parameter in scorer.net.parameters()]
-    logits, outcome = adapted_logits(scorer, user, settings, balanced)
+    logits, outcome = adapt_to_view(scorer, user, settings, balanced)
     assert outcome.adapted + sum((outcome.taken_back + outcome.skipped).values()) == len(user)
     assert np.isfinite(logits).all()
     assert content(scorer) == before
@@ -96,7 +104,7 @@ def test_afterwards_the_scorer_holds_the_source_model_again(
 
 def test_the_same_user_gets_the_same_scores_again(scorer: Scorer, user: View) -> None:
     for settings in (PAPER, Adapt(batch=8)):
-        first, second = (adapted_logits(scorer, user, settings, ANYWHERE)[0] for _ in range(2))
+        first, second = (adapt_to_view(scorer, user, settings, ANYWHERE)[0] for _ in range(2))
         assert np.array_equal(first, second)
 
 
@@ -116,18 +124,20 @@ def test_a_settled_model_decides_on_an_image_whatever_stands_beside_it(scorer: S
 
 def test_a_user_of_one_class_keeps_the_source_models_scores(scorer: Scorer, user: View) -> None:
     plain = scorer.logits(user)
-    logits, outcome = adapted_logits(scorer, user, Adapt(), Source(threshold=float(plain.min()) - 1, scatter=0.0))
+    logits, outcome = adapt_to_view(
+        scorer, user, Adapt(), AdaptationSource(threshold=float(plain.min()) - 1, scatter=0.0)
+    )
     assert outcome.skipped == {"one class": len(user)}
     np.testing.assert_allclose(logits, plain, atol=1e-6)
 
 
 def test_a_user_with_a_few_videos_or_images_keeps_the_source_models_scores(
-    scorer: Scorer, balanced: Source, tmp_path: Path
+    scorer: Scorer, balanced: AdaptationSource, tmp_path: Path
 ) -> None:
     path = make_set(tmp_path / "long", "long", 3, subjects=1, species=("bonafide", "print"), frames=10)
     view = View.of(PreparedSet.open(path))
     for some, reason in ((view, "too few videos"), (view.subset(np.arange(15)), "too small")):
-        logits, outcome = adapted_logits(scorer, some, Adapt(), balanced)
+        logits, outcome = adapt_to_view(scorer, some, Adapt(), balanced)
         assert outcome.skipped == {reason: len(some)}
         np.testing.assert_allclose(logits, scorer.logits(some), atol=1e-6)
 
@@ -148,9 +158,9 @@ def test_the_sites_scatter_is_that_of_mixed_batches_of_their_held_out_images(
 
 def test_episodes_do_not_know_of_each_other(scorer: Scorer, user: View) -> None:
     settings = Adapt(loop="episodic", gate=False)
-    whole, _ = adapted_logits(scorer, user, settings, ANYWHERE)
+    whole, _ = adapt_to_view(scorer, user, settings, ANYWHERE)
     for positions in units_of(user, settings, seed=0)[:3]:
-        alone, _ = adapted_logits(scorer, user.subset(positions), settings, ANYWHERE)
+        alone, _ = adapt_to_view(scorer, user.subset(positions), settings, ANYWHERE)
         np.testing.assert_allclose(whole[positions], alone, atol=1e-5)
 
 
@@ -169,7 +179,7 @@ def test_every_member_is_adapted_on_its_own(name: str, sets: Mapping[str, Path],
     run_toy(tree(sets, name, training__rounds=1), tmp_path / "run")
     found = open_model(tmp_path / "run")
     sources = dict.fromkeys(("", "A", "B", "C"), ANYWHERE)
-    logits, outcomes = adapted_scores(found.scorer, found.saved.finished, user, PAPER, sources)
+    logits, outcomes = adapt_and_score(found.scorer, found.saved.finished, user, PAPER, sources)
     assert set(logits) == ({"A", "B", "C"} if name == "single" else {""})
     assert set(outcomes) == ({"A", "B", "C"} if name in ("single", "fused") else {""})
     assert all(outcome.adapted == len(user) for outcome in outcomes.values())
@@ -180,7 +190,7 @@ def test_a_model_without_such_layers_is_refused_by_name(sets: Mapping[str, Path]
     found = open_model(tmp_path / "run")
     view = View.of(PreparedSet.open(sets["U"]))
     with pytest.raises(UserError, match=r"^evaluation\.adapt: .*no normalisation layers"):
-        adapted_scores(found.scorer, found.saved.finished, view, PAPER, {"": ANYWHERE})
+        adapt_and_score(found.scorer, found.saved.finished, view, PAPER, {"": ANYWHERE})
 
 
 @pytest.mark.parametrize(
@@ -213,7 +223,7 @@ def test_a_recipe_can_adapt_and_the_figures_say_what_became_of_it(sets: Mapping[
 def test_a_single_image_is_scored_and_not_adapted_to(scorer: Scorer, user: View) -> None:
     one = user.subset(np.array([0]))
     for settings, reason in ((Adapt(), "too small"), (PAPER, "a single image"), (FORMS[-1], "a single image")):
-        logits, outcome = adapted_logits(scorer, one, settings, ANYWHERE)
+        logits, outcome = adapt_to_view(scorer, one, settings, ANYWHERE)
         assert outcome.skipped == {reason: 1}
         np.testing.assert_allclose(logits, scorer.logits(one), atol=1e-6)
 
