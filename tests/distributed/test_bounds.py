@@ -172,6 +172,7 @@ def federation(sets: Mapping[str, Path], tmp_path: Path) -> Iterator[Rehearsal]:
 
 
 @pytest.mark.distributed
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_site_that_sends_too_much_is_refused_and_the_others_go_on(
     federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path

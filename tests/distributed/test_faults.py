@@ -62,7 +62,10 @@ class Stubborn(Witness):
                 self.deed()
 
 
-@pytest.mark.parametrize("strike", [pytest.param(1, id="training"), pytest.param(7, id="last", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "strike",
+    [pytest.param(1, id="training", marks=pytest.mark.slow), pytest.param(7, id="last", marks=pytest.mark.slow)],
+)
 def test_a_site_that_dies_again_and_again_is_left_out(
     strike: int, place: Scene, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:

@@ -27,7 +27,7 @@ from fedvisage.nvflare.rehearsal import free_port
 from fedvisage.nvflare.transport import CollabTransport
 from fedvisage.recipe import Federation
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(900)]
 
 SITES, PROCESSES = 200, 4
 NAMES = tuple(f"site-{number}" for number in range(SITES))
