@@ -10,12 +10,12 @@ SOURCE = Path(__file__).parents[1] / "src" / "fedvisage"
 BROAD = {"Exception", "BaseException"}
 
 MAY_CATCH_ALL = {
-    "starts/files.py": {"_child"},
-    "data/prepared.py": {"_mapped"},
+    "starts/files.py": {"_send_tensors"},
+    "data/prepared.py": {"_map_array"},
     "faces/pictures.py": {"read_picture"},
     "device/gallery/authenticated.py": {"__init__", "_writing"},
     "device/gallery/file.py": {"create_file", "open_file"},
-    "nvflare/node.py": {"_guarded", "run"},
+    "nvflare/node.py": {"_report_errors_of", "run"},
     "nvflare/server_program.py": {"run"},
     "nvflare/site_program.py": {"_answer"},
     "device/service/guard.py": {"_answer"},

@@ -13,7 +13,7 @@ from types import ModuleType
 OF_PAPER = re.compile(r"\b(?:Eq|Fig)s?\. ?\d|\bAlgorithm \d|\bTables? [IVX\d]|§|\bA\.\d|\boption I")
 ROOMS = ("fedvisage.nn.", "fedvisage.federation.privacy.", "fedvisage.methods.")
 """Rooms whose functions a method names one by one, so that what they say of a paper is said of its paper."""
-BESIDE = "fedvisage.methods"
+BESIDE = ("fedvisage.methods.pad", "fedvisage.methods.recognition")
 """Where files stand that a method takes whole, such as the two ends of split learning."""
 
 
@@ -32,9 +32,9 @@ def places(module: ModuleType) -> list[Place]:
     found = list(spoken(module.__name__, tree, None))
     for node in (node for node in tree.body if isinstance(node, ast.ImportFrom)):
         names = {alias.name for alias in node.names}
-        if node.module == BESIDE:
+        if node.module in BESIDE:
             for name in sorted(names):
-                found += said_in(f"{BESIDE}.{name}", None)
+                found += said_in(f"{node.module}.{name}", None)
         elif f"{node.module}.".startswith(ROOMS):
             found += said_in(str(node.module), names)
     return list(dict.fromkeys(found))

@@ -62,7 +62,8 @@ def file_of(model: Model) -> ModuleType:
 @cache
 def by_name() -> dict[str, ModuleType]:
     """Return the files of the methods that have one of their own."""
-    found = ((vars(module).get("METHOD"), module) for module in below(""))
+    modules = [module for folder in ("pad", "recognition") for module in below(folder)]
+    found = ((vars(module).get("METHOD"), module) for module in modules)
     return {method.name: module for method, module in found if isinstance(method, Method)}
 
 

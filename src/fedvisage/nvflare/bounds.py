@@ -7,7 +7,6 @@ tensors. Before a job's recipe is read, no tensor is fetched at all.
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -23,6 +22,7 @@ from nvflare.fuel.utils import fobs
 from nvflare.fuel.utils.fobs import dots, lobs
 from nvflare.fuel.utils.fobs.datum import Datum, DatumManager
 
+from fedvisage.base.files import parse_json
 from fedvisage.federation.wire.schema import MessageLimits
 
 OBJECTS, DEPTH = 200_000, 64
@@ -200,7 +200,7 @@ class BoundedTensors(TensorDecomposer):  # type: ignore[misc]
         origin, reason = _origin(manager), ""
         if self.items_key in manager.fobs_ctx:
             reason = "a message has two tables of tensors"
-        elif json.loads(datum.value)["fqcn"] != origin:
+        elif parse_json(datum.value)["fqcn"] != origin:
             reason = "a message has tensors that lie with somebody else"
         if reason:
             _note(origin, reason)
