@@ -108,8 +108,8 @@ def test_an_installed_wheel_finds_the_files_of_its_demo_and_of_a_study(installed
         "from importlib.resources import files\n"
         "from fedvisage.studies.shipped import locate\n"
         "from fedvisage.studies import load_study\n"
-        "print(read(locate('studies/table3-demo')).recipe['title'])\n"
-        "print(read(files('fedvisage.studies.demo') / 'study.yaml').title)"
+        "print(load_study(locate('studies/table3-demo')).recipe['title'])\n"
+        "print(load_study(files('fedvisage.studies') / 'study.yaml').title)"
     )
     said = run(installed / "python", "-c", program, where=tmp_path).splitlines()
     assert said == ["FedPAD, demo size", "FedPAD and its baselines at toy size, rendered faces"]

@@ -28,8 +28,8 @@ from fedvisage.base.processes import block_signals, worker_processes
 
 def main():
     try:
-        with ending_on_sigterm(), interruptible("what is left"), worker_processes(2) as pool:
-            with starting():
+        with exit_on_sigterm(), interruptible("what is left"), worker_processes(2) as pool:
+            with block_signals():
                 running = [pool.submit(work, number) for number in range(9)]
             running[0].result()
     except RunFailed as error:
@@ -101,7 +101,7 @@ def test_a_script_without_a_guard_can_use_workers_and_runs_once(tmp_path: Path) 
     script.write_text(
         "from math import sqrt\n"
         "from fedvisage.base.parallel import map_in_order\n"
-        "print(list(spread(sqrt, [4.0, 9.0], 2, torch=False)), __file__)\n"
+        "print(list(map_in_order(sqrt, [4.0, 9.0], 2, torch=False)), __file__)\n"
     )
     ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
     assert (ended.returncode, ended.stdout) == (0, f"[2.0, 3.0] {script}\n"), ended.stderr

@@ -19,7 +19,7 @@ HOLDER = """
 import sys
 from pathlib import Path
 from fedvisage.nvflare.locks import hold_directories, hold_port
-with held(Path(sys.argv[1])), port_held(int(sys.argv[2])):
+with hold_directories(Path(sys.argv[1])), hold_port(int(sys.argv[2])):
     sys.stdout.write("held\\n")
     sys.stdout.flush()
     sys.stdin.read()

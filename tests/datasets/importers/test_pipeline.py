@@ -49,7 +49,7 @@ def test_an_import_takes_no_torch_which_each_process_would_load_for_seconds(tmp_
         "import sys; sys.modules['torch'] = None\n"
         "from pathlib import Path\n"
         "from fedvisage.datasets.importing import ImportOptions, import_dataset\n"
-        "options = Importing(size=24, crop='centre')\n"
+        "options = ImportOptions(size=24, crop='centre')\n"
         "import_dataset('folder', Path(sys.argv[1]), Path(sys.argv[2]), print, name='plain', options=options)\n"
     )
     command = [sys.executable, "-c", program, str(make_folder(tmp_path / "plain")), str(tmp_path / "set")]
