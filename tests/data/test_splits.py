@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedvisage.data.selection import split_subjects
+from fedvisage.data.splits import split_subjects
 
 IMAGES = st.lists(st.tuples(st.sampled_from([f"s{n}" for n in range(12)]), st.integers(0, 1)), max_size=80)
 SHARES = st.floats(0, 0.99)

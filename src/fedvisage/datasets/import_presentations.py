@@ -22,7 +22,7 @@ from fedvisage.base.errors import UserError, printable
 from fedvisage.base.parallel import Progress, map_in_order
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.prepared import OFFICIAL
-from fedvisage.data.selection import split_subjects
+from fedvisage.data.splits import split_subjects
 from fedvisage.data.writer import EVERY, Writer
 from fedvisage.datasets.depth_maps import directory_of_maps
 from fedvisage.datasets.frames import Boxes, FramePicture, ItemResult, ReadSettings, read_choice, read_item

@@ -11,7 +11,7 @@ import numpy as np
 from tests.datasets.pad.test_whole_copies import SPECIES
 
 from fedvisage.data.prepared import OFFICIAL, PreparedSet
-from fedvisage.data.selection import split_subjects
+from fedvisage.data.splits import split_subjects
 from fedvisage.data.writer import Writer
 from fedvisage.datasets.catalogue import SCANNERS
 from fedvisage.datasets.pad.celeba_spoof import DIVISIONS

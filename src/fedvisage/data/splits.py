@@ -1,0 +1,40 @@
+"""Splits by subject. This file loads no torch, because imports of datasets use it in every process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def split_subjects(
+    subjects: Sequence[str], labels: Sequence[int], share: float, generator: np.random.Generator
+) -> dict[str, str]:
+    """Return the split of each subject, `train` or `heldout`.
+
+    A subject is in one split only; otherwise a model could score well by remembering faces. About `share` of the
+    subjects are held out. They are drawn separately among subjects with bona fide images only, with attacks only, and
+    with both. Each of these kinds is in both splits if it has at least two subjects.
+    """
+    if not 0 <= share < 1:
+        raise ValueError(f"share must be from 0 to below 1, got {share}")
+    classes: dict[str, set[int]] = {}
+    for subject, label in zip(subjects, labels, strict=True):
+        classes.setdefault(subject, set()).add(int(label))
+    # Group subjects by the classes of their images, so that each kind is split separately.
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for subject in sorted(classes):
+        groups.setdefault(tuple(sorted(classes[subject])), []).append(subject)
+    heldout: set[str] = set()
+    for kind in sorted(groups):
+        members = groups[kind]
+        count = _heldout_count(len(members), share)
+        heldout.update(members[index] for index in generator.permutation(len(members))[:count])
+    return {subject: "heldout" if subject in heldout else "train" for subject in sorted(classes)}
+
+
+def _heldout_count(members: int, share: float) -> int:
+    """Return the number of subjects to hold out: the rounded share, at least one and never all."""
+    if share == 0 or members < 2:
+        return 0
+    return min(max(round(share * members), 1), members - 1)
