@@ -266,7 +266,7 @@ class Twice(LocalTransport):
 def test_a_site_reveals_shares_once(sets: Mapping[str, Path], tmp_path: Path) -> None:
     answers = list[str]()
     run_toy(secure(sets), tmp_path / "run", wire=partial(Twice, answers=answers))
-    assert answers == ["secure: was asked out of turn; the sum has to start anew"] * 3
+    assert answers == ["order: asks for 'secure-unmask' again in round 1"] * 3
 
 
 @pytest.mark.parametrize("name", ["single", "fused", "afl", "fedma", "fedsis", "festa"])

@@ -173,12 +173,12 @@ def tokens_of(recipe: dict[str, Any], out: Path) -> list[torch.Tensor]:
     return heard
 
 
-def test_a_second_visit_in_a_round_goes_on_with_the_rounds_batches_and_finds_their_end(
+def test_a_second_visit_in_a_round_is_refused_and_releases_nothing(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    """A server that comes back for more gets what is left of the round, each batch by its own number, and no more.
+    """A server that asks again in a round gets one batch per round, by its own number.
 
-    Nothing is combined here, so the run fails in the end; what the site released stands.
+    Nothing is combined here, so the run fails in the end; the values that the site released stay charged.
     """
     whole, heard = METHODS["fedsis"], list[str]()
 
@@ -190,14 +190,14 @@ def test_a_second_visit_in_a_round_goes_on_with_the_rounds_batches_and_finds_the
                     heard.append("tokens")
             yield
 
-    with pytest.raises(RunFailed, match=r"nothing was trained: .*no batch left"):
+    with pytest.raises(RunFailed, match=r"nothing was trained: .*asks for 'tokens' again in round 2"):
         run_toy(content(sets, training__rounds=2), tmp_path / "run", method=replace(whole, server=greedy))
     released = sorted(path.stem for path in (tmp_path / "run" / "sites" / "A" / "releases").glob("*.safetensors"))
-    assert released == [f"batch {number}, tokens" for number in (1, 2, 3, 4)]
-    assert len(heard) == 4
+    assert released == ["batch 1, tokens", "batch 3, tokens"]
+    assert len(heard) == 2
     log = (tmp_path / "run" / "sites" / "A" / "releases" / "charges.jsonl").read_text().splitlines()
     order = [charge["release"] for charge in map(json.loads, log)]
-    assert order == ["pass 1, tokens", *(f"batch {n}, tokens" for n in (1, 2, 3)), "pass 2, tokens", "batch 4, tokens"]
+    assert order == ["pass 1, tokens", "batch 1, tokens", "batch 3, tokens"]
 
 
 def test_released_values_that_nobody_can_ask_for_again_are_dropped(sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -10,11 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
-from scipy.stats import rankdata
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GroupKFold, cross_val_predict
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.progress import format_count
@@ -128,6 +123,8 @@ def auc_of(values: Array, label: npt.NDArray[np.bool_]) -> float:
     This is the statistic of Mann and Whitney.
     """
     live, attacks = int(label.sum()), int((~label).sum())
+    from scipy.stats import rankdata  # loads for a second, which imports in many processes need not
+
     return float((rankdata(values)[label].sum() - live * (live + 1) / 2) / (live * attacks))
 
 
@@ -139,6 +136,12 @@ def linear_auc(values: Array, label: npt.NDArray[np.bool_], subjects: Texts) -> 
     people = len(np.unique(subjects))
     if people < 2:
         return float("nan")
+    # scikit-learn loads for seconds, which imports in many processes need not.
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GroupKFold, cross_val_predict
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     folds = GroupKFold(min(FOLDS, people), shuffle=True, random_state=0)
     if any(len(np.unique(label[train])) < 2 for train, _ in folds.split(values, label, subjects)):
         return float("nan")

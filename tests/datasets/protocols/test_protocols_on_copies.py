@@ -22,7 +22,7 @@ from fedvisage.datasets.import_presentations import import_items
 from fedvisage.datasets.pad.item import Choices
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS
 
-TABLES = Path(__file__).parents[1] / "scanners" / "expected"
+TABLES = Path(__file__).parents[1] / "pad" / "expected"
 FRAMES = 2
 DRAWN = ("bonafide", "subjects", "by")
 """Words that choose by a draw: which half is not worked out here, but that both are halves of what is left."""

@@ -21,7 +21,8 @@ from fedvisage.device.gallery.search import Gallery
 OLD = Path(__file__).parents[2] / "upgrade" / "from-0.1" / "gallery" / "door.gallery"
 KEY, NEW, MODEL = bytes(range(32)), bytes(32), "sha256:" + "a" * 64
 WRITING = tuple(f"fedvisage/{name}.py" for name in (
-    "gallery/authenticated", "gallery/counter", "gallery/file", "gallery/migration", "gallery/store", "files",
+    "device/gallery/authenticated", "device/gallery/counter", "device/gallery/file", "device/gallery/migration",
+    "device/gallery/rows", "device/gallery/store", "base/files",
 ))  # fmt: skip
 
 
