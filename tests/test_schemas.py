@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 from collections.abc import Callable
 from functools import cache
@@ -17,7 +18,7 @@ from fedvisage import cli
 from fedvisage.base.errors import UserError
 from fedvisage.federation.method import Method
 from fedvisage.methods import METHODS, read_method
-from fedvisage.recipe import Data, Recipe, validate
+from fedvisage.recipe import Data, Optimizer, Recipe, validate
 from fedvisage.studies import load_study
 from fedvisage.studies.schema import SHORT_FORMS, recipe_schema, sections_of, study_schema
 from fedvisage.studies.shipped import entries, locate
@@ -164,8 +165,8 @@ def test_every_key_with_a_short_form_has_it_in_the_schema() -> None:
 
 def test_sections_methods_and_keys_are_described_in_the_words_of_the_code() -> None:
     sections = of_recipes().schema["$defs"]
-    assert sections["Optimizer"]["description"].startswith("The sites' optimizer; ``state: fresh`` starts it anew")
-    assert sections["Federation"]["properties"]["wire"]["description"].startswith("Weights travel as ``fp32`` or")
+    assert sections["Optimizer"]["description"] == inspect.getdoc(Optimizer)
+    assert sections["Federation"]["properties"]["wire"]["description"].startswith("Number format of weights in transit")
     assert METHODS["fedma"].title in sections["method-fedma"]["description"]
     assert all("description" in section for section in sections.values())
 

@@ -21,7 +21,7 @@ import onnx
 from campaigns.hostile.case import Admitted, Case, pick
 from campaigns.hostile.files import changed_json, odd_file, path_of_secret
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, helper
-from tests.toy import SIZE, make_sets, run_toy, tree
+from tests.toy import SITES, SIZE, make_set, run_toy, tree
 
 from fedvisage.device import Exported, Pipeline
 from fedvisage.runs.export.export import export
@@ -48,11 +48,16 @@ class Exports:
 
     def __init__(self, prepared: Path) -> None:
         """Train and export both, once."""
-        sets = make_sets(prepared)
+        # On noise alone, one image at the threshold moves the error rate of an int8 graph by more than is allowed. Here
+        # every attack is a print, and training lasts until no score is near the threshold.
+        sets = {
+            name: make_set(prepared / name, name, seed, species=("bonafide", "print"))
+            for seed, name in enumerate((*SITES, "U"))
+        }
         self.own, self.other = prepared / "own", prepared / "other"
         for seed, out in enumerate((self.own, self.other)):
             run = prepared / f"run-{seed}"
-            run_toy(tree(sets, training__rounds=1, runtime__seed=seed), run)
+            run_toy(tree(sets, training__rounds=3, training__local__batches=16, runtime__seed=seed), run)
             calibrate = str(sets["A"]) if out == self.own else None
             export(open_model(run), out, cache=prepared / "cache", calibrate=calibrate)
         self.crops = np.random.default_rng(0).integers(0, 255, (2, SIZE, SIZE, 3), dtype=np.uint8)

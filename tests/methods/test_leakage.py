@@ -173,9 +173,7 @@ def tokens_of(recipe: dict[str, Any], out: Path) -> list[torch.Tensor]:
     return heard
 
 
-def test_a_second_visit_in_a_round_is_refused_and_releases_nothing(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_a_second_visit_in_a_round_is_refused_and_releases_nothing(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """A server that asks again in a round gets one batch per round, by its own number.
 
     Nothing is combined here, so the run fails in the end; the values that the site released stay charged.
