@@ -34,6 +34,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The limits of a job's process, which are taken off again."""
     monkeypatch.setattr(lobs, "deserialize", lobs.deserialize)
     monkeypatch.setattr(lobs, "get_datum_dir", lobs.get_datum_dir)
+    monkeypatch.setattr(bounds.cells, "_is_server_job_cell", bounds.cells._is_server_job_cell)
     bounds.install()
     yield
     bounds.refusal("B")
