@@ -54,8 +54,10 @@ def imports_of(path: Path) -> Iterator[str]:
 @cache
 def import_graph() -> dict[str, list[str]]:
     """Return for each module the modules of this package that it imports."""
-    return {name: sorted({other for other in imports_of(path) if other in MODULES} - {name})
-            for name, path in MODULES.items()}  # fmt: skip
+    return {
+        name: sorted({other for other in imports_of(path) if other in MODULES} - {name})
+        for name, path in MODULES.items()
+    }
 
 
 def find_cycles(graph: Mapping[str, list[str]]) -> list[list[str]]:

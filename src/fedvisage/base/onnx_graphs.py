@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 from fedvisage.base.errors import UserError
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-if TYPE_CHECKING:
     import onnxruntime
+    from onnx import ModelProto
 
 # The check: a graph must contain all its tensors, and may only compute.
 

@@ -14,12 +14,11 @@ from fedvisage.base.errors import RunFailed, TerminationSignal, UserError, plain
 from fedvisage.cli.options import NOTHING, AsJson, Out, interruptible, note, print_json, say
 
 if TYPE_CHECKING:
+    from fedvisage.device import Exported
     from fedvisage.device.gallery.enrolment import Engine, Image, PersonMatch
     from fedvisage.device.gallery.search import Gallery
-    from fedvisage.metrics.similarity import Features
-if TYPE_CHECKING:
-    from fedvisage.device import Exported
     from fedvisage.device.web.site import PageFile
+    from fedvisage.metrics.similarity import Features
 
 # The verbs of a gallery: create one, enrol, search, verify and remove people, and rotate its key.
 

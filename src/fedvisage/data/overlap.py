@@ -116,11 +116,12 @@ def find_overlap(places: Places, cache: Path, say: Say = discard) -> Overlap:
     pairs, anywhere = find_copies(places, cache, say=say)
     shares = {(copies.place, copies.other): copies.share for copies in pairs}
 
-    def told(one: Copies) -> bool:
+    def is_reported(copies: Copies) -> bool:
         """Return True if the pair is reported from this end."""
-        if TARGET in (one.place, one.other):
-            return one.place == TARGET
-        return (-one.share, one.place) < (-shares.get((one.other, one.place), 0.0), one.other)
+        if TARGET in (copies.place, copies.other):
+            return copies.place == TARGET
+        reverse = shares.get((copies.other, copies.place), 0.0)
+        return (-copies.share, copies.place) < (-reverse, copies.other)
 
     target, owners = places.get(TARGET, ()), dict[str, list[View]]()
     for place, views in places.items():
@@ -131,7 +132,7 @@ def find_overlap(places: Places, cache: Path, say: Say = discard) -> Overlap:
         for place, views in owners.items()
         if (shared_subjects := _find_shared_subjects(target, place, views))
     ]
-    return Overlap(tuple(filter(told, pairs)), tuple(named), anywhere)
+    return Overlap(tuple(filter(is_reported, pairs)), tuple(named), anywhere)
 
 
 def refuse_overlap(overlap: Overlap, allowed: bool, user_name: str = "") -> list[str]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -37,9 +37,6 @@ from fedvisage.faces.pictures import (
     video_frames,
     video_length,
 )
-
-if TYPE_CHECKING:
-    from fedvisage.datasets.pad.item import Item
 
 # Frames in HDF5 files, which may be hostile.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +16,6 @@ from fedvisage.base.streams import numpy_rng
 from fedvisage.data.prepared import BONA_FIDE, SPLITS, PreparedSet, Texts
 from fedvisage.datasets.report import shortcomings
 from fedvisage.faces.cues import NAMES, OF_A_CAMERA, cues
-
-if TYPE_CHECKING:
-    pass
 
 # The shortcut meter.
 
@@ -354,8 +350,6 @@ def shortcuts_in(prepared: PreparedSet) -> Shortcuts:
         raise UserError(
             str(prepared.path), "is an identity set without attacks; --shortcuts is for sets with both classes"
         )
-    pass
-
     return shortcuts_of(prepared)
 
 
