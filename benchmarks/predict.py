@@ -44,9 +44,11 @@ def measure(cache: Path) -> Measurement:
     scoring = f"scoring alone {(together - looking) / (alone - looking):.2f}"
     measured = f"{together / alone:.2f} ({together:.1f} / {alone:.1f} s, {scoring}; scores differ by {apart:.0e})"
     return Measurement(
-        f"predict {COUNT} photographs in batches against one by one (processor time)", "≤ 0.8", measured,
+        f"predict {COUNT} photographs in batches against one by one (processor time)",
+        "≤ 0.8",
+        measured,
         bool(together <= 0.8 * alone and apart <= 1e-6),
-    )  # fmt: skip
+    )
 
 
 def _crops(look: Look, pictures: Sequence[InputPicture]) -> list[NDArray[np.uint8]]:

@@ -109,7 +109,14 @@ def client(port: int, seconds: float, path: str) -> None:
     began = time.monotonic()
     asyncio.run(everybody())
     took = time.monotonic() - began
-    print(json.dumps({
-        "rate": len(times) / took, "p50": float(np.quantile(times, 0.5)), "p99": float(np.quantile(times, 0.99)),
-        "answers": len(statuses), "errors": sum(one != b"200" for one in statuses),
-    }))  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "rate": len(times) / took,
+                "p50": float(np.quantile(times, 0.5)),
+                "p99": float(np.quantile(times, 0.99)),
+                "answers": len(statuses),
+                "errors": sum(one != b"200" for one in statuses),
+            }
+        )
+    )

@@ -30,8 +30,10 @@ def measure(cache: Path, counts: tuple[int, ...] = (10_000, 100_000, 1_000_000))
     """Time steps over sampled classes as identities grow, beside one over all of the fewest."""
     whole, whole_memory = _apart(counts[0], 0)
     sampled = [_apart(count, SAMPLED) for count in counts]
-    said = ", ".join(f"{1000 * seconds:.1f} ms and {memory:.0f} MiB at {count:,}"
-                     for count, (seconds, memory) in zip(counts, sampled, strict=True))  # fmt: skip
+    said = ", ".join(
+        f"{1000 * seconds:.1f} ms and {memory:.0f} MiB at {count:,}"
+        for count, (seconds, memory) in zip(counts, sampled, strict=True)
+    )
     (first, _), (last, memory) = sampled[0], sampled[-1]
     return Measurement(
         f"step of CosFace and SGD over {SAMPLED:,} sampled classes as identities grow ({FEATURES} features): processor "

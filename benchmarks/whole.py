@@ -99,10 +99,12 @@ def measure_fixed(cache: Path) -> Measurement:
     return Measurement(
         "fixed cost of a run at demo size: start to first step; last round to report",
         f"each ≤ {FIXED:g} s",
-        "; ".join(f"{way}: {first:.1f} s, {last:.1f} s" for way, (first, last) in zip(
-            ("one process", "2 workers"), costs, strict=True)),
+        "; ".join(
+            f"{way}: {first:.1f} s, {last:.1f} s"
+            for way, (first, last) in zip(("one process", "2 workers"), costs, strict=True)
+        ),
         all(cost <= FIXED for pair in costs for cost in pair),
-    )  # fmt: skip
+    )
 
 
 def measure_rest(cache: Path) -> Measurement:

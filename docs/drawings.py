@@ -51,11 +51,22 @@ class Drawing:
         self.shapes.append(f'<rect class="panel" x="{x}" y="{y}" width="{w}" height="{h}" rx="10"/>')
         self.text(x + 14, y + 24, title, size=15, weight=700, anchor="start")
 
-    def text(self, x: float, y: float, said: str, *, size: int = 12, weight: int = 400, kind: str = "ink",
-             anchor: str = "middle") -> None:  # fmt: skip
+    def text(
+        self,
+        x: float,
+        y: float,
+        said: str,
+        *,
+        size: int = 12,
+        weight: int = 400,
+        kind: str = "ink",
+        anchor: str = "middle",
+    ) -> None:
         """A line of text."""
-        self.shapes.append(f'<text class="{kind}" x="{x:g}" y="{y:g}" font-size="{size}" font-weight="{weight}" '
-                           f'text-anchor="{anchor}">{escape(said)}</text>')  # fmt: skip
+        self.shapes.append(
+            f'<text class="{kind}" x="{x:g}" y="{y:g}" font-size="{size}" font-weight="{weight}" '
+            f'text-anchor="{anchor}">{escape(said)}</text>'
+        )
 
     def arrow(self, points: Sequence[tuple[int, int]], said: str = "", *, above: int = 7, dashed: bool = False) -> None:
         """A line through points with a head at its end, and a label over the middle of its longest piece."""
@@ -109,16 +120,25 @@ class Holding:
 
 HOLDINGS = {
     "fedgpad": Holding(
-        {"encoder": "domain-invariant", "classifier": "living or attack", "depth": "depth of the face",
-         "specific": "what is only this domain's", "decoder": "rebuilds the image"},
+        {
+            "encoder": "domain-invariant",
+            "classifier": "living or attack",
+            "depth": "depth of the face",
+            "specific": "what is only this domain's",
+            "decoder": "rebuilds the image",
+        },
         [("images, depth maps", "and their labels")],
         "encoder, classifier, depth",
         "the same, trained;\nnumber of images, loss",
         "downloads encoder and classifier",
     ),
     "fedsis": Holding(
-        {"tokenizer": "images to tokens", "head": "living or attack", "blocks": "self-attention, up to ℓ",
-         "adapter": "to a pseudo-class token"},
+        {
+            "tokenizer": "images to tokens",
+            "head": "living or attack",
+            "blocks": "self-attention, up to ℓ",
+            "adapter": "to a pseudo-class token",
+        },
         [("images, labels", "of the site")],
         "pseudo-class tokens, gradients of tokens",
         "tokens; gradients of the head;\nnow and then tokenizer and head",
@@ -126,8 +146,12 @@ HOLDINGS = {
     ),
     "fedfr": Holding(
         {"model": "backbone Θ", "centres": "public class centres Φ"},
-        [("W", "class centres of its people"), ("Π, Ω, b", "customisation"), ("Θ of last round", "to contrast with"),
-         ("images", "and identities")],
+        [
+            ("W", "class centres of its people"),
+            ("Π, Ω, b", "customisation"),
+            ("Θ of last round", "to contrast with"),
+            ("images", "and identities"),
+        ],
         "backbone, public centres",
         "the same, trained;\nnumber of images, loss",
         "downloads the backbone; a site keeps [Θ, Π] for its people",
@@ -139,17 +163,21 @@ HOLDINGS = {
         "noisy clusters p̂ (ε, δ) and what they cost;\nthen weights, number of images, loss",
         "downloads the backbone",
     ),
-}  # fmt: skip
+}
 
 
 def who_holds_what(name: str) -> Drawing:
     """Which parts of a method live where, from its declaration."""
     method, holding = METHODS[name], HOLDINGS[name]
     at = {home: [(part, holding.parts[part]) for part in method.parts_at(home)] for home in Home}
-    left = [*((part, "own", says) for part, says in [*at[Home.SITE], *holding.own]),
-            *((part, "common", says) for part, says in at[Home.LENT])]  # fmt: skip
-    right = [*((part, "common", says) for part, says in at[Home.LENT]),
-             *((part, "server", says) for part, says in at[Home.SERVER])]  # fmt: skip
+    left = [
+        *((part, "own", says) for part, says in [*at[Home.SITE], *holding.own]),
+        *((part, "common", says) for part, says in at[Home.LENT]),
+    ]
+    right = [
+        *((part, "common", says) for part, says in at[Home.LENT]),
+        *((part, "server", says) for part, says in at[Home.SERVER]),
+    ]
     rows = max((len(left) + 1) // 2, len(right), 3)
     height = 150 + 62 * rows
     picture = Drawing(900, height, f"{method.title}: who holds what")
@@ -192,8 +220,14 @@ def the_wire() -> Drawing:
     picture.box(625, 160, 110, 60, "server", "combine", ["what fits"])
     picture.box(755, 160, 110, 60, "server", "model", ["of the round"])
     picture.box(495, 60, 370, 60, "plain", "ledger.jsonl", ["round, site, field, kind, bytes, digest, guarantee"])
-    for points in ([(145, 90), (165, 90)], [(275, 90), (295, 90)], [(350, 120), (350, 160)], [(605, 190), (625, 190)],
-                   [(735, 190), (755, 190)], [(550, 160), (550, 120)]):  # fmt: skip
+    for points in (
+        [(145, 90), (165, 90)],
+        [(275, 90), (295, 90)],
+        [(350, 120), (350, 160)],
+        [(605, 190), (625, 190)],
+        [(735, 190), (755, 190)],
+        [(550, 160), (550, 120)],
+    ):
         picture.arrow(points)
     picture.arrow([(405, 190), (495, 190)])
     picture.arrow([(810, 220), (810, 268), (220, 268), (220, 120)], dashed=True)

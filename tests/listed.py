@@ -17,8 +17,18 @@ def write_set(path: Path, names: list[str], who: list[str], groups: list[str], *
     rng, count = np.random.default_rng(sum(map(ord, path.name))), len(names)
     with Writer(path, name=path.name, size=SIZE, source="noise", identities=True, further=tuple(further)) as out:
         images = rng.integers(0, 255, (count, SIZE, SIZE, 3)).astype(np.uint8)
-        out.add(images, label=[1] * count, species=["bonafide"] * count, subject=who, video=names, frame=[0] * count,
-                split=["test"] * count, item=names, group=groups, further=further)  # fmt: skip
+        out.add(
+            images,
+            label=[1] * count,
+            species=["bonafide"] * count,
+            subject=who,
+            video=names,
+            frame=[0] * count,
+            split=["test"] * count,
+            item=names,
+            group=groups,
+            further=further,
+        )
     return path
 
 
@@ -39,10 +49,14 @@ def write_templates(root: Path, people: int = 8) -> Path:
     rows = [(person, 2 * person + (image == 3), image // 2) for person in range(people) for image in range(4)]
     names = [f"loose_crop/{number}.jpg" for number in range(len(rows))]
     path = write_set(
-        root / "ijb", names, [f"ijb/{person}" for person, _, _ in rows], ["all"] * len(rows),
-        template=[str(one) for _, one, _ in rows], media=[str(one) for _, _, one in rows],
+        root / "ijb",
+        names,
+        [f"ijb/{person}" for person, _, _ in rows],
+        ["all"] * len(rows),
+        template=[str(one) for _, one, _ in rows],
+        media=[str(one) for _, _, one in rows],
         confidence=[f"0.{5 + number % 5}" for number in range(len(rows))],
-    )  # fmt: skip
+    )
     pairs = [(2 * one, 2 * other + 1, int(one == other)) for one in range(people) for other in range(people)]
     enrolled = np.array([(2 * person, 100 + person) for person in range(people)], np.int32)
     probes = np.array([(2 * person + 1, 100 + person) for person in range(people)], np.int32)

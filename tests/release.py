@@ -62,8 +62,9 @@ def copied(place: Path) -> Path:
 
 def in_package() -> set[str]:
     """Return the files that an installed package must have, by their names in a wheel."""
-    shipped = {name.replace("recipes/", "fedvisage/studies/recipes/", 1) for name in known()
-               if name.startswith("recipes/")}  # fmt: skip
+    shipped = {
+        name.replace("recipes/", "fedvisage/studies/recipes/", 1) for name in known() if name.startswith("recipes/")
+    }
     own = {name.removeprefix("src/") for name in known() if name.startswith("src/fedvisage/")}
     return shipped | {name for name in own if not name.endswith("studies/recipes")}
 

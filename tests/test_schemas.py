@@ -180,13 +180,19 @@ def study(**changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"recipe": "demo/fedpad"}, {"recipes": {"other": "demo/fedgpad"}, "rows": {"x": {"recipe": "other"}}},
-     {"like": "studies/table3", "rows": ..., "sets": ...}, {"sets": {"s[1-9]": "a part=*/9"}}, {"users": ["A"]},
-     {"figures": ["hter", "seconds", "generic.tar@1e-3", "group.African.accuracy"]},
-     {"rows": {"x": {"set": ["training.rounds=1"], "sites": ["A"]}}},
-     {"paper": ["studies/printed/fedgpad-table3", {"source": "S", "rows": {"FedPAD": {"A": [1, 2, 3]}}}]}],
+    [
+        {},
+        {"recipe": "demo/fedpad"},
+        {"recipes": {"other": "demo/fedgpad"}, "rows": {"x": {"recipe": "other"}}},
+        {"like": "studies/table3", "rows": ..., "sets": ...},
+        {"sets": {"s[1-9]": "a part=*/9"}},
+        {"users": ["A"]},
+        {"figures": ["hter", "seconds", "generic.tar@1e-3", "group.African.accuracy"]},
+        {"rows": {"x": {"set": ["training.rounds=1"], "sites": ["A"]}}},
+        {"paper": ["studies/printed/fedgpad-table3", {"source": "S", "rows": {"FedPAD": {"A": [1, 2, 3]}}}]},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_study_that_is_read_satisfies_the_schema(changes: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study(**changes)))
     load_study(tmp_path / "study.yaml")
@@ -195,11 +201,23 @@ def test_a_study_that_is_read_satisfies_the_schema(changes: dict[str, Any], tmp_
 
 @pytest.mark.parametrize(
     "changes",
-    [{"title": ...}, {"rows": ...}, {"seed": 0}, {"seeds": []}, {"seeds": ["one"]}, {"figures": ["beauty"]},
-     {"rows": {"x": {"sett": []}}}, {"rows": {"x": {"set": "training.rounds=1"}}}, {"rows": {}}, {"users": "A"},
-     {"sets": {"A": 1, "B": 2}}, {"paper": [{"rows": {}}]}, {"recipe": ["demo/fedpad"]}],
+    [
+        {"title": ...},
+        {"rows": ...},
+        {"seed": 0},
+        {"seeds": []},
+        {"seeds": ["one"]},
+        {"figures": ["beauty"]},
+        {"rows": {"x": {"sett": []}}},
+        {"rows": {"x": {"set": "training.rounds=1"}}},
+        {"rows": {}},
+        {"users": "A"},
+        {"sets": {"A": 1, "B": 2}},
+        {"paper": [{"rows": {}}]},
+        {"recipe": ["demo/fedpad"]},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_study_that_is_refused_does_not_satisfy_the_schema(changes: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study(**changes)))
     with pytest.raises(UserError):

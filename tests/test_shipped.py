@@ -71,10 +71,23 @@ def test_a_pipe_can_be_a_recipe(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "given",
-    ["../../pyproject.toml", "../studies/recipes/demo/fedpad", "demo/../demo/fedpad", "demo/../../../errors", "/etc/x",
-     "recipes/../demo/fedpad", "", ".", "demo", "*", "demo/*", "demo/fedpad\0", "recipes/recipes/demo/fedpad",
-     "x" * 50_000],
-)  # fmt: skip
+    [
+        "../../pyproject.toml",
+        "../studies/recipes/demo/fedpad",
+        "demo/../demo/fedpad",
+        "demo/../../../errors",
+        "/etc/x",
+        "recipes/../demo/fedpad",
+        "",
+        ".",
+        "demo",
+        "*",
+        "demo/*",
+        "demo/fedpad\0",
+        "recipes/recipes/demo/fedpad",
+        "x" * 50_000,
+    ],
+)
 def test_a_hostile_name_leads_nowhere(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for verb in ("", "run", "study"):

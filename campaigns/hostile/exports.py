@@ -29,8 +29,11 @@ from fedvisage.starts.files import read_graph
 from fedvisage.tasks.finished_model import open_model
 
 CONFIG, GRAPHS, WEIGHTS, PARITY = (
-    "config.json", ("onnx/model.onnx", "onnx/model_int8.onnx"), "model.safetensors", "parity.json",
-)  # fmt: skip
+    "config.json",
+    ("onnx/model.onnx", "onnx/model_int8.onnx"),
+    "model.safetensors",
+    "parity.json",
+)
 ROUTES = ("open", "open", "pipeline", "convert")
 OPERATORS = (
     *(("", name) for name in ("Loop", "Scan", "RandomNormal", "RandomUniformLike", "Bernoulli", "Multinomial")),
@@ -77,10 +80,22 @@ class Exports:
         """Take the values of a tensor from a file beside the graph, above it, or anywhere."""
         (directory / "keys.txt").write_text("the key of the service")
         secret = path_of_secret(directory)
-        location = pick(draws, (
-            "keys.txt", "../keys.txt", "config.json", "pyproject.toml", "./pyproject.toml", str(secret), "",
-            os.path.relpath(secret), os.path.relpath(secret, directory / "onnx"), "/etc/passwd", "*/_ORT_MEM_ADDR_/*",
-        ))  # fmt: skip
+        location = pick(
+            draws,
+            (
+                "keys.txt",
+                "../keys.txt",
+                "config.json",
+                "pyproject.toml",
+                "./pyproject.toml",
+                str(secret),
+                "",
+                os.path.relpath(secret),
+                os.path.relpath(secret, directory / "onnx"),
+                "/etc/passwd",
+                "*/_ORT_MEM_ADDR_/*",
+            ),
+        )
         tensor = TensorProto(name=pick(draws, ("hidden", "", "\x1b[2J")), data_type=TensorProto.UINT8, dims=[4])
         if draws.random() < 0.8:
             tensor.data_location = TensorProto.EXTERNAL
@@ -161,9 +176,14 @@ class Exports:
         return Case(["spoilt", way, done], partial(self._look, directory, graph), links=True)
 
     def _refused(
-        self, directory: Path, graph: str, model: ModelProto, done: list[str], draws: np.random.Generator,
+        self,
+        directory: Path,
+        graph: str,
+        model: ModelProto,
+        done: list[str],
+        draws: np.random.Generator,
         route: str | None = None,
-    ) -> Case:  # fmt: skip
+    ) -> Case:
         route = route or pick(draws, ROUTES)
         _put(directory, graph, model)
         return Case([*done, route], partial(self._must_refuse, directory, graph, route))
@@ -314,6 +334,11 @@ def _functions(model: ModelProto, dims: list[int]) -> None:
 
 
 HUGE: dict[str, Callable[[ModelProto, list[int]], Any]] = {
-    "weights": _weights, "stretched weights": _stretched, "sparse": _sparse, "declared": _declared,
-    "attribute": _attribute, "computed": _computed, "functions": _functions,
-}  # fmt: skip
+    "weights": _weights,
+    "stretched weights": _stretched,
+    "sparse": _sparse,
+    "declared": _declared,
+    "attribute": _attribute,
+    "computed": _computed,
+    "functions": _functions,
+}

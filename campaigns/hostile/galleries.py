@@ -25,14 +25,21 @@ FILE, COUNTERS = "door.gallery", "counters"
 COLLECTIONS = ("staff", "visitors", "again")
 
 COLUMNS = {
-    "meta": ("value",), "models": ("digest", "size"), "collections": ("name", "created", "seed", "members"),
+    "meta": ("value",),
+    "models": ("digest", "size"),
+    "collections": ("name", "created", "seed", "members"),
     "persons": ("id", "collection", "tag", "key", "name", "created"),
     "faces": ("number", "id", "person", "model", "template", "created", "pad_score"),
-}  # fmt: skip
+}
 SEALED = (
-    ("meta", "value"), ("collections", "seed"), ("collections", "members"), ("persons", "tag"), ("persons", "key"),
-    ("persons", "name"), ("faces", "template"),
-)  # fmt: skip
+    ("meta", "value"),
+    ("collections", "seed"),
+    ("collections", "members"),
+    ("persons", "tag"),
+    ("persons", "key"),
+    ("persons", "name"),
+    ("faces", "template"),
+)
 ODD = (None, 0, 1, -1, 2**62, 0.99, float("inf"), "", "staff", "visitors", "2020-01-01T00:00:00+00:00", b"", b"\0" * 32)
 
 Truth = dict[str, tuple[list[Any], list[Any]]]
@@ -48,11 +55,13 @@ def seen(gallery: Gallery) -> Truth:
     return {
         one.name: (
             [(person, faces) for person, faces in gallery.everybody(one.name)],
-            [[(hit.person, hit.name, round(hit.similarity, 4)) for hit in hits]
-             for hits in gallery.search(one.name, np.concatenate([face(1), face(2)]), MODEL, 50)],
+            [
+                [(hit.person, hit.name, round(hit.similarity, 4)) for hit in hits]
+                for hits in gallery.search(one.name, np.concatenate([face(1), face(2)]), MODEL, 50)
+            ],
         )
         for one in gallery.collections()
-    }  # fmt: skip
+    }
 
 
 class Galleries:
@@ -178,8 +187,11 @@ def swap(plain: sqlite3.Connection, draws: np.random.Generator) -> None:
     values = [(plain.execute(query, (row,)).fetchone() or (None,))[0] for row in rows]
     plain.execute("BEGIN")
     try:
-        plain.execute(f"UPDATE {table} SET {column} = {-(2**40) if column == 'number' else chr(39) + '?' + chr(39)}"
-                      " WHERE rowid = ?", (rows[1],))  # fmt: skip
+        plain.execute(
+            f"UPDATE {table} SET {column} = {-(2**40) if column == 'number' else chr(39) + '?' + chr(39)}"
+            " WHERE rowid = ?",
+            (rows[1],),
+        )
         plain.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (values[1], rows[0]))
         last = rows[1] if column != "number" else -(2**40)
         plain.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (values[0], last))
@@ -212,14 +224,17 @@ def double(plain: sqlite3.Connection, draws: np.random.Generator) -> None:
     odd = int(draws.integers(2**40))
     if draws.random() < 0.5:
         columns = "number + 1000, 'f_' || printf('%016x', ?), person, model, template, created, pad_score"
-        plain.execute(f"INSERT INTO faces SELECT {columns} FROM faces WHERE number = ?",
-                      (odd, some_row(plain, "faces", draws)))  # fmt: skip
+        plain.execute(
+            f"INSERT INTO faces SELECT {columns} FROM faces WHERE number = ?", (odd, some_row(plain, "faces", draws))
+        )
     else:
         tag = pick(draws, ("tag", "x'00' || tag", "'text'"))
         collection = pick(draws, ("collection", "collection % 3 + 1"))
         columns = f"'p_' || printf('%016x', ?), {collection}, {tag}, key, name, created"
-        plain.execute(f"INSERT INTO persons SELECT {columns} FROM persons WHERE rowid = ?",
-                      (odd, some_row(plain, "persons", draws)))  # fmt: skip
+        plain.execute(
+            f"INSERT INTO persons SELECT {columns} FROM persons WHERE rowid = ?",
+            (odd, some_row(plain, "persons", draws)),
+        )
 
 
 def delete(plain: sqlite3.Connection, draws: np.random.Generator) -> None:
@@ -281,9 +296,23 @@ def drop_index(plain: sqlite3.Connection, draws: np.random.Generator) -> None:
 
 
 EDITS: tuple[Callable[[sqlite3.Connection, np.random.Generator], None], ...] = (
-    move, move, swap, swap, put_back, put_back, take_sums, double, delete, forge, forge, flip, flip, rename,
-    change_model, drop_index,
-)  # fmt: skip
+    move,
+    move,
+    swap,
+    swap,
+    put_back,
+    put_back,
+    take_sums,
+    double,
+    delete,
+    forge,
+    forge,
+    flip,
+    flip,
+    rename,
+    change_model,
+    drop_index,
+)
 
 
 def _flip_bytes(path: Path, draws: np.random.Generator) -> str:

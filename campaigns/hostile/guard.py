@@ -33,9 +33,17 @@ WORDS = "nobody reads this"
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 CHANGES = {
-    "os.mkdir": 1, "os.remove": 1, "os.rmdir": 1, "os.rename": 2, "os.link": 2, "os.symlink": 0, "os.truncate": 1,
-    "os.chmod": 1, "os.chown": 1, "shutil.rmtree": 1,
-}  # fmt: skip
+    "os.mkdir": 1,
+    "os.remove": 1,
+    "os.rmdir": 1,
+    "os.rename": 2,
+    "os.link": 2,
+    "os.symlink": 0,
+    "os.truncate": 1,
+    "os.chmod": 1,
+    "os.chown": 1,
+    "shutil.rmtree": 1,
+}
 """Events that change the file system, and how many paths they begin with; links are made inside, wherever they lead."""
 
 NEVER = ("pickle.find_class", "os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect")

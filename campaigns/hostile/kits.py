@@ -234,10 +234,23 @@ def put(path: Path, data: bytes) -> None:
 
 
 WRONGS = (
-    "nothing", "expired", "early", "reversed", "root expired", "no name", "other name", "long name", "odd name",
+    "nothing",
+    "expired",
+    "early",
+    "reversed",
+    "root expired",
+    "no name",
+    "other name",
+    "long name",
+    "odd name",
     "no authority",
-    "other issuer", "long chain", "password", "curve", "edwards", "short",
-)  # fmt: skip
+    "other issuer",
+    "long chain",
+    "password",
+    "curve",
+    "edwards",
+    "short",
+)
 POOL: dict[str, list[Any]] = {}
 """Keys are slow to make and are no part of what is drawn: two of each sort serve all cases."""
 
@@ -247,10 +260,11 @@ def key_of(draws: np.random.Generator, wrong: str) -> Any:
     sort = wrong if wrong in ("curve", "edwards", "short") else "plain"
     if sort not in POOL:
         make = {
-            "curve": lambda: ec.generate_private_key(ec.SECP256R1()), "edwards": ed25519.Ed25519PrivateKey.generate,
-            "short": lambda: rsa.generate_private_key(65537, 1024), "plain": lambda: rsa.generate_private_key(65537,
-            2048),
-        }[sort]  # fmt: skip
+            "curve": lambda: ec.generate_private_key(ec.SECP256R1()),
+            "edwards": ed25519.Ed25519PrivateKey.generate,
+            "short": lambda: rsa.generate_private_key(65537, 1024),
+            "plain": lambda: rsa.generate_private_key(65537, 2048),
+        }[sort]
         POOL[sort] = [make(), make()]
     return POOL[sort][int(draws.integers(2))]
 
@@ -279,10 +293,12 @@ def other_form(kit: Path, draws: np.random.Generator) -> str:
     data = path.read_bytes()
     way = pick(draws, ("binary", "twice", "before", "windows", "huge", "other words", "public"))
     forms: dict[str, bytes] = {
-        "twice": data + data, "before": b"Bag Attributes\n" + data, "windows": data.replace(b"\n", b"\r\n"),
-        "huge": data + b"#" * (1 << 24), "other words": data.replace(b"CERTIFICATE", b"X509 CRL").replace(b"PRIVATE",
-        b"PUBLIC"),
-    }  # fmt: skip
+        "twice": data + data,
+        "before": b"Bag Attributes\n" + data,
+        "windows": data.replace(b"\n", b"\r\n"),
+        "huge": data + b"#" * (1 << 24),
+        "other words": data.replace(b"CERTIFICATE", b"X509 CRL").replace(b"PRIVATE", b"PUBLIC"),
+    }
     if way == "binary":
         forms[way] = b"".join(data.splitlines()[1:-1])
     if way == "public":

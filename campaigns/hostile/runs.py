@@ -92,8 +92,14 @@ class Runs:
         if path.is_dir():
             path = pick(draws, sorted(path.rglob("*.safetensors")))
         done = [verb, path.name, spoil(path, draws)]
-        take = {"open": self._open, "evaluate": self._evaluate, "read": _read, "compare": self._compare,
-                "report": _report, "resume": self._resume}[verb]  # fmt: skip
+        take = {
+            "open": self._open,
+            "evaluate": self._evaluate,
+            "read": _read,
+            "compare": self._compare,
+            "report": _report,
+            "resume": self._resume,
+        }[verb]
         return Case(done, partial(take, run), links=True)
 
     def _open(self, run: Path) -> None:
@@ -177,9 +183,13 @@ def _spoil_tensors(path: Path, draws: np.random.Generator) -> str:
     whole = {
         name.encode("utf-8", "replace").decode(): value.contiguous()
         for name, value in tensors.items()
-        if type(value) is torch.Tensor and value.layout == torch.strided and value.device.type == "cpu"
-        and not value.is_nested and value.numel() < 1 << 20 and not value.is_quantized
-    }  # fmt: skip
+        if type(value) is torch.Tensor
+        and value.layout == torch.strided
+        and value.device.type == "cpu"
+        and not value.is_nested
+        and value.numel() < 1 << 20
+        and not value.is_quantized
+    }
     try:
         save_file(whole, path)
     except (RuntimeError, ValueError, KeyError):

@@ -42,8 +42,10 @@ class Sets:
         self.sets.append(make_people(prepared / "people", "people", 1))
         self.folder = make_folder(prepared / "folder", subjects=3, images=2)
         save_video(self.folder / "real" / "s0" / "clip.avi", 4)
-        labels = "\n".join(f"{path.relative_to(self.folder).as_posix()},{int('real' in path.parts)}"
-                           for path in sorted(self.folder.rglob("*.png")))  # fmt: skip
+        labels = "\n".join(
+            f"{path.relative_to(self.folder).as_posix()},{int('real' in path.parts)}"
+            for path in sorted(self.folder.rglob("*.png"))
+        )
         (self.folder / "labels.csv").write_text(f"path,label\n{labels}\n")
 
     def case(self, draws: np.random.Generator, place: Path) -> Case:
@@ -109,10 +111,23 @@ def _forge(path: Path, file: Path) -> None:
 
 
 HEADERS: tuple[tuple[bytes, bytes], ...] = (
-    (b"|u1", b"|O8"), (b"|u1", b"<f8"), (b"|u1", b"<U9"), (b"False", b"True "), (b"(", b"(-"), (b"(12", b"(99"),
-    (b"'shape'", b"'form' "), (b"{", b"["), (b"<f4", b"|O "), (b"}", b" "), (b"(", b"(__import__('os').system('id'),"),
-    (b"descr", b"de\xffcr"), (b", 3)", b", 3j"), (b"{", b"{" * 60), (b"(", b"(" * 60), (b"|u1", b"|V1"),
-)  # fmt: skip
+    (b"|u1", b"|O8"),
+    (b"|u1", b"<f8"),
+    (b"|u1", b"<U9"),
+    (b"False", b"True "),
+    (b"(", b"(-"),
+    (b"(12", b"(99"),
+    (b"'shape'", b"'form' "),
+    (b"{", b"["),
+    (b"<f4", b"|O "),
+    (b"}", b" "),
+    (b"(", b"(__import__('os').system('id'),"),
+    (b"descr", b"de\xffcr"),
+    (b", 3)", b", 3j"),
+    (b"{", b"{" * 60),
+    (b"(", b"(" * 60),
+    (b"|u1", b"|V1"),
+)
 
 
 def spoil_array(file: Path, draws: np.random.Generator) -> str:

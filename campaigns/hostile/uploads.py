@@ -82,9 +82,14 @@ class Hostile:
     """A transport that brings honest replies, and those of one site as they come."""
 
     def __init__(
-        self, names: tuple[str, ...], honest: Mapping[str, Message], answer: Callable[[str], Reply], *, again: bool,
+        self,
+        names: tuple[str, ...],
+        honest: Mapping[str, Message],
+        answer: Callable[[str], Reply],
+        *,
+        again: bool,
         unasked: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.names, self.honest, self.answer, self.again, self.unasked = names, honest, answer, again, unasked
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:

@@ -30,8 +30,16 @@ from fedvisage.nvflare.bounds import DEPTH, HEADER, OBJECTS, CountingConsumer, L
 
 LIMITS = MessageLimits(tensors=8, size=1 << 16, largest=1 << 14)
 WORDS = {"call": "train", "round": 1, "visit": 1, "ticket": "t"}
-UNDECODED = (AssertionError, AttributeError, KeyError, OverflowError, RuntimeError, TypeError, ValueError,
-             msgpack.UnpackException)  # fmt: skip
+UNDECODED = (
+    AssertionError,
+    AttributeError,
+    KeyError,
+    OverflowError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    msgpack.UnpackException,
+)
 """How NVFlare's decoder ends on what is no message; all of it is one site's failed call."""
 
 FRAME = {fobs.FOBSContextKey.MESSAGE: Message({MessageHeaderKey.ORIGIN: "B.job"})}
@@ -100,11 +108,16 @@ def a_body(draws: np.random.Generator) -> Case:
         "a long text": lambda: b"\xdb" + size.to_bytes(4, "big") + b"a" * size,
         "extensions": lambda: b"\xdd" + (size // 4).to_bytes(4, "big") + b"\xd4\x05\x00" * (size // 4),
         "random bytes": lambda: draws.bytes(min(size, 10_000)),
-        "a type": lambda: msgpack.packb({"__fobs_type__": pick(draws, ("os.system", "torch.Tensor", 7)),
-                                         "__fobs_data__": pick(draws, ({}, [], "x", {"type": "ref", "data": "T0"},
-                                                                       {"type": "native", "data": b"x"})),
-                                         "__fobs_dc__": pick(draws, ("subprocess.Popen", None, "x"))}),
-    }  # fmt: skip
+        "a type": lambda: msgpack.packb(
+            {
+                "__fobs_type__": pick(draws, ("os.system", "torch.Tensor", 7)),
+                "__fobs_data__": pick(
+                    draws, ({}, [], "x", {"type": "ref", "data": "T0"}, {"type": "native", "data": b"x"})
+                ),
+                "__fobs_dc__": pick(draws, ("subprocess.Popen", None, "x")),
+            }
+        ),
+    }
     name = pick(draws, list(forms))
     body = forms[name]()
     if draws.random() < 0.2:
@@ -191,8 +204,10 @@ def a_parcel(draws: np.random.Generator) -> Case:
             sound = set(parcel["words"]) <= {"ticket", "failure", "spent"} and type(reply.ticket) is str
         if not sound or set(parcel) != {"words", "tensors"}:
             raise Admitted(f"an {done[0]} with other words: {str(parcel)[:200]}")
-        if not all(type(name) is str and len(name) <= 300 and type(value) is torch.Tensor
-                   for name, value in parcel["tensors"].items()):  # fmt: skip
+        if not all(
+            type(name) is str and len(name) <= 300 and type(value) is torch.Tensor
+            for name, value in parcel["tensors"].items()
+        ):
             raise Admitted("something that is no tensor, or a long name")
 
     return Case(done, take)

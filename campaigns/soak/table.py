@@ -59,9 +59,11 @@ class Soak:
         found += [f"{', '.join(down)}: ended with code {LEFT_ALONE}"] if down else []
         found += [f"{run.out.name}: {text}" for run in self.runs for text in run.failures if not text.startswith("1:")]
         found += [f"a traceback at {time.ctime(at)}" for at, text in self.lines if text.startswith("Traceback")]
-        for number, what in ((self.left_over, "processes of jobs outlived the last run"),
-                             (self.unburied, "dead processes stayed"),
-                             (self.orphans, "processes outlived their machine")):  # fmt: skip
+        for number, what in (
+            (self.left_over, "processes of jobs outlived the last run"),
+            (self.unburied, "dead processes stayed"),
+            (self.orphans, "processes outlived their machine"),
+        ):
             found += [f"{number} {what}"] if number else []
         for role in LIVING:
             for value, bound in BOUNDS.items():

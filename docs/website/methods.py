@@ -56,9 +56,13 @@ def head(method: Method, modules: list[ModuleType]) -> Iterator[str]:
     """Title, paper, and what the file says of it."""
     yield f"# {method.title}\n"
     sees = "a simulation only, refused between organisations" if method.pooled else method.server_sees
-    rows = [("paper", plain(method.paper)), ("task", TASKS[method.task]), ("name in a recipe", f"`{method.name}`"),
-            ("parts", ", ".join(f"`{part}` ({home.value})" for part, home in method.home.items())),
-            ("the server sees", plain(sees))]  # fmt: skip
+    rows = [
+        ("paper", plain(method.paper)),
+        ("task", TASKS[method.task]),
+        ("name in a recipe", f"`{method.name}`"),
+        ("parts", ", ".join(f"`{part}` ({home.value})" for part, home in method.home.items())),
+        ("the server sees", plain(sees)),
+    ]
     if method.averages and not method.pooled:
         rows.append(("with [secure aggregation](../privacy.md)", plain(SUMS)))
     yield table(("", ""), rows)
@@ -93,9 +97,11 @@ def uploads(method: Method, modules: list[ModuleType]) -> Iterator[str]:
     name, recipe = recipe_of(method)
     net = costs.network(method, recipe)
     found = costs.fields(method, recipe, net)
-    yield (f"Bytes are worked out from the declaration that a site's exit checks, for the recipe `{name}`"
-           f"{'' if name.endswith(method.name) else ' with this method in it'}, in which {count(net)} numbers are "
-           "trained. Nothing else can leave; every field is entered in the ledger.\n")  # fmt: skip
+    yield (
+        f"Bytes are worked out from the declaration that a site's exit checks, for the recipe `{name}`"
+        f"{'' if name.endswith(method.name) else ' with this method in it'}, in which {count(net)} numbers are "
+        "trained. Nothing else can leave; every field is entered in the ledger.\n"
+    )
     down = costs.lent(method, net)
     rows = [
         (f"`{one.call}`", f"`{one.name}`", one.kind, plain(one.what) or "–", costs.spelled(one.size)) for one in found

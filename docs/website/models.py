@@ -12,8 +12,11 @@ import fedvisage as fv
 from fedvisage.methods import ALGORITHMS, MODELS, on
 from fedvisage.methods.models.model import Model
 
-ARCHITECTURES = {"timm": "mobilenetv3_small_100", "timm-embedding": "mobilenetv3_small_100",
-                 "adapters": "vit_base_patch16_clip_224"}  # fmt: skip
+ARCHITECTURES = {
+    "timm": "mobilenetv3_small_100",
+    "timm-embedding": "mobilenetv3_small_100",
+    "adapters": "vit_base_patch16_clip_224",
+}
 """Which of timm's networks stands for all, where a model is any of them."""
 
 
@@ -24,8 +27,10 @@ def pages() -> dict[str, str]:
 
 def index() -> str:
     """Return the list of models."""
-    rows = [(f"[{one.title}]({name}.md)", f"`{name}`", TASKS[one.task], papers.account(papers.file_of(one)).title)
-            for name, one in MODELS.items()]  # fmt: skip
+    rows = [
+        (f"[{one.title}]({name}.md)", f"`{name}`", TASKS[one.task], papers.account(papers.file_of(one)).title)
+        for name, one in MODELS.items()
+    ]
     algorithms = ", ".join(f"[`{name}`](../methods/{name}.md)" for name in ALGORITHMS)
     said = f"An algorithm is a function of a model: {algorithms} run on each of these. A model of your own is one file"
     head = ("model", "name in a recipe", "task", "what it is")
@@ -44,10 +49,16 @@ def page(model: Model) -> Iterator[str]:
     yield f"# {model.title}\n"
     size = f"{count(net)} at the defaults and {recipe.input.size}×{recipe.input.size} pixels"
     size += f", as `{network['arch']}`" if network else ""
-    yield table(("", ""), [("task", TASKS[model.task]), ("name in a recipe", f"`method.model: {model.name}`"),
-                           ("lent and averaged", ", ".join(f"`{part}`" for part in model.parts)),
-                           ("numbers that are trained", size),
-                           ("down to a site when lent", costs.spelled(costs.lent(method, net)))])  # fmt: skip
+    yield table(
+        ("", ""),
+        [
+            ("task", TASKS[model.task]),
+            ("name in a recipe", f"`method.model: {model.name}`"),
+            ("lent and averaged", ", ".join(f"`{part}`" for part in model.parts)),
+            ("numbers that are trained", size),
+            ("down to a site when lent", costs.spelled(costs.lent(method, net))),
+        ],
+    )
     yield f"**{plain(told.title)}**\n"
     yield from (f"{plain(one)}\n" for one in told.paragraphs)
     if told.deviations:

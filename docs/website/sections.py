@@ -21,8 +21,12 @@ from fedvisage.studies.schema import docstrings
 Row = tuple[str, str, str, str]
 """A key, its default, what it may be, and what it means."""
 
-SIGNS = ((annotated_types.Ge, "ge", "≥"), (annotated_types.Gt, "gt", ">"),
-         (annotated_types.Le, "le", "≤"), (annotated_types.Lt, "lt", "<"))  # fmt: skip
+SIGNS = (
+    (annotated_types.Ge, "ge", "≥"),
+    (annotated_types.Gt, "gt", ">"),
+    (annotated_types.Le, "le", "≤"),
+    (annotated_types.Lt, "lt", "<"),
+)
 WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true, false"}
 
 

@@ -202,9 +202,14 @@ def evaluate(
     entry, out_directory = None if data is None else str(data), None if out is None else Path(out)
     sets = {name: str(path) for name, path in (benchmarks or {}).items()}
     return judge(
-        opened, entry, Path(cache), out_directory, benchmarks=sets,
-        checks=Checks(allow_mixed_crops, allow_overlap, verify), say=_warn,
-    )  # fmt: skip
+        opened,
+        entry,
+        Path(cache),
+        out_directory,
+        benchmarks=sets,
+        checks=Checks(allow_mixed_crops, allow_overlap, verify),
+        say=_warn,
+    )
 
 
 def _warn_of_crops(model: FinishedModel) -> FinishedModel:
@@ -274,10 +279,17 @@ def study(
     say = Reporter(Console(highlight=False), quiet=quiet).say
     file = locate(Path(path), verb="study")
     table = run_study(
-        file, directory, Path(cache), say, changes=changes, smoke=smoke, workers=workers,
-        root=None if root is None else Path(root), sets=None if sets is None else Path(sets),
+        file,
+        directory,
+        Path(cache),
+        say,
+        changes=changes,
+        smoke=smoke,
+        workers=workers,
+        root=None if root is None else Path(root),
+        sets=None if sets is None else Path(sets),
         checks=Checks(allow_mixed_crops, allow_overlap),
-    )  # fmt: skip
+    )
     return StudyResult(directory, table)
 
 
@@ -339,9 +351,15 @@ def run(
     directory = Path(out) if out is not None else Path("runs") / f"{stem}-seed{resolved.runtime.seed}"
     reporter = Reporter(Console(highlight=False), quiet=quiet)
     run_and_report(
-        resolved, directory, Path(cache), reporter, method=method, resume=resume, wire=transport,
+        resolved,
+        directory,
+        Path(cache),
+        reporter,
+        method=method,
+        resume=resume,
+        wire=transport,
         checks=Checks(allow_mixed_crops, allow_overlap, verify),
-    )  # fmt: skip
+    )
     return Run(directory, method)
 
 
@@ -386,8 +404,11 @@ def _entries(data: Mapping[str, DatasetSource], recipe: Recipe) -> dict[str, str
     keys = {name: f"data.sites.{name}" for name in recipe.data.sites} | fixed
     if unknown := [name for name in data if name not in keys]:
         names = ", ".join(map(repr, unknown))
-        raise UserError("data", f"the recipe has no {names}; it has {', '.join(keys)}. Replace one of these, or add an "
-                        "entry with changes={'data.sites.NAME': ...}")  # fmt: skip
+        raise UserError(
+            "data",
+            f"the recipe has no {names}; it has {', '.join(keys)}. Replace one of these, or add an "
+            "entry with changes={'data.sites.NAME': ...}",
+        )
     entries = {}
     for name, dataset in data.items():
         if not isinstance(dataset, PreparedSet | str | Path):

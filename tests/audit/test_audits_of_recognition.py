@@ -84,8 +84,11 @@ def test_behind_a_centre_stands_its_person_and_behind_a_cluster_whoever_lies_wit
     turns = np.radians([0, 30, 60, 120])
     centres = np.stack([np.cos(turns), np.sin(turns)], axis=1)
     greys = np.array([0.1, 0.2, 0.4, 0.8])
-    people = SitePeople(torch.from_numpy(centres).float(), torch.from_numpy(greys).float().view(4, 1, 1, 1)
-                          .expand(4, 3, 2, 2), float(np.cos(np.radians(35))))  # fmt: skip
+    people = SitePeople(
+        torch.from_numpy(centres).float(),
+        torch.from_numpy(greys).float().view(4, 1, 1, 1).expand(4, 3, 2, 2),
+        float(np.cos(np.radians(35))),
+    )
     own = people.behind(ReleasedVectors(CENTRES, "A", centres.astype(np.float32), []))
     np.testing.assert_allclose(own[:, 0, 0, 0], greys, rtol=1e-6)
     angles = np.radians([10, 200])

@@ -55,11 +55,16 @@ def test_the_quality_is_that_of_an_independent_implementation() -> None:
     errors = ((other - one) ** 2).mean(dim=(1, 2, 3)).numpy()
     similar = [
         structural_similarity(
-            a.permute(1, 2, 0).numpy(), b.permute(1, 2, 0).numpy(), channel_axis=2, data_range=1.0,
-            gaussian_weights=True, sigma=1.5, use_sample_covariance=False,
+            a.permute(1, 2, 0).numpy(),
+            b.permute(1, 2, 0).numpy(),
+            channel_axis=2,
+            data_range=1.0,
+            gaussian_weights=True,
+            sigma=1.5,
+            use_sample_covariance=False,
         )
         for a, b in zip(one, other, strict=True)
-    ]  # fmt: skip
+    ]
     assert found.psnr == pytest.approx(float(np.mean(10 * np.log10(1 / errors))), abs=1e-3)
     assert found.ssim == pytest.approx(float(np.mean(similar)), abs=0.03)
     assert quality(one, one).ssim == pytest.approx(1.0, abs=1e-4)
@@ -78,8 +83,13 @@ def test_the_audit_tries_every_form_and_the_runs_own_noise_and_draws_what_it_saw
     (record,) = (row for row in found if row["name"] == "token-inversion")
     tried = [row["tokens"] for row in record["rows"]]
     assert tried == [
-        "no tokens (mean image)", "fp32", "bf16", "int8", "noise, ε 1000 a release", "as in this run",
-    ]  # fmt: skip
+        "no tokens (mean image)",
+        "fp32",
+        "bf16",
+        "int8",
+        "noise, ε 1000 a release",
+        "as in this run",
+    ]
     assert all(np.isfinite([row["PSNR (dB)"], row["SSIM"]]).all() for row in record["rows"])
     (picture,) = record["pictures"]
     with Image.open(tmp_path / "run" / "audit" / picture["file"]) as image:

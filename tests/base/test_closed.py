@@ -69,7 +69,11 @@ def test_what_reaches_out_of_a_closed_process_is_refused(tmp_path: Path, monkeyp
     monkeypatch.setenv("CLOSED_FILE", str(tmp_path / "written"))
     found = {work.__name__: said(work) for work in (connect, begin_a_process, fork, write, take_memory, compute)}
     assert found == {
-        "connect": "PermissionError", "begin_a_process": "PermissionError", "fork": "PermissionError",
-        "write": "OSError", "take_memory": "MemoryError", "compute": "done",
-    }  # fmt: skip
+        "connect": "PermissionError",
+        "begin_a_process": "PermissionError",
+        "fork": "PermissionError",
+        "write": "OSError",
+        "take_memory": "MemoryError",
+        "compute": "done",
+    }
     assert not (tmp_path / "written").exists() or (tmp_path / "written").stat().st_size == 0

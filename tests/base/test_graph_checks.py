@@ -42,8 +42,13 @@ def in_main_graph(tensor: TensorProto) -> ModelProto:
 
 
 def in_subgraph(tensor: TensorProto) -> ModelProto:
-    branch = helper.make_graph([helper.make_node("Identity", ["secret"], ["z"])], "branch", [],
-                               [helper.make_tensor_value_info("z", TensorProto.UINT8, [16])], [tensor])  # fmt: skip
+    branch = helper.make_graph(
+        [helper.make_node("Identity", ["secret"], ["z"])],
+        "branch",
+        [],
+        [helper.make_tensor_value_info("z", TensorProto.UINT8, [16])],
+        [tensor],
+    )
     node = helper.make_node("If", ["yes"], ["y"], then_branch=branch, else_branch=branch)
     return graph(node, helper.make_tensor("yes", TensorProto.BOOL, [], [True]))
 
@@ -159,8 +164,12 @@ def test_an_operator_outside_the_list_is_refused(name: str) -> None:
 
 
 def test_an_operator_in_a_branch_is_refused() -> None:
-    branch = helper.make_graph([helper.make_node("RandomNormal", [], ["z"], shape=[2])], "branch", [],
-                               [helper.make_tensor_value_info("z", TensorProto.FLOAT, [2])])  # fmt: skip
+    branch = helper.make_graph(
+        [helper.make_node("RandomNormal", [], ["z"], shape=[2])],
+        "branch",
+        [],
+        [helper.make_tensor_value_info("z", TensorProto.FLOAT, [2])],
+    )
     node = helper.make_node("If", ["yes"], ["y"], then_branch=branch, else_branch=branch)
     model = graph(node, helper.make_tensor("yes", TensorProto.BOOL, [], [True]))
     with pytest.raises(UserError, match="RandomNormal"):

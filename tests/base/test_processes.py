@@ -50,9 +50,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     def begin() -> tuple[subprocess.Popen[str], list[psutil.Process]]:
         running = subprocess.Popen(
-            [sys.executable, str(tmp_path / "program.py")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )  # fmt: skip
+            [sys.executable, str(tmp_path / "program.py")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
         started.append(running)
         assert running.stdout is not None
         assert [running.stdout.readline() for _ in range(2)] == ["working\n"] * 2

@@ -95,11 +95,16 @@ def takes_in(place: Path) -> None:
 
 
 DEEDS: dict[Callable[[Path], None], str] = {
-    refuses: "", is_harmless: "", writes_beside: "wrote outside", reads_the_secret: "read outside",
-    removes_the_secret: "os.remove outside", runs_a_program: "set off os.system", raises: "KeyError",
+    refuses: "",
+    is_harmless: "",
+    writes_beside: "wrote outside",
+    reads_the_secret: "read outside",
+    removes_the_secret: "os.remove outside",
+    runs_a_program: "set off os.system",
+    raises: "KeyError",
     hangs: "not done after",
     takes_in: "taken in",
-}  # fmt: skip
+}
 
 
 def tried(base: Path) -> list[Outcome]:

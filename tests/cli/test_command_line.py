@@ -58,14 +58,39 @@ def finished(recipe_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def test_run_leaves_the_files_that_the_contract_names(finished: Path) -> None:
     names = {path.name for path in finished.iterdir()}
     assert names >= {
-        "recipe.yaml", "environment.json", "rounds.jsonl", "ledger.jsonl", "checkpoints", "model.safetensors",
-        "model.json", "scores.csv", "metrics.json", "report.html",
-    }  # fmt: skip
+        "recipe.yaml",
+        "environment.json",
+        "rounds.jsonl",
+        "ledger.jsonl",
+        "checkpoints",
+        "model.safetensors",
+        "model.json",
+        "scores.csv",
+        "metrics.json",
+        "report.html",
+    }
     metrics = json.loads((finished / "metrics.json").read_text())
     assert metrics.keys() >= {
-        "method", "task", "sites", "user", "seed", "rounds", "threshold_rule", "threshold", "hter", "eer", "auc",
-        "tpr_at_fpr_1pct", "apcer", "bpcer", "acer", "bytes_up", "bytes_down", "seconds", "peak_rss_mb",
-    }  # fmt: skip
+        "method",
+        "task",
+        "sites",
+        "user",
+        "seed",
+        "rounds",
+        "threshold_rule",
+        "threshold",
+        "hter",
+        "eer",
+        "auc",
+        "tpr_at_fpr_1pct",
+        "apcer",
+        "bpcer",
+        "acer",
+        "bytes_up",
+        "bytes_down",
+        "seconds",
+        "peak_rss_mb",
+    }
 
 
 def test_a_site_twice_is_refused_before_training_unless_it_is_allowed(
@@ -244,14 +269,18 @@ def test_methods_says_what_leaves_a_site(call: Call) -> None:
     assert fields == {"weights": "weights"} | dict.fromkeys(("examples", "loss", "histogram", "scatter"), "statistic")
     assert rows["pooled"]["simulation_only"]
     assert {name: bool(rows[name]["sees_in_secure_sums"]) for name in ("fedpad", "fedsis", "afl", "pooled")} == {
-        "fedpad": True, "fedsis": False, "afl": False, "pooled": False
-    }  # fmt: skip
+        "fedpad": True,
+        "fedsis": False,
+        "afl": False,
+        "pooled": False,
+    }
     assert "fedpad" in call("methods")[1]
 
 
 def test_synth_import_and_show_work_together(call: Call, tmp_path: Path) -> None:
-    code, out, _ = call("data", "synth", tmp_path / "O", "--domain", "O", "--size", 32, "--subjects", 3, "--frames", 1,
-                        "--workers", 1)  # fmt: skip
+    code, out, _ = call(
+        "data", "synth", tmp_path / "O", "--domain", "O", "--size", 32, "--subjects", 3, "--frames", 1, "--workers", 1
+    )
     assert code == 0
     assert "30 images of 32×32" in out
     made = PreparedSet.open(tmp_path / "O")
@@ -322,8 +351,16 @@ def test_all_data_is_looked_at_before_anything_is_rendered_or_written(
     call: Call, recipe_file: Path, tmp_path: Path
 ) -> None:
     small = "synth: O subjects=2 videos=1 frames=1 size=32"
-    code, out, err = call("run", recipe_file, f"data.sites.A={small}", "data.user=synth: X", "--out", tmp_path / "run",
-                          "--cache", tmp_path / "cache")  # fmt: skip
+    code, out, err = call(
+        "run",
+        recipe_file,
+        f"data.sites.A={small}",
+        "data.user=synth: X",
+        "--out",
+        tmp_path / "run",
+        "--cache",
+        tmp_path / "cache",
+    )
     assert (code, out) == (2, "")
     assert err.startswith("fedvisage: recipe.data.user: ")
     assert not list(tmp_path.iterdir())

@@ -131,8 +131,12 @@ def test_faces_are_counted_boxed_turned_upright_and_said_to_be_grey(run: Path, p
     rows = {Path(row["path"]).stem: row for row in values(result)}
     assert {name: row["faces"] for name, row in rows.items()} == {"one": 1, "two": 2, "turned": 1, "grey": 1, "wall": 0}
     assert {name: row["notes"] for name, row in rows.items()} == {
-        "one": [], "two": ["several faces"], "turned": ["upside down"], "grey": ["grey"], "wall": [],
-    }  # fmt: skip
+        "one": [],
+        "two": ["several faces"],
+        "turned": ["upside down"],
+        "grey": ["grey"],
+        "wall": [],
+    }
     assert rows["wall"]["decision"] == "rejected"
     assert rows["turned"]["logit"] == pytest.approx(rows["one"]["logit"], abs=1e-4)
     large, small = rows["two"]["boxes"]

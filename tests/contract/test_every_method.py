@@ -258,8 +258,11 @@ def trained_alone(recipe: Recipe, path: Path, name: str) -> Mapping[str, Tensor]
 STEP_ELSEWHERE = ("fedadam", "fedyogi", "fednova", "scaffold")
 """With one site, too, the server steps somewhere else than to what that site sent, be it by a rounding."""
 
-ONE_CALL = [method for method in ALL.values() if set(method.calls) == {"train"} and method.task == "pad"
-            and method.name not in STEP_ELSEWHERE]  # fmt: skip
+ONE_CALL = [
+    method
+    for method in ALL.values()
+    if set(method.calls) == {"train"} and method.task == "pad" and method.name not in STEP_ELSEWHERE
+]
 """Whatever they minimise, and whoever wrote their functions: sites are asked once a round, and the mean is taken."""
 
 

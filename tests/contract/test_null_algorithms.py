@@ -23,15 +23,18 @@ ALIKE = ("vit-h", "iresnet18", "timm-embedding")
 """Networks that algorithms meet as they meet the others of their task."""
 PARAMETERS = [pytest.param(kind, marks=pytest.mark.slow) if kind in ALIKE else kind for kind in KINDS]
 NULL: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
-    ("fedavg", {"training__server_optimizer": {"name": "sgd", "lr": 1.0}},
-     {"training__server_optimizer": {"name": "sgd", "lr": 0.5}}),
+    (
+        "fedavg",
+        {"training__server_optimizer": {"name": "sgd", "lr": 1.0}},
+        {"training__server_optimizer": {"name": "sgd", "lr": 0.5}},
+    ),
     ("fedprox", {"method__mu": 0.0}, {"method__mu": 1.0}),
     ("moon", {"method__mu": 0.0}, {"method__mu": 1.0}),
     ("afl", {"method__step": 0.0}, {"method__step": 1.0}),
     ("scaffold", {"method__correction": 0.0}, {}),
     ("fedadam", {}, {}),
     ("fedyogi", {}, {}),
-)  # fmt: skip
+)
 """Each with what switches it off, and with what leaves it on; the adaptive steps cannot be switched off."""
 
 
@@ -58,9 +61,14 @@ def fedavg(model: str, sets: Mapping[str, Path], tmp_path_factory: pytest.TempPa
 
 @pytest.mark.parametrize(("algorithm", "off", "on"), NULL, ids=[name for name, *_ in NULL])
 def test_switched_off_it_is_fedavg_and_switched_on_it_is_not(
-    algorithm: str, off: dict[str, Any], on: dict[str, Any], model: str, fedavg: bytes,
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:  # fmt: skip
+    algorithm: str,
+    off: dict[str, Any],
+    on: dict[str, Any],
+    model: str,
+    fedavg: bytes,
+    sets: Mapping[str, Path],
+    tmp_path: Path,
+) -> None:
     run_toy(recipe(sets, algorithm, model, **on), tmp_path / "on")
     assert weights(tmp_path / "on") != fedavg
     if off:

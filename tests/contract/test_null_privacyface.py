@@ -44,8 +44,16 @@ def test_without_public_fine_tuning_that_is_fedavg(sets: Mapping[str, Path], tmp
 def test_fedface_that_spreads_nothing_is_conventional_training(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """With λ = 0 the centres come back as they were sent: loss, scale and public fine-tuning are the baseline's."""
     conventional = finished(sets, tmp_path / "conventional", "conventional", own={}, training__rounds=2)
-    still, moved = (finished(sets, tmp_path / f"{weight}", "privacyface-fedface", training__rounds=2,
-                             own={"spreadout": {"weight": weight}}) for weight in (0.0, 10.0))  # fmt: skip
+    still, moved = (
+        finished(
+            sets,
+            tmp_path / f"{weight}",
+            "privacyface-fedface",
+            training__rounds=2,
+            own={"spreadout": {"weight": weight}},
+        )
+        for weight in (0.0, 10.0)
+    )
     assert still == conventional
     assert moved != conventional
 

@@ -48,8 +48,14 @@ def test_joined_views_are_addressed_one_after_another(sets: list[PreparedSet]) -
     view = View.joined([View.of(sets[0], "train"), View.of(sets[1], "heldout"), View.of(sets[0], "heldout")])
     assert len(view) == 12 + 8 + 8
     batch = view.batch(positions(27, 12, 0, 11, 19, 20))
-    expected = [sets[0].images[19], sets[1].images[20], sets[0].images[0], sets[0].images[11], sets[1].images[27],
-                sets[0].images[12]]  # fmt: skip
+    expected = [
+        sets[0].images[19],
+        sets[1].images[20],
+        sets[0].images[0],
+        sets[0].images[11],
+        sets[1].images[27],
+        sets[0].images[12],
+    ]
     np.testing.assert_array_equal(batch.images.permute(0, 2, 3, 1).numpy(), np.stack(expected))
     assert view.items[27] == "heldout/007.png"
     for column in (view.labels, view.subjects, view.species, view.videos, view.items):
@@ -95,10 +101,15 @@ def labelled(path: Path, labels: list[int]) -> View:
     with Writer(path, name="L", size=1, source="") as out:
         n = len(labels)
         out.add(
-            np.zeros((n, 1, 1, 3), np.uint8), label=labels, species=["bonafide" if y else "print" for y in labels],
-            subject=["s"] * n, video=[f"v{y}" for y in labels], frame=[0] * n,
-            split=["train"] * n, item=[str(i) for i in range(n)],
-        )  # fmt: skip
+            np.zeros((n, 1, 1, 3), np.uint8),
+            label=labels,
+            species=["bonafide" if y else "print" for y in labels],
+            subject=["s"] * n,
+            video=[f"v{y}" for y in labels],
+            frame=[0] * n,
+            split=["train"] * n,
+            item=[str(i) for i in range(n)],
+        )
     return View.of(PreparedSet.open(path))
 
 

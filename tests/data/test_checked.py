@@ -23,9 +23,16 @@ def prepared(tmp_path: Path) -> Path:
     images = np.random.default_rng(0).integers(0, 255, (count, size, size, 3), dtype=np.uint8)
     assert images.nbytes > (BLOCKS + 4) * BLOCK
     with Writer(tmp_path / "set", name="set", size=size, source="noise") as out:
-        out.add(images, label=[1] * count, species=["bonafide"] * count, frame=[0] * count, split=["train"] * count,
-                subject=[f"s{n}" for n in range(count)], video=[f"v{n}" for n in range(count)],
-                item=[str(n) for n in range(count)])  # fmt: skip
+        out.add(
+            images,
+            label=[1] * count,
+            species=["bonafide"] * count,
+            frame=[0] * count,
+            split=["train"] * count,
+            subject=[f"s{n}" for n in range(count)],
+            video=[f"v{n}" for n in range(count)],
+            item=[str(n) for n in range(count)],
+        )
     return tmp_path / "set"
 
 

@@ -25,9 +25,16 @@ Pictures = npt.NDArray[np.uint8]
 def write(path: Path, images: Pictures, subjects: Sequence[str] = ()) -> View:
     count = len(images)
     with Writer(path, name=path.name, size=images.shape[1], source="drawn") as out:
-        out.add(images, label=[1] * count, species=["bonafide"] * count, frame=[0] * count, split=["train"] * count,
-                subject=subjects or [f"s{n}" for n in range(count)], video=[f"v{n}" for n in range(count)],
-                item=[str(n) for n in range(count)])  # fmt: skip
+        out.add(
+            images,
+            label=[1] * count,
+            species=["bonafide"] * count,
+            frame=[0] * count,
+            split=["train"] * count,
+            subject=subjects or [f"s{n}" for n in range(count)],
+            video=[f"v{n}" for n in range(count)],
+            item=[str(n) for n in range(count)],
+        )
     return View.of(PreparedSet.open(path))
 
 
@@ -84,8 +91,11 @@ def test_a_picture_that_was_changed_a_little_is_near(
 
 def test_equal_pictures_are_counted_as_such_at_each_place(tmp_path: Path) -> None:
     images = drawn(12, 2)
-    places = {"a": [write(tmp_path / "a", images[:8])], "b": [write(tmp_path / "b", images[2:])],
-              "c": [write(tmp_path / "c", drawn(5, 3))]}  # fmt: skip
+    places = {
+        "a": [write(tmp_path / "a", images[:8])],
+        "b": [write(tmp_path / "b", images[2:])],
+        "c": [write(tmp_path / "c", drawn(5, 3))],
+    }
     pairs, anywhere = find_copies(places, tmp_path / "cache")
     assert {(one.place, one.other): (one.exact, one.near, one.of) for one in pairs} == {
         ("a", "b"): (6, 0, 8),

@@ -13,17 +13,25 @@ from fedvisage.data.writer import Journal, Writer
 def make_further(path: Path, **columns: list[str]) -> PreparedSet:
     with Writer(path, name="T", size=8, source="a test", further=tuple(columns)) as out:
         out.add(
-            pixels(2), label=[1, 0], species=["bonafide", "print"], subject=["a", "b"], video=["a", "b"], frame=[0, 0],
-            split=["train", "train"], item=["a", "b"], further=columns,
-        )  # fmt: skip
+            pixels(2),
+            label=[1, 0],
+            species=["bonafide", "print"],
+            subject=["a", "b"],
+            video=["a", "b"],
+            frame=[0, 0],
+            split=["train", "train"],
+            item=["a", "b"],
+            further=columns,
+        )
     return PreparedSet.open(path, verify=True)
 
 
 def test_further_columns_stand_behind_the_known_ones_and_are_read_back(tmp_path: Path) -> None:
     found = make_further(tmp_path / "T", official=["train", ""], session=["1", 'two, "2"'])
     assert {name: values.tolist() for name, values in found.rows.further.items()} == {
-        "official": ["train", ""], "session": ["1", 'two, "2"']
-    }  # fmt: skip
+        "official": ["train", ""],
+        "session": ["1", 'two, "2"'],
+    }
     first = (tmp_path / "T/rows.csv").read_text().splitlines()[0]
     assert first == "item,label,species,subject,video,frame,split,official,session"
 

@@ -18,8 +18,17 @@ def write(path: Path, *rows: dict[str, Any], identities: bool = True) -> Path:
     """Write a set with one image for each row, whose defaults are a person's first training image."""
     with Writer(path, name="T", size=8, source="made for a test", identities=identities) as out:
         for number, row in enumerate(rows):
-            values = {"label": 1, "species": "bonafide", "subject": "ann", "video": f"v{number}", "frame": 0,
-                      "split": "train", "item": f"{number}.png", "group": "north", **row}  # fmt: skip
+            values = {
+                "label": 1,
+                "species": "bonafide",
+                "subject": "ann",
+                "video": f"v{number}",
+                "frame": 0,
+                "split": "train",
+                "item": f"{number}.png",
+                "group": "north",
+                **row,
+            }
             if not identities:
                 del values["group"]
             out.add(np.zeros((1, 8, 8, 3), np.uint8), **{name: [value] for name, value in values.items()})
@@ -89,8 +98,11 @@ def test_an_entry_can_name_a_share_and_a_key_many_sites() -> None:
     assert without_part("data/people part=3-6/40") == ("data/people", Part(3, 40, 6))
     assert without_part("data/part=3/40") == ("data/part=3/40", None)
     assert expand_sites({"a[9-11]": "DIR part=*/40", "b": "x*"}) == {
-        "a09": "DIR part=9/40", "a10": "DIR part=10/40", "a11": "DIR part=11/40", "b": "x*",
-    }  # fmt: skip
+        "a09": "DIR part=9/40",
+        "a10": "DIR part=10/40",
+        "a11": "DIR part=11/40",
+        "b": "x*",
+    }
     for wrong in ("DIR part=0/3", "DIR part=4/3"):
         with pytest.raises(UserError, match="is no share"):
             without_part(wrong)

@@ -187,8 +187,14 @@ def test_what_a_living_writer_fills_is_left_alone(tmp_path: Path) -> None:
 
 def row(**changes: object) -> dict[str, list[object]]:
     plain: dict[str, object] = {
-        "label": 1, "species": "bonafide", "subject": "s", "video": "v", "frame": 0, "split": "train", "item": "i"
-    }  # fmt: skip
+        "label": 1,
+        "species": "bonafide",
+        "subject": "s",
+        "video": "v",
+        "frame": 0,
+        "split": "train",
+        "item": "i",
+    }
     return {key: [value] for key, value in (plain | changes).items()}
 
 
@@ -215,7 +221,7 @@ def row(**changes: object) -> dict[str, list[object]]:
         ({"subject": "first", "label": 0, "species": "print"}, "a video is of one class"),
         ({"subject": "second"}, "of two subjects, 'first' and 'second'"),
     ],
-)  # fmt: skip
+)
 def test_rows_that_break_a_rule_are_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     with Writer(tmp_path / "T", name="T", size=8, source="") as out:
         out.add(pixels(1), **row(item="first", subject="first"))  # type: ignore[arg-type]

@@ -97,15 +97,20 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
     numbers = range(16)
     with Writer(path, name="R", size=8, source="a test", further=("official", "session", "purpose")) as out:
         out.add(
-            pixels(16), label=[1 - n % 2 for n in numbers], species=["print" if n % 2 else "bonafide" for n in numbers],
-            subject=[f"s{n // 2}" for n in numbers], video=[f"v{n}" for n in numbers], frame=[0] * 16,
-            split=["train"] * 16, item=[f"{n}.png" for n in numbers],
+            pixels(16),
+            label=[1 - n % 2 for n in numbers],
+            species=["print" if n % 2 else "bonafide" for n in numbers],
+            subject=[f"s{n // 2}" for n in numbers],
+            video=[f"v{n}" for n in numbers],
+            frame=[0] * 16,
+            split=["train"] * 16,
+            item=[f"{n}.png" for n in numbers],
             further={
                 "official": ["train" if n < 8 else "test" for n in numbers],
                 "session": [str(1 + n // 2 % 2) for n in numbers],
                 "purpose": ["enroll" if n in (0, 8) else "" for n in numbers],
             },
-        )  # fmt: skip
+        )
     return path
 
 
@@ -134,9 +139,15 @@ def test_videos_are_left_out_by_the_ends_of_their_paths(tmp_path: Path) -> None:
     names = ["train/1/3", "train/11/3", "test/1/3", "test/2/3"]
     with Writer(tmp_path / "V", name="V", size=8, source="a test") as out:
         out.add(
-            pixels(4), label=[1] * 4, species=["bonafide"] * 4, subject=[f"s{n}" for n in range(4)], video=names,
-            frame=[0] * 4, split=["train"] * 4, item=names,
-        )  # fmt: skip
+            pixels(4),
+            label=[1] * 4,
+            species=["bonafide"] * 4,
+            subject=[f"s{n}" for n in range(4)],
+            video=names,
+            frame=[0] * 4,
+            split=["train"] * 4,
+            item=names,
+        )
     assert items(part(tmp_path / "V", "without=1/3")) == {"train/11/3", "test/2/3"}
     assert items(part(tmp_path / "V", "without=train/1/3,test/2/3,nothing")) == {"train/11/3", "test/1/3"}
 

@@ -136,8 +136,9 @@ def test_all_known_datasets_below_a_folder_are_imported_and_one_that_fails_keeps
     assert len(PreparedSet.open(tmp_path / "sets/oulu-npu")) == 8
     again = import_dataset("all", root, tmp_path / "sets", unheard, name="", options=options)
     assert [line for line in again if "is there already" in line] == [
-        "msu-mfsd: is there already", "oulu-npu: is there already"
-    ]  # fmt: skip
+        "msu-mfsd: is there already",
+        "oulu-npu: is there already",
+    ]
     protocol = root / "Copy of oulu-npu/Protocols/Protocol_1/Train.txt"
     protocol.write_text(protocol.read_text().replace("-1", "+1"))
     with pytest.raises(UserError, match=r"1 of 2 datasets .*oulu-npu: .*Train\.txt: line 2"):
@@ -167,10 +168,15 @@ def test_every_kind_is_described_and_one_can_be_asked_for() -> None:
 
 
 DIVIDED = {
-    "oulu-npu": ("print", "replay"), "casia-fasd": ("warp", "cut", "replay"),
-    "replay-attack": ("print", "photo", "replay"), "msu-mfsd": ("print", "replay"), "wmca": ("print", "replay"),
-    "cefa": ("print", "replay"), "casia-surf": ("cut",), "celeba-spoof": ("attack",),
-}  # fmt: skip
+    "oulu-npu": ("print", "replay"),
+    "casia-fasd": ("warp", "cut", "replay"),
+    "replay-attack": ("print", "photo", "replay"),
+    "msu-mfsd": ("print", "replay"),
+    "wmca": ("print", "replay"),
+    "cefa": ("print", "replay"),
+    "casia-surf": ("cut",),
+    "celeba-spoof": ("attack",),
+}
 """Datasets that studies divide finely, and the attacks by which they do it, as names of files say them."""
 
 
@@ -213,9 +219,19 @@ def test_a_pretended_dataset_is_not_written_over_something(tmp_path: Path) -> No
 
 def synthesise_small(destination: Path, **changes: object) -> list[str]:
     options: dict[str, object] = {
-        "domain": "C", "size": 32, "subjects": 2, "videos": 1, "frames": 1, "seed": 0, "heldout": 0.5, "species": "",
-        "photos": None, "crop": "centre", "max_bad": 0.5, "workers": 1,
-    }  # fmt: skip
+        "domain": "C",
+        "size": 32,
+        "subjects": 2,
+        "videos": 1,
+        "frames": 1,
+        "seed": 0,
+        "heldout": 0.5,
+        "species": "",
+        "photos": None,
+        "crop": "centre",
+        "max_bad": 0.5,
+        "workers": 1,
+    }
     return synthesise_set(destination, unheard, **(options | changes))  # type: ignore[arg-type]
 
 
@@ -274,10 +290,14 @@ def test_a_usable_set_has_no_warning(tmp_path: Path) -> None:
 def rendering(*words: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
     """Start a verb in a group of its own, and return when it renders, with its processes."""
     running = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "fedvisage", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, env=os.environ, start_new_session=True,
+        [sys.executable, "-W", "ignore", "-m", "fedvisage", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ,
+        start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a parent in the background ignores it
-    )  # fmt: skip
+    )
     assert running.stdout is not None
     assert any(line.startswith("rendering ") for line in running.stdout)
     return running, psutil.Process(running.pid).children(recursive=True)

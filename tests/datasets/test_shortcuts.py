@@ -31,9 +31,14 @@ def a_set(place: Path, people: int = 30, blurred: float = 0.0, saturated: float 
                 name = f"{person}-{species}"
                 out.add(
                     np.clip(picture, 0, 255).astype(np.uint8)[None],
-                    label=[int(species == "bonafide")], species=[species], subject=[f"p{person}"], video=[name],
-                    frame=[0], split=["train"], item=[name],
-                )  # fmt: skip
+                    label=[int(species == "bonafide")],
+                    species=[species],
+                    subject=[f"p{person}"],
+                    video=[name],
+                    frame=[0],
+                    split=["train"],
+                    item=[name],
+                )
     return PreparedSet.open(place)
 
 
@@ -72,8 +77,17 @@ def test_too_few_images_and_sets_of_people_are_no_ground_for_figures(tmp_path: P
     assert "too few" in show_set(tmp_path / "few", shortcuts=True)[-1]
     with Writer(tmp_path / "people", name="T", size=8, source="made for a test", identities=True) as out:
         images = np.zeros((1, 8, 8, 3), np.uint8)
-        out.add(images, label=[1], species=["bonafide"], subject=["a"], video=["a"], frame=[0], split=["train"],
-                item=["a"], group=["g"])  # fmt: skip
+        out.add(
+            images,
+            label=[1],
+            species=["bonafide"],
+            subject=["a"],
+            video=["a"],
+            frame=[0],
+            split=["train"],
+            item=["a"],
+            group=["g"],
+        )
     with pytest.raises(UserError, match="identity set"):
         show_set(tmp_path / "people", shortcuts=True)
 

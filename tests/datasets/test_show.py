@@ -32,9 +32,15 @@ def coloured_set(path: Path) -> PreparedSet:
             image = np.full((1, 16, 16, 3), 40 * number, np.uint8)
             image[..., 0] = 255
             out.add(
-                image, label=[what == "bonafide"], species=[what], subject=[who], video=[f"{who} {what}"], frame=[0],
-                split=["train"], item=[f"{who}/{what}"],
-            )  # fmt: skip
+                image,
+                label=[what == "bonafide"],
+                species=[what],
+                subject=[who],
+                video=[f"{who} {what}"],
+                frame=[0],
+                split=["train"],
+                item=[f"{who}/{what}"],
+            )
     return PreparedSet.open(path)
 
 

@@ -84,8 +84,10 @@ def test_the_directory_says_what_it_was_adapted_from(pad: Path, adapted: Path) -
     said = Exported.open(adapted).description
     assert said.adapted is not None
     assert (said.adapted.from_sha256, said.adapted.how, said.adapted.images) == (
-        Exported.open(pad).digest, "statistics", 80,
-    )  # fmt: skip
+        Exported.open(pad).digest,
+        "statistics",
+        80,
+    )
     assert said.model_sha256 == digest_of(load_file(adapted / "model.safetensors"))
     assert said.threshold == Exported.open(pad).description.threshold
     inside = {one.key for one in onnx.load(adapted / "onnx/model.onnx").metadata_props}

@@ -51,8 +51,9 @@ def assessed(copy: Path, pad: Path, recognition: Path) -> Assessment:
 
 def test_a_copy_says_who_enrols_comes_back_and_is_attacked(copy: Path) -> None:
     trials = presentations_in(copy)
-    assert {subject: [trial.name.split("/")[0] for trial in enrolment] for subject, enrolment in trials.enrol.items()} \
-        == {f"replay-attack/{number:03d}": ["enroll"] for number in range(1, PEOPLE + 1)}  # fmt: skip
+    assert {
+        subject: [trial.name.split("/")[0] for trial in enrolment] for subject, enrolment in trials.enrol.items()
+    } == {f"replay-attack/{number:03d}": ["enroll"] for number in range(1, PEOPLE + 1)}
     kinds = [(trial.subject[-3:], trial.species) for trial in trials.probes]
     assert sorted(kinds) == sorted(
         (f"{number:03d}", species) for number in (1, 2, 3) for species in ("", "", "print", "photo", "replay")
@@ -72,11 +73,13 @@ def test_without_enrolment_videos_the_first_bona_fide_presentation_enrols(tmp_pa
     write_copy(SCANNERS["folder"], tmp_path / "own")
     trials = presentations_in(tmp_path / "own")
     assert {name: [trial.name for trial in some] for name, some in trials.enrol.items()} == {
-        "ann": ["real/ann/1"], "ben": ["real/ben/clip"],
-    }  # fmt: skip
+        "ann": ["real/ann/1"],
+        "ben": ["real/ben/clip"],
+    }
     assert [(trial.name, trial.subject) for trial in trials.probes] == [
-        ("attack/print/ann/1", "ann"), ("attack/replay/ben/2", "ben"),
-    ]  # fmt: skip
+        ("attack/print/ann/1", "ann"),
+        ("attack/replay/ben/2", "ben"),
+    ]
 
 
 def test_a_presentation_is_judged_by_the_mean_of_its_frames(copy: Path, pad: Path, assessed: Assessment) -> None:

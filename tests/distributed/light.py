@@ -27,12 +27,18 @@ LIMITS = MessageLimits(tensors=4, size=1 << 20, largest=1 << 20)
 
 def cell_of(name: str, port: int, startup: Path, stem: str) -> Cell:
     """Connect to the server, or listen as it, with a kit's certificate."""
-    side = {"server": (DriverParams.SERVER_CERT, DriverParams.SERVER_KEY),
-            "client": (DriverParams.CLIENT_CERT, DriverParams.CLIENT_KEY)}[stem]  # fmt: skip
-    papers = {DriverParams.CA_CERT.value: str(startup / "rootCA.pem"), side[0].value: str(startup / f"{stem}.crt"),
-              side[1].value: str(startup / f"{stem}.key")}  # fmt: skip
-    return Cell(fqcn=name, root_url=f"grpc://localhost:{port}", secure=True, credentials=papers,
-                create_internal_listener=False)  # fmt: skip
+    side = {
+        "server": (DriverParams.SERVER_CERT, DriverParams.SERVER_KEY),
+        "client": (DriverParams.CLIENT_CERT, DriverParams.CLIENT_KEY),
+    }[stem]
+    papers = {
+        DriverParams.CA_CERT.value: str(startup / "rootCA.pem"),
+        side[0].value: str(startup / f"{stem}.crt"),
+        side[1].value: str(startup / f"{stem}.key"),
+    }
+    return Cell(
+        fqcn=name, root_url=f"grpc://localhost:{port}", secure=True, credentials=papers, create_internal_listener=False
+    )
 
 
 def answer(request: Any) -> Any:
@@ -49,8 +55,10 @@ def main() -> None:
     bounds.install()
     for number in range(first, last):
         name = f"site-{number}"
-        for cell in (cell_of(name, port, kits / "sites" / name / "startup", "client"),
-                     cell_of(f"{name}.run", port, kits / "sites" / name / "startup", "client")):  # fmt: skip
+        for cell in (
+            cell_of(name, port, kits / "sites" / name / "startup", "client"),
+            cell_of(f"{name}.run", port, kits / "sites" / name / "startup", "client"),
+        ):
             bounds.limit([LIMITS], cell)
             cell.register_request_cb(channel=CHANNEL, topic=TOPIC, cb=answer)
             threading.Thread(target=cell.start, daemon=True).start()

@@ -60,11 +60,28 @@ def test_a_body_that_would_make_too_many_objects_is_refused_before_it_makes_any(
 
 
 VALUES: list[Any] = [
-    None, True, 0, 127, 128, 2**15, 2**31, 2**63, -1, -32, -33, -(2**15), -(2**31), -(2**63), 1.5,
-    *("x" * size for size in (0, 1, 31, 32, 255, 256, 65_536)), *(b"x" * size for size in (0, 1, 255, 256, 65_536)),
-    *([0] * size for size in (0, 15, 16, 65_536)), *(dict.fromkeys(range(size)) for size in (0, 15, 16, 65_536)),
-    *(msgpack.ExtType(5, b"x" * size) for size in (1, 2, 3, 4, 8, 16, 17, 256, 65_536)), [[{"a": [1, {"b": 2}]}]],
-]  # fmt: skip
+    None,
+    True,
+    0,
+    127,
+    128,
+    2**15,
+    2**31,
+    2**63,
+    -1,
+    -32,
+    -33,
+    -(2**15),
+    -(2**31),
+    -(2**63),
+    1.5,
+    *("x" * size for size in (0, 1, 31, 32, 255, 256, 65_536)),
+    *(b"x" * size for size in (0, 1, 255, 256, 65_536)),
+    *([0] * size for size in (0, 15, 16, 65_536)),
+    *(dict.fromkeys(range(size)) for size in (0, 15, 16, 65_536)),
+    *(msgpack.ExtType(5, b"x" * size) for size in (1, 2, 3, 4, 8, 16, 17, 256, 65_536)),
+    [[{"a": [1, {"b": 2}]}]],
+]
 
 
 def values_in(value: Any) -> int:

@@ -110,7 +110,10 @@ def test_one_server_carries_two_hundred_sites_in_a_run(federation: tuple[Cell, A
         replies = list(transport.call(orders))
         assert [reply.site for reply in replies] == sorted(NAMES)
         assert all(reply.ticket == f"{reply.site} {number}" and not reply.failure for reply in replies)
-        assert all(torch.equal(reply.message["model.bias"], weights["model.bias"] + number)
-                   for reply in replies if reply.message is not None)  # fmt: skip
+        assert all(
+            torch.equal(reply.message["model.bias"], weights["model.bias"] + number)
+            for reply in replies
+            if reply.message is not None
+        )
         assert all(reply.message is not None for reply in replies)
     transport.close()

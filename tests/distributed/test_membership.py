@@ -393,9 +393,15 @@ def guarded(kits: Path) -> Iterator[tuple[Path, int]]:
     startup, port, driver = kits / "server/startup", free_port(), AdmissionListener()
     driver.register_conn_monitor(Unmoved())
     AdmissionListener.admission = admission(kits, [])
-    params = {"scheme": "grpc", "host": "localhost", "port": port, "secure": True,
-              "ca_cert": str(startup / "rootCA.pem"), "server_cert": str(startup / "server.crt"),
-              "server_key": str(startup / "server.key")}  # fmt: skip
+    params = {
+        "scheme": "grpc",
+        "host": "localhost",
+        "port": port,
+        "secure": True,
+        "ca_cert": str(startup / "rootCA.pem"),
+        "server_cert": str(startup / "server.crt"),
+        "server_key": str(startup / "server.key"),
+    }
     connector = ConnectorInfo("guarded", driver, params, Mode.PASSIVE, 0, 0, False, threading.Event())
     thread = threading.Thread(target=driver.listen, args=(connector,), daemon=True)
     thread.start()

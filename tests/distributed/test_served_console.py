@@ -48,9 +48,14 @@ def test_a_browser_on_this_machine_gets_the_page(address: tuple[str, int]) -> No
 
 @pytest.mark.parametrize(
     ("path", "host", "verb", "expected"),
-    [("/", "evil.example:80", "GET", 421), ("/", "localhost", "GET", 421), ("/../etc/passwd", "", "GET", 404),
-     ("/?a", "", "GET", 404), ("/", "", "POST", 501)],
-)  # fmt: skip
+    [
+        ("/", "evil.example:80", "GET", 421),
+        ("/", "localhost", "GET", 421),
+        ("/../etc/passwd", "", "GET", 404),
+        ("/?a", "", "GET", 404),
+        ("/", "", "POST", 501),
+    ],
+)
 def test_another_name_path_or_verb_gets_none(
     address: tuple[str, int], path: str, host: str, verb: str, expected: int
 ) -> None:

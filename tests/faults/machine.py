@@ -40,8 +40,11 @@ class Machine:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.machine"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, cwd=Path(__file__).parents[2],
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            cwd=Path(__file__).parents[2],
+        )
         return self
 
     def __exit__(

@@ -23,7 +23,17 @@ def site_of(sets: Mapping[str, Path], tmp_path: Path, number: int = 1, name: str
         net = method.network(recipe)
     people, own = data.people, data.sites["A"]
     assert people is not None
-    site = Site("A", recipe, number, own.train, net, resolve_compute("cpu", "fp32"), {}, {}, public=people.public,
-                releases=Releases(tmp_path / "releases"))  # fmt: skip
+    site = Site(
+        "A",
+        recipe,
+        number,
+        own.train,
+        net,
+        resolve_compute("cpu", "fp32"),
+        {},
+        {},
+        public=people.public,
+        releases=Releases(tmp_path / "releases"),
+    )
     site.lent = site.tensors(*net)
     return site

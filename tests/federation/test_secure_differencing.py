@@ -73,9 +73,14 @@ class Trusting(LocalTransport):
     """A wire between sites with kits, whose memories lie in a directory as long as the test goes on."""
 
     def __init__(
-        self, desks: Sequence[SiteWorker], kits: Path, place: Path, run: str = "first",
-        lost: str = "", allowed: Sequence[frozenset[str]] = (),
-    ) -> None:  # fmt: skip
+        self,
+        desks: Sequence[SiteWorker],
+        kits: Path,
+        place: Path,
+        run: str = "first",
+        lost: str = "",
+        allowed: Sequence[frozenset[str]] = (),
+    ) -> None:
         super().__init__(desks)
         self.lost = lost
         for desk in desks:

@@ -90,8 +90,10 @@ def test_a_false_share_gives_no_sum_rather_than_a_wrong_one() -> None:
     draws = np.random.default_rng(0)
     house = together(5, 3, draws)
     total = total_of([house.masked(site, np.zeros(SIZE, np.uint64)) for site in range(4)])
-    shares = {site: protocol.shares_to_reveal(house.secrets[site], house.roster, site, house.envelopes[site], range(4))
-              for site in range(3)}  # fmt: skip
+    shares = {
+        site: protocol.shares_to_reveal(house.secrets[site], house.roster, site, house.envelopes[site], range(4))
+        for site in range(3)
+    }
     for victim in (0, 4):  # a seed's share, and a mask key's
         spoilt = {**shares, 1: [draws.bytes(protocol.SHARE) if i == victim else s for i, s in enumerate(shares[1])]}
         with pytest.raises(CannotOpen, match=f"site {victim + 1} "):
@@ -173,8 +175,10 @@ def test_any_shares_that_suffice_give_the_secret_and_two_lie_on_a_line() -> None
 
 def test_rounding_stays_within_its_bound_and_counters_are_exact() -> None:
     draws = np.random.default_rng(5)
-    uploads = [{"w": torch.from_numpy(draws.normal(size=500) * 10**draws.uniform(-6, 3)), "n": torch.tensor(7 + site)}
-               for site in range(3)]  # fmt: skip
+    uploads = [
+        {"w": torch.from_numpy(draws.normal(size=500) * 10 ** draws.uniform(-6, 3)), "n": torch.tensor(7 + site)}
+        for site in range(3)
+    ]
     encoded = [protocol.encode_all(upload, 1.0, torch.tensor(0.25 * site)) for site, upload in enumerate(uploads)]
     found, loss = protocol.decode_mean(np.sum(encoded, axis=0, dtype=np.uint64), uploads[0], 3)
     plain = torch.stack([upload["w"] for upload in uploads]).mean(dim=0)

@@ -56,9 +56,13 @@ def test_every_upload_is_a_key_a_share_or_masked_and_losses_come_as_one(whole: P
         row for row in read_lines(whole / "ledger.jsonl") if row["direction"] == "up" and row["kind"] != "statistic"
     ]
     assert {(row["call"], row["field"], row["kind"]) for row in ledger} == {
-        (KEYS, "public", "key"), (KEYS, "signature", "key"), (SHARES, "sealed", "share"), ("train", "masked", "masked"),
-        (CONSISTENCY, "signature", "key"), (UNMASK, "shares", "share"),
-    }  # fmt: skip
+        (KEYS, "public", "key"),
+        (KEYS, "signature", "key"),
+        (SHARES, "sealed", "share"),
+        ("train", "masked", "masked"),
+        (CONSISTENCY, "signature", "key"),
+        (UNMASK, "shares", "share"),
+    }
     assert {row["guarantee"] for row in ledger if row["kind"] == "masked"} == {
         "in a sum only, but masks follow from the run's seed"
     }
@@ -232,9 +236,13 @@ def changed(sets: Mapping[str, Path], tmp_path: Path, call: str, change: Any) ->
     ],
 )
 def test_a_site_does_not_take_part_in_what_is_no_sum(
-    call: str, field: str, value: torch.Tensor, reason: str,
-    sets: Mapping[str, Path], tmp_path: Path,
-) -> None:  # fmt: skip
+    call: str,
+    field: str,
+    value: torch.Tensor,
+    reason: str,
+    sets: Mapping[str, Path],
+    tmp_path: Path,
+) -> None:
     found = changed(sets, tmp_path, call, lambda message: message.update({field: value}))
     assert found.startswith(reason)
 

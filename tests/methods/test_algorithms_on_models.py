@@ -23,12 +23,31 @@ from fedvisage.federation.server import Server
 from fedvisage.methods import ALGORITHMS, METHODS, MODELS, find, on, read_method
 
 WITHOUT_NORMS = ("fedma-vgg", "sphere20", "sphere64", "adapters")
-RUN = ("resnet18", "vit", "vit-h", "fedma-vgg", "timm", "sphere20", "iresnet18", "mobilefacenet", "timm-embedding",
-       "adapters")  # fmt: skip
-PAIRS = [(algorithm, model) for model in RUN for algorithm in ALGORITHMS
-         if (algorithm, model) not in {("fedbn", name) for name in WITHOUT_NORMS}]  # fmt: skip
-TWICE = [("moon", "timm"), ("fedbn", "iresnet18"), ("scaffold", "timm-embedding"), ("fedyogi", "vit-h"),
-         ("fednova", "mobilefacenet")]  # fmt: skip
+RUN = (
+    "resnet18",
+    "vit",
+    "vit-h",
+    "fedma-vgg",
+    "timm",
+    "sphere20",
+    "iresnet18",
+    "mobilefacenet",
+    "timm-embedding",
+    "adapters",
+)
+PAIRS = [
+    (algorithm, model)
+    for model in RUN
+    for algorithm in ALGORITHMS
+    if (algorithm, model) not in {("fedbn", name) for name in WITHOUT_NORMS}
+]
+TWICE = [
+    ("moon", "timm"),
+    ("fedbn", "iresnet18"),
+    ("scaffold", "timm-embedding"),
+    ("fedyogi", "vit-h"),
+    ("fednova", "mobilefacenet"),
+]
 
 
 SELDOM = [("adapters", name) for name in ("fedprox", "afl", "fedadam", "fedyogi", "fednova")]
@@ -77,13 +96,19 @@ HEAVY = {"name": "sgd", "lr": 0.01, "momentum": 0.9}
         ("fednova", "resnet18", {"federation__wire": "bf16"}, "federation.wire"),
         ("fedadam", "vit", {"training__server_optimizer": {"name": "sgd"}}, "training.server_optimizer.name"),
         ("fedyogi", "timm", {"training__server_optimizer": {"name": "adam"}}, "training.server_optimizer.name"),
-        *((name, "resnet18", {"training__server_optimizer": {"name": "sgd"}}, "training.server_optimizer")
-          for name in ("fedbn", "afl", "scaffold", "fednova")),
-        *((name, "resnet18", {"federation__combine": {"rule": "median"}}, "federation.combine")
-          for name in ("afl", "scaffold", "fednova")),
+        *(
+            (name, "resnet18", {"training__server_optimizer": {"name": "sgd"}}, "training.server_optimizer")
+            for name in ("fedbn", "afl", "scaffold", "fednova")
+        ),
+        *(
+            (name, "resnet18", {"federation__combine": {"rule": "median"}}, "federation.combine")
+            for name in ("afl", "scaffold", "fednova")
+        ),
         *((name, "resnet18", {"federation__secure": {}}, "federation.secure") for name in ("scaffold", "fednova")),
-        *((name, "resnet18", {"federation__dp": {"clip": 1.0, "noise": 1.0, "delta": 0.1}}, "federation.dp")
-          for name in ("afl", "scaffold", "fednova")),
+        *(
+            (name, "resnet18", {"federation__dp": {"clip": 1.0, "noise": 1.0, "delta": 0.1}}, "federation.dp")
+            for name in ("afl", "scaffold", "fednova")
+        ),
         ("fedbn", "resnet18", {"training__start": "somewhere"}, "training.start"),
         ("fedbn", "iresnet18", {"training__pretrain": {"epochs": 1}}, "training.pretrain"),
         ("fedbn", "timm", {"method__network__weights": "some.safetensors"}, "method.network.weights"),
@@ -94,7 +119,7 @@ HEAVY = {"name": "sgd", "lr": 0.01, "momentum": 0.9}
         ("fedavg", "timm", {"method__network__arch": "resnet_18"}, "method.network.arch"),
         ("fedavg", "timm", {"method__network__weights": "nowhere"}, "method.network.weights"),
     ],
-)  # fmt: skip
+)
 def test_what_an_algorithm_cannot_do_is_refused_by_place(
     algorithm: str, model: str, changes: dict[str, Any], place: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
@@ -235,14 +260,22 @@ def test_a_recipe_names_an_algorithm_and_its_model_and_its_resolved_text_names_t
         ({"name": "fedpad", "model": {"name": "timm", "arch": TINY}}, "model", ["network of its own"]),
         ({"name": "fedavg-vit-h", "model": "vit"}, "model", ["network of its own"]),
         ({"name": "fedprox", "model": {"arch": TINY}}, "model", ["needs a name"]),
-        ({"name": "fedprox", "model": "sphere20", "network": {"name": "iresnet18"}}, "network.name",
-         ["iresnet18", "sphere20"]),
-        ({"name": "fedprox", "model": "vit-h", "network": {"name": "sphere20"}}, "network.name",
-         ["sphere20", "vit-h"]),
-        ({"name": "fedprox", "model": {"name": "sphere20", "width": 8}, "network": {"width": 16}}, "network.width",
-         ["16", "8", "method.model.width"]),
-        ({"name": "fedprox", "model": {"name": "sphere20"}, "network": {"name": "iresnet18"}}, "network.name",
-         ["iresnet18", "sphere20"]),
+        (
+            {"name": "fedprox", "model": "sphere20", "network": {"name": "iresnet18"}},
+            "network.name",
+            ["iresnet18", "sphere20"],
+        ),
+        ({"name": "fedprox", "model": "vit-h", "network": {"name": "sphere20"}}, "network.name", ["sphere20", "vit-h"]),
+        (
+            {"name": "fedprox", "model": {"name": "sphere20", "width": 8}, "network": {"width": 16}},
+            "network.width",
+            ["16", "8", "method.model.width"],
+        ),
+        (
+            {"name": "fedprox", "model": {"name": "sphere20"}, "network": {"name": "iresnet18"}},
+            "network.name",
+            ["iresnet18", "sphere20"],
+        ),
         ({"name": "fedprox", "model": "timm"}, "network", []),
         ({"name": "fedprox", "model": "timm-embedding"}, "network", ["arch"]),
         ({"name": "fedprox", "model": "sphere20", "network": {"arch": TINY}}, "network", ["arch"]),
@@ -254,7 +287,7 @@ def test_a_recipe_names_an_algorithm_and_its_model_and_its_resolved_text_names_t
         ({"name": "fedprox", "model": ["vit"]}, "model", ["no model"]),
         ({"name": "afl", "model": "vit", "weight": "uniform"}, "weight", ["unknown key"]),
     ],
-)  # fmt: skip
+)
 def test_what_names_no_model_or_two_is_refused_by_place(method: dict[str, Any], place: str, words: list[str]) -> None:
     with pytest.raises(UserError) as caught:
         recipe_of(section(**method))

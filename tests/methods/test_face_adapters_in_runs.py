@@ -60,9 +60,12 @@ def test_only_adapters_cross_the_wire_and_the_model_needs_no_other_file(
 
 @pytest.mark.parametrize(
     "algorithm",
-    [pytest.param(name, marks=() if name in ("fedprox", "moon") else pytest.mark.slow)
-     for name in ALGORITHMS if name not in ("fedavg", "fedbn")],
-)  # fmt: skip
+    [
+        pytest.param(name, marks=() if name in ("fedprox", "moon") else pytest.mark.slow)
+        for name in ALGORITHMS
+        if name not in ("fedavg", "fedbn")
+    ],
+)
 def test_other_algorithms_train_adapters_too(
     algorithm: str, sets: Mapping[str, Path], start: Path, tmp_path: Path
 ) -> None:

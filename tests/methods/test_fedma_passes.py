@@ -135,9 +135,14 @@ def test_sites_that_draw_their_own_weights_begin_apart_and_end_the_round_with_on
     found = {}
     for initial in ("own", "shared"):
         run_toy(fedma_tree(sets, {"matching": {"initial": initial}}), tmp_path / initial)
-        found[initial] = [line["digest"] for line in read_lines(tmp_path / initial / "ledger.jsonl")
-                          if line["round"] == 2 and line["direction"] == "down" and line["call"] == LAYERS[0]
-                          and line["field"] == LAYERS[0]]  # fmt: skip
+        found[initial] = [
+            line["digest"]
+            for line in read_lines(tmp_path / initial / "ledger.jsonl")
+            if line["round"] == 2
+            and line["direction"] == "down"
+            and line["call"] == LAYERS[0]
+            and line["field"] == LAYERS[0]
+        ]
     assert len(set(found["own"])) == len(set(found["shared"])) == 1
     assert found["own"] != found["shared"]
 

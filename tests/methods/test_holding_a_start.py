@@ -44,8 +44,9 @@ def test_l2sp_holds_the_model_near_its_start_and_a_pull_of_nothing_changes_nothi
     assert distance(tmp_path / "held", start) < 0.8 * distance(tmp_path / "free", start)
     rows = [json.loads(line) for line in (tmp_path / "held" / "ledger.jsonl").read_text().splitlines()]
     assert {row["field"] for row in rows if row["direction"] == "down" and row["call"] == "train"} == {
-        "model", "start/model",
-    }  # fmt: skip
+        "model",
+        "start/model",
+    }
 
 
 def test_a_start_that_gave_a_part_alone_holds_that_part_alone(

@@ -140,10 +140,16 @@ def with_another_image(path: Path, to: Path, index: int) -> Path:
     rows = found.rows
     with Writer(to, name=found.name, size=found.size, source="noise", depth=True) as out:
         out.add(
-            images, label=rows.label.tolist(), species=rows.species.tolist(), subject=rows.subject.tolist(),
-            video=rows.video.tolist(), frame=rows.frame.tolist(), split=rows.split.tolist(), item=rows.item.tolist(),
+            images,
+            label=rows.label.tolist(),
+            species=rows.species.tolist(),
+            subject=rows.subject.tolist(),
+            video=rows.video.tolist(),
+            frame=rows.frame.tolist(),
+            split=rows.split.tolist(),
+            item=rows.item.tolist(),
             depth=np.array(found.depth),
-        )  # fmt: skip
+        )
     return to
 
 

@@ -158,8 +158,11 @@ def test_a_site_that_was_sent_back_behind_the_average_says_so_and_is_given_it(
                 yield from super().call(orders)
 
     run_toy(recipe(sets, 5, runtime__checkpoint_every=10), tmp_path / "run", wire=Losing)
-    lent = {(line["round"], line["site"]) for line in ledger(tmp_path / "run")
-            if (line["direction"], line["field"]) == ("down", "tokenizer") and line["call"] == "tokens"}  # fmt: skip
+    lent = {
+        (line["round"], line["site"])
+        for line in ledger(tmp_path / "run")
+        if (line["direction"], line["field"]) == ("down", "tokenizer") and line["call"] == "tokens"
+    }
     assert lent == {(1, "A"), (1, "B"), (1, "C"), (4, "B")}
     failed = [row["failed"] for row in rounds_of(tmp_path / "run")]
     assert failed == [{}, {"B": "did not answer"}, {"B": split.BEHIND}, {}, {}]
@@ -222,13 +225,16 @@ def test_a_site_that_joins_later_takes_over_the_latest_average_and_counts_from_t
 
     assert sent(tmp_path / "run", 2) == sent(tmp_path / "without", 2)
     averages = {
-        line["digest"] for line in ledger(tmp_path / "run")
+        line["digest"]
+        for line in ledger(tmp_path / "run")
         if (line["round"], line["call"], line["direction"], line["field"]) == (3, "tokens", "down", "tokenizer")
-    }  # fmt: skip
+    }
     assert len(averages) == 1
     assert {line["site"] for line in ledger(tmp_path / "run") if line["field"] == "weights" and line["round"] == 4} == {
-        "A", "B", "C",
-    }  # fmt: skip
+        "A",
+        "B",
+        "C",
+    }
 
 
 @pytest.mark.parametrize("joins", [{"Z": 2}, {"A": 2, "B": 2, "C": 3}, {"A": 0}])

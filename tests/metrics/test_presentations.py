@@ -101,8 +101,12 @@ def test_a_draw_counts_people_and_pairs_as_often_as_they_were_drawn() -> None:
     found.subject[3] = "p0"
     draw = [2, 0, 1, 3, 1]
     said = figures(found, AT, np.array([draw], np.float64))
-    rows = [(row, times) for number, times in enumerate(draw) for row in np.flatnonzero(found.subject == f"p{number}")
-            for _ in range(times)]  # fmt: skip
+    rows = [
+        (row, times)
+        for number, times in enumerate(draw)
+        for row in np.flatnonzero(found.subject == f"p{number}")
+        for _ in range(times)
+    ]
     prints = [
         found.live[row] >= 0 for row, _ in rows if found.species[row] == "print" and not np.isnan(found.live[row])
     ]

@@ -144,6 +144,9 @@ def test_a_vit_b_at_rank_eight_sends_less_than_five_megabytes() -> None:
     computed = sum(8 * (one.in_features + one.out_features) for one in net if isinstance(one, nn.Linear)) + 769
     assert 4 * computed == 4_721_668
     narrow = built(rank=8)
-    expected = sum(8 * (one.in_features + one.out_features) for name, one in narrow.frozen.named_modules()
-                   if isinstance(one, nn.Linear) and ".blocks." in f".{name}")  # fmt: skip
+    expected = sum(
+        8 * (one.in_features + one.out_features)
+        for name, one in narrow.frozen.named_modules()
+        if isinstance(one, nn.Linear) and ".blocks." in f".{name}"
+    )
     assert sum(value.numel() for value in narrow.state_dict().values()) == expected

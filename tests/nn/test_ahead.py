@@ -44,16 +44,26 @@ def test_where_nothing_works_beside_it_a_batch_is_made_when_it_is_wanted() -> No
     notes, found = course(0)
     assert found == [0, 1, 2]
     assert [note for note in notes if note.startswith(("make", "step"))] == [
-        "make 0", "step 0", "make 1", "step 1", "make 2", "step 2"
-    ]  # fmt: skip
+        "make 0",
+        "step 0",
+        "make 1",
+        "step 1",
+        "make 2",
+        "step 2",
+    ]
 
 
 def test_where_something_does_the_next_batch_is_under_way_when_a_step_begins() -> None:
     notes, found = course(1)
     assert found == [0, 1, 2]
     assert [note for note in notes if note.startswith(("make", "step"))] == [
-        "make 0", "make 1", "step 0", "make 2", "step 1", "step 2"
-    ]  # fmt: skip
+        "make 0",
+        "make 1",
+        "step 0",
+        "make 2",
+        "step 1",
+        "step 2",
+    ]
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2, 5])

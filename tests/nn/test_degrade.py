@@ -29,8 +29,16 @@ def test_all_is_off_by_default_and_a_probability_of_nothing_is_off() -> None:
     assert Augment().changes == {}
     assert Augment(jpeg=0).changes == {}
     assert list(EVERY.changes) == [
-        "margin", "resample", "blur", "gamma", "temperature", "noise", "jpeg", "cutout", "cutmix",
-    ]  # fmt: skip
+        "margin",
+        "resample",
+        "blur",
+        "gamma",
+        "temperature",
+        "noise",
+        "jpeg",
+        "cutout",
+        "cutmix",
+    ]
 
 
 def test_the_generator_decides_and_images_stay_images() -> None:

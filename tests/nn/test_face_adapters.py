@@ -131,8 +131,10 @@ def test_a_file_gives_the_frozen_weights_whole_or_is_refused_by_name(tmp_path: P
     assert isinstance(net.frozen, FaceBackbone)
     load_frozen(net.frozen, tmp_path / "start.safetensors")
     found = net.frozen.network.state_dict()
-    assert all(torch.equal(found[name.removeprefix("model.")], value.to(found[name.removeprefix("model.")]))
-               for name, value in given.items())  # fmt: skip
+    assert all(
+        torch.equal(found[name.removeprefix("model.")], value.to(found[name.removeprefix("model.")]))
+        for name, value in given.items()
+    )
     save_file({name: value for name, value in given.items() if "stage3" not in name}, tmp_path / "less.safetensors")
     with pytest.raises(UserError, match=r"stage3\.0.* and \d+ more"):
         load_frozen(net.frozen, tmp_path / "less.safetensors")

@@ -140,8 +140,13 @@ def weights_of_net(seed: int, spare: int = 0) -> Weights:
 
 def outputs(weights: Weights, spare: int = 0) -> torch.Tensor:
     net = vgg(VGG(width=8), 6, spare)
-    net.load_state_dict({f"{name}.0.{kind}": value for name, both in weights.items()
-                         for kind, value in zip(("weight", "bias"), both, strict=True)})  # fmt: skip
+    net.load_state_dict(
+        {
+            f"{name}.0.{kind}": value
+            for name, both in weights.items()
+            for kind, value in zip(("weight", "bias"), both, strict=True)
+        }
+    )
     with torch.no_grad():
         return apply_layers(net, IMAGES, LAYERS)
 
@@ -169,8 +174,10 @@ def matched_average(copies: list[Weights], prior: Prior | None = None) -> Weight
 
 
 def plain_average(copies: list[Weights]) -> Weights:
-    return {name: tuple(torch.stack(both).mean(dim=0) for both in zip(*(copy[name] for copy in copies), strict=True))
-            for name in LAYERS}  # type: ignore[misc]  # fmt: skip
+    return {
+        name: tuple(torch.stack(both).mean(dim=0) for both in zip(*(copy[name] for copy in copies), strict=True))
+        for name in LAYERS
+    }  # type: ignore[misc]
 
 
 def test_the_matched_average_of_shuffled_copies_is_the_network_itself() -> None:
@@ -196,8 +203,10 @@ def test_with_room_to_grow_the_function_of_copies_is_kept_too() -> None:
     weights = weights_of_net(0, spare=2)
     found = matched_average([weights, shuffled(weights, 1)], Prior(1.0, 1.0, 7.0))
     torch.testing.assert_close(outputs(found, spare=2), outputs(weights, spare=2), rtol=0, atol=1e-5)
-    assert any(int(found[name][0].flatten(1).any(dim=1).sum()) > 8 * factor for name, factor in
-               zip(LAYERS, (1, 2, 4, 4, 8, 8, 8), strict=False))  # fmt: skip
+    assert any(
+        int(found[name][0].flatten(1).any(dim=1).sum()) > 8 * factor
+        for name, factor in zip(LAYERS, (1, 2, 4, 4, 8, 8, 8), strict=False)
+    )
 
 
 def test_rows_and_weights_are_inverse() -> None:

@@ -143,8 +143,16 @@ class Turn:
     loss: float
 
 
-def local(data: Data, number: int, start: State, rate: float, *, momentum: float = 0.0,
-          term: Term | None = None, shift: Mapping[str, Tensor] | None = None) -> Turn:  # fmt: skip
+def local(
+    data: Data,
+    number: int,
+    start: State,
+    rate: float,
+    *,
+    momentum: float = 0.0,
+    term: Term | None = None,
+    shift: Mapping[str, Tensor] | None = None,
+) -> Turn:
     """One turn of a site: plain steps, or heavy-ball ones, down its loss and an algorithm's term."""
     state, pace, losses = dict(start), dict.fromkeys(trained(start), torch.zeros(())), []
     for inputs, labels in data.batches(number):
@@ -189,8 +197,10 @@ class Setting:
 def fedavg(given: Setting, term: Callable[[State], Term] | None = None) -> State:
     state = first_state()
     for number, (asked, rate) in enumerate(zip(given.asked, given.rates, strict=True), start=1):
-        turns = [local(given.data[name], number, state, rate, momentum=given.momentum, term=term and term(state))
-                 for name in asked]  # fmt: skip
+        turns = [
+            local(given.data[name], number, state, rate, momentum=given.momentum, term=term and term(state))
+            for name in asked
+        ]
         state = mean_of([turn.state for turn in turns], [given.share(name) for name in asked])
     return state
 
@@ -213,8 +223,9 @@ def moon(given: Setting, mu: float, temperature: float) -> State:
 
     def against(lent: State, last: State) -> Term:
         def term(weights: State, inputs: Tensor, features: Tensor) -> Tensor:
-            good, bad = (torch.exp(torch.cosine_similarity(features, seen(by, inputs)) / temperature)
-                         for by in (lent, last))  # fmt: skip
+            good, bad = (
+                torch.exp(torch.cosine_similarity(features, seen(by, inputs)) / temperature) for by in (lent, last)
+            )
             return -mu * torch.log(good / (good + bad)).mean()
 
         return term
@@ -304,8 +315,9 @@ def fednova(given: Setting) -> State:
         effective = float(shares @ lengths)
         after = mean_of([turn.state for turn in turns], list(shares))
         for name in trained(state):
-            directions = [(turn.state[name] - state[name]) / length
-                          for turn, length in zip(turns, lengths, strict=True)]  # fmt: skip
+            directions = [
+                (turn.state[name] - state[name]) / length for turn, length in zip(turns, lengths, strict=True)
+            ]
             moved = sum(share * one for share, one in zip(shares, directions, strict=True))
             after[name] = state[name] + effective * moved
         state = after

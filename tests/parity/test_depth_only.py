@@ -40,8 +40,16 @@ def test_a_site_without_depth_maps_is_named(sets: Mapping[str, Path], tmp_path: 
     whole = PreparedSet.open(sets["A"])
     rows = whole.rows
     with Writer(tmp_path / "bare", name="A", size=whole.size, source="without depth") as out:
-        out.add(np.array(whole.images), label=rows.label, species=rows.species, subject=rows.subject, video=rows.video,
-                frame=rows.frame, split=rows.split, item=rows.item)  # fmt: skip
+        out.add(
+            np.array(whole.images),
+            label=rows.label,
+            species=rows.species,
+            subject=rows.subject,
+            video=rows.video,
+            frame=rows.frame,
+            split=rows.split,
+            item=rows.item,
+        )
     content = tree(sets, "depth_only", data__sites={"A": str(tmp_path / "bare"), "B": str(sets["B"])})
     with pytest.raises(UserError, match="no depth maps"):
         run_toy(content, tmp_path / "run")

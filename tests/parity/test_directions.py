@@ -33,8 +33,11 @@ def seen_by(site: Site, weights: Message, images: torch.Tensor) -> np.ndarray:
 def moved(site: Site, by: float, seed: int) -> dict[str, torch.Tensor]:
     """Return what the site was lent with noise on it: another model."""
     draws = torch.Generator().manual_seed(seed)
-    return {name: value + by * value.std() * torch.randn(value.shape, generator=draws)
-            for name, value in site.lent.items() if name.startswith("model.") and value.dim() > 1}  # fmt: skip
+    return {
+        name: value + by * value.std() * torch.randn(value.shape, generator=draws)
+        for name, value in site.lent.items()
+        if name.startswith("model.") and value.dim() > 1
+    }
 
 
 def test_fedfrs_contrast_pulls_to_the_global_model_and_away_from_the_previous_one(
@@ -98,11 +101,15 @@ def spread_out(
 ) -> tuple[dict[str, np.ndarray], float]:
     """Return the centres as FedFace's server moves them, and the length of its step at the full rate."""
     content = {
-        "method": {"name": "fedface", "network": {"name": "sphere20", "width": 8, "embedding": 8},
-                   "spreadout": {"weight": 3.0, "margin": 0.9, "sampled": sampled}},
-        "data": {"sites": {"A": "nowhere"}}, "input": {"colour": "rgb"},
+        "method": {
+            "name": "fedface",
+            "network": {"name": "sphere20", "width": 8, "embedding": 8},
+            "spreadout": {"weight": 3.0, "margin": 0.9, "sampled": sampled},
+        },
+        "data": {"sites": {"A": "nowhere"}},
+        "input": {"colour": "rgb"},
         "training": {"rounds": 4, "optimizer": {"name": "sgd", "lr": 0.02}, "schedule": {"name": schedule}},
-    }  # fmt: skip
+    }
     server: Any = SimpleNamespace(recipe=recipe_of(content), round=number, rng=lambda *purpose: torch_rng(0, *purpose))
     told = {name: torch.from_numpy(rows) for name, rows in centres.items()}
     found = fedface.spread_centres(server, told, server.recipe.options(fedface.Options).spreadout)
@@ -153,9 +160,14 @@ def test_fedsgd_takes_one_step_down_the_mean_over_its_batches(sets: Mapping[str,
     trained = {}
     for name, batches, size in (("two", 2, 4), ("one", 1, 8), ("none", 1, 8)):
         content = tree(
-            sets, "conventional", training__rounds=1, training__local={"batches": batches}, training__batch=size,
-            training__augment={}, training__optimizer={"name": "sgd", "lr": 0.05 if name != "none" else 1e-12},
-        )  # fmt: skip
+            sets,
+            "conventional",
+            training__rounds=1,
+            training__local={"batches": batches},
+            training__batch=size,
+            training__augment={},
+            training__optimizer={"name": "sgd", "lr": 0.05 if name != "none" else 1e-12},
+        )
         content["method"] |= {"algorithm": "fedsgd", "public_epochs": 0}
         run_toy(content, tmp_path / name)
         trained[name] = load_file(tmp_path / name / "model.safetensors")
@@ -171,8 +183,14 @@ def test_naive_noise_has_the_deviation_of_so_many_queries(
     sets: Mapping[str, Path], tmp_path: Path, delta: float | None
 ) -> None:
     """A.2.2: σ = Δ √(2 ln(1.25 n/δ)) n/ε with Δ = 2, one query for each of n people; δ is n^-1.1 unless it is given."""
-    site = site_of(sets, tmp_path, name="privacyface-naive", privacy={"epsilon": 1e4, "delta": 0.9, "noise": "derived"},
-                   method__epsilon=40.0, method__delta=delta)  # fmt: skip
+    site = site_of(
+        sets,
+        tmp_path,
+        name="privacyface-naive",
+        privacy={"epsilon": 1e4, "delta": 0.9, "noise": "derived"},
+        method__epsilon=40.0,
+        method__delta=delta,
+    )
     features = unit(site.embed(site.net["model"], site.data).numpy().astype(np.float64))
     people = site.data.identities
     centres = unit(np.stack([features[site.data.subjects == who].mean(axis=0) for who in people]))

@@ -20,10 +20,13 @@ def test_moments_of_parts_give_the_scaler_of_the_whole() -> None:
     values = np.random.default_rng(0).normal(3, 2, (50, 354))
     values[:, 7] = 1.5
     replies = [
-        {"examples": torch.tensor(len(part)), "total": torch.from_numpy(part.sum(0)),
-         "squares": torch.from_numpy((part**2).sum(0))}
+        {
+            "examples": torch.tensor(len(part)),
+            "total": torch.from_numpy(part.sum(0)),
+            "squares": torch.from_numpy((part**2).sum(0)),
+        }
         for part in (values[:9], values[9:30], values[30:])
-    ]  # fmt: skip
+    ]
     found, whole = scaler_of(replies), StandardScaler().fit(values)
     np.testing.assert_allclose(found["scaler.mean"].numpy(), whole.mean_, rtol=1e-6)
     scale = np.where(np.arange(354) == 7, LEAST_SCALE, np.sqrt(whole.var_))

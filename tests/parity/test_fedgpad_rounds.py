@@ -194,8 +194,10 @@ def algorithm_2(
                 centre.steps, centre.moments = 0, {}
             centre.step(optimizer)
             sent.append(copy.deepcopy({key: centre.net.state_dict()[key] for key in shared}))
-        shared = {key: torch.stack([one[key].double() for one in sent]).mean(dim=0).to(value.dtype)
-                  for key, value in shared.items()}  # fmt: skip
+        shared = {
+            key: torch.stack([one[key].double() for one in sent]).mean(dim=0).to(value.dtype)
+            for key, value in shared.items()
+        }
     return shared
 
 
@@ -212,9 +214,16 @@ def batch(content: dict[str, Any], name: str, number: int) -> tuple[Tensor, Tens
 
 def content_of(sets: Mapping[str, Path], optimizer: str = "sgd", resizing: str = "bilinear") -> dict[str, Any]:
     """Return FedGPAD's recipe with one batch a round."""
-    content = tree(sets, "fedgpad", training__local={"batches": 1}, training__rounds=ROUNDS, training__augment={},
-                   training__optimizer={"name": optimizer, "lr": RATES[optimizer]},
-                   training__batch=BATCH, evaluation__every=0)  # fmt: skip
+    content = tree(
+        sets,
+        "fedgpad",
+        training__local={"batches": 1},
+        training__rounds=ROUNDS,
+        training__augment={},
+        training__optimizer={"name": optimizer, "lr": RATES[optimizer]},
+        training__batch=BATCH,
+        evaluation__every=0,
+    )
     content["method"] |= {"weights": WEIGHTS}
     content["method"]["network"] |= {"depth_input": resizing}
     return content

@@ -35,12 +35,15 @@ def algorithm_1(networks: list[Network], classes: Array) -> Network:
             for kind in ("weight", "bias"):
                 found[f"{name}.{kind}"] = sum(p * one[f"{name}.{kind}"] for p, one in zip(share, networks, strict=True))
             break
-        vectors = [np.c_[one[f"{name}.weight"].reshape(len(one[f"{name}.bias"]), -1), one[f"{name}.bias"]]
-                   for one in networks]  # fmt: skip
+        vectors = [
+            np.c_[one[f"{name}.weight"].reshape(len(one[f"{name}.bias"]), -1), one[f"{name}.bias"]] for one in networks
+        ]
         matrices = settled(vectors)
         for kind in ("weight", "bias"):
-            moved = [np.einsum("ol,l...->o...", pi, one[f"{name}.{kind}"])
-                     for pi, one in zip(matrices, networks, strict=True)]  # fmt: skip
+            moved = [
+                np.einsum("ol,l...->o...", pi, one[f"{name}.{kind}"])
+                for pi, one in zip(matrices, networks, strict=True)
+            ]
             found[f"{name}.{kind}"] = sum(moved) / len(moved)
         for pi, one in zip(matrices, networks, strict=True):
             one[f"{following}.weight"] = np.einsum("oik,ji->ojk", one[f"{following}.weight"], pi)

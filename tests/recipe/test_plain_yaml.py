@@ -27,13 +27,34 @@ def refused(text: str) -> str:
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("yes", "yes"), ("No", "No"), ("on", "on"), ("off", "off"), ("true", True), ("FALSE", False),
-        ("null", None), ("~", None), ("", None), ("12", 12), ("-7", -7), ("0o17", 15), ("0x1F", 31), ("017", 17),
-        ("1e-3", 0.001), ("-1.5", -1.5), (".5", 0.5), ("-.inf", float("-inf")), ("1_000", "1_000"),
-        ("12:30", "12:30"), ("2024-01-01", "2024-01-01"), ("'3'", "3"), ("!!str 3", "3"), ("!!int '3'", 3),
-        ("[a, 1]", ["a", 1]), ("{yes: no, 3: x, ~: 1, 1e3: 2}", {"yes": "no", "3": "x", "~": 1, "1e3": 2}),
+        ("yes", "yes"),
+        ("No", "No"),
+        ("on", "on"),
+        ("off", "off"),
+        ("true", True),
+        ("FALSE", False),
+        ("null", None),
+        ("~", None),
+        ("", None),
+        ("12", 12),
+        ("-7", -7),
+        ("0o17", 15),
+        ("0x1F", 31),
+        ("017", 17),
+        ("1e-3", 0.001),
+        ("-1.5", -1.5),
+        (".5", 0.5),
+        ("-.inf", float("-inf")),
+        ("1_000", "1_000"),
+        ("12:30", "12:30"),
+        ("2024-01-01", "2024-01-01"),
+        ("'3'", "3"),
+        ("!!str 3", "3"),
+        ("!!int '3'", 3),
+        ("[a, 1]", ["a", 1]),
+        ("{yes: no, 3: x, ~: 1, 1e3: 2}", {"yes": "no", "3": "x", "~": 1, "1e3": 2}),
     ],
-)  # fmt: skip
+)
 def test_plain_values_are_those_of_the_core_schema(text: str, value: Any) -> None:
     assert repr(parse(text, "here")) == repr(value)
 

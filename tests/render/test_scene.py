@@ -16,9 +16,15 @@ def frontal(count, **changes):
     """Neutral faces seen from the front in even light, with some fields changed."""
     calm = LightRange(azimuth=0.0, elevation=(0.2, 0.2), fill_strength=(0.0, 0.0))
     conditions = draw_conditions(
-        range(count), yaw_max=0.0, pitch_max=0.0, roll_max=0.0, light=calm, backgrounds=[PLAIN], expression=0.0,
+        range(count),
+        yaw_max=0.0,
+        pitch_max=0.0,
+        roll_max=0.0,
+        light=calm,
+        backgrounds=[PLAIN],
+        expression=0.0,
         glasses=0.0,
-    )  # fmt: skip
+    )
     same = {"scale": torch.full((count,), 0.55), "centre": torch.tensor([[0.5, 0.58]]).expand(count, 2)}
     return replace(conditions, **same, **changes)
 

@@ -34,9 +34,15 @@ def usual() -> FederationState:
     late = "did not answer within 600 s; sits out until round 9"
     rows = [*(row(number) for number in range(1, 7)), row(7, {"phone": late})]
     going = {
-        "run": "faces-0a1b2c3d4e5f", "round": 7, "rounds": 30, "without": ("phone",), "bytes_up": 80_000_000,
-        "bytes_down": 84_000_000, "state": "running", "job": "1",
-    }  # fmt: skip
+        "run": "faces-0a1b2c3d4e5f",
+        "round": 7,
+        "rounds": 30,
+        "without": ("phone",),
+        "bytes_up": 80_000_000,
+        "bytes_down": 84_000_000,
+        "state": "running",
+        "job": "1",
+    }
     waiting = going | {"run": "second-99aa", "state": "waiting", "rounds": 0, "round": 0, "without": (), "job": "2"}
     sites = [
         {"name": name, "last_seen": "2026-11-23T09:30:00+00:00", "seconds_ago": ago}
@@ -46,12 +52,18 @@ def usual() -> FederationState:
         {"name": name, "until": f"{date}T00:00:00+00:00", "days_left": left}
         for name, date, left in (("bank", "2027-08-01", 251.0), ("border", "2026-12-05", 12.0))
     ]
-    log = [{"time": f"2026-11-23T09:2{number}:00.000+00:00", "message": f"20.0 s  loss bank 0.5{number} border 0.5"}
-           for number in range(1, 8)]  # fmt: skip
+    log = [
+        {"time": f"2026-11-23T09:2{number}:00.000+00:00", "message": f"20.0 s  loss bank 0.5{number} border 0.5"}
+        for number in range(1, 8)
+    ]
     details = {
-        "rounds": rows, "of": 30, "method": "FedAvg of ResNet-18", "log": log,
-        "spent": {"epsilon": 2.4, "delta": 1e-6, "site": "each"}, "budget": {"epsilon": 8.0, "delta": 1e-5},
-    }  # fmt: skip
+        "rounds": rows,
+        "of": 30,
+        "method": "FedAvg of ResNet-18",
+        "log": log,
+        "spent": {"epsilon": 2.4, "delta": 1e-6, "site": "each"},
+        "budget": {"epsilon": 8.0, "delta": 1e-5},
+    }
     status = {"sites": sites, "runs": [going, waiting], "certificates": until}
     return FederationState("fed.example.org:8002", status, {going["run"]: details}, NOW - timedelta(seconds=3))
 

@@ -79,9 +79,12 @@ def test_more_seeds_of_the_same_targets_do_not_narrow_the_interval(tmp_path: Pat
     gains = {"O": 0.08, "C": 0.01, "I": -0.02}
     found = []
     for seeds in (2, 9):
-        runs = [small_run(tmp_path / f"{seeds}{name}{user}{seed}", name, user, seed, 0.3 + 0.01 * seed + gain * other)
-                for other, name in enumerate(("fedpad", "fused")) for user, gain in gains.items()
-                for seed in range(seeds)]  # fmt: skip
+        runs = [
+            small_run(tmp_path / f"{seeds}{name}{user}{seed}", name, user, seed, 0.3 + 0.01 * seed + gain * other)
+            for other, name in enumerate(("fedpad", "fused"))
+            for user, gain in gains.items()
+            for seed in range(seeds)
+        ]
         found.append(compare(runs)[1].differences["hter"])
     assert (found[0].low, found[0].high) == pytest.approx((found[1].low, found[1].high))
     assert [(one.targets, one.seeds) for one in found] == [(3, 2), (3, 9)]
@@ -115,11 +118,25 @@ def test_the_verdict_follows_from_the_interval_and_from_what_is_better(
 
 @pytest.mark.parametrize(
     ("name", "lower"),
-    [("hter", True), ("eer", True), ("acer", True), ("bpcer", True), ("apcer_pooled", True), ("heldout.eer", True),
-     ("published.hter_target_eer", True), ("published.tpr_bona_fide_1pct", False), ("auc", False),
-     ("tpr_at_fpr_1pct", False), ("heldout.auc", False), ("generic.tar@1e-3", False), ("personal.tpir@1e-2", False),
-     ("generic.ten-folds", False), ("generic.list", False), ("lfw.accuracy", False)],
-)  # fmt: skip
+    [
+        ("hter", True),
+        ("eer", True),
+        ("acer", True),
+        ("bpcer", True),
+        ("apcer_pooled", True),
+        ("heldout.eer", True),
+        ("published.hter_target_eer", True),
+        ("published.tpr_bona_fide_1pct", False),
+        ("auc", False),
+        ("tpr_at_fpr_1pct", False),
+        ("heldout.auc", False),
+        ("generic.tar@1e-3", False),
+        ("personal.tpir@1e-2", False),
+        ("generic.ten-folds", False),
+        ("generic.list", False),
+        ("lfw.accuracy", False),
+    ],
+)
 def test_errors_are_better_low_and_rates_of_success_high(name: str, lower: bool) -> None:
     assert lower_is_better(name) is lower
 
@@ -154,8 +171,11 @@ def recognised(path: Path, method: str, seed: int, gain: float, public: str = "p
 
 
 def test_runs_of_recognition_are_compared_in_a_table_a_model(tmp_path: Path) -> None:
-    runs = [recognised(tmp_path / f"{name}{seed}", name, seed, gain)
-            for name, gain in (("fedavg", 0.0), ("fedfr", 0.05)) for seed in range(3)]  # fmt: skip
+    runs = [
+        recognised(tmp_path / f"{name}{seed}", name, seed, gain)
+        for name, gain in (("fedavg", 0.0), ("fedfr", 0.05))
+        for seed in range(3)
+    ]
     first, second = compare(runs)
     assert first.figures["generic.tar@1e-2"].mean == pytest.approx(0.51)
     assert first.figures["generic.tar@1e-2"].std == pytest.approx(0.01)
@@ -274,8 +294,13 @@ def test_a_run_that_is_given_twice_counts_once(tmp_path: Path) -> None:
 
 
 def test_one_target_has_neither_interval_nor_verdict_however_many_seeds(tmp_path: Path) -> None:
-    rows = compare([small_run(tmp_path / f"{name}{seed}", name, "M", seed, hter)
-                    for name, hter in (("fedpad", 0.1), ("fused", 0.2)) for seed in range(5)])  # fmt: skip
+    rows = compare(
+        [
+            small_run(tmp_path / f"{name}{seed}", name, "M", seed, hter)
+            for name, hter in (("fedpad", 0.1), ("fused", 0.2))
+            for seed in range(5)
+        ]
+    )
     found = rows[1].differences["hter"]
     assert (found.mean, found.low, found.high, found.verdict) == (pytest.approx(0.1), None, None, None)
     assert (found.targets, found.seeds) == (1, 5)
@@ -287,16 +312,22 @@ def test_one_target_has_neither_interval_nor_verdict_however_many_seeds(tmp_path
 
 
 def test_runs_of_one_pair_are_averaged_before_they_are_paired(tmp_path: Path) -> None:
-    runs = [small_run(tmp_path / f"{name}{hter}", name, "M", 0, hter)
-            for name, hter in (("fedpad", 0.1), ("fused", 0.2), ("fused", 0.4))]  # fmt: skip
+    runs = [
+        small_run(tmp_path / f"{name}{hter}", name, "M", 0, hter)
+        for name, hter in (("fedpad", 0.1), ("fused", 0.2), ("fused", 0.4))
+    ]
     assert compare(runs)[1].differences["hter"].mean == pytest.approx(0.3 - 0.1)
 
 
 def test_what_would_be_long_in_a_label_stands_in_a_legend(tmp_path: Path) -> None:
     short = {"optimizer": {"name": "sgd", "lr": 0.1}, "rounds": 5, "batch": {"default": 8}}
     other = {"optimizer": {"name": "adam", "lr": 0.01}, "rounds": 10, "batch": {"default": 16}}
-    rows = compare([small_run(tmp_path / name, "fedpad", "M", 0, 0.1, **training)
-                    for name, training in (("a", short), ("b", other))])  # fmt: skip
+    rows = compare(
+        [
+            small_run(tmp_path / name, "fedpad", "M", 0, 0.1, **training)
+            for name, training in (("a", short), ("b", other))
+        ]
+    )
     assert [row.label for row in rows] == ["fedpad · A", "fedpad · B"]
     assert legend(rows)[1] == (
         "fedpad · B: training.batch.default=16, training.optimizer.lr=0.01, training.optimizer.name=adam,"
@@ -306,8 +337,12 @@ def test_what_would_be_long_in_a_label_stands_in_a_legend(tmp_path: Path) -> Non
 
 
 def test_methods_are_called_by_their_names_and_by_what_else_differs(tmp_path: Path) -> None:
-    rows = compare([small_run(tmp_path / name, name, "M", 0, 0.1, optimizer={"name": "adam", "lr": lr}, rounds=5)
-                    for name, lr in (("fedpad", 0.001), ("fedprox", 0.01))])  # fmt: skip
+    rows = compare(
+        [
+            small_run(tmp_path / name, name, "M", 0, 0.1, optimizer={"name": "adam", "lr": lr}, rounds=5)
+            for name, lr in (("fedpad", 0.001), ("fedprox", 0.01))
+        ]
+    )
     assert [row.label for row in rows] == ["fedpad · lr 0.001", "fedprox · lr 0.01"]
     assert legend(rows) == []
 
@@ -315,8 +350,11 @@ def test_methods_are_called_by_their_names_and_by_what_else_differs(tmp_path: Pa
 @pytest.mark.parametrize("groups", [2, 9])
 def test_tables_for_a_terminal_keep_within_its_width(tmp_path: Path, groups: int) -> None:
     """Each column as wide as its widest word, three spaces between: words that need more would be broken."""
-    runs = [small_run(tmp_path / f"{rounds}-{seed}", "fedpad", "M", seed, 0.1 + 0.01 * rounds * seed, rounds=rounds)
-            for rounds in range(groups) for seed in range(2)]  # fmt: skip
+    runs = [
+        small_run(tmp_path / f"{rounds}-{seed}", "fedpad", "M", seed, 0.1 + 0.01 * rounds * seed, rounds=rounds)
+        for rounds in range(groups)
+        for seed in range(2)
+    ]
     made = narrow(compare(runs), 80)
     shown = [title for one in made for title in one.columns if title.startswith("fedpad · rounds ")]
     assert {f"fedpad · rounds {rounds}" for rounds in range(groups)} <= set(shown)

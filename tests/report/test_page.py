@@ -249,10 +249,15 @@ def judged_here(finished: Path, tmp_path: Path) -> Path:
     with Writer(tmp_path / "M", name="M", size=16, source="synthetic test") as out:
         for index in range(len(scores)):
             out.add(
-                np.full((1, 16, 16, 3), index % 256, np.uint8), label=[int(scores.label[index])],
-                species=[str(scores.species[index]) or "bonafide"], subject=[str(scores.subject[index])],
-                video=[str(scores.video[index])], frame=[0], split=["train"], item=[str(scores.item[index])],
-            )  # fmt: skip
+                np.full((1, 16, 16, 3), index % 256, np.uint8),
+                label=[int(scores.label[index])],
+                species=[str(scores.species[index]) or "bonafide"],
+                subject=[str(scores.subject[index])],
+                video=[str(scores.video[index])],
+                frame=[0],
+                split=["train"],
+                item=[str(scores.item[index])],
+            )
     (run / "features.safetensors").unlink()  # placing them takes longest
     digests = {"data.user": PreparedSet.open(tmp_path / "M").digest, "data.sites.C": "c"}
     (run / "data.json").write_text(json.dumps(digests))
@@ -280,9 +285,16 @@ def test_the_worst_images_are_those_furthest_on_the_wrong_side_one_a_subject(jud
     assert "Set M" in page
 
 
-@pytest.mark.parametrize(("said", "asked", "shown"), [
-    (None, None, True), (False, None, False), (False, True, True), (True, False, False), (True, None, True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("said", "asked", "shown"),
+    [
+        (None, None, True),
+        (False, None, False),
+        (False, True, True),
+        (True, False, False),
+        (True, None, True),
+    ],
+)
 def test_rendered_people_are_shown_unless_somebody_says_no(
     judged_here: Path, said: bool | None, asked: bool | None, shown: bool
 ) -> None:

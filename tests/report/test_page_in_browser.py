@@ -49,8 +49,11 @@ def measured(page: Path, width: int, tmp_path: Path) -> dict[str, int]:
     )
     shown = subprocess.run(
         [CHROMIUM, *options, "--virtual-time-budget=5000", "--window-size=1500,1000", "--dump-dom", frame.as_uri()],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
     said = re.search(r'<p id="said">(.*?)</p>', shown.stdout)
     assert said is not None
     found: dict[str, int] = json.loads(html.unescape(said[1]))

@@ -26,8 +26,13 @@ def test_it_names_the_budget_the_end_of_the_run_and_that_the_noise_is_simulated(
     found = page(read_run(run))
     assert found is not None
     text = " ".join(found["sentences"])
-    for words in ("ε 2 at δ 0.5", "ended after round 2 of 3", "protects nobody", "one class centre added or removed",
-                  "Not covered: the weights"):  # fmt: skip
+    for words in (
+        "ε 2 at δ 0.5",
+        "ended after round 2 of 3",
+        "protects nobody",
+        "one class centre added or removed",
+        "Not covered: the weights",
+    ):
         assert words in text
     assert "does not hold end to end" not in text
 

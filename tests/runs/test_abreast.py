@@ -108,22 +108,30 @@ def alike(content: dict[str, Any], tmp_path: Path, beside: Any, method: Method |
     assert settled(tmp_path / "beside") == settled(tmp_path / "alone")
 
 
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=() if name in NORMAL else pytest.mark.slow)
-    for name, method in METHODS.items() if not method.pooled
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in NORMAL else pytest.mark.slow)
+        for name, method in METHODS.items()
+        if not method.pooled
+    ],
+)
 def test_sites_side_by_side_give_the_bytes_of_sites_one_after_another(
     name: str, sets: Mapping[str, Path], tmp_path: Path, beside: Any
 ) -> None:
     alike(tree(sets, name, **KEPT), tmp_path, beside)
 
 
-@pytest.mark.parametrize("changes", [
-    {"federation__secure": {"entropy": "derived"}},
-    pytest.param({"federation__dp": {"clip": 1.0, "noise": 0.1, "delta": 1e-5, "entropy": "derived"}},
-                 marks=pytest.mark.slow),
-    pytest.param({"federation__participation": 0.67, "federation__wire": "bf16"}, marks=pytest.mark.slow),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"federation__secure": {"entropy": "derived"}},
+        pytest.param(
+            {"federation__dp": {"clip": 1.0, "noise": 0.1, "delta": 1e-5, "entropy": "derived"}}, marks=pytest.mark.slow
+        ),
+        pytest.param({"federation__participation": 0.67, "federation__wire": "bf16"}, marks=pytest.mark.slow),
+    ],
+)
 def test_protections_and_absent_sites_give_them_too(
     changes: dict[str, Any], sets: Mapping[str, Path], tmp_path: Path, beside: Any
 ) -> None:
@@ -198,8 +206,13 @@ def test_secrets_that_nobody_can_draw_again_end_the_run_in_one_line(
 def test_a_process_that_ends_again_and_again_ends_the_run(
     sets: Mapping[str, Path], tmp_path: Path, beside: Any
 ) -> None:
-    method = replace(two_exchanges.METHOD, calls={**two_exchanges.METHOD.calls, "centre": replace(
-        two_exchanges.METHOD.calls["centre"], run=killing_itself)})  # fmt: skip
+    method = replace(
+        two_exchanges.METHOD,
+        calls={
+            **two_exchanges.METHOD.calls,
+            "centre": replace(two_exchanges.METHOD.calls["centre"], run=killing_itself),
+        },
+    )
     with pytest.raises(RunFailed, match=r"again and again.*fewer workers"):
         run_toy(tree(sets, method), tmp_path / "run", method=method, wire=beside)
 
@@ -223,8 +236,11 @@ def test_a_run_begun_with_two_processes_goes_on_with_one(sets: Mapping[str, Path
     two = tree(sets, "fedpad", **KEPT, runtime__workers=2)
     with pytest.raises(Interrupted):
         run_toy(two, tmp_path / "beside", reporter=Stopping(silent().console, quiet=True))
-    assert not [child for child in set(psutil.Process().children(recursive=True)) - before if "spawn_main" in
-                " ".join(child.cmdline())]  # fmt: skip
+    assert not [
+        child
+        for child in set(psutil.Process().children(recursive=True)) - before
+        if "spawn_main" in " ".join(child.cmdline())
+    ]
     assert json.loads((tmp_path / "beside" / "environment.json").read_text())["workers"] == 2
     assert not (tmp_path / "beside" / FOLDER).exists()
     run_toy(content, tmp_path / "beside", resume=True)
@@ -331,9 +347,14 @@ def test_no_process_outlives_a_run_that_is_ended_and_it_can_be_resumed(
     (tmp_path / "recipe.yaml").write_text(json.dumps(content))
     command = [sys.executable, "-m", "fedvisage", "run", str(tmp_path / "recipe.yaml"), "--out", str(out)]
     running = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=tmp_path,
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        cwd=tmp_path,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
+    )
     try:
         assert running.stdout is not None
         assert any(line.startswith("round 2/") for line in running.stdout)

@@ -96,9 +96,10 @@ def test_the_file_says_where_it_comes_from_and_under_which_licence(tmp_path: Pat
     with safe_open(tmp_path / "b.safetensors", framework="pt") as file:
         said = parse_json(file.metadata()["fedvisage"])
     assert said["source"] == {
-        "name": "a.safetensors", "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "name": "a.safetensors",
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
         "project": "insightface arcface_torch",
-    }  # fmt: skip
+    }
     assert said["licence"] == "for research only"
     assert said["network"] == {"name": "iresnet18", "width": WIDTH, "embedding": LENGTH}
     assert said["input"] == {"size": SIZE, "colour": "rgb"}
@@ -207,9 +208,14 @@ def written(net: nn.Module, path: Path, *, folded: bool) -> Path:
         warnings.simplefilter("ignore")
         mode = torch.onnx.TrainingMode.EVAL if folded else torch.onnx.TrainingMode.PRESERVE
         torch.onnx.export(
-            net, (torch.zeros(1, 3, SIZE, SIZE),), path, dynamo=False, training=mode, do_constant_folding=folded,
+            net,
+            (torch.zeros(1, 3, SIZE, SIZE),),
+            path,
+            dynamo=False,
+            training=mode,
+            do_constant_folding=folded,
             input_names=["input.1"],
-        )  # fmt: skip
+        )
     return path
 
 
@@ -294,13 +300,20 @@ def clip_tower(net: nn.Module) -> dict[str, Tensor]:
     """Write a transformer of timm's as OpenAI's CLIP writes its image tower."""
     state = dict(net.state_dict())
     there = {
-        "visual.class_embedding": state["cls_token"][0, 0], "visual.positional_embedding": state["pos_embed"][0],
+        "visual.class_embedding": state["cls_token"][0, 0],
+        "visual.positional_embedding": state["pos_embed"][0],
         "visual.conv1.weight": state["patch_embed.proj.weight"],
-    }  # fmt: skip
+    }
     for ours, name in (("norm_pre", "ln_pre"), ("norm", "ln_post")):
         there |= {f"visual.{name}.{kind}": state[f"{ours}.{kind}"] for kind in ("weight", "bias")}
-    inner = {"norm1.": "ln_1.", "norm2.": "ln_2.", "attn.qkv.": "attn.in_proj_", "attn.proj.": "attn.out_proj.",
-             "mlp.fc1.": "mlp.c_fc.", "mlp.fc2.": "mlp.c_proj."}  # fmt: skip
+    inner = {
+        "norm1.": "ln_1.",
+        "norm2.": "ln_2.",
+        "attn.qkv.": "attn.in_proj_",
+        "attn.proj.": "attn.out_proj.",
+        "mlp.fc1.": "mlp.c_fc.",
+        "mlp.fc2.": "mlp.c_proj.",
+    }
     for index in range(len(net.blocks)):  # type: ignore[arg-type]
         for ours, name in inner.items():
             for kind in ("weight", "bias"):

@@ -85,9 +85,13 @@ class IRBlock(nn.Module):
         else:
             self.shortcut_layer = nn.Sequential(conv(inputs, width, 1, stride), nn.BatchNorm2d(width))
         self.res_layer = nn.Sequential(
-            nn.BatchNorm2d(inputs), conv(inputs, width), nn.BatchNorm2d(width), nn.PReLU(width),
-            conv(width, width, stride=stride), nn.BatchNorm2d(width),
-        )  # fmt: skip
+            nn.BatchNorm2d(inputs),
+            conv(inputs, width),
+            nn.BatchNorm2d(width),
+            nn.PReLU(width),
+            conv(width, width, stride=stride),
+            nn.BatchNorm2d(width),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = self.shortcut_layer(x)
@@ -107,9 +111,12 @@ class AdaFace(nn.Module):
             inputs = outputs
         self.body = nn.Sequential(*blocks)
         self.output_layer = nn.Sequential(
-            nn.BatchNorm2d(inputs), nn.Dropout(0.4), nn.Flatten(), nn.Linear(inputs * (size // 16) ** 2, embedding),
+            nn.BatchNorm2d(inputs),
+            nn.Dropout(0.4),
+            nn.Flatten(),
+            nn.Linear(inputs * (size // 16) ** 2, embedding),
             nn.BatchNorm1d(embedding, affine=False),
-        )  # fmt: skip
+        )
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         feature = self.output_layer(self.body(self.input_layer(x)))
@@ -124,8 +131,15 @@ def named(**parts: nn.Module) -> nn.Sequential:
     return net
 
 
-def conv_block(inputs: int, outputs: int, side: int = 1, stride: int = 1, groups: int = 1, pad: int | None = None,
-               prelu: bool = True) -> nn.Sequential:  # fmt: skip
+def conv_block(
+    inputs: int,
+    outputs: int,
+    side: int = 1,
+    stride: int = 1,
+    groups: int = 1,
+    pad: int | None = None,
+    prelu: bool = True,
+) -> nn.Sequential:
     parts = {"conv": conv(inputs, outputs, side, stride, groups, pad), "bn": nn.BatchNorm2d(outputs)}
     return named(**parts, **({"prelu": nn.PReLU(outputs)} if prelu else {}))
 
@@ -163,8 +177,18 @@ class MobileFaceNet(nn.Module):
         self.linear, self.bn = nn.Linear(last, embedding, bias=False), nn.BatchNorm1d(embedding)
 
     def forward(self, x: Tensor) -> Tensor:
-        for part in (self.conv1, self.conv2_dw, self.conv_23, self.conv_3, self.conv_34, self.conv_4, self.conv_45,
-                     self.conv_5, self.conv_6_sep, self.conv_6_dw):  # fmt: skip
+        for part in (
+            self.conv1,
+            self.conv2_dw,
+            self.conv_23,
+            self.conv_3,
+            self.conv_34,
+            self.conv_4,
+            self.conv_45,
+            self.conv_5,
+            self.conv_6_sep,
+            self.conv_6_dw,
+        ):
             x = part(x)
         return self.bn(self.linear(x.flatten(1)))
 
@@ -191,11 +215,17 @@ class Foamliu(nn.Module):
         super().__init__()
         w, last = width, 8 * width
         self.conv1 = nn.Sequential(conv(3, w, stride=2), nn.BatchNorm2d(w), nn.ReLU6())
-        self.dw_conv = named(depthwise=conv(w, w, groups=w), pointwise=conv(w, w, 1), bn1=nn.BatchNorm2d(w),
-                             bn2=nn.BatchNorm2d(w))  # fmt: skip
+        self.dw_conv = named(
+            depthwise=conv(w, w, groups=w), pointwise=conv(w, w, 1), bn1=nn.BatchNorm2d(w), bn2=nn.BatchNorm2d(w)
+        )
         blocks, inputs = [], w
-        for expansion, outputs, count, stride in ((2, w, 5, 2), (4, 2 * w, 1, 2), (2, 2 * w, 6, 1), (4, 2 * w, 1, 2),
-                                                  (2, 2 * w, 2, 1)):  # fmt: skip
+        for expansion, outputs, count, stride in (
+            (2, w, 5, 2),
+            (4, 2 * w, 1, 2),
+            (2, 2 * w, 6, 1),
+            (4, 2 * w, 1, 2),
+            (2, 2 * w, 2, 1),
+        ):
             for index in range(count):
                 blocks.append(Inverted(inputs, outputs, stride if index == 0 else 1, expansion))
                 inputs = outputs

@@ -68,10 +68,14 @@ def conducted(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
     recipe["training"] |= {"rounds": 2, "local": {"batches": 1}}
     recipe["evaluation"]["snapshots"] = 1
     study = {
-        "title": "<b>Toy</b>", "recipe": recipe, "sets": {name: str(path) for name, path in sets.items()},
-        "users": ["U"], "seeds": [0, 1], "figures": ["hter", "auc"],
+        "title": "<b>Toy</b>",
+        "recipe": recipe,
+        "sets": {name: str(path) for name, path in sets.items()},
+        "users": ["U"],
+        "seeds": [0, 1],
+        "figures": ["hter", "auc"],
         "rows": {f"rate {rate}": {"set": [f"training.optimizer.lr={rate}"]} for rate in (0.001, 0.01, 0.1)},
-    }  # fmt: skip
+    }
     (root / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
     run_study(root / "study.yaml", root / "out", root / "cache", unheard)
     return root / "out"
@@ -118,11 +122,15 @@ def test_a_curve_tells_of_the_spread_over_seeds_where_there_are_several(conducte
 
 def a_table(study: Study, rows: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     """Return what a study's table says of AUC: for each row one figure at each user."""
-    return {"rows": {
-        row: {"users": {user: {"auc": [value, 0.5]} for user, value in zip(study.users, values, strict=True)},
-              "average": {"auc": [sum(values) / len(values), 0.25]}}
-        for row, values in rows.items()
-    }}  # fmt: skip
+    return {
+        "rows": {
+            row: {
+                "users": {user: {"auc": [value, 0.5]} for user, value in zip(study.users, values, strict=True)},
+                "average": {"auc": [sum(values) / len(values), 0.25]},
+            }
+            for row, values in rows.items()
+        }
+    }
 
 
 def test_rows_without_a_number_stand_below_each_other_with_a_point_for_each_user(conducted: Path) -> None:
@@ -195,12 +203,21 @@ def test_differences_of_a_study_are_judged_over_its_targets_with_seeds_averaged_
         update={"users": ["O", "C", "I"], "rows": dict.fromkeys(("first", "other")), "figures": ["hter", "seconds"]}
     )
     gains = {"O": (-0.04, -0.02), "C": (-0.05, -0.05), "I": (-0.01, -0.03)}  # by seed; means -0.03, -0.05, -0.02
-    results = [{"row": row, "user": user, "seed": seed, "hter": 0.2 + (gain if row == "other" else 0), "seconds": 9.0}
-               for row in study.rows for user, both in gains.items() for seed, gain in enumerate(both)]  # fmt: skip
+    results = [
+        {"row": row, "user": user, "seed": seed, "hter": 0.2 + (gain if row == "other" else 0), "seconds": 9.0}
+        for row in study.rows
+        for user, both in gains.items()
+        for seed, gain in enumerate(both)
+    ]
     (line,) = differences(study, results).rows  # type: ignore[union-attr]
     half = 4.302652730 * stdev([3, 5, 2]) / 3**0.5  # the quantile with two degrees of freedom, from a printed table
-    assert line == ("other", "3", "2", f"-3.33 [{-10 / 3 - half:+.2f}, {-10 / 3 + half:+.2f}], not shown",
-                    "+0.00 [+0.00, +0.00], not shown")  # fmt: skip
+    assert line == (
+        "other",
+        "3",
+        "2",
+        f"-3.33 [{-10 / 3 - half:+.2f}, {-10 / 3 + half:+.2f}], not shown",
+        "+0.00 [+0.00, +0.00], not shown",
+    )
     faster = [{**one, "seconds": 5.0 if one["row"] == "other" else 9.0} for one in results]
     assert differences(study, faster).rows[0][-1].endswith("holds"), "what costs less is better"  # type: ignore[union-attr]
 
@@ -209,8 +226,11 @@ def test_held_out_figures_have_no_interval_because_targets_share_the_sites(condu
     study = load_study(conducted.parent / "study.yaml").model_copy(
         update={"users": ["O", "C"], "rows": dict.fromkeys(("first", "other")), "figures": ["hter", "heldout.eer"]}
     )
-    results = [{"row": row, "user": user, "seed": 0, "hter": 0.1, "heldout.eer": 0.1 * (row == "first")}
-               for row in study.rows for user in study.users]  # fmt: skip
+    results = [
+        {"row": row, "user": user, "seed": 0, "hter": 0.1, "heldout.eer": 0.1 * (row == "first")}
+        for row in study.rows
+        for user in study.users
+    ]
     shown = differences(study, results)
     assert shown is not None
     assert shown.rows == (("other", "1–2", "1", "+0.00 [+0.00, +0.00], not shown", "-10.00 –"),)
@@ -221,10 +241,15 @@ def test_a_study_of_recognition_has_all_forms_too(sets: Mapping[str, Path], tmp_
     recipe = tree(sets, "fedavg", training__rounds=1, training__local={"batches": 1})
     people = recipe.pop("data")
     study = {
-        "title": "Toy", "recipe": recipe, "sets": {**people["sites"], "public": people["public"], "U": people["user"]},
-        "public": "public", "users": ["U"], "seeds": [0], "figures": ["generic.tar@1e-1"],
+        "title": "Toy",
+        "recipe": recipe,
+        "sets": {**people["sites"], "public": people["public"], "U": people["user"]},
+        "public": "public",
+        "users": ["U"],
+        "seeds": [0],
+        "figures": ["generic.tar@1e-1"],
         "rows": {"FedAvg": {}, "again": {"trained_by": "FedAvg"}},
-    }  # fmt: skip
+    }
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
     run_study(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", unheard)
     assert all((tmp_path / "out" / name).exists() for name in ("table.csv", "table.tex"))

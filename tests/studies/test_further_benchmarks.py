@@ -34,12 +34,18 @@ def study(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
         "rows": {"FedAvg": {}},
         "seeds": [0],
         "figures": [
-            "generic.tar@1e-1", "pairs.south.accuracy", "pairs.north.accuracy", "ijb.tar@1e-1",
-            "ijb.conservative.tar@1e-1", "ijb.tpir@1e-1", "ijb.rank@1", "plain.tar@1e-1",
+            "generic.tar@1e-1",
+            "pairs.south.accuracy",
+            "pairs.north.accuracy",
+            "ijb.tar@1e-1",
+            "ijb.conservative.tar@1e-1",
+            "ijb.tpir@1e-1",
+            "ijb.rank@1",
+            "plain.tar@1e-1",
         ],
         "paper": [PAPER],
         "beside": {"pairs.north.accuracy": "pairs.south.accuracy"},
-    }  # fmt: skip
+    }
 
 
 def written(study: Mapping[str, Any], folder: Path) -> Path:
@@ -89,10 +95,15 @@ def test_what_was_not_measured_is_nothing(figure: str) -> None:
 
 def test_names_of_figures_say_whose_they_are() -> None:
     owners = {
-        "generic.tar@1e-3": None, "personal.local.tar@1e-3": None, "group.African.accuracy": None, "seconds": None,
-        "lfw.accuracy": "lfw", "rfw.african.accuracy": "rfw", "ijb-c.tpir@1e-2": "ijb-c",
+        "generic.tar@1e-3": None,
+        "personal.local.tar@1e-3": None,
+        "group.African.accuracy": None,
+        "seconds": None,
+        "lfw.accuracy": "lfw",
+        "rfw.african.accuracy": "rfw",
+        "ijb-c.tpir@1e-2": "ijb-c",
         "ijb-c.conservative.rank@10": "ijb-c",
-    }  # fmt: skip
+    }
     assert {figure: benchmark_of(figure) for figure in owners} == owners
 
 

@@ -220,9 +220,13 @@ def test_the_entries_of_a_protocol_become_those_of_the_recipes(name: str, tmp_pa
 
 def test_a_study_of_a_protocol_runs_on_a_root(root: Path, tmp_path: Path) -> None:
     study = {
-        "title": "P", "recipe": RECIPE, "protocol": "ocim-ssdg", "users": ["M", "O"], "seeds": [0, 1],
+        "title": "P",
+        "recipe": RECIPE,
+        "protocol": "ocim-ssdg",
+        "users": ["M", "O"],
+        "seeds": [0, 1],
         "rows": {"FedPAD": {}, "without O": {"sites": ["C", "I"]}},
-    }  # fmt: skip
+    }
     path = written(study, tmp_path)
     with pytest.raises(UserError, match=r"--smoke.*--root"):
         run_study(path, tmp_path / "out", tmp_path / "cache", unheard, smoke=True)

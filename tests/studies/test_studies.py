@@ -24,31 +24,62 @@ DEMO_ONLY = {"fedsis-leakage-demo"}
 DEMOS = [path for path in STUDIES if path.stem.endswith("-demo") and path.stem not in DEMO_ONLY]
 RECIPES = sorted([*(ROOT / "recipes/demo").glob("*.yaml"), *(ROOT / "recipes/paper").glob("*.yaml")])
 OWN_ROWS = {
-    "FedPAD + TTA, 2D sites", "FedPAD + gated TTA, 2D and 3D sites", "FedPAD + gated TTA", "FedGPAD + TTA",
-    "FedGPAD + gated TTA", "FedAvg on FedMA's network", "FedPAD + online TTA", "FedPAD + TTA, sorted by class",
-    "FedPAD + settled TTA", "blocks 1–6", "blocks 6–12", "FedSIS, bf16", "FedSIS, int8", "FedSIS, shuffled",
-    "ε 500,000", "ε 100,000", "ε 10,000",
-    *(f"{rule}, {state}" for rule in ("mean", "norm clip", "trimmed mean", "median", "Krum", "multi-Krum")
-      for state in ("clean", "sign flip", "scaling", "label flip")),
-    *(f"block {number}" for number in range(1, 13)), *(f"every {rounds} rounds" for rounds in (2, 4, 6, 8, 12)),
-    *(f"{name} on ResNet-18" for name in ("FedProx", "MOON", "FedBN", "AFL")), "FedGPAD, epochs", "FedMA, growing",
-    "FedFR, raw means", "FedFR, mirrored", "FedFR, NIST's TPIR",
-    "FedAvg + TTA by LayerNorm", "FedAvg + online TTA by LayerNorm",
-    "all public images", *(f"t_HN 0.{tenth}" for tenth in range(2, 7)),
+    "FedPAD + TTA, 2D sites",
+    "FedPAD + gated TTA, 2D and 3D sites",
+    "FedPAD + gated TTA",
+    "FedGPAD + TTA",
+    "FedGPAD + gated TTA",
+    "FedAvg on FedMA's network",
+    "FedPAD + online TTA",
+    "FedPAD + TTA, sorted by class",
+    "FedPAD + settled TTA",
+    "blocks 1–6",
+    "blocks 6–12",
+    "FedSIS, bf16",
+    "FedSIS, int8",
+    "FedSIS, shuffled",
+    "ε 500,000",
+    "ε 100,000",
+    "ε 10,000",
+    *(
+        f"{rule}, {state}"
+        for rule in ("mean", "norm clip", "trimmed mean", "median", "Krum", "multi-Krum")
+        for state in ("clean", "sign flip", "scaling", "label flip")
+    ),
+    *(f"block {number}" for number in range(1, 13)),
+    *(f"every {rounds} rounds" for rounds in (2, 4, 6, 8, 12)),
+    *(f"{name} on ResNet-18" for name in ("FedProx", "MOON", "FedBN", "AFL")),
+    "FedGPAD, epochs",
+    "FedMA, growing",
+    "FedFR, raw means",
+    "FedFR, mirrored",
+    "FedFR, NIST's TPIR",
+    "FedAvg + TTA by LayerNorm",
+    "FedAvg + online TTA by LayerNorm",
+    "all public images",
+    *(f"t_HN 0.{tenth}" for tenth in range(2, 7)),
     *(f"{name}, {count}" for name in ("FedFace", "FedFR") for count in (40, 20, 10, 1)),
     *(f"Centralised, {count}" for count in (40, 20, 10, 1)),
     "Pre-trained, 1",
-    *(f"{name}, private" for name in ("CosFace", "ArcFace", "FedSGD", "φ0", "φ1", "φ2", "φ3")), "private",
-    "nothing told", "no noise",
-    *(f"ε {value}" for value in (0.1, 1, 8, 32)), *(f"ρ {value}" for value in (1.1, 1.2, 1.3, 1.4, 1.5)), "3 queries",
-    *(f"printed, ε {value}" for value in (0.1, 0.3, 1, 3, 8)), *(f"printed, ρ 1.{tenth}" for tenth in range(1, 6)),
-    "3 queries of Algorithm 1", "ε 1, 16 directions", "clusters of mean features",
+    *(f"{name}, private" for name in ("CosFace", "ArcFace", "FedSGD", "φ0", "φ1", "φ2", "φ3")),
+    "private",
+    "nothing told",
+    "no noise",
+    *(f"ε {value}" for value in (0.1, 1, 8, 32)),
+    *(f"ρ {value}" for value in (1.1, 1.2, 1.3, 1.4, 1.5)),
+    "3 queries",
+    *(f"printed, ε {value}" for value in (0.1, 0.3, 1, 3, 8)),
+    *(f"printed, ρ 1.{tenth}" for tenth in range(1, 6)),
+    "3 queries of Algorithm 1",
+    "ε 1, 16 directions",
+    "clusters of mean features",
     *(f"{name}, {noise}" for name in ("models", "both") for noise in ("ε 8", "noise 1e-4")),
     *(f"{name}, {share} %" for name in ("conventional", "Algorithm 1", "private") for share in (25, 50, 75, 100)),
-    "Federated texture", *(f"Federated texture, {sites} sites" for sites in (2, 3, 4, "2D", "2D and 3D")),
+    "Federated texture",
+    *(f"Federated texture, {sites} sites" for sites in (2, 3, 4, "2D", "2D and 3D")),
     *(f"texture, {auxiliary}, {sites}" for auxiliary in ("excluded", "included") for sites in ("combined", "split")),
     *(f"FedFace, λ {weight}, v {margin}" for weight in (0.5, 1, 1.5, 5, 10, 15) for margin in (0.3, 0.6, 0.9)),
-}  # fmt: skip
+}
 """Rows that no paper has printed."""
 
 
@@ -124,14 +155,22 @@ def test_only_the_known_printed_averages_are_footnoted() -> None:
     studies = [load_study(path) for path in STUDIES]
     notes = [note for study in studies for note in printing_errors(study.paper, list(study.rows), study.users)]
     assert {tuple(word for word in note.split() if word[0].isdigit()) for note in notes} == {
-        ("2022,", "36.43", "40.44,"), ("2022,", "34.31", "34.21,"),  # FedGPAD's Table III, Single
-        ("2021,", "41.61", "40.44,"), ("2021,", "36.66", "34.21,"), ("2021,", "67.07", "70.36,"),  # the same rows later
-        ("2023,", "1,", "3.91", "3.87,"), ("2023,", "2,", "6.43", "6.52,"),  # FedSIS, its Tables 1 and 2
-        ("2023,", "6,", "6.43", "6.52,"), ("2023,", "6,", "6.94", "7.05,"), ("2023,", "6,", "3.91", "3.87,"),
+        ("2022,", "36.43", "40.44,"),
+        ("2022,", "34.31", "34.21,"),  # FedGPAD's Table III, Single
+        ("2021,", "41.61", "40.44,"),
+        ("2021,", "36.66", "34.21,"),
+        ("2021,", "67.07", "70.36,"),  # the same rows later
+        ("2023,", "1,", "3.91", "3.87,"),
+        ("2023,", "2,", "6.43", "6.52,"),  # FedSIS, its Tables 1 and 2
+        ("2023,", "6,", "6.43", "6.52,"),
+        ("2023,", "6,", "6.94", "7.05,"),
+        ("2023,", "6,", "3.91", "3.87,"),
         ("2023,", "6,", "4.74", "4.72,"),  # its Table 6
         ("2023,", "3,", "14.25", "19.00,"),  # FedProx, its Table 3
-        ("2021,", "35.09", "33.97,"), ("2021,", "36.43", "34.96,"), ("2021,", "68.00", "69.69,"),  # Single + TTA
-    }  # fmt: skip
+        ("2021,", "35.09", "33.97,"),
+        ("2021,", "36.43", "34.96,"),
+        ("2021,", "68.00", "69.69,"),  # Single + TTA
+    }
 
 
 def test_a_mean_of_what_was_printed_does_not_depend_on_the_order_of_users() -> None:

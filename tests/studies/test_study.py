@@ -137,9 +137,15 @@ def test_ours_as_published_and_printed_figures_have_columns_of_their_own(
 ) -> None:
     """What was printed stands under its own rule and under no other; members have figures as published, too."""
     printed = {**PAPER, "columns": ["published.hter_target_eer", "auc"]}
-    small = {**grid, "rows": {"FedPAD": {}, "Single": grid["rows"]["Single"]}, "seeds": [0], "users": ["U"],
-             "set": ["evaluation.published=true"], "paper": [printed],
-             "figures": ["hter", "published.hter_target_eer", "published.tpr_bona_fide_1pct"]}  # fmt: skip
+    small = {
+        **grid,
+        "rows": {"FedPAD": {}, "Single": grid["rows"]["Single"]},
+        "seeds": [0],
+        "users": ["U"],
+        "set": ["evaluation.published=true"],
+        "paper": [printed],
+        "figures": ["hter", "published.hter_target_eer", "published.tpr_bona_fide_1pct"],
+    }
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(small))
     run_study(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", unheard)
     head, _, *lines = lines_of(tmp_path)
@@ -198,8 +204,15 @@ def test_fused_judges_the_members_that_single_trained(conducted: tuple[Path, dic
 def test_users_at_which_the_same_sites_train_share_one_training(grid: dict[str, Any], tmp_path: Path) -> None:
     parts = {f"A-{kind}": f"{grid['sets']['A']} only: attacks={kind}" for kind in ("print", "replay")}
     rows = {"FedPAD": {}, "again": {"trained_by": "FedPAD", "set": ["evaluation.threshold=fixed"]}}
-    study = {**grid, "sets": grid["sets"] | parts, "sites": ["A", "B", "C"], "users": [*parts, "B"], "rows": rows,
-             "seeds": [0], "paper": []}  # fmt: skip
+    study = {
+        **grid,
+        "sets": grid["sets"] | parts,
+        "sites": ["A", "B", "C"],
+        "users": [*parts, "B"],
+        "rows": rows,
+        "seeds": [0],
+        "paper": [],
+    }
     found = tmp_path / "study.yaml"
     found.write_text(yaml.safe_dump(study, sort_keys=False))
     cells = {cell.out.name: cell for cell in cells_of(load_study(found), tmp_path / "out" / "cells")}
@@ -209,11 +222,14 @@ def test_users_at_which_the_same_sites_train_share_one_training(grid: dict[str, 
     judged = [cells[name].trained for name in ("fedpad-A-replay-seed0", "again-A-print-seed0", "again-A-replay-seed0")]
     assert judged == [first.out] * 3
     assert [[cell.out.name for cell in group] for group in groups_of(list(cells.values()))] == [
-        [name for name in cells if "-A-" in name], [name for name in cells if "-B-" in name]
-    ]  # fmt: skip
+        [name for name in cells if "-A-" in name],
+        [name for name in cells if "-B-" in name],
+    ]
     run_study(found, tmp_path / "out", tmp_path / "cache", unheard)
-    weights, scores = ({(tmp_path / "out" / "cells" / f"fedpad-A-{kind}-seed0" / file).read_bytes()
-                        for kind in ("print", "replay")} for file in ("model.safetensors", "scores.csv"))  # fmt: skip
+    weights, scores = (
+        {(tmp_path / "out" / "cells" / f"fedpad-A-{kind}-seed0" / file).read_bytes() for kind in ("print", "replay")}
+        for file in ("model.safetensors", "scores.csv")
+    )
     assert (len(weights), len(scores)) == (1, 2)
 
 
@@ -277,14 +293,21 @@ def test_a_row_can_have_public_people_of_its_own_and_they_train_at_no_site(tmp_p
     sets = {name: f"data/{name}" for name in ("A", "B", "first", "other", "benchmark")}
     recipe = {"method": {"name": "conventional"}, "training": {"rounds": 1}, "input": {"colour": "rgb"}}
     study = {
-        "title": "Toy", "recipe": recipe, "sets": sets, "public": "first", "users": ["benchmark"], "seeds": [0],
+        "title": "Toy",
+        "recipe": recipe,
+        "sets": sets,
+        "public": "first",
+        "users": ["benchmark"],
+        "seeds": [0],
         "rows": {"theirs": {}, "own": {"public": "other"}, "same": {"trained_by": "own"}},
-    }  # fmt: skip
+    }
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
     cells = {cell.row: cell.recipe.data for cell in cells_of(load_study(tmp_path / "study.yaml"), tmp_path)}
     assert {name: data.public for name, data in cells.items()} == {
-        "theirs": "data/first", "own": "data/other", "same": "data/other",
-    }  # fmt: skip
+        "theirs": "data/first",
+        "own": "data/other",
+        "same": "data/other",
+    }
     assert all(sorted(data.sites) == ["A", "B"] for data in cells.values())
     study["rows"]["own"]["public"] = "nobody"  # type: ignore[index]
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False))

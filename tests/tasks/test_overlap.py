@@ -154,8 +154,16 @@ def test_subjects_of_one_dataset_are_known_by_name_and_rendered_ones_by_their_se
         path = tmp_path / f"seed-{seed}"
         with Writer(path, name="O", size=SIZE, source=f"synthetic domain=O size={SIZE} seed={seed}") as out:
             images = np.random.default_rng(seed).integers(0, 255, (1, SIZE, SIZE, 3), dtype=np.uint8)
-            out.add(images, label=[1], species=["bonafide"], subject=["O-0001"], video=["v"], frame=[0],
-                    split=["train"], item=["one"])  # fmt: skip
+            out.add(
+                images,
+                label=[1],
+                species=["bonafide"],
+                subject=["O-0001"],
+                video=["v"],
+                frame=[0],
+                split=["train"],
+                item=["one"],
+            )
         named[seed] = View.of(PreparedSet.open(path))
     for seed, count in ((0, 1), (1, 0)):
         overlap = find_overlap({TARGET: [named[0]], "data.sites.O": [named[seed]]}, tmp_path / "cache")
@@ -170,10 +178,17 @@ def test_public_people_who_are_also_at_a_site_under_another_name_are_refused(
     with Writer(tmp_path / "public", name="public", size=SIZE, source="mixed", identities=True) as out:
         count = len(source)
         assert source.rows.group is not None
-        out.add(np.asarray(source.images), label=[1] * count, species=["bonafide"] * count, frame=[0] * count,
-                subject=[f"renamed {who}" for who in source.rows.subject], video=source.rows.video,
-                split=["heldout" if who.endswith("2") else "train" for who in source.rows.subject],
-                item=source.rows.item, group=source.rows.group)  # fmt: skip
+        out.add(
+            np.asarray(source.images),
+            label=[1] * count,
+            species=["bonafide"] * count,
+            frame=[0] * count,
+            subject=[f"renamed {who}" for who in source.rows.subject],
+            video=source.rows.video,
+            split=["heldout" if who.endswith("2") else "train" for who in source.rows.subject],
+            item=source.rows.item,
+            group=source.rows.group,
+        )
     content["data"] |= {"public": str(tmp_path / "public"), "public_identities": 2}
     with pytest.raises(UserError, match="15 of 15 pictures with"):
         toy(content, tmp_path / "run")

@@ -53,8 +53,11 @@ def test_an_old_gallery_is_migrated_with_a_backup(here: Path) -> None:
     assert "door.gallery.v1" in result.stdout
     assert (here / "door.gallery.v1").read_bytes() == before
     assert sorted(path.name for path in here.iterdir()) == [
-        "door.gallery", "door.gallery.v1", "gallery.key", "gallery.key.counters",
-    ]  # fmt: skip
+        "door.gallery",
+        "door.gallery.v1",
+        "gallery.key",
+        "gallery.key.counters",
+    ]
     with Gallery(here / "door.gallery", key_from(here / "gallery.key"), counters=here / "gallery.key.counters") as now:
         for collection in ("default", "staff"):
             assert [one.name for one in now.people(collection)] == ["anna", "bob", "carol"]

@@ -145,8 +145,11 @@ def picture(found: list[tuple[ReleasedVectors, Matches]], view: View, people: Si
     images = view.batch(positions.astype(np.int64)).images.permute(0, 2, 3, 1).numpy()
     behind = torch.cat([people.behind(released)[:SHOWN] for released, _ in shown])
     means = (behind * 255).round().byte().permute(0, 2, 3, 1).numpy()
-    return np.ascontiguousarray(np.concatenate([np.concatenate([mean, *images[3 * row : 3 * row + 3]], axis=1)
-                                                for row, mean in enumerate(means)]))  # fmt: skip
+    return np.ascontiguousarray(
+        np.concatenate(
+            [np.concatenate([mean, *images[3 * row : 3 * row + 3]], axis=1) for row, mean in enumerate(means)]
+        )
+    )
 
 
 AUDIT = Audit("nearest-neighbour", "Whose faces lie next to what sites tell", obstacle, attack)

@@ -181,9 +181,14 @@ def row(mechanism: str, setting: PlotSetting, found: Cosines) -> dict[str, str |
     released = found[~np.isnan(found)]
     low, middle, high = np.quantile(released, (0.05, 0.5, 0.95)).tolist() if len(released) else ("–",) * 3
     return {
-        "mechanism": mechanism, "where": f"{setting.panel} {setting.label}", "draws": len(found),
-        "told": len(released) / len(found), "5 %": low, "median": middle, "95 %": high,
-    }  # fmt: skip
+        "mechanism": mechanism,
+        "where": f"{setting.panel} {setting.label}",
+        "draws": len(found),
+        "told": len(released) / len(found),
+        "5 %": low,
+        "median": middle,
+        "95 %": high,
+    }
 
 
 def picture(boxes: Mapping[str, Mapping[PlotSetting, Cosines]]) -> Picture:

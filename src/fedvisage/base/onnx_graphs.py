@@ -175,8 +175,18 @@ def runtime_errors() -> tuple[type[Exception], ...]:
     """Return the exceptions that ONNX Runtime raises when it cannot load or run a graph."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-    return (state.EPFail, state.Fail, state.InvalidArgument, state.InvalidGraph, state.InvalidProtobuf,
-            state.NoModel, state.NotImplemented, state.RuntimeException, MemoryError, UnicodeDecodeError)  # fmt: skip
+    return (
+        state.EPFail,
+        state.Fail,
+        state.InvalidArgument,
+        state.InvalidGraph,
+        state.InvalidProtobuf,
+        state.NoModel,
+        state.NotImplemented,
+        state.RuntimeException,
+        MemoryError,
+        UnicodeDecodeError,
+    )
 
 
 def short(error: Exception) -> str:

@@ -82,9 +82,25 @@ def synth(
     with interruptible(NOTHING):
         from fedvisage.datasets.importing import synthesise_set
 
-        lines = synthesise_set(destination, progress, domain=domain, size=size, subjects=subjects, videos=videos,
-                       frames=frames, seed=seed, heldout=heldout, species=species, generation=generation, media=media,
-                       cameras=cameras, photos=source, crop=crop, max_bad=max_bad, workers=workers)  # fmt: skip
+        lines = synthesise_set(
+            destination,
+            progress,
+            domain=domain,
+            size=size,
+            subjects=subjects,
+            videos=videos,
+            frames=frames,
+            seed=seed,
+            heldout=heldout,
+            species=species,
+            generation=generation,
+            media=media,
+            cameras=cameras,
+            photos=source,
+            crop=crop,
+            max_bad=max_bad,
+            workers=workers,
+        )
     say(*lines)
 
 
@@ -117,8 +133,19 @@ def people(
     with interruptible(NOTHING):
         from fedvisage.datasets.importing import synthesise_people
 
-        lines = synthesise_people(destination, progress, identities=identities, images=images, size=size, first=first,
-                          seed=seed, test=test, heldout=heldout, group=group, workers=workers)  # fmt: skip
+        lines = synthesise_people(
+            destination,
+            progress,
+            identities=identities,
+            images=images,
+            size=size,
+            first=first,
+            seed=seed,
+            test=test,
+            heldout=heldout,
+            group=group,
+            workers=workers,
+        )
     say(*lines)
 
 

@@ -210,8 +210,10 @@ def migrate(gallery: At, key: Key = None, counters: Counters = None) -> None:
     from fedvisage.device.gallery.migration import migrate as bring
 
     backup, people = bring(gallery, _key(key), counters_of(key, counters))
-    say(f"{gallery}: migrated with {people} people, taken as they stood in the file; the backup is {backup}, which "
-        "keeps people who are removed later until you delete it")  # fmt: skip
+    say(
+        f"{gallery}: migrated with {people} people, taken as they stood in the file; the backup is {backup}, which "
+        "keeps people who are removed later until you delete it"
+    )
 
 
 @gallery_app.command()

@@ -120,8 +120,9 @@ def site(
     front = Terminal(*line_printers(quiet, log_format))
     leave_sigterm_alone()
     checks = Checks(allow_overlap=allow_overlap, verify=verify)
-    start_site(kit, data, state, public, front, verbose=verbose, checks=checks, weights=weights,
-               rosters=allow_roster or ())  # fmt: skip
+    start_site(
+        kit, data, state, public, front, verbose=verbose, checks=checks, weights=weights, rosters=allow_roster or ()
+    )
 
 
 @app.command()

@@ -312,8 +312,15 @@ def convert_weights(
         raise UserError("--colour", f"{colour!r} is no order of colours; choose rgb or bgr")
     text = read_text(Path(licence[1:]), 1 << 20) if licence.startswith("@") else licence
     conversion = convert(
-        source, network, destination, size=size, colour=colour, key=key, reference=reference, licence=text,  # type: ignore[arg-type]
-    )  # fmt: skip
+        source,
+        network,
+        destination,
+        size=size,
+        colour=colour,
+        key=key,
+        reference=reference,
+        licence=text,  # type: ignore[arg-type]
+    )
     if as_json:
         print_json(conversion.as_values())
     else:

@@ -167,8 +167,9 @@ def show(content: Table) -> None:
     from rich.table import Table as Drawn
     from rich.text import Text
 
-    table = Drawn(title=Text(content.caption), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD,
-                  pad_edge=False)  # fmt: skip
+    table = Drawn(
+        title=Text(content.caption), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
+    )
     for index, title in enumerate(content.columns):
         is_name = index < content.names
         table.add_column(Text(title), justify="left" if is_name else "right", overflow="fold", vertical="top")

@@ -109,7 +109,7 @@ def run(
 
             figures = run_over_nvflare(
                 loaded, folder, cache, progress, resume=resume, kit=kit, wait=wait, patience=patience, checks=checks
-            )  # fmt: skip
+            )
     # A run without a target has no figures to summarise.
     if figures["user"] is not None:
         say(*summary(figures))
@@ -165,9 +165,19 @@ def study(
     progress = reporter(quiet, log_format)
     with interruptible(CONTINUES):
         run_study(
-            path, folder, cache, progress, changes=changes or (), smoke=smoke, runs=runs, workers=workers,
-            root=root, sets=sets, blind=blind, checks=Checks(allow_mixed_crops, allow_overlap),
-        )  # fmt: skip
+            path,
+            folder,
+            cache,
+            progress,
+            changes=changes or (),
+            smoke=smoke,
+            runs=runs,
+            workers=workers,
+            root=root,
+            sets=sets,
+            blind=blind,
+            checks=Checks(allow_mixed_crops, allow_overlap),
+        )
     for name in ("blind.md",) if blind else ("table.md", DIFFERENCES):
         say((folder / name).read_text(encoding="utf-8"))
 
@@ -335,10 +345,25 @@ def evaluate(
     Thresholds are those that were chosen at the sites.
     """
     progress = reporter(quiet, log_format, aside=True)
-    of_runs = {"RUN": run, "--adapt": adapt, "--pairs": pairs, "--benchmark": benchmark, "--verify": verify,
-               "--allow-mixed-crops": allow_mixed_crops, "--allow-overlap": allow_overlap}  # fmt: skip
-    of_pipelines = {"--pad": pad, "--recognition": recognition, "--iso30107": iso30107, "--kind": kind,
-                    "--split": split, "--frames": frames, "--enlarge": enlarge, "--int8": int8}  # fmt: skip
+    of_runs = {
+        "RUN": run,
+        "--adapt": adapt,
+        "--pairs": pairs,
+        "--benchmark": benchmark,
+        "--verify": verify,
+        "--allow-mixed-crops": allow_mixed_crops,
+        "--allow-overlap": allow_overlap,
+    }
+    of_pipelines = {
+        "--pad": pad,
+        "--recognition": recognition,
+        "--iso30107": iso30107,
+        "--kind": kind,
+        "--split": split,
+        "--frames": frames,
+        "--enlarge": enlarge,
+        "--int8": int8,
+    }
     # Options of the other mode would have no effect, so they are refused.
     for option, value in (of_runs if pipeline else of_pipelines).items():
         if value:
@@ -364,9 +389,15 @@ def evaluate(
     note(*opened.notices)
     named_sets = named_benchmarks(benchmark or [])
     figures = rejudge(
-        opened, data, cache, out, benchmarks=named_sets,
-        checks=Checks(allow_mixed_crops, allow_overlap, verify), say=note, course=progress,
-    )  # fmt: skip
+        opened,
+        data,
+        cache,
+        out,
+        benchmarks=named_sets,
+        checks=Checks(allow_mixed_crops, allow_overlap, verify),
+        say=note,
+        course=progress,
+    )
     _say(figures, summary(figures), as_json)
 
 

@@ -195,8 +195,9 @@ def find_copies(
     probes = _probes(pictures, len(names), most)
     exact = _find_equal(pictures)
     near = _remove_rows(_find_near(pictures, probes), exact)
-    totals, compared = (np.bincount(column, minlength=len(names)).tolist() for column in
-                     (pictures.place, pictures.place[probes]))  # fmt: skip
+    totals, compared = (
+        np.bincount(column, minlength=len(names)).tolist() for column in (pictures.place, pictures.place[probes])
+    )
     equal, alike = _count_by_pair(exact, pictures), _count_by_pair(near, pictures)
     pairs = [
         Copies(names[first], names[second], equal[first, second], alike[first, second], totals[first], compared[first])

@@ -79,8 +79,11 @@ def _compare(path: Path, manifest: Manifest, blocks: Any) -> None:
     for name, entry in manifest.files.items():
         check_file(path / name, entry, verify=False)
         if not isinstance(blocks, dict) or blocks.get(name) != _digest_of_blocks(path / name, name, manifest):
-            raise UserError(str(path / name), "is not what it was when all of it was last checked: the file was "
-                            "changed or damaged, though its times were not; copy or make the set again")  # fmt: skip
+            raise UserError(
+                str(path / name),
+                "is not what it was when all of it was last checked: the file was "
+                "changed or damaged, though its times were not; copy or make the set again",
+            )
 
 
 def _digest_of_blocks(path: Path, name: str, manifest: Manifest) -> str:

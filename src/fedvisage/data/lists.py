@@ -69,8 +69,11 @@ class TemplateLists:
     @property
     def named(self) -> dict[str, Table]:
         """Return the lists that exist, keyed by their names beside a set."""
-        tables = {PAIRS: self.pairs, **{f"{GALLERY}-{name}": gallery for name, gallery in self.galleries.items()},
-                 PROBES: self.probes}  # fmt: skip
+        tables = {
+            PAIRS: self.pairs,
+            **{f"{GALLERY}-{name}": gallery for name, gallery in self.galleries.items()},
+            PROBES: self.probes,
+        }
         return {name: table for name, table in tables.items() if table is not None}
 
 

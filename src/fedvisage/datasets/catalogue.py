@@ -97,9 +97,23 @@ class Importer(Protocol):
     """Imports a directory into a prepared set; it ignores arguments that do not apply to its layout."""
 
     def __call__(  # noqa: D102
-        self, source: Path, destination: Path, *, name: str, size: int, frames: int, crop: Crop, depth: str,
-        heldout: float, test: float, least: int, max_bad: float, seed: int, workers: int, progress: Progress,
-    ) -> ImportReport: ...  # fmt: skip
+        self,
+        source: Path,
+        destination: Path,
+        *,
+        name: str,
+        size: int,
+        frames: int,
+        crop: Crop,
+        depth: str,
+        heldout: float,
+        test: float,
+        least: int,
+        max_bad: float,
+        seed: int,
+        workers: int,
+        progress: Progress,
+    ) -> ImportReport: ...
 
 
 IMPORTERS: dict[str, Importer] = {"identities": import_identities}

@@ -127,10 +127,13 @@ def _plain_name(*words: str) -> str:
 def recognise(tree: Tree) -> str | None:
     """Return the kind of dataset in a folder if its file names match one."""
     media = [name for name in tree.files if ending_of(name) in MEDIA_ENDINGS]
-    matches = Counter({
-        kind: sum(match_name(scanner, name, Choices()) is not None for name in media)
-        for kind, scanner in SCANNERS.items() if scanner.official and not scanner.of
-    })  # fmt: skip
+    matches = Counter(
+        {
+            kind: sum(match_name(scanner, name, Choices()) is not None for name in media)
+            for kind, scanner in SCANNERS.items()
+            if scanner.official and not scanner.of
+        }
+    )
     kind, count = matches.most_common(1)[0]
     if count > MATCHING_SHARE * len(media):
         return kind

@@ -156,9 +156,17 @@ def write_people(
     # People without enough photographs are left out before any photograph is read.
     course.people_out, course.photographs_out = len(album.counts) - len(people), len(album) - total
     with Writer(
-        destination, name=name, size=size, source=origin, points=points, identities=True, crop=record,
-        further=album.columns, key=_key(f"{origin} {record!r} {size} {name}", album, people), every=every,
-    ) as out:  # fmt: skip
+        destination,
+        name=name,
+        size=size,
+        source=origin,
+        points=points,
+        identities=True,
+        crop=record,
+        further=album.columns,
+        key=_key(f"{origin} {record!r} {size} {name}", album, people),
+        every=every,
+    ) as out:
         # Resume: count the people that an earlier attempt finished.
         done = sum(album.counts[person] for person in people[: len(out.done)])
         for person, earlier in zip(people, out.done, strict=False):
@@ -241,10 +249,18 @@ def _splits_of(album: Album, person: str, division: Division, away: bool, count:
 def _add(out: Writer, shot: Shot, aligned: Aligned, split: str) -> None:
     image, points = aligned
     out.add(
-        image[None], points=None if points is None else points[None], label=[1], species=["bonafide"],
-        subject=[shot.person], video=[shot.original or shot.name], frame=[0], split=[split], item=[shot.name],
-        group=[shot.group], further={column: [shot.extra.get(column, "")] for column in out.further},
-    )  # fmt: skip
+        image[None],
+        points=None if points is None else points[None],
+        label=[1],
+        species=["bonafide"],
+        subject=[shot.person],
+        video=[shot.original or shot.name],
+        frame=[0],
+        split=[split],
+        item=[shot.name],
+        group=[shot.group],
+        further={column: [shot.extra.get(column, "")] for column in out.further},
+    )
 
 
 def _key(origin: str, album: Album, people: Sequence[str]) -> str:
@@ -491,8 +507,10 @@ def _check_choice(layout: Layout, choice: Subset) -> Subset:
     if choice.part not in ("", *PARTS):
         raise UserError("--split", f"{choice.part!r} is no known part; choose one of {', '.join(PARTS)}")
     if layout.benchmark and choice.text:
-        raise UserError("--split" if choice.part else "--people" if choice.people else "--most",
-                        f"leaves out what the lists of {layout.title} ask for; leave it out")  # fmt: skip
+        raise UserError(
+            "--split" if choice.part else "--people" if choice.people else "--most",
+            f"leaves out what the lists of {layout.title} ask for; leave it out",
+        )
     return choice
 
 

@@ -166,10 +166,17 @@ def import_items(
     settings, seen = settings_of(reading, heldout, seed, choices, few), ImportState(tally)
     origin = f"{scanner.kind} {printable(source.resolve().name)} {settings}"
     out = Writer(
-        destination, name=name, size=size, source=origin, depth=reading.has_depth, points=reading.points,
-        crop=reading.record, further=_columns(scanner, listing.items), every=every,
+        destination,
+        name=name,
+        size=size,
+        source=origin,
+        depth=reading.has_depth,
+        points=reading.points,
+        crop=reading.record,
+        further=_columns(scanner, listing.items),
+        every=every,
         key=_key(f"{origin} {reading.record!r}", name, listing.items),
-    )  # fmt: skip
+    )
     with out, closing(_read_items(out, seen, listing.items, reading, workers, progress)) as outcomes:
         for item, outcome in outcomes:
             for picture in outcome.pictures:

@@ -55,9 +55,13 @@ class ImportSpec:
         """Reading settings of a dataset of attacks."""
         options = self.options
         return read_settings_of(
-            SCANNERS[self.kind], options.frames, options.size,
-            options.crop, options.depth, options.boxes,  # type: ignore[arg-type]  # it refuses other words itself
-        )  # fmt: skip
+            SCANNERS[self.kind],
+            options.frames,
+            options.size,
+            options.crop,
+            options.depth,
+            options.boxes,  # type: ignore[arg-type]  # it refuses other words itself
+        )
 
     def is_met_by(self, manifest: Manifest) -> bool:
         """Return whether a set is of this dataset, with this size and these options."""

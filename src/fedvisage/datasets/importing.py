@@ -147,9 +147,14 @@ def _import_below(one: FoundDataset, target: Path, *, say: Say, options: ImportO
     people = one.kind in LAYOUTS
     boxes = LAYOUTS[one.kind].points if people else SCANNERS[one.kind].boxes is not None
     applicable = replace(
-        options, enroll=enrolled, labels="", of="", colour="", boxes=options.boxes if boxes else "detect",
+        options,
+        enroll=enrolled,
+        labels="",
+        of="",
+        colour="",
+        boxes=options.boxes if boxes else "detect",
         crop="face" if people and options.crop == "centre" else options.crop,  # recognition needs faces aligned
-    )  # fmt: skip
+    )
     return import_dataset(one.kind, one.source, target, say, name=one.name, options=applicable)
 
 
@@ -212,11 +217,19 @@ def synthesise_set(
     from fedvisage.datasets.on_portraits import render_set, synthesise_from
     from fedvisage.render.sets import Synthesis, check_selection, read_names, read_species
 
-    spec = Synthesis(domain, size=size, subjects=subjects, videos=videos, frames=frames, seed=seed, heldout=heldout,
-                     species=read_species(species) if species else None,
-                     generation=generation if photos is None else 1,
-                     media=read_names(media) if media else None,
-                     cameras=read_names(cameras) if cameras else None)  # fmt: skip
+    spec = Synthesis(
+        domain,
+        size=size,
+        subjects=subjects,
+        videos=videos,
+        frames=frames,
+        seed=seed,
+        heldout=heldout,
+        species=read_species(species) if species else None,
+        generation=generation if photos is None else 1,
+        media=read_names(media) if media else None,
+        cameras=read_names(cameras) if cameras else None,
+    )
     if photos is None:
         with in_steps(f"rendering {domain}", say) as progress:
             render_set(check_selection(spec), destination, workers=workers, progress=progress)

@@ -87,9 +87,15 @@ def synthesise_from(
     source = f"photographs with simulated attacks crop={crop} {spec.digest_text} capture={CAPTURE_VERSION}"
     detected = crop == "face"
     out = Writer(
-        destination, name=spec.domain, size=spec.size, source=source, depth=detected, points=detected,
-        crop=record_of(crop, search=LARGEST), further=("camera", "medium"),
-    )  # fmt: skip
+        destination,
+        name=spec.domain,
+        size=spec.size,
+        source=source,
+        depth=detected,
+        points=detected,
+        crop=record_of(crop, search=LARGEST),
+        further=("camera", "medium"),
+    )
     portraits, tally = _read_portraits(photos, spec, crop, max_bad, workers, reading)
     heldout = heldout_subjects(spec, list(dict.fromkeys(portrait.photograph.subject for portrait in portraits)))
     with out:
@@ -215,10 +221,13 @@ def _write_frames(
     out: Writer, picture: CapturePlan, filmed: tuple[NDArray[np.uint8], NDArray[np.float32]], split: str
 ) -> None:
     name, subject = picture.portrait.photograph.name, picture.portrait.photograph.subject
-    takes = [(f"{name}/{turn + 1:02d}-bonafide", "bonafide", camera, "")
-             for turn, (_, camera) in enumerate(picture.attacks)]  # fmt: skip
-    takes += [(f"{name}/{turn + 1:02d}-{attack.species}", attack.species, camera, medium_of(attack))
-              for turn, (attack, camera) in enumerate(picture.attacks)]  # fmt: skip
+    takes = [
+        (f"{name}/{turn + 1:02d}-bonafide", "bonafide", camera, "") for turn, (_, camera) in enumerate(picture.attacks)
+    ]
+    takes += [
+        (f"{name}/{turn + 1:02d}-{attack.species}", attack.species, camera, medium_of(attack))
+        for turn, (attack, camera) in enumerate(picture.attacks)
+    ]
     rows = [(*take, frame) for take in takes for frame in range(picture.frames)]
     images, points = filmed
     fitted = picture.portrait.depth
@@ -265,9 +274,14 @@ def recapture_portraits(
         portraits = [portrait for person_portraits in rendered for portrait in person_portraits]
     subjects = [videos[0].subject for videos in sittings]
     with Writer(
-        destination, name=spec.domain, size=spec.size, source=f"synthetic {spec.digest_text}", depth=True, points=True,
+        destination,
+        name=spec.domain,
+        size=spec.size,
+        source=f"synthetic {spec.digest_text}",
+        depth=True,
+        points=True,
         further=("camera", "medium"),
-    ) as out:  # fmt: skip
+    ) as out:
         pictures = plan_pictures(portraits, attacks, spec)
         write_pictures(out, pictures, heldout_subjects(spec, subjects), workers, progress)
 

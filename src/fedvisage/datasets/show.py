@@ -58,8 +58,12 @@ class Shortcuts:
         rows += [("linear, camera", *(_format_plain_auc(self.linear[kind][1]) for kind in heads))]
         table = [("cue", *heads), *rows]
         widths = [max(len(row[column]) for row in table) for column in range(len(heads) + 1)]
-        shown = ["  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(
-            row[1:], widths[1:], strict=True))]) for row in table]  # fmt: skip
+        shown = [
+            "  ".join(
+                [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+            )
+            for row in table
+        ]
         counts = ", ".join(f"{count:,} {name}" for name, count in self.images.items())
         head = f"shortcuts: AUC of single numbers over {counts}; 0.50 says nothing, - attacks have more of it"
         return [head, *shown, *self.warnings()]

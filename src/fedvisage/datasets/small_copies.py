@@ -29,9 +29,18 @@ WIDER, HIGHER = 1.5, 1.25
 _CODECS = {".avi": "MJPG"}
 _SHOWN_AS = {"photo": "replay", "screen": "replay", "warp": "print", "glasses": "mask", "makeup": "mask"}
 APART = (
-    "oulu-npu", "casia-fasd", "replay-attack", "msu-mfsd", "siw", "3dmad", "hkbu-mars-v2", "celeba-spoof", "wmca",
-    "cefa", "casia-surf",
-)  # fmt: skip
+    "oulu-npu",
+    "casia-fasd",
+    "replay-attack",
+    "msu-mfsd",
+    "siw",
+    "3dmad",
+    "hkbu-mars-v2",
+    "celeba-spoof",
+    "wmca",
+    "cefa",
+    "casia-surf",
+)
 """Datasets that studies combine: their copies show different people, because no picture may occur in two of them."""
 
 MOST = 12

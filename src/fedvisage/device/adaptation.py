@@ -221,13 +221,19 @@ def _normalise(graph: Any, layer: NormLayer, number: int, found: str, out: str, 
     graph.initializer.extend(numpy_helper.from_array(value, name[key]) for key, value in constants.items())
     mean, variance = f"{MEAN}/{number}", f"{VARIANCE}/{number}"
     steps = (
-        ("Sub", (found, name["shift"]), name["a"]), ("Mul", (name["a"], name["inverse"]), name["t"]),
-        ("ReduceMean", (name["t"], name["axes"]), mean), ("Sub", (name["t"], mean), name["c"]),
-        ("Mul", (name["c"], name["c"]), name["q"]), ("ReduceMean", (name["q"], name["axes"]), variance),
-        ("Add", (variance, name["epsilon"]), name["e"]), ("Sqrt", (name["e"],), name["d"]),
-        ("Div", (name["c"], name["d"]), name["n"]), ("Mul", (name["n"], name["scale"]), name["s"]),
-        ("Add", (name["s"], name["shift"]), out), ("Size", (name["t"],), f"{COUNT}/{number}"),
-    )  # fmt: skip
+        ("Sub", (found, name["shift"]), name["a"]),
+        ("Mul", (name["a"], name["inverse"]), name["t"]),
+        ("ReduceMean", (name["t"], name["axes"]), mean),
+        ("Sub", (name["t"], mean), name["c"]),
+        ("Mul", (name["c"], name["c"]), name["q"]),
+        ("ReduceMean", (name["q"], name["axes"]), variance),
+        ("Add", (variance, name["epsilon"]), name["e"]),
+        ("Sqrt", (name["e"],), name["d"]),
+        ("Div", (name["c"], name["d"]), name["n"]),
+        ("Mul", (name["n"], name["scale"]), name["s"]),
+        ("Add", (name["s"], name["shift"]), out),
+        ("Size", (name["t"],), f"{COUNT}/{number}"),
+    )
     return [helper.make_node(kind, list(inputs), [output]) for kind, inputs, output in steps]
 
 
@@ -311,9 +317,13 @@ class AdaptationResult:
     def as_values(self) -> dict[str, Any]:
         """Return the result as plain values, for programs."""
         return {
-            "images": self.images, "passed_over": self.passed_over, "layers": self.layers, "kept": KEPT,
-            "live": {"before": self.live_before, "after": self.live_after}, "changed": self.changed,
-        }  # fmt: skip
+            "images": self.images,
+            "passed_over": self.passed_over,
+            "layers": self.layers,
+            "kept": KEPT,
+            "live": {"before": self.live_before, "after": self.live_after},
+            "changed": self.changed,
+        }
 
     def lines(self) -> list[str]:
         """Return the result as lines, for people."""

@@ -169,8 +169,9 @@ def read_config(directory: Path) -> Config:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         location = ".".join(map(str, first["loc"])) or "it"
-        raise UserError(str(path), f"is not the description of an exported model ({location}: {first['msg']}); "
-                        f"{AGAIN}") from None  # fmt: skip
+        raise UserError(
+            str(path), f"is not the description of an exported model ({location}: {first['msg']}); {AGAIN}"
+        ) from None
     except ValueError as error:
         raise UserError(str(path), f"is not whole JSON ({str(error)[:200]}); {AGAIN}") from None
 
@@ -252,8 +253,10 @@ class Exported:
         description, path = graph.description, directory / (INT8_GRAPH if int8 else GRAPH)
         expected = record_of("face", aligned=description.task == "recognition")
         if description.crop != expected:
-            raise UserError(str(directory / CONFIG), f"wants crops that this version does not make "
-                            f"({description.crop}; here {expected}); {AGAIN}")  # fmt: skip
+            raise UserError(
+                str(directory / CONFIG),
+                f"wants crops that this version does not make ({description.crop}; here {expected}); {AGAIN}",
+            )
         _check_files_beside(directory, config)
         session = open_session(str(path), _read_checked_graph(path, graph), threads, remedy=AGAIN)
         _check_form(path, session, description)

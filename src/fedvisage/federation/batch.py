@@ -71,9 +71,13 @@ class Batch:
 
 
 def read_batch(
-    view: View, positions: Positions, recipe: Recipe, compute: Compute, purpose: tuple[str | int, ...],
+    view: View,
+    positions: Positions,
+    recipe: Recipe,
+    compute: Compute,
+    purpose: tuple[str | int, ...],
     classes: Positions | None,
-) -> Batch:  # fmt: skip
+) -> Batch:
     """Read images of a view, augment them with the draws of a purpose, and move them to the device.
 
     Changes of capture work on single images on the CPU; a recipe with such changes augments there and moves the result.
@@ -171,11 +175,17 @@ def too_large_error(optimizer: Optimizer, loss: Loss, batch: Batch, lack: str) -
         fits //= 2
     optimizer.zero_grad(set_to_none=True)
     if fits < LEAST:
-        return UserError("recipe.training.batch", f"not even {LEAST} images at once fit into memory ({lack}); choose a "
-                         "smaller network or input.size, or another runtime.device")  # fmt: skip
-    return UserError("recipe.training.batch", f"{count} images at once do not fit into memory ({lack}); {fits} do: set "
-                     f"training.batch to {fits}, or training.micro_batch, which adds up the gradients of a batch's "
-                     "parts")  # fmt: skip
+        return UserError(
+            "recipe.training.batch",
+            f"not even {LEAST} images at once fit into memory ({lack}); choose a "
+            "smaller network or input.size, or another runtime.device",
+        )
+    return UserError(
+        "recipe.training.batch",
+        f"{count} images at once do not fit into memory ({lack}); {fits} do: set "
+        f"training.batch to {fits}, or training.micro_batch, which adds up the gradients of a batch's "
+        "parts",
+    )
 
 
 def _fits(optimizer: Optimizer, loss: Loss, batch: Batch) -> bool:

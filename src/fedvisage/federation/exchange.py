@@ -210,11 +210,19 @@ class Exchange:
             groups.setdefault(name.split(".")[0], {})[name] = tensor
         weights = {name.split(".")[0] for name in weights_in(message)}
         kinds = {name: "weights" if name in weights else "message" for name in groups}
-        return [(name, kinds[name], size_of(g.values()), digest_of(g), promise if kinds[name] == "weights" else "")
-                for name, g in groups.items()]  # fmt: skip
+        return [
+            (name, kinds[name], size_of(g.values()), digest_of(g), promise if kinds[name] == "weights" else "")
+            for name, g in groups.items()
+        ]
 
-    def _enter(self, site: str, direction: str, call: str, lines: Sequence[tuple[str, str, int, str, str]],
-               cost: StatedCost | None = None) -> None:  # fmt: skip
+    def _enter(
+        self,
+        site: str,
+        direction: str,
+        call: str,
+        lines: Sequence[tuple[str, str, int, str, str]],
+        cost: StatedCost | None = None,
+    ) -> None:
         for name, kind, size, digest, guarantee in lines:
             entry = LedgerEntry(self.record.round, site, direction, call, name, kind, size, digest, guarantee)
             if cost is not None and kind == "dp":

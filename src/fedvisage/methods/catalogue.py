@@ -162,8 +162,10 @@ def find(section: Mapping[str, Any] | MethodOptions) -> Method:
     if (model := _model_of(tree)) is None:
         return method
     if name not in ALGORITHMS:
-        raise UserError("recipe.method.model", f"{name} has a network of its own; leave model out, or use one of "
-                        f"{', '.join(ALGORITHMS)}")  # fmt: skip
+        raise UserError(
+            "recipe.method.model",
+            f"{name} has a network of its own; leave model out, or use one of {', '.join(ALGORITHMS)}",
+        )
     return on(name, model)
 
 

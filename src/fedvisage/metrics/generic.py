@@ -143,8 +143,10 @@ def fixed_pairs(identity: NDArray[np.int64], most: int) -> Pairs:
     """Draw equally many genuine and impostor pairs in each of ten groups of people, at most `most` pairs in all."""
     rng = numpy_rng(0, "ten folds")
     names = rng.permutation(np.unique(identity))
-    pairs_by_fold = [_pairs_of_fold(np.flatnonzero(np.isin(identity, fold)), identity, most, rng)
-             for fold in np.array_split(names, FOLDS)]  # fmt: skip
+    pairs_by_fold = [
+        _pairs_of_fold(np.flatnonzero(np.isin(identity, fold)), identity, most, rng)
+        for fold in np.array_split(names, FOLDS)
+    ]
     size = min(min(len(genuine), len(impostor)) for genuine, impostor in pairs_by_fold)
     if not size:
         return np.empty((0, 2), np.int64)

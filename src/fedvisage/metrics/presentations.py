@@ -140,9 +140,13 @@ def figures(found: Presentations, at: Point, draws: FloatArray) -> Figures:
 def counts(found: Presentations, at: Point) -> dict[Key, int]:
     """Return the numbers of presentations, answers and comparisons behind the figures."""
     pad_counts = {
-        (*key[:-1], {"apcer": "answered", "bpcer": "answered", "apnrr": "presented", "bpnrr": "presented"}[key[-1]]):
-        int(base.sum()) for key, _, base in _shares(found, at) if key[0] == "pad"
-    }  # fmt: skip
+        (
+            *key[:-1],
+            {"apcer": "answered", "bpcer": "answered", "apnrr": "presented", "bpnrr": "presented"}[key[-1]],
+        ): int(base.sum())
+        for key, _, base in _shares(found, at)
+        if key[0] == "pad"
+    }
     names = {"fnmr": "mated", "fmr": "non_mated", "frr": "mated", "far": "non_mated", "iapar": "presented"}
     recognition_counts = {
         (*key[:-1], names[key[-1]]): int(base.sum()) for key, _, base in _shares(found, at) if key[0] != "pad"

@@ -132,8 +132,11 @@ def call_counts(net: nn.Module, forward: Callable[[], object]) -> dict[str, int]
     def count(name: str, *_: object) -> None:
         seen[name] += 1
 
-    named = [(name, module) for name, module in net.named_modules()
-             if isinstance(module, _BatchNorm) and module.running_mean is not None]  # fmt: skip
+    named = [
+        (name, module)
+        for name, module in net.named_modules()
+        if isinstance(module, _BatchNorm) and module.running_mean is not None
+    ]
     hooks = [module.register_forward_pre_hook(partial(count, name)) for name, module in named]
     try:
         forward()

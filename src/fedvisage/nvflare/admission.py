@@ -119,8 +119,11 @@ class Admission:
         number, newest = _number_of(found), self._newest()
         order = number or 0, found.last_update_utc.isoformat()
         if newest is not None and order < newest:
-            raise UserError(str(self.path), f"is list {order[0]} of {order[1][:10]}, older than list {newest[0]} of "
-                            f"{newest[1][:10]}, which was in force; {AGAIN}")  # fmt: skip
+            raise UserError(
+                str(self.path),
+                f"is list {order[0]} of {order[1][:10]}, older than list {newest[0]} of "
+                f"{newest[1][:10]}, which was in force; {AGAIN}",
+            )
         if number is None:
             self._tell_once(f"{self.path} has no number: it was made before lists had them, and counts as list 0")
         if order != newest:

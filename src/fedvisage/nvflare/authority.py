@@ -179,8 +179,13 @@ class Authority:
     def save(self) -> None:
         """Write the records of all members."""
         members = {name: _member_as_json(member) for name, member in sorted(self.members.items())}
-        book = {"name": self.name, "host": self.host, "port": self.port, "members": members,
-                "revocations": self.revocation_number}  # fmt: skip
+        book = {
+            "name": self.name,
+            "host": self.host,
+            "port": self.port,
+            "members": members,
+            "revocations": self.revocation_number,
+        }
         write_json(self.directory / BOOK, book)
 
     def renewed(self, old: x509.Certificate) -> x509.Certificate:
@@ -224,8 +229,16 @@ def open_authority(directory: Path) -> Authority:
         root = x509.load_pem_x509_certificate((directory / CERTIFICATE).read_bytes())
         key = cast("RSAPrivateKey", load_pem_private_key((directory / KEY).read_bytes(), password=None))
         members = {str(name): _member_from(entry) for name, entry in book["members"].items()}
-        authority = Authority(directory, str(book["name"]), str(book["host"]), int(book["port"]), root, key, members,
-                              int(book.get("revocations", 0)))  # fmt: skip
+        authority = Authority(
+            directory,
+            str(book["name"]),
+            str(book["host"]),
+            int(book["port"]),
+            root,
+            key,
+            members,
+            int(book.get("revocations", 0)),
+        )
     except OSError as error:
         raise UserError(str(error.filename), f"cannot be read ({error.strerror}); {LOST}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -113,8 +113,12 @@ def read_job(config: Path) -> Job:
 
 
 def _server_config(sites: int) -> dict[str, Any]:
-    controller = {"server_obj_id": "program", "collab_obj_ids": [], "sync_task_timeout": SETTLING,
-                  "max_call_threads": max(CALLS, sites)}  # fmt: skip
+    controller = {
+        "server_obj_id": "program",
+        "collab_obj_ids": [],
+        "sync_task_timeout": SETTLING,
+        "max_call_threads": max(CALLS, sites),
+    }
     return {
         "format_version": 2,
         "server": {"task_request_interval": 0.1},

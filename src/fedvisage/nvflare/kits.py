@@ -172,8 +172,11 @@ def _name_in(path: Path, kind: Kind) -> str:
     """Read a member's name from NVFlare's file in a kit."""
     try:
         tree = read_json(path, ANEW)
-        name = {"server": lambda: tree["servers"][0]["admin_server"], "site": lambda: tree["client"]["fqsn"],
-                "operator": lambda: tree["admin"]["username"]}[kind]()  # fmt: skip
+        name = {
+            "server": lambda: tree["servers"][0]["admin_server"],
+            "site": lambda: tree["client"]["fqsn"],
+            "operator": lambda: tree["admin"]["username"],
+        }[kind]()
     except (KeyError, IndexError, TypeError) as error:
         raise UserError(str(path), f"is damaged; {ANEW}") from error
     return str(name)

@@ -71,8 +71,12 @@ def _write_kits(
     )
     for name, member in {authority.host: server, **members}.items():  # every kit names the server
         project.add_participant(participant_from_dict(_entry(name, member, authority.port)))
-    builders = [WorkspaceBuilder(["master_template.yml"]), StaticFileBuilder(config_folder="config", scheme="grpc"),
-                CertBuilder(), SignatureBuilder()]  # fmt: skip
+    builders = [
+        WorkspaceBuilder(["master_template.yml"]),
+        StaticFileBuilder(config_folder="config", scheme="grpc"),
+        CertBuilder(),
+        SignatureBuilder(),
+    ]
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         Provisioner(str(scratch), builders).provision(project)

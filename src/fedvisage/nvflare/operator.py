@@ -114,8 +114,10 @@ class RunProgress:
         before = self.left_out
         self.deaths.update(names)
         for name in sorted(self.left_out - before):
-            self.reporter.say(f"{name}'s process ended {DEATHS} times; the run goes on without it. Its log says why, "
-                              "and --resume takes it in again")  # fmt: skip
+            self.reporter.say(
+                f"{name}'s process ended {DEATHS} times; the run goes on without it. Its log says why, "
+                "and --resume takes it in again"
+            )
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
@@ -405,8 +407,10 @@ def _wait_for_sites(session: Session, course: RunProgress, wait: float) -> list[
     expected, until = sorted(set(course.job.recipe.data.sites) - course.left_out), time.monotonic() + wait
     if len(expected) < course.job.recipe.federation.quorum:
         names = ", ".join(sorted(course.left_out))
-        raise RunFailed(f"processes of {names} ended again and again, and without them there is no quorum; their logs "
-                        "say why, and --resume tries again")  # fmt: skip
+        raise RunFailed(
+            f"processes of {names} ended again and again, and without them there is no quorum; their logs "
+            "say why, and --resume tries again"
+        )
     while True:
         online = {client.name for client in session.get_connected_client_list()}
         missing = [name for name in expected if name not in online]

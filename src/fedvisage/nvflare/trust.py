@@ -48,9 +48,14 @@ class KitTrust(RosterMemory):
     """Signs with the key of a kit, verifies by its root certificate, and remembers rosters."""
 
     def __init__(
-        self, papers: Credentials, context: str, memory: Path, run: str, images: Digests,
+        self,
+        papers: Credentials,
+        context: str,
+        memory: Path,
+        run: str,
+        images: Digests,
         allowed: Sequence[frozenset[str]] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Read the kit's certificates and key; ``context`` names the run and recipe of all statements."""
         super().__init__(memory, run, images, allowed)
         key = key_in(papers.key)

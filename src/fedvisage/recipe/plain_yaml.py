@@ -44,8 +44,11 @@ class _YamlReader(yaml.SafeLoader):
 
 
 for _kind, _pattern, _first in (
-    ("null", _NULL, "~nN"), ("bool", _BOOL, "tTfF"), ("int", _INT, "-+0123456789"), ("float", _FLOAT, "-+.0123456789"),
-):  # fmt: skip
+    ("null", _NULL, "~nN"),
+    ("bool", _BOOL, "tTfF"),
+    ("int", _INT, "-+0123456789"),
+    ("float", _FLOAT, "-+.0123456789"),
+):
     _YamlReader.add_implicit_resolver(f"{_TAG}{_kind}", re.compile(f"(?:{_pattern.pattern})$"), [*_first])
 _YamlReader.add_implicit_resolver(f"{_TAG}null", re.compile("$"), [""])
 _YamlReader.add_implicit_resolver(f"{_TAG}merge", re.compile("<<$"), ["<"])

@@ -164,8 +164,9 @@ def _with_full_physics(attack: Attack) -> Attack:
     glossy = attack.instrument.gloss[1] > 0.1 if attack.instrument else False
     paper = attack.instrument or MASK_OF_PAPER
     density, sheen = ((1.7, 2.3), (0.0, 0.35)) if glossy else ((1.2, 1.7), (0.0, 0.08))
-    printer = replace(paper, density=density, sheen=sheen, grain=GRAIN, dot_strength=DOTS,
-                      holding=replace(paper.holding, shown=SHOWN))  # fmt: skip
+    printer = replace(
+        paper, density=density, sheen=sheen, grain=GRAIN, dot_strength=DOTS, holding=replace(paper.holding, shown=SHOWN)
+    )
     return replace(attack, instrument=printer)
 
 

@@ -117,10 +117,17 @@ def render_identities(
             splits = ["heldout"] * spec.images if number in heldout else _splits(spec)
             names = [f"{name}/{turn:03d}" for turn in range(spec.images)]
             out.add(
-                images, points=points, item=names, video=names, split=splits, subject=[name] * len(names),
-                label=[1] * len(names), species=["bonafide"] * len(names), frame=[0] * len(names),
+                images,
+                points=points,
+                item=names,
+                video=names,
+                split=splits,
+                subject=[name] * len(names),
+                label=[1] * len(names),
+                species=["bonafide"] * len(names),
+                frame=[0] * len(names),
                 group=[group] * len(names),
-            )  # fmt: skip
+            )
             if progress:
                 progress(done + 1, spec.identities)
 

@@ -300,13 +300,36 @@ TRAITS: dict[str, Trait] = {
 # different populations; in shape, people within a group differ more than the groups do.
 GROUPS: tuple[dict[str, float], ...] = (
     {"melanin": -0.28, "nose_height": 0.02, "iris_dark": -0.25, "hair_dark": -0.2, "freckles": 0.15},
-    {"melanin": -0.14, "nose_bridge": -0.04, "lid_crease": -0.5, "eye_opening": -0.012, "hair_dark": 0.2,
-     "iris_dark": 0.25, "yellowness": 0.4, "cheekbones": 0.03, "hair_waves": -0.3},
-    {"melanin": 0.15, "hair_dark": 0.2, "iris_dark": 0.25, "brow_density": 0.1, "dark_circles": 0.2,
-     "eye_width": 0.006},
-    {"melanin": 0.45, "nose_width": 0.03, "nose_bridge": -0.03, "lip_upper": 0.03, "lip_lower": 0.025,
-     "hair_dark": 0.25, "iris_dark": 0.3, "hair_length": -0.3},
-)  # fmt: skip
+    {
+        "melanin": -0.14,
+        "nose_bridge": -0.04,
+        "lid_crease": -0.5,
+        "eye_opening": -0.012,
+        "hair_dark": 0.2,
+        "iris_dark": 0.25,
+        "yellowness": 0.4,
+        "cheekbones": 0.03,
+        "hair_waves": -0.3,
+    },
+    {
+        "melanin": 0.15,
+        "hair_dark": 0.2,
+        "iris_dark": 0.25,
+        "brow_density": 0.1,
+        "dark_circles": 0.2,
+        "eye_width": 0.006,
+    },
+    {
+        "melanin": 0.45,
+        "nose_width": 0.03,
+        "nose_bridge": -0.03,
+        "lip_upper": 0.03,
+        "lip_lower": 0.025,
+        "hair_dark": 0.25,
+        "iris_dark": 0.3,
+        "hair_length": -0.3,
+    },
+)
 
 _NAMES = tuple(TRAITS)
 _COLUMN = {name: column for column, name in enumerate(_NAMES)}

@@ -45,7 +45,7 @@ __all__ = [
     "landmarks",
     "render",
     "small_depth",
-]  # fmt: skip
+]
 
 DEPTH_SIZE = 32
 DEPTH_RANGE = 1.7

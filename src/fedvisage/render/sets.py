@@ -161,9 +161,17 @@ def parse_synthesis(line: str) -> Synthesis:
     """Read a line such as ``O subjects=20 frames=2 size=96``."""
     domain, *settings = line.split() or [""]
     readers: dict[str, Callable[[str], object]] = {
-        "size": int, "subjects": int, "videos": int, "frames": int, "seed": int, "heldout": float,
-        "species": read_species, "generation": int, "media": read_names, "cameras": read_names,
-    }  # fmt: skip
+        "size": int,
+        "subjects": int,
+        "videos": int,
+        "frames": int,
+        "seed": int,
+        "heldout": float,
+        "species": read_species,
+        "generation": int,
+        "media": read_names,
+        "cameras": read_names,
+    }
     return check_selection(Synthesis(domain, **read_settings(settings, readers)))  # type: ignore[arg-type]
 
 
@@ -208,11 +216,17 @@ def read_names(text: str) -> tuple[str, ...]:
 def check_images(each: int, people: int, size: int) -> None:
     """Refuse more images than memory, disk and time allow."""
     if each * size * size * 3 > MOST_AT_ONCE:
-        raise UserError("synth", f"{each:,} images of one subject at size {size} are more than the "
-                        f"{MOST_AT_ONCE >> 30} GiB that are in memory together; ask for fewer")  # fmt: skip
+        raise UserError(
+            "synth",
+            f"{each:,} images of one subject at size {size} are more than the "
+            f"{MOST_AT_ONCE >> 30} GiB that are in memory together; ask for fewer",
+        )
     if each * people > MOST_IMAGES:
-        raise UserError("synth", f"{each * people:,} images are more than the {MOST_IMAGES:,} that a set may have; "
-                        "make several sets, with other seeds")  # fmt: skip
+        raise UserError(
+            "synth",
+            f"{each * people:,} images are more than the {MOST_IMAGES:,} that a set may have; "
+            "make several sets, with other seeds",
+        )
 
 
 def check(name: str, value: object, fine: bool, wanted: str) -> None:

@@ -95,9 +95,13 @@ def _moles(people: PersonBatch, sheet: Sheet) -> Tensor:
     for seed in people.seeds:
         rng = numpy_rng(seed, "moles")
         draws.append(
-            [rng.uniform(-0.85, 0.85, MOLES), rng.uniform(-0.7, 1.4, MOLES), rng.uniform(0.012, 0.03, MOLES),
-             rng.random(MOLES) ** 2]
-        )  # fmt: skip
+            [
+                rng.uniform(-0.85, 0.85, MOLES),
+                rng.uniform(-0.7, 1.4, MOLES),
+                rng.uniform(0.012, 0.03, MOLES),
+                rng.random(MOLES) ** 2,
+            ]
+        )
     u, v, width, strength = torch.tensor(np.array(draws), dtype=torch.float32).unbind(1)
     columns = bell(sheet.v[:, :, None], v[:, None], width[:, None])
     rows = bell(sheet.u[:, None, :], u[:, :, None], width[:, :, None])

@@ -76,8 +76,9 @@ def _of_recognition(metrics: Mapping[str, Any]) -> dict[str, Any]:
     generic = metrics.get("generic") or {}
     listed = generic.get("listed_pairs") or {}
     return figures | {
-        "generic.ten-folds": generic.get("accuracy_on_ten_folds"), "generic.list": listed.get("accuracy"),
-    }  # fmt: skip
+        "generic.ten-folds": generic.get("accuracy_on_ten_folds"),
+        "generic.list": listed.get("accuracy"),
+    }
 
 
 def _columns(place: str, known: set[str]) -> Columns:
@@ -412,8 +413,10 @@ def _unpaired_note(
     notes = []
     for member in (*first, *group):
         unknown = {member.judged(figure).name for figure in member.figures if not member.judged(figure).digest}
-        notes += [f"{member.path}: data.json has no digest of the data of {name}, so nothing judged there is paired"
-                  for name in sorted(unknown)]  # fmt: skip
+        notes += [
+            f"{member.path}: data.json has no digest of the data of {name}, so nothing judged there is paired"
+            for name in sorted(unknown)
+        ]
     first_data, group_label, first_label = (
         {member.user for member in first},
         labels[group[0].settings].text,

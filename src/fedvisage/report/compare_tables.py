@@ -73,8 +73,10 @@ def narrow(rows: Sequence[Comparison], width: int) -> list[Table]:
     narrow_tables = [table("Runs", [_group(row) for row in rows], titles)]
     for about, columns in _tables_by_model(rows):
         for chunk in _split_to_fit(rows, columns, width):
-            cells = [{"figure": title} | {str(i): _figure(row.figures[name]) for i, row in chunk if name in row.figures}
-                     for name, title in columns.items()]  # fmt: skip
+            cells = [
+                {"figure": title} | {str(i): _figure(row.figures[name]) for i, row in chunk if name in row.figures}
+                for name, title in columns.items()
+            ]
             labels = {str(index): row.label for index, row in chunk}
             narrow_tables.append(
                 table(_about(about, "Mean ± standard deviation over seeds"), cells, {"figure": ""} | labels)
@@ -98,8 +100,10 @@ def _differences(label: str, caption: str, here: dict[str, Difference], columns:
         for name, gap in here.items()
     ]
     titles = {"figure": label, "mean": "difference", "interval": "95 % interval", "verdict": "verdict"}
-    counts = [f"{count} {noun.removesuffix('s') if count == '1' else noun}"
-              for noun, count in counts_of(here.values()).items()]  # fmt: skip
+    counts = [
+        f"{count} {noun.removesuffix('s') if count == '1' else noun}"
+        for noun, count in counts_of(here.values()).items()
+    ]
     return table(f"{caption}, over {', '.join(counts)}", cells, titles)
 
 
@@ -118,8 +122,11 @@ def _tables_by_model(rows: Sequence[Comparison]) -> list[tuple[str, Columns]]:
 
 def _group(row: Comparison) -> dict[str, object]:
     return {
-        "label": row.label, "runs": row.runs, "users": ", ".join(row.users), "seeds": ", ".join(map(str, row.seeds)),
-    }  # fmt: skip
+        "label": row.label,
+        "runs": row.runs,
+        "users": ", ".join(row.users),
+        "seeds": ", ".join(map(str, row.seeds)),
+    }
 
 
 def _of(row: Comparison, columns: Columns) -> dict[str, Difference]:

@@ -304,8 +304,10 @@ def by_row(rows: Mapping[str, Sequence[float]], means: Mapping[str, Sequence[flo
         figure, axes = canvas((5.2, 1.2 + 0.24 * len(rows)))
         places = range(len(rows))
         style = {"color": QUIET, "linestyle": "", "markerfacecolor": "none", "markersize": 4}
-        users = [axes.plot(values, [at] * len(values), marker="o", **style)[0]  # type: ignore[arg-type]
-                 for at, values in zip(places, rows.values(), strict=True)]  # fmt: skip
+        users = [
+            axes.plot(values, [at] * len(values), marker="o", **style)[0]  # type: ignore[arg-type]
+            for at, values in zip(places, rows.values(), strict=True)
+        ]
         mean, deviation = zip(*(means[row] for row in rows), strict=True)
         bar = {"color": colour(0), "linestyle": "", "marker": "o", "markersize": 5, "capsize": 2}
         drawn = axes.errorbar(mean, list(places), xerr=deviation, **bar)[0]  # type: ignore[arg-type]

@@ -57,22 +57,26 @@ def _page(standing: FederationState, every: float, now: datetime) -> str:
         for run_details in standing.details.values()
         for row in run_details.get("rounds") or []
     )
-    return environment().get_template("console.html.jinja").render(
-        colours=colours(),
-        every=max(1, round(every)),
-        federation=_short(standing.federation),
-        asked=f"{standing.asked:%Y-%m-%d %H:%M:%S} UTC" if standing.asked else "",
-        ago=duration_in_words(max(0.0, (now - standing.asked).total_seconds())) if standing.asked else "",
-        trouble=_short(standing.trouble, 2 * LETTERS),
-        cards=[
-            ("connected", str(len(sites)), "sites"),
-            ("under way", str(len(runs)), "runs"),
-            ("failed", str(failures), "uploads of these runs that did not come"),
-        ],
-        sites=_sites(standing.status),
-        ending=_certificate_warnings(standing.status),
-        runs=[_run(run, standing.details.get(str(run["run"]), {}), sites) for run in runs],
-    )  # fmt: skip
+    return (
+        environment()
+        .get_template("console.html.jinja")
+        .render(
+            colours=colours(),
+            every=max(1, round(every)),
+            federation=_short(standing.federation),
+            asked=f"{standing.asked:%Y-%m-%d %H:%M:%S} UTC" if standing.asked else "",
+            ago=duration_in_words(max(0.0, (now - standing.asked).total_seconds())) if standing.asked else "",
+            trouble=_short(standing.trouble, 2 * LETTERS),
+            cards=[
+                ("connected", str(len(sites)), "sites"),
+                ("under way", str(len(runs)), "runs"),
+                ("failed", str(failures), "uploads of these runs that did not come"),
+            ],
+            sites=_sites(standing.status),
+            ending=_certificate_warnings(standing.status),
+            runs=[_run(run, standing.details.get(str(run["run"]), {}), sites) for run in runs],
+        )
+    )
 
 
 def _sites(status: Row) -> Table | None:
@@ -119,9 +123,11 @@ def _run(run: Row, details: Row, sites: Sequence[Row]) -> dict[str, Any]:
         ],
         "budget": _budget(details),
         "tables": [content for content in (_failures(rows), _rounds(rows)) if content is not None],
-        "log": [(str(line["time"])[:19].replace("T", " "), _short(line["message"], 300))
-                for line in details.get("log") or []],
-    }  # fmt: skip
+        "log": [
+            (str(line["time"])[:19].replace("T", " "), _short(line["message"], 300))
+            for line in details.get("log") or []
+        ],
+    }
 
 
 def _time_left(rows: Sequence[Row], left: int) -> str:
@@ -154,8 +160,15 @@ def _rounds(rows: Sequence[Row]) -> Table | None:
         }
         for row in reversed(rows[-RECENT:])
     ]
-    columns = {"round": "round", "replied": "sites", "loss": "mean loss", "eer": "held-out EER %", "up": "up",
-               "down": "down", "seconds": "seconds"}  # fmt: skip
+    columns = {
+        "round": "round",
+        "replied": "sites",
+        "loss": "mean loss",
+        "eer": "held-out EER %",
+        "up": "up",
+        "down": "down",
+        "seconds": "seconds",
+    }
     if not any(row["eer"] for row in cells):
         del columns["eer"]
     return table("The last rounds", cells, columns) if cells else None

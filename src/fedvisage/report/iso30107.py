@@ -23,7 +23,7 @@ CARDS = (
     (("system", "far"), "FAR", "of comparisons with another person, those accepted"),
     (("system", "iapar_max"), "IAPAR, worst species", "of attacks on enrolled people, those accepted as that person"),
     (("system", "riapar_max"), "RIAPAR, worst species", "FRR + IAPAR: what the system pays for keeping attacks out"),
-)  # fmt: skip
+)
 PARTS = {"recognition": ("Recognition alone", "fnmr", "fmr"), "system": ("The whole system", "frr", "far")}
 NAMES = {"fnmr": "FNMR", "fmr": "FMR", "frr": "FRR", "far": "FAR"}
 
@@ -37,8 +37,11 @@ def lines(values: Row) -> list[str]:
     if "bona_fide" in pad:
         row = pad["bona_fide"]
         report.append(f"bona fide: BPCER {rate(row['bpcer'])}, no response {rate(row['bpnrr'])}, of {row['presented']}")
-    operating_rates = [f"{share}: {rate(pad['bpcer_at_apcer'][name])}" for name, share in TARGETS.items()
-             if name in pad.get("bpcer_at_apcer", {})]  # fmt: skip
+    operating_rates = [
+        f"{share}: {rate(pad['bpcer_at_apcer'][name])}"
+        for name, share in TARGETS.items()
+        if name in pad.get("bpcer_at_apcer", {})
+    ]
     report += [f"BPCER at APCER {', '.join(operating_rates)}"] if operating_rates else []
     for part, (title, missed, false) in PARTS.items():
         if part in values:
@@ -53,11 +56,23 @@ def page(values: Row, found: Presentations, at: Point) -> str:
     drawings = [
         (title, meaning, apply_theme(drawing, title)) for title, meaning, drawing in _drawings(values, found, at)
     ]
-    return environment().get_template("iso30107.html.jinja").render({
-        "colours": colours(), "test": values["test"], "pipeline": values["pipeline"], "cards": list(_cards(values)),
-        "tables": [part for part in (_bona_fide(values), _species(values), _targets(values), *_people(values)) if part],
-        "figures": drawings, "conditions": _conditions(values["test"]),
-    })  # fmt: skip
+    return (
+        environment()
+        .get_template("iso30107.html.jinja")
+        .render(
+            {
+                "colours": colours(),
+                "test": values["test"],
+                "pipeline": values["pipeline"],
+                "cards": list(_cards(values)),
+                "tables": [
+                    part for part in (_bona_fide(values), _species(values), _targets(values), *_people(values)) if part
+                ],
+                "figures": drawings,
+                "conditions": _conditions(values["test"]),
+            }
+        )
+    )
 
 
 def rate(entry: Mapping[str, Any] | None) -> str:
@@ -84,16 +99,26 @@ def _cards(values: Row) -> Iterator[Row]:
         for part in (*path, last):
             entry = (entry or {}).get(part)
         if entry is not None and entry["value"] is not None:
-            yield {"name": name, "value": f"{100 * entry['value']:.2f}", "interval": _interval(entry, "{} to {}"),
-                   "meaning": meaning}  # fmt: skip
+            yield {
+                "name": name,
+                "value": f"{100 * entry['value']:.2f}",
+                "interval": _interval(entry, "{} to {}"),
+                "meaning": meaning,
+            }
 
 
 def _bona_fide(values: Row) -> Table | None:
     row = values["pad"].get("bona_fide")
     if row is None:
         return None
-    cells = [{"what": "bona fide", "presented": row["presented"], "error": _cell(row["bpcer"]),
-              "silent": _cell(row["bpnrr"])}]  # fmt: skip
+    cells = [
+        {
+            "what": "bona fide",
+            "presented": row["presented"],
+            "error": _cell(row["bpcer"]),
+            "silent": _cell(row["bpnrr"]),
+        }
+    ]
     columns = {"what": "attack detection", "presented": "presentations", "error": "BPCER %", "silent": "BPNRR %"}
     return table("Bona fide presentations", cells, columns)
 
@@ -114,8 +139,11 @@ def _species(values: Row) -> Table | None:
 
 def _targets(values: Row) -> Table | None:
     by_share = values["pad"].get("bpcer_at_apcer", {})
-    cells = [{"at": f"APCER of every species at most {share}", "bpcer": _cell(by_share[name])}
-             for name, share in TARGETS.items() if name in by_share]  # fmt: skip
+    cells = [
+        {"at": f"APCER of every species at most {share}", "bpcer": _cell(by_share[name])}
+        for name, share in TARGETS.items()
+        if name in by_share
+    ]
     note = "At thresholds chosen on this very data, to compare with other reports; a deployed system cannot choose so."
     return table("BPCER at fixed APCER", cells, {"at": "where", "bpcer": "BPCER %"}, note=note) if cells else None
 
@@ -174,9 +202,11 @@ def _groups(found: Presentations) -> dict[str, Scores]:
         if len(np.unique(label)) == 2:
             texts = {"item": found.item[answered], "video": found.item[answered], "subject": found.subject[answered]}
             groups[name] = from_columns(
-                found.live[answered], label, species=found.species[answered].tolist(),
+                found.live[answered],
+                label,
+                species=found.species[answered].tolist(),
                 **{kind: values.tolist() for kind, values in texts.items()},
-            )  # fmt: skip
+            )
     return groups
 
 
@@ -189,9 +219,12 @@ def over_similarity(found: Presentations, at: Point) -> str:
     weights = np.ones((1, 1 + max(int(part.max(initial=0)) for part in found.clusters)))
     rows = [figures(found, Point(at.pad, float(threshold)), weights) for threshold in thresholds]
     series = {
-        "FNMR": ("recognition", "fnmr"), "FMR": ("recognition", "fmr"), "IAPAR, alone": ("recognition", "iapar_max"),
-        "IAPAR, system": ("system", "iapar_max"), "RIAPAR, system": ("system", "riapar_max"),
-    }  # fmt: skip
+        "FNMR": ("recognition", "fnmr"),
+        "FMR": ("recognition", "fmr"),
+        "IAPAR, alone": ("recognition", "iapar_max"),
+        "IAPAR, system": ("system", "iapar_max"),
+        "RIAPAR, system": ("system", "riapar_max"),
+    }
     with figure_style():
         figure, axes = canvas()
         drawn = {name: path for name, path in series.items() if path in rows[0]}

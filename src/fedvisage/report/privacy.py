@@ -227,12 +227,15 @@ def _account(joint: Row) -> Table:
     """Return one row per mechanism of the joint account."""
     rows = [
         {
-            "release": part["release"], "mechanism": f"{part['mechanism']} × {part['times']}",
-            "sensitivity": f"{part['sensitivity']:.4g}", "sigma": f"{part['sigma']:.4g}" if part["sigma"] else "–",
-            "epsilon": f"{part['epsilon']:.4g}", "delta": f"{part['delta']:.3g}",
+            "release": part["release"],
+            "mechanism": f"{part['mechanism']} × {part['times']}",
+            "sensitivity": f"{part['sensitivity']:.4g}",
+            "sigma": f"{part['sigma']:.4g}" if part["sigma"] else "–",
+            "epsilon": f"{part['epsilon']:.4g}",
+            "delta": f"{part['delta']:.3g}",
         }
         for part in joint["account"]
-    ]  # fmt: skip
+    ]
     titles = {"release": "what", "mechanism": "mechanism", "sensitivity": "sensitivity Δ", "sigma": "noise σ"}
     note = "For the site that was asked most. A person moves a site's clipped update by up to twice the clip."
     return table("Models and releases in one account", rows, titles | {"epsilon": "ε", "delta": "δ"}, 2, note)
@@ -266,8 +269,14 @@ def _sites(run: RunFiles, lines: list[Row]) -> Table:
             }
         )
     titles = {"site": "site", "messages": "messages", "sum": "cost, summed", "tight": "cost, tight"}
-    return table("What each site has spent", rows, titles, names=4, note="Summed is how the paper counts. Tight is the "
-                 "least that the same releases can be shown to cost together; it is as valid.")  # fmt: skip
+    return table(
+        "What each site has spent",
+        rows,
+        titles,
+        names=4,
+        note="Summed is how the paper counts. Tight is the "
+        "least that the same releases can be shown to cost together; it is as valid.",
+    )
 
 
 def _releases(lines: list[Row]) -> Table:
@@ -275,17 +284,28 @@ def _releases(lines: list[Row]) -> Table:
     groups: dict[tuple[Any, ...], set[str]] = {}
     for line in lines:
         for release in line["cost"]["releases"]:
-            kind = (int(line["round"]), str(release["mechanism"]), int(release["times"]), float(release["sensitivity"]),
-                    float(release["sigma"]), float(release["epsilon"]), float(release["delta"]))  # fmt: skip
+            kind = (
+                int(line["round"]),
+                str(release["mechanism"]),
+                int(release["times"]),
+                float(release["sensitivity"]),
+                float(release["sigma"]),
+                float(release["epsilon"]),
+                float(release["delta"]),
+            )
             groups.setdefault(kind, set()).add(str(line["site"]))
     rows = [
         {
-            "round": str(number), "sites": len(sites), "mechanism": f"{mechanism} × {times}",
-            "sensitivity": f"{sensitivity:.4g}", "sigma": f"{sigma:.4g}" if sigma else "–", "epsilon": f"{epsilon:.4g}",
+            "round": str(number),
+            "sites": len(sites),
+            "mechanism": f"{mechanism} × {times}",
+            "sensitivity": f"{sensitivity:.4g}",
+            "sigma": f"{sigma:.4g}" if sigma else "–",
+            "epsilon": f"{epsilon:.4g}",
             "delta": f"{delta:.3g}",
         }
         for (number, mechanism, times, sensitivity, sigma, epsilon, delta), sites in sorted(groups.items())
-    ]  # fmt: skip
+    ]
     titles = {"round": "round", "sites": "sites", "mechanism": "mechanism", "sensitivity": "sensitivity Δ"}
     titles |= {"sigma": "noise σ", "epsilon": "ε", "delta": "δ"}
     return table("Every release", rows, titles, names=1)

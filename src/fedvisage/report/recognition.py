@@ -50,12 +50,28 @@ def pairs_table(judged: Row) -> Table | None:
     for name, benchmark in judged.items():
         for which, listed in (benchmark.get("lists") or {}).items():
             deviation = percent(listed.get("accuracy_std"))
-            rows.append({
-                "benchmark": name, "list": which, "accuracy": percent(listed.get("accuracy")), "std": deviation,
-                "folds": listed.get("folds"), "pairs": listed.get("pairs"), "left_out": listed.get("left_out"),
-            } | _cells({"tar_at_far": listed.get("tar_at_far")}))  # fmt: skip
-    titles = {"benchmark": "benchmark", "list": "list", "accuracy": "accuracy", "std": "standard deviation",
-              "folds": "folds", **_benchmark_titles(rows), "pairs": "pairs", "left_out": "left out"}  # fmt: skip
+            rows.append(
+                {
+                    "benchmark": name,
+                    "list": which,
+                    "accuracy": percent(listed.get("accuracy")),
+                    "std": deviation,
+                    "folds": listed.get("folds"),
+                    "pairs": listed.get("pairs"),
+                    "left_out": listed.get("left_out"),
+                }
+                | _cells({"tar_at_far": listed.get("tar_at_far")})
+            )
+    titles = {
+        "benchmark": "benchmark",
+        "list": "list",
+        "accuracy": "accuracy",
+        "std": "standard deviation",
+        "folds": "folds",
+        **_benchmark_titles(rows),
+        "pairs": "pairs",
+        "left_out": "left out",
+    }
     note = "Each fold is judged at the others\u2019 best threshold. Pairs without an image in the set are left out."
     return table("Further benchmarks: lists of pairs (per cent)", rows, titles, names=2, note=note) if rows else None
 
@@ -94,9 +110,11 @@ def rates_table(judged: Row) -> Table | None:
 
 def _cells(rates: Row) -> Row:
     return {
-        f"{kind} {rate}": percent(value) for kind in KINDS for rate, value in (rates.get(kind) or {}).items()
+        f"{kind} {rate}": percent(value)
+        for kind in KINDS
+        for rate, value in (rates.get(kind) or {}).items()
         if value is not None
-    }  # fmt: skip
+    }
 
 
 def _benchmark_titles(rows: list[Row]) -> dict[str, str]:
@@ -331,18 +349,24 @@ def results(metrics: Row) -> list[Table | None]:
 def generic_table(metrics: Row) -> Table | None:
     """Return the generic model's rates on the benchmark."""
     generic = metrics.get("generic") or {}
-    rows = [{"what": f"1:1 TAR at FAR {rate}", "value": percent(value)}
-            for rate, value in (generic.get("tar_at_far") or {}).items()]  # fmt: skip
-    rows += [{"what": f"1:N TPIR at FPIR {rate}", "value": percent(value)}
-             for rate, value in (generic.get("tpir_at_fpir") or {}).items()]  # fmt: skip
+    rows = [
+        {"what": f"1:1 TAR at FAR {rate}", "value": percent(value)}
+        for rate, value in (generic.get("tar_at_far") or {}).items()
+    ]
+    rows += [
+        {"what": f"1:N TPIR at FPIR {rate}", "value": percent(value)}
+        for rate, value in (generic.get("tpir_at_fpir") or {}).items()
+    ]
     decision = generic.get("decision") or {}
     if (listed := generic.get("listed_pairs")) is not None:
         description = f"accuracy on {listed['folds']} folds of {listed['list']}: {listed['pairs']:,} pairs"
         description += f", {listed['left_out']:,} left out for want of their images" if listed["left_out"] else ""
         rows.append({"what": description, "value": percent(listed["accuracy"])})
-    rows += [{"what": name, "value": percent(decision.get(short))}
-             for short, name in (("fmr", "false matches at the sites' threshold"), ("fnmr", "false non-matches there"))
-             if decision.get(short) is not None]  # fmt: skip
+    rows += [
+        {"what": name, "value": percent(decision.get(short))}
+        for short, name in (("fmr", "false matches at the sites' threshold"), ("fnmr", "false non-matches there"))
+        if decision.get(short) is not None
+    ]
     note = (
         f"{generic.get('genuine_pairs', 0):,} genuine and {generic.get('impostor_pairs', 0):,} impostor pairs of "
         f"{generic.get('images', 0):,} images of {generic.get('identities', 0):,} people, who took no part in training."
@@ -369,8 +393,10 @@ def site_table(metrics: Row) -> Table | None:
     """Return each site's figures with the model that the method chooses."""
     personal = metrics.get("personalised") or {}
     sites = personal.get("sites") or {}
-    rows = [{"site": name, "pairs": f"{row.get('genuine_pairs')} / {row.get('impostor_pairs')}"} | _columns(row)
-            for name, row in sites.items()]  # fmt: skip
+    rows = [
+        {"site": name, "pairs": f"{row.get('genuine_pairs')} / {row.get('impostor_pairs')}"} | _columns(row)
+        for name, row in sites.items()
+    ]
     columns, note = _measured_columns(list(sites.values()))
     titles = {"site": "site"} | columns | {"pairs": "genuine / impostor pairs"}
     caption = f"Each site's own people, by its {MODELS.get(str(personal.get('model')), 'model')} (per cent)"
@@ -400,18 +426,23 @@ def group_table(metrics: Row) -> Table | None:
 
 def left_out_table(metrics: Row) -> Table | None:
     """Return the people left out of figures, by reason."""
-    names = {"without_test_images": "identities at sites that have no test images, so no personal figures",
-             "with_one_test_image": "identities at sites with one test image, so no genuine pair",
-             "identities_without_pairs": "people of the benchmark with one image, so no genuine pair",
-             "identities_not_searched": "people of the benchmark without images of both kinds, not in 1:N"}  # fmt: skip
+    names = {
+        "without_test_images": "identities at sites that have no test images, so no personal figures",
+        "with_one_test_image": "identities at sites with one test image, so no genuine pair",
+        "identities_without_pairs": "people of the benchmark with one image, so no genuine pair",
+        "identities_not_searched": "people of the benchmark without images of both kinds, not in 1:N",
+    }
     counts = {**(metrics.get("counted") or {}), **(metrics.get("generic") or {})}
     rows = [{"what": reason, "count": counts[name]} for name, reason in names.items() if counts.get(name)]
     return table("Left out of some figures", rows, {"what": "what", "count": "how many"}) if rows else None
 
 
 def _columns(rates: Row) -> Row:
-    return {f"{kind} {rate}": percent(value)
-            for kind in ("tar_at_far", "tpir_at_fpir") for rate, value in (rates.get(kind) or {}).items()}  # fmt: skip
+    return {
+        f"{kind} {rate}": percent(value)
+        for kind in ("tar_at_far", "tpir_at_fpir")
+        for rate, value in (rates.get(kind) or {}).items()
+    }
 
 
 def _rate_titles(rates: Row) -> Row:

@@ -355,9 +355,13 @@ def _pipeline(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def _test(
-    trials: TestData, probes: Sequence[tuple[Presentation, PresentationResult]], frames: int, unreadable: int,
-    templates: dict[str, Embedding], not_enrolled: Counter[str],
-) -> dict[str, Any]:  # fmt: skip
+    trials: TestData,
+    probes: Sequence[tuple[Presentation, PresentationResult]],
+    frames: int,
+    unreadable: int,
+    templates: dict[str, Embedding],
+    not_enrolled: Counter[str],
+) -> dict[str, Any]:
     """Describe the test data without names of people."""
     silent = Counter(seen.reason or "no frame" for _, seen in probes if not seen.logits)
     return {
@@ -368,11 +372,13 @@ def _test(
         "unreadable": unreadable + trials.skipped,
         "frames_at_most": frames,
         "enrolment": {
-            "from": trials.enrolment, "enrolled": len(templates), "not_enrolled": dict(sorted(not_enrolled.items())),
+            "from": trials.enrolment,
+            "enrolled": len(templates),
+            "not_enrolled": dict(sorted(not_enrolled.items())),
         },
         "no_response": dict(sorted(silent.items())),
         "conditions": {name: dict(values) for name, values in trials.conditions.items()},
-    }  # fmt: skip
+    }
 
 
 def _rows(
@@ -389,12 +395,18 @@ def _rows(
         decision = NO_DECISION if not seen.logits else BONA_FIDE if logit >= at.pad else ATTACK
         match = None if similarity is None or at.recognition is None else int(similarity >= at.recognition)
         yield {
-            "item": trial.name, "subject": trial.subject, "species": trial.species, "frames": seen.frames,
-            "judged": len(seen.logits), "logit": repr(logit) if seen.logits else "", "decision": decision,
-            "similarity": "" if similarity is None else repr(similarity), "match": "" if match is None else match,
+            "item": trial.name,
+            "subject": trial.subject,
+            "species": trial.species,
+            "frames": seen.frames,
+            "judged": len(seen.logits),
+            "logit": repr(logit) if seen.logits else "",
+            "decision": decision,
+            "similarity": "" if similarity is None else repr(similarity),
+            "match": "" if match is None else match,
             "accepted": "" if not len(claimed_similarity) else int(bool(match) and decision == BONA_FIDE),
             "reason": seen.reason,
-        }  # fmt: skip
+        }
 
 
 # Assessment of exported models on a dataset: checks, evaluation and output files.

@@ -141,9 +141,13 @@ def _open_benchmarks(
     if how.checks.verify:
         verify_sets([benchmark.entry for benchmark in benchmark_sets.values()], how.cache, how.say)
     overlap["benchmarks"] = check_unseen(
-        benchmark_sets, _training_views(model, how.cache), model.saved.crops, how.cache, how.say,
+        benchmark_sets,
+        _training_views(model, how.cache),
+        model.saved.crops,
+        how.cache,
+        how.say,
         how.checks,
-    )  # fmt: skip
+    )
     return benchmark_sets
 
 

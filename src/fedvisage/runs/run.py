@@ -105,8 +105,11 @@ def check_same_source(environment: Path, now: Mapping[str, Any]) -> None:
         return
     recorded = read_json(environment)
     if recorded.get("method") != now.get("method") and "method" in recorded:
-        raise UserError(str(environment), "the run began with another method, which was passed in from Python; pass in "
-                        "the same one, or use a new directory")  # fmt: skip
+        raise UserError(
+            str(environment),
+            "the run began with another method, which was passed in from Python; pass in "
+            "the same one, or use a new directory",
+        )
 
 
 def _check_parts(recipe: Recipe, method: Method) -> None:
@@ -114,11 +117,16 @@ def _check_parts(recipe: Recipe, method: Method) -> None:
     if recipe.training.micro_batch is None:
         return
     if not method.accumulates:
-        raise UserError("recipe.training.micro_batch", f"{method.name} looks at a batch as a whole; leave it out, and "
-                        "set training.batch to what fits")  # fmt: skip
+        raise UserError(
+            "recipe.training.micro_batch",
+            f"{method.name} looks at a batch as a whole; leave it out, and set training.batch to what fits",
+        )
     if getattr(recipe.method, "sampled_classes", None) is not None:
-        raise UserError("recipe.training.micro_batch", "and method.sampled_classes, which draws classes for a whole "
-                        "batch, do not go together; leave one of them out")  # fmt: skip
+        raise UserError(
+            "recipe.training.micro_batch",
+            "and method.sampled_classes, which draws classes for a whole "
+            "batch, do not go together; leave one of them out",
+        )
 
 
 def check_overlap(data: RunData, recipe: Recipe, out: Path, cache: Path, checks: Checks, say: Say) -> dict[str, Any]:
@@ -131,8 +139,9 @@ def check_overlap(data: RunData, recipe: Recipe, out: Path, cache: Path, checks:
     record = overlap.as_json(allowed)
     if data.benchmarks:
         trained_on = {place: views for place, views in data.places.items() if place != TARGET}
-        record["benchmarks"] = check_unseen(data.benchmarks, trained_on, training_crops(data), cache, say,
-                                          replace(checks, allow_overlap=allowed))  # fmt: skip
+        record["benchmarks"] = check_unseen(
+            data.benchmarks, trained_on, training_crops(data), cache, say, replace(checks, allow_overlap=allowed)
+        )
     return record
 
 
@@ -164,9 +173,17 @@ def run_and_report(
 ) -> dict[str, Any]:
     """Run a recipe, write its report, and return the metrics."""
     metrics = run(
-        recipe, out, cache, reporter, method=method, resume=resume, wire=wire, training=training, opening=opening,
+        recipe,
+        out,
+        cache,
+        reporter,
+        method=method,
+        resume=resume,
+        wire=wire,
+        training=training,
+        opening=opening,
         checks=checks,
-    )  # fmt: skip
+    )
     if not (out / REPORT).exists():
         from fedvisage.report.page import write_report  # imported late, as it loads the plotting libraries
 
@@ -198,9 +215,18 @@ def run(
     workers, recipe = recipe.runtime.workers, without_workers(recipe)
     with report_to_trackers(recipe, out, reporter) as trackers, open_engine(workers) as crew:
         metrics = _run(
-            recipe, out, cache, reporter, method or find(recipe.method), resume, wire, training, opening,
-            checks, crew,
-        )  # fmt: skip
+            recipe,
+            out,
+            cache,
+            reporter,
+            method or find(recipe.method),
+            resume,
+            wire,
+            training,
+            opening,
+            checks,
+            crew,
+        )
         trackers.finish(metrics)
     return metrics
 

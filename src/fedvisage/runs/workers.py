@@ -124,12 +124,17 @@ def load_sites(sent: bytes) -> None:
     _WorkerState.sites = LocalTransport(
         [
             SiteWorker(
-                place.name, place.train, place.held_out, SiteStore(place.directory, shelf), workspace,
-                public=place.public, strangers=place.strangers,
+                place.name,
+                place.train,
+                place.held_out,
+                SiteStore(place.directory, shelf),
+                workspace,
+                public=place.public,
+                strangers=place.strangers,
             )
             for place in places
         ]
-    )  # fmt: skip
+    )
 
 
 def _progress_callback(places: dict[str, int]) -> Callable[[str, int, int], None]:

@@ -54,9 +54,12 @@ def compare_features(converted: ConvertedNetwork, reference: Path) -> FeatureDis
     reference_features = normalize(_reference_features(converted, reference, images, our_features.shape[1]))
     furthest = float((our_features - reference_features).norm(dim=1).max())
     if not furthest <= converted.tolerance:
-        raise UserError(OPTION, f"{reference} sees other features: at unit length they are up to {furthest:.3g} apart, "
-                        f"and {converted.tolerance:g} is what rounding explains; is it of these weights, in the order "
-                        f"of colours {converted.colour}?")  # fmt: skip
+        raise UserError(
+            OPTION,
+            f"{reference} sees other features: at unit length they are up to {furthest:.3g} apart, "
+            f"and {converted.tolerance:g} is what rounding explains; is it of these weights, in the order "
+            f"of colours {converted.colour}?",
+        )
     return FeatureDistance(len(images), furthest)
 
 
@@ -74,8 +77,9 @@ def _reference_features(converted: ConvertedNetwork, reference: Path, shown: Ten
         # One picture per run: the graph may have a fixed batch size of one.
         answers = [session.run(None, {graph_inputs[0].name: inputs[index : index + 1]}) for index in range(len(inputs))]
     except runtime_errors() as error:
-        raise UserError(OPTION, f"{reference} does not take pictures of {converted.size} pixels "
-                        f"({short(error)})") from error  # fmt: skip
+        raise UserError(
+            OPTION, f"{reference} does not take pictures of {converted.size} pixels ({short(error)})"
+        ) from error
     # The features are the first output with the right number of values.
     for position, output in enumerate(answers[0]):
         if output.reshape(-1).shape == (length,):
@@ -191,5 +195,7 @@ def _describe_comparison(agreement: FeatureDistance | None) -> str:
     """Return a line about the comparison, or about the lack of one."""
     if agreement is None:
         return "compared with nothing: give --reference ONNX, a graph of the same weights"
-    return (f"compared: features of {agreement.pictures} pictures are at most {agreement.furthest:.2g} from the "
-            "graph's, at unit length")  # fmt: skip
+    return (
+        f"compared: features of {agreement.pictures} pictures are at most {agreement.furthest:.2g} from the "
+        "graph's, at unit length"
+    )

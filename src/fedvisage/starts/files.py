@@ -114,8 +114,11 @@ HOLDERS = (
 def read_checkpoint(path: Path, key: str | None) -> dict[str, Tensor]:
     """Return the tensors of a checkpoint by name, from under ``key`` where their place is ambiguous."""
     if not can_sandbox():
-        raise UserError(str(path), "is a pickle, which is read in a process without network, and only Linux closes one "
-                        "off; convert it there, or write safetensors where it was made")  # fmt: skip
+        raise UserError(
+            str(path),
+            "is a pickle, which is read in a process without network, and only Linux closes one "
+            "off; convert it there, or write safetensors where it was made",
+        )
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     size = path.stat().st_size
@@ -139,8 +142,10 @@ def _receive_tensors(ours: Connection, path: Path) -> dict[str, Tensor]:
             raise UserError(str(path), f"was not read within {PATIENCE} seconds")
         reply = ours.recv_bytes()
     except EOFError:
-        raise UserError(str(path), "ended the process that read it; it needs more memory than a file of its size may, "
-                        "or is not what it says") from None  # fmt: skip
+        raise UserError(
+            str(path),
+            "ended the process that read it; it needs more memory than a file of its size may, or is not what it says",
+        ) from None
     if reply[:1] != b"+":
         raise UserError(str(path), reply[1:].decode("utf-8", "replace"))
     try:
@@ -178,8 +183,10 @@ def _describe_error(error: Exception) -> str:
     if "TorchScript" in text:
         return "is a TorchScript archive, which is a program; save the state_dict of the model instead"
     if "weights_only" in text or "Unsupported" in text or "GLOBAL" in text:
-        return ("holds more than tensors, and the rest would have to be run to be read; save model.state_dict() where "
-                f"it was made ({text[:120]})")  # fmt: skip
+        return (
+            "holds more than tensors, and the rest would have to be run to be read; save model.state_dict() where "
+            f"it was made ({text[:120]})"
+        )
     return f"is not a whole checkpoint ({type(error).__name__}: {text[:160]})"
 
 

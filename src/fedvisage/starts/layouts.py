@@ -217,9 +217,12 @@ def _unfold_bias(rows: Sequence[tuple[str, nn.Module]], source: str, bias: Tenso
 def _is_same_kind(kind: str, layer: nn.Module) -> bool:
     """Return whether a node of a graph computes the same as one of our layers."""
     kinds: dict[str, type[nn.Module] | tuple[type[nn.Module], ...]] = {
-        "Conv": nn.Conv2d, "BatchNormalization": _BatchNorm, "PRelu": nn.PReLU,
-        "Gemm": (nn.Linear, nn.Conv2d), "MatMul": (nn.Linear, nn.Conv2d),
-    }  # fmt: skip
+        "Conv": nn.Conv2d,
+        "BatchNormalization": _BatchNorm,
+        "PRelu": nn.PReLU,
+        "Gemm": (nn.Linear, nn.Conv2d),
+        "MatMul": (nn.Linear, nn.Conv2d),
+    }
     return isinstance(layer, kinds[kind])
 
 
@@ -344,10 +347,23 @@ def _blocks(depth: int) -> Iterator[tuple[int, int, str]]:
 
 def treb1en() -> WeightsLayout:
     """Return the layout of InsightFace_Pytorch's MobileFaceNet."""
-    block = ("conv.conv", "conv.bn", "conv.prelu", "conv_dw.conv", "conv_dw.bn", "conv_dw.prelu", "project.conv",
-             "project.bn")  # fmt: skip
-    places = {"stage1": ("conv_23", "conv_3"), "stage2": ("conv_34", ""), "stage3": ("", "conv_4"),
-              "stage4": ("conv_45", ""), "stage5": ("", "conv_5")}  # fmt: skip
+    block = (
+        "conv.conv",
+        "conv.bn",
+        "conv.prelu",
+        "conv_dw.conv",
+        "conv_dw.bn",
+        "conv_dw.prelu",
+        "project.conv",
+        "project.bn",
+    )
+    places = {
+        "stage1": ("conv_23", "conv_3"),
+        "stage2": ("conv_34", ""),
+        "stage3": ("", "conv_4"),
+        "stage4": ("conv_45", ""),
+        "stage5": ("", "conv_5"),
+    }
 
     def pairs() -> Pairs:
         for source, target in (("conv1", "convolution"), ("conv2_dw", "depthwise")):

@@ -213,8 +213,11 @@ def _sizes(tensors: Mapping[str, Tensor], layout: WeightsLayout, name: str) -> t
     try:
         return FaceNetwork.model_validate(sizes), max(1, side) * REDUCTION
     except ValidationError:
-        raise UserError(OPTION, f"{name} has another shape: the file's first layer has {first[0]} channels, and its "
-                        f"features have {last[0]} numbers") from None  # fmt: skip
+        raise UserError(
+            OPTION,
+            f"{name} has another shape: the file's first layer has {first[0]} channels, and its "
+            f"features have {last[0]} numbers",
+        ) from None
 
 
 def _convert_resnet18(source: WeightsFile, colour: Colour | None) -> ConvertedNetwork:
@@ -234,8 +237,13 @@ def _convert_resnet18(source: WeightsFile, colour: Colour | None) -> ConvertedNe
         for name, module in net.named_modules()
         if name != "fc" and not list(module.children()) and module.state_dict()
     ]
-    layout = WeightsLayout("timm and torchvision", tuple(LayerRow(name, name) for name in layers), mean=IMAGENET_MEAN,
-                    std=IMAGENET_STD, left_out=("fc.",))  # fmt: skip
+    layout = WeightsLayout(
+        "timm and torchvision",
+        tuple(LayerRow(name, name) for name in layers),
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+        left_out=("fc.",),
+    )
     fitted = fit_tensors(source.tensors, layout, net)
     check_fit(source.path, "resnet18", fitted)
     order = colour or "rgb"

@@ -113,8 +113,11 @@ def _check_whole(
         if name not in expected:
             raise UserError(PLACE, f"{path} has tensor {name}, unknown to this network{advice}{_hint(origin)}")
         if tensor.shape != expected[name].shape:
-            raise UserError(PLACE, f"{path}: {name} has shape {tuple(tensor.shape)}, "
-                            f"the network's is {tuple(expected[name].shape)}{_hint(origin)}")  # fmt: skip
+            raise UserError(
+                PLACE,
+                f"{path}: {name} has shape {tuple(tensor.shape)}, "
+                f"the network's is {tuple(expected[name].shape)}{_hint(origin)}",
+            )
     complete_parts = set(parts or ()) | {name.split(".")[0] for name in weights}
     missing = [name for name in expected if name.split(".")[0] in complete_parts and name not in weights]
     if missing or not weights:

@@ -58,17 +58,22 @@ def shrink_for_smoke(study: Study, *, rendered: bool = True) -> Study:
     little more than one batch and train for one epoch, because their steps are counted by epoch.
     """
     if rendered and study.protocol is not None:
-        raise UserError("--smoke", "a protocol needs datasets: give --root, below which `fedvisage data pretend KIND"
-                        " ROOT/KIND` has written small copies")  # fmt: skip
+        raise UserError(
+            "--smoke",
+            "a protocol needs datasets: give --root, below which `fedvisage data pretend KIND"
+            " ROOT/KIND` has written small copies",
+        )
     small = study.model_copy(
         update={
             "title": f"SMOKE TEST, figures without meaning: {study.title}",
             "seeds": study.seeds[:1],
-            **{key: {name: _tiny(name, entry, study) if rendered else entry for name, entry in entries.items()}
-               for key, entries in (("sets", study.sets), ("trains", study.trains))},
+            **{
+                key: {name: _tiny(name, entry, study) if rendered else entry for name, entry in entries.items()}
+                for key, entries in (("sets", study.sets), ("trains", study.trains))
+            },
             "benchmarks": {name: BENCHMARK if rendered else entry for name, entry in study.benchmarks.items()},
         }
-    )  # fmt: skip
+    )
     rows = {name: _narrow(small, name) for name in small.rows}
     local = BATCH if study.public is None else EPOCH
     return with_changes(small.model_copy(update={"rows": rows}), [*CHANGES, local])
@@ -191,9 +196,13 @@ def run_study(
 
 
 def _write(
-    study: Study, table: dict[str, Any], results: Sequence[dict[str, Any]], cells: Sequence[Cell], out: Path,
+    study: Study,
+    table: dict[str, Any],
+    results: Sequence[dict[str, Any]],
+    cells: Sequence[Cell],
+    out: Path,
     blind: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Write the table in all forms, the differences and the page; for a blind study, only the table."""
     text, name = markdown(study, table), "blind" if blind else "table"
     write_json(out / f"{name}.json", table)
@@ -202,9 +211,11 @@ def _write(
         return
     gaps = differences(study, results)
     forms = {
-        "table.csv": as_csv(text), "table.tex": as_latex(text), DIFFERENCES: "" if gaps is None else as_markdown(gaps),
+        "table.csv": as_csv(text),
+        "table.tex": as_latex(text),
+        DIFFERENCES: "" if gaps is None else as_markdown(gaps),
         "study.html": render(study, text, table, gaps, cells, out),
-    }  # fmt: skip
+    }
     for file, form in forms.items():
         write_atomically(out / file, form.encode())
 
@@ -260,6 +271,11 @@ def _run_cell(cell: Cell, cache: Path, checks: Checks, say: Say = discard) -> di
     name = f"{cell.row} user {cell.user} seed {cell.seed}"
     reporter = say.part(name) if isinstance(say, Reporter) else Reporter(Console(), quiet=True)
     return run(
-        cell.recipe, cell.out, cache, reporter, resume=True, training=training,
+        cell.recipe,
+        cell.out,
+        cache,
+        reporter,
+        resume=True,
+        training=training,
         checks=checks,
-    )  # fmt: skip
+    )

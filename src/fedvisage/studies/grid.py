@@ -82,11 +82,14 @@ def tree_of(study: Study, name: str, user: str, seed: int) -> Tree:
     else:
         trained = study.trains
         tree["data"] = {
-            "sites": {site: trained.get(site, study.sets[site])
-                      for site in row.sites or study.sites if site not in _sites_of_target(study, user)},
+            "sites": {
+                site: trained.get(site, study.sets[site])
+                for site in row.sites or study.sites
+                if site not in _sites_of_target(study, user)
+            },
             "user": study.sets[user],
             "user_name": user,
-        }  # fmt: skip
+        }
     if (public := row.public or study.public) is not None:
         tree["data"]["public"] = study.sets[public]
     if study.benchmarks:

@@ -53,8 +53,11 @@ def curves_over_rounds(study: Study, cells: Sequence[Cell]) -> list[Figure]:
     """Return the rows round by round, one panel per target and column, for rows with evaluated rounds."""
     drawings = []
     for user in study.users:
-        rounds_by_row = {cell.row: read_json(cell.out / METRICS, "run the cell again").get("by_round") or []
-               for cell in cells if (cell.user, cell.seed) == (user, study.seeds[0])}  # fmt: skip
+        rounds_by_row = {
+            cell.row: read_json(cell.out / METRICS, "run the cell again").get("by_round") or []
+            for cell in cells
+            if (cell.user, cell.seed) == (user, study.seeds[0])
+        }
         for figure in study.figures:
             series = {row: points for row, rounds in rounds_by_row.items() if (points := round_figures(rounds, figure))}
             for number, part in enumerate(parts_of(series)):
@@ -129,8 +132,14 @@ def curves_over_rows(study: Study, table: Mapping[str, Any]) -> list[Figure]:
     kinds = kinds_of(study)
     drawings = []
     for figure in study.figures if kinds else []:
-        series = {kind: [(at, *table["rows"][row]["average"][figure]) for at, row in rows
-                         if figure in table["rows"][row]["average"]] for kind, rows in kinds.items()}  # fmt: skip
+        series = {
+            kind: [
+                (at, *table["rows"][row]["average"][figure])
+                for at, row in rows
+                if figure in table["rows"][row]["average"]
+            ]
+            for kind, rows in kinds.items()
+        }
         series = {kind: points for kind, points in series.items() if points}
         if any(len(points) >= FEWEST_POINTS for points in series.values()):
             title = f"{heading(figure)} over what rows set"
@@ -169,8 +178,10 @@ def rows_compared(study: Study, table: Mapping[str, Any]) -> list[Figure]:
         means = {row: table["rows"][row]["average"][figure] for row in rows if figure in table["rows"][row]["average"]}
         if len(means) < FEWEST_ROWS:
             continue
-        users = {row: [at_user[figure][0] for at_user in table["rows"][row]["users"].values() if figure in at_user]
-                 for row in means}  # fmt: skip
+        users = {
+            row: [at_user[figure][0] for at_user in table["rows"][row]["users"].values() if figure in at_user]
+            for row in means
+        }
         spread = " and one standard deviation over seeds" if len(study.seeds) > 1 else ""
         explanation = f"Each user{', the mean' if len(study.users) > 1 else ''}{spread}."
         drawing = curves.by_row(users, means, heading(figure), f"rows-{figure.replace('.', '-')}")
@@ -183,8 +194,13 @@ HELD_OUT = "Held-out figures have no interval either: the same sites train for s
 
 
 def render(
-    study: Study, text: str, summary: Mapping[str, Any], gaps: Table | None, cells: Sequence[Cell], out: Path,
-) -> str:  # fmt: skip
+    study: Study,
+    text: str,
+    summary: Mapping[str, Any],
+    gaps: Table | None,
+    cells: Sequence[Cell],
+    out: Path,
+) -> str:
     """Return the page's HTML from the table in Markdown and the differences; links to cells start at ``out``."""
     drawn = [
         (title, meaning, apply_theme(drawing, title)) for title, meaning, drawing in figures(study, cells, summary)
@@ -231,12 +247,17 @@ def _paired_differences(
     by_figure = {}
     for figure in study.figures:
         base, compared = (
-            {(result["user"], result["seed"]): scale(figure) * result[figure]
-             for result in results if result["row"] == name and result.get(figure) is not None}
+            {
+                (result["user"], result["seed"]): scale(figure) * result[figure]
+                for result in results
+                if result["row"] == name and result.get(figure) is not None
+            }
             for name in (first, row)
-        )  # fmt: skip
-        gaps = [(SITES if figure in BLIND else user, seed, compared[user, seed] - base[user, seed])
-                for user, seed in sorted(base.keys() & compared.keys())]  # fmt: skip
+        )
+        gaps = [
+            (SITES if figure in BLIND else user, seed, compared[user, seed] - base[user, seed])
+            for user, seed in sorted(base.keys() & compared.keys())
+        ]
         gap = difference(gaps, lower_is_better=figure in COSTS or lower_is_better(figure))
         if gap is not None:
             by_figure[figure] = gap

@@ -66,8 +66,11 @@ def describe_needs(cells: Sequence[Cell], sets: Mapping[str, str], plans: Plans,
         disk = f"{_gigabytes(size)} of {_gigabytes(free)} free on the disk of {room}"
         lines.append(f"imports: {format_count(images, 'image')}, {disk}, about {duration_in_words(sum(seconds))}")
         if size > free:
-            raise UserError(str(room), f"needs {_gigabytes(size)} for the sets, and {_gigabytes(free)} are free; name"
-                            " another place with --sets")  # fmt: skip
+            raise UserError(
+                str(room),
+                f"needs {_gigabytes(size)} for the sets, and {_gigabytes(free)} are free; name"
+                " another place with --sets",
+            )
     return [*lines, _training(cells, unfinished, workers)]
 
 
@@ -202,8 +205,12 @@ def on_root(study: Study, cells: Sequence[Cell], root: Root, say: Say) -> list[C
 
 def find_sets(study: Study, cells: Sequence[Cell], root: Root) -> list[Need]:
     """Return the path of each set of a study, or of the dataset to import it from."""
-    sources = dict.fromkeys((source_of(entry), cell.recipe.input.size) for cell in cells
-                            for entry in cell.recipe.data.entries if not entry.startswith(SYNTHETIC))  # fmt: skip
+    sources = dict.fromkeys(
+        (source_of(entry), cell.recipe.input.size)
+        for cell in cells
+        for entry in cell.recipe.data.entries
+        if not entry.startswith(SYNTHETIC)
+    )
     below = scan_folders(root.folder)
     prepared = list_sets_below(root.folder) | list_sets_below(root.sets)
     return [_find(study, source, root, below, prepared) for source in sources]
@@ -221,10 +228,14 @@ def _find(study: Study, source: SizedSet, root: Root, below: FolderContents, pre
     similar = [place for place, manifest in prepared.items() if spec.is_of_kind(manifest)]
     target = root.sets / _directory_name(spec)
     return Need(
-        name, source, spec, prepared=matching[0] if matching else None,
-        original=None if matching else below.of_kind(spec.kind, root.folder), target=target,
+        name,
+        source,
+        spec,
+        prepared=matching[0] if matching else None,
+        original=None if matching else below.of_kind(spec.kind, root.folder),
+        target=target,
         almost=similar[0] if similar and not matching else None,
-    )  # fmt: skip
+    )
 
 
 def _directory_name(wanted: ImportSpec) -> str:
@@ -258,8 +269,10 @@ def _title(need: Need) -> str:
 def _what_lacks(need: Need, root: Root) -> str:
     """Describe a missing set: the dataset, the searched folder, its download page, and the command to import it."""
     if need.wanted is None:
-        return (f"{need.name}: the study does not say which dataset it is; looked for a prepared set called {need.name}"
-                f" of {need.source[1]} pixels below {root.folder}")  # fmt: skip
+        return (
+            f"{need.name}: the study does not say which dataset it is; looked for a prepared set called {need.name}"
+            f" of {need.source[1]} pixels below {root.folder}"
+        )
     dataset = dataset_of(need.wanted.kind)
     layout = " ".join(dataset.expects.split("\n")[0].split())
     assert need.target is not None

@@ -125,8 +125,12 @@ SHORT_FORMS: Mapping[type[Section], Mapping[str, Schema]] = {
 
 def recipe_schema(methods: Mapping[str, Method]) -> Schema:
     """Return the schema of recipes with these methods."""
-    return {"$schema": DIALECT, "title": "A recipe of fedvisage", "$ref": f"{PLACE}Recipe",
-            "$defs": recipe_definitions(methods)}  # fmt: skip
+    return {
+        "$schema": DIALECT,
+        "title": "A recipe of fedvisage",
+        "$ref": f"{PLACE}Recipe",
+        "$defs": recipe_definitions(methods),
+    }
 
 
 def recipe_definitions(methods: Mapping[str, Method]) -> Schema:
@@ -191,20 +195,26 @@ def study_schema(methods: Mapping[str, Method]) -> Schema:
     recipe: Schema = {"anyOf": [FILE, {"$ref": f"{PLACE}recipe-of-a-study"}]}
     needed = study.pop("required")
     study["properties"] |= {
-        "like": {"anyOf": [FILE, {"type": "array", "items": FILE}],
-                 "description": "Files whose words are taken over: later before earlier, this file's own before all."},
+        "like": {
+            "anyOf": [FILE, {"type": "array", "items": FILE}],
+            "description": "Files whose words are taken over: later before earlier, this file's own before all.",
+        },
         "recipe": recipe,
         "recipes": {"type": "object", "additionalProperties": recipe},
         "sites": SITES,
         "users": SITES,
         "set": STUDY_CHANGES,
         "paper": {"type": "array", "items": {"anyOf": [FILE, {"$ref": f"{PLACE}{named[PrintedTable]}"}]}},
-    }  # fmt: skip
+    }
     study["properties"]["sets"] |= {"propertyNames": SITE_NAMES, "minProperties": 1}
     named_by_file = [key for key in needed if key not in ("sites", "users")]
     divided = [*(key for key in named_by_file if key != "sets"), "protocol"]
     study["anyOf"] = [{"required": keys} for keys in (["like"], named_by_file, divided)]
     row["properties"] |= {"set": STUDY_CHANGES, "sites": {"anyOf": [SITES, {"type": "null"}]}}
     partly = {key: value for key, value in recipes["Recipe"].items() if key != "required"}
-    return {"$schema": DIALECT, "title": "A study of fedvisage", "$ref": f"{PLACE}{named[Study]}",
-            "$defs": {**recipes, **defined, "recipe-of-a-study": partly}}  # fmt: skip
+    return {
+        "$schema": DIALECT,
+        "title": "A study of fedvisage",
+        "$ref": f"{PLACE}{named[Study]}",
+        "$defs": {**recipes, **defined, "recipe-of-a-study": partly},
+    }

@@ -408,8 +408,11 @@ def load_study(path: Path) -> Study:
     for figure in study.figures:
         if (benchmark := benchmark_of(figure)) not in (None, *study.benchmarks):
             place = f"{path}: figures"
-            raise UserError(place, f"{figure} is of {benchmark!r}, which is not among the study's benchmarks"
-                            f"{choice_hint(str(benchmark), study.benchmarks)}")  # fmt: skip
+            raise UserError(
+                place,
+                f"{figure} is of {benchmark!r}, which is not among the study's benchmarks"
+                f"{choice_hint(str(benchmark), study.benchmarks)}",
+            )
     return study
 
 

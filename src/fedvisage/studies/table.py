@@ -20,10 +20,26 @@ NAMES = 3
 SPREAD = " ± "
 MISSING = "–"
 LATEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--", "ε": r"$\varepsilon$",
-    "λ": r"$\lambda$", "ρ": r"$\rho$", "φ": r"$\varphi$", "δ": r"$\delta$", "Φ": r"$\Phi$", "Ŵ": r"$\hat W$",
-}  # fmt: skip
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "–": "--",
+    "ε": r"$\varepsilon$",
+    "λ": r"$\lambda$",
+    "ρ": r"$\rho$",
+    "φ": r"$\varphi$",
+    "δ": r"$\delta$",
+    "Φ": r"$\Phi$",
+    "Ŵ": r"$\hat W$",
+}
 """Characters that LaTeX interprets or names differently."""
 
 
@@ -51,8 +67,13 @@ def as_csv(text: str) -> str:
     spread = [any(SPREAD in row[at] for row in rows) for at in range(len(head))]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([name for title, two in zip(head, spread, strict=True)
-                     for name in ([title, f"{title}, standard deviation"] if two else [title])])  # fmt: skip
+    writer.writerow(
+        [
+            name
+            for title, two in zip(head, spread, strict=True)
+            for name in ([title, f"{title}, standard deviation"] if two else [title])
+        ]
+    )
     for row in rows:
         writer.writerow([part for cell, two in zip(row, spread, strict=True) for part in _parts(cell, two)])
     return out.getvalue()

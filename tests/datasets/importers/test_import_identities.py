@@ -44,8 +44,9 @@ def test_aligned_faces_are_taken_as_they_are(folder: Path, crops: dict[str, np.n
     assert (report.images, report.subjects, report.one_photograph) == (6, 2, 0)
     assert made.rows.group is not None
     assert dict(zip(made.rows.subject.tolist(), made.rows.group.tolist(), strict=True)) == {
-        "person0": "north", "person3": "all",
-    }  # fmt: skip
+        "person0": "north",
+        "person3": "all",
+    }
     splits = [sorted(made.rows.split[made.rows.subject == who].tolist()) for who in crops]
     assert splits == [["test", "train", "train"]] * 2
     assert np.array_equal(made.images[:3], crops["person0"])

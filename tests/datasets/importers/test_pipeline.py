@@ -180,10 +180,18 @@ def test_a_few_files_of_a_large_dataset_have_all_that_can_be_chosen_by(
     """Of a whole copy of OULU-NPU: every value of every column in every part, both classes, and little more."""
     parts = {who: "train" if who <= 20 else "dev" if who <= 35 else "test" for who in range(1, 56)}
     items = [
-        Item(tmp_path, f"{phone}_{session}_{who:02d}_{file}", "video", "bonafide" if file == 1 else "print", str(who),
-             "", part, {"phone": str(phone), "session": str(session), "file": str(file)})
+        Item(
+            tmp_path,
+            f"{phone}_{session}_{who:02d}_{file}",
+            "video",
+            "bonafide" if file == 1 else "print",
+            str(who),
+            "",
+            part,
+            {"phone": str(phone), "session": str(session), "file": str(file)},
+        )
         for phone, session, (who, part), file in product(range(1, 7), range(1, 4), parts.items(), range(1, 6))
-    ]  # fmt: skip
+    ]
     few = limit_items(items, 200)
     assert 100 <= len(few) <= 300
     for part in ("train", "dev", "test"):

@@ -36,8 +36,13 @@ def test_a_whole_copy_without_masks_has_the_published_counts() -> None:
 
 
 def test_the_same_number_is_another_person_in_each_part() -> None:
-    paths = ("AF-001/1_001_1_1_1", "CA-001/2_001_1_1_1", "EA-001/3_001_1_1_1", "3D-Mask/001/1_001_1_0_2_1_2",
-             "Silicone-Mask/001/2_001_1_0_2_1_2")  # fmt: skip
+    paths = (
+        "AF-001/1_001_1_1_1",
+        "CA-001/2_001_1_1_1",
+        "EA-001/3_001_1_1_1",
+        "3D-Mask/001/1_001_1_0_2_1_2",
+        "Silicone-Mask/001/2_001_1_0_2_1_2",
+    )
     people = [said(f"{path}/color/0001.jpg") for path in paths]
     assert len({(one.part, one.subject) for one in people if isinstance(one, ParsedName)}) == 5
 

@@ -93,8 +93,9 @@ def test_faces_are_sought_where_a_box_cannot_be_used(root: Path, tmp_path: Path)
     for path in root.glob("Data/*/*/spoof"):
         for file in path.iterdir():
             file.unlink()
-    report = import_items(SCANNERS["celeba-spoof"], root, tmp_path / "set", name="A", size=32, crop="face",
-                          boxes="dataset", max_bad=1.0)  # fmt: skip
+    report = import_items(
+        SCANNERS["celeba-spoof"], root, tmp_path / "set", name="A", size=32, crop="face", boxes="dataset", max_bad=1.0
+    )
     assert isinstance(report, DatasetReport)
     assert (report.images, report.without_box) == (3, 2)
 

@@ -53,9 +53,10 @@ def test_frames_are_taken_at_equal_distances_and_keep_their_names(tmp_path: Path
     found = PreparedSet.open(tmp_path / "set", verify=True)
     names = ("0001.png", "0004.png")
     assert found.rows.item.tolist() == [
-        *(f"fake/P1/a/colour/{name}" for name in names), *(f"real/P1/a/colour/{name}" for name in names),
+        *(f"fake/P1/a/colour/{name}" for name in names),
+        *(f"real/P1/a/colour/{name}" for name in names),
         "real/P2/b/colour/0004.png",
-    ]  # fmt: skip
+    ]
     assert found.rows.frame.tolist() == [1, 4, 1, 4, 4]
     assert set(found.rows.video.tolist()) == {"fake/P1/a/colour", "real/P1/a/colour", "real/P2/b/colour"}
     assert (found.images[0] == picture(21)).all()

@@ -10,8 +10,43 @@ from fedvisage.datasets.catalogue import SCANNERS
 from fedvisage.datasets.pad.item import Choices, ParsedName
 from fedvisage.datasets.pad.scanner import match_name
 
-MSU_CLIENTS = [1, 2, 3, 5, 6, 7, 8, 9, 11, 12, 13, 14, 21, 22, 23, 24, 26, 28, 29, 30, 32, 33, 34, 35, 36, 37, 39, 42,
-               48, 49, 50, 51, 53, 54, 55]  # fmt: skip
+MSU_CLIENTS = [
+    1,
+    2,
+    3,
+    5,
+    6,
+    7,
+    8,
+    9,
+    11,
+    12,
+    13,
+    14,
+    21,
+    22,
+    23,
+    24,
+    26,
+    28,
+    29,
+    30,
+    32,
+    33,
+    34,
+    35,
+    36,
+    37,
+    39,
+    42,
+    48,
+    49,
+    50,
+    51,
+    53,
+    54,
+    55,
+]
 
 
 def oulu() -> Iterator[str]:

@@ -80,8 +80,17 @@ def test_colours_are_turned_when_that_is_asked_for(root: Path, tmp_path: Path) -
     assert any("--colour bgr" in note for note in listed("wmca", root).notes)
     sets = []
     for colour in (None, "bgr"):
-        import_items(SCANNERS["wmca"], root, tmp_path / f"set-{colour}", name="W", size=16, frames=1, crop="centre",
-                     choices=Choices(colour=colour), max_bad=1.0)  # fmt: skip
+        import_items(
+            SCANNERS["wmca"],
+            root,
+            tmp_path / f"set-{colour}",
+            name="W",
+            size=16,
+            frames=1,
+            crop="centre",
+            choices=Choices(colour=colour),
+            max_bad=1.0,
+        )
         sets.append(PreparedSet.open(tmp_path / f"set-{colour}").images)
     assert (sets[0] == sets[1][..., ::-1]).all()
     with pytest.raises(UserError, match="choose one of rgb, bgr"):

@@ -15,10 +15,16 @@ from fedvisage.datasets.import_people import import_people
 from fedvisage.faces.align import align
 
 CROPS = [  # name, person, template, medium, confidence, as the small copy has them
-    ("1", 100, 1, 0, "0.90"), ("2", 100, 1, 0, "0.91"), ("3", 100, 2, 1, "0.92"),
-    ("4", 101, 3, 10, "0.93"), ("5", 101, 3, 10, "0.94"), ("6", 101, 4, 11, "0.95"),
-    ("7", 102, 5, 20, "0.96"), ("8", 102, 5, 20, "0.97"), ("9", 102, 6, 21, "0.98"),
-]  # fmt: skip
+    ("1", 100, 1, 0, "0.90"),
+    ("2", 100, 1, 0, "0.91"),
+    ("3", 100, 2, 1, "0.92"),
+    ("4", 101, 3, 10, "0.93"),
+    ("5", 101, 3, 10, "0.94"),
+    ("6", 101, 4, 11, "0.95"),
+    ("7", 102, 5, 20, "0.96"),
+    ("8", 102, 5, 20, "0.97"),
+    ("9", 102, 6, 21, "0.98"),
+]
 GALLERIES = {"ijb-b": ("s1", "s2"), "ijb-c": ("g1", "g2")}
 
 
@@ -114,8 +120,9 @@ def test_crops_that_are_missing_or_in_no_list_are_counted_and_whom_no_list_names
     album = LAYOUTS["ijb-c"].scan(LAYOUTS["ijb-c"], source)
     assert album.counts == {"ijb-c/100": 3, "ijb-c/101": 2, "ijb-c/template-5": 2, "ijb-c/template-6": 1}
     assert [(one.path, one.reason) for one in album.skipped] == [
-        ("loose_crop/10.jpg", "no list names it"), ("4.jpg", "a list names it, and it is not there"),
-    ]  # fmt: skip
+        ("loose_crop/10.jpg", "no list names it"),
+        ("4.jpg", "a list names it, and it is not there"),
+    ]
 
 
 def test_another_folder_is_refused(tmp_path: Path) -> None:

@@ -20,8 +20,10 @@ PEOPLE = {
     "vggface2": {"vggface2/n000001": 2, "vggface2/n000002": 3},
     "bupt-balancedface": {"bupt-balancedface/African/m.01": 2, "bupt-balancedface/Indian/m.01": 2},
     "digiface": {"digiface/000007": 2, "digiface/100003": 2},
-    "bin": {f"bin/people/pair{name}": 2 - (name[-1] in "ab") for name in ("000000", "000001a", "000001b", "000002",
-                                                                        "000003a", "000003b")},
+    "bin": {
+        f"bin/people/pair{name}": 2 - (name[-1] in "ab")
+        for name in ("000000", "000001a", "000001b", "000002", "000003a", "000003b")
+    },
     "lfw": {"lfw/Ann_Ay": 3, "lfw/Bea": 2},
     "calfw": {"calfw/Ann_Ay": 3, "calfw/Bea": 2},
     "cplfw": {"cplfw/Ann_Ay": 3, "cplfw/Bea": 2},
@@ -32,27 +34,39 @@ PEOPLE = {
     "ijb-c": {f"ijb-c/{who}": 3 for who in (100, 101, 102)},
     "ijb-b-nist": {"ijb-b-nist/100": 3, "ijb-b-nist/101": 2, "ijb-b-nist/102": 2},
     "ijb-c-nist": {"ijb-c-nist/100": 3, "ijb-c-nist/101": 2, "ijb-c-nist/102": 2},
-}  # fmt: skip
+}
 """Who is in each small copy, with how many photographs."""
 
 A, B = "Ann_Ay/Ann_Ay_000", "Bea/Bea_000"
-IN_THE_WILD = [(A + "1", A + "2", True, 0), (A + "1", B + "1", False, 0),
-               (B + "1", B + "2", True, 1), (A + "3", B + "2", False, 1)]  # fmt: skip
+IN_THE_WILD = [
+    (A + "1", A + "2", True, 0),
+    (A + "1", B + "1", False, 0),
+    (B + "1", B + "2", True, 1),
+    (A + "3", B + "2", False, 1),
+]
 PAIRS = {
     ("lfw", ""): IN_THE_WILD,
     ("calfw", ""): IN_THE_WILD,
     ("cplfw", ""): IN_THE_WILD,
-    ("cfp", "-ff"): [("001/001_0001", "001/001_0002", True, 0), ("001/001_0001", "002/002_0001", False, 0),
-                     ("002/002_0001", "002/002_0002", True, 1), ("001/001_0002", "002/002_0002", False, 1)],
-    ("cfp", "-fp"): [("001/001_0001", "001/001_0101", True, 0), ("001/001_0001", "002/002_0101", False, 0),
-                     ("002/002_0002", "002/002_0101", True, 1), ("002/002_0001", "001/001_0101", False, 1)],
+    ("cfp", "-ff"): [
+        ("001/001_0001", "001/001_0002", True, 0),
+        ("001/001_0001", "002/002_0001", False, 0),
+        ("002/002_0001", "002/002_0002", True, 1),
+        ("001/001_0002", "002/002_0002", False, 1),
+    ],
+    ("cfp", "-fp"): [
+        ("001/001_0001", "001/001_0101", True, 0),
+        ("001/001_0001", "002/002_0101", False, 0),
+        ("002/002_0002", "002/002_0101", True, 1),
+        ("002/002_0001", "001/001_0101", False, 1),
+    ],
     ("rfw", "-asian"): [
         ("Asian-m.00/Asian-m.00_0001", "Asian-m.00/Asian-m.00_0002", True, 0),
         ("Asian-m.00/Asian-m.00_0001", "Asian-m.01/Asian-m.01_0001", False, 0),
         ("Asian-m.01/Asian-m.01_0001", "Asian-m.01/Asian-m.01_0002", True, 1),
         ("Asian-m.00/Asian-m.00_0002", "Asian-m.01/Asian-m.01_0002", False, 1),
     ],
-}  # fmt: skip
+}
 """Pairs of the small copies by hand: both images, whether they are of one person, the fold."""
 
 

@@ -18,9 +18,14 @@ from fedvisage.faces.align import align
 from fedvisage.faces.detection import Detector, Face
 
 FACES = [  # file, person, template, sighting, as the small copy has them
-    ("img/1.jpg", 100, 1, 10), ("frames/2.png", 100, 2, 20), ("frames/3.png", 100, 2, 20),
-    ("img/1.jpg", 101, 3, 10), ("img/4.jpg", 101, 4, 40), ("img/5.jpg", 102, 5, 50), ("img/6.jpg", 102, 6, 60),
-]  # fmt: skip
+    ("img/1.jpg", 100, 1, 10),
+    ("frames/2.png", 100, 2, 20),
+    ("frames/3.png", 100, 2, 20),
+    ("img/1.jpg", 101, 3, 10),
+    ("img/4.jpg", 101, 4, 40),
+    ("img/5.jpg", 102, 5, 50),
+    ("img/6.jpg", 102, 6, 60),
+]
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +53,9 @@ def test_of_two_faces_in_a_photograph_each_template_has_its_own(made: Path) -> N
         crop = found.images[found.rows.item.tolist().index(f"img/1.jpg/{template}")]
         other = found.images[found.rows.item.tolist().index(f"img/1.jpg/{4 - template}")]
         middle = slice(30, 90)
-        near, far = (np.abs(one[middle, middle].astype(float) - expected[middle, middle]).mean()
-                     for one in (crop, other))  # fmt: skip
+        near, far = (
+            np.abs(one[middle, middle].astype(float) - expected[middle, middle]).mean() for one in (crop, other)
+        )
         assert near < 0.6 * far
 
 
@@ -91,8 +97,9 @@ def test_faces_without_a_box_or_a_picture_are_counted(tmp_path: Path) -> None:
     (source / "images" / "img" / "4.jpg").unlink()
     album = LAYOUTS["ijb-b-nist"].scan(LAYOUTS["ijb-b-nist"], source)
     assert [(one.path, one.reason) for one in album.skipped] == [
-        ("img/5.jpg/5-2", "its table has no box"), ("img/4.jpg/4", "a table names it, and it is not there"),
-    ]  # fmt: skip
+        ("img/5.jpg/5-2", "its table has no box"),
+        ("img/4.jpg/4", "a table names it, and it is not there"),
+    ]
 
 
 def test_another_folder_is_refused(tmp_path: Path) -> None:

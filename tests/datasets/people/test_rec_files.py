@@ -98,8 +98,10 @@ def test_pictures_are_taken_as_they_were_aligned_and_nobody_who_has_no_label(tmp
     report = import_people(REC, source, tmp_path / "set", name="R", size=112, heldout=0)
     made = PreparedSet.open(tmp_path / "set", verify=True)
     assert [*zip(made.rows.subject.tolist(), made.images[:, 0, 0, 0].tolist(), strict=True)] == [
-        ("web/0000003", 10), ("web/0000007", 0), ("web/0000007", 30)
-    ]  # fmt: skip
+        ("web/0000003", 10),
+        ("web/0000007", 0),
+        ("web/0000007", 30),
+    ]
     assert made.crop is not None
     assert (made.crop.how, made.crop.alignment) == ("whole", "points")
     said = "\n".join(report.lines())

@@ -268,8 +268,10 @@ def test_celeba_spoof(sets: Sets) -> None:
     assert (images(intra.sites["A"][0]), images(intra.user)) == ((20, 40), (6, 12))
     assert images(Divided(sets, "celeba-cross", "C").user) == (300, 900)
     for name, fold, trained in (
-        ("celeba-mediums", "A", (20, 40)), ("celeba-sensors", "high", (10, 20)), ("celeba-sensors", "low", (20, 40)),
-    ):  # fmt: skip
+        ("celeba-mediums", "A", (20, 40)),
+        ("celeba-sensors", "high", (10, 20)),
+        ("celeba-sensors", "low", (20, 40)),
+    ):
         divided = Divided(sets, name, fold)
         assert (images(divided.sites["A"][0]), images(divided.user)) == (trained, (6, 12))
     tenth, _ = Divided(sets, "ocim-flip+s", "M").sites["A"]

@@ -41,9 +41,15 @@ def sets(copies: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -
         key = f"{kind}{released}"
         if key not in made:
             import_items(
-                SCANNERS[kind], copies[kind], root / key, name=kind, size=16, frames=FRAMES, crop="centre",
+                SCANNERS[kind],
+                copies[kind],
+                root / key,
+                name=kind,
+                size=16,
+                frames=FRAMES,
+                crop="centre",
                 choices=Choices(released=released),
-            )  # fmt: skip
+            )
             made[key] = PreparedSet.open(root / key)
         return made[key]
 
@@ -96,8 +102,9 @@ def lacks(rows: list[Row], words: Mapping[str, list[str]]) -> bool:
     names = {"official": "split", "attacks": "species"}
     return any(
         value not in {row.get(names.get(word, word.removeprefix("attack.")), "") for row in rows}
-        for word, values in plain.items() for value in values
-    )  # fmt: skip
+        for word, values in plain.items()
+        for value in values
+    )
 
 
 def views_of(made: PreparedSet, meant: Selection, site: str) -> list[View]:

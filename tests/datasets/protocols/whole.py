@@ -22,9 +22,18 @@ SIZE = 8
 
 WMCA_CLIENTS = {"001": "train", "002": "train", "003": "dev", "004": "dev", "005": "test", "006": "test"}
 WMCA_FILES = {
-    "0_00": "bonafide", "0_01": "bonafide", "3_04": "print", "4_02": "replay", "3_05": "replay", "1_01": "glasses",
-    "1_13": "mask_rigid", "2_03": "mask_head", "2_12": "mask_rigid", "2_83": "mask_flexible", "2_08": "mask_paper",
-}  # fmt: skip
+    "0_00": "bonafide",
+    "0_01": "bonafide",
+    "3_04": "print",
+    "4_02": "replay",
+    "3_05": "replay",
+    "1_01": "glasses",
+    "1_13": "mask_rigid",
+    "2_03": "mask_head",
+    "2_12": "mask_rigid",
+    "2_83": "mask_flexible",
+    "2_08": "mask_paper",
+}
 """Type and instrument of each file of a client, and what it shows."""
 
 
@@ -110,9 +119,14 @@ def replay() -> Iterator[str]:
 
 NAMES: dict[str, Callable[[], Iterable[str]]] = {
     **{kind: names for kind, (names, _) in SPECIES.items()},
-    "replay-attack": replay, "siw": siw, "wmca": wmca, "celeba-spoof": celeba, "cefa": cefa,
-    "rose-youtu": rose, "hifimask": hifi,
-}  # fmt: skip
+    "replay-attack": replay,
+    "siw": siw,
+    "wmca": wmca,
+    "celeba-spoof": celeba,
+    "cefa": cefa,
+    "rose-youtu": rose,
+    "hifimask": hifi,
+}
 
 
 def make_set(kind: str, path: Path, frames: int, *, released: bool = False) -> PreparedSet:

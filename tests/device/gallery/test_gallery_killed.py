@@ -20,10 +20,18 @@ from fedvisage.device.gallery.search import Gallery
 
 OLD = Path(__file__).parents[2] / "upgrade" / "from-0.1" / "gallery" / "door.gallery"
 KEY, NEW, MODEL = bytes(range(32)), bytes(32), "sha256:" + "a" * 64
-WRITING = tuple(f"fedvisage/{name}.py" for name in (
-    "device/gallery/authenticated", "device/gallery/counter", "device/gallery/file", "device/gallery/migration",
-    "device/gallery/rows", "device/gallery/store", "base/files",
-))  # fmt: skip
+WRITING = tuple(
+    f"fedvisage/{name}.py"
+    for name in (
+        "device/gallery/authenticated",
+        "device/gallery/counter",
+        "device/gallery/file",
+        "device/gallery/migration",
+        "device/gallery/rows",
+        "device/gallery/store",
+        "base/files",
+    )
+)
 
 
 def opened(place: Path, key: bytes = KEY, counters: str = "counters") -> Gallery:

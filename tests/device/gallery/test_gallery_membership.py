@@ -90,7 +90,7 @@ EDITS = {
     " FROM persons WHERE collection != 2 LIMIT 1",
     "a tag of another type": "UPDATE persons SET tag = 'text' WHERE id = (SELECT min(id) FROM persons)",
     "an id of another type": "UPDATE faces SET id = x'00' WHERE number = 1",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("edit", EDITS)
@@ -151,8 +151,14 @@ def test_a_collection_that_is_put_back_with_its_sums_is_refused(path: Path, tmp_
 
 def test_rows_of_another_gallery_with_the_same_key_are_refused(path: Path, tmp_path: Path) -> None:
     make(tmp_path / "other.gallery")
-    sql(path, f"ATTACH '{tmp_path / 'other.gallery'}' AS old", "DELETE FROM faces", "DELETE FROM persons",
-        "INSERT INTO persons SELECT * FROM old.persons", "INSERT INTO faces SELECT * FROM old.faces")  # fmt: skip
+    sql(
+        path,
+        f"ATTACH '{tmp_path / 'other.gallery'}' AS old",
+        "DELETE FROM faces",
+        "DELETE FROM persons",
+        "INSERT INTO persons SELECT * FROM old.persons",
+        "INSERT INTO faces SELECT * FROM old.faces",
+    )
     with pytest.raises(UserError, match="without its key"):
         use(path)
 
@@ -267,8 +273,12 @@ def test_whoever_knew_the_key_before_it_was_turned_puts_nothing_back(path: Path,
     with pytest.raises(UserError, match="has no counter"):
         opened(path)
     path.write_bytes(turned)
-    sql(path, f"ATTACH '{old}' AS old", "UPDATE persons SET key = (SELECT key FROM old.persons AS o"
-        " WHERE o.id = persons.id) WHERE id IN (SELECT id FROM old.persons)")  # fmt: skip
+    sql(
+        path,
+        f"ATTACH '{old}' AS old",
+        "UPDATE persons SET key = (SELECT key FROM old.persons AS o"
+        " WHERE o.id = persons.id) WHERE id IN (SELECT id FROM old.persons)",
+    )
     with Gallery(path, key, counters=tmp_path / "new") as gallery, pytest.raises(UserError, match="without its key"):
         gallery.people("staff")
 

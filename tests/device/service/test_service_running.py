@@ -137,9 +137,12 @@ def test_the_verb_serves_exported_models_until_sigterm(pad: Path, recognition: P
         port = free.getsockname()[1]
     models = ["--pad", str(pad), "--recognition", str(recognition), "--gallery", str(gallery)]
     process = subprocess.Popen(
-        [*command, "serve", *models, "--port", str(port)], env=key, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [*command, "serve", *models, "--port", str(port)],
+        env=key,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-    )  # fmt: skip
+    )
     assert process.stdout is not None
     assert "answering" in process.stdout.readline()
     for _ in range(2000):

@@ -303,8 +303,10 @@ def contrast(page: Any, place: str) -> float:
 
 
 def luminance(colour: list[int]) -> float:
-    linear = [share / 12.92 if share <= 0.03928 else ((share + 0.055) / 1.055) ** 2.4 for share in
-              (one / 255 for one in colour)]  # fmt: skip
+    linear = [
+        share / 12.92 if share <= 0.03928 else ((share + 0.055) / 1.055) ** 2.4
+        for share in (one / 255 for one in colour)
+    ]
     return float(np.dot((0.2126, 0.7152, 0.0722), linear))
 
 

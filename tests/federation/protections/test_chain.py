@@ -86,8 +86,12 @@ def test_what_goes_under_masks_is_clipped_already(sets: Mapping[str, Path], tmp_
     lent = next(iter(start.values()))[0]
     run_toy(recipe, tmp_path / "free")
     run_toy(recipe | {"federation": {"secure": {"entropy": "derived"}, "dp": DP}}, tmp_path / "clipped")
-    moved = {name: norm_of_update(model := load_file(tmp_path / name / "model.safetensors"),
-                                  {key: lent[key] for key in model}) for name in ("free", "clipped")}  # fmt: skip
+    moved = {
+        name: norm_of_update(
+            model := load_file(tmp_path / name / "model.safetensors"), {key: lent[key] for key in model}
+        )
+        for name in ("free", "clipped")
+    }
     assert moved["free"] > 2 * CLIP
     assert moved["clipped"] <= CLIP
 

@@ -33,9 +33,12 @@ def test_classes_come_in_pairs_with_one_camera_and_people_are_those_of_the_first
     assert set(rows.subject.tolist()) == {"O-0001", "O-0002"}
     media = {(s, m) for s, m in zip(rows.species.tolist(), rows.further["medium"].tolist(), strict=True)}
     assert media == {
-        ("bonafide", ""), ("print", "photo-printer-1"), ("print", "photo-printer-2"), ("replay", "dell-1905fp"),
+        ("bonafide", ""),
+        ("print", "photo-printer-1"),
+        ("print", "photo-printer-2"),
+        ("replay", "dell-1905fp"),
         ("replay", "macbook-retina"),
-    }  # fmt: skip
+    }
     assert found.depth is not None
     assert found.points is not None
     assert (found.depth.max((1, 2)) > 0).tolist() == (rows.label == 1).tolist()

@@ -158,9 +158,14 @@ def test_a_tracker_that_missed_all_of_it_is_told_by_resuming_the_finished_run(
 
 @pytest.mark.parametrize(
     ("tracking", "words"),
-    [("mlfow", "mlflow"), ({"to": []}, "at least"), ({"to": ["mlflow", "mlflow"]}, "twice"),
-     ({"too": 1}, "unknown key"), ({"to": ["mlflow"], "project": "../up"}, "written as")],
-)  # fmt: skip
+    [
+        ("mlfow", "mlflow"),
+        ({"to": []}, "at least"),
+        ({"to": ["mlflow", "mlflow"]}, "twice"),
+        ({"too": 1}, "unknown key"),
+        ({"to": ["mlflow"], "project": "../up"}, "written as"),
+    ],
+)
 def test_a_mistake_in_the_section_is_told_before_anything_is_written(
     sets: Mapping[str, Path], tmp_path: Path, tracking: Any, words: str
 ) -> None:

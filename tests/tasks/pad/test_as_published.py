@@ -75,8 +75,10 @@ def test_the_threshold_of_training_is_where_errors_on_all_training_images_are_eq
 
 
 def test_that_scores_of_training_were_counted_stands_in_the_ledger(runs: dict[bool, Path]) -> None:
-    said = {wanted: {row.get("guarantee") for row in read_lines(run / LEDGER) if row["field"] == "histogram"}
-            for wanted, run in runs.items()}  # fmt: skip
+    said = {
+        wanted: {row.get("guarantee") for row in read_lines(run / LEDGER) if row["field"] == "histogram"}
+        for wanted, run in runs.items()
+    }
     assert said[True] - said[False] == {"counts of training scores in fixed bins"}
 
 

@@ -64,8 +64,9 @@ def test_a_run_judges_on_all_as_a_finished_model_does_and_nothing_else_changes(
     assert metrics["benchmarks"] == again["benchmarks"]
     assert "generic" not in again, "only what was asked for is judged"
     assert json.loads((tmp_path / "again" / "data.json").read_text()).keys() == {
-        "data.benchmarks.ijb", "data.benchmarks.rfw"
-    }  # fmt: skip
+        "data.benchmarks.ijb",
+        "data.benchmarks.rfw",
+    }
     for name in SETTLED:
         same = (tmp_path / "run" / name).read_bytes() == (finished / name).read_bytes()
         assert same == (name not in ("recipe.yaml", "model.json")), name
@@ -122,8 +123,9 @@ def test_templates_are_compared_in_both_readings(
             tar = max((matrix[same] >= line).mean() for line in lines)
         assert found["readings"][reading]["tar_at_far"] == {"1e-1": pytest.approx(tar)}
         parts = [range(8)] if reading == "published" else [range(0, 8, 2), range(1, 8, 2)]
-        firsts = [np.mean([matrix[one, one] == max(matrix[other, one] for other in part) for one in part])
-                  for part in parts]  # fmt: skip
+        firsts = [
+            np.mean([matrix[one, one] == max(matrix[other, one] for other in part) for one in part]) for part in parts
+        ]
         assert found["readings"][reading]["rank"]["1"] == pytest.approx(np.mean(firsts))
 
 
@@ -193,10 +195,15 @@ def test_attack_detection_has_one_set_at_a_time(sets: Mapping[str, Path], tmp_pa
 
 def test_benchmarks_on_the_command_line_have_a_name_or_their_directorys() -> None:
     assert named_benchmarks(["sets/lfw", "a=sets/rfw part=1/2", "b=synth: people identities=4"]) == {
-        "lfw": "sets/lfw", "a": "sets/rfw part=1/2", "b": "synth: people identities=4",
-    }  # fmt: skip
-    for texts, word in ((["x/lfw", "y/lfw"], "both called lfw"), (["synth: people images=2"], "needs a name"),
-                        (["a="], "names no set")):  # fmt: skip
+        "lfw": "sets/lfw",
+        "a": "sets/rfw part=1/2",
+        "b": "synth: people identities=4",
+    }
+    for texts, word in (
+        (["x/lfw", "y/lfw"], "both called lfw"),
+        (["synth: people images=2"], "needs a name"),
+        (["a="], "names no set"),
+    ):
         with pytest.raises(UserError, match=word):
             named_benchmarks(texts)
 

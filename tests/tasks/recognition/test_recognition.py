@@ -170,8 +170,17 @@ def test_a_model_is_judged_on_a_list_of_pairs(finished: Path, tmp_path: Path) ->
         for who in people:
             names = [f"{who}/{who}_{number:04d}.png" for number in (1, 2)]
             images = rng.integers(0, 255, (2, SIZE, SIZE, 3)).astype(np.uint8)
-            out.add(images, label=[1] * 2, species=["bonafide"] * 2, subject=[who] * 2, video=names, frame=[0] * 2,
-                    split=["test"] * 2, item=names, group=["all"] * 2)  # fmt: skip
+            out.add(
+                images,
+                label=[1] * 2,
+                species=["bonafide"] * 2,
+                subject=[who] * 2,
+                video=names,
+                frame=[0] * 2,
+                split=["test"] * 2,
+                item=names,
+                group=["all"] * 2,
+            )
     lines = [f"{who}\t1\t2" for who in people] + ["Ada\t1\tBo\t2", "Cy\t1\tDi\t1", "Ada\t2\tCy\t2", "Di\t1\tEve\t1"]
     (tmp_path / "pairs.txt").write_text("\n".join([*lines, *lines]))
     listed = open_model(finished, pairs=tmp_path / "pairs.txt")
@@ -194,8 +203,17 @@ def test_people_of_the_benchmark_with_too_few_images_are_counted_and_told(finish
             names = [f"{who}/{number}.png" for number in range(images)]
             pixels = rng.integers(0, 255, (images, SIZE, SIZE, 3)).astype(np.uint8)
             split = ["train", "train"] if who == "Di" else (["test"] + ["train"] * images)[:images]
-            out.add(pixels, label=[1] * images, species=["bonafide"] * images, subject=[who] * images, video=names,
-                    frame=[0] * images, split=split, item=names, group=["all"] * images)  # fmt: skip
+            out.add(
+                pixels,
+                label=[1] * images,
+                species=["bonafide"] * images,
+                subject=[who] * images,
+                video=names,
+                frame=[0] * images,
+                split=split,
+                item=names,
+                group=["all"] * images,
+            )
     found = evaluate(open_model(finished), str(tmp_path / "set"), tmp_path)["generic"]
     assert (found["identities_without_pairs"], found["identities_not_searched"]) == (1, 2)
     metrics = json.loads((finished / "metrics.json").read_text())
@@ -253,8 +271,10 @@ def test_several_faces_and_faces_upside_down_are_said_and_compared_upright(finis
     found = compare_faces(open_model(finished), face, gallery)
     matches = {Path(one.path).stem: one for one in found.matches}
     assert {name: (one.faces, one.notes) for name, one in matches.items()} == {
-        "one": (1, ()), "two": (2, ("several faces",)), "turned": (1, ("upside down",)),
-    }  # fmt: skip
+        "one": (1, ()),
+        "two": (2, ("several faces",)),
+        "turned": (1, ("upside down",)),
+    }
     assert matches["turned"].similarity == pytest.approx(matches["one"].similarity, abs=1e-4)
     assert found.as_values()["of_face"] == {"notes": ("several faces",), "faces": 2}
     assert "2 faces" in found.lines()[1]

@@ -25,10 +25,16 @@ from fedvisage.datasets.pad.tree import Tree
 SPLITS = {"Training": "train", "Val": "dev", "Testing": "test"}
 _VIDEO = {"part": "|".join(SPLITS), "person": "CLKJ_[A-Z]{2}[0-9]{4}", "stream": "color|depth|ir"}
 REAL = Grammar("{part}/real_part/{person}/real.rssdk/{stream}", **_VIDEO)
-FAKE = Grammar("{part}/fake_part/{person}/{code}_{cut}_{form}.rssdk/{stream}",
-               code="0[1-6]", cut="e|en|enm", form="[sb]", **_VIDEO)  # fmt: skip
-NUMBERED = Grammar("{part}/{folder}/{number}-{stream}",
-                   part="Val|Testing", folder="[0-9]{4}", number="[0-9]{6}", stream="color|depth|ir")  # fmt: skip
+FAKE = Grammar(
+    "{part}/fake_part/{person}/{code}_{cut}_{form}.rssdk/{stream}", code="0[1-6]", cut="e|en|enm", form="[sb]", **_VIDEO
+)
+NUMBERED = Grammar(
+    "{part}/{folder}/{number}-{stream}",
+    part="Val|Testing",
+    folder="[0-9]{4}",
+    number="[0-9]{6}",
+    stream="color|depth|ir",
+)
 FORMS = {"s": "flat", "b": "bent"}
 
 OTHER_STREAMS = "images of depth and infrared"
@@ -127,8 +133,9 @@ def _read_classes(tree: Tree, live: str) -> tuple[dict[str, bool], tuple[str, ..
     if classes:
         bona_fide = sum(classes.values())
         count = format_count(len(classes), "image")
-        notes.append(f"classes of {count} with numbers are from lists alone, in which {live}"
-                     f" is bona fide: {bona_fide} of them")  # fmt: skip
+        notes.append(
+            f"classes of {count} with numbers are from lists alone, in which {live} is bona fide: {bona_fide} of them"
+        )
     return classes, tuple(notes)
 
 
@@ -178,11 +185,15 @@ older: {Val,Testing}/0007/007243-color.jpg           with val_private_list.txt, 
         Clip("Data/Val/fake_part/CLKJ_AS0010/01_e_s.rssdk/color/0001.png", 2, "cut"),
         Clip("Data/Testing/real_part/CLKJ_CS0117/real.rssdk/color/0015.png", 3),
         Clip("Data/Testing/fake_part/CLKJ_CS0117/03_en_s.rssdk/color/0015.png", 3, "cut"),
-        Text("protocol/CASIA_SURF@p1_video_train.txt",
-             "CASIA_SURF/Data/Training/real_part/CLKJ_AS0005/real.rssdk/color 0\n"
-             "CASIA_SURF/Data/Training/fake_part/CLKJ_AS0005/06_enm_b.rssdk/color 1\n"),
-        Text("protocol/CASIA_SURF@p1_image_dev.txt",
-             "CASIA_SURF/Data/Val/real_part/CLKJ_AS0010/real.rssdk/color/0001.png 0\n"
-             "CASIA_SURF/Data/Val/fake_part/CLKJ_AS0010/01_e_s.rssdk/color/0001.png 1\n"),
+        Text(
+            "protocol/CASIA_SURF@p1_video_train.txt",
+            "CASIA_SURF/Data/Training/real_part/CLKJ_AS0005/real.rssdk/color 0\n"
+            "CASIA_SURF/Data/Training/fake_part/CLKJ_AS0005/06_enm_b.rssdk/color 1\n",
+        ),
+        Text(
+            "protocol/CASIA_SURF@p1_image_dev.txt",
+            "CASIA_SURF/Data/Val/real_part/CLKJ_AS0010/real.rssdk/color/0001.png 0\n"
+            "CASIA_SURF/Data/Val/fake_part/CLKJ_AS0010/01_e_s.rssdk/color/0001.png 1\n",
+        ),
     ),
-)  # fmt: skip
+)

@@ -142,8 +142,10 @@ def _read_classes(tree: Tree, live: str) -> tuple[dict[str, bool], tuple[str, ..
         rows: list[tuple[int | str, ...]] = [(number, *line.split()) for number, line in tree.lines(name)]
         bare = [row for row in rows if len(row) == 2]
         if bare and (len(bare) < len(rows) or "_ref" in name.casefold()):
-            raise UserError(str(tree.path(name)), f"line {bare[0][0]}: {bare[0][1]} has no label; the class of such "
-                            "folders stands nowhere else")  # fmt: skip
+            raise UserError(
+                str(tree.path(name)),
+                f"line {bare[0][0]}: {bare[0][1]} has no label; the class of such folders stands nowhere else",
+            )
         if bare:
             unlabelled_counts[name] = len(bare)
             continue
@@ -156,8 +158,10 @@ def _read_classes(tree: Tree, live: str) -> tuple[dict[str, bool], tuple[str, ..
     if classes:
         bona_fide = sum(classes.values())
         count = format_count(len(classes), "folder")
-        notes.append(f"classes of {count} with numbers are from lists alone, in which {live}"
-                     f" is bona fide: {bona_fide} of them; their persons are not known")  # fmt: skip
+        notes.append(
+            f"classes of {count} with numbers are from lists alone, in which {live}"
+            f" is bona fide: {bona_fide} of them; their persons are not known"
+        )
     return classes, tuple(notes)
 
 

@@ -25,8 +25,11 @@ from fedvisage.datasets.pad.tree import Tree, without_ending
 
 IMAGE = Grammar(
     "Data/{part}/{person}/{folder}/{number}",
-    part="train|test", person="[0-9]{1,5}", folder="live|spoof", number="[0-9]{1,6}",
-)  # fmt: skip
+    part="train|test",
+    person="[0-9]{1,5}",
+    folder="live|spoof",
+    number="[0-9]{1,6}",
+)
 TYPES = (
     "live",
     "photo",
@@ -207,10 +210,13 @@ metas/…/*_label.txt                                          compared with the
         _example("test", _TESTED, DIVISIONS["sensors_high"]),
         _example("train", _TEN | _ELEVEN, DIVISIONS["sensors_low"]),
         _example("test", _TESTED, DIVISIONS["sensors_low"]),
-        Text("metas/intra_test/train_label.txt",
-             "Data/train/10/live/000184.png 0\nData/train/10/spoof/000185.png 1\n"
-             "Data/train/11/live/000021.png 0\nData/train/11/spoof/000022.png 1\n"),
-        Text("metas/intra_test/test_label.txt",
-             "Data/test/4930/live/000300.png 0\nData/test/4930/spoof/000301.png 1\n"),
+        Text(
+            "metas/intra_test/train_label.txt",
+            "Data/train/10/live/000184.png 0\nData/train/10/spoof/000185.png 1\n"
+            "Data/train/11/live/000021.png 0\nData/train/11/spoof/000022.png 1\n",
+        ),
+        Text(
+            "metas/intra_test/test_label.txt", "Data/test/4930/live/000300.png 0\nData/test/4930/spoof/000301.png 1\n"
+        ),
     ),
-)  # fmt: skip
+)

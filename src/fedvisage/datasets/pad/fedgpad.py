@@ -123,16 +123,35 @@ def _make_item(
     depth = PurePosixPath(*folders.parts[: source.depth], PurePosixPath(path).name)
     kind = source.scanner.kind
     if sighting is None:
-        return Item(tree.path(name), path, "image", species, f"{kind}/{video}", video, frame=frame,
-                    own_subject=True, depth_name=str(depth))  # fmt: skip
+        return Item(
+            tree.path(name),
+            path,
+            "image",
+            species,
+            f"{kind}/{video}",
+            video,
+            frame=frame,
+            own_subject=True,
+            depth_name=str(depth),
+        )
     if (sighting.species == "bonafide") != (species == "bonafide"):
         message = (
             f"{path} is by its name {WORDS[sighting.species == 'bonafide']}, but stands in a list of the other class"
         )
         raise UserError(str(tree.root), message)
     subject = "/".join(part for part in (kind, sighting.part, sighting.subject) if part)
-    return Item(tree.path(name), path, "image", sighting.species, subject, video, sighting.split, sighting.extra,
-                frame=frame, depth_name=str(depth))  # fmt: skip
+    return Item(
+        tree.path(name),
+        path,
+        "image",
+        sighting.species,
+        subject,
+        video,
+        sighting.split,
+        sighting.extra,
+        frame=frame,
+        depth_name=str(depth),
+    )
 
 
 def _parse_frame(source: SourceDataset, path: str, choices: Choices) -> tuple[str, ParsedName | None]:

@@ -108,9 +108,10 @@ def _check_labels(path: Path, found: list[Item]) -> None:
         return
     labels = {entry.name: entry.label for entry in found}
     wrong = [
-        (name, label) for name, label in _read_labels(path) if PurePosixPath(name).as_posix() in labels
-        and labels[PurePosixPath(name).as_posix()] != label
-    ]  # fmt: skip
+        (name, label)
+        for name, label in _read_labels(path)
+        if PurePosixPath(name).as_posix() in labels and labels[PurePosixPath(name).as_posix()] != label
+    ]
     if wrong:
         name, label = wrong[0]
         raise UserError(

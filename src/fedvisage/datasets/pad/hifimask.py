@@ -17,8 +17,13 @@ from fedvisage.datasets.pad.tree import Tree
 
 FOLDER = Grammar(
     "{skin}_{subject}_{type}_{scene}_{light}_{sensor}",
-    skin="[123]", subject="[0-9]{2}", type="[0-3]", scene="[1-6]", light="[0-6]", sensor="[0-8]",
-)  # fmt: skip
+    skin="[123]",
+    subject="[0-9]{2}",
+    type="[0-3]",
+    scene="[1-6]",
+    light="[0-6]",
+    sensor="[0-8]",
+)
 MATERIALS = {"1": "transparent", "2": "plaster", "3": "resin"}
 LISTS = r"CASIA_HiFiMask@p[0-9.]+_(?:image|video)_(?:train|dev|test)\.txt"
 _LINE = re.compile(r"(?:.*/)?([1-3]_[0-9]{2}(?:_[0-9]){4})(?:/[^/\s]+)?\s+(\S+)", re.ASCII)

@@ -10,8 +10,14 @@ from fedvisage.datasets.pad.item import Choices, Clip, Grammar, ParsedName
 from fedvisage.datasets.pad.scanner import Name, Scanner
 
 PERSON = "0?[1-9]|1[0-2]"
-VIDEO = Grammar("{class}/{folder}/{camera}_{light}_{subject}", folder=PERSON, camera="0[1-7]", light="0[1-6]",
-                subject=PERSON, **{"class": "real|attack"})  # fmt: skip
+VIDEO = Grammar(
+    "{class}/{folder}/{camera}_{light}_{subject}",
+    folder=PERSON,
+    camera="0[1-7]",
+    light="0[1-6]",
+    subject=PERSON,
+    **{"class": "real|attack"},
+)
 
 
 def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName | str:

@@ -24,9 +24,16 @@ SPECIES = {
 }
 FILE = Grammar(
     "{date}/{site}_{session}_{client}_{presenter}_{type}_{sub}_{instrument}-{trial}",
-    date="[0-9]{2}[.][0-9]{2}[.][0-9]{2}", site="[0-9]", session="[0-9]{2}", client="[0-9]{4}", presenter="[0-9]{4}",
-    type="|".join(SPECIES), sub="[0-9]{2}", instrument="[0-9]{3}", trial="[0-9a-f]+",
-)  # fmt: skip
+    date="[0-9]{2}[.][0-9]{2}[.][0-9]{2}",
+    site="[0-9]",
+    session="[0-9]{2}",
+    client="[0-9]{4}",
+    presenter="[0-9]{4}",
+    type="|".join(SPECIES),
+    sub="[0-9]{2}",
+    instrument="[0-9]{3}",
+    trial="[0-9a-f]+",
+)
 
 
 def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName:

@@ -12,9 +12,13 @@ from fedvisage.datasets.pad.scanner import Name, Scanner
 SPLITS = {"training": "train", "development": "dev", "evaluation": "test"}
 IMAGE = Grammar(
     "LCC_FASD_{part}/{class}/{devices}_id{person}_s{session}_{frame}",
-    part="|".join(SPLITS), devices=r"[\w.-]+", person="[0-9]+", session="[0-9]+", frame="[0-9]{1,9}",
+    part="|".join(SPLITS),
+    devices=r"[\w.-]+",
+    person="[0-9]+",
+    session="[0-9]+",
+    frame="[0-9]{1,9}",
     **{"class": "real|spoof"},
-)  # fmt: skip
+)
 
 
 def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName:

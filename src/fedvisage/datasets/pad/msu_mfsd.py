@@ -55,9 +55,11 @@ def _further(number: int) -> tuple[Clip, ...]:
     attacks = ((medium, species) for medium, species in SPECIES.items() if medium != "iphone_video")
     return (
         Clip(f"scene01/real/real_{client}_scene01.mov", OTHERS + number),
-        *(Clip(f"scene01/attack/attack_{client}_{medium}_scene01.mov", OTHERS + number, species)
-          for medium, species in attacks),
-    )  # fmt: skip
+        *(
+            Clip(f"scene01/attack/attack_{client}_{medium}_scene01.mov", OTHERS + number, species)
+            for medium, species in attacks
+        ),
+    )
 
 
 SCANNER = Scanner(

@@ -13,8 +13,12 @@ from fedvisage.datasets.pad.scanner import Name, Scanner
 
 VIDEO = Grammar(
     "{part}_files/{phone}_{session}_{subject}_{file}",
-    part="Train|Dev|Test", phone="[1-6]", session="[1-3]", subject="[0-9]{2}", file="[1-5]",
-)  # fmt: skip
+    part="Train|Dev|Test",
+    phone="[1-6]",
+    session="[1-3]",
+    subject="[0-9]{2}",
+    file="[1-5]",
+)
 SPECIES = {"1": "bonafide", "2": "print", "3": "print", "4": "replay", "5": "replay"}
 
 
@@ -48,8 +52,11 @@ Protocols/Protocol_1/{Train,Dev,Test}.txt … Protocol_4/  compared with the nam
     columns=("phone", "session", "file"),
     counts={"train": (360, 1440), "dev": (270, 1080), "test": (360, 1440)},
     beside=("*_files/*.txt", "*protocol*/*.txt"),
-    lists=LabelLists(r"Protocols/Protocol_[1-4]/(?:Train|Dev|Test)(?:_[1-6])?\.txt", _parse_line,
-                     lambda label: not label.startswith("-")),
+    lists=LabelLists(
+        r"Protocols/Protocol_[1-4]/(?:Train|Dev|Test)(?:_[1-6])?\.txt",
+        _parse_line,
+        lambda label: not label.startswith("-"),
+    ),
     further=_further,
     example=(
         Clip("Train_files/1_1_01_1.avi", 1),
@@ -64,4 +71,4 @@ Protocols/Protocol_1/{Train,Dev,Test}.txt … Protocol_4/  compared with the nam
         Text("Protocols/Protocol_1/Dev.txt", "+1,1_1_21_1\n-1,1_1_21_3\n"),
         Text("Protocols/Protocol_1/Test.txt", "+1,1_3_36_1\n-2,1_3_36_5\n"),
     ),
-)  # fmt: skip
+)

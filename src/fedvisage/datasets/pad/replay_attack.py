@@ -23,9 +23,13 @@ _COMMON = {
 REAL = Grammar("{set}/real/client{client}_session{session}_webcam_authenticate_{light}_{take}", take="[12]", **_COMMON)
 ATTACK = Grammar(
     "{set}/{folder}/{support}/attack_{device}_client{client}_session{session}_{camera}_{medium}_{light}",
-    folder="attack|attk", support="fixed|hand", device="print|mobile|highdef", camera="highdef|mobile",
-    medium="photo|video", **_COMMON,
-)  # fmt: skip
+    folder="attack|attk",
+    support="fixed|hand",
+    device="print|mobile|highdef",
+    camera="highdef|mobile",
+    medium="photo|video",
+    **_COMMON,
+)
 ENROLMENT = Grammar("enroll/{set}/client{client}_session{session}_webcam_enroll_{light}_{take}", take="1", **_COMMON)
 
 

@@ -15,9 +15,14 @@ SPECIES = {"G": "bonafide", "P": "print", "V": "replay", "M": "mask_paper"}
 TRAIN, TEST = "2 3 4 5 6 7 9 10 11 12", "13 14 15 16 17 18 20 21 22 23"
 VIDEO = Grammar(
     "{attack}_{speech}_{phone}_{glasses}_{background}_{subject}_{index}",
-    attack="G|Ps|Pq|Vl|Vm|Mc|Mf|Mu|Ml", speech="T|NT", phone="HS|HW|IP|5s|ZTE", glasses="g|wg", background="[A-Z]",
-    subject="[1-9][0-9]?", index="[0-9]+",
-)  # fmt: skip
+    attack="G|Ps|Pq|Vl|Vm|Mc|Mf|Mu|Ml",
+    speech="T|NT",
+    phone="HS|HW|IP|5s|ZTE",
+    glasses="g|wg",
+    background="[A-Z]",
+    subject="[1-9][0-9]?",
+    index="[0-9]+",
+)
 
 
 def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName:

@@ -144,8 +144,10 @@ def scan_by_name(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
     for file in tree.files:
         state.take(file)
     if not state.items:
-        raise UserError(str(tree.root), f"is no {scanner.title}: looked for {_expected_names(scanner)}; "
-                        f"{tree.listing()}{tree.hints()}")  # fmt: skip
+        raise UserError(
+            str(tree.root),
+            f"is no {scanner.title}: looked for {_expected_names(scanner)}; {tree.listing()}{tree.hints()}",
+        )
     state.refuse_many_unknown()
     items = [state.items[key] for key in sorted(state.items)]
     notes = check_lists(scanner.lists, tree, items, choices.live) if scanner.lists else ()
@@ -201,10 +203,19 @@ class _ScanState:
         subject = "/".join(part for part in (self.scanner.kind, said.part, said.subject or tail) if part)
         video = str(PurePosixPath(tail).with_name(said.video)) if said.video else tail
         self.items[tail] = Item(
-            self.tree.path(located), item_name, name.kind, said.species, subject, video, said.split, said.extra,
-            boxes=self._boxes(located, item_name), frame=said.frame, own_subject=not said.subject,
+            self.tree.path(located),
+            item_name,
+            name.kind,
+            said.species,
+            subject,
+            video,
+            said.split,
+            said.extra,
+            boxes=self._boxes(located, item_name),
+            frame=said.frame,
+            own_subject=not said.subject,
             bgr=self.choices.colour == "bgr",
-        )  # fmt: skip
+        )
 
     def _boxes(self, located: str, whole: str) -> Path | None:
         """Return the file with an item's boxes, next to the item or below the root."""

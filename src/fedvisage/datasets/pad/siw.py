@@ -11,10 +11,16 @@ from fedvisage.datasets.pad.item import Choices, Clip, Grammar, ParsedName
 from fedvisage.datasets.pad.scanner import Name, Scanner
 
 _COMMON = {"part": "Train|Test", "folder": "[0-9]{3}", "subject": "[0-9]{3}", "sensor": "[12]", "session": "[0-9]"}
-LIVE = Grammar("{part}/live/{folder}/{subject}-{sensor}-1-{medium}-{session}{mark}",
-               medium="[0-9]", mark="(?:[.]m)?", **_COMMON)  # fmt: skip
-SPOOF = Grammar("{part}/spoof/{folder}/{subject}-{sensor}-{type}-{medium}-{session}{mark}",
-                type="[23]", medium="[0-9]", mark="(?:[.]m)?", **_COMMON)  # fmt: skip
+LIVE = Grammar(
+    "{part}/live/{folder}/{subject}-{sensor}-1-{medium}-{session}{mark}", medium="[0-9]", mark="(?:[.]m)?", **_COMMON
+)
+SPOOF = Grammar(
+    "{part}/spoof/{folder}/{subject}-{sensor}-{type}-{medium}-{session}{mark}",
+    type="[23]",
+    medium="[0-9]",
+    mark="(?:[.]m)?",
+    **_COMMON,
+)
 SPECIES = {"2": "print", "3": "replay"}
 
 

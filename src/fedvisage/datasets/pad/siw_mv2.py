@@ -27,8 +27,9 @@ SPECIES = {
     "Partial_Mouth": "mask_partial",
 }
 LIVE = Grammar("Live/{folder}Live_{number}", folder="(?:(?:Train|Test)/)?", number="[0-9]+")
-SPOOF = Grammar("Spoof/{folder}/{attack}_{number}", folder="[A-Za-z]+(?:[_/][A-Za-z]+)?", attack="|".join(SPECIES),
-                number="[0-9]+")  # fmt: skip
+SPOOF = Grammar(
+    "Spoof/{folder}/{attack}_{number}", folder="[A-Za-z]+(?:[_/][A-Za-z]+)?", attack="|".join(SPECIES), number="[0-9]+"
+)
 
 
 def _parse_live(_: Mapping[str, str], __: Choices) -> ParsedName:

@@ -23,8 +23,14 @@ from fedvisage.datasets.pad.tree import Tree, without_ending
 _ARRAYS = "Frame_{}/array"
 _DATE = "[0-9]{2}[.][0-9]{2}[.][0-9]{2}"
 _NAME = "{date}/{client}_{session}_{presenter}_{type}_{instrument}"
-_FIELDS = {"date": _DATE, "client": "[0-9]{3}", "session": "[0-9]{2}", "presenter": "[0-9]{3}", "type": "[0-4]",
-           "instrument": "[0-9]{2}"}  # fmt: skip
+_FIELDS = {
+    "date": _DATE,
+    "client": "[0-9]{3}",
+    "session": "[0-9]{2}",
+    "presenter": "[0-9]{3}",
+    "type": "[0-4]",
+    "instrument": "[0-9]{2}",
+}
 MANY = Grammar(f"preprocessed-face-station_CDIT/{_NAME}", **_FIELDS)
 CUT = Grammar(f"preprocessed-face-station_RGB/{_NAME}", **_FIELDS)
 STATION = Grammar(f"face-station/{_NAME}", **_FIELDS)
@@ -96,8 +102,12 @@ def scan(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
 def _names(*, cut_out: bool) -> tuple[Name, ...]:
     many = partial(_skip_name, why="arrays of grey, depth, infrared and heat")
     station = partial(_skip_name, why="recordings of which the cut-out frames are there") if cut_out else _parse_name
-    return (Name(MANY, many, "arrays"), Name(CUT, _parse_name, "arrays"), Name(STATION, station, "arrays"),
-            Name(BARE, _parse_name, "arrays"))  # fmt: skip
+    return (
+        Name(MANY, many, "arrays"),
+        Name(CUT, _parse_name, "arrays"),
+        Name(STATION, station, "arrays"),
+        Name(BARE, _parse_name, "arrays"),
+    )
 
 
 def _read_parts(tree: Tree) -> dict[str, str]:
@@ -141,10 +151,12 @@ PROTOCOL-grandtest.csv …                                          compared wit
         Clip("preprocessed-face-station_RGB/28.02.18/098_01_000_3_15.hdf5", 3, "replay", layout=_ARRAYS),
         Clip("preprocessed-face-station_RGB/28.02.18/098_01_000_3_04.hdf5", 3, "print", layout=_ARRAYS),
         Clip("preprocessed-face-station_RGB/28.02.18/098_02_000_1_13.hdf5", 3, "mask_rigid", layout=_ARRAYS),
-        Text("documentation/PROTOCOL-grandtest.csv",
-             "26.01.18/012_01_000_0_00,0,bonafide,train\n26.01.18/012_01_017_2_83,1,attack/3D/flexiblemask,train\n"
-             "14.02.18/019_03_033_4_02,1,attack/2D/replay,dev\n14.02.18/019_01_000_0_01,0,bonafide,dev\n"
-             "28.02.18/098_01_000_3_15,1,attack/2D/replay,eval\n28.02.18/098_01_000_3_04,1,attack/2D/prints,eval\n"
-             "28.02.18/098_02_000_1_13,1,attack/3D/rigidmask,eval\n"),
+        Text(
+            "documentation/PROTOCOL-grandtest.csv",
+            "26.01.18/012_01_000_0_00,0,bonafide,train\n26.01.18/012_01_017_2_83,1,attack/3D/flexiblemask,train\n"
+            "14.02.18/019_03_033_4_02,1,attack/2D/replay,dev\n14.02.18/019_01_000_0_01,0,bonafide,dev\n"
+            "28.02.18/098_01_000_3_15,1,attack/2D/replay,eval\n28.02.18/098_01_000_3_04,1,attack/2D/prints,eval\n"
+            "28.02.18/098_02_000_1_13,1,attack/3D/rigidmask,eval\n",
+        ),
     ),
-)  # fmt: skip
+)

@@ -38,8 +38,9 @@ _PROFILE = 100
 """Offset of profile numbers in CFP: frontal 1 is 1, profile 1 is 101."""
 
 
-def benchmark_album(layout: Layout, shots: Sequence[Shot], skipped: tuple[SkippedFile, ...],
-                    pairs: Mapping[str, PairList], *notes: str) -> Album:  # fmt: skip
+def benchmark_album(
+    layout: Layout, shots: Sequence[Shot], skipped: tuple[SkippedFile, ...], pairs: Mapping[str, PairList], *notes: str
+) -> Album:
     """Combine photographs and lists; add a note if there is no list."""
     counts, person_shots = group_by_person(shots)
     if not pairs:
@@ -129,8 +130,10 @@ def _read_protocol(tree: Tree, protocol: str) -> PairList:
                 number_1, _, number_2 = (part.strip() for part in line.partition(","))
                 # Names must exist, and the persons must match the file's claim of same or different.
                 if number_1 not in first or number_2 not in second:
-                    raise UserError(f"{tree.path(name)}, line {at_line}", "does not name two lines of Pair_list_F.txt"
-                                    " and Pair_list_P.txt")  # fmt: skip
+                    raise UserError(
+                        f"{tree.path(name)}, line {at_line}",
+                        "does not name two lines of Pair_list_F.txt and Pair_list_P.txt",
+                    )
                 pair = first[number_1], second[number_2]
                 if (pair[0][0] == pair[1][0]) != (kind == "same"):
                     message = (
@@ -238,13 +241,19 @@ Protocol/Pair_list_{F,P}.txt  Protocol/Split/{FF,FP}/01/{same,diff}.txt""",
     example=(
         *(
             Clip(f"Data/Images/{person}/frontal/{number:02d}.jpg", int(person))
-            for person in ("001", "002") for number in (1, 2)
+            for person in ("001", "002")
+            for number in (1, 2)
         ),
         *(Clip(f"Data/Images/{person}/profile/01.jpg", int(person)) for person in ("001", "002")),
-        Text("Protocol/Pair_list_F.txt", "".join(
-            f"{number} ../Data/Images/{name}.jpg\n"
-            for number, name in enumerate(("001/frontal/01", "001/frontal/02", "002/frontal/01", "002/frontal/02"), 1)
-        )),
+        Text(
+            "Protocol/Pair_list_F.txt",
+            "".join(
+                f"{number} ../Data/Images/{name}.jpg\n"
+                for number, name in enumerate(
+                    ("001/frontal/01", "001/frontal/02", "002/frontal/01", "002/frontal/02"), 1
+                )
+            ),
+        ),
         Text("Protocol/Pair_list_P.txt", "1 ../Data/Images/001/profile/01.jpg\n2 ../Data/Images/002/profile/01.jpg\n"),
         Text("Protocol/Split/FF/01/same.txt", "1,2\n"),
         Text("Protocol/Split/FF/01/diff.txt", "1,3\n"),
@@ -255,7 +264,7 @@ Protocol/Pair_list_{F,P}.txt  Protocol/Split/{FF,FP}/01/{same,diff}.txt""",
         Text("Protocol/Split/FP/02/same.txt", "4,2\n"),
         Text("Protocol/Split/FP/02/diff.txt", "3,1\n"),
     ),
-)  # fmt: skip
+)
 
 AGEDB = Layout(
     kind="agedb",
@@ -330,11 +339,13 @@ test/txts/African/African_lmk.txt      five points: --boxes dataset aligns by th
     example=(
         *(
             Clip(f"test/data/{race}/m.0{person}/m.0{person}_{number:04d}.jpg", 2 * at + person)
-            for at, race in enumerate(RACES) for person in (0, 1) for number in (1, 2)
+            for at, race in enumerate(RACES)
+            for person in (0, 1)
+            for number in (1, 2)
         ),
         *(
             Text(f"test/txts/{race}/{race}_pairs.txt", "m.00\t1\t2\nm.00\t1\tm.01\t1\nm.01\t1\t2\nm.00\t2\tm.01\t2\n")
             for race in RACES
         ),
     ),
-)  # fmt: skip
+)

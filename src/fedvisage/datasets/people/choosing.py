@@ -149,8 +149,11 @@ def _draw_people(people: Sequence[str], seed: int) -> list[str]:
 
 def _take_people(people: Sequence[str], wanted: int, who: str) -> list[str]:
     if len(people) < wanted:
-        raise UserError("--people", f"there are {len(people):,} people {who}, and {wanted:,} are asked for; ask for"
-                        " fewer, or give the whole dataset")  # fmt: skip
+        raise UserError(
+            "--people",
+            f"there are {len(people):,} people {who}, and {wanted:,} are asked for; ask for"
+            " fewer, or give the whole dataset",
+        )
     return list(people[:wanted])
 
 

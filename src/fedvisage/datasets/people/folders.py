@@ -70,8 +70,10 @@ def _read_people(tree: Tree) -> dict[str, tuple[str, str]]:
         if number == lines[0][0] and fields[0] == "Class_ID":
             continue
         if len(fields) < 5 or fields[-2] not in ("0", "1") or fields[-1] not in ("f", "m"):
-            raise UserError(f"{tree.path(name)}, line {number}", "must be Class_ID, Name, Sample_Num, Flag, Gender with"
-                            " a flag of 0 or 1 and f or m")  # fmt: skip
+            raise UserError(
+                f"{tree.path(name)}, line {number}",
+                "must be Class_ID, Name, Sample_Num, Flag, Gender with a flag of 0 or 1 and f or m",
+            )
         people[fields[0]] = ("train" if fields[-2] == "1" else "test", fields[-1])
     return people
 

@@ -73,14 +73,17 @@ def _crops(tree: Tree, layout: Layout, short: str) -> _CropLists:
     media, faces = (_fields(tree, str(name), count) for name, count in zip(lists.values(), (3, 12), strict=True))
     if media.keys() != faces.keys():
         crop = min(media.keys() ^ faces.keys())
-        raise UserError(str(tree.root), f"{crop} stands in one of {' and '.join(map(str, lists.values()))} only;"
-                        " take all lists from one copy")  # fmt: skip
+        raise UserError(
+            str(tree.root),
+            f"{crop} stands in one of {' and '.join(map(str, lists.values()))} only; take all lists from one copy",
+        )
     numbers = _as_numbers([media[name] for name in media], tree.path(str(lists["face_tid_mid"])))
     places = _as_numbers([faces[name] for name in media], tree.path(str(lists["name_5pts_score"])))
     ids, confidence = numbers.astype(np.int64), places[:, 10]
     if (ids != numbers).any() or (ids < 0).any() or (confidence < 0).any():
-        raise UserError(str(tree.root), "templates and media must have whole numbers, and a detector's score cannot be"
-                        " below 0")  # fmt: skip
+        raise UserError(
+            str(tree.root), "templates and media must have whole numbers, and a detector's score cannot be below 0"
+        )
     scores = [faces[name][10] for name in media]
     return _CropLists(list(media), ids[:, 0], ids[:, 1], places[:, :10].reshape(-1, 5, 2), scores)
 
@@ -121,11 +124,17 @@ def _files(tree: Tree, crops: _CropLists, layout: Layout) -> tuple[dict[str, str
             skipped.append(SkippedFile(printable(file), fault or "no list names it"))
         else:
             files[name] = file
-    skipped += [SkippedFile(printable(name), "a list names it, and it is not there") for name in crops.names
-                if name not in paths]  # fmt: skip
+    skipped += [
+        SkippedFile(printable(name), "a list names it, and it is not there")
+        for name in crops.names
+        if name not in paths
+    ]
     if not files:
-        raise UserError(str(tree.root), f"has none of the crops of {layout.title} that its lists name: looked for"
-                        f" {CROPS}/{printable(crops.names[0])}; {tree.listing()}{tree.hints()}")  # fmt: skip
+        raise UserError(
+            str(tree.root),
+            f"has none of the crops of {layout.title} that its lists name: looked for"
+            f" {CROPS}/{printable(crops.names[0])}; {tree.listing()}{tree.hints()}",
+        )
     return files, tuple(skipped)
 
 
@@ -163,8 +172,11 @@ def persons_of_templates(lists: TemplateLists, tree: Tree) -> dict[int, int]:
     tables = [*lists.galleries.values(), *(() if lists.probes is None else (lists.probes,))]
     for template, person in (row for table in tables for row in table.tolist()):
         if whose.setdefault(template, person) != person:
-            raise UserError(str(tree.root), f"has lists in which template {template} is of {whose[template]} and of"
-                            f" {person}; take all lists from one copy")  # fmt: skip
+            raise UserError(
+                str(tree.root),
+                f"has lists in which template {template} is of {whose[template]} and of"
+                f" {person}; take all lists from one copy",
+            )
     return whose
 
 

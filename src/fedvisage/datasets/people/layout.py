@@ -204,8 +204,11 @@ def points_of(tree: Tree, lists: Sequence[str]) -> Mapping[str, Points]:
         sample = np.array([*islice(rows.values(), _TRIED)])
         pairs, columns = sample.reshape(-1, 5, 2), sample.reshape(-1, 2, 5).transpose(0, 2, 1)
         if _faces(pairs) < _ENOUGH and _faces(columns) < _ENOUGH:
-            raise UserError(str(tree.path(name)), "has ten numbers a line that are not the five points of faces: eyes,"
-                            " nose, corners of the mouth, from left to right and from above")  # fmt: skip
+            raise UserError(
+                str(tree.path(name)),
+                "has ten numbers a line that are not the five points of faces: eyes,"
+                " nose, corners of the mouth, from left to right and from above",
+            )
         by_pairs = _faces(pairs) >= _faces(columns)
         points |= {
             photograph: row.reshape(5, 2) if by_pairs else row.reshape(2, 5).T for photograph, row in rows.items()
@@ -326,12 +329,11 @@ def shots_of(layout: Layout, tree: Tree, *patterns: Pattern) -> tuple[list[Shot]
     if len(others) > UNKNOWN_SHARE * (len(shots) + len(others)):
         shown = ", ".join(others[:_SHOWN])
         message = f"{len(others)} of {len(shots) + len(others)} images have names that {layout.title} does not have"
-        raise UserError(str(tree.root), f"{message}: {shown}; remove them, or look for another kind with"
-                        " `fedvisage data kinds`")  # fmt: skip
+        raise UserError(
+            str(tree.root), f"{message}: {shown}; remove them, or look for another kind with `fedvisage data kinds`"
+        )
     skipped += [SkippedFile(name, f"no name of {layout.title}") for name in others]
-    return [
-        replace(shot, person=f"{layout.kind}/{shot.person}") for _, shot in sorted(shots.items())
-    ], tuple(skipped)  # fmt: skip
+    return [replace(shot, person=f"{layout.kind}/{shot.person}") for _, shot in sorted(shots.items())], tuple(skipped)
 
 
 def _parse_path(path: str, patterns: tuple[Pattern, ...]) -> tuple[str, ParsedPhotograph | str] | None:

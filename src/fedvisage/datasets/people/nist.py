@@ -58,8 +58,11 @@ def scan(layout: Layout, source: Path, galleries: tuple[str, str]) -> Album:
         lists = replace(lists, pairs=_pairs(tree.path(name), whose))
     shots, skipped = _shots(layout, tree, [line for lines in (*tables.values(), probes) for line in lines])
     if not shots:
-        raise UserError(str(source), f"has none of the pictures that its tables name: looked for {probes[0].file};"
-                        f" {tree.listing()}{tree.hints()}")  # fmt: skip
+        raise UserError(
+            str(source),
+            f"has none of the pictures that its tables name: looked for {probes[0].file};"
+            f" {tree.listing()}{tree.hints()}",
+        )
     counts, person_shots = group_by_person(shots)
     notes = (*notes_of(lists, len(whose)), WITHOUT_SCORE)
     return Album(counts, person_shots, skipped, templates=lists, notes=notes, columns=COLUMNS, expected=layout.counts)
@@ -68,8 +71,9 @@ def scan(layout: Layout, source: Path, galleries: tuple[str, str]) -> Album:
 def _read_table(tree: Tree, name: str, layout: Layout) -> list[FaceLine]:
     """Read a table of faces."""
     if (place := find_list(tree, name)) is None:
-        raise UserError(str(tree.root), f"is no {layout.title}: looked for img/1.jpg and {name}; {tree.listing()}"
-                        f"{tree.hints()}")  # fmt: skip
+        raise UserError(
+            str(tree.root), f"is no {layout.title}: looked for img/1.jpg and {name}; {tree.listing()}{tree.hints()}"
+        )
     lines = tree.lines(place)
     rows = csv.reader(line for _, line in lines)
     head = [column.strip().upper() for column in next(rows, [])]
@@ -139,8 +143,9 @@ def _shots(layout: Layout, tree: Tree, lines: Iterable[FaceLine]) -> tuple[list[
             skipped.append(SkippedFile(printable(name), faults.get(file or "") or fault))
             continue
         extra = dict(zip(COLUMNS, (str(line.template), line.sighting, "1"), strict=True))
-        shots.append(Shot(name, f"{layout.kind}/{line.person}", WholeFile(tree.path(file)),
-                          extra=extra, box=np.array(line.box)))  # fmt: skip
+        shots.append(
+            Shot(name, f"{layout.kind}/{line.person}", WholeFile(tree.path(file)), extra=extra, box=np.array(line.box))
+        )
     return shots, tuple(skipped)
 
 

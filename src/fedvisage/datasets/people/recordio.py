@@ -265,8 +265,11 @@ def find_file(source: Path, ending: str, layout: Layout) -> Path:
         raise UserError(str(source), f"no such directory; give the folder with the {ending} file")
     candidates = sorted(path for path in source.iterdir() if path.suffix.lower() == ending and path.name[0] != ".")
     if len(candidates) != 1:
-        names = f"has {', '.join(printable(path.name) for path in candidates)}; give one of them" if candidates else (
-            f"has no {ending} file; looked for {layout.expects.splitlines()[0].split('  ')[0]}")  # fmt: skip
+        names = (
+            f"has {', '.join(printable(path.name) for path in candidates)}; give one of them"
+            if candidates
+            else (f"has no {ending} file; looked for {layout.expects.splitlines()[0].split('  ')[0]}")
+        )
         raise UserError(str(source), names)
     if fault := fault_of_file(candidates[0], candidates[0].name, source, (ending,)):
         raise UserError(str(candidates[0]), fault)

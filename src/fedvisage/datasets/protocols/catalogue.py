@@ -15,10 +15,8 @@ from fedvisage.datasets.protocols.people import PEOPLE, PeopleProtocol
 from fedvisage.datasets.protocols.protocol import Import, Protocol
 
 PROTOCOLS: Mapping[str, Protocol] = {
-    protocol.name: protocol
-    for family in (oulu, ocim, within, attacks, large)
-    for protocol in family.PROTOCOLS
-}  # fmt: skip
+    protocol.name: protocol for family in (oulu, ocim, within, attacks, large) for protocol in family.PROTOCOLS
+}
 
 WIDE = 100
 

@@ -52,12 +52,20 @@ ALL_OF_MS1MV2 = "rec is MS1MV2 (faces_emore); sites may be fewer or more: part=*
 PEOPLE: Mapping[str, PeopleProtocol] = {
     protocol.name: protocol
     for protocol in (
-        PeopleProtocol("fedfr", "FedFR: 40 clients of 100 people, who train on 60 photographs of each and test with 40",
-                       SOURCE, _sets("fedfr"),
-                       (ALL_OF_MS1MV2, "whom the authors chose is not published: people are drawn, by --seed")),
-        PeopleProtocol("fedfr-released", "FedFR's released division: the first 40 photographs test, 61 to 69 train",
-                       f"{SOURCE}, released code", _sets("fedfr-released"),
-                       (ALL_OF_MS1MV2, "part=7/40 has the people of the seventh client of the released division")),
+        PeopleProtocol(
+            "fedfr",
+            "FedFR: 40 clients of 100 people, who train on 60 photographs of each and test with 40",
+            SOURCE,
+            _sets("fedfr"),
+            (ALL_OF_MS1MV2, "whom the authors chose is not published: people are drawn, by --seed"),
+        ),
+        PeopleProtocol(
+            "fedfr-released",
+            "FedFR's released division: the first 40 photographs test, 61 to 69 train",
+            f"{SOURCE}, released code",
+            _sets("fedfr-released"),
+            (ALL_OF_MS1MV2, "part=7/40 has the people of the seventh client of the released division"),
+        ),
     )
-}  # fmt: skip
+}
 """Protocols of recognition, by name; each has one fold."""

@@ -47,8 +47,10 @@ def counters_of(key: Path | None, given: Path | None, environment: Mapping[str, 
         return Path(configured)
     if key is not None:
         return key.with_name(f"{key.name}.counters")
-    raise UserError("--counters", f"names no folder, and {VARIABLE} is not set; a key that comes from the environment "
-                    "needs one of them")  # fmt: skip
+    raise UserError(
+        "--counters",
+        f"names no folder, and {VARIABLE} is not set; a key that comes from the environment needs one of them",
+    )
 
 
 class Counter:
@@ -79,25 +81,35 @@ class Counter:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise UserError(str(self._gallery), f"has a counter {self.path} that cannot be read "
-                            f"({error.strerror})") from None  # fmt: skip
+            raise UserError(
+                str(self._gallery), f"has a counter {self.path} that cannot be read ({error.strerror})"
+            ) from None
         marks = [mark for line in content.splitlines()[:2] if (mark := self._parsed(line)) is not None]
         if not marks:
-            raise UserError(str(self._gallery), f"does not fit its counter {self.path}, which is damaged or another "
-                            f"gallery's; put the right one back, or accept the file with {ACCEPT}")  # fmt: skip
+            raise UserError(
+                str(self._gallery),
+                f"does not fit its counter {self.path}, which is damaged or another "
+                f"gallery's; put the right one back, or accept the file with {ACCEPT}",
+            )
         return max(marks)
 
     def check(self, state: State) -> None:
         """Refuse a gallery whose state is neither the counted one nor its successor."""
         mark = self.read()
         if mark is None:
-            raise UserError(str(self._gallery), f"has no counter {self.path}; bring the folder that lay beside the key,"
-                            f" or accept the file as it is with {ACCEPT}")  # fmt: skip
+            raise UserError(
+                str(self._gallery),
+                f"has no counter {self.path}; bring the folder that lay beside the key,"
+                f" or accept the file as it is with {ACCEPT}",
+            )
         same = mark == (state.number, state.digest)
         successor = state.number == mark.number + 1 and state.previous == mark.digest
         if not same and not successor:
-            raise UserError(str(self._gallery), f"is not the newest copy (change {state.number} of it, the counter is "
-                            f"at {mark.number}); put back the newest, or accept this one with {ACCEPT}")  # fmt: skip
+            raise UserError(
+                str(self._gallery),
+                f"is not the newest copy (change {state.number} of it, the counter is "
+                f"at {mark.number}); put back the newest, or accept this one with {ACCEPT}",
+            )
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -119,8 +131,10 @@ class Counter:
             os.pwrite(self._handle, line, len(line) * (state.number % 2))
             os.fsync(self._handle)
         except OSError as error:
-            raise NoRoom(f"{self._gallery}: was changed, but its counter {self.path} cannot be written "
-                         f"({error.strerror}); free some room, then open the gallery again") from None  # fmt: skip
+            raise NoRoom(
+                f"{self._gallery}: was changed, but its counter {self.path} cannot be written "
+                f"({error.strerror}); free some room, then open the gallery again"
+            ) from None
 
     def remove(self) -> None:
         """Delete the counter."""
@@ -151,5 +165,8 @@ class Counter:
         return CountedState(int(number), bytes.fromhex(digest))
 
     def _unwritable(self, error: OSError) -> UserError:
-        return UserError(str(self._gallery), f"cannot be changed, because its counter {self.path} cannot be written "
-                         f"({error.strerror}); copy its folder elsewhere, and name that with --counters")  # fmt: skip
+        return UserError(
+            str(self._gallery),
+            f"cannot be changed, because its counter {self.path} cannot be written "
+            f"({error.strerror}); copy its folder elsewhere, and name that with --counters",
+        )

@@ -145,10 +145,16 @@ def verify(gallery: Gallery, engine: Engine, collection: str, person: str, face:
 def decide(hits: Sequence[SearchHit], model: EmbeddingModel) -> list[PersonMatch]:
     """Decide by the model's threshold; a similarity equal to it is a match."""
     return [
-        PersonMatch(hit.person, hit.name, hit.similarity, model.threshold,
-              MATCH if hit.similarity >= model.threshold else NO_MATCH, model.operating_point)
+        PersonMatch(
+            hit.person,
+            hit.name,
+            hit.similarity,
+            model.threshold,
+            MATCH if hit.similarity >= model.threshold else NO_MATCH,
+            model.operating_point,
+        )
         for hit in hits
-    ]  # fmt: skip
+    ]
 
 
 # Evaluation of a gallery on labelled pictures: TPIR at stated FPIR.
@@ -176,8 +182,10 @@ class SearchFigures:
 
     def as_values(self) -> dict[str, Any]:
         """Return all results as plain values, for programs."""
-        rates = {name: {f"{rate:g}": value for rate, value in asdict(self)[name].items()}
-                 for name in ("tpir_at_fpir", "threshold_at_fpir")}  # fmt: skip
+        rates = {
+            name: {f"{rate:g}": value for rate, value in asdict(self)[name].items()}
+            for name in ("tpir_at_fpir", "threshold_at_fpir")
+        }
         return {**asdict(self), **rates}
 
     def lines(self) -> list[str]:
@@ -240,12 +248,17 @@ def figures_of(
     rates = measurable_rates(FPIRS, len(unmated)) if unmated else ()
     (rates_found,) = identify([enrolled], probes, rates, "nist") if rates else (None,)
     return SearchFigures(
-        collection=collection, people=len(ids), mated=int(results.mated.sum()), unmated=len(unmated),
-        not_judged=refused, rank_one=float(first.mean()),
+        collection=collection,
+        people=len(ids),
+        mated=int(results.mated.sum()),
+        unmated=len(unmated),
+        not_judged=refused,
+        rank_one=float(first.mean()),
         tpir_at_fpir={} if rates_found is None else rates_found.tpir,
-        threshold_at_fpir={} if rates_found is None else {
-            rate: loaded.form.similarity(value) for rate, value in rates_found.threshold.items()
-        },
-        threshold=model.threshold, tpir=float((first & (mate >= model.threshold)).mean()),
+        threshold_at_fpir={}
+        if rates_found is None
+        else {rate: loaded.form.similarity(value) for rate, value in rates_found.threshold.items()},
+        threshold=model.threshold,
+        tpir=float((first & (mate >= model.threshold)).mean()),
         fpir=float(np.mean(np.array(unmated) >= model.threshold)) if unmated else None,
-    )  # fmt: skip
+    )

@@ -275,9 +275,12 @@ def errors_in_one_line(path: Path) -> Iterator[None]:
 def _connect(path: Path, patience: float) -> sqlite3.Connection:
     # The threads of a service share one connection and take turns with the gallery's lock.
     return sqlite3.connect(
-        f"file:{quote(str(path.absolute()))}?mode=rw", uri=True, timeout=patience, isolation_level=None,
+        f"file:{quote(str(path.absolute()))}?mode=rw",
+        uri=True,
+        timeout=patience,
+        isolation_level=None,
         check_same_thread=False,
-    )  # fmt: skip
+    )
 
 
 def _check(opened: sqlite3.Connection, path: Path, schema: int, tables: tuple[str, ...]) -> None:
@@ -286,8 +289,11 @@ def _check(opened: sqlite3.Connection, path: Path, schema: int, tables: tuple[st
         raise UserError(str(path), "is an SQLite file, but no gallery")
     if (version := _number(opened, "PRAGMA user_version")) != schema:
         if version < schema:
-            raise UserError(str(path), f"is a gallery of version {version}; bring it to version {schema} once with "
-                            f"`fedvisage gallery migrate {path}` and its key")  # fmt: skip
+            raise UserError(
+                str(path),
+                f"is a gallery of version {version}; bring it to version {schema} once with "
+                f"`fedvisage gallery migrate {path}` and its key",
+            )
         raise UserError(str(path), f"is a gallery of version {version}, this command reads {schema}; {_OTHER}")
     expected = _number(opened, "PRAGMA page_count") * _number(opened, "PRAGMA page_size")
     if path.stat().st_size < expected:

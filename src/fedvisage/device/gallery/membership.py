@@ -200,10 +200,16 @@ class GalleryContents:
     def root(self, key: bytes, secret: bytes) -> bytes:
         """Return the keyed digest over everything but the people, whose sums are in the collections."""
         # Sort by the row numbers, which SQLite always stores as integers.
-        models = [value for digest, (number, size) in sorted(self.models.items(), key=lambda item: item[1][0])
-                  for value in (number, digest, size)]  # fmt: skip
-        collections = [value for row in sorted(self.collections.values(), key=lambda row: row.id)
-                       for value in (row.id, row.name, row.created, row.seed, row.sealed)]  # fmt: skip
+        models = [
+            value
+            for digest, (number, size) in sorted(self.models.items(), key=lambda item: item[1][0])
+            for value in (number, digest, size)
+        ]
+        collections = [
+            value
+            for row in sorted(self.collections.values(), key=lambda row: row.id)
+            for value in (row.id, row.name, row.created, row.seed, row.sealed)
+        ]
         return digest_of(key, "root", secret, len(self.models), *models, *collections)
 
 

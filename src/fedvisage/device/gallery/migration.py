@@ -102,8 +102,11 @@ def _open_old_gallery(path: Path, key: bytes, meta: dict[str, bytes], counters: 
         raise WrongKey(str(path), "is not opened by this key; give the one that it was made with or turned to")
     counter = Counter(counters, path, file.derive_key(inner, salt, "counter"), PATIENCE)
     if (mark := counter.read()) is not None and mark.number > 0:
-        raise UserError(str(path), f"is an older copy: this gallery was migrated before, as its counter {counter.path} "
-                        "shows; put back the newest copy")  # fmt: skip
+        raise UserError(
+            str(path),
+            f"is an older copy: this gallery was migrated before, as its counter {counter.path} "
+            "shows; put back the newest copy",
+        )
     return owned, counter
 
 

@@ -70,9 +70,12 @@ class GalleryRows(AuthenticatedFile):
     def _add_person(self, collection: StoredCollection, name: str) -> StoredPerson:
         key, person = file.new_key(), f"p_{secrets.token_hex(8)}"
         stored = StoredPerson(
-            person, file.tag_of(self._tagging, collection.id, name),
-            file.seal(self._owned.wrapping, key, "key", person), file.seal(key, name.encode(), "name", person), now(),
-        )  # fmt: skip
+            person,
+            file.tag_of(self._tagging, collection.id, name),
+            file.seal(self._owned.wrapping, key, "key", person),
+            file.seal(key, name.encode(), "name", person),
+            now(),
+        )
         self._put_person(collection, stored)
         return stored
 

@@ -254,6 +254,7 @@ def model_changed_error(named: Sequence[tuple[str, str]], count: int, collection
     """Return the error for people with templates of another model."""
     names = ", ".join(name for name, _ in named) + (f" and {count - len(named)} more" if count > len(named) else "")
     return ModelChanged(
-        collection, f"templates of {names} are of model {named[0][1][:19]}…, this one is {model[:19]}…; "
-        "enrol these people again, or remove them"
-    )  # fmt: skip
+        collection,
+        f"templates of {names} are of model {named[0][1][:19]}…, this one is {model[:19]}…; "
+        "enrol these people again, or remove them",
+    )

@@ -115,11 +115,22 @@ def server_of(
         _check_certificate(certificate, key)
     return uvicorn.Server(
         uvicorn.Config(
-            guard, host=host, port=port, access_log=False, log_level="warning", server_header=False, ws="none",
-            timeout_keep_alive=5, timeout_graceful_shutdown=PATIENCE, h11_max_incomplete_event_size=32_768, http="h11",
-            ssl_certfile=certificate, ssl_keyfile=key, lifespan="off",
+            guard,
+            host=host,
+            port=port,
+            access_log=False,
+            log_level="warning",
+            server_header=False,
+            ws="none",
+            timeout_keep_alive=5,
+            timeout_graceful_shutdown=PATIENCE,
+            h11_max_incomplete_event_size=32_768,
+            http="h11",
+            ssl_certfile=certificate,
+            ssl_keyfile=key,
+            lifespan="off",
         )
-    )  # fmt: skip
+    )
 
 
 @contextmanager
@@ -143,8 +154,11 @@ def serve_in_thread(server: uvicorn.Server, waiting: int = 128) -> Iterator[int]
 def check_open(host: str, keys: Keys, without: bool) -> None:
     """Refuse to serve without keys on an address beyond this machine, unless ``without`` allows it."""
     if not keys and host not in LOOPBACK and not without:
-        raise UserError("--api-keys", f"names no file, and {host} can be reached from elsewhere; name one, serve on "
-                        "127.0.0.1, or say --without-keys")  # fmt: skip
+        raise UserError(
+            "--api-keys",
+            f"names no file, and {host} can be reached from elsewhere; name one, serve on "
+            "127.0.0.1, or say --without-keys",
+        )
 
 
 def _check_certificate(certificate: Path, key: Path | None) -> None:
@@ -163,9 +177,14 @@ _CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
 def build(
-    engine: Engine, gallery: Gallery | None = None, *, keys: Keys | None = None, limits: Limits | None = None,
-    page: Page | None = None, log: Callable[[str], None] = lambda line: None,
-) -> RequestGuard:  # fmt: skip
+    engine: Engine,
+    gallery: Gallery | None = None,
+    *,
+    keys: Keys | None = None,
+    limits: Limits | None = None,
+    page: Page | None = None,
+    log: Callable[[str], None] = lambda line: None,
+) -> RequestGuard:
     """Return the service for an engine, optionally with a gallery and the browser page."""
     work = ServiceContext(engine, gallery, limits or Limits())
     # FastAPI's documentation pages would load scripts from other hosts.
@@ -178,8 +197,15 @@ def build(
         add_page(app, files, work)
     _add_refusals(app, work, log)
     free = OPEN | open_paths(files)
-    return RequestGuard(app, keys=keys or Keys(), limits=work.limits, counts=work.counts, log=log, free=free,
-                 files=frozenset(f"/{path}" for path in files))  # fmt: skip
+    return RequestGuard(
+        app,
+        keys=keys or Keys(),
+        limits=work.limits,
+        counts=work.counts,
+        log=log,
+        free=free,
+        files=frozenset(f"/{path}" for path in files),
+    )
 
 
 def _add_pages(app: FastAPI, work: ServiceContext, place: str) -> None:

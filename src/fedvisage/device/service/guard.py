@@ -69,9 +69,16 @@ class RequestGuard:
     """The outermost ASGI application of the service."""
 
     def __init__(
-        self, app: ASGIApp, *, keys: Keys, limits: Limits, counts: Counts, log: Callable[[str], None],
-        free: frozenset[str] = OPEN, files: frozenset[str] = frozenset(),
-    ) -> None:  # fmt: skip
+        self,
+        app: ASGIApp,
+        *,
+        keys: Keys,
+        limits: Limits,
+        counts: Counts,
+        log: Callable[[str], None],
+        free: frozenset[str] = OPEN,
+        files: frozenset[str] = frozenset(),
+    ) -> None:
         """Wrap an application; ``free`` paths need no key, and ``files`` have longer to be sent."""
         self._free, self._files = free, files
         self._app, self._keys, self._limits, self._counts, self._log = app, keys, limits, counts, log

@@ -40,12 +40,16 @@ def describe_checked_face(face: CheckedFace, image: Image, *, embedding: bool = 
     values: Values = {
         "box": _box(box.x, box.y, box.width, box.height, box.confidence),
         "normalised": _shares(image, box.x, box.y, box.width, box.height),
-        "pad": None if pad is None else {
-            "decision": pad.decision, "score": pad.score, "threshold": pad.threshold,
+        "pad": None
+        if pad is None
+        else {
+            "decision": pad.decision,
+            "score": pad.score,
+            "threshold": pad.threshold,
             "operating_point": pad.operating_point,
         },
         "quality": {"ok": face.quality.ok, "reasons": list(face.quality.reasons)},
-    }  # fmt: skip
+    }
     if embedding:
         values["embedding"] = None if face.embedding is None else [float(value) for value in face.embedding]
     return values
@@ -354,6 +358,8 @@ def _enrol_person(work: ServiceContext, asked: RequestContent, collection: str, 
 def _reply(request: Request, work: ServiceContext, times: StepTimes, **said: Any) -> Values:
     """Return a response with its request ID, its models, and its durations."""
     return {
-        "request_id": request.scope[REQUEST], **said, "pipeline": describe_pipeline(work.engine),
+        "request_id": request.scope[REQUEST],
+        **said,
+        "pipeline": describe_pipeline(work.engine),
         "execution_ms": times.values,
-    }  # fmt: skip
+    }

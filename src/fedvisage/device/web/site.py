@@ -69,12 +69,18 @@ def settings_json(settings: Settings) -> Values:
         "alignment": {"side": SIDE, "places": PLACES.tolist()},
         "running": {"window": settings.window, "same_place": SAME_PLACE},
         "reasons": {
-            "no_face": NO_FACE, "several": SEVERAL, "small": SMALL, "blurred": BLURRED, "turned": TURNED,
+            "no_face": NO_FACE,
+            "several": SEVERAL,
+            "small": SMALL,
+            "blurred": BLURRED,
+            "turned": TURNED,
             "tilted": TILTED,
         },
-        "crops": {task: record_of("face", aligned=task == "recognition").model_dump(mode="json")
-                  for task in ("pad", "recognition")},
-    }  # fmt: skip
+        "crops": {
+            task: record_of("face", aligned=task == "recognition").model_dump(mode="json")
+            for task in ("pad", "recognition")
+        },
+    }
 
 
 def _model(exported: Exported) -> Values:
@@ -168,8 +174,10 @@ class RuntimeFiles:
         content = read_plain(archive, _LARGEST) if archive else _download(f"{registry}/{name}/-/{name}-{version}.tgz")
         actual = f"sha512-{base64.b64encode(hashlib.sha512(content).digest()).decode()}"
         if actual != self.package.integrity:
-            raise UserError(str(archive or registry), f"gives another archive than that of {self} ({actual[:19]}…); "
-                            "nothing was written")  # fmt: skip
+            raise UserError(
+                str(archive or registry),
+                f"gives another archive than that of {self} ({actual[:19]}…); nothing was written",
+            )
         self.folder.mkdir(parents=True, exist_ok=True)
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as members:
             for file, (member, _) in self.package.files.items():
@@ -201,7 +209,7 @@ def _download(url: str) -> bytes:
 POLICY = (
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; connect-src 'self'; "
     "style-src 'self'; img-src 'self' blob:; media-src 'self' blob: mediastream:; base-uri 'none'; form-action 'none'"
-)  # fmt: skip
+)
 """Content security policy of the page: only its own files and WebAssembly, nothing from other hosts."""
 
 HEADERS: Mapping[str, str] = {
@@ -215,10 +223,14 @@ HEADERS: Mapping[str, str] = {
 
 START = "index.html"
 _KINDS = {
-    ".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
-    ".json": "application/json", ".svg": "image/svg+xml", ".wasm": "application/wasm",
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+    ".wasm": "application/wasm",
     ".txt": "text/plain; charset=utf-8",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,8 +308,10 @@ class BuildResult:
 
     def lines(self) -> list[str]:
         """Return the result as lines, for people."""
-        return [f"{self.directory / START}: a page of {self.files} files, {self.bytes / 1e6:.1f} MB",
-                "browsers lend it a camera when it comes from https or from localhost"]  # fmt: skip
+        return [
+            f"{self.directory / START}: a page of {self.files} files, {self.bytes / 1e6:.1f} MB",
+            "browsers lend it a camera when it comes from https or from localhost",
+        ]
 
 
 def build(

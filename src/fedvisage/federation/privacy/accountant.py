@@ -130,20 +130,39 @@ def table_of(charges: Sequence[Charge], total: JointCost) -> list[list[float]]:
     """Return costs as rows of numbers: first the running total, then one row per charge."""
     relation = RELATIONS.index(charges[0].relation if charges else "paper")  # only this mechanism may have no charges
     first = [relation, total.epsilon, total.delta, total.tight_epsilon, total.at_delta, 0.0, 0.0]
-    return [first, *([
-        float(MECHANISMS.index(charge.mechanism)), float(RELATIONS.index(charge.relation)),
-        charge.epsilon, charge.delta, charge.sensitivity, charge.sigma, float(charge.times),
-    ] for charge in charges)]  # fmt: skip
+    return [
+        first,
+        *(
+            [
+                float(MECHANISMS.index(charge.mechanism)),
+                float(RELATIONS.index(charge.relation)),
+                charge.epsilon,
+                charge.delta,
+                charge.sensitivity,
+                charge.sigma,
+                float(charge.times),
+            ]
+            for charge in charges
+        ),
+    ]
 
 
 def costs_from_table(rows: Sequence[Sequence[float]]) -> tuple[tuple[Charge, ...], JointCost]:
     """Return the charges and the total of a site's table of costs; raise an error for invalid numbers."""
     try:
         charges = tuple(
-            Charge(f"release {number}", MECHANISMS[_index(row[0])], row[2], row[3], RELATIONS[_index(row[1])],
-                   row[4], row[5], _index(row[6]))
+            Charge(
+                f"release {number}",
+                MECHANISMS[_index(row[0])],
+                row[2],
+                row[3],
+                RELATIONS[_index(row[1])],
+                row[4],
+                row[5],
+                _index(row[6]),
+            )
             for number, row in enumerate(rows[1:], start=1)
-        )  # fmt: skip
+        )
         return charges, JointCost(*rows[0][1:5])
     except (IndexError, TypeError, ValueError) as error:
         raise ValueError("is no table of costs") from error

@@ -72,11 +72,15 @@ def _check_statistics(recipe: Recipe, method: Declared, protections: set[str]) -
     """Raise an error for exact statistics that bypass secure sums or noise, or that a robust rule would weigh."""
     place = "recipe.training.statistics"
     if protections:
-        raise UserError(place, f"exact statistics are told by each site as they are, which federation."
-                        f"{min(protections)} is there to prevent or to weigh; use one of the two")  # fmt: skip
+        raise UserError(
+            place,
+            f"exact statistics are told by each site as they are, which federation."
+            f"{min(protections)} is there to prevent or to weigh; use one of the two",
+        )
     if method.noised(recipe) or method.releases:
-        raise UserError(place, f"exact statistics are told without noise, beside what {method.name} releases with it; "
-                        "leave it out")  # fmt: skip
+        raise UserError(
+            place, f"exact statistics are told without noise, beside what {method.name} releases with it; leave it out"
+        )
 
 
 def _check_rule(recipe: Recipe) -> None:

@@ -74,10 +74,17 @@ class NoisePlan:
         times = self.paid[rounds - 1] if rounds else 0
         tight = tight_epsilon([self.charge("so far", times)], self.delta) if times else 0.0
         return {
-            "epsilon": tight, "delta": self.delta, "tight_epsilon": tight, "at_delta": self.delta, "site": "each",
-            "relation": ["site"], "noise": entropy, "noise_multiplier": self.multiplier, "clip": self.clip,
+            "epsilon": tight,
+            "delta": self.delta,
+            "tight_epsilon": tight,
+            "at_delta": self.delta,
+            "site": "each",
+            "relation": ["site"],
+            "noise": entropy,
+            "noise_multiplier": self.multiplier,
+            "clip": self.clip,
             "releases": times,
-        }  # fmt: skip
+        }
 
     def guarantee(self, rounds: int, entropy: str) -> str:
         """Return the ledger's text about weights to which ``rounds`` rounds contributed."""
@@ -200,9 +207,12 @@ class Account:
         """Return the account for ``metrics.json``."""
         charges = self.charges(rounds)
         return {
-            **asdict(self.spent(rounds)), "site": "each", "relation": sorted({charge.relation for charge in charges}),
-            "noise": self.entropy, "account": [charge.as_json() for charge in charges],
-        }  # fmt: skip
+            **asdict(self.spent(rounds)),
+            "site": "each",
+            "relation": sorted({charge.relation for charge in charges}),
+            "noise": self.entropy,
+            "account": [charge.as_json() for charge in charges],
+        }
 
     def guarantee(self, rounds: int) -> str:
         """Return the ledger's text about weights to which ``rounds`` rounds contributed."""

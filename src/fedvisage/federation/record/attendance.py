@@ -59,8 +59,11 @@ class Attendance:
     def as_json(self) -> dict[str, Any]:
         """Return the section for ``metrics.json``: the number of rounds that counted a site, and missed rounds."""
         rounds = {name: sum(name in names for names in self.counted.values()) for name in self.sites}
-        return {"rounds": rounds, "missed": {name: list(numbers) for name, numbers in self.missed.items()},
-                "lost": list(self.lost)}  # fmt: skip
+        return {
+            "rounds": rounds,
+            "missed": {name: list(numbers) for name, numbers in self.missed.items()},
+            "lost": list(self.lost),
+        }
 
 
 def attendance_of(rows: Iterable[Mapping[str, Any]]) -> Attendance:

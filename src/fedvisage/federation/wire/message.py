@@ -86,8 +86,9 @@ class Digests:
     def _knows(self, message: Message) -> bool:
         if not message or message.keys() != self._seen.keys():
             return False
-        return all(self._seen[name][0] is value and self._seen[name][1] == _changes(value)
-                   for name, value in message.items())  # fmt: skip
+        return all(
+            self._seen[name][0] is value and self._seen[name][1] == _changes(value) for name, value in message.items()
+        )
 
 
 def _changes(value: Tensor) -> int:

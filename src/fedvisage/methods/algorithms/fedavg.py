@@ -207,8 +207,11 @@ def stepped(s: Server, mean: Message, settings: ServerOptimizer) -> Message:
     present, weights = s.tensors(*s.net), dict(mean)
     for name in trained_tensors(s.net):
         if name in mean:
-            moments = {key: s.kept[f"{MOMENTS}{key}/{name}"] for key in ("first", "second")
-                       if f"{MOMENTS}{key}/{name}" in s.kept}  # fmt: skip
+            moments = {
+                key: s.kept[f"{MOMENTS}{key}/{name}"]
+                for key in ("first", "second")
+                if f"{MOMENTS}{key}/{name}" in s.kept
+            }
             weights[name], moments = server_step(settings, present[name], mean[name], moments)
             s.kept |= {f"{MOMENTS}{key}/{name}": value for key, value in moments.items()}
     return weights

@@ -44,8 +44,11 @@ def separate_norms(model: Model) -> Callable[[Recipe], nn.ModuleDict]:
         net = model.network(recipe)
         _, norms = extract_norms(net)
         if not len(norms):
-            raise UserError("recipe.method.model", f"{model.title} has no normalisation layers that could stay at the "
-                            "sites; choose another model, or fedavg")  # fmt: skip
+            raise UserError(
+                "recipe.method.model",
+                f"{model.title} has no normalisation layers that could stay at the "
+                "sites; choose another model, or fedavg",
+            )
         net["norms"] = norms
         return net
 
@@ -55,13 +58,17 @@ def separate_norms(model: Model) -> Callable[[Recipe], nn.ModuleDict]:
 def check(recipe: Recipe) -> None:
     """Reject initial weights that would not reach the sites' own layers."""
     if recipe.options(NormOptions).norms == "private" and recipe.training.start is not None:
-        raise UserError("recipe.training.start", "does not reach the sites' own normalisation layers; leave it out, or "
-                        "use method.norms: shared")  # fmt: skip
+        raise UserError(
+            "recipe.training.start",
+            "does not reach the sites' own normalisation layers; leave it out, or use method.norms: shared",
+        )
     weights = getattr(getattr(recipe.method, "network", None), "weights", None)
     sources = {"training.pretrain": recipe.training.pretrain, "method.network.weights": weights}
     for place in (place for place, value in sources.items() if value not in (None, "none")):
-        raise UserError(f"recipe.{place}", "is for a network with its normalisation layers, which FedBN takes apart; "
-                        "leave it out, or use fedavg")  # fmt: skip
+        raise UserError(
+            f"recipe.{place}",
+            "is for a network with its normalisation layers, which FedBN takes apart; leave it out, or use fedavg",
+        )
 
 
 def program(*parts: str) -> Callable[[Server], Iterator[None]]:

@@ -66,13 +66,17 @@ def check(recipe: Recipe) -> None:
     """Reject optimizers without a ‖a_i‖₁ in the paper, momentum across rounds, and a wire that rounds a single step."""
     optimizer = recipe.training.optimizer
     if recipe.federation.wire != "fp32":
-        raise UserError("recipe.federation.wire", "bf16 rounds one step's length, which FedNova multiplies by the "
-                        "number of steps; leave it out")  # fmt: skip
+        raise UserError(
+            "recipe.federation.wire",
+            "bf16 rounds one step's length, which FedNova multiplies by the number of steps; leave it out",
+        )
     if optimizer.name != "sgd":
         raise UserError("recipe.training.optimizer.name", f"FedNova's steps are SGD's, got {optimizer.name}; set sgd")
     if optimizer.momentum and optimizer.state == "kept":
-        raise UserError("recipe.training.optimizer.state", "kept carries momentum into a turn whose steps FedNova "
-                        "counts from zero; set fresh")  # fmt: skip
+        raise UserError(
+            "recipe.training.optimizer.state",
+            "kept carries momentum into a turn whose steps FedNova counts from zero; set fresh",
+        )
 
 
 def fednova(model: Model) -> Method:

@@ -111,8 +111,11 @@ def network(recipe: Recipe) -> nn.ModuleDict:
 def check(recipe: Recipe) -> None:
     """Reject an invalid backbone, and adapters: methods with their own server program send whole networks."""
     if recipe.options(FaceOptions).network.adapters is not None:
-        raise UserError("recipe.method.network.adapters", f"{recipe.method.name} trains whole networks; adapters are "
-                        "for algorithms on a model, such as fedavg or fedprox")  # fmt: skip
+        raise UserError(
+            "recipe.method.network.adapters",
+            f"{recipe.method.name} trains whole networks; adapters are "
+            "for algorithms on a model, such as fedavg or fedprox",
+        )
     check_backbone(recipe)
 
 
@@ -122,11 +125,15 @@ def check_backbone(recipe: Recipe) -> None:
     if settings.arch is not None:
         check_architecture(settings.arch)
     if settings.adapters is not None and recipe.training.pretrain:
-        raise UserError("recipe.training.pretrain", "trains a whole network, and adapters are for a finished one: "
-                        "name its file in method.network.weights")  # fmt: skip
+        raise UserError(
+            "recipe.training.pretrain",
+            "trains a whole network, and adapters are for a finished one: name its file in method.network.weights",
+        )
     if settings.weights is not None and (recipe.training.pretrain or recipe.training.start):
-        raise UserError("recipe.method.network.weights", "and training.pretrain or training.start all give initial "
-                        "weights; leave all but one out")  # fmt: skip
+        raise UserError(
+            "recipe.method.network.weights",
+            "and training.pretrain or training.start all give initial weights; leave all but one out",
+        )
 
 
 def begin(s: Server) -> None:

@@ -77,9 +77,14 @@ class ReleaseNoise:
         An image is in one batch of a pass, so all batches of a pass together cost as much as one.
         """
         full_pass = Charge(
-            f"pass {number}, {self.kind}", "gaussian", self.price.epsilon, self.price.delta, "image", 2 * self.length,
+            f"pass {number}, {self.kind}",
+            "gaussian",
+            self.price.epsilon,
+            self.price.delta,
+            "image",
+            2 * self.length,
             self.sigma,
-        )  # fmt: skip
+        )
         return full_pass, replace(full_pass, release=name, epsilon=0.0, delta=0.0, times=0)
 
     def noised(self, rows: Tensor, draws: Draws) -> Tensor:
@@ -119,8 +124,10 @@ def needs_noise(recipe: Recipe) -> bool:
     if recipe.privacy.epsilon is None:
         raise UserError("recipe.method.leakage", "needs a budget: give privacy.epsilon and privacy.delta")
     if recipe.training.sampling != "shuffled":
-        raise UserError("recipe.training.sampling", "must be shuffled with method.leakage: a batch that is balanced by "
-                        "label tells labels by its order")  # fmt: skip
+        raise UserError(
+            "recipe.training.sampling",
+            "must be shuffled with method.leakage: a batch that is balanced by label tells labels by its order",
+        )
     return True
 
 

@@ -23,10 +23,18 @@ class WeightsAndBiases:
         name = known or secrets.token_hex(4)
         run.store.mkdir(parents=True, exist_ok=True)
         settings = wandb.Settings(
-            mode="offline", root_dir=str(run.store), silent=True, console="off", disable_git=True, disable_code=True,
-            save_code=False, x_disable_stats=True, x_disable_meta=True, x_disable_machine_info=True,
+            mode="offline",
+            root_dir=str(run.store),
+            silent=True,
+            console="off",
+            disable_git=True,
+            disable_code=True,
+            save_code=False,
+            x_disable_stats=True,
+            x_disable_meta=True,
+            x_disable_machine_info=True,
             x_save_requirements=False,
-        )  # fmt: skip
+        )
         self._run = wandb.init(
             project=run.project,
             name=run.name,

@@ -156,8 +156,10 @@ class ExportResult:
 
     def lines(self) -> list[str]:
         """Return the result as lines of text, for people."""
-        worst = [f"{parity.score_difference:.1e} in score" if parity.cosine is None else f"cosine {parity.cosine:.7f}"
-                 for parity in self.parity]  # fmt: skip
+        worst = [
+            f"{parity.score_difference:.1e} in score" if parity.cosine is None else f"cosine {parity.cosine:.7f}"
+            for parity in self.parity
+        ]
         sizes = ", ".join(
             f"{format_count(parity.batch, 'crop')} at a time: {difference}"
             for parity, difference in zip(self.parity, worst, strict=True)

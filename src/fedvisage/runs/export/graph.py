@@ -155,9 +155,15 @@ def write_graph(graph: Graph, path: Path, size: int, metadata: Mapping[str, str]
     try:
         with _without_warnings():
             program = torch.onnx.export(
-                graph.cpu().eval(), (example,), dynamo=True, verbose=False, opset_version=OPSET, input_names=[INPUT],
-                output_names=list(outputs), dynamic_shapes={"images": {0: torch.export.Dim("batch", min=1)}},
-            )  # fmt: skip
+                graph.cpu().eval(),
+                (example,),
+                dynamo=True,
+                verbose=False,
+                opset_version=OPSET,
+                input_names=[INPUT],
+                output_names=list(outputs),
+                dynamic_shapes={"images": {0: torch.export.Dim("batch", min=1)}},
+            )
     except (torch.onnx.errors.OnnxExporterError, torch._dynamo.exc.TorchDynamoException) as error:
         name = graph._setup.method.name
         reason = " ".join(str(error).split())[:200]

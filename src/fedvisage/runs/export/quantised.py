@@ -160,10 +160,15 @@ def quantise(graph: Path, path: Path, calibration: View) -> None:
         prepared = Path(place) / "prepared.onnx"
         quant_pre_process(graph, prepared, skip_symbolic_shape=True)
         quantize_static(
-            prepared, path, _CropReader(pixels(evenly_spaced(calibration, CALIBRATED))), quant_format=QuantFormat.QDQ,
-            activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8, per_channel=True,
+            prepared,
+            path,
+            _CropReader(pixels(evenly_spaced(calibration, CALIBRATED))),
+            quant_format=QuantFormat.QDQ,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            per_channel=True,
             op_types_to_quantize=_LAYERS,
-        )  # fmt: skip
+        )
 
 
 def describe(path: Path, description: Description) -> None:

@@ -112,8 +112,10 @@ def affine(net: nn.Module, over: str) -> list[nn.Parameter]:
         return learn[over]
     alternative = next((kind for kind, parameters in learn.items() if parameters), None)
     if alternative is None:
-        raise UserError("evaluation.adapt", "this model has no normalisation layers, whose scale and shift "
-                        "would learn; leave adaptation out")  # fmt: skip
+        raise UserError(
+            "evaluation.adapt",
+            "this model has no normalisation layers, whose scale and shift would learn; leave adaptation out",
+        )
     raise UserError("evaluation.adapt.over", f"this model has no {over} layers to adapt; choose {alternative}")
 
 

@@ -67,9 +67,12 @@ def calls(scorer: Scorer) -> dict[str, Call]:
         SCORES: Call(scores, (uploads[SCORES],), exact=True, questions=evaluations(recipe) + 2),
         SCATTER: Call(scatter, (uploads[SCATTER],), exact=True),
         # only a call with access to private data sees a site's training images
-        **({TRAINING: Call(of_training, (OF_TRAINING[SCORES],), exact=True, private=True)}
-           if counts_training(recipe) else {}),
-    }  # fmt: skip
+        **(
+            {TRAINING: Call(of_training, (OF_TRAINING[SCORES],), exact=True, private=True)}
+            if counts_training(recipe)
+            else {}
+        ),
+    }
 
 
 def evaluations(recipe: Recipe) -> int:

@@ -32,8 +32,10 @@ from fedvisage.tasks.task import TrainingResult
 
 def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str], None]) -> RunData:
     """Open or render the sets of a recipe, and check them against the recipe and each other."""
-    opened = {name: open_set(entry, f"data.sites.{name}", recipe, cache, say)
-              for name, entry in sorted(recipe.data.sites.items())}  # fmt: skip
+    opened = {
+        name: open_set(entry, f"data.sites.{name}", recipe, cache, say)
+        for name, entry in sorted(recipe.data.sites.items())
+    }
     selections = {name: split_entry(entry)[1] for name, entry in recipe.data.sites.items()}
     rule = recipe.evaluation.threshold
     sites = {name: _site(prepared, f"data.sites.{name}", selections[name], rule) for name, prepared in opened.items()}
@@ -64,8 +66,11 @@ def _site(prepared: PreparedSet, place: str, meant: Selection, rule: str) -> Sit
     if rule == ON_TRAINING:
         return SiteData(train, train)
     if meant.heldout == ():
-        raise UserError(place, f"holds nothing out (heldout=none), and evaluation.threshold is {rule}; give "
-                        f"{ON_TRAINING}, which goes by the scores of training")  # fmt: skip
+        raise UserError(
+            place,
+            f"holds nothing out (heldout=none), and evaluation.threshold is {rule}; give "
+            f"{ON_TRAINING}, which goes by the scores of training",
+        )
     check_view(heldout, f"{place}{HELD_OUT}")
     return SiteData(train, heldout)
 
@@ -125,11 +130,16 @@ class PadTask:
     def check(self, recipe: Recipe, method: Declared) -> None:
         """Refuse settings of recognition."""
         if recipe.data.public is not None or recipe.training.pretrain is not None or recipe.evaluation.recognition:
-            raise UserError("recipe.method", f"{method.name} detects attacks; data.public, training.pretrain and "
-                            "evaluation.recognition are for recognition")  # fmt: skip
+            raise UserError(
+                "recipe.method",
+                f"{method.name} detects attacks; data.public, training.pretrain and "
+                "evaluation.recognition are for recognition",
+            )
         if recipe.data.benchmarks is not None:
-            raise UserError("recipe.data.benchmarks", f"are for recognition, and {method.name} detects attacks; use "
-                            "`fedvisage evaluate RUN --data SET`")  # fmt: skip
+            raise UserError(
+                "recipe.data.benchmarks",
+                f"are for recognition, and {method.name} detects attacks; use `fedvisage evaluate RUN --data SET`",
+            )
 
     def check_real(self, recipe: Recipe) -> None:
         """Accept every recipe: nothing in this task needs the data of two sites at once."""
@@ -163,9 +173,7 @@ class PadTask:
         if heldout.counts_training(server.recipe):
             trained = collect_histograms(server, finished, heldout.TRAINING)
             on_training = evaluation.choose_thresholds(server.method, ON_TRAINING, trained)
-        saved = SavedModel(
-            tree_of(server.recipe), finished, thresholds, scatter, self.name, on_training=on_training
-        )  # fmt: skip
+        saved = SavedModel(tree_of(server.recipe), finished, thresholds, scatter, self.name, on_training=on_training)
         return TrainingResult(saved, server.round, evaluation.heldout_table(histograms, thresholds), histograms)
 
     def judge(self, scorer: Scorer, trained: TrainingResult, data: RunData, out: Path) -> dict[str, Any]:

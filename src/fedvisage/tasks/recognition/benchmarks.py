@@ -100,8 +100,11 @@ def find_pairs(listed: ListedPairs, images: Mapping[str, int], identity: NDArray
     first, second = (np.array([images.get(name, -1) for name in names]) for names in (listed.first, listed.second))
     available = (first >= 0) & (second >= 0)
     if not available.any():
-        raise UserError(place, f"none of its {len(listed)} pairs, such as {listed.first[0]} and {listed.second[0]}, is "
-                        "among the images; give the set that the list is about")  # fmt: skip
+        raise UserError(
+            place,
+            f"none of its {len(listed)} pairs, such as {listed.first[0]} and {listed.second[0]}, is "
+            "among the images; give the set that the list is about",
+        )
     first, second, same = first[available], second[available], listed.same[available]
     wrong = np.flatnonzero((identity[first] == identity[second]) != same)
     if len(wrong):
@@ -270,12 +273,18 @@ def check_templates(view: View, lists: TemplateLists, place: str) -> None:
     names, index = np.unique(template, return_inverse=True)
     weight = np.bincount(index, weights=confidence)
     if (weight <= 0).any():
-        raise UserError(place, f"has a template, {names[np.argmin(weight)]}, of whose images a detector was not sure at"
-                        " all; take it out of the set")  # fmt: skip
+        raise UserError(
+            place,
+            f"has a template, {names[np.argmin(weight)]}, of whose images a detector was not sure at"
+            " all; take it out of the set",
+        )
     for name, table in lists.named.items():
         if not _has_templates(table, names, 1 + (table is lists.pairs)).any():
-            raise UserError(place, f"the list {name} beside it names none of its {len(names)} templates; import the set"
-                            " with its lists again")  # fmt: skip
+            raise UserError(
+                place,
+                f"the list {name} beside it names none of its {len(names)} templates; import the set"
+                " with its lists again",
+            )
     if lists.galleries and lists.probes is None:
         raise UserError(place, "has a gallery beside it and no list of probes; import the set with its lists again")
 
@@ -290,14 +299,20 @@ def evaluate_templates(scorer: Scorer, view: View, lists: TemplateLists, place: 
     pairs = None
     if lists.pairs is not None:
         pairs = lists.pairs[_has_templates(lists.pairs, names, 2)]
-        figures |= {"pairs": len(pairs), "genuine_pairs": int(pairs[:, 2].sum()),
-                    "pairs_left_out": len(lists.pairs) - len(pairs)}  # fmt: skip
+        figures |= {
+            "pairs": len(pairs),
+            "genuine_pairs": int(pairs[:, 2].sum()),
+            "pairs_left_out": len(lists.pairs) - len(pairs),
+        }
     galleries = {name: table[_has_templates(table, names, 1)] for name, table in lists.galleries.items()}
     probes = None if lists.probes is None else lists.probes[_has_templates(lists.probes, names, 1)]
     if galleries and probes is not None and lists.probes is not None:
         missing = sum(len(table) - len(galleries[name]) for name, table in lists.galleries.items())
-        figures |= {"galleries": {name: len(table) for name, table in galleries.items()}, "probes": len(probes),
-                    "searches_left_out": missing + len(lists.probes) - len(probes)}  # fmt: skip
+        figures |= {
+            "galleries": {name: len(table) for name, table in galleries.items()},
+            "probes": len(probes),
+            "searches_left_out": missing + len(lists.probes) - len(probes),
+        }
     readings = {}
     for reading in READINGS:
         tar = {} if pairs is None else _verification_rates(faces[reading], pairs, settings, reading)
@@ -327,9 +342,12 @@ def template_faces(scorer: Scorer, view: View, place: str) -> dict[str, Faces]:
             combine_templates(features, *labels, weight=confidence[at].astype(np.float32))
         )
         parts_by_reading[CONSERVATIVE].append(combine_templates(normalise(features), *labels))
-    return {reading: Faces(np.concatenate([part.features for part in parts]),
-                           np.concatenate([part.identity for part in parts]))
-            for reading, parts in parts_by_reading.items()}  # fmt: skip
+    return {
+        reading: Faces(
+            np.concatenate([part.features for part in parts]), np.concatenate([part.identity for part in parts])
+        )
+        for reading, parts in parts_by_reading.items()
+    }
 
 
 def _portions(template: Numbers) -> list[slice]:

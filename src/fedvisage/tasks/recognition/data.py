@@ -32,13 +32,19 @@ def check_recognition(recipe: Recipe, method: Declared) -> None:
     if recipe.training.sampling != "shuffled":
         raise UserError("recipe.training.sampling", "balances live faces and attacks; recognition takes shuffled")
     if recipe.evaluation.keep == "best" or recipe.training.early_stop is not None:
-        raise UserError("recipe.evaluation.keep", "best, and early_stop, would choose by the sites' test images, which "
-                        "the personal figures are about; keep the last model")  # fmt: skip
+        raise UserError(
+            "recipe.evaluation.keep",
+            "best, and early_stop, would choose by the sites' test images, which "
+            "the personal figures are about; keep the last model",
+        )
     if recipe.evaluation.adapt is not None:
         raise UserError("recipe.evaluation.adapt", "is for attack detection; leave it out")
     if recipe.evaluation.published:
-        raise UserError("recipe.evaluation.published", "is for attack detection; templates of IJB-B and IJB-C in "
-                        "data.benchmarks are always judged as published, too; leave it out")  # fmt: skip
+        raise UserError(
+            "recipe.evaluation.published",
+            "is for attack detection; templates of IJB-B and IJB-C in "
+            "data.benchmarks are always judged as published, too; leave it out",
+        )
     poisoned = recipe.federation.poisoned
     if poisoned is not None and poisoned.how == "label-flip":
         raise UserError(
@@ -110,8 +116,10 @@ def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str]
         trained_on = {place: views for place, views in all_places.items() if place != TARGET}
         _check_nobody_twice({**trained_on, f"{PLACE}{name}": (benchmark.view,)})
     # Fail before training if a requested rate needs more pairs than a site or the target has.
-    counted = {name: sum(_check_site(site, place, recipe, method)[name] for place, site in sites.items())
-               for name in ("without_test_images", "with_one_test_image")}  # fmt: skip
+    counted = {
+        name: sum(_check_site(site, place, recipe, method)[name] for place, site in sites.items())
+        for name in ("without_test_images", "with_one_test_image")
+    }
     site_data = {place.removeprefix(SITE): site for place, site in sites.items()}
     strangers = _strangers(recipe, site_data, heldout)
     _check_rates(recipe, site_data, strangers)
@@ -158,11 +166,17 @@ def _check_site(site: SiteData, place: str, recipe: Recipe, method: Declared) ->
         raise UserError(place, f"has {len(site.train)} images to train on; at least 2 are needed")
     people, least = len(site.train.identities), method.least_identities(recipe)
     if people < least and least > 2:
-        raise UserError(place, f"has {people} identities, and {method.name} asks for {least} at each site; lower "
-                        "method.minimum, or give the site more")  # fmt: skip
+        raise UserError(
+            place,
+            f"has {people} identities, and {method.name} asks for {least} at each site; lower "
+            "method.minimum, or give the site more",
+        )
     if people < least:
-        raise UserError(place, f"has {people} identity, and the loss of {method.name} has no gradient with fewer than "
-                        f"{least}: choose fedfr or fedface, or give the site more identities")  # fmt: skip
+        raise UserError(
+            place,
+            f"has {people} identity, and the loss of {method.name} has no gradient with fewer than "
+            f"{least}: choose fedfr or fedface, or give the site more identities",
+        )
     unknown = sorted(set(site.heldout.identities.tolist()) - set(site.train.identities.tolist()))
     if unknown:
         raise UserError(place, f"{len(unknown)} identities have test images but none to enrol, such as {unknown[0]!r}")
@@ -178,8 +192,11 @@ def _strangers(recipe: Recipe, sites: Mapping[str, SiteData], heldout: View | No
             raise UserError("recipe.evaluation.recognition.impostors", "pooled needs a second site")
         return {name: View.joined([data.heldout for site, data in sites.items() if site != name]) for name in sites}
     if heldout is not None and not len(heldout):
-        raise UserError(PUBLIC, "has no held-out identities; they are the impostors from whom thresholds and personal "
-                        "figures come: prepare it with a share held out")  # fmt: skip
+        raise UserError(
+            PUBLIC,
+            "has no held-out identities; they are the impostors from whom thresholds and personal "
+            "figures come: prepare it with a share held out",
+        )
     return dict.fromkeys(sites, heldout)
 
 

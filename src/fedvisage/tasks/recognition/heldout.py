@@ -112,8 +112,10 @@ def calls(scorer: Scorer) -> dict[str, Call]:
 
     runs = {SCORES: pairs, PERSONAL: figures}
     questions = evaluations(scorer.recipe) + 2
-    return {call: Call(runs[call], fields, exact=True, private=call == PERSONAL, questions=questions)
-            for call, fields in declared.items()}  # fmt: skip
+    return {
+        call: Call(runs[call], fields, exact=True, private=call == PERSONAL, questions=questions)
+        for call, fields in declared.items()
+    }
 
 
 def faces_of(
@@ -191,8 +193,12 @@ def personal_of_merged(scorer: Scorer, finished: Message, people: RecognitionDat
     }
     settings, far_and_fpir = scorer.recipe.evaluation.people, rates(scorer.recipe)
     unit_length = settings.gallery != "raw"
-    return {"generic": {name: figures_of_site(*faces, *far_and_fpir, settings.counting, unit_length=unit_length)
-                        for name, faces in faces_by_site.items()}}  # fmt: skip
+    return {
+        "generic": {
+            name: figures_of_site(*faces, *far_and_fpir, settings.counting, unit_length=unit_length)
+            for name, faces in faces_by_site.items()
+        }
+    }
 
 
 def personal_figures(recipe: Recipe, found: Mapping[str, Mapping[str, SiteFigures]]) -> dict[str, Any] | None:
