@@ -11,10 +11,9 @@ from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import Manifest
 from fedvisage.datasets.catalogue import SCANNERS, dataset_of
 from fedvisage.datasets.frames import ReadSettings
-from fedvisage.datasets.import_people import boxes_of, division_of, settings_of_people
+from fedvisage.datasets.import_people import settings_of_people
 from fedvisage.datasets.import_presentations import read_settings_of, settings_of
-from fedvisage.datasets.importing import ImportOptions, choices_of
-from fedvisage.datasets.people.choosing import Subset
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.people.layout import Layout
 
 ORDER = " order="
@@ -41,27 +40,15 @@ class ImportSpec:
     @property
     def settings(self) -> str:
         """The end of the source line of such a set, which records its options."""
-        options, dataset = self.options, dataset_of(self.kind)
+        dataset = dataset_of(self.kind)
         if isinstance(dataset, Layout):
-            crop = "none" if options.aligned or dataset.aligned else options.crop
-            boxes, least, seed = boxes_of(dataset, crop, options.boxes), options.least, options.seed
-            division = division_of(dataset, options.test, options.heldout, least, seed, options.split)
-            choice = Subset(options.split, options.people, options.most, least, seed)
-            return settings_of_people(dataset, crop, boxes, division, choice)
-        return settings_of(self.reading, options.heldout, options.seed, choices_of(options), options.few)
+            return settings_of_people(dataset, self.options)
+        return settings_of(self.reading, self.options)
 
     @property
     def reading(self) -> ReadSettings:
         """Reading settings of a dataset of attacks."""
-        options = self.options
-        return read_settings_of(
-            SCANNERS[self.kind],
-            options.frames,
-            options.size,
-            options.crop,
-            options.depth,
-            options.boxes,  # type: ignore[arg-type]  # it refuses other words itself
-        )
+        return read_settings_of(SCANNERS[self.kind], self.options)
 
     def is_met_by(self, manifest: Manifest) -> bool:
         """Return whether a set is of this dataset, with this size and these options."""

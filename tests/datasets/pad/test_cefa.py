@@ -11,12 +11,13 @@ from tests.datasets.pad.copies import changeable, listed
 
 from fedvisage.base.errors import UserError
 from fedvisage.datasets.catalogue import SCANNERS
-from fedvisage.datasets.pad.item import Choices, ParsedName
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.item import ParsedName
 from fedvisage.datasets.pad.scanner import match_name
 
 
 def said(path: str) -> ParsedName | str:
-    seen = match_name(SCANNERS["cefa"], path, Choices())
+    seen = match_name(SCANNERS["cefa"], path, ImportOptions())
     assert seen, path
     return seen[2]
 

@@ -3,12 +3,13 @@
 import pytest
 
 from fedvisage.datasets.catalogue import SCANNERS
-from fedvisage.datasets.pad.item import Choices, ParsedName
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.item import ParsedName
 from fedvisage.datasets.pad.scanner import match_name
 
 
 def said(kind: str, file: str) -> ParsedName | str | None:
-    seen = match_name(SCANNERS[kind], file, Choices())
+    seen = match_name(SCANNERS[kind], file, ImportOptions())
     return seen and seen[2]
 
 

@@ -14,8 +14,9 @@ from fedvisage.data.prepared import OFFICIAL, PreparedSet
 from fedvisage.data.splits import split_subjects
 from fedvisage.data.writer import Writer
 from fedvisage.datasets.catalogue import SCANNERS
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad.celeba_spoof import DIVISIONS
-from fedvisage.datasets.pad.item import Choices, ParsedName
+from fedvisage.datasets.pad.item import ParsedName
 from fedvisage.datasets.pad.scanner import match_name
 
 SIZE = 8
@@ -157,7 +158,7 @@ def make_set(kind: str, path: Path, frames: int, *, released: bool = False) -> P
 
 
 def _sighted(kind: str, name: str, released: bool) -> ParsedName:
-    seen = match_name(SCANNERS[kind], name, Choices(enroll=SCANNERS[kind].enrolment, released=released))
+    seen = match_name(SCANNERS[kind], name, ImportOptions(enroll=SCANNERS[kind].enrolment, released=released))
     assert seen is not None, name
     assert isinstance(seen[2], ParsedName), (name, seen[2])
     return replace(seen[2], extra={**seen[2].extra, **lists_of_celeba(name)}) if kind == "celeba-spoof" else seen[2]

@@ -11,7 +11,8 @@ fedsis-released`` reproduces this to match their figures; the set records it.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, Listing, ParsedName
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.item import OTHERS, Clip, Grammar, Listing, ParsedName
 from fedvisage.datasets.pad.lists import BoxFiles
 from fedvisage.datasets.pad.scanner import Name, Scanner, scan_by_name
 from fedvisage.datasets.pad.tree import Tree
@@ -25,22 +26,22 @@ MISTAKEN = "HR_4"
 COUNTS = {"train": (60, 180), "test": (90, 270)}
 
 
-def _parse_name(fields: Mapping[str, str], choices: Choices) -> ParsedName:
+def _parse_name(fields: Mapping[str, str], options: ImportOptions) -> ParsedName:
     clip, part = fields["clip"], fields["part"]
     high = clip.startswith("HR_")
     number = int(clip.removeprefix("HR_")) - 1
     species = SPECIES[number if high else number // 2]
-    if choices.released and clip == MISTAKEN:
+    if options.released and clip == MISTAKEN:
         species = SPECIES[0]
     quality = "high" if high else ("normal", "low")[number % 2]
     subject = int(fields["subject"]) + (FIRST_OF_TEST if part == "test" else 0)
     return ParsedName(species, str(subject), part, {"clip": clip, "quality": quality})
 
 
-def _scan(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
+def _scan(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
     """Scan by names; with the labels of the released lists, note the number of affected videos."""
-    listing = scan_by_name(scanner, tree, choices)
-    if not choices.released:
+    listing = scan_by_name(scanner, tree, options)
+    if not options.released:
         return listing
     mistaken = sum(item.extra["clip"] == MISTAKEN for item in listing.items)
     note = (

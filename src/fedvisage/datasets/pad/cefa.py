@@ -18,7 +18,8 @@ from dataclasses import dataclass, field, replace
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.progress import format_count
-from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, Item, Listing, ParsedName, Text
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.item import OTHERS, Clip, Grammar, Item, Listing, ParsedName, Text
 from fedvisage.datasets.pad.lists import LabelLists
 from fedvisage.datasets.pad.scanner import Name, Scanner, scan_by_name
 from fedvisage.datasets.pad.tree import Tree
@@ -54,7 +55,7 @@ class CefaNameReader:
     stream: str = "color"
     live: Mapping[str, bool] = field(default_factory=dict)
 
-    def person(self, fields: Mapping[str, str], _: Choices) -> ParsedName | str:
+    def person(self, fields: Mapping[str, str], _: ImportOptions) -> ParsedName | str:
         """Read the name of a folder of a person."""
         ethnicity, number = ETHNICITIES[int(fields["race"]) - 1], int(fields["subject"])
         if fields["stream"] != self.stream:
@@ -71,7 +72,7 @@ class CefaNameReader:
             SPECIES[fields["attack"]], fields["subject"], official_split, _without_empty(extra), ethnicity
         )
 
-    def mask(self, fields: Mapping[str, str], _: Choices) -> ParsedName | str:
+    def mask(self, fields: Mapping[str, str], _: ImportOptions) -> ParsedName | str:
         """Read the name of a folder of a mask: all masks are in the test part."""
         if fields["stream"] != self.stream:
             return OTHER_STREAMS
@@ -79,7 +80,7 @@ class CefaNameReader:
         extra |= {"session": SESSIONS[fields["session"]], "instrument": fields["folder"]}
         return ParsedName(MASKS[fields["mask"]], fields["person"], "test", extra, fields["folder"])
 
-    def numbered(self, fields: Mapping[str, str], _: Choices) -> ParsedName | str:
+    def numbered(self, fields: Mapping[str, str], _: ImportOptions) -> ParsedName | str:
         """Read the name of a numbered folder: its class comes from lists, its person is unknown."""
         if fields["stream"] != self.stream:
             return OTHER_STREAMS
@@ -120,14 +121,14 @@ CHALLENGE = LabelLists(r"4@[1-3]_train\.txt", _parse_line, lambda label: label =
 _NUMBERED_LISTS = re.compile(r"(?:.*/)?4@[1-3]_(?:dev|test)_(?P<what>ref|res)\.txt", re.IGNORECASE)
 
 
-def scan_cefa(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
+def scan_cefa(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
     """Scan by names; read the classes of numbered folders from lists."""
     streams = {name.rsplit("/", 2)[-2] for name in tree.files if "/" in name}
-    live, notes = _read_classes(tree, choices.live or "1")
+    live, notes = _read_classes(tree, options.live or "1")
     reading = CefaNameReader("color" if "color" in streams or "profile" not in streams else "profile", live)
     lists = CHALLENGE if CHALLENGE.of(tree) else PROTOCOLS
     try:
-        listing = scan_by_name(replace(scanner, names=reading.names, lists=lists), tree, choices)
+        listing = scan_by_name(replace(scanner, names=reading.names, lists=lists), tree, options)
     except UserError as error:
         raise UserError(error.place, "; ".join((error.message, *notes))) from None
     items = [replace(item, own_subject=NUMBERED.parse(item.video) is not None) for item in listing.items]

@@ -6,7 +6,8 @@ light and person; the person has one digit in some names, and must match the fol
 
 from collections.abc import Mapping
 
-from fedvisage.datasets.pad.item import Choices, Clip, Grammar, ParsedName
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.item import Clip, Grammar, ParsedName
 from fedvisage.datasets.pad.scanner import Name, Scanner
 
 PERSON = "0?[1-9]|1[0-2]"
@@ -20,7 +21,7 @@ VIDEO = Grammar(
 )
 
 
-def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName | str:
+def _parse_name(fields: Mapping[str, str], _: ImportOptions) -> ParsedName | str:
     person = int(fields["subject"])
     if person != int(fields["folder"]):
         return "videos in the folder of another person"

@@ -7,7 +7,8 @@ read. Lists of protocols, and with them the parts of the files, are ignored.
 
 from collections.abc import Mapping
 
-from fedvisage.datasets.pad.item import Choices, Clip, Grammar, ParsedName
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.item import Clip, Grammar, ParsedName
 from fedvisage.datasets.pad.scanner import Name, Scanner
 
 SPECIES = {
@@ -36,7 +37,7 @@ FILE = Grammar(
 )
 
 
-def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName:
+def _parse_name(fields: Mapping[str, str], _: ImportOptions) -> ParsedName:
     extra = {name: fields[name] for name in ("site", "session", "presenter", "instrument")}
     return ParsedName(SPECIES[fields["type"]], fields["client"], extra=extra)
 

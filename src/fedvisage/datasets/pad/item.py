@@ -107,18 +107,6 @@ Kind = Literal["video", "image", "frames", "arrays"]
 
 
 @dataclass(frozen=True)
-class Choices:
-    """The import choices of a scanner: enrolment videos, the label for bona fide, the frames' dataset, colour order."""
-
-    enroll: bool = False
-    live: str | None = None
-    of: str | None = None
-    colour: str | None = None
-    released: bool = False
-    """True to reproduce a known mistake in released lists."""
-
-
-@dataclass(frozen=True)
 class ParsedName:
     """The information in a name: the species decides the class; subjects of two parts are different people.
 

@@ -6,7 +6,8 @@ session and the frame's number. Persons may recur across parts; without this inf
 
 from collections.abc import Mapping
 
-from fedvisage.datasets.pad.item import Choices, Clip, Grammar, ParsedName
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.item import Clip, Grammar, ParsedName
 from fedvisage.datasets.pad.scanner import Name, Scanner
 
 SPLITS = {"training": "train", "development": "dev", "evaluation": "test"}
@@ -21,7 +22,7 @@ IMAGE = Grammar(
 )
 
 
-def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName:
+def _parse_name(fields: Mapping[str, str], _: ImportOptions) -> ParsedName:
     species = "bonafide" if fields["class"] == "real" else "screen"
     video = f"{fields['devices']}_id{fields['person']}_s{fields['session']}"
     return ParsedName(

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 from fedvisage.base.errors import UserError
-from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, Item, ParsedName, Text
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.item import OTHERS, Clip, Grammar, Item, ParsedName, Text
 from fedvisage.datasets.pad.lists import BoxFiles
 from fedvisage.datasets.pad.scanner import Name, Scanner
 from fedvisage.datasets.pad.tree import Tree
@@ -24,11 +25,11 @@ REAL = Grammar("real/real_client{client}_{camera}_SD_scene{scene}", **_COMMON)
 ATTACK = Grammar("attack/attack_client{client}_{camera}_SD_{medium}_scene{scene}", medium="|".join(SPECIES), **_COMMON)
 
 
-def _parse_real(fields: Mapping[str, str], _: Choices) -> ParsedName:
+def _parse_real(fields: Mapping[str, str], _: ImportOptions) -> ParsedName:
     return ParsedName("bonafide", fields["client"], _split(fields["client"]), {"device": fields["camera"]})
 
 
-def _parse_attack(fields: Mapping[str, str], _: Choices) -> ParsedName:
+def _parse_attack(fields: Mapping[str, str], _: ImportOptions) -> ParsedName:
     extra = {"device": fields["camera"], "medium": fields["medium"]}
     return ParsedName(SPECIES[fields["medium"]], fields["client"], _split(fields["client"]), extra)
 

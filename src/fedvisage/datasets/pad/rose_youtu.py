@@ -8,7 +8,8 @@ training.
 
 from collections.abc import Mapping
 
-from fedvisage.datasets.pad.item import Choices, Clip, Grammar, ParsedName
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.item import Clip, Grammar, ParsedName
 from fedvisage.datasets.pad.scanner import Name, Scanner
 
 SPECIES = {"G": "bonafide", "P": "print", "V": "replay", "M": "mask_paper"}
@@ -25,7 +26,7 @@ VIDEO = Grammar(
 )
 
 
-def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName:
+def _parse_name(fields: Mapping[str, str], _: ImportOptions) -> ParsedName:
     person = fields["subject"]
     split = "train" if person in TRAIN.split() else "test" if person in TEST.split() else None
     extra = {name: fields[name] for name in ("attack", "speech", "phone", "glasses")}

@@ -9,7 +9,8 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 from fedvisage.base.errors import UserError, printable
-from fedvisage.datasets.pad.item import Choices, Clip, Example, Grammar, Item, Kind, Listing, ParsedName
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.item import Clip, Example, Grammar, Item, Kind, Listing, ParsedName
 from fedvisage.datasets.pad.lists import BoxFiles, LabelLists, check_lists
 from fedvisage.datasets.pad.tree import (
     ARRAY_ENDINGS,
@@ -45,7 +46,7 @@ class Name:
     """One kind of names: their grammar, their reader, and the kind of items that they name."""
 
     grammar: Grammar
-    read: Callable[[Mapping[str, str], Choices], ParsedName | str]
+    read: Callable[[Mapping[str, str], ImportOptions], ParsedName | str]
     kind: Kind = "video"
 
     @property
@@ -90,7 +91,7 @@ class Scanner:
     """The clips of an additional person in a small copy, by a number from 0: bona fide, and attacks."""
     crowd: Callable[[int], Sequence[Example]] | None = None
     """A copy with this number of people, for datasets with enrolment, bona fide attempts and attacks per person."""
-    scan: Callable[[Scanner, Tree, Choices], Listing] | None = None
+    scan: Callable[[Scanner, Tree, ImportOptions], Listing] | None = None
     """Finds the items; by their names unless a dataset needs another way."""
 
     @property
@@ -100,47 +101,47 @@ class Scanner:
             f"{place}: {real:,} bona fide, {attacks:,} attacks" for place, (real, attacks) in self.counts.items()
         )
 
-    def list(self, tree: Tree, choices: Choices) -> Listing:
+    def list(self, tree: Tree, options: ImportOptions) -> Listing:
         """Scan a tree and check the result."""
-        self._check_choices(choices)
-        listing = (self.scan or scan_by_name)(self, tree, choices)
+        self._check_options(options)
+        listing = (self.scan or scan_by_name)(self, tree, options)
         if self.check:
             self.check(tree, listing.items)
         return listing
 
-    def _check_choices(self, choices: Choices) -> None:
-        if choices.enroll and not self.enrolment:
+    def _check_options(self, options: ImportOptions) -> None:
+        if options.enroll and not self.enrolment:
             raise UserError("--enroll", f"{self.title} has no enrolment videos")
-        if choices.live is not None and self.lists is None:
+        if options.live is not None and self.lists is None:
             raise UserError("--labels", f"{self.title} has no lists with labels that are read")
-        if choices.released and not self.released:
+        if options.released and not self.released:
             raise UserError("--labels", f"no lists that were released with FedSIS call anything of {self.title} wrong")
-        if choices.of is not None and choices.of not in self.of:
+        if options.of and options.of not in self.of:
             remedy = f"choose one of {', '.join(self.of)}" if self.of else f"{self.title} is a dataset of its own"
-            raise UserError("--of", f"{choices.of!r} cannot be named here; {remedy}")
-        if choices.colour is not None and (choices.colour not in COLOURS or not self._has_arrays):
+            raise UserError("--of", f"{options.of!r} cannot be named here; {remedy}")
+        if options.colour and (options.colour not in COLOURS or not self._has_arrays):
             remedy = f"choose one of {', '.join(COLOURS)}" if self._has_arrays else f"{self.title} has no arrays"
-            raise UserError("--colour", f"{choices.colour!r} cannot be chosen; {remedy}")
+            raise UserError("--colour", f"{options.colour!r} cannot be chosen; {remedy}")
 
     @property
     def _has_arrays(self) -> bool:
         return any(name.kind == "arrays" for name in self.names)
 
 
-def match_name(scanner: Scanner, file: str, choices: Choices) -> tuple[Name, str, ParsedName | str] | None:
+def match_name(scanner: Scanner, file: str, options: ImportOptions) -> tuple[Name, str, ParsedName | str] | None:
     """Return the kind of a file's name, the matching end of its path and its sighting; None if no grammar matches."""
     for name in scanner.names:
         if ending_of(file) not in name.endings:
             continue
         path = str(PurePosixPath(file).parent) if name.kind == "frames" else without_ending(file)
         if parsed := name.grammar.parse(path):
-            return name, parsed.name, name.read(parsed.fields, choices)
+            return name, parsed.name, name.read(parsed.fields, options)
     return None
 
 
-def scan_by_name(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
+def scan_by_name(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
     """Read every file's name; count other files by reason, and refuse a tree that is no copy of this dataset."""
-    state = _ScanState(scanner, tree, choices)
+    state = _ScanState(scanner, tree, options)
     for file in tree.files:
         state.take(file)
     if not state.items:
@@ -150,8 +151,8 @@ def scan_by_name(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
         )
     state.refuse_many_unknown()
     items = [state.items[key] for key in sorted(state.items)]
-    notes = check_lists(scanner.lists, tree, items, choices.live) if scanner.lists else ()
-    if any(item.kind == "arrays" for item in items) and choices.colour is None:
+    notes = check_lists(scanner.lists, tree, items, options.live) if scanner.lists else ()
+    if any(item.kind == "arrays" for item in items) and not options.colour:
         notes = (*notes, "arrays are read as red, green, blue; --colour bgr reads them the other way round")
     if tree.hidden:
         state.stray["hidden files"] += tree.hidden
@@ -164,7 +165,7 @@ class _ScanState:
 
     scanner: Scanner
     tree: Tree
-    choices: Choices
+    options: ImportOptions
     items: dict[str, Item] = field(default_factory=dict)
     where: dict[str, str] = field(default_factory=dict)  # from an item's key to its path
     skipped: list[SkippedFile] = field(default_factory=list)
@@ -176,7 +177,7 @@ class _ScanState:
         self.others = {name for name in self.tree.files if ending_of(name) not in MEDIA_ENDINGS}
 
     def take(self, file: str) -> None:
-        match = match_name(self.scanner, file, self.choices)
+        match = match_name(self.scanner, file, self.options)
         if match is None:
             self._pass_over(file)
             return
@@ -214,7 +215,7 @@ class _ScanState:
             boxes=self._boxes(located, item_name),
             frame=said.frame,
             own_subject=not said.subject,
-            bgr=self.choices.colour == "bgr",
+            bgr=self.options.colour == "bgr",
         )
 
     def _boxes(self, located: str, whole: str) -> Path | None:

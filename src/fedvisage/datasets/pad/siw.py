@@ -7,7 +7,8 @@ must name the same. Sixteen videos end in ``.m.mov``. The dataset's boxes are ig
 
 from collections.abc import Mapping
 
-from fedvisage.datasets.pad.item import Choices, Clip, Grammar, ParsedName
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.item import Clip, Grammar, ParsedName
 from fedvisage.datasets.pad.scanner import Name, Scanner
 
 _COMMON = {"part": "Train|Test", "folder": "[0-9]{3}", "subject": "[0-9]{3}", "sensor": "[12]", "session": "[0-9]"}
@@ -24,7 +25,7 @@ SPOOF = Grammar(
 SPECIES = {"2": "print", "3": "replay"}
 
 
-def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName | str:
+def _parse_name(fields: Mapping[str, str], _: ImportOptions) -> ParsedName | str:
     if fields["folder"] != fields["subject"]:
         return "videos in the folder of another person"
     extra = {name: fields[name] for name in ("sensor", "medium", "session")}

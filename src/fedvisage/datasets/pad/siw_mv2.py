@@ -7,7 +7,8 @@ folder ``Live`` or ``Spoof`` must match.
 
 from collections.abc import Mapping
 
-from fedvisage.datasets.pad.item import Choices, Clip, Grammar, ParsedName
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.item import Clip, Grammar, ParsedName
 from fedvisage.datasets.pad.scanner import Name, Scanner
 
 SPECIES = {
@@ -32,11 +33,11 @@ SPOOF = Grammar(
 )
 
 
-def _parse_live(_: Mapping[str, str], __: Choices) -> ParsedName:
+def _parse_live(_: Mapping[str, str], __: ImportOptions) -> ParsedName:
     return ParsedName("bonafide", "")
 
 
-def _parse_spoof(fields: Mapping[str, str], _: Choices) -> ParsedName:
+def _parse_spoof(fields: Mapping[str, str], _: ImportOptions) -> ParsedName:
     return ParsedName(SPECIES[fields["attack"]], "", extra={"attack": fields["attack"]})
 
 

@@ -15,7 +15,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
 
-from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, Listing, ParsedName, Text
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.item import OTHERS, Clip, Grammar, Listing, ParsedName, Text
 from fedvisage.datasets.pad.lists import LabelLists, stem_of
 from fedvisage.datasets.pad.scanner import Name, Scanner, scan_by_name
 from fedvisage.datasets.pad.tree import Tree, without_ending
@@ -60,7 +61,7 @@ def species_of(kind: str, instrument: int) -> str | None:
     return TYPES[kind]
 
 
-def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName | str:
+def _parse_name(fields: Mapping[str, str], _: ImportOptions) -> ParsedName | str:
     species = species_of(fields["type"], int(fields["instrument"]))
     if species is None:
         return "masks with a number that the dataset does not have"
@@ -68,7 +69,7 @@ def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName | str:
     return ParsedName(species, fields["client"], extra=extra)
 
 
-def _skip_name(_: Mapping[str, str], __: Choices, why: str) -> str:
+def _skip_name(_: Mapping[str, str], __: ImportOptions, why: str) -> str:
     return why
 
 
@@ -90,11 +91,11 @@ def _stem(path: str) -> str:
     return without_ending(name) if name.endswith((".hdf5", ".h5")) else name
 
 
-def scan(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
+def scan(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
     """Scan by names, and read the part of each file from the list grandtest."""
     has_crops = any(CUT.parse(without_ending(file)) for file in tree.files)
     names = _names(cut_out=has_crops)
-    listing = scan_by_name(replace(scanner, names=names), tree, choices)
+    listing = scan_by_name(replace(scanner, names=names), tree, options)
     parts = _read_parts(tree)
     return replace(listing, items=[replace(item, split=parts.get(stem_of(item))) for item in listing.items])
 
