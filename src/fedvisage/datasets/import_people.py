@@ -10,7 +10,7 @@ import csv
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -31,7 +31,7 @@ from fedvisage.datasets.people.choosing import PARTS, choose_subset, order_diges
 from fedvisage.datasets.people.layout import NO_GROUPS, Album, Layout, Shot, WholeFile, group_by_person
 from fedvisage.datasets.photographs import Aligned, Alignment, PhotographResult, alignment_of, read_photograph
 from fedvisage.datasets.portraits import PhotographFile, list_photographs
-from fedvisage.datasets.report import ImportReport, Tally, shortcomings
+from fedvisage.datasets.report import ImportReport, Tally
 from fedvisage.faces.cropping import LARGEST, Crop, record_of
 
 # Identity sets from albums, written person by person in order of names.
@@ -42,31 +42,6 @@ ALBUMS_VERSION = 1
 
 Record = Mapping[str, Any]
 """The result for one person: skipped photographs, contents, and counts."""
-
-
-@dataclass(frozen=True)
-class IdentityReport(ImportReport):
-    """The result of an import, with counts of people left out or with too few photographs for testing."""
-
-    one_photograph: int = 0
-    people_left_out: int = 0
-    photographs_left_out: int = 0
-
-    def warnings(self) -> list[str]:
-        """Return warnings about sets unusable for training; all images are bona fide here."""
-        return shortcomings(self.subjects, None, None)
-
-    def lines(self) -> list[str]:
-        """Return the report as lines to print."""
-        lines = super().lines()
-        if self.people_left_out:
-            left_out = format_count(self.people_left_out, "person", "people")
-            amounts = f"{left_out} with {format_count(self.photographs_left_out, 'photograph')} left out"
-            lines.insert(1, f"{amounts}: fewer than was asked for")
-        if self.one_photograph:
-            single = format_count(self.one_photograph, "person", "people")
-            lines.insert(1, f"{single} with one photograph: trained on, not tested with")
-        return lines
 
 
 @dataclass(frozen=True)
@@ -134,7 +109,7 @@ def write_people(
     distinct: bool,
     every: float = EVERY,
     progress: Progress | None = None,
-) -> IdentityReport:
+) -> ImportReport:
     """Write the set and return the report; with `distinct`, skip photographs with repeated content.
 
     Any number of processes read and align; one process writes in order, so the bytes are always the same. Finished
@@ -183,14 +158,12 @@ def write_people(
                 done += count
                 if progress:
                     progress(done, total)
-        report = IdentityReport(
-            **vars(tally.attach(out)),
+        return tally.attach(
+            out,
             one_photograph=course.single,
             people_left_out=course.people_out,
             photographs_left_out=course.photographs_out,
         )
-        out.attach_report(report.json())
-    return report
 
 
 def _write_person(
@@ -306,7 +279,7 @@ def import_identities(
     name: str,
     every: float = EVERY,
     progress: Progress | None = None,
-) -> IdentityReport:
+) -> ImportReport:
     """Import a folder with one folder per person into an identity set and return the report.
 
     With ``--crop face`` the largest face of each photograph is detected and aligned by its five points (eyes, nose,
@@ -368,32 +341,6 @@ BY_POINTS = CropRecord(how="boxes", rotation=True, alignment="points")
 """The crop record of sets aligned by the dataset's own points."""
 
 
-@dataclass(frozen=True)
-class PeopleReport(IdentityReport):
-    """The report of a published dataset: counts next to those of a complete copy, and the lists of pairs."""
-
-    kind: str = ""
-    found: tuple[int, int] = (0, 0)
-    expected: tuple[int, int] | None = None
-    notes: tuple[str, ...] = ()
-    pairs: tuple[str, ...] = ()
-    templates: tuple[str, ...] = ()
-
-    def lines(self) -> list[str]:
-        """Return the report as lines to print."""
-        lines = super().lines()
-        compared = [
-            (count, most, noun)
-            for count, most, noun in zip(self.found, self.expected or (0, 0), ("people", "photographs"), strict=True)
-            if most
-        ]
-        summary = [", ".join(f"{count:,} of {most:,} {noun}" for count, most, noun in compared)] if compared else []
-        if any(count < most for count, most, _ in compared):
-            summary.append("this is an incomplete copy: a whole one has more")
-        lines[1:1] = [*summary, *self.notes]
-        return lines + [f"pairs: {path}" for path in self.pairs] + [f"templates: {path}" for path in self.templates]
-
-
 def import_people(
     layout: Layout,
     source: Path,
@@ -403,7 +350,7 @@ def import_people(
     name: str,
     every: float = EVERY,
     progress: Progress | None = None,
-) -> PeopleReport:
+) -> ImportReport:
     """Import a dataset into an identity set and return the report.
 
     Benchmarks hold out no person. Their lists of pairs and templates are written next to the set; a list of pairs is
@@ -443,18 +390,28 @@ def import_people(
     for path, text in lists.items():
         write_atomically(path, text.encode())
     written = write_lists(destination, templates)
-    return PeopleReport(
-        **vars(report),
-        kind=layout.kind,
-        found=(len(album.counts), len(album)),
-        expected=album.expected,
-        notes=album.notes,
-        pairs=tuple(f"{path} ({format_count(_count(text), 'pair')})" for path, text in lists.items()),
-        templates=tuple(
-            f"{list_beside(destination, OF_TEMPLATES, list_name)} ({format_count(count, 'line')})"
-            for list_name, count in written.items()
+    return replace(
+        report,
+        summary=(*_compare_counts(album), *album.notes),
+        lists=(
+            *(f"pairs: {path} ({format_count(_count(text), 'pair')})" for path, text in lists.items()),
+            *(
+                f"templates: {list_beside(destination, OF_TEMPLATES, list_name)} ({format_count(count, 'line')})"
+                for list_name, count in written.items()
+            ),
         ),
     )
+
+
+def _compare_counts(album: Album) -> list[str]:
+    """Return lines with the counts next to those of a complete copy, if they are known."""
+    totals = zip((len(album.counts), len(album)), album.expected or (0, 0), ("people", "photographs"), strict=True)
+    compared = [(count, most, noun) for count, most, noun in totals if most]
+    if not compared:
+        return []
+    lines = [", ".join(f"{count:,} of {most:,} {noun}" for count, most, noun in compared)]
+    incomplete = any(count < most for count, most, _ in compared)
+    return [*lines, "this is an incomplete copy: a whole one has more"] if incomplete else lines
 
 
 def settings_of_people(layout: Layout, options: ImportOptions) -> str:

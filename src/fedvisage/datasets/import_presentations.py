@@ -30,7 +30,7 @@ from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad.item import ALL, Item, Listing
 from fedvisage.datasets.pad.scanner import Scanner
 from fedvisage.datasets.pad.tree import walk
-from fedvisage.datasets.report import DatasetReport, ImportReport, Tally
+from fedvisage.datasets.report import ImportReport, Tally
 
 # The state of an import.
 
@@ -85,21 +85,21 @@ class ImportState:
 
     def report(self, out: Writer, scanner: Scanner, listing: Listing) -> ImportReport:
         """Attach the report to the set, and return it."""
-        base_report = self.tally.attach(
+        attach = partial(
+            self.tally.attach,
             out,
             upscaled=self.counts["upscaled"],
             own_subjects=self.counts["own"],
             lost_frames=self.counts["lost"],
         )
         if not scanner.official:
-            return base_report
+            return attach()
         # Published counts of some datasets are totals over all splits, so these items also count under ALL.
         counts_by_place: dict[str, list[int]] = {}
         for item in listing.items:
             for place in {item.place, *({ALL} & scanner.counts.keys())}:
                 counts_by_place.setdefault(place, [0, 0])[1 - item.label] += 1
-        report = DatasetReport(
-            **vars(base_report),
+        return attach(
             kind=scanner.kind,
             found={place: (bona_fide, attacks) for place, (bona_fide, attacks) in sorted(counts_by_place.items())},
             expected=dict(listing.expected or scanner.counts),
@@ -110,8 +110,6 @@ class ImportState:
             turned=self.counts["turned"],
             without_box=self.counts["without_box"],
         )
-        out.attach_report(report.json())
-        return report
 
 
 PIPELINE_VERSION = 1

@@ -158,7 +158,11 @@ def make_set(kind: str, path: Path, frames: int, *, released: bool = False) -> P
 
 
 def _sighted(kind: str, name: str, released: bool) -> ParsedName:
-    seen = match_name(SCANNERS[kind], name, ImportOptions(enroll=SCANNERS[kind].enrolment, released=released))
+    seen = match_name(
+        SCANNERS[kind],
+        name,
+        ImportOptions(enroll=SCANNERS[kind].enrolment, labels="fedsis-released" if released else ""),
+    )
     assert seen is not None, name
     assert isinstance(seen[2], ParsedName), (name, seen[2])
     return replace(seen[2], extra={**seen[2].extra, **lists_of_celeba(name)}) if kind == "celeba-spoof" else seen[2]
