@@ -20,10 +20,10 @@ from fedvisage.base.errors import UserError
 from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import IMPORTERS, SCANNERS, all_kinds, describe_kinds, write_small_copy
+from fedvisage.datasets.dataset import Clip
 from fedvisage.datasets.importing import ImportOptions, import_dataset, synthesise_set
-from fedvisage.datasets.pad.item import Clip
-from fedvisage.datasets.pad.tree import walk
 from fedvisage.datasets.show import show_set
+from fedvisage.datasets.tree import walk
 from fedvisage.render import ON_REAL_PRINTS
 
 

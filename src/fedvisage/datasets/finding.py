@@ -15,10 +15,10 @@ from pathlib import Path
 from fedvisage.base.errors import UserError, printable
 from fedvisage.data.prepared import SET, Manifest, read_manifest
 from fedvisage.datasets.catalogue import LAYOUTS, SCANNERS
+from fedvisage.datasets.dataset import match_name
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.pad.scanner import match_name
-from fedvisage.datasets.pad.tree import MEDIA_ENDINGS, Tree, ending_of, walk, without_ending
 from fedvisage.datasets.people.layout import Layout
+from fedvisage.datasets.tree import MEDIA_ENDINGS, Tree, ending_of, walk, without_ending
 from fedvisage.faces import pictures
 
 MATCHING_SHARE = 0.5

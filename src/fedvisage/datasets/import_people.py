@@ -26,9 +26,10 @@ from fedvisage.base.streams import numpy_rng
 from fedvisage.data.crops import CropRecord
 from fedvisage.data.lists import OF_TEMPLATES, PAIR_LISTS, TemplateLists, list_beside, text_of_pairs, write_lists
 from fedvisage.data.writer import EVERY, Writer
+from fedvisage.datasets.dataset import NO_GROUPS
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.people.choosing import PARTS, choose_subset, order_digest, subset_text
-from fedvisage.datasets.people.layout import NO_GROUPS, Album, Layout, Shot, WholeFile, group_by_person
+from fedvisage.datasets.people.layout import Album, Layout, Shot, WholeFile, group_by_person
 from fedvisage.datasets.photographs import Aligned, Alignment, PhotographResult, alignment_of, read_photograph
 from fedvisage.datasets.portraits import PhotographFile, list_photographs
 from fedvisage.datasets.report import ImportReport, Tally

@@ -29,8 +29,8 @@ from fedvisage.datasets.frames import FramePicture, ItemResult, ReadSettings, re
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad.item import ALL, Item, Listing
 from fedvisage.datasets.pad.scanner import Scanner
-from fedvisage.datasets.pad.tree import walk
 from fedvisage.datasets.report import ImportReport, Tally
+from fedvisage.datasets.tree import walk
 
 # The state of an import.
 

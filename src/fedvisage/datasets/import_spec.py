@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,10 @@ from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.people.layout import Layout
 
 ORDER = " order="
-_LATER = ("size", "workers", "few")
-"""Options that come from the recipe, the machine or the command."""
+_LATER = ("size", "workers")
+"""Options that come from the recipe or the machine: an import string may have them, without effect."""
 
-_DEFAULTS: dict[str, Any] = {
-    option.name: option.default for option in fields(ImportOptions) if option.default is not MISSING
-}
+_DEFAULTS: dict[str, Any] = {option.name: option.default for option in fields(ImportOptions) if option.name != "few"}
 
 
 @dataclass(frozen=True)

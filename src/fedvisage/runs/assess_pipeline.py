@@ -30,7 +30,7 @@ from fedvisage.datasets.frames import open_frames
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad.item import Item
 from fedvisage.datasets.pad.scanner import Scanner
-from fedvisage.datasets.pad.tree import walk
+from fedvisage.datasets.tree import walk
 from fedvisage.device.exported import Exported, check_free
 from fedvisage.device.pipeline import ATTACK, BONA_FIDE, NO_DECISION, Embedding, Pipeline
 from fedvisage.faces.cropping import Image

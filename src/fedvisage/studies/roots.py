@@ -27,8 +27,8 @@ from fedvisage.datasets.import_presentations import limit_items
 from fedvisage.datasets.import_spec import ImportSpec, read_spec
 from fedvisage.datasets.importing import import_dataset
 from fedvisage.datasets.pad.item import Item
-from fedvisage.datasets.pad.tree import walk
 from fedvisage.datasets.sources import SYNTHETIC
+from fedvisage.datasets.tree import walk
 from fedvisage.recipe.data import named_weights
 from fedvisage.runs.directory import METRICS
 from fedvisage.studies.grid import Cell, SizedSet, source_of, with_paths

@@ -6,8 +6,8 @@ from pathlib import Path
 from fedvisage.datasets.catalogue import SCANNERS
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad.item import Item, Listing
-from fedvisage.datasets.pad.tree import walk
 from fedvisage.datasets.small_copies import write_copy
+from fedvisage.datasets.tree import walk
 
 PUBLISHED = [kind for kind, scanner in SCANNERS.items() if scanner.official]
 

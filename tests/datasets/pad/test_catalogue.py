@@ -17,10 +17,11 @@ from tests.datasets.pad.copies import PUBLISHED, changeable, files_of, listed, m
 from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import SCANNERS
+from fedvisage.datasets.dataset import Grammar
 from fedvisage.datasets.import_presentations import import_items
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.pad.item import Grammar, Item
-from fedvisage.datasets.pad.tree import MEDIA_ENDINGS, walk
+from fedvisage.datasets.pad.item import Item
+from fedvisage.datasets.tree import MEDIA_ENDINGS, walk
 
 EVERY = pytest.mark.parametrize("kind", SCANNERS)
 EVERY_PUBLISHED = pytest.mark.parametrize("kind", PUBLISHED)

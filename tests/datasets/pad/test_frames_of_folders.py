@@ -6,18 +6,18 @@ from pathlib import Path
 from tests.datasets.importers.making import picture, save
 
 from fedvisage.data.prepared import PreparedSet
+from fedvisage.datasets.dataset import Entry, Grammar, Name
 from fedvisage.datasets.import_presentations import import_items
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.pad.item import Grammar, ParsedName
-from fedvisage.datasets.pad.scanner import Name, Scanner
-from fedvisage.datasets.pad.tree import walk
+from fedvisage.datasets.pad.scanner import Scanner
+from fedvisage.datasets.tree import walk
 
 COLOUR = Grammar("{part}/{person}/{clip}/colour", part="real|fake", person="P[0-9]", clip="[a-z]+")
 DEPTH = Grammar("{part}/{person}/{clip}/depth", part="real|fake", person="P[0-9]", clip="[a-z]+")
 
 
-def _read(fields: Mapping[str, str], _: ImportOptions) -> ParsedName:
-    return ParsedName("bonafide" if fields["part"] == "real" else "print", fields["person"], part=fields["part"])
+def _read(fields: Mapping[str, str], _: ImportOptions) -> Entry:
+    return Entry("bonafide" if fields["part"] == "real" else "print", fields["person"], part=fields["part"])
 
 
 SCANNER = Scanner(

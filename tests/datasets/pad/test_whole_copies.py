@@ -7,9 +7,8 @@ from itertools import product
 import pytest
 
 from fedvisage.datasets.catalogue import SCANNERS
+from fedvisage.datasets.dataset import Entry, match_name
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.pad.item import ParsedName
-from fedvisage.datasets.pad.scanner import match_name
 
 MSU_CLIENTS = [
     1,
@@ -135,7 +134,7 @@ def test_a_whole_copy_has_the_published_counts(kind: str) -> None:
         seen = match_name(scanner, name, ImportOptions(enroll=True))
         assert seen is not None, name
         said = seen[2]
-        assert isinstance(said, ParsedName)
+        assert isinstance(said, Entry)
         species[said.species] += 1
         place = said.extra.get("purpose") or said.split or "all"
         counted = {place, "all"} & scanner.counts.keys()
@@ -150,7 +149,7 @@ def test_what_a_display_shows_decides_between_photo_and_replay() -> None:
     def species(name: str) -> str:
         seen = match_name(SCANNERS["replay-attack"], name, ImportOptions())
         assert seen
-        assert isinstance(seen[2], ParsedName)
+        assert isinstance(seen[2], Entry)
         return seen[2].species
 
     name = "test/attack/hand/attack_{}_client031_session01_{}_{}_adverse.mov"
@@ -162,4 +161,4 @@ def test_what_a_display_shows_decides_between_photo_and_replay() -> None:
 def test_the_high_quality_replay_of_casia_is_an_attack() -> None:
     seen = match_name(SCANNERS["casia-fasd"], "test_release/3/HR_4.avi", ImportOptions())
     assert seen
-    assert seen[2] == ParsedName("replay", "23", "test", {"clip": "HR_4", "quality": "high"})
+    assert seen[2] == Entry("replay", "23", "test", {"clip": "HR_4", "quality": "high"})

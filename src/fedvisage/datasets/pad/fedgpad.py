@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from fedvisage.base.errors import UserError, printable
+from fedvisage.datasets.dataset import Clip, Entry, Text
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad import casia_fasd, hkbu_mars_v2, msu_mfsd, oulu_npu, replay_attack, siw
-from fedvisage.datasets.pad.item import Clip, Item, Listing, ParsedName, Text
+from fedvisage.datasets.pad.item import Item, Listing
 from fedvisage.datasets.pad.lists import WORDS
 from fedvisage.datasets.pad.scanner import Scanner
-from fedvisage.datasets.pad.tree import Tree, fault_of_file
 from fedvisage.datasets.report import SkippedFile
+from fedvisage.datasets.tree import Tree, fault_of_file
 from fedvisage.faces import pictures
 
 SPECIES = {"real": "bonafide", "print": "print", "video": "replay", "fake": "attack"}
@@ -155,13 +156,13 @@ def _make_item(
     )
 
 
-def _parse_frame(source: SourceDataset, path: str, options: ImportOptions) -> tuple[str, ParsedName | None]:
+def _parse_frame(source: SourceDataset, path: str, options: ImportOptions) -> tuple[str, Entry | None]:
     """Return a frame's video and the sighting of its name: the deepest part of the path that the dataset recognises."""
     for part in (str(PurePosixPath(path).with_suffix("")), *map(str, PurePosixPath(path).parents)):
         for name in source.scanner.names:
             if parsed := name.grammar.parse(part):
                 sighting = name.read(parsed.fields, options)
-                return parsed.name, sighting if isinstance(sighting, ParsedName) else None
+                return parsed.name, sighting if isinstance(sighting, Entry) else None
     return str(PurePosixPath(path).parent), None
 
 

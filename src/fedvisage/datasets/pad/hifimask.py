@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
 
+from fedvisage.datasets.dataset import Clip, Entry, Grammar, Name, Text
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.pad.item import Clip, Grammar, Listing, ParsedName, Text
+from fedvisage.datasets.pad.item import Listing
 from fedvisage.datasets.pad.lists import LabelLists, stem_of
-from fedvisage.datasets.pad.scanner import Name, Scanner, scan_by_name
-from fedvisage.datasets.pad.tree import Tree
+from fedvisage.datasets.pad.scanner import Scanner, scan_by_name
+from fedvisage.datasets.tree import Tree
 
 FOLDER = Grammar(
     "{skin}_{subject}_{type}_{scene}_{light}_{sensor}",
@@ -31,12 +32,12 @@ _LINE = re.compile(r"(?:.*/)?([1-3]_[0-9]{2}(?:_[0-9]){4})(?:/[^/\s]+)?\s+(\S+)"
 _FIRST = re.compile(r"CASIA_HiFiMask@p1_(?:image|video)_(train|dev|test)\.txt", re.IGNORECASE)
 
 
-def _parse_name(fields: Mapping[str, str], _: ImportOptions) -> ParsedName:
+def _parse_name(fields: Mapping[str, str], _: ImportOptions) -> Entry:
     extra = {name: fields[name] for name in ("skin", "scene", "light", "sensor")}
     person = f"{fields['skin']}-{fields['subject']}"
     if fields["type"] == "0":
-        return ParsedName("bonafide", person, extra=extra)
-    return ParsedName("mask_rigid", person, extra=extra | {"material": MATERIALS[fields["type"]]})
+        return Entry("bonafide", person, extra=extra)
+    return Entry("mask_rigid", person, extra=extra | {"material": MATERIALS[fields["type"]]})
 
 
 def _parse_line(line: str) -> tuple[str, str] | None:

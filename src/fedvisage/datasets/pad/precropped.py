@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from fedvisage.base.errors import UserError, printable
+from fedvisage.datasets.dataset import UNKNOWN_SHARE, Clip, Entry, Grammar, Name, match_name
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad import (
     casia_fasd,
@@ -29,10 +30,10 @@ from fedvisage.datasets.pad import (
     siw,
     wmca,
 )
-from fedvisage.datasets.pad.item import Clip, Grammar, Item, Listing, ParsedName
+from fedvisage.datasets.pad.item import Item, Listing
 from fedvisage.datasets.pad.lists import WORDS
-from fedvisage.datasets.pad.scanner import UNKNOWN_SHARE, Name, Scanner, match_name, scan_by_name
-from fedvisage.datasets.pad.tree import Tree
+from fedvisage.datasets.pad.scanner import Scanner, scan_by_name
+from fedvisage.datasets.tree import Tree
 
 REAL = ("real", "live")
 _FOLDERS = {"part": "train|dev|devel|test", "class": "real|live|fake|attack|spoof", "stem": "[A-Za-z0-9_.-]+"}
@@ -59,7 +60,7 @@ class FrameDataset:
     images: bool = False
     of_class: Callable[[bool], tuple[Name, ...]] | None = None
 
-    def read(self, fields: Mapping[str, str], options: ImportOptions) -> ParsedName | None:
+    def read(self, fields: Mapping[str, str], options: ImportOptions) -> Entry | None:
         """Return the dataset's sighting of a name, or None if the name is not of the dataset."""
         stem, number = fields["stem"], fields.get("number")
         if self.images and number is not None:
@@ -69,7 +70,7 @@ class FrameDataset:
         for name in self.of_class(live) if self.of_class else self.scanner.names:
             if parsed := name.grammar.parse(path):
                 sighting = name.read(parsed.fields, options)
-                if isinstance(sighting, ParsedName):
+                if isinstance(sighting, Entry):
                     return sighting if number is None else replace(sighting, video=stem, frame=int(number))
         return None
 
@@ -135,7 +136,7 @@ SOURCES = {
 }
 
 
-def _parse_name(fields: Mapping[str, str], options: ImportOptions, among: Sequence[FrameDataset]) -> ParsedName | str:
+def _parse_name(fields: Mapping[str, str], options: ImportOptions, among: Sequence[FrameDataset]) -> Entry | str:
     """Read a name with the first source that recognises it."""
     return next((sighting for source in among if (sighting := source.read(fields, options))), UNREAD)
 
@@ -158,7 +159,7 @@ def scan(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
             continue
         for kind, candidate in scanners.items():
             match = match_name(candidate, file, options)
-            if match is not None and isinstance(match[2], ParsedName):
+            if match is not None and isinstance(match[2], Entry):
                 matched[kind] += 1
             else:
                 unread[kind].append(printable(file))

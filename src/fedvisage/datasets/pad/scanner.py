@@ -9,31 +9,20 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 from fedvisage.base.errors import UserError, printable
+from fedvisage.datasets.dataset import UNKNOWN_SHARE, Clip, Dataset, Entry, Example, Name, match_name
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.pad.item import Clip, Example, Grammar, Item, Kind, Listing, ParsedName
+from fedvisage.datasets.pad.item import Item, Listing
 from fedvisage.datasets.pad.lists import BoxFiles, LabelLists, check_lists
-from fedvisage.datasets.pad.tree import (
-    ARRAY_ENDINGS,
+from fedvisage.datasets.report import SkippedFile
+from fedvisage.datasets.tree import (
     MEDIA_ENDINGS,
-    VIDEO_ENDINGS,
     Tree,
     ending_of,
     fault_of_file,
     without_ending,
 )
-from fedvisage.datasets.report import SkippedFile
-from fedvisage.faces import pictures
-
-UNKNOWN_SHARE = 0.01
-"""Maximum share of media files with unknown names: more of them indicate another dataset or another version."""
 
 _EXAMPLES = 5
-_ENDINGS: dict[Kind, tuple[str, ...]] = {
-    "video": VIDEO_ENDINGS,
-    "image": pictures.ENDINGS,
-    "frames": pictures.ENDINGS,
-    "arrays": ARRAY_ENDINGS,
-}
 COLOURS = ("rgb", "bgr")
 """Possible orders of colours in arrays."""
 
@@ -41,35 +30,12 @@ Count = tuple[int, int]
 """Bona fide items and attacks."""
 
 
-@dataclass(frozen=True)
-class Name:
-    """One kind of names: their grammar, their reader, and the kind of items that they name."""
+@dataclass(frozen=True, kw_only=True)
+class Scanner(Dataset):
+    """A dataset of presentation attacks, with the known contents of a complete copy."""
 
-    grammar: Grammar
-    read: Callable[[Mapping[str, str], ImportOptions], ParsedName | str]
-    kind: Kind = "video"
-
-    @property
-    def endings(self) -> tuple[str, ...]:
-        """The endings of such files."""
-        return _ENDINGS[self.kind]
-
-
-@dataclass(frozen=True)
-class Scanner:
-    """A dataset: the names of its files with their meaning, and the known contents of a complete copy."""
-
-    kind: str
-    title: str
-    page: str
-    """Page for requesting the dataset and reading its licence."""
-    expects: str
-    """The layout, shown to users who look for the right root."""
-    names: tuple[Name, ...] = ()
     official: bool = True
     """True for a published dataset, with its authors' split and known counts."""
-    columns: tuple[str, ...] = ()
-    """Columns of its items in addition to the standard ones."""
     counts: Mapping[str, Count] = field(default_factory=dict)
     """Videos in a complete copy by `Item.place`; ``all`` is the total, even if items have a split."""
     beside: tuple[str, ...] = ()
@@ -85,8 +51,6 @@ class Scanner:
     """Datasets whose frames it contains, if it is not a dataset itself."""
     turned: bool = False
     """True if some videos are upside down: if no face is detected, the frames are rotated by 180 degrees."""
-    example: tuple[Example, ...] = ()
-    """A small copy, for tests and as an example of the layout."""
     further: Callable[[int], tuple[Clip, ...]] | None = None
     """The clips of an additional person in a small copy, by a number from 0: bona fide, and attacks."""
     crowd: Callable[[int], Sequence[Example]] | None = None
@@ -126,17 +90,6 @@ class Scanner:
     @property
     def _has_arrays(self) -> bool:
         return any(name.kind == "arrays" for name in self.names)
-
-
-def match_name(scanner: Scanner, file: str, options: ImportOptions) -> tuple[Name, str, ParsedName | str] | None:
-    """Return the kind of a file's name, the matching end of its path and its sighting; None if no grammar matches."""
-    for name in scanner.names:
-        if ending_of(file) not in name.endings:
-            continue
-        path = str(PurePosixPath(file).parent) if name.kind == "frames" else without_ending(file)
-        if parsed := name.grammar.parse(path):
-            return name, parsed.name, name.read(parsed.fields, options)
-    return None
 
 
 def scan_by_name(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
@@ -191,7 +144,7 @@ class _ScanState:
             return
         self._add(name, file, tail, sighting)
 
-    def _add(self, name: Name, file: str, tail: str, said: ParsedName) -> None:
+    def _add(self, name: Name, file: str, tail: str, said: Entry) -> None:
         """Add an item; the first file of a folder of frames represents the folder."""
         framed = name.kind == "frames"
         located = str(PurePosixPath(file).parent) if framed else file
