@@ -52,8 +52,8 @@ from fedvisage.runs.directory import (
     write_or_compare,
 )
 from fedvisage.runs.layout import LayoutChoice, choose_layout, with_earlier_choice, with_layout
-from fedvisage.runs.workers import LocalEngine, open_engine, remove_messages, without_workers
 from fedvisage.runs.workers import Wire as Wire
+from fedvisage.runs.workers import WorkerPool, remove_scratch, without_workers
 from fedvisage.tasks import saved_model
 from fedvisage.tasks.catalogue import Setup, set_up, task_of
 from fedvisage.tasks.checks import USUAL, Checks
@@ -213,7 +213,7 @@ def run(
     that are allowed: sets with different crops, and images that both the target and a site, or two sites, hold.
     """
     workers, recipe = recipe.runtime.workers, without_workers(recipe)
-    with report_to_trackers(recipe, out, reporter) as trackers, open_engine(workers) as crew:
+    with report_to_trackers(recipe, out, reporter) as trackers:
         metrics = _run(
             recipe,
             out,
@@ -225,7 +225,7 @@ def run(
             training,
             opening,
             checks,
-            crew,
+            WorkerPool(workers, out),
         )
         trackers.finish(metrics)
     return metrics
@@ -242,7 +242,7 @@ def _run(
     training: Training | None,
     opening: Opening | None,
     checks: Checks,
-    crew: LocalEngine,
+    pool: WorkerPool,
 ) -> dict[str, Any]:
     """Check a recipe, open its data, train and evaluate, and write the run directory."""
     task = task_of(method)
@@ -263,7 +263,7 @@ def _run(
     if checks.verify:
         verify_sets(recipe.data.entries, cache, reporter.say)
     if training is None:
-        crew.start(recipe, method, wire is LocalTransport, reporter.say)
+        pool.start(recipe, method, wire is LocalTransport, reporter.say)
     data = (opening or _open_all_data)(task, recipe, method, cache, reporter)
     check_same_crops(data.crops, checks.allow_mixed_crops)
     overlap = check_overlap(data, recipe, out, cache, checks, reporter.say)
@@ -277,33 +277,33 @@ def _run(
         if (metrics_before := finished_metrics(out, recipe, resume=True)) is not None:
             return metrics_before  # another process finished the run while this one opened its data
         remove_unfinished(out)
-        remove_messages(out)
+        remove_scratch(out)
         write_once(out / RECIPE, recipes.text_of(recipe))  # first, as it marks the directory as a run
         write_or_compare(out / DATA, digests)
         write_once(out / OVERLAP, json_text(overlap))
-        surroundings = _environment_record(setup, choice, crew)
+        surroundings = _environment_record(setup, choice, pool)
         check_same_source(out / ENVIRONMENT, surroundings)
         write_once(out / ENVIRONMENT, json_text(surroundings))
         if training is None:
             data = replace(data, first=task.first(recipe, data, setup.compute, cache, reporter))
-        trained = (training or _local_training(wire, crew))(setup, out, data, reporter)
+        trained = (training or _local_training(wire, pool))(setup, out, data, reporter)
         if crops := training_crops(data):
             saved_model.save_settings(out, replace(trained.saved, crops=crops))
-        metrics = {**_evaluate_model(setup, out, trained, data), **_costs(out, crew)}
+        metrics = {**_evaluate_model(setup, out, trained, data), **_costs(out, pool)}
         write_sealed(out, metrics)
     for sentence in absences(metrics):
         reporter.say(f"note: {sentence}")
     return read_json(out / METRICS)
 
 
-def _environment_record(setup: Setup, choice: LayoutChoice | None, crew: LocalEngine) -> dict[str, Any]:
+def _environment_record(setup: Setup, choice: LayoutChoice | None, pool: WorkerPool) -> dict[str, Any]:
     """Return the environment record of a run, and the times by which the layout was chosen, if any.
 
     A method that was passed in is recorded by its modules and the digest of its source. The record also has the number
     of worker processes, if any, although no byte of the result depends on it.
     """
     environment = directory.describe(setup.compute, setup.recipe.runtime.threads)
-    environment |= {"workers": len(crew.lanes)} if crew.lanes else {}
+    environment |= {"workers": len(pool.workers)} if pool.workers else {}
     origin = origin_of(setup.method, setup.recipe.method)
     environment |= {"method": origin} if origin else {}
     return environment if choice is None else {**environment, "seconds_of_a_step": choice.seconds}
@@ -314,12 +314,12 @@ def _open_all_data(task: Task, recipe: Recipe, method: Method, cache: Path, say:
     return task.open(recipe, method, cache, say)
 
 
-def _local_training(wire: Wire, crew: LocalEngine) -> Training:
+def _local_training(wire: Wire, pool: WorkerPool) -> Training:
     """Return a training with all sites on this machine: in this process, or in worker processes."""
 
     def train(setup: Setup, out: Path, data: RunData, reporter: Reporter) -> TrainingResult:
         desks, schemas = _open_workers(setup, out, data, reporter)
-        with crew.wire(wire, out) as make_transport:
+        with pool.wire(wire) as make_transport:
             return training.train(setup, out, make_transport(desks), schemas, reporter, first=data.first)
 
     return train
@@ -381,7 +381,7 @@ def _evaluate_model(setup: Setup, out: Path, trained: TrainingResult, data: RunD
     return metrics | setup.task.judge(setup.scorer(), trained, data, out) | snapshot_metrics(setup, out, trained, data)
 
 
-def _costs(out: Path, crew: LocalEngine) -> dict[str, Any]:
+def _costs(out: Path, pool: WorkerPool) -> dict[str, Any]:
     """Return the sums of bytes and seconds, and the peak memory of a run.
 
     Bytes are those of the whole ledger. An interrupted run also reports the bytes that were sent again.
@@ -392,7 +392,7 @@ def _costs(out: Path, crew: LocalEngine) -> dict[str, Any]:
         **_bytes_of(ledger),
         **({REPEATED: _bytes_of(repeated)} if repeated else {}),
         "seconds": round(sum(row["seconds"] for row in rounds), 3),
-        "peak_rss_mb": directory.peak_rss_mb(crew.pids),
+        "peak_rss_mb": directory.peak_rss_mb(pool.peaks_kb),
     }
 
 
