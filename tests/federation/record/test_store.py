@@ -49,6 +49,21 @@ def test_what_came_after_a_restored_generation_is_forgotten(tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["generation-000002.safetensors"]
 
 
+@pytest.mark.parametrize("room", [0, 1000])
+def test_a_generation_of_another_process_becomes_the_current_one(tmp_path: Path, room: int) -> None:
+    sender, receiver = stored(tmp_path / "sender"), SiteStore(tmp_path / "receiver", StateCache(room))
+    for generation in (1, 2):
+        receiver.receive(generation, (tmp_path / "sender" / "generation-000002.safetensors").read_bytes())
+    receiver.save({"number": torch.tensor(9)})
+    receiver.receive(3, sender.committed())
+    assert (number_in(receiver), receiver.generation, receiver.uncommitted) == (3, 3, False)
+    assert sorted(path.name for path in (tmp_path / "receiver").iterdir()) == [
+        "generation-000002.safetensors",
+        "generation-000003.safetensors",
+    ]
+    assert receiver.committed() == sender.committed()
+
+
 @pytest.mark.parametrize("room", [0, 10, 1000])
 def test_state_is_the_same_in_memory_and_in_a_file(tmp_path: Path, room: int) -> None:
     """No room, room for one of two sites, room for both; what a turn does to its copy is not there in the next."""

@@ -238,6 +238,8 @@ class SiteStore:
         """Store the content of a generation's file, which another process committed, as the current generation."""
         self.directory.mkdir(parents=True, exist_ok=True)
         write_atomically(self._path(generation), content)
+        self._working.unlink(missing_ok=True)
+        self.shelf.clear(self.directory)
         self._begin_generation(generation)
 
     def _begin_generation(self, generation: int) -> None:
