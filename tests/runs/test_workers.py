@@ -22,6 +22,7 @@ import torch
 from tests.contract.examples import two_exchanges
 from tests.toy import recipe_of, run_toy, settled, silent, tree
 
+from fedvisage.base import parallel as parallel_work
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.progress import Reporter
 from fedvisage.data.batches import View
@@ -281,6 +282,15 @@ def test_a_worker_executes_its_jobs_in_order_and_maps_messages(engine: LocalEngi
 
 def describe(message: Message, factor: int) -> tuple[list[str], float, int]:
     return list(message), factor * float(message["z"].sum()), int(message["a"])
+
+
+@pytest.mark.slow
+def test_workers_start_on_a_system_without_a_fork_server(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel_work, "FORK_SERVER", False)
+    (worker,) = engine.start(1, 1, 0.0)
+    stored = engine.put({"z": torch.ones(3), "a": torch.tensor(7)})
+    assert worker.submit(describe, stored, 2).result() == (["z", "a"], 6.0, 7)
+    assert worker.submit(os.getppid).result() == os.getpid()
 
 
 def test_a_lost_worker_fails_its_jobs_and_no_other_worker(workers: Sequence[Worker]) -> None:
