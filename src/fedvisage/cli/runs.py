@@ -89,6 +89,7 @@ def run(
     from fedvisage.methods import read_method
     from fedvisage.recipe import load
     from fedvisage.runs.directory import REPORT
+    from fedvisage.runs.request import Request
     from fedvisage.runs.run import run_and_report
     from fedvisage.studies.shipped import locate
     from fedvisage.tasks.catalogue import summary
@@ -101,15 +102,14 @@ def run(
     folder = out or Path("runs") / f"{recipe.stem}-seed{loaded.runtime.seed}"
     progress = reporter(quiet, log_format)
     checks = Checks(allow_mixed_crops, allow_overlap, verify)
+    request = Request(loaded, folder, cache, resume=resume, checks=checks)
     with interruptible(CONTINUES):
         if on == "local":
-            figures = run_and_report(loaded, folder, cache, progress, resume=resume, checks=checks)
+            figures = run_and_report(request, progress)
         else:
             from fedvisage.nvflare.commands import run_over_nvflare
 
-            figures = run_over_nvflare(
-                loaded, folder, cache, progress, resume=resume, kit=kit, wait=wait, patience=patience, checks=checks
-            )
+            figures = run_over_nvflare(request, progress, kit=kit, wait=wait, patience=patience)
     # A run without a target has no figures to summarise.
     if figures["user"] is not None:
         say(*summary(figures))

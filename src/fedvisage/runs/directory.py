@@ -17,8 +17,19 @@ import torch
 
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import json_text, read_json, read_tensors, read_text, write_atomically, write_tensors
+from fedvisage.base.files import (
+    disk_full_is_failure,
+    json_text,
+    lock_directory,
+    read_json,
+    read_tensors,
+    read_text,
+    remove_unfinished,
+    write_atomically,
+    write_tensors,
+)
 from fedvisage.base.version import VERSION
+from fedvisage.data.overlap import OVERLAP
 from fedvisage.federation.record.releases import CHARGES
 from fedvisage.federation.record.store import CHECKPOINTS
 from fedvisage.federation.server import Server
@@ -26,7 +37,7 @@ from fedvisage.federation.wire.message import Message, digest_of, plain
 from fedvisage.methods import read_method
 from fedvisage.nn.compute import Compute
 from fedvisage.recipe import Recipe
-from fedvisage.tasks.catalogue import Setup, set_up
+from fedvisage.tasks.catalogue import Setup
 from fedvisage.tasks.opened import RunData
 from fedvisage.tasks.task import TrainingResult
 
@@ -136,7 +147,7 @@ def snapshot_metrics(setup: Setup, out: Path, trained: TrainingResult, data: Run
     if setup.recipe.evaluation.snapshots is None or (data.user is None and not data.benchmarks):
         return {}
     evaluation = setup.recipe.evaluation.model_copy(update={"resamples": 0, "published": None})
-    scorer = set_up(setup.recipe.model_copy(update={"evaluation": evaluation}), setup.method).scorer()
+    scorer = replace(setup, recipe=setup.recipe.model_copy(update={"evaluation": evaluation})).scorer()
     figures = []
     for number, path in _saved_rounds(out, setup.recipe, trained.rounds):
         saved = replace(trained.saved, finished=read_tensors(path)[0])
@@ -179,6 +190,32 @@ def finished_metrics(out: Path, recipe: Recipe, resume: bool) -> dict[str, Any] 
     return read_json(path, EVALUATE_AGAIN) if path.exists() else None
 
 
+def with_recorded_identities(recipe: Recipe, out: Path) -> Recipe:
+    """Return a recipe with the number of public identities that an earlier run in the directory filled in, if any.
+
+    The number needs the public set, which a finished run no longer needs.
+    """
+    if recipe.data.public is None or recipe.data.public_identities is not None or not (out / RECIPE).is_file():
+        return recipe
+    try:
+        identities = recipes.load(out / RECIPE, [], read_method).data.public_identities
+    except UserError:
+        return recipe  # `finished_metrics` reports the fault
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"public_identities": identities})})
+
+
+@contextmanager
+def hold_directory(out: Path) -> Iterator[None]:
+    """Create the directory of a run, keep other processes out of it, and remove the unfinished files of a killed run.
+
+    A full disk ends the run with a message, and a user's mistake at its start leaves the directory empty.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    with lock_directory(out), disk_full_is_failure(out), undo_failed_start(out):
+        remove_unfinished(out)
+        yield
+
+
 @contextmanager
 def undo_failed_start(out: Path) -> Iterator[None]:
     """Empty a new run's directory again if a user's mistake ends the run before its first checkpoint.
@@ -216,22 +253,48 @@ def _contains_recipe(path: Path, recipe: Recipe) -> bool:
         return False
 
 
+def record_start(
+    out: Path, recipe: Recipe, digests: Mapping[str, str], overlap: Mapping[str, Any], environment: Mapping[str, Any]
+) -> None:
+    """Write the files that describe a run before it trains.
+
+    A resumed run keeps these files, and is refused with other data or another method than it began with.
+    """
+    write_once(out / RECIPE, recipes.text_of(recipe))  # first, as it marks the directory as a run
+    digests = {**digests, **_start_digest(recipe)}
+    write_once(out / DATA, json_text(digests))
+    _check_same_data(out / DATA, digests)
+    write_once(out / OVERLAP, json_text(overlap))
+    write_once(out / ENVIRONMENT, json_text(environment))
+    _check_same_method(out / ENVIRONMENT, environment)
+
+
 def write_once(path: Path, text: str) -> None:
     """Write a file unless it exists, as in a resumed run."""
     if not path.exists():
         write_atomically(path, text.encode())
 
 
-def write_or_compare(path: Path, digests: Mapping[str, str]) -> None:
-    """Record the digests of the data, and refuse to continue a run with other data than it began with."""
-    write_once(path, json_text(digests))
+def _start_digest(recipe: Recipe) -> dict[str, str]:
+    """Return the digest of the weights that a recipe starts from, in the format of the data digests."""
+    start = recipe.training.starts_from
+    return {} if start is None else {"training.start": digest_of(read_tensors(Path(start.file))[0])}
+
+
+def _check_same_data(path: Path, digests: Mapping[str, str]) -> None:
+    """Refuse to continue a run with other data than it began with."""
     recorded = read_json(path)
     changed = sorted(name for name in recorded.keys() | digests.keys() if recorded.get(name) != digests.get(name))
     if changed:
         raise UserError(changed[0], f"is not the data that the run in {path.parent} began with; start anew elsewhere")
 
 
-def start_digest(recipe: Recipe) -> dict[str, str]:
-    """Return the digest of the weights that a recipe starts from, in the format of the data digests."""
-    start = recipe.training.starts_from
-    return {} if start is None else {"training.start": digest_of(read_tensors(Path(start.file))[0])}
+def _check_same_method(path: Path, environment: Mapping[str, Any]) -> None:
+    """Refuse to continue a run with a method whose source differs from the one passed in at its start."""
+    recorded = read_json(path)
+    if "method" in recorded and recorded["method"] != environment.get("method"):
+        raise UserError(
+            str(path),
+            "the run began with another method, which was passed in from Python; pass in "
+            "the same one, or use a new directory",
+        )

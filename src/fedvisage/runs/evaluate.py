@@ -19,7 +19,9 @@ from fedvisage.datasets.sources import existing_set, resolve, without_part
 from fedvisage.methods import read_method
 from fedvisage.recipe import load
 from fedvisage.runs.directory import DATA, METRICS, RECIPE
-from fedvisage.runs.run import adoption, run_and_report
+from fedvisage.runs.local_training import adoption
+from fedvisage.runs.request import Request
+from fedvisage.runs.run import run_and_report
 from fedvisage.tasks.checks import USUAL, Checks
 from fedvisage.tasks.finished_model import FinishedModel
 from fedvisage.tasks.opened import Benchmark, check_entry, check_for_model, notice_of_set, verify_sets
@@ -38,7 +40,7 @@ def recount(trained: Path, out: Path, cache: Path, reporter: Reporter) -> dict[s
     if not (trained / METRICS).exists():
         raise UserError(str(trained), "is no finished run; name its directory, or end it with `fedvisage run --resume`")
     recipe = load(trained / RECIPE, [EXACT], read_method)
-    return run_and_report(recipe, out, cache, reporter, training=adoption(trained), resume=True)
+    return run_and_report(Request(recipe, out, cache, resume=True, training=adoption(trained)), reporter)
 
 
 PUBLIC_SPLITS = ("train", "heldout")
