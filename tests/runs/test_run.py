@@ -53,6 +53,15 @@ def test_a_finished_run_is_known_again_when_recipes_have_got_more_keys_since(
         run_toy(known, tmp_path / "older", resume=True)
 
 
+def test_a_finished_run_needs_its_public_set_no_more(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    public = Path(shutil.copytree(sets["A"].parent / "people-P", tmp_path / "public"))
+    content = tree(sets, "fedavg", training__rounds=1)
+    content["data"] |= {"public": str(public), "public_identities": None}
+    metrics = run_toy(content, tmp_path / "run")
+    shutil.rmtree(public)
+    assert run_toy(content, tmp_path / "run", resume=True) == metrics
+
+
 def test_a_run_leaves_what_the_contract_says(finished: Path) -> None:
     files = {path.name for path in finished.iterdir() if not path.name.startswith(".")}
     assert files >= {"recipe.yaml", "environment.json", "rounds.jsonl", "ledger.jsonl", "checkpoints", "metrics.json"}

@@ -28,12 +28,12 @@ from fedvisage.runs.directory import (
     finished_metrics,
     hold_directory,
     record_start,
-    snapshot_metrics,
     with_recorded_identities,
 )
 from fedvisage.runs.layout import LayoutChoice, choose_layout, with_earlier_choice, with_layout
 from fedvisage.runs.local_training import local_training
 from fedvisage.runs.request import Request
+from fedvisage.runs.snapshots import snapshot_metrics
 from fedvisage.runs.workers import LocalEngine, open_engine, remove_messages, without_workers
 from fedvisage.tasks import saved_model
 from fedvisage.tasks.catalogue import Setup, set_up, task_of
