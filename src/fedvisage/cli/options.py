@@ -114,8 +114,10 @@ def take_options(*groups: type[Any]) -> Callable[[Callable[..., None]], Callable
 
         take.__name__, take.__doc__, take.__annotations__ = verb.__name__, verb.__doc__, types
         take.__signature__ = Signature(  # type: ignore[attr-defined]
-            Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=types[name])
-            for name, default in defaults.items()
+            [
+                Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=types[name])
+                for name, default in defaults.items()
+            ]
         )
         return take
 
