@@ -11,23 +11,21 @@ from fedvisage.federation.site_worker import LocalTransport, SiteWorker
 from fedvisage.federation.wire.schema import Schema
 from fedvisage.runs import train as training
 from fedvisage.runs.directory import SITES
-from fedvisage.runs.request import Training
-from fedvisage.runs.workers import LocalEngine, Wire
+from fedvisage.runs.request import Request, Training
+from fedvisage.runs.workers import LocalEngine
 from fedvisage.tasks.catalogue import Setup
 from fedvisage.tasks.opened import RunData
 from fedvisage.tasks.task import TrainingResult
 
 
-def local_training(wire: Wire, engine: LocalEngine, cache: Path) -> Training:
-    """Return a training with all sites in this process, or in the worker processes of the engine if it has any."""
-
-    def train(setup: Setup, out: Path, data: RunData, reporter: Reporter) -> TrainingResult:
-        first = setup.task.first(setup.recipe, data, setup.compute, cache, reporter)
-        site_workers, schemas = _open_site_workers(setup, out, data, reporter)
-        with engine.wire(wire, out) as make_transport:
-            return training.train(setup, out, make_transport(site_workers), schemas, reporter, first=first)
-
-    return train
+def train_locally(
+    request: Request, setup: Setup, data: RunData, engine: LocalEngine, reporter: Reporter
+) -> TrainingResult:
+    """Train with all sites in this process, or in the worker processes of the engine if it has any."""
+    first = setup.task.first(setup.recipe, data, setup.compute, request.cache, reporter)
+    site_workers, schemas = _open_site_workers(setup, request.out, data, reporter)
+    with engine.wire(request.wire, request.out) as make_transport:
+        return training.train(setup, request.out, make_transport(site_workers), schemas, reporter, first=first)
 
 
 def adoption(trained: Path) -> Training:

@@ -31,7 +31,7 @@ from fedvisage.runs.directory import (
     with_recorded_identities,
 )
 from fedvisage.runs.layout import LayoutChoice, choose_layout, with_earlier_choice, with_layout
-from fedvisage.runs.local_training import local_training
+from fedvisage.runs.local_training import train_locally
 from fedvisage.runs.request import Request
 from fedvisage.runs.snapshots import snapshot_metrics
 from fedvisage.runs.workers import LocalEngine, open_engine, remove_messages, without_workers
@@ -122,8 +122,10 @@ def open_data(
 def train(request: Request, setup: Setup, data: RunData, engine: LocalEngine, reporter: Reporter) -> TrainingResult:
     """Train on this machine or elsewhere, from the latest checkpoint if there is one; save and return the model."""
     remove_messages(request.out)  # of a run that was killed
-    training = request.training or local_training(request.wire, engine, request.cache)
-    trained = training(setup, request.out, data, reporter)
+    if request.training is None:
+        trained = train_locally(request, setup, data, engine, reporter)
+    else:
+        trained = request.training(setup, request.out, data, reporter)
     if data.training_crops:
         saved_model.save_settings(request.out, replace(trained.saved, crops=data.training_crops))
     return trained
