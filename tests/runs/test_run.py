@@ -56,7 +56,9 @@ def test_a_run_leaves_what_the_contract_says(finished: Path) -> None:
     assert files >= {"recipe.yaml", "environment.json", "rounds.jsonl", "ledger.jsonl", "checkpoints", "metrics.json"}
     assert files >= {"model.safetensors", "model.json", "scores.csv"}
     metrics = json.loads((finished / "metrics.json").read_text())
-    named = "method task sites user seed rounds threshold_rule threshold hter eer auc tpr_at_fpr_1pct apcer bpcer acer"
+    named = (
+        "method task sites target seed rounds threshold_rule threshold hter eer auc tpr_at_fpr_1pct apcer bpcer acer"
+    )
     assert set(metrics) >= {*named.split(), "bytes_up", "bytes_down", "seconds", "peak_rss_mb"}
     assert metrics["apcer"].keys() == {"print", "replay"}
     assert len(list((finished / "checkpoints").iterdir())) == 2
@@ -167,9 +169,9 @@ def test_weights_to_start_from_that_do_not_fit_are_refused(
     assert caught.value.place == "recipe.training.start"
 
 
-def test_a_run_without_a_user_ends_in_a_model(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    metrics = run_toy(tree(sets, data__user=None), tmp_path / "run")
-    assert metrics["user"] is None
+def test_a_run_without_a_target_ends_in_a_model(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    metrics = run_toy(tree(sets, data__target=None), tmp_path / "run")
+    assert metrics["target"] is None
     assert metrics["sites_heldout"].keys() == {"A", "B", "C"}
     assert (tmp_path / "run" / "model.json").exists()
 

@@ -97,7 +97,7 @@ def run(
         raise UserError("--on", f"{on!r} is no transport; choose local or nvflare")
     if kit is not None and on == "local":
         raise UserError("--kit", "belongs to a federation; add --on nvflare")
-    loaded = load(locate(recipe, verb="run"), overrides or [], read_method)
+    loaded = load(locate(recipe, verb="run"), overrides or [], read_method, note)
     folder = out or Path("runs") / f"{recipe.stem}-seed{loaded.runtime.seed}"
     progress = reporter(quiet, log_format)
     checks = Checks(allow_mixed_crops, allow_overlap, verify)
@@ -111,7 +111,7 @@ def run(
                 loaded, folder, cache, progress, resume=resume, kit=kit, wait=wait, patience=patience, checks=checks
             )
     # A run without a target has no figures to summarise.
-    if figures["user"] is not None:
+    if figures["target"] is not None:
         say(*summary(figures))
     say(f"report: {folder / REPORT}")
 
@@ -148,7 +148,7 @@ def study(
         int, typer.Option(help="Processes; give the recipe as many threads as cores / workers.", min=1)
     ] = 1,
     blind: Annotated[
-        bool, typer.Option("--blind", help="Show figures of the sites' held-out images alone, none of the user's.")
+        bool, typer.Option("--blind", help="Show figures of the sites' held-out images alone, none of the target's.")
     ] = False,
     allow_mixed_crops: MixedCrops = False,
     allow_overlap: Overlap = False,
@@ -210,7 +210,7 @@ def report(
         bool | None,
         typer.Option(
             "--images/--no-images",
-            help="Show the worst images of the user's set; default: what the recipe says, or those of rendered people"
+            help="Show the worst images of the target's set; default: what the recipe says, or those of rendered people"
             " only.",
             show_default=False,
         ),
@@ -269,8 +269,8 @@ def evaluate(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Prepared set (or synth: line) to judge on; default: the recipe's user. With --pipeline: the folder of"
-            " a dataset as it was downloaded, or of your own videos and pictures.",
+            help="Prepared set (or synth: line) to evaluate on; default: the recipe's target. With --pipeline: the"
+            " folder of a dataset as it was downloaded, or of your own videos and pictures.",
             show_default=False,
         ),
     ] = None,

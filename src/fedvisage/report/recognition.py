@@ -329,8 +329,8 @@ def threshold_sentence(metrics: Row) -> str:
     misses = f" and misses {100 * missed:.2f} % of genuine pairs" if missed is not None else ""
     return (
         f"Two faces are called one person from similarity {value:+.4f} on, rule {metrics.get('threshold_rule')}: "
-        f"chosen on counts of the sites' pairs, without any image of the user; it accepts {100 * source['fmr']:.4f} % "
-        f"of impostor pairs there{misses}."
+        "chosen on counts of the sites' pairs, without any image of the target; it accepts "
+        f"{100 * source['fmr']:.4f} % of impostor pairs there{misses}."
     )
 
 

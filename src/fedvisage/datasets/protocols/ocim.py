@@ -9,7 +9,7 @@ from itertools import chain
 from fedvisage.datasets.protocols.protocol import Fold, Import, Protocol, leave_one_out
 
 KINDS = {"O": "oulu-npu", "C": "casia-fasd", "I": "replay-attack", "M": "msu-mfsd"}
-ORACLE = "the printed HTER is at the user's own threshold of equal errors: that is eer in metrics.json"
+ORACLE = "the printed HTER is at the target's own threshold of equal errors: that is eer in metrics.json"
 
 SHOTS = {
     "O": (

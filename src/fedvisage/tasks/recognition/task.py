@@ -33,7 +33,7 @@ from fedvisage.tasks.task import TrainingResult
 def summary_lines(figures: Mapping[str, Any]) -> list[str]:
     """Return the headline metrics as lines: verification and identification rates, generic and personal."""
     generic, personal = figures.get("generic") or {}, figures.get("personalised") or {}
-    target = figures.get("user")
+    target = figures.get("target")
     lines = [
         f"{figures['method']} on benchmark {target}" if target is not None else f"{figures['method']} on benchmarks"
     ]
@@ -148,7 +148,7 @@ class RecognitionTask:
 
     def without_threshold(self, scorer: Scorer, saved: SavedModel, data: RunData) -> dict[str, Any]:
         """Return verification and identification rates at the recipe's error rates, and those of benchmarks."""
-        generic = evaluation.evaluate_recognition(None, scorer, saved.finished, data.user, {}).get("generic") or {}
+        generic = evaluation.evaluate_recognition(None, scorer, saved.finished, data.target, {}).get("generic") or {}
         figures: dict[str, Any] = {"generic": {key: generic[key] for key in evaluation.RATES if key in generic}}
         if data.benchmarks:
             figures["benchmarks"] = evaluate_benchmarks(scorer, saved.finished, data.benchmarks, {})
