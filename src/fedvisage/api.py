@@ -38,7 +38,7 @@ from fedvisage.report.page import write_report
 from fedvisage.report.run_files import damaged_files_are_errors
 from fedvisage.report.tracking.tensorboard import write_events
 from fedvisage.runs.directory import METRICS, RECIPE, REPORT
-from fedvisage.runs.evaluate import evaluate as judge
+from fedvisage.runs.evaluate import evaluate as evaluate_model
 from fedvisage.runs.evaluate import recount as recount_run
 from fedvisage.runs.run import Wire, run_and_report
 from fedvisage.studies import run_study
@@ -134,8 +134,8 @@ class Run:
     def __str__(self) -> str:
         """Return the headline metrics."""
         with damaged_files_are_errors(self.directory):
-            judged = self.metrics["target"] is not None
-            return "\n".join([*(summary(self.metrics) if judged else ()), f"run: {self.directory}"])
+            has_target = self.metrics["target"] is not None
+            return "\n".join([*(summary(self.metrics) if has_target else ()), f"run: {self.directory}"])
 
     def _repr_html_(self) -> str:
         page = html.escape(self.report().read_text(encoding="utf-8"), quote=True)
@@ -202,7 +202,7 @@ def evaluate(
     opened = _warn_of_crops(open_model(directory, adapt, None if pairs is None else Path(pairs), _method_of(model)))
     entry, out_directory = None if data is None else str(data), None if out is None else Path(out)
     sets = {name: str(path) for name, path in (benchmarks or {}).items()}
-    return judge(
+    return evaluate_model(
         opened,
         entry,
         Path(cache),

@@ -294,14 +294,14 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="[NAME=]SET",
-            help="Recognition: a set to judge on by the lists that lie beside it; may be given several times. Without"
-            " --data nothing else is judged.",
+            help="Recognition: a set to evaluate on by the lists beside it; may be given several times. Without"
+            " --data nothing else is evaluated.",
             show_default=False,
         ),
     ] = None,
     pipeline: Annotated[
         bool,
-        typer.Option("--pipeline", help="Judge exported models together, as a device runs them, on presentations."),
+        typer.Option("--pipeline", help="Evaluate exported models together, as a device runs them, on presentations."),
     ] = False,
     pad: Annotated[
         Path | None,
@@ -328,7 +328,9 @@ def evaluate(
     ] = None,
     enlarge: Annotated[
         bool,
-        typer.Option("--enlarge", help="With --pipeline: judge faces, too, that are smaller than the model's crops."),
+        typer.Option(
+            "--enlarge", help="With --pipeline: evaluate faces, too, that are smaller than the model's crops."
+        ),
     ] = False,
     int8: Int8 = False,
     allow_mixed_crops: MixedCrops = False,
@@ -377,10 +379,10 @@ def evaluate(
         _say(assessed.values, assessed.lines(), as_json)
         return
     if run is None:
-        raise UserError("RUN", "is missing; name a run, or give --pipeline to judge exported models")
+        raise UserError("RUN", "is missing; name a run, or give --pipeline to evaluate exported models")
     if pairs is not None and benchmark and data is None:
         raise UserError("--pairs", "is for the set of --data; the lists of a benchmark lie beside it")
-    from fedvisage.runs.evaluate import evaluate as rejudge
+    from fedvisage.runs.evaluate import evaluate
     from fedvisage.tasks.catalogue import summary
     from fedvisage.tasks.finished_model import open_model
     from fedvisage.tasks.opened import named_benchmarks
@@ -388,7 +390,7 @@ def evaluate(
     opened = open_model(run, adapt, pairs)
     note(*opened.notices)
     named_sets = named_benchmarks(benchmark or [])
-    figures = rejudge(
+    figures = evaluate(
         opened,
         data,
         cache,

@@ -72,7 +72,7 @@ def check_travels(recipe: Recipe) -> None:
         )
     if recipe.evaluation.snapshots is not None:
         raise UserError(
-            "recipe.evaluation.snapshots", "judges rounds at the target, whom no federation sees; use --on local"
+            "recipe.evaluation.snapshots", "evaluates rounds at the target, whom no federation sees; use --on local"
         )
 
 

@@ -143,13 +143,13 @@ class ComparedRun:
     figures: dict[str, float] = field(repr=False)
     content: str = ""
 
-    def judged(self, figure: str) -> EvaluationData:
+    def data_of(self, figure: str) -> EvaluationData:
         """Return the data on which a figure was evaluated."""
         return self.people if figure.startswith(f"{PERSONAL}.") else self.target
 
     def pair(self, figure: str) -> Pair:
         """Return the key that another run must share to be paired with this one."""
-        data = self.judged(figure)
+        data = self.data_of(figure)
         return Pair(data.target, self.seed, data.digest, self.sites)
 
 
@@ -209,9 +209,9 @@ def _digest(said: str, scores: Path) -> str:
     return digest.hexdigest()
 
 
-def names_of(judged: Iterable[EvaluationData]) -> dict[EvaluationData, str]:
+def names_of(data_sets: Iterable[EvaluationData]) -> dict[EvaluationData, str]:
     """Return a name for each dataset: its own, followed by the start of its digest where several share the name."""
-    distinct = set(judged)
+    distinct = set(data_sets)
     titles = [data_set.name for data_set in distinct]
     return {
         data_set: f"{data_set.name} ({data_set.digest[:SHOWN_DIGITS] or 'unknown'})"
@@ -415,9 +415,9 @@ def _unpaired_note(
     """Return a note for all data of a group that cannot be paired with the first group's."""
     notes = []
     for member in (*first, *group):
-        unknown = {member.judged(figure).name for figure in member.figures if not member.judged(figure).digest}
+        unknown = {member.data_of(figure).name for figure in member.figures if not member.data_of(figure).digest}
         notes += [
-            f"{member.path}: data.json has no digest of the data of {name}, so nothing judged there is paired"
+            f"{member.path}: data.json has no digest of the data of {name}, so nothing evaluated there is paired"
             for name in sorted(unknown)
         ]
     first_data, group_label, first_label = (
@@ -430,7 +430,7 @@ def _unpaired_note(
     ):
         first_names = ", ".join(sorted(called[data] for data in first_data))
         notes.append(
-            f"{group_label} was judged on {called[foreign]}, {first_label} on {first_names}: other data, "
+            f"{group_label} was evaluated on {called[foreign]}, {first_label} on {first_names}: other data, "
             "so these runs are not paired"
         )
     return tuple(notes)
@@ -483,7 +483,7 @@ def _by_pair(group: Sequence[ComparedRun], figure: str) -> dict[Pair, float]:
     """Return a figure by pairing key; runs of a group with the same key are averaged."""
     values: dict[Pair, list[float]] = {}
     for member in group:
-        if figure in member.figures and member.judged(figure).digest:
+        if figure in member.figures and member.data_of(figure).digest:
             values.setdefault(member.pair(figure), []).append(member.figures[figure])
     return {pair: fmean(figures) for pair, figures in values.items()}
 

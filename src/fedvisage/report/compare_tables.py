@@ -69,7 +69,7 @@ def _wide(rows: Sequence[Comparison], about: str, columns: Columns) -> list[Tabl
 
 def narrow(rows: Sequence[Comparison], width: int) -> list[Table]:
     """Return the comparison as tables that fit a terminal, with as many groups per table as the width allows."""
-    titles = {"label": "method", "runs": "runs", "targets": "judged on", "seeds": "seeds"}
+    titles = {"label": "method", "runs": "runs", "targets": "evaluated on", "seeds": "seeds"}
     narrow_tables = [table("Runs", [_group(row) for row in rows], titles)]
     for about, columns in _tables_by_model(rows):
         for chunk in _split_to_fit(rows, columns, width):

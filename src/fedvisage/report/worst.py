@@ -57,7 +57,9 @@ def images_of(run: RunFiles, cache: Path, wanted: bool | None = None) -> WorstIm
         return None
     target_set = _set_of(run, cache)
     if target_set is None and show:
-        return WorstImages("The set that the run was judged on is not at hand, so none of its images can be shown.", ())
+        return WorstImages(
+            "The set that the run was evaluated on is not at hand, so none of its images can be shown.", ()
+        )
     if target_set is None or (show is None and not target_set.source.startswith(RENDERED)):
         return None
     model = str(np.unique(scores.model)[0])

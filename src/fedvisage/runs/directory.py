@@ -161,7 +161,7 @@ START = "start.json"
 NAME = "federation.json"
 """The file with the name of a run in the federation that trains it."""
 
-EVALUATE_AGAIN = "delete it and continue with --resume, which judges the model again"
+EVALUATE_AGAIN = "delete it and continue with --resume, which evaluates the model again"
 
 
 def finished_metrics(out: Path, recipe: Recipe, resume: bool) -> dict[str, Any] | None:

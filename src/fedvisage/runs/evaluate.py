@@ -125,7 +125,7 @@ def _evaluate_set(
         overlap |= shared.as_json(how.checks.allow_overlap)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    figures = {"target": prepared.name, **task.rejudge(model.scorer, model.saved, view, prepared.name, out)}
+    figures = {"target": prepared.name, **task.evaluate_saved(model.scorer, model.saved, view, prepared.name, out)}
     digests["data.target"] = prepared.digest + (f" {part}" if part else "")
     return figures
 

@@ -378,7 +378,9 @@ def _evaluate_model(setup: Setup, out: Path, trained: TrainingResult, data: RunD
         metrics["ended"] = trained.ended
     if privacy := figures_of(recipe, method, trained.rounds, privacy_of(read_lines(out / LEDGER))):
         metrics["privacy"] = privacy
-    return metrics | setup.task.judge(setup.scorer(), trained, data, out) | snapshot_metrics(setup, out, trained, data)
+    return (
+        metrics | setup.task.evaluate(setup.scorer(), trained, data, out) | snapshot_metrics(setup, out, trained, data)
+    )
 
 
 def _costs(out: Path, crew: LocalEngine) -> dict[str, Any]:

@@ -134,18 +134,18 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(numbers) / len(numbers) if numbers else None
 
 
-def _of_benchmark(judged: Mapping[str, Any], figure: str) -> float | None:
+def _of_benchmark(figures: Mapping[str, Any], figure: str) -> float | None:
     """Return a figure of a further benchmark; for a group whose site has its own model, the figure of that model."""
     match = _BENCHMARK.fullmatch(figure)
     assert match is not None, "what is of a benchmark has its form"
     _, part, accuracy, kind, rate = match.groups()
-    if (generic := judged.get("generic")) is not None:
+    if (generic := figures.get("generic")) is not None:
         if accuracy and part:
             return _of_group({"generic": generic}, part)
         tables = {"": {**generic, "accuracy": generic.get("accuracy_on_ten_folds")}}
     else:
-        results = {name.lower(): member for name, member in (judged.get("members") or {}).items()}.get(
-            part or "", judged
+        results = {name.lower(): member for name, member in (figures.get("members") or {}).items()}.get(
+            part or "", figures
         )
         tables = results.get("lists") or results.get("readings") or {}
     table = next((tables[name] for name in ((part,) if part else ("", *USUAL)) if name in tables), {})
@@ -350,7 +350,7 @@ class Study(Section):
     @model_validator(mode="after")
     def _there_are_targets_beside_sites(self) -> Study:
         if self.protocol is None and len(self.sets) < 2:
-            raise ValueError("sets must have two at least, one to train on and one to judge on")
+            raise ValueError("sets must have two at least, one to train on and one to evaluate on")
         if self.protocol is not None and self.public is not None:
             raise ValueError("public is for recognition, and protocols are about attacks; leave one out")
         if self.protocol is not None and self.trains:

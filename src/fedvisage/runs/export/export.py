@@ -92,7 +92,9 @@ def choose_weights(model: FinishedModel, name: str) -> ExportedWeights:
         raise UserError("--member", "this run has one model; leave --member out")
     threshold = model.thresholds.get(name)
     if threshold is None and model.task == "pad":
-        raise UserError("threshold", "the model was judged with target-eer, an oracle; a device needs one of the sites")
+        raise UserError(
+            "threshold", "the model was evaluated with target-eer, an oracle; a device needs one of the sites"
+        )
     return ExportedWeights([weights for _, weights in sorted(members.items())], name, threshold)
 
 

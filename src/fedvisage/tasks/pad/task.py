@@ -176,22 +176,24 @@ class PadTask:
         saved = SavedModel(tree_of(server.recipe), finished, thresholds, scatter, self.name, on_training=on_training)
         return TrainingResult(saved, server.round, evaluation.heldout_table(histograms, thresholds), histograms)
 
-    def judge(self, scorer: Scorer, trained: TrainingResult, data: RunData, out: Path) -> dict[str, Any]:
+    def evaluate(self, scorer: Scorer, trained: TrainingResult, data: RunData, out: Path) -> dict[str, Any]:
         """Score the target's data, if there is a target."""
         figures: dict[str, Any] = {}
         if data.target is not None:
-            figures = self.rejudge(scorer, trained.saved, data.target, scorer.recipe.data.target_name, out)
+            figures = self.evaluate_saved(scorer, trained.saved, data.target, scorer.recipe.data.target_name, out)
             if scorer.recipe.evaluation.features:
                 write_features(out, scorer, trained.saved.finished, data)
-        judged_on = "sites_training" if scorer.recipe.evaluation.threshold == ON_TRAINING else "sites_heldout"
-        return figures | {judged_on: trained.heldout}
+        source = "sites_training" if scorer.recipe.evaluation.threshold == ON_TRAINING else "sites_heldout"
+        return figures | {source: trained.heldout}
 
     def check_set(self, found: PreparedSet, recipe: Recipe, entry: str) -> None:
         """Refuse evaluation settings of recognition."""
         if recipe.evaluation.recognition is not None:
             raise UserError("--pairs", "this model detects attacks; leave --pairs out")
 
-    def rejudge(self, scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None) -> dict[str, Any]:
+    def evaluate_saved(
+        self, scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None
+    ) -> dict[str, Any]:
         """Score a view, and write one line per frame."""
         result = evaluation.evaluate_pad(scorer, saved, view, name)
         if out is not None:
@@ -209,7 +211,7 @@ class PadTask:
         self, entries: Mapping[str, str], recipe: Recipe, cache: Path, say: Say
     ) -> dict[str, Benchmark]:
         """Refuse benchmarks, which are sets of recognition."""
-        raise UserError("--benchmark", "this model detects attacks; judge it on one set after another, with --data")
+        raise UserError("--benchmark", "this model detects attacks; evaluate it on one set after another, with --data")
 
     def on_benchmarks(self, scorer: Scorer, saved: SavedModel, benchmarks: Mapping[str, Benchmark]) -> dict[str, Any]:
         """Return nothing, because no benchmark can be opened."""

@@ -43,7 +43,7 @@ def check_recognition(recipe: Recipe, method: Declared) -> None:
         raise UserError(
             "recipe.evaluation.published",
             "is for attack detection; templates of IJB-B and IJB-C in "
-            "data.benchmarks are always judged as published, too; leave it out",
+            "data.benchmarks are always evaluated as published, too; leave it out",
         )
     poisoned = recipe.federation.poisoned
     if poisoned is not None and poisoned.how == "label-flip":

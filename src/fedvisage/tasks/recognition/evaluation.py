@@ -88,12 +88,12 @@ def evaluate_recognition(
     return {"generic": result.figures}
 
 
-def _pairs_as_csv(judged: GenericResult) -> str:
+def _pairs_as_csv(result: GenericResult) -> str:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(("first", "second", "same", "similarity"))
-    rows = zip(judged.pairs.pairs.tolist(), judged.pairs.same.tolist(), judged.pairs.similarity.tolist(), strict=True)
-    table.writerows((judged.items[a], judged.items[b], int(same), f"{value:.9g}") for (a, b), same, value in rows)
+    rows = zip(result.pairs.pairs.tolist(), result.pairs.same.tolist(), result.pairs.similarity.tolist(), strict=True)
+    table.writerows((result.items[a], result.items[b], int(same), f"{value:.9g}") for (a, b), same, value in rows)
     return text.getvalue()
 
 
