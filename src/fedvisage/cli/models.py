@@ -316,10 +316,10 @@ def convert_weights(
         network,
         destination,
         size=size,
-        colour=colour,
+        colour=colour,  # type: ignore[arg-type]
         key=key,
         reference=reference,
-        licence=text,  # type: ignore[arg-type]
+        licence=text,
     )
     if as_json:
         print_json(conversion.as_values())
