@@ -60,7 +60,7 @@ class ImportSpec:
             options.size,
             options.crop,  # type: ignore[arg-type]  # it refuses other words itself
             options.depth,
-            options.boxes,
+            options.boxes,  # type: ignore[arg-type]
         )
 
     def is_met_by(self, manifest: Manifest) -> bool:
