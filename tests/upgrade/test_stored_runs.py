@@ -14,6 +14,7 @@ import fedvisage as fv
 from fedvisage.base.errors import UserError
 from fedvisage.methods import read_method
 from fedvisage.recipe import load
+from fedvisage.recipe.former import rename_in_metrics
 from fedvisage.report.compare import compare
 from fedvisage.report.page import write_report
 from fedvisage.report.tracking.tensorboard import write_events

@@ -43,7 +43,7 @@ def export_model(
         str | None,
         typer.Option(
             help="Prepared set (or synth: line) on whose crops the graph is compared with torch; default: the recipe's"
-            " user.",
+            " target.",
             show_default=False,
         ),
     ] = None,

@@ -95,7 +95,7 @@ def run(
         raise UserError("--on", f"{on!r} is no transport; choose local or nvflare")
     if kit is not None and on == "local":
         raise UserError("--kit", "belongs to a federation; add --on nvflare")
-    loaded = load(locate(recipe, verb="run"), overrides or [], read_method)
+    loaded = load(locate(recipe, verb="run"), overrides or [], read_method, note)
     folder = out or Path("runs") / f"{recipe.stem}-seed{loaded.runtime.seed}"
     progress = reporter(quiet, log_format)
     checks = Checks(allow_mixed_crops, allow_overlap, verify)
@@ -108,7 +108,7 @@ def run(
 
             figures = run_over_nvflare(request, progress, kit=kit, wait=wait, patience=patience)
     # A run without a target has no figures to summarise.
-    if figures["user"] is not None:
+    if figures["target"] is not None:
         say(*summary(figures))
     say(f"report: {folder / REPORT}")
 
@@ -145,7 +145,7 @@ def study(
         int, typer.Option(help="Processes; give the recipe as many threads as cores / workers.", min=1)
     ] = 1,
     blind: Annotated[
-        bool, typer.Option("--blind", help="Show figures of the sites' held-out images alone, none of the user's.")
+        bool, typer.Option("--blind", help="Show figures of the sites' held-out images alone, none of the target's.")
     ] = False,
     allow_mixed_crops: MixedCrops = False,
     allow_overlap: Overlap = False,
@@ -207,7 +207,7 @@ def report(
         bool | None,
         typer.Option(
             "--images/--no-images",
-            help="Show the worst images of the user's set; default: what the recipe says, or those of rendered people"
+            help="Show the worst images of the target's set; default: what the recipe says, or those of rendered people"
             " only.",
             show_default=False,
         ),

@@ -235,7 +235,7 @@ def assess(
             " a report on the rest would be of other data"
         )
     if not probes:
-        raise UserError("--data", "has presentations that enrol, and none to judge")
+        raise UserError("--data", "has presentations that enrol, and none to evaluate")
     presentations = _presentations(probes, templates)
     values = {
         "format": 1,
@@ -248,7 +248,7 @@ def assess(
 
 def _point(pipeline: Pipeline) -> Point:
     if pipeline.pad is None or pipeline.pad.threshold is None:
-        raise UserError("--pad", "names no model that tells attacks; a pipeline is judged with one")
+        raise UserError("--pad", "names no model that tells attacks; a pipeline is evaluated with one")
     people = pipeline.recognition
     if people is not None and people.threshold is None:
         raise UserError(str(people.directory), "has no threshold to decide by; export a run whose sites chose one")

@@ -104,7 +104,7 @@ START = "start.json"
 NAME = "federation.json"
 """The file with the name of a run in the federation that trains it."""
 
-EVALUATE_AGAIN = "delete it and continue with --resume, which judges the model again"
+EVALUATE_AGAIN = "delete it and continue with --resume, which evaluates the model again"
 
 
 def finished_metrics(out: Path, recipe: Recipe, resume: bool) -> dict[str, Any] | None:
@@ -120,7 +120,7 @@ def finished_metrics(out: Path, recipe: Recipe, resume: bool) -> dict[str, Any] 
     if not _contains_recipe(out / RECIPE, recipe):
         raise UserError(str(out), "was started with another recipe; resume with that recipe, or give another --out")
     path = out / METRICS
-    return read_json(path, EVALUATE_AGAIN) if path.exists() else None
+    return rename_in_metrics(read_json(path, EVALUATE_AGAIN)) if path.exists() else None
 
 
 def with_recorded_identities(recipe: Recipe, out: Path) -> Recipe:

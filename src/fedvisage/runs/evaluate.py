@@ -126,7 +126,7 @@ def _open_target(data: str | None, evaluation: _Evaluation) -> _Target:
     for line in notice_of_set(prepared.crop, entry):
         evaluation.say(line)
     # A named set is evaluated as a whole; the recipe's split applies to the run's own target.
-    view = View.of(prepared, None if data or recipe.data.user_split == "all" else recipe.data.user_split)
+    view = View.of(prepared, None if data or recipe.data.target_split == "all" else recipe.data.target_split)
     view = select(share_of(view, part), selection, entry)
     overlap: dict[str, Any] = {}
     if data is not None:  # training has already checked the run's own target

@@ -167,7 +167,7 @@ def _training_metrics(request: Request, setup: Setup, data: RunData, trained: Tr
         "method": method.name,
         "task": setup.task.name,
         "sites": sorted(recipe.data.sites),
-        "user": recipe.data.user_name if data.user is not None else None,
+        "target": recipe.data.target_name if data.target is not None else None,
         "seed": recipe.runtime.seed,
         "rounds": trained.rounds,
     }

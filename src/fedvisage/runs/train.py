@@ -12,7 +12,7 @@ from typing import Any
 
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.files import json_text, read_json
+from fedvisage.base.files import json_text, read_json, read_text
 from fedvisage.base.progress import Reporter
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.federation.exchange import Exchange
@@ -289,7 +289,7 @@ def training_of(recipe: dict[str, Any], exact: bool) -> dict[str, Any]:
     for key in ("report", "tracking"):
         tree.pop(key, None)
     tree["method"].pop("name")
-    for key in ("user", "user_name", "user_split"):
+    for key in ("target", "target_name", "target_split"):
         tree["data"].pop(key, None)
     if tree["training"].get("statistics") in (("averaged", "exact") if exact else ("averaged",)):
         tree["training"].pop("statistics")
