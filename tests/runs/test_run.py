@@ -22,6 +22,7 @@ from fedvisage.base.progress import Reporter
 from fedvisage.federation.record.store import CHECKPOINTS, read_sealed, recipe_digest, write_sealed
 from fedvisage.methods import METHODS
 from fedvisage.nn.compute import resolve_compute
+from fedvisage.recipe import plain_yaml
 from fedvisage.runs.local_training import adoption
 from fedvisage.runs.request import Request
 from fedvisage.runs.run import run

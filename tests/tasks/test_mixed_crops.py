@@ -85,7 +85,7 @@ def test_public_people_that_were_cropped_otherwise_are_refused_by_name(
 
 
 def test_who_allows_it_gets_the_bytes_that_came_before(cropped: Mapping[str, Path], tmp_path: Path) -> None:
-    recipe = recipe_of(with_user(cropped, "W"))
+    recipe = recipe_of(with_target(cropped, "W"))
     run(Request(recipe, tmp_path / "mixed", tmp_path, checks=Checks(allow_mixed_crops=True)), silent())
     settings = json.loads((cropped["W"] / "set.json").read_text())
     shutil.copytree(cropped["W"], tmp_path / "bare")

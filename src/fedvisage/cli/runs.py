@@ -22,6 +22,7 @@ from fedvisage.cli.options import (
     Verify,
     console,
     interruptible,
+    note,
     print_json,
     recipe_files,
     reporter,

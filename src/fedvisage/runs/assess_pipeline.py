@@ -431,7 +431,7 @@ class AssessmentOptions:
 def assess_dataset(request: AssessmentOptions, progress: Say = discard) -> Assessment:
     """Evaluate the models on every presentation of a dataset, and write the requested files."""
     if request.pad is None:
-        raise UserError("--pad", "names no model that tells attacks; a pipeline is judged with one")
+        raise UserError("--pad", "names no model that tells attacks; a pipeline is evaluated with one")
     if request.data is None:
         raise UserError("--data", "names no folder; give a dataset as it was downloaded")
     if request.report and request.out is None:

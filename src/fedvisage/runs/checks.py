@@ -39,7 +39,7 @@ def check_opened_data(request: Request, data: RunData, say: Say) -> dict[str, An
     allowed_before = path.exists() and read_json(path).get("allowed") is True
     checks = replace(request.checks, allow_overlap=request.checks.allow_overlap or allowed_before)
     overlap = find_overlap(data.places, request.cache, say)
-    for line in refuse_overlap(overlap, checks.allow_overlap, request.recipe.data.user_name):
+    for line in refuse_overlap(overlap, checks.allow_overlap, request.recipe.data.target_name):
         say(f"note: {line}")
     record = overlap.as_json(checks.allow_overlap)
     if data.benchmarks:

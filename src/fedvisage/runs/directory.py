@@ -34,6 +34,7 @@ from fedvisage.federation.wire.message import digest_of
 from fedvisage.methods import read_method
 from fedvisage.nn.compute import Compute
 from fedvisage.recipe import Recipe
+from fedvisage.recipe.former import rename_in_metrics, rename_places
 
 # The environment record: everything besides the recipe that the bytes of a result depend on.
 
@@ -216,7 +217,7 @@ def _start_digest(recipe: Recipe) -> dict[str, str]:
 
 def _check_same_data(path: Path, digests: Mapping[str, str]) -> None:
     """Refuse to continue a run with other data than it began with."""
-    recorded = read_json(path)
+    recorded = rename_places(read_json(path))
     changed = sorted(name for name in recorded.keys() | digests.keys() if recorded.get(name) != digests.get(name))
     if changed:
         raise UserError(changed[0], f"is not the data that the run in {path.parent} began with; start anew elsewhere")

@@ -93,10 +93,10 @@ def evaluate(
     target = _open_target(data, evaluation) if data is not None or not benchmark_sets else None
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    metrics: dict[str, Any] = {"method": model.recipe.method.name, "user": None, "seed": model.recipe.runtime.seed}
+    metrics: dict[str, Any] = {"method": model.recipe.method.name, "target": None, "seed": model.recipe.runtime.seed}
     if target is not None:
-        metrics["user"] = target.name
-        metrics |= task.rejudge(model.scorer, model.saved, target.view, target.name, out)
+        metrics["target"] = target.name
+        metrics |= task.evaluate_saved(model.scorer, model.saved, target.view, target.name, out)
     if benchmark_sets:
         metrics |= task.on_benchmarks(model.scorer, model.saved, benchmark_sets)
     if out is not None:
@@ -112,7 +112,7 @@ def _open_target(data: str | None, evaluation: _Evaluation) -> _Target:
     """Open the named set, or else the run's target, and check it against the model and its training data."""
     model, checks = evaluation.model, evaluation.checks
     recipe = model.recipe
-    entry = data or recipe.data.user
+    entry = data or recipe.data.target
     if entry is None:
         raise UserError("--data", "the run has no target; name a prepared set")
     name, part = without_part(entry)

@@ -137,7 +137,7 @@ def evaluate(
     """Evaluate the model on the target, write and return the metrics, and report the sites that were absent."""
     metrics = {
         **_training_metrics(request, setup, data, trained),
-        **setup.task.judge(setup.scorer(), trained, data, request.out),
+        **setup.task.evaluate(setup.scorer(), trained, data, request.out),
         **snapshot_metrics(setup, request.out, trained, data),
         **_costs(request, engine),
     }

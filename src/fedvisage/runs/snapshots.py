@@ -55,7 +55,7 @@ def snapshot_metrics(setup: Setup, out: Path, trained: TrainingResult, data: Run
     not see its target. The metrics select nothing, and they need no threshold, because the sites choose thresholds only
     for the finished model.
     """
-    if setup.recipe.evaluation.snapshots is None or (data.user is None and not data.benchmarks):
+    if setup.recipe.evaluation.snapshots is None or (data.target is None and not data.benchmarks):
         return {}
     evaluation = setup.recipe.evaluation.model_copy(update={"resamples": 0, "published": None})
     scorer = replace(setup, recipe=setup.recipe.model_copy(update={"evaluation": evaluation})).scorer()

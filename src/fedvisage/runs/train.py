@@ -27,7 +27,7 @@ from fedvisage.federation.wire.message import Message, load_parts, under
 from fedvisage.federation.wire.schema import Schema
 from fedvisage.federation.wire.transport import Transport
 from fedvisage.methods import find, read_method
-from fedvisage.runs.directory import METRICS, START, write_once
+from fedvisage.runs.directory import METRICS, RECIPE, START, write_once
 from fedvisage.runs.snapshots import snapshot_saver, with_constant_weights
 from fedvisage.starts.start import read_start
 from fedvisage.tasks import saved_model, scoring
@@ -213,7 +213,7 @@ def train(
         server = _build_server(setup, exchange, Releases(out / "released"), first or {})
         _load_start_weights(server, out, reporter)
         if adopted is None:
-            checkpoints = Checkpoints(out / CHECKPOINTS, recipe_digest(recipes.text_of(recipe)))
+            checkpoints = Checkpoints(out / CHECKPOINTS, recipe_digest(_text_at_start(out / RECIPE, recipe)))
             keep = snapshot_saver(out, recipe)
             finished = TrainingLoop(method, server, checkpoints, ledger, rounds, reporter, keep).train()
         else:
@@ -249,6 +249,12 @@ def _build_server(setup: Setup, exchange: Exchange, releases: Releases, first: M
     compute.place(net)
     method.fix(net, recipe, files)
     return Server(method, recipe, net, exchange, compute, releases, files)
+
+
+def _text_at_start(path: Path, recipe: recipes.Recipe) -> str:
+    """Return the text of the recipe as the run began: an earlier version wrote former names of keys."""
+    text = recipes.text_of(recipe)
+    return read_text(path) if path.exists() and recipes.present_text(path) == text else text
 
 
 def _load_start_weights(server: Server, out: Path, reporter: Reporter) -> None:
