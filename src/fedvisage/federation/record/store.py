@@ -181,15 +181,15 @@ class StateCache:
 
 
 class SiteStore:
-    """Private tensors by name: in the site's memory during a visit, on a ``StateCache`` or on disk between visits."""
+    """Private tensors by name: in the site's memory during a visit, in a ``StateCache`` or on disk between visits."""
 
     def __init__(
-        self, directory: Path, shelf: StateCache | None = None, kept_generations: int = KEPT_GENERATIONS
+        self, directory: Path, state_cache: StateCache | None = None, kept_generations: int = KEPT_GENERATIONS
     ) -> None:
         """Take the site's own directory, which is created only when there is state to keep."""
         self.directory = directory
         self._kept_generations = kept_generations
-        self.shelf = StateCache() if shelf is None else shelf
+        self.state_cache = StateCache() if state_cache is None else state_cache
         self.generation = 0
         self._dirty = False
 
@@ -200,7 +200,7 @@ class SiteStore:
 
     def load(self) -> dict[str, Tensor]:
         """Return the state at the end of the last visit."""
-        state = self.shelf.get(self.directory)
+        state = self.state_cache.get(self.directory)
         if state is not None:
             return state
         if self._dirty:
@@ -214,7 +214,7 @@ class SiteStore:
         bytes as a commit, so a state that does not fit in memory is written once.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
-        if self.shelf.put(self.directory, kept):
+        if self.state_cache.put(self.directory, kept):
             self._working.unlink(missing_ok=True)
         else:
             self._working.write_bytes(sealed_bytes(kept))
@@ -239,7 +239,7 @@ class SiteStore:
         self.directory.mkdir(parents=True, exist_ok=True)
         write_atomically(self._path(generation), content)
         self._working.unlink(missing_ok=True)
-        self.shelf.clear(self.directory)
+        self.state_cache.clear(self.directory)
         self._begin_generation(generation)
 
     def _begin_generation(self, generation: int) -> None:
@@ -251,7 +251,7 @@ class SiteStore:
     def restore(self, generation: int) -> None:
         """Return to a generation that the server's checkpoint names, and delete later ones."""
         self._working.unlink(missing_ok=True)
-        self.shelf.clear(self.directory)
+        self.state_cache.clear(self.directory)
         self.generation, self._dirty = generation, False
         if generation and not self._path(generation).exists():
             raise RunFailed(
