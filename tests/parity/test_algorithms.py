@@ -22,7 +22,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.federation.declared import Member
+from fedvisage.federation.declared import Member, Prediction
 from fedvisage.federation.method import Method
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods import ALGORITHMS
@@ -69,7 +69,7 @@ def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
     return binary_cross_entropy_with_logits(small(site.net).last(features).squeeze(1), batch.labels)
 
 
-def user(member: Member) -> Tensor:
+def predict(member: Member) -> Tensor:
     return small(member.net).last(small(member.net).hidden(member.images)).squeeze(1)
 
 
@@ -83,8 +83,7 @@ MODEL = Model(
     parts=("model",),
     represent=lambda net, images: small(net).hidden(images),
     supervise=supervise,
-    user=user,
-    features=lambda member: small(member.net).hidden(member.images),
+    prediction=Prediction(predict, features=lambda member: small(member.net).hidden(member.images)),
 )
 
 

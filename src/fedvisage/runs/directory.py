@@ -24,6 +24,7 @@ from fedvisage.federation.record.store import CHECKPOINTS
 from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message, digest_of, plain
 from fedvisage.methods import read_method
+from fedvisage.methods.models.frozen_backbone import constant_weights
 from fedvisage.nn.compute import Compute
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.catalogue import Setup, set_up
@@ -118,7 +119,7 @@ def snapshot_saver(out: Path, recipe: Recipe) -> Keep:
 
 def with_constant_weights(server: Server, finished: Message) -> Message:
     """Add the constant weights, which are never sent, to a finished model, so that it needs no other file."""
-    return {**finished, **{name: plain(value) for name, value in server.method.beside(server.net).items()}}
+    return {**finished, **{name: plain(value) for name, value in constant_weights(server.net).items()}}
 
 
 def snapshot_path(out: Path, number: int) -> Path:

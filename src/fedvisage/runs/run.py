@@ -77,8 +77,8 @@ def check_files(recipe: Recipe, whole: bool) -> None:
             check_weights(Path(path), ".".join(("recipe", *place)))
 
 
-def check_fits(setup: Setup) -> None:
-    """Refuse options that the method cannot follow."""
+def check_fits(setup: Setup) -> str | None:
+    """Refuse options that the method cannot follow; return the method's warning about the others, if it has one."""
     recipe, method = setup.recipe, setup.method
     if method.pooled and recipe.federation != Federation():
         raise UserError("recipe.federation", f"{method.name} merges all sites into one; leave this section out")
@@ -89,14 +89,15 @@ def check_fits(setup: Setup) -> None:
     if recipe.privacy.epsilon is not None and not (method.releases or noised):
         raise UserError("recipe.privacy", f"{method.name} releases nothing that noise protects; leave this section out")
     setup.task.check(recipe, method)
-    method.check(recipe)
-    if recipe.training.server_optimizer is not None and not method.steps_at_server:
+    warning = method.check(recipe)
+    if recipe.training.server_optimizer is not None and "server_optimizer" not in method.supports:
         raise UserError("recipe.training.server_optimizer", f"{method.name} has no step towards one mean; leave it out")
-    if recipe.training.l2sp is not None and not method.pulls:
+    if recipe.training.l2sp is not None and "l2sp" not in method.supports:
         raise UserError("recipe.training.l2sp", f"{method.name} does not hold its sites near a start; leave it out")
     _check_parts(recipe, method)
-    if recipe.evaluation.features and method.features is None:
+    if recipe.evaluation.features and method.prediction.features is None:
         raise UserError("recipe.evaluation.features", f"{method.name} has no features to show; leave this out")
+    return warning
 
 
 def check_same_source(environment: Path, now: Mapping[str, Any]) -> None:
@@ -116,7 +117,7 @@ def _check_parts(recipe: Recipe, method: Method) -> None:
     """Refuse micro-batches for a loss that depends on a whole batch."""
     if recipe.training.micro_batch is None:
         return
-    if not method.accumulates:
+    if "micro_batch" not in method.supports:
         raise UserError(
             "recipe.training.micro_batch",
             f"{method.name} looks at a batch as a whole; leave it out, and set training.batch to what fits",
@@ -254,10 +255,9 @@ def _run(
     if metrics_before is not None:
         reporter.say(f"{out} is finished already; nothing to do")
         return metrics_before
-    if (warning := method.warning(recipe)) is not None:
-        reporter.say(f"warning: {warning}")
     setup = set_up(recipe, method)
-    check_fits(setup)
+    if (warning := check_fits(setup)) is not None:
+        reporter.say(f"warning: {warning}")
     if unfinished:
         check_files(recipe, whole=opening is None)
     if checks.verify:

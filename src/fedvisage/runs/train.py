@@ -27,6 +27,7 @@ from fedvisage.federation.wire.message import Message, load_parts, under
 from fedvisage.federation.wire.schema import Schema
 from fedvisage.federation.wire.transport import Transport
 from fedvisage.methods import find, read_method
+from fedvisage.methods.models.frozen_backbone import load_constant
 from fedvisage.runs.directory import METRICS, START, snapshot_saver, with_constant_weights, write_once
 from fedvisage.starts.start import read_start
 from fedvisage.tasks import saved_model, scoring
@@ -243,7 +244,7 @@ def _server(setup: Setup, exchange: Exchange, releases: Releases, first: Message
         net = method.network(recipe)
     load_parts(net, {name: value for name, value in first.items() if name.split(".")[0] in net})
     compute.place(net)
-    method.fix(net, recipe, files)
+    load_constant(net, recipe, files)
     server = Server(method, recipe, net, exchange, compute, releases, files)
     return server
 

@@ -11,6 +11,7 @@ from fedvisage.base.processes import use_threads
 from fedvisage.federation.declared import Declared
 from fedvisage.federation.method import Method, Upload
 from fedvisage.federation.site_worker import Workspace
+from fedvisage.methods.models.frozen_backbone import load_constant
 from fedvisage.nn.compute import Compute, Layout, resolve_compute
 from fedvisage.recipe import Recipe
 from fedvisage.tasks import scoring
@@ -48,8 +49,8 @@ def describe(method: Method) -> dict[str, Any]:
         "paper": method.paper,
         "parts": {part: home.name.lower() for part, home in method.home.items()},
         "leaves_a_site": [_describe(upload) for upload in uploads.values()],
-        "server_sees": method.server_sees,
-        "sees_in_secure_sums": SUMS if method.averages and not method.pooled else None,
+        "server_sees": "everything" if method.pooled else method.server_sees,
+        "sees_in_secure_sums": SUMS if "one_mean" in method.supports and not method.pooled else None,
         "simulation_only": method.pooled,
     }
 
@@ -94,7 +95,7 @@ class Setup:
         about_finished = {**self.task.calls(scorer), **scoring.calls(scorer)}
         workspace = Workspace(self.method, self.recipe, self.compute, about_finished)
         for net in (scorer.net, workspace.net):
-            self.method.fix(net, self.recipe, self.files)
+            load_constant(net, self.recipe, self.files)
         return workspace
 
 
