@@ -141,7 +141,7 @@ def snapshot_metrics(setup: Setup, out: Path, trained: TrainingResult, data: Run
     figures = []
     for number, path in _saved_rounds(out, setup.recipe, trained.rounds):
         saved = replace(trained.saved, finished=read_tensors(path)[0])
-        figures.append({"round": number, **setup.task.without_threshold(scorer, saved, data)})
+        figures.append({"round": number, **setup.task.evaluate_snapshot(scorer, saved, data)})
     return {BY_ROUND: figures} if figures else {}
 
 

@@ -83,7 +83,7 @@ def evaluate(
     if data is not None or not benchmark_sets:
         figures |= _evaluate_set(data, how, out, digests, overlap)
     if benchmark_sets:
-        figures |= model.setup.task.on_benchmarks(model.scorer, model.saved, benchmark_sets)
+        figures |= model.setup.task.evaluate_benchmarks(model.scorer, model.saved, benchmark_sets)
         digests |= {f"{PLACE}{name}": benchmark.digest for name, benchmark in benchmark_sets.items()}
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
@@ -125,7 +125,7 @@ def _evaluate_set(
         overlap |= shared.as_json(how.checks.allow_overlap)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    figures = {"user": prepared.name, **task.rejudge(model.scorer, model.saved, view, prepared.name, out)}
+    figures = {"user": prepared.name, **task.evaluate_set(model.scorer, model.saved, view, prepared.name, out)}
     digests["data.user"] = prepared.digest + (f" {part}" if part else "")
     return figures
 
@@ -167,7 +167,7 @@ def _training_views(model: FinishedModel, cache: Path) -> dict[str, list[View]]:
         if selection.heldout is not None:
             views[place] = list(splits_of(prepared, selection, place))
             continue
-        splits = PUBLIC_SPLITS if place == PUBLIC else model.setup.task.seen
+        splits = PUBLIC_SPLITS if place == PUBLIC else model.setup.task.splits
         shares = [share_of(View.of(prepared, split), part) for split in splits]
         views[place] = [select(view, selection, place) for view in shares]
     return views

@@ -248,9 +248,9 @@ def _run(
     """Check a recipe, open its data, train and evaluate, and write the run directory."""
     task = task_of(method)
     unfinished = not (out / METRICS).exists()  # a finished run needs no data any more
-    if unfinished and recipe.data.public is not None:  # `task.filled` may render the public set
+    if unfinished and recipe.data.public is not None:  # `task.fill_recipe` may render the public set
         check_files(recipe, whole=opening is None)
-    recipe = with_earlier_choice(task.filled(recipe, cache, reporter), out)
+    recipe = with_earlier_choice(task.fill_recipe(recipe, cache, reporter), out)
     metrics_before = finished_metrics(out, recipe, resume)
     if metrics_before is not None:
         reporter.say(f"{out} is finished already; nothing to do")
@@ -285,7 +285,7 @@ def _run(
         check_same_source(out / ENVIRONMENT, surroundings)
         write_once(out / ENVIRONMENT, json_text(surroundings))
         if training is None:
-            data = replace(data, first=task.first(recipe, data, setup.compute, cache, reporter))
+            data = replace(data, first=task.pretrain(recipe, data, setup.compute, cache, reporter))
         trained = (training or _local_training(wire, crew))(setup, out, data, reporter)
         if crops := training_crops(data):
             saved_model.save_settings(out, replace(trained.saved, crops=crops))
@@ -378,7 +378,11 @@ def _evaluate_model(setup: Setup, out: Path, trained: TrainingResult, data: RunD
         metrics["ended"] = trained.ended
     if privacy := figures_of(recipe, method, trained.rounds, privacy_of(read_lines(out / LEDGER))):
         metrics["privacy"] = privacy
-    return metrics | setup.task.judge(setup.scorer(), trained, data, out) | snapshot_metrics(setup, out, trained, data)
+    return (
+        metrics
+        | setup.task.evaluate_run(setup.scorer(), trained, data, out)
+        | snapshot_metrics(setup, out, trained, data)
+    )
 
 
 def _costs(out: Path, crew: LocalEngine) -> dict[str, Any]:

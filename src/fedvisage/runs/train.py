@@ -217,7 +217,7 @@ def train(
         finished = course.train() if adopted is None else _adopt(adopted, setup, server)
         if scoring.wants_exact_statistics(recipe):
             finished = scoring.with_exact_statistics(server, setup.scorer(), finished)
-        trained = replace(setup.task.settle(server, finished), ended=_early_end_reason(server))
+        trained = replace(setup.task.choose_thresholds(server, finished), ended=_early_end_reason(server))
         trained = replace(
             trained, saved=replace(trained.saved, finished=with_constant_weights(server, trained.saved.finished))
         )

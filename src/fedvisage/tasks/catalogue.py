@@ -15,12 +15,12 @@ from fedvisage.methods.models.frozen_backbone import load_constant
 from fedvisage.nn.compute import Compute, Layout, resolve_compute
 from fedvisage.recipe import Recipe
 from fedvisage.tasks import scoring
-from fedvisage.tasks.pad.task import PadTask
-from fedvisage.tasks.recognition.task import RecognitionTask
+from fedvisage.tasks.pad.task import TASK as PAD
+from fedvisage.tasks.recognition.task import TASK as RECOGNITION
 from fedvisage.tasks.scoring import Scorer
 from fedvisage.tasks.task import Task
 
-TASKS: Mapping[str, Task] = {task.name: task for task in (PadTask(), RecognitionTask())}
+TASKS: Mapping[str, Task] = {task.name: task for task in (PAD, RECOGNITION)}
 
 
 def task_of(method: Declared) -> Task:
@@ -30,7 +30,7 @@ def task_of(method: Declared) -> Task:
 
 def summary(figures: Mapping[str, Any]) -> list[str]:
     """Return a run's headline metrics as lines; files that are older than the second task do not name theirs."""
-    return TASKS[figures.get("task", "pad")].summary(figures)
+    return TASKS[figures.get("task", "pad")].summarise(figures)
 
 
 # Descriptions for ``fedvisage methods``: the fields that leave a site, and the server's view.
