@@ -66,7 +66,7 @@ METHOD: Groups = {
     "differential privacy": ("releases", "noised", "release_costs"),
 }
 MODEL: Groups = {
-    "what it is": ("name", "title", "task", "options", "averaged"),
+    "what it is": ("name", "title", "task", "options", "weight", "averaged"),
     "network": ("network", "parts", "begin", "check"),
     "training": ("represent", "supervise", "loss", "fit", "least_identities"),
     "finished model": ("prediction",),

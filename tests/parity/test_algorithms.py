@@ -26,7 +26,6 @@ from fedvisage.federation.declared import Member, Prediction
 from fedvisage.federation.method import Method
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods import ALGORITHMS
-from fedvisage.methods.algorithms.fedavg import AveragingOptions
 from fedvisage.methods.models.model import Model
 from fedvisage.recipe import MethodOptions
 
@@ -55,10 +54,6 @@ class Plain(MethodOptions):
     """There is nothing to choose."""
 
 
-class Averaged(Plain, AveragingOptions):
-    """But how sites count."""
-
-
 def small(net: nn.ModuleDict) -> Small:
     found = net["model"]
     assert isinstance(found, Small)
@@ -78,7 +73,6 @@ MODEL = Model(
     title="small",
     task="pad",
     options=Plain,
-    averaged=Averaged,
     network=lambda _: nn.ModuleDict({"model": Small()}),
     parts=("model",),
     represent=lambda net, images: small(net).hidden(images),

@@ -25,7 +25,7 @@ the mean features of each identity under the model of the site's first round, as
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -33,6 +33,7 @@ from fedvisage.federation.method import EXAMPLES, LOSS, Call, Capability, Home, 
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
 from fedvisage.federation.wire.message import Message, under
+from fedvisage.methods.models.model import AveragingOptions as AveragingOptions
 from fedvisage.methods.models.model import Loss, Model, train_batches
 from fedvisage.nn.losses.proximal import proximal
 from fedvisage.nn.optimizers import server_step
@@ -166,13 +167,6 @@ def pulled(own: Loss) -> Loss:
 
 
 # The options, and the method as a function of a model.
-
-
-class AveragingOptions(MethodOptions):
-    """The options of all averaging methods: uniform weights of sites, or weights by their number of images."""
-
-    weight: Literal["uniform", "examples"] = "uniform"
-    """Weights of sites in a mean: ``uniform``, or their number of images (``examples``)."""
 
 
 class OnModel(MethodOptions):

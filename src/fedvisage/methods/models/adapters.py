@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fedvisage.methods.algorithms.fedavg import AveragingOptions
 from fedvisage.methods.models.model import classifier_model
 from fedvisage.nn.adapters import AdaptedNetwork, adapted_network
 from fedvisage.nn.timm_network import check_architecture
@@ -21,10 +20,6 @@ class Options(MethodOptions):
     """The network and its adapters."""
 
     network: AdaptedNetwork
-
-
-class Averaged(Options, AveragingOptions):
-    """The network, its adapters, and the weights of sites."""
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
@@ -54,7 +49,6 @@ MODEL = classifier_model(
     name="adapters",
     title="adapters",
     options=Options,
-    averaged=Averaged,
     network=network,
     parts=("adapters", "head"),
     represent=represent,

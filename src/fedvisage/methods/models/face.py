@@ -29,8 +29,7 @@ from fedvisage.federation.declared import Member, Personal, Prediction
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import OWNED, Batch, Site
 from fedvisage.federation.wire.message import Message, under
-from fedvisage.methods.algorithms.fedavg import AveragingOptions
-from fedvisage.methods.models.model import Loss, Model
+from fedvisage.methods.models.model import ByExamples, Loss, Model
 from fedvisage.nn.face_networks import ClassCentres, FaceNetwork, NetworkName, face_network, load_backbone
 from fedvisage.nn.losses.cosface import cosface
 from fedvisage.nn.partial import BatchClasses, Sampler
@@ -96,10 +95,8 @@ class CosFace(FaceOptions):
     step then does not depend on the number of identities. Unset: all classes."""
 
 
-class CosFaceOptions(CosFace, AveragingOptions):
+class CosFaceOptions(CosFace, ByExamples):
     """CosFace's options and the weights of sites, which are their numbers of images."""
-
-    weight: Literal["uniform", "examples"] = "examples"
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
@@ -282,12 +279,12 @@ def model_named(name: NetworkName) -> Model:
         title=name,
         task="recognition",
         options=CosFace,
-        averaged=CosFaceOptions,
         network=network,
         parts=("model",),
         represent=represent,
         supervise=supervise,
         prediction=WITH_LOCAL,
+        weight="examples",
         fit=fit,
         check=check_backbone,
         begin=begin,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
@@ -38,6 +39,19 @@ def train_batches(site: Site, loss: Loss) -> None:
         site.learn(optimizer, value, batch)
 
 
+class AveragingOptions(MethodOptions):
+    """The options of all averaging methods: uniform weights of sites, or weights by their number of images."""
+
+    weight: Literal["uniform", "examples"] = "uniform"
+    """Weights of sites in a mean: ``uniform``, or their number of images (``examples``)."""
+
+
+class ByExamples(AveragingOptions):
+    """The same options with weights by the number of images as the default."""
+
+    weight: Literal["uniform", "examples"] = "examples"
+
+
 @dataclass(frozen=True)
 class Model:
     """A network with its task."""
@@ -50,8 +64,6 @@ class Model:
     """``pad`` or ``recognition``."""
     options: type[MethodOptions]
     """The model's keys in a recipe: its ``network``, and the settings of its loss."""
-    averaged: type[MethodOptions]
-    """The same keys, plus the weights of sites in a mean."""
     network: Callable[[Recipe], nn.ModuleDict]
     """Builds all parts, with random weights."""
     parts: tuple[str, ...]
@@ -62,6 +74,8 @@ class Model:
     """Returns a batch's loss, given its features."""
     prediction: Prediction
     """What the finished model computes."""
+    weight: Literal["uniform", "examples"] = "uniform"
+    """The default weights of sites in a mean."""
     fit: Callable[[Site, Loss], None] = train_batches
     """Does one round's local work at a site, for a loss."""
     check: Callable[[Recipe], None] = lambda _: None
@@ -70,6 +84,12 @@ class Model:
     """Loads weights that the recipe names into the initial model."""
     least_identities: Callable[[Recipe], int] = lambda _: 1
     """Recognition: the number of identities that a site needs for the loss to have a gradient."""
+
+    @property
+    def averaged(self) -> type[MethodOptions]:
+        """Return the model's keys, plus the weights of sites in a mean."""
+        weights = ByExamples if self.weight == "examples" else AveragingOptions
+        return type("Averaged", (self.options, weights), {"__module__": __name__, "__doc__": self.options.__doc__})
 
     def loss(self, site: Site, batch: Batch) -> Tensor:
         """Return a batch's loss, on one forward pass."""
@@ -83,11 +103,11 @@ def classifier_model(
     name: str,
     title: str,
     options: type[MethodOptions],
-    averaged: type[MethodOptions],
     network: Callable[[Recipe], nn.ModuleDict],
     parts: tuple[str, ...],
     represent: Layer,
     head: Layer,
+    weight: Literal["uniform", "examples"] = "uniform",
     check: Callable[[Recipe], None] = lambda _: None,
     begin: Callable[[Server], None] = lambda _: None,
 ) -> Model:
@@ -100,13 +120,13 @@ def classifier_model(
         title=title,
         task="pad",
         options=options,
-        averaged=averaged,
         network=network,
         parts=parts,
         represent=represent,
         supervise=partial(_cross_entropy, head),
         # Partial functions instead of nested ones, because methods are pickled for worker processes.
         prediction=Prediction(partial(_predict_live, represent, head), features=partial(_represent_images, represent)),
+        weight=weight,
         check=check,
         begin=begin,
     )

@@ -6,8 +6,7 @@ and §IV-A4.
 
 from torch import Tensor, nn
 
-from fedvisage.methods.algorithms.fedavg import AveragingOptions
-from fedvisage.methods.models.model import classifier_model
+from fedvisage.methods.models.model import AveragingOptions, classifier_model
 from fedvisage.nn.resnet import ResNet18, pooled_features, resnet18
 from fedvisage.recipe import MethodOptions, Recipe
 
@@ -42,7 +41,6 @@ MODEL = classifier_model(
     name="resnet18",
     title="ResNet-18",
     options=DetectorOptions,
-    averaged=Options,
     network=network,
     parts=("model",),
     represent=represent,

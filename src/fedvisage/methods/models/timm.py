@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from fedvisage.base.errors import UserError
 from fedvisage.federation.server import Server
-from fedvisage.methods.algorithms.fedavg import AveragingOptions
 from fedvisage.methods.models.model import classifier_model
 from fedvisage.nn.timm_network import (
     PLACE,
@@ -25,10 +24,6 @@ class Options(MethodOptions):
     """The network."""
 
     network: TimmNetwork
-
-
-class Averaged(Options, AveragingOptions):
-    """The network, and the weights of sites."""
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
@@ -70,7 +65,6 @@ MODEL = classifier_model(
     name="timm",
     title="timm",
     options=Options,
-    averaged=Averaged,
     network=network,
     parts=("model",),
     represent=represent,

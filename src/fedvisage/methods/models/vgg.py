@@ -2,7 +2,6 @@
 
 from torch import Tensor, nn
 
-from fedvisage.methods.algorithms.fedavg import AveragingOptions
 from fedvisage.methods.models.model import classifier_model
 from fedvisage.nn.inputs import CHANNELS
 from fedvisage.nn.vgg import LAYERS, VGG, apply_layers, vgg
@@ -13,10 +12,6 @@ class Options(MethodOptions):
     """The network."""
 
     network: VGG = VGG()
-
-
-class Averaged(Options, AveragingOptions):
-    """The network, and the weights of sites."""
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
@@ -38,7 +33,6 @@ MODEL = classifier_model(
     name="fedma-vgg",
     title="VGG",
     options=Options,
-    averaged=Averaged,
     network=network,
     parts=LAYERS,
     represent=represent,

@@ -9,13 +9,10 @@ Deviations from the paper: the final LayerNorm of timm's network, which §3.1 do
 
 from __future__ import annotations
 
-from typing import Literal
-
 from torch import Tensor, nn
 
 from fedvisage.base.errors import UserError
 from fedvisage.federation.server import Server
-from fedvisage.methods.algorithms.fedavg import AveragingOptions
 from fedvisage.methods.models.model import classifier_model
 from fedvisage.nn.pretrained import PLACE, load_pretrained
 from fedvisage.nn.vit import PATCH, Transformer, class_token, transformer_parts
@@ -29,12 +26,6 @@ class Options(MethodOptions):
     """The network."""
 
     network: Transformer = Transformer()
-
-
-class Averaged(Options, AveragingOptions):
-    """The network, and the weights of sites: their numbers of images, as in FedSIS (§3.2)."""
-
-    weight: Literal["uniform", "examples"] = "examples"
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
@@ -73,11 +64,11 @@ MODEL = classifier_model(
     name="vit",
     title="ViT",
     options=Options,
-    averaged=Averaged,
     network=network,
     parts=PARTS,
     represent=represent,
     head=head,
+    weight="examples",  # as in FedSIS (§3.2)
     check=check_size,
     begin=take_pretrained,
 )
