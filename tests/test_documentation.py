@@ -170,7 +170,7 @@ def test_examples_are_found_by_the_entry_points_that_the_page_shows(
         with (tmp_path / "tracked/tracking/fedvisage-tracked.csv").open() as sheet:
             rows = {(row["round"], row["figure"]): float(row["value"]) for row in csv.DictReader(sheet)}
         told = json.loads((tmp_path / "tracked/metrics.json").read_text())
-        assert rows["2", "user/hter"] == told["hter"]
+        assert rows["2", "target/hter"] == told["hter"]
         assert ("1", "loss/A") in rows
     finally:
         extensions._entries.cache_clear()
@@ -282,12 +282,12 @@ def test_the_commands_of_the_readme_run_one_after_another(
     assert len(commands) >= 8
     (tmp_path / "toy.yaml").write_text(yaml.safe_dump(tree(sets)))
     (tmp_path / "people.yaml").write_text(yaml.safe_dump(tree(sets, "fedfr")))
-    user = PreparedSet.open(sets["U"])
-    for index in range(len(user)):
-        kind, subject = str(user.rows.species[index]), str(user.rows.subject[index])
+    target = PreparedSet.open(sets["U"])
+    for index in range(len(target)):
+        kind, subject = str(target.rows.species[index]), str(target.rows.subject[index])
         for root in ["PHOTOS/real", "PORTRAITS"] if kind == "bonafide" else [f"PHOTOS/attack/{kind}"]:
             (tmp_path / root / subject).mkdir(parents=True, exist_ok=True)
-            Image.fromarray(np.asarray(user.images[index])).save(tmp_path / root / subject / f"{index}.png")
+            Image.fromarray(np.asarray(target.images[index])).save(tmp_path / root / subject / f"{index}.png")
     monkeypatch.chdir(tmp_path)
     for command in commands:
         for shown, put in SMALLER.items():

@@ -100,7 +100,7 @@ def make_people(
 
 
 def make_sets(root: Path) -> dict[str, Path]:
-    """Make the sets of three sites and a user for attack detection; identity sets for recognition lie beside them."""
+    """Make the sets of three sites and a target for attack detection; identity sets for recognition lie beside them."""
     for seed, name in enumerate((*SITES, "U")):
         make_people(root / f"people-{name}", name, seed)
     make_people(root / "people-P", "P", 9, identities=6, test=0, heldout=2)
@@ -134,8 +134,8 @@ def tree(sets: Mapping[str, Path], method: str | Method = "fedpad", **changes: A
         "method": {"name": meant(method).name},
         "data": {
             "sites": {name: str(path) for name, path in site_sets(sets, method).items()},
-            "user": str(of_task(sets["U"], method)),
-            "user_name": "U",
+            "target": str(of_task(sets["U"], method)),
+            "target_name": "U",
         },
         "input": {"size": SIZE},
         "training": {

@@ -95,5 +95,5 @@ def test_each_dataset_has_a_row_with_its_layout_its_command_and_the_protocols_th
 def test_the_entries_of_the_recipe_are_read() -> None:
     (text,) = blocks("yaml")
     data = yaml.safe_load(text)["data"]
-    for entry in (*data["sites"].values(), data["user"]):
+    for entry in (*data["sites"].values(), data["target"]):
         assert split_entry(entry)[1].columns["official" if "official" in entry else "quality"]

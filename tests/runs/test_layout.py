@@ -48,8 +48,8 @@ method: {name: privacyface, network: {name: iresnet18, width: 8, embedding: 32},
 data:
   sites: {"site[1-2]": "synth: people identities=16 images=6 size=48 part=*/2"}
   public: "synth: people identities=16 images=6 size=48 first=1000 test=0 heldout=0.25"
-  user: "synth: people identities=8 images=6 size=48 first=2000"
-  user_name: benchmark
+  target: "synth: people identities=8 images=6 size=48 first=2000"
+  target_name: benchmark
 input: {size: 48, colour: rgb}
 training: {rounds: 2, local: {epochs: 1}, batch: 16, pretrain: {epochs: 1, optimizer: {name: adam, lr: 0.001}},
            optimizer: {name: sgd, lr: 0.02, momentum: 0.9, weight_decay: 0.0005}}

@@ -257,12 +257,14 @@ def kinds(
 def protocols(
     name: Annotated[str, typer.Argument(help="One of them.", show_default=False)] = "",
     sets: Annotated[Path, typer.Option(help="Where the prepared sets lie, or will lie.")] = Path("sets"),
-    user: Annotated[str, typer.Option(help="Which user or fold, where there are several.", show_default=False)] = "",
+    target: Annotated[
+        str, typer.Option("--target", "--user", help="Which target or fold, where there are several.")
+    ] = "",
 ) -> None:
     """List published protocols, or print one as part of a recipe, with the imports that it needs."""
     from fedvisage.datasets.protocols.catalogue import describe_protocol, list_protocols
 
-    say(*(describe_protocol(name, sets, user) if name else list_protocols()))
+    say(*(describe_protocol(name, sets, target) if name else list_protocols()))
 
 
 @app.command()

@@ -82,7 +82,7 @@ MixedCrops = Annotated[
     bool, typer.Option("--allow-mixed-crops", help="Take sets whose faces were cut out in different ways.")
 ]
 Overlap = Annotated[
-    bool, typer.Option("--allow-overlap", help="Take pictures that are at two places, such as a site and the user.")
+    bool, typer.Option("--allow-overlap", help="Take pictures that are at two places, such as a site and the target.")
 ]
 Verify = Annotated[bool, typer.Option("--verify", help="Read every byte of the sets and compare all digests.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Say only the result, and what went wrong.")]

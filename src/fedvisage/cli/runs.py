@@ -97,7 +97,7 @@ def run(
         raise UserError("--on", f"{on!r} is no transport; choose local or nvflare")
     if kit is not None and on == "local":
         raise UserError("--kit", "belongs to a federation; add --on nvflare")
-    loaded = load(locate(recipe, verb="run"), overrides or [], read_method)
+    loaded = load(locate(recipe, verb="run"), overrides or [], read_method, note)
     folder = out or Path("runs") / f"{recipe.stem}-seed{loaded.runtime.seed}"
     progress = reporter(quiet, log_format)
     checks = Checks(allow_mixed_crops, allow_overlap, verify)
@@ -111,7 +111,7 @@ def run(
                 loaded, folder, cache, progress, resume=resume, kit=kit, wait=wait, patience=patience, checks=checks
             )
     # A run without a target has no figures to summarise.
-    if figures["user"] is not None:
+    if figures["target"] is not None:
         say(*summary(figures))
     say(f"report: {folder / REPORT}")
 
@@ -148,7 +148,7 @@ def study(
         int, typer.Option(help="Processes; give the recipe as many threads as cores / workers.", min=1)
     ] = 1,
     blind: Annotated[
-        bool, typer.Option("--blind", help="Show figures of the sites' held-out images alone, none of the user's.")
+        bool, typer.Option("--blind", help="Show figures of the sites' held-out images alone, none of the target's.")
     ] = False,
     allow_mixed_crops: MixedCrops = False,
     allow_overlap: Overlap = False,
@@ -210,7 +210,7 @@ def report(
         bool | None,
         typer.Option(
             "--images/--no-images",
-            help="Show the worst images of the user's set; default: what the recipe says, or those of rendered people"
+            help="Show the worst images of the target's set; default: what the recipe says, or those of rendered people"
             " only.",
             show_default=False,
         ),
@@ -269,8 +269,8 @@ def evaluate(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Prepared set (or synth: line) to judge on; default: the recipe's user. With --pipeline: the folder of"
-            " a dataset as it was downloaded, or of your own videos and pictures.",
+            help="Prepared set (or synth: line) to evaluate on; default: the recipe's target. With --pipeline: the"
+            " folder of a dataset as it was downloaded, or of your own videos and pictures.",
             show_default=False,
         ),
     ] = None,
@@ -294,14 +294,14 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="[NAME=]SET",
-            help="Recognition: a set to judge on by the lists that lie beside it; may be given several times. Without"
-            " --data nothing else is judged.",
+            help="Recognition: a set to evaluate on by the lists beside it; may be given several times. Without"
+            " --data nothing else is evaluated.",
             show_default=False,
         ),
     ] = None,
     pipeline: Annotated[
         bool,
-        typer.Option("--pipeline", help="Judge exported models together, as a device runs them, on presentations."),
+        typer.Option("--pipeline", help="Evaluate exported models together, as a device runs them, on presentations."),
     ] = False,
     pad: Annotated[
         Path | None,
@@ -328,7 +328,9 @@ def evaluate(
     ] = None,
     enlarge: Annotated[
         bool,
-        typer.Option("--enlarge", help="With --pipeline: judge faces, too, that are smaller than the model's crops."),
+        typer.Option(
+            "--enlarge", help="With --pipeline: evaluate faces, too, that are smaller than the model's crops."
+        ),
     ] = False,
     int8: Int8 = False,
     allow_mixed_crops: MixedCrops = False,
@@ -377,10 +379,10 @@ def evaluate(
         _say(assessed.values, assessed.lines(), as_json)
         return
     if run is None:
-        raise UserError("RUN", "is missing; name a run, or give --pipeline to judge exported models")
+        raise UserError("RUN", "is missing; name a run, or give --pipeline to evaluate exported models")
     if pairs is not None and benchmark and data is None:
         raise UserError("--pairs", "is for the set of --data; the lists of a benchmark lie beside it")
-    from fedvisage.runs.evaluate import evaluate as rejudge
+    from fedvisage.runs.evaluate import evaluate
     from fedvisage.tasks.catalogue import summary
     from fedvisage.tasks.finished_model import open_model
     from fedvisage.tasks.opened import named_benchmarks
@@ -388,7 +390,7 @@ def evaluate(
     opened = open_model(run, adapt, pairs)
     note(*opened.notices)
     named_sets = named_benchmarks(benchmark or [])
-    figures = rejudge(
+    figures = evaluate(
         opened,
         data,
         cache,

@@ -58,9 +58,9 @@ class ImportSpec:
             SCANNERS[self.kind],
             options.frames,
             options.size,
-            options.crop,
+            options.crop,  # type: ignore[arg-type]  # it refuses other words itself
             options.depth,
-            options.boxes,  # type: ignore[arg-type]  # it refuses other words itself
+            options.boxes,  # type: ignore[arg-type]
         )
 
     def is_met_by(self, manifest: Manifest) -> bool:

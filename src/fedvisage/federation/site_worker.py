@@ -133,7 +133,7 @@ class SiteWorker:
             self._round, self._scratch, self._orders = order.round, {}, 0
         # Calls about a finished model and the key exchange of secure sums need no visit.
         if order.call in self.workspace.about_finished:
-            return self._judged(order)
+            return self._evaluate(order)
         if order.call in WITHOUT_NETWORK:
             return self._reply(order, self._make_site(order.round, self.train, {}), 0)
         if self._site is None or self._visit != (order.round, order.visit):
@@ -175,7 +175,7 @@ class SiteWorker:
         self.workspace.guest, self._visit = self, (order.round, order.visit)
         return site
 
-    def _judged(self, order: Order) -> Message:
+    def _evaluate(self, order: Order) -> Message:
         """Answer a call about a finished model; a repeated question gets the stored answer.
 
         After the last round the server repeats its last questions of that round. Without private state the answer
@@ -184,17 +184,17 @@ class SiteWorker:
         if self.workspace.calls[order.call].private:
             self._private_questions += 1
             self._order_check.question(order.call, str(self._private_questions))
-            return self._reply(order, self._judged_site(order), 0)
+            return self._reply(order, self._evaluating_site(order), 0)
         digest = self.workspace.digests.of(order.message)
         self._order_check.question(order.call, digest)
         question = f"{order.round} {order.call} {digest}"
         if self._answered[0] != question:
-            reply = self._reply(order, self._judged_site(order), 0)
+            reply = self._reply(order, self._evaluating_site(order), 0)
             self._answered = question, zlib.compress(encode(reply), 1)  # mostly empty bins; a process holds many sites
             return reply
         return decode(zlib.decompress(self._answered[1]))
 
-    def _judged_site(self, order: Order) -> Site:
+    def _evaluating_site(self, order: Order) -> Site:
         """Return the site for a call about a finished model, with private state if the call reads it."""
         if not self.workspace.calls[order.call].private:
             return self._make_site(order.round, self.held_out, {})

@@ -55,7 +55,7 @@ def pretrain_at_server(setup: Setup, own: Mapping[str, str], cache: Path) -> Mes
 
 def _with_data(recipe: Recipe, sites: Mapping[str, str], public: str | None) -> Recipe:
     """Return a recipe with these data entries alone."""
-    entries = {"sites": dict(sites), "user": None, "public": public, "benchmarks": None}
+    entries = {"sites": dict(sites), "target": None, "public": public, "benchmarks": None}
     return recipe.model_copy(update={"data": recipe.data.model_copy(update=entries)})
 
 

@@ -131,5 +131,5 @@ def _check_same_recipe(path: Path, text: str) -> None:
     """Refuse a recipe other than the one that the run began with."""
     if not path.exists():
         write_atomically(path, text.encode())
-    elif path.read_text(encoding="utf-8") != text:
+    elif recipes.present_text(path) != text:
         raise UserError("recipe", "is not the one that this run began with")

@@ -235,7 +235,7 @@ def assess(
             " the rest would be of other data"
         )
     if not probes:
-        raise UserError("--data", "has presentations that enrol, and none to judge")
+        raise UserError("--data", "has presentations that enrol, and none to evaluate")
     presentations = _presentations(probes, templates)
     values = {
         "format": 1,
@@ -248,7 +248,7 @@ def assess(
 
 def _point(pipeline: Pipeline) -> Point:
     if pipeline.pad is None or pipeline.pad.threshold is None:
-        raise UserError("--pad", "names no model that tells attacks; a pipeline is judged with one")
+        raise UserError("--pad", "names no model that tells attacks; a pipeline is evaluated with one")
     people = pipeline.recognition
     if people is not None and people.threshold is None:
         raise UserError(str(people.directory), "has no threshold to decide by; export a run whose sites chose one")
@@ -431,7 +431,7 @@ class AssessmentOptions:
 def assess_dataset(asked: AssessmentOptions, course: Say = discard) -> Assessment:
     """Evaluate the models on every presentation of a dataset, and write the requested files."""
     if asked.pad is None:
-        raise UserError("--pad", "names no model that tells attacks; a pipeline is judged with one")
+        raise UserError("--pad", "names no model that tells attacks; a pipeline is evaluated with one")
     if asked.data is None:
         raise UserError("--data", "names no folder; give a dataset as it was downloaded")
     if asked.report and asked.out is None:

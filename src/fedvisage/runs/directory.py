@@ -27,6 +27,7 @@ from fedvisage.methods import read_method
 from fedvisage.methods.models.frozen_backbone import constant_weights
 from fedvisage.nn.compute import Compute
 from fedvisage.recipe import Recipe
+from fedvisage.recipe.former import rename_in_metrics, rename_places
 from fedvisage.tasks.catalogue import Setup, set_up
 from fedvisage.tasks.opened import RunData
 from fedvisage.tasks.task import TrainingResult
@@ -134,7 +135,7 @@ def snapshot_metrics(setup: Setup, out: Path, trained: TrainingResult, data: Run
     not see its target. The metrics select nothing, and they need no threshold, because the sites choose thresholds only
     for the finished model.
     """
-    if setup.recipe.evaluation.snapshots is None or (data.user is None and not data.benchmarks):
+    if setup.recipe.evaluation.snapshots is None or (data.target is None and not data.benchmarks):
         return {}
     evaluation = setup.recipe.evaluation.model_copy(update={"resamples": 0, "published": None})
     scorer = set_up(setup.recipe.model_copy(update={"evaluation": evaluation}), setup.method).scorer()
@@ -161,7 +162,7 @@ START = "start.json"
 NAME = "federation.json"
 """The file with the name of a run in the federation that trains it."""
 
-EVALUATE_AGAIN = "delete it and continue with --resume, which judges the model again"
+EVALUATE_AGAIN = "delete it and continue with --resume, which evaluates the model again"
 
 
 def finished_metrics(out: Path, recipe: Recipe, resume: bool) -> dict[str, Any] | None:
@@ -177,7 +178,7 @@ def finished_metrics(out: Path, recipe: Recipe, resume: bool) -> dict[str, Any] 
     if not _contains_recipe(out / RECIPE, recipe):
         raise UserError(str(out), "was started with another recipe; resume with that recipe, or give another --out")
     path = out / METRICS
-    return read_json(path, EVALUATE_AGAIN) if path.exists() else None
+    return rename_in_metrics(read_json(path, EVALUATE_AGAIN)) if path.exists() else None
 
 
 @contextmanager
@@ -226,7 +227,7 @@ def write_once(path: Path, text: str) -> None:
 def write_or_compare(path: Path, digests: Mapping[str, str]) -> None:
     """Record the digests of the data, and refuse to continue a run with other data than it began with."""
     write_once(path, json_text(digests))
-    recorded = read_json(path)
+    recorded = rename_places(read_json(path))
     changed = sorted(name for name in recorded.keys() | digests.keys() if recorded.get(name) != digests.get(name))
     if changed:
         raise UserError(changed[0], f"is not the data that the run in {path.parent} began with; start anew elsewhere")

@@ -76,7 +76,7 @@ def evaluate(
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(str(out), "is not empty; give a new directory, so that no result is written over")
     how = _EvaluationSettings(model, cache, checks, say, course)
-    figures: dict[str, Any] = {"method": model.recipe.method.name, "user": None, "seed": model.recipe.runtime.seed}
+    figures: dict[str, Any] = {"method": model.recipe.method.name, "target": None, "seed": model.recipe.runtime.seed}
     digests: dict[str, str] = {}
     overlap: dict[str, Any] = {}
     benchmark_sets = _open_benchmarks(benchmarks, how, overlap) if benchmarks else {}
@@ -100,9 +100,9 @@ def _evaluate_set(
     """Evaluate on one set and return the metrics; fill in its digest and its overlap with the training data."""
     model = how.model
     recipe, task = model.recipe, model.setup.task
-    entry = data or recipe.data.user
+    entry = data or recipe.data.target
     if entry is None:
-        raise UserError("--data", "the run has no user; name a prepared set")
+        raise UserError("--data", "the run has no target; name a prepared set")
     name, part = without_part(entry)
     source, selection = split_entry(name)
     path = resolve(source, how.cache, workers=recipe.runtime.threads, say=how.course)
@@ -116,7 +116,7 @@ def _evaluate_set(
     if data is not None:
         check_for_model(model.saved.crops, prepared.crop, entry, how.checks.allow_mixed_crops)
     # A named set is evaluated as a whole; the recipe's split applies to the run's own target.
-    view = View.of(prepared, None if data or recipe.data.user_split == "all" else recipe.data.user_split)
+    view = View.of(prepared, None if data or recipe.data.target_split == "all" else recipe.data.target_split)
     view = select(share_of(view, part), selection, entry)
     if data is not None:  # training has already checked the run's own target
         shared = find_overlap({**_training_views(model, how.cache), TARGET: (view,)}, how.cache, how.say).about(TARGET)
@@ -125,8 +125,8 @@ def _evaluate_set(
         overlap |= shared.as_json(how.checks.allow_overlap)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    figures = {"user": prepared.name, **task.evaluate_set(model.scorer, model.saved, view, prepared.name, out)}
-    digests["data.user"] = prepared.digest + (f" {part}" if part else "")
+    figures = {"target": prepared.name, **task.evaluate_saved(model.scorer, model.saved, view, prepared.name, out)}
+    digests["data.target"] = prepared.digest + (f" {part}" if part else "")
     return figures
 
 

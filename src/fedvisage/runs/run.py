@@ -135,7 +135,7 @@ def check_overlap(data: RunData, recipe: Recipe, out: Path, cache: Path, checks:
     allowed_before = (out / OVERLAP).exists() and read_json(out / OVERLAP).get("allowed") is True
     allowed = checks.allow_overlap or allowed_before
     overlap = find_overlap(data.places, cache, say)
-    for line in refuse_overlap(overlap, allowed, recipe.data.user_name):
+    for line in refuse_overlap(overlap, allowed, recipe.data.target_name):
         say(f"note: {line}")
     record = overlap.as_json(allowed)
     if data.benchmarks:
@@ -148,7 +148,7 @@ def check_overlap(data: RunData, recipe: Recipe, out: Path, cache: Path, checks:
 
 def training_crops(data: RunData) -> tuple[CropRecord, ...]:
     """Return the distinct crop records of the training data. Only a run has both the sets and the model."""
-    records = [data.crops[place] for place in sorted(data.crops) if place != "data.user"]
+    records = [data.crops[place] for place in sorted(data.crops) if place != "data.target"]
     return tuple(dict.fromkeys(record for record in records if record is not None))
 
 
@@ -367,7 +367,7 @@ def _evaluate_model(setup: Setup, out: Path, trained: TrainingResult, data: RunD
         "method": method.name,
         "task": setup.task.name,
         "sites": sorted(recipe.data.sites),
-        "user": recipe.data.user_name if data.user is not None else None,
+        "target": recipe.data.target_name if data.target is not None else None,
         "seed": recipe.runtime.seed,
         "rounds": trained.rounds,
     }
@@ -379,9 +379,7 @@ def _evaluate_model(setup: Setup, out: Path, trained: TrainingResult, data: RunD
     if privacy := figures_of(recipe, method, trained.rounds, privacy_of(read_lines(out / LEDGER))):
         metrics["privacy"] = privacy
     return (
-        metrics
-        | setup.task.evaluate_run(setup.scorer(), trained, data, out)
-        | snapshot_metrics(setup, out, trained, data)
+        metrics | setup.task.evaluate(setup.scorer(), trained, data, out) | snapshot_metrics(setup, out, trained, data)
     )
 
 

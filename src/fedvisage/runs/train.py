@@ -12,7 +12,7 @@ from typing import Any
 
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.files import json_text, read_json
+from fedvisage.base.files import json_text, read_json, read_text
 from fedvisage.base.progress import Reporter
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.federation.exchange import Exchange
@@ -28,7 +28,7 @@ from fedvisage.federation.wire.schema import Schema
 from fedvisage.federation.wire.transport import Transport
 from fedvisage.methods import find, read_method
 from fedvisage.methods.models.frozen_backbone import load_constant
-from fedvisage.runs.directory import METRICS, START, snapshot_saver, with_constant_weights, write_once
+from fedvisage.runs.directory import METRICS, RECIPE, START, snapshot_saver, with_constant_weights, write_once
 from fedvisage.starts.start import read_start
 from fedvisage.tasks import saved_model, scoring
 from fedvisage.tasks.asking import collect_histograms, source_summary
@@ -212,7 +212,7 @@ def train(
         exchange = Exchange(recipe, transport, schemas, ledger, promise_of(recipe, method))
         server = _server(setup, exchange, Releases(out / "released"), first or {}, files or {})
         _begin_from_file(server, out, reporter)
-        checkpoints = Checkpoints(out / CHECKPOINTS, recipe_digest(recipes.text_of(recipe)))
+        checkpoints = Checkpoints(out / CHECKPOINTS, recipe_digest(_text_at_start(out / RECIPE, recipe)))
         course = TrainingLoop(method, server, checkpoints, ledger, rounds, reporter, snapshot_saver(out, recipe))
         finished = course.train() if adopted is None else _adopt(adopted, setup, server)
         if scoring.wants_exact_statistics(recipe):
@@ -247,6 +247,12 @@ def _server(setup: Setup, exchange: Exchange, releases: Releases, first: Message
     load_constant(net, recipe, files)
     server = Server(method, recipe, net, exchange, compute, releases, files)
     return server
+
+
+def _text_at_start(path: Path, recipe: recipes.Recipe) -> str:
+    """Return the text of the recipe as the run began: an earlier version wrote former names of keys."""
+    text = recipes.text_of(recipe)
+    return read_text(path) if path.exists() and recipes.present_text(path) == text else text
 
 
 def _begin_from_file(server: Server, out: Path, reporter: Reporter) -> None:
@@ -289,7 +295,7 @@ def training_of(recipe: dict[str, Any], counted: bool) -> dict[str, Any]:
     for key in ("report", "tracking"):
         tree.pop(key, None)
     tree["method"].pop("name")
-    for key in ("user", "user_name", "user_split"):
+    for key in ("target", "target_name", "target_split"):
         tree["data"].pop(key, None)
     if tree["training"].get("statistics") in (("averaged", "exact") if counted else ("averaged",)):
         tree["training"].pop("statistics")

@@ -202,12 +202,12 @@ def study_schema(methods: Mapping[str, Method]) -> Schema:
         "recipe": recipe,
         "recipes": {"type": "object", "additionalProperties": recipe},
         "sites": SITES,
-        "users": SITES,
+        "targets": SITES,
         "set": STUDY_CHANGES,
         "paper": {"type": "array", "items": {"anyOf": [FILE, {"$ref": f"{PLACE}{named[PrintedTable]}"}]}},
     }
     study["properties"]["sets"] |= {"propertyNames": SITE_NAMES, "minProperties": 1}
-    named_by_file = [key for key in needed if key not in ("sites", "users")]
+    named_by_file = [key for key in needed if key not in ("sites", "targets")]
     divided = [*(key for key in named_by_file if key != "sets"), "protocol"]
     study["anyOf"] = [{"required": keys} for keys in (["like"], named_by_file, divided)]
     row["properties"] |= {"set": STUDY_CHANGES, "sites": {"anyOf": [SITES, {"type": "null"}]}}

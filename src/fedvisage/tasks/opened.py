@@ -146,7 +146,7 @@ class RunData:
     """All data of a run in this process."""
 
     sites: dict[str, SiteData]
-    user: View | None
+    target: View | None
     digests: dict[str, str]
     people: RecognitionData | None = None
     first: Message = field(default_factory=dict)
@@ -181,7 +181,7 @@ def verify_sets(entries: Sequence[str], cache: Path, say: Callable[[str], None])
 def check_entries(recipe: Recipe) -> None:
     """Refuse unreadable data entries before the first is opened or rendered; errors name the recipe key."""
     entries: dict[str, str | None] = {f"sites.{name}": entry for name, entry in sorted(recipe.data.sites.items())}
-    entries |= {"user": recipe.data.user, "public": recipe.data.public}
+    entries |= {"target": recipe.data.target, "public": recipe.data.public}
     entries |= {f"benchmarks.{name}": entry for name, entry in sorted((recipe.data.benchmarks or {}).items())}
     for key, entry in entries.items():
         if entry is not None:

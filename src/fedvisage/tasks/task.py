@@ -84,13 +84,13 @@ class Task:
     """Sends the calls about the finished model to the sites, and chooses thresholds from the replies."""
 
     # Evaluation.
-    evaluate_run: Callable[[Scorer, TrainingResult, RunData, Path], dict[str, Any]]
+    evaluate: Callable[[Scorer, TrainingResult, RunData, Path], dict[str, Any]]
     """Evaluates a run's model on its target, returns the metrics, and writes the files for recomputing them."""
     evaluate_snapshot: Callable[[Scorer, SavedModel, RunData], dict[str, Any]]
     """Returns a model's metrics on the target that need no threshold, in the format of metrics.json."""
     check_set: Callable[[PreparedSet, Recipe, str], None]
     """Refuses a set or an evaluation setting that does not apply to models of this task."""
-    evaluate_set: Callable[[Scorer, SavedModel, View, str, Path | None], dict[str, Any]]
+    evaluate_saved: Callable[[Scorer, SavedModel, View, str, Path | None], dict[str, Any]]
     """Evaluates a finished model on other data; with a directory, writes the files for recomputing the metrics."""
     open_benchmarks: Callable[[Mapping[str, str], Recipe, Path, Say], dict[str, Benchmark]]
     """Opens further sets for the evaluation of a finished model, by name."""

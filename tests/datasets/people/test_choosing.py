@@ -198,14 +198,14 @@ def test_the_protocol_is_a_recipe_in_which_impostors_are_all_other_clients_test_
     data = opened({**recipe, "data": {**recipe["data"], "public_identities": 2}}, tmp_path)
     assert data.people is not None
     assert data.people.public is not None
-    assert (len(data.people.public), data.user) == (2 * 70, None)
+    assert (len(data.people.public), data.target) == (2 * 70, None)
     for client, other in (("client1", "client2"), ("client2", "client1")):
         assert (len(data.sites[client].train), len(data.sites[client].heldout)) == (63, 40)
         strangers = data.people.strangers[client]
         assert strangers is not None
         assert strangers.items.tolist() == data.sites[other].heldout.items.tolist()
     assert {name: len(one.view.identities) for name, one in data.benchmarks.items()} == {"ijbc": 3}
-    with pytest.raises(UserError, match=r"^--user"):
+    with pytest.raises(UserError, match=r"^--target"):
         describe_protocol("fedfr", place, "C")
 
 
@@ -218,7 +218,7 @@ def test_the_protocol_runs(protocol: tuple[dict[str, Any], Path], tmp_path: Path
         assert (own["genuine_pairs"], own["impostor_pairs"]) == (780, 1600)
         assert (own["probes_of_own_people"], own["probes_of_strangers"]) == (40, 40)
     assert metrics["benchmarks"]["ijbc"]["identities"] == 3
-    assert metrics["user"] is None
+    assert metrics["target"] is None
     assert "Impostors are the other sites" in write_report(tmp_path / "run").read_text()
 
 

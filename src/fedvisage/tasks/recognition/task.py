@@ -29,7 +29,7 @@ from fedvisage.tasks.task import Task, TrainingResult
 def summarise(figures: Mapping[str, Any]) -> list[str]:
     """Return the headline metrics as lines: verification and identification rates, generic and personal."""
     generic, personal = figures.get("generic") or {}, figures.get("personalised") or {}
-    target = figures.get("user")
+    target = figures.get("target")
     lines = [
         f"{figures['method']} on benchmark {target}" if target is not None else f"{figures['method']} on benchmarks"
     ]
@@ -51,20 +51,23 @@ def summarise(figures: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _benchmark_lines(judged: Mapping[str, Any]) -> list[str]:
+def _benchmark_lines(benchmark: Mapping[str, Any]) -> list[str]:
     """Return the headline metrics of one benchmark as lines."""
     lines = []
-    for name, listed in (judged.get("lists") or {}).items():
+    for name, listed in (benchmark.get("lists") or {}).items():
         pairs = f"{name}, {listed['pairs']} pairs ({listed['left_out']} left out)"
         lines.append(f"{pairs}: {percent(listed['accuracy'])} on {listed['folds']} folds")
-    if (spread := judged.get("spread")) is not None:
+    if (spread := benchmark.get("spread")) is not None:
         ratio = (
             "" if spread["skewed_error_ratio"] is None else f", skewed error ratio {spread['skewed_error_ratio']:.2f}"
         )
         lines.append(
             f"mean of the groups {percent(spread['mean'])}, standard deviation {percent(spread['std'])}{ratio}"
         )
-    tables = {**(judged.get("readings") or {}), **({"all images": judged["generic"]} if "generic" in judged else {})}
+    tables = {
+        **(benchmark.get("readings") or {}),
+        **({"all images": benchmark["generic"]} if "generic" in benchmark else {}),
+    }
     for reading, rates in tables.items():
         for kind, title in (("tar_at_far", "TAR@FAR"), ("tpir_at_fpir", "TPIR@FPIR"), ("rank", "rank")):
             values = [
@@ -102,7 +105,7 @@ def choose_thresholds(server: Server, finished: Message) -> TrainingResult:
 
 def evaluate_snapshot(scorer: Scorer, saved: SavedModel, data: RunData) -> dict[str, Any]:
     """Return verification and identification rates at the recipe's error rates, and those of benchmarks."""
-    generic = evaluation.evaluate_recognition(None, scorer, saved.finished, data.user, {}).get("generic") or {}
+    generic = evaluation.evaluate_recognition(None, scorer, saved.finished, data.target, {}).get("generic") or {}
     figures: dict[str, Any] = {"generic": {key: generic[key] for key in evaluation.RATES if key in generic}}
     if data.benchmarks:
         figures["benchmarks"] = benchmarks.evaluate_benchmarks(scorer, saved.finished, data.benchmarks, {})
@@ -117,7 +120,7 @@ def check_set(prepared: PreparedSet, recipe: Recipe, entry: str) -> None:
         raise UserError("--adapt", "is for attack detection; leave it out")
 
 
-def evaluate_set(scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None) -> dict[str, Any]:
+def evaluate_saved(scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None) -> dict[str, Any]:
     """Evaluate the generic model on another identity set."""
     figures = {"task": "recognition", **evaluation.threshold_figures(scorer.recipe, saved.thresholds)}
     return figures | evaluation.evaluate_recognition(out, scorer, saved.finished, view, saved.thresholds)
@@ -140,10 +143,10 @@ TASK = Task(
     uploads=heldout.uploads,
     calls=heldout.calls,
     choose_thresholds=choose_thresholds,
-    evaluate_run=evaluation.evaluate_run,
+    evaluate=evaluation.evaluate_run,
     evaluate_snapshot=evaluate_snapshot,
     check_set=check_set,
-    evaluate_set=evaluate_set,
+    evaluate_saved=evaluate_saved,
     open_benchmarks=benchmarks.open_benchmarks,
     evaluate_benchmarks=evaluate_benchmarks,
     summarise=summarise,
