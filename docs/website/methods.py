@@ -64,7 +64,7 @@ def head(method: Method, modules: list[ModuleType]) -> Iterator[str]:
         ("parts", ", ".join(f"`{part}` ({home.value})" for part, home in method.home.items())),
         ("the server sees", plain(sees)),
     ]
-    if method.averages and not method.pooled:
+    if "one_mean" in method.supports and not method.pooled:
         rows.append(("with [secure aggregation](../privacy.md)", plain(SUMS)))
     yield table(("", ""), rows)
     for module in modules:
