@@ -35,6 +35,7 @@ from fedvisage.runs.layout import (
     with_earlier_choice,
     with_layout,
 )
+from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
 from fedvisage.tasks.catalogue import Setup, set_up
 
@@ -217,7 +218,7 @@ def test_channels_first_train_the_same_up_to_rounding(sets: Mapping[str, Path], 
     for layout in ("first", "last"):
         content = tree(sets, "fedgpad", runtime__layout=layout, input__size=32, training__rounds=1)
         content["training"]["optimizer"] = {"name": "sgd", "lr": 0.001}  # Adam's first step is a sign
-        run(recipe_of(content), tmp_path / layout, tmp_path / "cache", silent())
+        run(Request(recipe_of(content), tmp_path / layout, tmp_path / "cache"), silent())
     first, last = (load_file(tmp_path / layout / "model.safetensors") for layout in ("first", "last"))
     for name, value in last.items():
         torch.testing.assert_close(first[name], value, rtol=1e-3, atol=1e-4)

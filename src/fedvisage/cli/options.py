@@ -8,8 +8,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from typer import Context
@@ -94,6 +96,32 @@ LogFormat = Annotated[
 ]
 Int8 = Annotated[bool, typer.Option("--int8", help="Take the exported directory's graph in 8 bits.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table for people.")]
+
+
+def take_options(*groups: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that gives a verb the fields of dataclasses as options; the verb takes one object of each.
+
+    Typer reads arguments and options from a function's signature, so the decorated function has a signature of all
+    fields.
+    """
+    names = [[field.name for field in fields(group)] for group in groups]
+    defaults = {field.name: field.default for group in groups for field in fields(group)}
+    types = {name: hint for group in groups for name, hint in get_type_hints(group, include_extras=True).items()}
+
+    def decorate(verb: Callable[..., None]) -> Callable[..., None]:
+        def take(**values: Any) -> None:
+            verb(*(group(**{name: values[name] for name in own}) for group, own in zip(groups, names, strict=True)))
+
+        take.__name__, take.__doc__, take.__annotations__ = verb.__name__, verb.__doc__, types
+        take.__signature__ = Signature(  # type: ignore[attr-defined]
+            [
+                Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=types[name])
+                for name, default in defaults.items()
+            ]
+        )
+        return take
+
+    return decorate
 
 
 @contextmanager
