@@ -7,11 +7,11 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from tests.refusals import refused
 
 from fedvisage.audit.membership import closeness, membership
 from fedvisage.audit.nearest import by_chance, hit_rate, nearest
 from fedvisage.audit.reversion import TrainingSettings, identification_rates, rebuild_faces, train_reversion
-from fedvisage.base.errors import UserError
 from fedvisage.metrics.similarity import Faces
 from fedvisage.nn.pretrained import reversion_network
 
@@ -91,7 +91,7 @@ def test_the_reversion_network_is_that_of_table_5() -> None:
 
 @pytest.mark.parametrize("size", [4, 100, 112])
 def test_a_size_that_no_doubling_reaches_is_refused(size: int) -> None:
-    with pytest.raises(UserError, match=r"^size: .*8, 16, 32"):
+    with refused("size", "8, 16, 32"):
         reversion_network(8, size)
 
 
