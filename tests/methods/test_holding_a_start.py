@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.refusals import refused
 from tests.toy import recipe_of, run_toy, tree, weights
-
-from fedvisage.base.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +66,9 @@ def test_a_start_that_gave_a_part_alone_holds_that_part_alone(
 def test_where_nobody_is_held_a_pull_is_refused(sets: Mapping[str, Path], start: Path, tmp_path: Path) -> None:
     asked = content(sets, start, training__l2sp=0.1)
     asked["method"] = {"name": "scaffold"}
-    with pytest.raises(UserError, match=r"training\.l2sp.*scaffold"):
+    with refused("recipe.training.l2sp", "scaffold"):
         run_toy(asked, tmp_path / "run")
-    with pytest.raises(UserError, match="name a file"):
+    with refused("recipe.training", "l2sp", "start"):
         recipe_of(tree(sets, training__l2sp=0.1))
 
 
