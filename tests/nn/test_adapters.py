@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.refusals import refused
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from fedvisage.base.errors import UserError
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.nn.adapters import MARK, AdaptedNetwork, FrozenNetwork, adapted_network
 from fedvisage.nn.timm_network import NormalisedNetwork, timm_network
@@ -130,9 +130,9 @@ def test_a_copy_has_pieces_of_its_own() -> None:
 def test_named_blocks_and_halves_alone_are_adapted() -> None:
     net = built(rank=2, blocks=(1,), on=("mlp",))
     assert set(net.low_rank) == {"blocks:1:mlp:fc1", "blocks:1:mlp:fc2"}
-    with pytest.raises(UserError, match="no block 99"):
+    with refused("recipe.method.network.blocks", "block 99", "5"):
         built(rank=2, blocks=(99,))
-    with pytest.raises(UserError, match="no blocks of a transformer"):
+    with refused("recipe.method.network.arch", "test_efficientnet"):
         built("test_efficientnet", rank=2)
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.refusals import refused
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from fedvisage.base.errors import UserError
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.nn.adapters import MARK, FaceAdapters, FaceBackbone, FrozenNetwork, load_frozen
 from fedvisage.nn.face_networks import FaceNetwork, IResNet, face_network, iresnet
@@ -112,16 +112,16 @@ def test_an_iresnet_50_at_rank_eight_sends_as_much_as_the_recipe_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "keyword"),
     [
-        ({"name": "sphere20", "adapters": {}}, "adapters are for iresnet18"),
+        ({"name": "sphere20", "adapters": {}}, "sphere20"),
         ({"name": "iresnet50", "adapters": {"stages": [5]}}, "from 1 to 4"),
-        ({"name": "iresnet50", "adapters": {"stages": [], "linear": False}}, "nothing would learn"),
+        ({"name": "iresnet50", "adapters": {"stages": [], "linear": False}}, "linear"),
         ({"name": "iresnet50", "weights": "a"}, "training.start"),
     ],
 )
-def test_what_cannot_be_adapted_is_refused(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_what_cannot_be_adapted_is_refused(wrong: dict[str, Any], keyword: str) -> None:
+    with pytest.raises(ValueError, match=keyword):
         FaceNetwork(**wrong)
 
 
@@ -136,5 +136,5 @@ def test_a_file_gives_the_frozen_weights_whole_or_is_refused_by_name(tmp_path: P
         for name, value in given.items()
     )
     save_file({name: value for name, value in given.items() if "stage3" not in name}, tmp_path / "less.safetensors")
-    with pytest.raises(UserError, match=r"stage3\.0.* and \d+ more"):
+    with refused("recipe.method.network.weights", "stage3.0.residual.0.weight", "39"):
         load_frozen(net.frozen, tmp_path / "less.safetensors")

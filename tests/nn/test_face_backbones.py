@@ -8,9 +8,9 @@ from itertools import pairwise
 import pytest
 import torch
 from pydantic import ValidationError
+from tests.refusals import refused
 from torch import Tensor, nn
 
-from fedvisage.base.errors import UserError
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.nn.face_networks import IResNet, MobileFaceNet, Sphere, iresnet, mobilefacenet, sphere
 from fedvisage.nn.vit import last_side
@@ -94,7 +94,7 @@ def test_initial_weights_follow_from_the_seed(name: str) -> None:
 
 @pytest.mark.parametrize("size", [0, 8, 100, 113])
 def test_other_sizes_are_refused(size: int) -> None:
-    with pytest.raises(UserError, match=rf"^recipe\.input\.size: .*multiples of 16 .*{size}"):
+    with refused("recipe.input.size", "16", str(size)):
         last_side(size)
 
 
