@@ -45,9 +45,9 @@ def failed(error: type[Failure], *keywords: str) -> Iterator[pytest.ExceptionInf
 def check_output(output: str, place: str | Path, *keywords: str) -> None:
     """Check that a command printed one line with this place and every keyword."""
     (line,) = output.splitlines()
-    start = f"fedvisage: {place}: "
-    assert line.startswith(start), f"expected a refusal of {place}: {line}"
-    check_keywords(line.removeprefix(start), keywords)
+    message = re.fullmatch(rf"fedvisage: (?:.*/)?{re.escape(str(place))}: (.*)", line)
+    assert message, f"expected a refusal of {place}: {line}"
+    check_keywords(message[1], keywords)
 
 
 def check_keywords(text: str, keywords: tuple[str, ...]) -> None:
