@@ -18,7 +18,9 @@ SGD = {"name": "sgd", "lr": 0.05}
 NO_CLUSTERS = {"clustering": "paper", "rho": 1e-3, "minimum": 3}
 
 
-def finished(sets: Mapping[str, Path], out: Path, method: str, *, own: Mapping[str, Any], **changes: Any) -> bytes:
+def run_to_weights(
+    sets: Mapping[str, Path], out: Path, method: str, *, own: Mapping[str, Any], **changes: Any
+) -> bytes:
     content = tree(sets, method, **changes)
     content["method"] |= own
     run_toy(content, out)
@@ -28,24 +30,24 @@ def finished(sets: Mapping[str, Path], out: Path, method: str, *, own: Mapping[s
 def test_no_clusters_is_conventional_federated_learning_with_public_fine_tuning(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    conventional = finished(sets, tmp_path / "conventional", "conventional", own={})
-    assert finished(sets, tmp_path / "null", "privacyface", own=NO_CLUSTERS) == conventional
-    assert finished(sets, tmp_path / "on", "privacyface", own={}) != conventional
+    conventional = run_to_weights(sets, tmp_path / "conventional", "conventional", own={})
+    assert run_to_weights(sets, tmp_path / "null", "privacyface", own=NO_CLUSTERS) == conventional
+    assert run_to_weights(sets, tmp_path / "on", "privacyface", own={}) != conventional
 
 
 def test_without_public_fine_tuning_that_is_fedavg(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    fedavg = finished(sets, tmp_path / "fedavg", "fedavg", own={})
-    null = finished(sets, tmp_path / "null", "conventional", own=PLAIN | {"public_epochs": 0})
-    tuned = finished(sets, tmp_path / "tuned", "conventional", own=PLAIN)
+    fedavg = run_to_weights(sets, tmp_path / "fedavg", "fedavg", own={})
+    null = run_to_weights(sets, tmp_path / "null", "conventional", own=PLAIN | {"public_epochs": 0})
+    tuned = run_to_weights(sets, tmp_path / "tuned", "conventional", own=PLAIN)
     assert null == fedavg
     assert tuned != fedavg
 
 
 def test_fedface_that_spreads_nothing_is_conventional_training(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """With λ = 0 the centres come back as they were sent: loss, scale and public fine-tuning are the baseline's."""
-    conventional = finished(sets, tmp_path / "conventional", "conventional", own={}, training__rounds=2)
+    conventional = run_to_weights(sets, tmp_path / "conventional", "conventional", own={}, training__rounds=2)
     still, moved = (
-        finished(
+        run_to_weights(
             sets,
             tmp_path / f"{weight}",
             "privacyface-fedface",
@@ -60,8 +62,8 @@ def test_fedface_that_spreads_nothing_is_conventional_training(sets: Mapping[str
 
 def test_a_site_s_own_clusters_are_no_negatives_to_it(sets: Mapping[str, Path], tmp_path: Path) -> None:
     alone = {"data__sites": {"A": str(of_task(sets["A"], "privacyface"))}}
-    plain = finished(sets, tmp_path / "plain", "conventional", own={}, **alone)
-    assert finished(sets, tmp_path / "alone", "privacyface", own={}, **alone) == plain
+    plain = run_to_weights(sets, tmp_path / "plain", "conventional", own={}, **alone)
+    assert run_to_weights(sets, tmp_path / "alone", "privacyface", own={}, **alone) == plain
 
 
 @pytest.mark.parametrize("backbone", ["sphere20", "iresnet18"])
@@ -69,7 +71,7 @@ def test_fedsgd_on_one_batch_is_fedavg_on_one_batch(backbone: str, sets: Mapping
     one = {"training__local": {"batches": 1}, "training__optimizer": SGD}
     avg = {"network": {"name": backbone, "width": 8, "embedding": 16}}
     sgd = avg | {"algorithm": "fedsgd"}
-    assert finished(sets, tmp_path / "a", "conventional", own=sgd, **one) == finished(
+    assert run_to_weights(sets, tmp_path / "a", "conventional", own=sgd, **one) == run_to_weights(
         sets, tmp_path / "b", "conventional", own=avg, **one
     )
 
@@ -77,8 +79,8 @@ def test_fedsgd_on_one_batch_is_fedavg_on_one_batch(backbone: str, sets: Mapping
 def test_a_run_whose_budget_ends_keeps_the_model_of_the_last_round_that_it_paid_for(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    spent = finished(sets, tmp_path / "spent", "privacyface", own={}, privacy__epsilon=2.0)
-    short = finished(sets, tmp_path / "short", "privacyface", own={}, training__rounds=2)
+    spent = run_to_weights(sets, tmp_path / "spent", "privacyface", own={}, privacy__epsilon=2.0)
+    short = run_to_weights(sets, tmp_path / "short", "privacyface", own={}, training__rounds=2)
     assert spent == short
     metrics = json.loads((tmp_path / "spent" / "metrics.json").read_text())
     assert metrics["rounds"] == 2
@@ -90,14 +92,14 @@ def test_a_run_whose_budget_ends_keeps_the_model_of_the_last_round_that_it_paid_
 
 def test_a_budget_that_does_not_allow_one_round_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
     with failed(BudgetSpent, "round 1", "ε 1", "ε 0.5"):
-        finished(sets, tmp_path / "run", "privacyface", own={}, privacy__epsilon=0.5)
+        run_to_weights(sets, tmp_path / "run", "privacyface", own={}, privacy__epsilon=0.5)
     assert not (tmp_path / "run" / "metrics.json").exists()
 
 
 def test_clusters_released_once_are_paid_for_once_and_used_in_every_round(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    finished(sets, tmp_path / "once", "privacyface", own={"releases": "once", "project": 4})
+    run_to_weights(sets, tmp_path / "once", "privacyface", own={"releases": "once", "project": 4})
     lines = [json.loads(line) for line in (tmp_path / "once" / "ledger.jsonl").read_text().splitlines()]
     told = [line for line in lines if line["field"] == "clusters" and line["site"] == "A" and line["direction"] == "up"]
     assert len(told) == 3
@@ -109,7 +111,7 @@ def test_what_is_told_has_the_same_size_whatever_a_site_has_found(sets: Mapping[
     many = make_people(tmp_path / "six people", "A", 5, identities=6)
     sizes = []
     for name, path in (("few", of_task(sets["A"], "privacyface")), ("many", many)):
-        finished(sets, tmp_path / name, "privacyface", own={"queries": 3}, data__sites__A=str(path))
+        run_to_weights(sets, tmp_path / name, "privacyface", own={"queries": 3}, data__sites__A=str(path))
         lines = [json.loads(line) for line in (tmp_path / name / "ledger.jsonl").read_text().splitlines()]
         sizes.append({line["bytes"] for line in lines if line["call"] == "cluster" and line["direction"] == "up"})
     assert sizes[0] == sizes[1]
@@ -133,4 +135,4 @@ def test_settings_without_a_guarantee_are_refused_with_the_reason(
     own: dict[str, Any], place: str, keyword: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     with refused(place, keyword):
-        finished(sets, tmp_path / "run", "privacyface", own=own)
+        run_to_weights(sets, tmp_path / "run", "privacyface", own=own)

@@ -86,7 +86,7 @@ def stopped(path: Path, upto: int, *, rest: bool, error: BaseException | None = 
         write()
 
 
-def finished(path: Path) -> tuple[list[object], PreparedSet]:
+def finish_set(path: Path) -> tuple[list[object], PreparedSet]:
     with Writer(path, name="T", size=8, source="s", key="k") as out:
         done = [record["piece"] for record in out.done]
         for piece in range(len(done), 5):
@@ -98,9 +98,9 @@ def finished(path: Path) -> tuple[list[object], PreparedSet]:
 @pytest.mark.parametrize("rest", [False, True])
 @pytest.mark.parametrize("upto", [0, 1, 3])
 def test_a_writer_with_the_same_key_goes_on_behind_what_was_noted(upto: int, rest: bool, tmp_path: Path) -> None:
-    _, whole = finished(tmp_path / "whole")
+    _, whole = finish_set(tmp_path / "whole")
     stopped(tmp_path / "T", upto, rest=rest)
-    done, found = finished(tmp_path / "T")
+    done, found = finish_set(tmp_path / "T")
     assert done == list(range(upto))
     assert found.digest == whole.digest
     assert sorted(path.name for path in tmp_path.iterdir()) == ["T", "whole"]
@@ -114,9 +114,9 @@ def test_notes_beyond_what_the_files_hold_do_not_count(tmp_path: Path) -> None:
     images.write_bytes(images.read_bytes()[:-1])
     with (partial / "journal.jsonl").open("a") as file:
         file.write('{"count": 99, "ro')
-    done, found = finished(tmp_path / "T")
+    done, found = finish_set(tmp_path / "T")
     assert done == [0, 1]
-    assert found.digest == finished(tmp_path / "whole")[1].digest
+    assert found.digest == finish_set(tmp_path / "whole")[1].digest
 
 
 def test_another_key_begins_anew_and_removes_what_was_left(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def run(uneven: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
     return out
 
 
-def images(uneven: Mapping[str, Path], *sites: str) -> Tensor:
+def training_images(uneven: Mapping[str, Path], *sites: str) -> Tensor:
     """Return all training images of some sites, as networks take them."""
     views = [View.of(PreparedSet.open(uneven[name]), "train") for name in sites]
     raw = torch.cat([view.batch(torch.arange(len(view)).numpy()).images for view in views])
@@ -84,7 +84,7 @@ def assert_alike(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) ->
 
 def test_they_are_those_of_one_batch_of_all_training_images(uneven: Mapping[str, Path], run: Path) -> None:
     finished = load(run).finished
-    net = in_one_batch("fedgpad", tree(uneven, "fedgpad"), finished, images(uneven, *SITES))
+    net = in_one_batch("fedgpad", tree(uneven, "fedgpad"), finished, training_images(uneven, *SITES))
     assert_alike(statistics(finished), statistics(net.state_dict()))
 
 
@@ -158,7 +158,7 @@ def test_a_model_of_one_site_has_the_statistics_of_that_site(uneven: Mapping[str
     finished = load(tmp_path / "run").finished
     for name in ("A", "C"):
         own = {key.removeprefix(f"{name}/"): value for key, value in finished.items() if key.startswith(f"{name}/")}
-        net = in_one_batch("single", content, own, images(uneven, name))
+        net = in_one_batch("single", content, own, training_images(uneven, name))
         assert_alike(statistics(own), statistics(net.state_dict()))
 
 
@@ -170,7 +170,7 @@ def test_layers_that_live_at_sites_and_a_merged_site_are_counted_too(
     content = tree(uneven, method, **EXACT)
     run_toy(content, tmp_path / "run")
     finished = load(tmp_path / "run").finished
-    net = in_one_batch(method, content, finished, images(uneven, *SITES))
+    net = in_one_batch(method, content, finished, training_images(uneven, *SITES))
     assert_alike(statistics(finished), statistics(net.state_dict()))
 
 
@@ -189,7 +189,7 @@ def test_a_site_that_tells_of_other_channels_does_not_count(uneven: Mapping[str,
     content = tree(uneven, "fedgpad", **EXACT)
     run_toy(content, tmp_path / "run", wire=OneSiteLies)
     finished = load(tmp_path / "run").finished
-    net = in_one_batch("fedgpad", content, finished, images(uneven, "A", "C"))
+    net = in_one_batch("fedgpad", content, finished, training_images(uneven, "A", "C"))
     assert_alike(statistics(finished), statistics(net.state_dict()))
     asked = [row for row in read_lines(tmp_path / "run" / LEDGER) if row["call"] == "statistics" and row["site"] == "B"]
     assert len([row for row in asked if row["direction"] == "up"]) == 3, "it is not asked about a second layer"

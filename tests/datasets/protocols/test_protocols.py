@@ -61,10 +61,10 @@ class Divided:
         self.user = select(View.of(sets(name, one.sets[name].kind)), meant, "user")
 
     def training(self) -> dict[str, tuple[int, int]]:
-        return {site: images(train) for site, (train, _) in self.sites.items()}
+        return {site: count_images(train) for site, (train, _) in self.sites.items()}
 
 
-def images(view: View) -> tuple[int, int]:
+def count_images(view: View) -> tuple[int, int]:
     """Count bona fide images and attacks."""
     return int(view.labels.sum()), int((view.labels == 0).sum())
 
@@ -105,10 +105,10 @@ def test_a_protocol_is_a_recipe_whose_sets_can_be_imported(name: str, tmp_path: 
 @pytest.mark.parametrize(("name", "fold"), FOLDS)
 def test_users_are_unseen_people_and_sites_have_both_classes(sets: Sets, name: str, fold: str) -> None:
     divided = Divided(sets, name, fold)
-    assert all(images(divided.user))
+    assert all(count_images(divided.user))
     seen = set[str]()
     for train, heldout in divided.sites.values():
-        assert all(images(train))
+        assert all(count_images(train))
         assert not people(train) & people(heldout)
         seen |= people(train, heldout)
     if name != "masks+h":
@@ -153,7 +153,7 @@ def test_the_four_train_on_all_but_dev(sets: Sets, name: str, frames: int, user:
     live, attacks = OCIM_TRAIN[user]
     left_out = 0 if name == "ocim-maddog" else 10
     assert videos(divided.user) == (live - left_out, attacks - left_out)
-    assert images(divided.user) == (2 * (live - left_out), 2 * (attacks - left_out))
+    assert count_images(divided.user) == (2 * (live - left_out), 2 * (attacks - left_out))
 
 
 def test_one_frame_of_a_video_is_the_first(sets: Sets) -> None:
@@ -175,7 +175,7 @@ def test_sites_with_one_kind_of_attack(sets: Sets, name: str) -> None:
     sites = folds[0].sites | folds[1].sites
     for dataset, (photo, video) in PHOTO_VIDEO.items():
         first, second = (sites[f"{dataset}-{kind}"][0] for kind in ("photo", "video"))
-        assert (images(first)[1], images(second)[1]) == (photo, video)
+        assert (count_images(first)[1], count_images(second)[1]) == (photo, video)
         assert set(second.species.tolist()) == {"bonafide", "replay"}
         assert "replay" not in first.species.tolist()
         live = [view.subset((view.labels == 1).nonzero()[0]) for view in (first, second)]
@@ -193,7 +193,7 @@ def test_the_mistake_of_released_lists_is_at_sites_alone(sets: Sets) -> None:
     """Fifty people with the clips 1, 2, HR_1 and HR_4 as bona fide, 100 replays; the user C is as it should be."""
     divided = Divided(sets, "fedsis-released", "M")
     photo, video = (divided.sites[f"C-{kind}"][0] for kind in ("photo", "video"))
-    assert (images(photo), images(video)) == ((100, 300), (100, 100))
+    assert (count_images(photo), count_images(video)) == ((100, 300), (100, 100))
     live = {clip for view in (photo, video) for clip in view.column("clip")[view.labels == 1].tolist()}
     assert live == {"1", "2", "HR_1", "HR_4"}
     assert "HR_4" not in video.column("clip")[video.labels == 0]
@@ -201,8 +201,8 @@ def test_the_mistake_of_released_lists_is_at_sites_alone(sets: Sets) -> None:
     assert videos(user.user) == (140, 440)
     assert {*user.user.column("clip")[user.user.labels == 1].tolist()} == {"1", "2", "HR_1"}
     right = Divided(sets, "one-attack-clips", "M")
-    assert {site: images(train) for site, (train, _) in right.sites.items() if site[0] != "C"} == {
-        site: images(train) for site, (train, _) in divided.sites.items() if site[0] != "C"
+    assert {site: count_images(train) for site, (train, _) in right.sites.items() if site[0] != "C"} == {
+        site: count_images(train) for site, (train, _) in divided.sites.items() if site[0] != "C"
     }
 
 
@@ -265,15 +265,15 @@ def test_wmca_cefa_and_surf(sets: Sets) -> None:
 
 def test_celeba_spoof(sets: Sets) -> None:
     intra = Divided(sets, "celeba-intra", "A")
-    assert (images(intra.sites["A"][0]), images(intra.user)) == ((20, 40), (6, 12))
-    assert images(Divided(sets, "celeba-cross", "C").user) == (300, 900)
+    assert (count_images(intra.sites["A"][0]), count_images(intra.user)) == ((20, 40), (6, 12))
+    assert count_images(Divided(sets, "celeba-cross", "C").user) == (300, 900)
     for name, fold, trained in (
         ("celeba-mediums", "A", (20, 40)),
         ("celeba-sensors", "high", (10, 20)),
         ("celeba-sensors", "low", (20, 40)),
     ):
         divided = Divided(sets, name, fold)
-        assert (images(divided.sites["A"][0]), images(divided.user)) == (trained, (6, 12))
+        assert (count_images(divided.sites["A"][0]), count_images(divided.user)) == (trained, (6, 12))
     tenth, _ = Divided(sets, "ocim-flip+s", "M").sites["A"]
     assert len(people(tenth)) == 3  # of 26
     assert len(PROTOCOLS["1-to-11"].folds) == 11
