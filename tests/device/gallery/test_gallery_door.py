@@ -105,7 +105,7 @@ def test_nobody_is_enrolled_where_nothing_tells_attacks(gallery: Gallery) -> Non
 
 def test_after_a_new_model_people_are_enrolled_again_or_refused_by_name(gallery: Gallery) -> None:
     newer = replace(ENGINE, model=EmbeddingModel("sha256:" + "b" * 64, 0.9, "fmr=1e-3"))
-    with refused("default", "person 3", error=ModelChanged):
+    with refused("default", "1 more", error=ModelChanged):
         enrolment.search(gallery, newer, "default", embedding(2, 1))
     for person in range(4):
         done = enrolment.enrol(gallery, newer, "default", f"person {person}", [("a.png", row_of(tile_of(person)))])

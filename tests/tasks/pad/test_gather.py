@@ -50,11 +50,11 @@ def cut_short(directory: Path) -> Path:
 @pytest.mark.parametrize(
     ("spoil", "place", "keyword"),
     [
-        (nothing, "data.sites.B", "directory"),
-        (empty, "data.sites.B", "set.json"),
+        (nothing, "recipe.data.sites.B", "directory"),
+        (empty, "recipe.data.sites.B", "set.json"),
         (bona_fide_only, "data.sites.B", "attacks"),
         (attacks_only, "data.sites.B", "bona fide"),
-        (larger, "data.sites.B", "24×24"),
+        (larger, "recipe.data.sites.B", "24×24"),
         (nobody_held_out, "data.sites.B", "split"),
         (cut_short, "images.npy", "bytes"),
     ],
