@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from functools import cache
 from types import ModuleType
 
-from docs.website import costs, files, papers, sections
+from docs.website import costs, papers, sections
 from docs.website.markdown import ROOT, plain, table
+from docs.website.modules import equation_sections, file_sections
 
 import fedvisage as fv
 from fedvisage.federation.method import Method
@@ -81,7 +82,7 @@ def deviations(method: Method, modules: list[ModuleType]) -> Iterator[str]:
 
 def places(method: Method, modules: list[ModuleType]) -> Iterator[str]:
     """Equations, and where each is in the code; those of an algorithm's model are on the model's page."""
-    yield from files.places(modules[:1])
+    yield from equation_sections(modules[:1])
 
 
 def options(method: Method, modules: list[ModuleType]) -> Iterator[str]:
@@ -195,7 +196,7 @@ def anchor(heading: str) -> str:
 
 def source(method: Method, modules: list[ModuleType]) -> Iterator[str]:
     """The files themselves."""
-    yield from files.listed(modules)
+    yield from file_sections(modules)
 
 
 PARTS = (head, deviations, places, options, uploads, recipes, results, source)

@@ -107,7 +107,7 @@ def test_a_model_opened_from_its_directory_is_judged_like_the_run(run: fv.Run, t
     for name in ("hter", "eer", "auc"):
         assert again[name] == run.metrics[name]
     other = make_set(tmp_path / "other", "other", 77)
-    assert fv.evaluate(run, other, out=tmp_path / "judged")["user"] == "other"
+    assert fv.evaluate(run, other, out=tmp_path / "judged")["target"] == "other"
     assert (tmp_path / "judged" / "scores.csv").exists()
 
 
@@ -186,7 +186,7 @@ def test_a_run_records_the_source_of_a_method_that_was_passed_in(
 
 
 def test_data_replaces_entries_of_the_recipe_and_adds_none(sets: Mapping[str, Path]) -> None:
-    with refused("data", "'A', 'public'", "O, C, I, user"):
+    with refused("data", "'A', 'public'", "O, C, I, target"):
         fv.run("demo/fedpad", data={"A": sets["A"], "O": sets["A"], "public": sets["B"]})
     content = tree(sets)
     content["data"]["sites"] = {"client[1-2]": f"{sets['A']}*"}

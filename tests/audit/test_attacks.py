@@ -11,9 +11,14 @@ from tests.refusals import refused
 
 from fedvisage.audit.membership import closeness, membership
 from fedvisage.audit.nearest import by_chance, hit_rate, nearest
-from fedvisage.audit.reversion import TrainingSettings, identification_rates, rebuild_faces, train_reversion
+from fedvisage.audit.reversion import (
+    TrainingSettings,
+    identification_rates,
+    rebuild_faces,
+    reversion_network,
+    train_reversion,
+)
 from fedvisage.metrics.similarity import Faces
-from fedvisage.nn.pretrained import reversion_network
 
 RNG = np.random.default_rng(0)
 

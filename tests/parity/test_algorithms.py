@@ -353,7 +353,7 @@ def data(unequal: Mapping[str, Path]) -> dict[str, Data]:
 def recipe(sets: Mapping[str, Path], algorithm: str, **changes: Any) -> dict[str, Any]:
     found: dict[str, Any] = {
         "method": {"name": algorithm},
-        "data": {"sites": {name: str(sets[name]) for name in SITES}, "user": str(sets["U"]), "user_name": "U"},
+        "data": {"sites": {name: str(sets[name]) for name in SITES}, "target": str(sets["U"]), "target_name": "U"},
         "input": {"size": 32, "colour": "rgb"},
         "training": {
             "rounds": ROUNDS,

@@ -23,7 +23,8 @@ from fedvisage.methods import METHODS
 from fedvisage.nn.batchnorm import batchnorms
 from fedvisage.nn.inputs import as_float, colour_channels
 from fedvisage.runs.evaluate import recount
-from fedvisage.runs.run import adoption
+from fedvisage.runs.local_training import adoption
+from fedvisage.runs.request import Request
 from fedvisage.runs.run import run as whole_run
 from fedvisage.tasks.saved_model import load
 
@@ -218,4 +219,4 @@ def test_a_model_with_exact_statistics_is_not_judged_as_one_with_averaged_ones(
 ) -> None:
     recipe = recipe_of(tree(uneven, "fedgpad", training__rounds=1))
     with refused("run", "fedgpad"):
-        whole_run(recipe, tmp_path / "judged", tmp_path / "cache", silent(), training=adoption(run))
+        whole_run(Request(recipe, tmp_path / "judged", tmp_path / "cache", training=adoption(run)), silent())

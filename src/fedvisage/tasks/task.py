@@ -87,7 +87,7 @@ class Task(Protocol):
         """Send the calls about the finished model to the sites, and choose thresholds from the replies."""
         ...
 
-    def judge(self, scorer: Scorer, trained: TrainingResult, data: RunData, out: Path) -> dict[str, Any]:
+    def evaluate(self, scorer: Scorer, trained: TrainingResult, data: RunData, out: Path) -> dict[str, Any]:
         """Evaluate a run's model on its target, return the metrics, and write the files for recomputing them."""
         ...
 
@@ -95,7 +95,9 @@ class Task(Protocol):
         """Refuse a set or an evaluation setting that does not apply to models of this task."""
         ...
 
-    def rejudge(self, scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None) -> dict[str, Any]:
+    def evaluate_saved(
+        self, scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None
+    ) -> dict[str, Any]:
         """Evaluate a finished model on other data; with a directory, write the files for recomputing the metrics."""
         ...
 

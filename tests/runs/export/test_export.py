@@ -140,7 +140,7 @@ def test_fedgpads_other_encoders_are_exported(
 
 
 def compare_graph(model: FinishedModel, place: Path) -> None:
-    """Write a graph and compare it with the method's own user, image by image."""
+    """Write a graph and compare it with the method's own target, image by image."""
     from fedvisage.federation.server import members_of
     from fedvisage.runs.export.graph import write_graph
 

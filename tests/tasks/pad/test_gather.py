@@ -67,20 +67,20 @@ def test_a_site_whose_data_cannot_be_used_is_named(
     assert not (tmp_path / "run").exists(), "nothing is left of a run that could not begin"
 
 
-def test_a_user_whose_images_have_another_size_is_named(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    with refused("recipe.data.user", "24×24"):
+def test_a_target_whose_images_have_another_size_is_named(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    with refused("recipe.data.target", "24×24"):
         run_toy(tree({**sets, "U": larger(tmp_path)}), tmp_path / "run")
 
 
-def test_a_user_that_is_a_copy_of_a_site_is_noticed(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_target_that_is_a_copy_of_a_site_is_noticed(sets: Mapping[str, Path], tmp_path: Path) -> None:
     shutil.copytree(sets["B"], tmp_path / "copy")
-    with refused("data.user", "site B"):
+    with refused("data.target", "site B"):
         run_toy(tree({**sets, "U": tmp_path / "copy"}), tmp_path / "run")
 
 
-def test_a_user_without_the_split_that_is_asked_for_is_named(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    with refused("data.user_split", "'test'"):
-        run_toy(tree(sets, data__user_split="test"), tmp_path / "run")
+def test_a_target_without_the_split_that_is_asked_for_is_named(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    with refused("data.target_split", "'test'"):
+        run_toy(tree(sets, data__target_split="test"), tmp_path / "run")
 
 
 def test_a_site_trains_on_some_subjects_and_holds_out_others(sets: Mapping[str, Path], tmp_path: Path) -> None:
@@ -92,9 +92,11 @@ def test_a_site_trains_on_some_subjects_and_holds_out_others(sets: Mapping[str, 
         assert not set(site.train.subjects) & set(site.heldout.subjects)
 
 
-def test_a_user_contributes_everything_or_the_split_that_is_asked_for(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    assert len(opened(tree(sets), tmp_path).user) == 36
-    assert len(opened(tree(sets, data__user_split="heldout"), tmp_path).user) == 12
+def test_a_target_contributes_everything_or_the_split_that_is_asked_for(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    assert len(opened(tree(sets), tmp_path).target) == 36
+    assert len(opened(tree(sets, data__target_split="heldout"), tmp_path).target) == 12
 
 
 def test_pooling_joins_all_sites_into_one(sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -30,9 +30,9 @@ def test_a_run_scores_held_out_images_once_in_each_round_that_is_evaluated(
     content = tree(sets, training__rounds=2)
     run_toy(content, tmp_path / "run", method=replace(METHODS["fedpad"], user=user))
     data = opened(content, tmp_path)
-    assert data.user is not None
+    assert data.target is not None
     held_out = sum(len(site.heldout) for site in data.sites.values())
-    assert sum(passed) == 2 * held_out + len(data.user)
+    assert sum(passed) == 2 * held_out + len(data.target)
 
 
 def test_one_pass_gives_the_scores_and_the_scatter_of_two(sets: Mapping[str, Path], tmp_path: Path) -> None:

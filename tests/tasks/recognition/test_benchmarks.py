@@ -158,7 +158,7 @@ def test_lists_of_groups_have_a_spread(model: FinishedModel, benchmarks: dict[st
     assert "benchmarks" not in alone
 
 
-def test_a_set_without_lists_is_judged_as_a_user_is(model: FinishedModel, tmp_path: Path) -> None:
+def test_a_set_without_lists_is_judged_as_a_target_is(model: FinishedModel, tmp_path: Path) -> None:
     people = write_set(
         tmp_path / "plain", [f"{n}.png" for n in range(8)], [f"who{n // 2}" for n in range(8)], ["g"] * 8
     )

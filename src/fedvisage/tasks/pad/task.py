@@ -43,20 +43,20 @@ def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str]
     digests = {f"data.sites.{name}": prepared.digest for name, prepared in opened.items()}
     crops = {f"data.sites.{name}": prepared.crop for name, prepared in opened.items()}
     if target is not None:
-        crops["data.user"] = target.slices[0].set.crop
+        crops["data.target"] = target.slices[0].set.crop
     digests |= _digest_of(target)
     places = _places(sites, target)
     return RunData(merge_sites(sites) if method.pooled else sites, target, digests, crops=crops, places=places)
 
 
 def _open_target(recipe: Recipe, cache: Path, say: Callable[[str], None]) -> View | None:
-    if recipe.data.user is None:
+    if recipe.data.target is None:
         return None
-    prepared = open_set(recipe.data.user, "data.user", recipe, cache, say)
-    target = View.of(prepared, None if recipe.data.user_split == "all" else recipe.data.user_split)
-    target = select(target, split_entry(recipe.data.user)[1], "data.user")
+    prepared = open_set(recipe.data.target, "data.target", recipe, cache, say)
+    target = View.of(prepared, None if recipe.data.target_split == "all" else recipe.data.target_split)
+    target = select(target, split_entry(recipe.data.target)[1], "data.target")
     if len(target) == 0:
-        raise UserError("data.user_split", f"the user's data has no images in split {recipe.data.user_split!r}")
+        raise UserError("data.target_split", f"the target's data has no images in split {recipe.data.target_split!r}")
     return target
 
 
@@ -75,20 +75,20 @@ def _site(prepared: PreparedSet, place: str, meant: Selection, rule: str) -> Sit
     return SiteData(train, heldout)
 
 
-def _places(sites: dict[str, SiteData], user: View | None) -> Places:
+def _places(sites: dict[str, SiteData], target: View | None) -> Places:
     places = {f"{SITE}{name}": (site.train,) for name, site in sites.items()}
     places |= {f"{SITE}{name}{HELD_OUT}": (site.heldout,) for name, site in sites.items() if not site.all_trains}
-    return places if user is None else {**places, TARGET: (user,)}
+    return places if target is None else {**places, TARGET: (target,)}
 
 
-def _digest_of(user: View | None) -> dict[str, str]:
-    return {} if user is None else {"data.user": user.slices[0].set.digest}
+def _digest_of(target: View | None) -> dict[str, str]:
+    return {} if target is None else {"data.target": target.slices[0].set.digest}
 
 
 def summary_lines(figures: Mapping[str, Any]) -> list[str]:
     """Return the headline metrics as lines: error rates by level and attack type, and the result of an adaptation."""
     lines = [
-        f"{figures['method']} at user {figures['user']} ({figures['level']} level, threshold "
+        f"{figures['method']} at target {figures['target']} ({figures['level']} level, threshold "
         f"{figures['threshold']:.3f} by rule {figures['threshold_rule']})"
     ]
     for level in ("frame", "video"):
@@ -176,22 +176,24 @@ class PadTask:
         saved = SavedModel(tree_of(server.recipe), finished, thresholds, scatter, self.name, on_training=on_training)
         return TrainingResult(saved, server.round, evaluation.heldout_table(histograms, thresholds), histograms)
 
-    def judge(self, scorer: Scorer, trained: TrainingResult, data: RunData, out: Path) -> dict[str, Any]:
+    def evaluate(self, scorer: Scorer, trained: TrainingResult, data: RunData, out: Path) -> dict[str, Any]:
         """Score the target's data, if there is a target."""
         figures: dict[str, Any] = {}
-        if data.user is not None:
-            figures = self.rejudge(scorer, trained.saved, data.user, scorer.recipe.data.user_name, out)
+        if data.target is not None:
+            figures = self.evaluate_saved(scorer, trained.saved, data.target, scorer.recipe.data.target_name, out)
             if scorer.recipe.evaluation.features:
                 write_features(out, scorer, trained.saved.finished, data)
-        judged_on = "sites_training" if scorer.recipe.evaluation.threshold == ON_TRAINING else "sites_heldout"
-        return figures | {judged_on: trained.heldout}
+        source = "sites_training" if scorer.recipe.evaluation.threshold == ON_TRAINING else "sites_heldout"
+        return figures | {source: trained.heldout}
 
     def check_set(self, found: PreparedSet, recipe: Recipe, entry: str) -> None:
         """Refuse evaluation settings of recognition."""
         if recipe.evaluation.recognition is not None:
             raise UserError("--pairs", "this model detects attacks; leave --pairs out")
 
-    def rejudge(self, scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None) -> dict[str, Any]:
+    def evaluate_saved(
+        self, scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None
+    ) -> dict[str, Any]:
         """Score a view, and write one line per frame."""
         result = evaluation.evaluate_pad(scorer, saved, view, name)
         if out is not None:
@@ -200,16 +202,16 @@ class PadTask:
 
     def without_threshold(self, scorer: Scorer, saved: SavedModel, data: RunData) -> dict[str, Any]:
         """Return the equal error rate and the area under the curve, as means over members if there are several."""
-        if data.user is None:
+        if data.target is None:
             return {}
-        figures = evaluation.evaluate_pad(scorer, saved, data.user, scorer.recipe.data.user_name).figures
+        figures = evaluation.evaluate_pad(scorer, saved, data.target, scorer.recipe.data.target_name).figures
         return {name: figures[name] for name in ("eer", "auc")}
 
     def open_benchmarks(
         self, entries: Mapping[str, str], recipe: Recipe, cache: Path, say: Say
     ) -> dict[str, Benchmark]:
         """Refuse benchmarks, which are sets of recognition."""
-        raise UserError("--benchmark", "this model detects attacks; judge it on one set after another, with --data")
+        raise UserError("--benchmark", "this model detects attacks; evaluate it on one set after another, with --data")
 
     def on_benchmarks(self, scorer: Scorer, saved: SavedModel, benchmarks: Mapping[str, Benchmark]) -> dict[str, Any]:
         """Return nothing, because no benchmark can be opened."""

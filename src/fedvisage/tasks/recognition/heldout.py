@@ -95,7 +95,7 @@ def calls(scorer: Scorer) -> dict[str, Call]:
     def figures(site: Site, finished: Message) -> Message:
         settings = scorer.recipe.evaluation.people
         assert site.test is not None
-        assert site.strangers is not None, "who judges personal models has strangers"
+        assert site.strangers is not None, "a personal model is evaluated with strangers"
         rows, counts = [], (0, 0, 0, 0)
         for personal in models_of(scorer.method).values():
             weights = personal.weights(site, finished)

@@ -33,7 +33,7 @@ from fedvisage.tasks.task import TrainingResult
 def summary_lines(figures: Mapping[str, Any]) -> list[str]:
     """Return the headline metrics as lines: verification and identification rates, generic and personal."""
     generic, personal = figures.get("generic") or {}, figures.get("personalised") or {}
-    target = figures.get("user")
+    target = figures.get("target")
     lines = [
         f"{figures['method']} on benchmark {target}" if target is not None else f"{figures['method']} on benchmarks"
     ]
@@ -55,20 +55,23 @@ def summary_lines(figures: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _benchmark_lines(judged: Mapping[str, Any]) -> list[str]:
+def _benchmark_lines(benchmark: Mapping[str, Any]) -> list[str]:
     """Return the headline metrics of one benchmark as lines."""
     lines = []
-    for name, listed in (judged.get("lists") or {}).items():
+    for name, listed in (benchmark.get("lists") or {}).items():
         pairs = f"{name}, {listed['pairs']} pairs ({listed['left_out']} left out)"
         lines.append(f"{pairs}: {percent(listed['accuracy'])} on {listed['folds']} folds")
-    if (spread := judged.get("spread")) is not None:
+    if (spread := benchmark.get("spread")) is not None:
         ratio = (
             "" if spread["skewed_error_ratio"] is None else f", skewed error ratio {spread['skewed_error_ratio']:.2f}"
         )
         lines.append(
             f"mean of the groups {percent(spread['mean'])}, standard deviation {percent(spread['std'])}{ratio}"
         )
-    tables = {**(judged.get("readings") or {}), **({"all images": judged["generic"]} if "generic" in judged else {})}
+    tables = {
+        **(benchmark.get("readings") or {}),
+        **({"all images": benchmark["generic"]} if "generic" in benchmark else {}),
+    }
     for reading, rates in tables.items():
         for kind, title in (("tar_at_far", "TAR@FAR"), ("tpir_at_fpir", "TPIR@FPIR"), ("rank", "rank")):
             values = [
@@ -130,7 +133,7 @@ class RecognitionTask:
         personal = collect_personal(server, finished) if strangers and not method.pooled else {}
         return TrainingResult(saved, server.round, evaluation.heldout_table(histograms), histograms, personal)
 
-    def judge(self, scorer: Scorer, trained: TrainingResult, data: RunData, out: Path) -> dict[str, Any]:
+    def evaluate(self, scorer: Scorer, trained: TrainingResult, data: RunData, out: Path) -> dict[str, Any]:
         """Evaluate the generic model on the target and the benchmarks, and add the sites' metrics."""
         return evaluation.evaluate_run(scorer, trained, data, out)
 
@@ -141,14 +144,16 @@ class RecognitionTask:
         if recipe.evaluation.adapt is not None:
             raise UserError("--adapt", "is for attack detection; leave it out")
 
-    def rejudge(self, scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None) -> dict[str, Any]:
+    def evaluate_saved(
+        self, scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None
+    ) -> dict[str, Any]:
         """Evaluate the generic model on another identity set."""
         figures = {"task": self.name, **evaluation.threshold_figures(scorer.recipe, saved.thresholds)}
         return figures | evaluation.evaluate_recognition(out, scorer, saved.finished, view, saved.thresholds)
 
     def without_threshold(self, scorer: Scorer, saved: SavedModel, data: RunData) -> dict[str, Any]:
         """Return verification and identification rates at the recipe's error rates, and those of benchmarks."""
-        generic = evaluation.evaluate_recognition(None, scorer, saved.finished, data.user, {}).get("generic") or {}
+        generic = evaluation.evaluate_recognition(None, scorer, saved.finished, data.target, {}).get("generic") or {}
         figures: dict[str, Any] = {"generic": {key: generic[key] for key in evaluation.RATES if key in generic}}
         if data.benchmarks:
             figures["benchmarks"] = evaluate_benchmarks(scorer, saved.finished, data.benchmarks, {})
