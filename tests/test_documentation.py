@@ -23,12 +23,12 @@ from PIL import Image
 from pydantic import BaseModel
 from safetensors.torch import load_file
 from tests.documented import ROOT, block, example, files, snippets
+from tests.refusals import refused
 from tests.toy import recipe_of, run_toy, tree, weights
 
 import fedvisage as fv
 from fedvisage import cli
 from fedvisage.base import extensions
-from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.methods import read_method
@@ -74,7 +74,7 @@ def test_the_example_that_writes_scaffold_out_comes_to_the_packages_model(
 
 def test_the_example_that_writes_scaffold_out_refuses_other_optimizers(sets: Mapping[str, Path]) -> None:
     written_out = example("my_scaffold").METHOD
-    with pytest.raises(UserError, match="sgd"):
+    with refused("recipe.training.optimizer", "sgd"):
         written_out.check(recipe_of(tree(sets, written_out), written_out))
 
 
@@ -94,7 +94,7 @@ def test_what_is_done_with_the_examples_runs(
         for said in re.findall(r"^print\(.*\)  # (\{.*)$", snippet, flags=re.MULTILINE):
             assert said == printed[-1]
     assert {path.name for path in Path("runs").iterdir()} == {"smoothed", "my-scaffold", "small"}
-    with pytest.raises(UserError, match="no method"):
+    with refused("runs/smoothed/model.json", "'smoothed'"):
         fv.open("runs/smoothed").score(torch.zeros(1, 3, 32, 32, dtype=torch.uint8))
     model = fv.open("runs/smoothed", method=example("smoothed").METHOD)
     assert model.score(torch.zeros(1, 3, 32, 32, dtype=torch.uint8)).shape == (1,)
@@ -197,7 +197,7 @@ def test_the_example_importer_writes_a_prepared_set(tmp_path: Path) -> None:
     assert made.rows.label.tolist() == [1, 0]
     assert made.rows.species.tolist() == ["bonafide", "print"]
     (source / "table.csv").write_text("file,label,kind,person,part\n1.png,genuine,,ann,train\n")
-    with pytest.raises(UserError, match="genuine"):
+    with refused("source/table.csv", "'genuine'"):
         import_table(source, tmp_path / "other", name="T")
     assert not (tmp_path / "other").exists()
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.refusals import refused
 from tests.toy import recipe_of, run_toy, tree, weights
-
-from fedvisage.base.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +76,9 @@ def test_l2sp_holds_a_method_that_declares_its_own_loss(sets: Mapping[str, Path]
 def test_where_nobody_is_held_a_pull_is_refused(
     name: str, sets: Mapping[str, Path], start: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=rf"training\.l2sp.*{name}"):
+    with refused("recipe.training.l2sp", name):
         run_toy(tree(sets, name, training__start=str(start), training__l2sp=0.1), tmp_path / "run")
-    with pytest.raises(UserError, match="name a file"):
+    with refused("recipe.training", "l2sp", "start"):
         recipe_of(tree(sets, training__l2sp=0.1))
 
 

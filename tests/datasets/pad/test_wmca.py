@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.datasets.pad.copies import changeable, listed
+from tests.refusals import refused
 
-from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import SCANNERS
 from fedvisage.datasets.import_presentations import import_items
@@ -52,7 +52,7 @@ def test_a_table_with_a_head_is_compared_and_has_the_parts(root: Path) -> None:
         "019_01_000_0_01": "dev",
     }
     (root / LIST).write_text(TABLE.format("eval").replace("attack", "bonafide"))
-    with pytest.raises(UserError, match=r"line 3: 012_01_017_2_83 is labelled bonafide"):
+    with refused("documentation/PROTOCOL-grandtest.csv", "line 3", "012_01_017_2_83", "bonafide"):
         listed("wmca", root)
 
 
@@ -61,7 +61,7 @@ def test_lines_of_a_path_and_a_label_are_compared(root: Path) -> None:
     path.write_text("R_CDIT/012_01_000_0_00 0\nR_CDIT/012_01_017_2_83 1\n")
     assert "labels in lists agree with the names: 2 lists" in listed("wmca", root).notes
     path.write_text("R_CDIT/012_01_000_0_00 0\nR_CDIT/012_01_017_2_83 0\n")
-    with pytest.raises(UserError, match=r"line 2: 012_01_017_2_83 is labelled 0"):
+    with refused("copy/PROTOCOL-frames.csv", "line 2", "012_01_017_2_83", "0"):
         listed("wmca", root)
 
 
@@ -89,7 +89,7 @@ def test_colours_are_turned_when_that_is_asked_for(root: Path, tmp_path: Path) -
         )
         sets.append(PreparedSet.open(tmp_path / f"set-{colour}").images)
     assert (sets[0] == sets[1][..., ::-1]).all()
-    with pytest.raises(UserError, match="choose one of rgb, bgr"):
+    with refused("--colour", "grey", "bgr"):
         listed("wmca", root, ImportOptions(colour="grey"))
-    with pytest.raises(UserError, match="has no arrays"):
+    with refused("--colour", "OULU-NPU"):
         listed("oulu-npu", root, ImportOptions(colour="bgr"))

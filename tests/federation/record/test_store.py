@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.refusals import failed, refused
 
-from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.base.errors import RunFailed
 from fedvisage.federation.record.store import ROOM, Checkpoints, Progress, SiteStore, StateCache
 
 
@@ -127,7 +128,7 @@ def test_a_site_that_did_not_take_part_stays_at_its_generation(tmp_path: Path) -
 
 def test_a_generation_that_is_gone_is_an_error(tmp_path: Path) -> None:
     stored(tmp_path)
-    with pytest.raises(RunFailed, match="generation 1"):
+    with failed(RunFailed, "generation 1", "private state"):
         SiteStore(tmp_path).restore(1)
 
 
@@ -153,5 +154,5 @@ def test_checkpoints_return_what_was_written_and_the_last_two_are_kept(tmp_path:
 
 def test_a_checkpoint_of_another_recipe_is_refused(tmp_path: Path) -> None:
     Checkpoints(tmp_path, "one").write({}, Progress(1))
-    with pytest.raises(UserError, match="another recipe"):
+    with refused("000001.safetensors", "recipe"):
         Checkpoints(tmp_path, "two").latest()

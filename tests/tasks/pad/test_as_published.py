@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.refusals import refused
 from tests.toy import SITES, recipe_of, run_toy, scores_of, tree
 
-from fedvisage.base.errors import UserError
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.record.ledger import LEDGER, read_lines
@@ -100,7 +100,7 @@ def test_each_members_figures_are_its_own_and_are_averaged(sets: Mapping[str, Pa
 def test_recognition_is_told_where_its_published_figures_stand(sets: Mapping[str, Path]) -> None:
     recipe = recipe_of(content(sets, "fedavg", evaluation__published=True))
     method = METHODS["fedavg"]
-    with pytest.raises(UserError, match=r"^recipe\.evaluation\.published: .*data\.benchmarks"):
+    with refused("recipe.evaluation.published", "data.benchmarks"):
         task_of(method).check(recipe, method)
 
 
