@@ -65,7 +65,7 @@ def head(method: Method, modules: list[ModuleType]) -> Iterator[str]:
         ("the server sees", plain(sees)),
     ]
     if "one_mean" in method.supports and not method.pooled:
-        rows.append(("with [secure aggregation](../privacy.md)", plain(SUMS)))
+        rows.append(("with [secure aggregation](../protections.md#secure-aggregation)", plain(SUMS)))
     yield table(("", ""), rows)
     for module in modules:
         told = papers.account(module)

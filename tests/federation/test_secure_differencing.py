@@ -131,7 +131,7 @@ def test_two_sums_that_differ_by_one_site_show_its_upload(sets: Mapping[str, Pat
     moved = max(
         float((seen["C"][name].double() - rest[name].double()).abs().max()) for name in rest if name in seen["C"]
     )
-    assert max(errors) < 2e-6 < moved / 1000, "simulations remember nothing; docs/privacy.md has the figure"
+    assert max(errors) < 2e-6 < moved / 1000, "simulations remember nothing; docs/protections.md has the figure"
 
 
 def test_a_second_run_without_a_site_is_refused(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
