@@ -20,7 +20,9 @@ from fedvisage.federation.method import Method
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.methods import METHODS, read_method
 from fedvisage.recipe import Recipe
-from fedvisage.runs.run import Wire, run
+from fedvisage.runs.request import Request
+from fedvisage.runs.run import run
+from fedvisage.runs.workers import Wire
 from fedvisage.tasks.catalogue import task_of
 from fedvisage.tasks.opened import RunData
 
@@ -217,7 +219,7 @@ def run_toy(
     if resume and environment.exists() and "method" in json.loads(environment.read_text()):
         environment.unlink()
     cache, recipe = out.parent / "cache", recipe_of(content, method)
-    return run(recipe, out, cache, reporter or silent(), method=method, resume=resume, wire=wire)
+    return run(Request(recipe, out, cache, method, resume, wire), reporter or silent())
 
 
 def weights(out: Path) -> bytes:

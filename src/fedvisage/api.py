@@ -40,7 +40,9 @@ from fedvisage.report.tracking.tensorboard import write_events
 from fedvisage.runs.directory import METRICS, RECIPE, REPORT
 from fedvisage.runs.evaluate import evaluate as evaluate_model
 from fedvisage.runs.evaluate import recount as recount_run
-from fedvisage.runs.run import Wire, run_and_report
+from fedvisage.runs.request import Request
+from fedvisage.runs.run import run_and_report
+from fedvisage.runs.workers import Wire
 from fedvisage.studies import run_study
 from fedvisage.studies.shipped import locate
 from fedvisage.tasks.catalogue import summary
@@ -350,17 +352,9 @@ def run(
         resolved = load(resolved, _entries(data, resolved), method=method)
     stem = Path(recipe).stem if isinstance(recipe, str | Path) else resolved.method.name
     directory = Path(out) if out is not None else Path("runs") / f"{stem}-seed{resolved.runtime.seed}"
-    reporter = Reporter(Console(highlight=False), quiet=quiet)
-    run_and_report(
-        resolved,
-        directory,
-        Path(cache),
-        reporter,
-        method=method,
-        resume=resume,
-        wire=transport,
-        checks=Checks(allow_mixed_crops, allow_overlap, verify),
-    )
+    checks = Checks(allow_mixed_crops, allow_overlap, verify)
+    request = Request(resolved, directory, Path(cache), method, resume, transport, checks=checks)
+    run_and_report(request, Reporter(Console(highlight=False), quiet=quiet))
     return Run(directory, method)
 
 

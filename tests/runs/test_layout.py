@@ -35,6 +35,7 @@ from fedvisage.runs.layout import (
     with_earlier_choice,
     with_layout,
 )
+from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
 from fedvisage.tasks.catalogue import Setup, set_up
 
@@ -77,7 +78,7 @@ def crash_with_channels_last(member: Member) -> torch.Tensor:
     """End this process as a faulty kernel would, if the channels lie last."""
     if member.images.is_contiguous(memory_format=torch.channels_last):
         os.kill(os.getpid(), signal.SIGSEGV)
-    return two_exchanges.METHOD.user(member)
+    return two_exchanges.METHOD.prediction.predict(member)
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +173,10 @@ def test_a_cache_that_cannot_be_written_to_stops_no_run(sets: Mapping[str, Path]
 def test_a_crash_of_a_timed_step_leaves_the_run_alive_with_the_channels_first(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    fatal = replace(two_exchanges.METHOD, step=crash_with_channels_last)
+    fatal = replace(
+        two_exchanges.METHOD,
+        prediction=replace(two_exchanges.METHOD.prediction, timed_step=crash_with_channels_last),
+    )
     content = tree(sets, runtime__layout="auto")
     content["method"] = {**content["method"], "name": fatal.name}
     lines: list[str] = []
@@ -194,7 +198,8 @@ def test_a_narrow_network_trains_without_a_segmentation_fault(tmp_path: Path) ->
 
 def test_a_method_that_no_other_process_can_import_is_not_timed(sets: Mapping[str, Path], tmp_path: Path) -> None:
     setup = ready(tree(sets, runtime__layout="auto"))
-    local = replace(setup, method=replace(setup.method, name="local", step=lambda member: member.images.mean()))
+    timed = replace(setup.method.prediction, timed_step=lambda member: member.images.mean())
+    local = replace(setup, method=replace(setup.method, name="local", prediction=timed))
     lines: list[str] = []
     assert choose_layout(local, tmp_path, lines.append, never) == LayoutChoice("last", "fp32", {})
     assert lines == ["layout: channels last, fp32 (local cannot be sent to another process to be timed)"]
@@ -213,7 +218,7 @@ def test_channels_first_train_the_same_up_to_rounding(sets: Mapping[str, Path], 
     for layout in ("first", "last"):
         content = tree(sets, "fedgpad", runtime__layout=layout, input__size=32, training__rounds=1)
         content["training"]["optimizer"] = {"name": "sgd", "lr": 0.001}  # Adam's first step is a sign
-        run(recipe_of(content), tmp_path / layout, tmp_path / "cache", silent())
+        run(Request(recipe_of(content), tmp_path / layout, tmp_path / "cache"), silent())
     first, last = (load_file(tmp_path / layout / "model.safetensors") for layout in ("first", "last"))
     for name, value in last.items():
         torch.testing.assert_close(first[name], value, rtol=1e-3, atol=1e-4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,9 @@ from fedvisage.federation.record.store import CHECKPOINTS, read_sealed, recipe_d
 from fedvisage.methods import METHODS
 from fedvisage.nn.compute import resolve_compute
 from fedvisage.recipe import plain_yaml
-from fedvisage.runs.run import adoption, run
+from fedvisage.runs.local_training import adoption
+from fedvisage.runs.request import Request
+from fedvisage.runs.run import run
 from fedvisage.tasks.heldout_counts import read_counts
 from fedvisage.tasks.scoring import Scorer
 
@@ -51,6 +53,15 @@ def test_a_finished_run_is_known_again_when_recipes_have_got_more_keys_since(
     known["federation"] = {"combine": "median"}
     with pytest.raises(UserError, match="another recipe"):
         run_toy(known, tmp_path / "older", resume=True)
+
+
+def test_a_finished_run_needs_its_public_set_no_more(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    public = Path(shutil.copytree(sets["A"].parent / "people-P", tmp_path / "public"))
+    content = tree(sets, "fedavg", training__rounds=1)
+    content["data"] |= {"public": str(public), "public_identities": None}
+    metrics = run_toy(content, tmp_path / "run")
+    shutil.rmtree(public)
+    assert run_toy(content, tmp_path / "run", resume=True) == metrics
 
 
 def test_a_run_leaves_what_the_contract_says(finished: Path) -> None:
@@ -243,11 +254,12 @@ def test_members_of_a_finished_run_are_judged_again_and_a_second_attempt_leaves_
 ) -> None:
     run_toy(tree(sets, "single"), tmp_path / "single")
     recipe, out = recipe_of(tree(sets, "fused")), tmp_path / "fused"
-    run(recipe, out, tmp_path, silent(), training=adoption(tmp_path / "single"))
+    request = Request(recipe, out, tmp_path, resume=True, training=adoption(tmp_path / "single"))
+    run(request, silent())
     first = (out / "ledger.jsonl").read_bytes()
     lines = len(first.splitlines())
     (out / "metrics.json").unlink()  # as if it had been killed just before the end
-    run(recipe, out, tmp_path, silent(), training=adoption(tmp_path / "single"), resume=True)
+    run(request, silent())
     assert sent_once(out) == first
     assert len((out / "ledger.jsonl").read_bytes().splitlines()) == 2 * lines
     run_toy(tree(sets, "fused"), tmp_path / "trained")
@@ -263,12 +275,12 @@ def test_members_are_judged_again_only_if_they_were_trained_the_same_way(
     stopping = {"training__early_stop": {"patience": 1}, "training__optimizer": {"lr": 1e-30}, "training__rounds": 6}
     assert run_toy(tree(sets, "single", **stopping), tmp_path / "single", method=plain("single"))["rounds"] == 2
     same = recipe_of(tree(sets, "fused", **stopping))
-    judge = partial(run, method=fused, training=adoption(tmp_path / "single"))
-    assert judge(same, tmp_path / "fused", tmp_path, silent())["rounds"] == 2
+    request = Request(same, tmp_path / "fused", tmp_path, fused, training=adoption(tmp_path / "single"))
+    assert run(request, silent())["rounds"] == 2
     for change in ({"federation__offline": 0.5}, {"evaluation__keep": "best"}, {"runtime__seed": 3}):
         other = recipe_of(tree(sets, "fused", training__rounds=6, **change))
         with pytest.raises(UserError, match="trained as fused"):
-            judge(other, tmp_path / next(iter(change)), tmp_path, silent())
+            run(replace(request, recipe=other, out=tmp_path / next(iter(change))), silent())
 
 
 def test_a_run_does_not_go_on_with_other_data(sets: Mapping[str, Path], tmp_path: Path) -> None:

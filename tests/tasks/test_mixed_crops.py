@@ -18,6 +18,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.data.crops import OLD_DETECTOR, CropRecord
 from fedvisage.faces.cropping import record_of
 from fedvisage.runs.evaluate import evaluate
+from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
 from fedvisage.tasks.checks import Checks
 from fedvisage.tasks.finished_model import open_model
@@ -85,7 +86,7 @@ def test_public_people_that_were_cropped_otherwise_are_refused_by_name(
 
 def test_who_allows_it_gets_the_bytes_that_came_before(cropped: Mapping[str, Path], tmp_path: Path) -> None:
     recipe = recipe_of(with_target(cropped, "W"))
-    run(recipe, tmp_path / "mixed", tmp_path, silent(), checks=Checks(allow_mixed_crops=True))
+    run(Request(recipe, tmp_path / "mixed", tmp_path, checks=Checks(allow_mixed_crops=True)), silent())
     settings = json.loads((cropped["W"] / "set.json").read_text())
     shutil.copytree(cropped["W"], tmp_path / "bare")
     settings.pop("crop")

@@ -20,6 +20,7 @@ from fedvisage.data.prepared import IMAGES, PreparedSet
 from fedvisage.data.writer import Writer
 from fedvisage.report.page import write_report
 from fedvisage.runs.evaluate import evaluate
+from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
 from fedvisage.tasks.checks import Checks
 from fedvisage.tasks.finished_model import open_model
@@ -52,7 +53,7 @@ def mixed(path: Path, parts: list[tuple[Path, int]], *, darker: int = 0) -> Path
 
 
 def toy(content: Mapping[str, Any], out: Path, **options: Any) -> dict[str, Any]:
-    return run(recipe_of(content), out, out.parent / "cache", silent(), **options)
+    return run(Request(recipe_of(content), out, out.parent / "cache", **options), silent())
 
 
 def with_target(sets: Mapping[str, Path], target: Path, method: str = "fedpad") -> dict[str, Any]:

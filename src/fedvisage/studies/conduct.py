@@ -22,7 +22,9 @@ from fedvisage.render.domains import DOMAINS
 from fedvisage.render.sets import Synthesis, parse_synthesis
 from fedvisage.report.tables import markdown as as_markdown
 from fedvisage.runs.directory import METRICS
-from fedvisage.runs.run import adoption, run
+from fedvisage.runs.local_training import adoption
+from fedvisage.runs.request import Request
+from fedvisage.runs.run import run
 from fedvisage.studies.grid import Cell, cells_of, groups_of, tree_of, with_changes
 from fedvisage.studies.page import differences, render
 from fedvisage.studies.roots import Root, on_root
@@ -280,12 +282,4 @@ def _run_cell(cell: Cell, cache: Path, checks: Checks, say: Say = discard) -> di
     training = None if cell.trained is None else adoption(cell.trained)
     name = f"{cell.row} target {cell.target} seed {cell.seed}"
     reporter = say.part(name) if isinstance(say, Reporter) else Reporter(Console(), quiet=True)
-    return run(
-        cell.recipe,
-        cell.out,
-        cache,
-        reporter,
-        resume=True,
-        training=training,
-        checks=checks,
-    )
+    return run(Request(cell.recipe, cell.out, cache, resume=True, training=training, checks=checks), reporter)

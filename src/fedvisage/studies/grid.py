@@ -55,7 +55,7 @@ def cells_of(study: Study, runs: Path) -> list[Cell]:
                     trained_at[place] = trained_at[_place(runs, row.trained_by, target, seed)]
                 else:
                     trained_at[place] = trainings.setdefault(
-                        json_key([name, training_of(resolved, counted=False)]), place
+                        json_key([name, training_of(resolved, exact=False)]), place
                     )
                 trained = None if trained_at[place] == place else trained_at[place]
                 cells.append(Cell(name, target, seed, resolved, place, trained))
