@@ -126,8 +126,6 @@ class Declared:
     """Predicts live logits, or features of faces, with a finished model."""
     features: Callable[[Member], Tensor] | None = None
     """Returns the input of the last layer, for figures."""
-    step: Callable[[Member], Tensor] | None = None
-    """Runs the forward pass of a training step where it is larger than that of a prediction; only its time is used."""
     spread: Callable[[Member], Tensor] | None = None
     """Returns the spread of each image's draws, for predictions that sample."""
     as_graph: Callable[[Member], Tensor] | None = None

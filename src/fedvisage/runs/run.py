@@ -44,14 +44,16 @@ from fedvisage.runs.directory import (
     RECIPE,
     REPORT,
     SITES,
+    close_settings,
     finished_metrics,
+    recorded_settings,
     snapshot_metrics,
     start_digest,
     undo_failed_start,
     write_once,
     write_or_compare,
 )
-from fedvisage.runs.layout import LayoutChoice, choose_layout, with_earlier_choice, with_layout
+from fedvisage.runs.layout import with_chosen_settings
 from fedvisage.runs.workers import LocalEngine, open_engine, remove_messages, without_workers
 from fedvisage.runs.workers import Wire as Wire
 from fedvisage.tasks import saved_model
@@ -249,7 +251,7 @@ def _run(
     unfinished = not (out / METRICS).exists()  # a finished run needs no data any more
     if unfinished and recipe.data.public is not None:  # `task.filled` may render the public set
         check_files(recipe, whole=opening is None)
-    recipe = with_earlier_choice(task.filled(recipe, cache, reporter), out)
+    recipe = close_settings(task.filled(recipe, cache, reporter), recorded_settings(out))
     metrics_before = finished_metrics(out, recipe, resume)
     if metrics_before is not None:
         reporter.say(f"{out} is finished already; nothing to do")
@@ -269,8 +271,7 @@ def _run(
     overlap = check_overlap(data, recipe, out, cache, checks, reporter.say)
     digests = {**data.digests, **start_digest(recipe)}
     # The layout and number format are part of the resolved recipe, which is written first.
-    choice = choose_layout(setup, cache, reporter.say)
-    recipe = with_layout(recipe, choice)
+    recipe = with_chosen_settings(setup)
     setup = set_up(recipe, method)
     out.mkdir(parents=True, exist_ok=True)
     with lock_directory(out), disk_full_is_failure(out), undo_failed_start(out):
@@ -281,7 +282,7 @@ def _run(
         write_once(out / RECIPE, recipes.text_of(recipe))  # first, as it marks the directory as a run
         write_or_compare(out / DATA, digests)
         write_once(out / OVERLAP, json_text(overlap))
-        surroundings = _environment_record(setup, choice, crew)
+        surroundings = _environment_record(setup, crew)
         check_same_source(out / ENVIRONMENT, surroundings)
         write_once(out / ENVIRONMENT, json_text(surroundings))
         if training is None:
@@ -296,8 +297,8 @@ def _run(
     return read_json(out / METRICS)
 
 
-def _environment_record(setup: Setup, choice: LayoutChoice | None, crew: LocalEngine) -> dict[str, Any]:
-    """Return the environment record of a run, and the times by which the layout was chosen, if any.
+def _environment_record(setup: Setup, crew: LocalEngine) -> dict[str, Any]:
+    """Return the environment record of a run.
 
     A method that was passed in is recorded by its modules and the digest of its source. The record also has the number
     of worker processes, if any, although no byte of the result depends on it.
@@ -305,8 +306,7 @@ def _environment_record(setup: Setup, choice: LayoutChoice | None, crew: LocalEn
     environment = directory.describe(setup.compute, setup.recipe.runtime.threads)
     environment |= {"workers": len(crew.lanes)} if crew.lanes else {}
     origin = origin_of(setup.method, setup.recipe.method)
-    environment |= {"method": origin} if origin else {}
-    return environment if choice is None else {**environment, "seconds_of_a_step": choice.seconds}
+    return environment | ({"method": origin} if origin else {})
 
 
 def _open_all_data(task: Task, recipe: Recipe, method: Method, cache: Path, say: Say) -> RunData:

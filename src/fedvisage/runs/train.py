@@ -12,7 +12,7 @@ from typing import Any
 
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.files import json_text, read_json
+from fedvisage.base.files import json_text, read_json, read_text
 from fedvisage.base.progress import Reporter
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.federation.exchange import Exchange
@@ -27,7 +27,16 @@ from fedvisage.federation.wire.message import Message, load_parts, under
 from fedvisage.federation.wire.schema import Schema
 from fedvisage.federation.wire.transport import Transport
 from fedvisage.methods import find, read_method
-from fedvisage.runs.directory import METRICS, START, snapshot_saver, with_constant_weights, write_once
+from fedvisage.runs.directory import (
+    METRICS,
+    RECIPE,
+    START,
+    close_settings,
+    recorded_settings,
+    snapshot_saver,
+    with_constant_weights,
+    write_once,
+)
 from fedvisage.starts.start import read_start
 from fedvisage.tasks import saved_model, scoring
 from fedvisage.tasks.asking import collect_histograms, source_summary
@@ -211,7 +220,7 @@ def train(
         exchange = Exchange(recipe, transport, schemas, ledger, promise_of(recipe, method))
         server = _server(setup, exchange, Releases(out / "released"), first or {}, files or {})
         _begin_from_file(server, out, reporter)
-        checkpoints = Checkpoints(out / CHECKPOINTS, recipe_digest(recipes.text_of(recipe)))
+        checkpoints = Checkpoints(out / CHECKPOINTS, recipe_digest(read_text(out / RECIPE)))
         course = TrainingLoop(method, server, checkpoints, ledger, rounds, reporter, snapshot_saver(out, recipe))
         finished = course.train() if adopted is None else _adopt(adopted, setup, server)
         if scoring.wants_exact_statistics(recipe):
@@ -266,6 +275,7 @@ def _adopt(trained: Path, setup: Setup, server: Server) -> Message:
     """Adopt the members of a finished run whose recipe differs only in its evaluation."""
     saved = saved_model.load(trained)
     their_recipe = recipes.validate(saved.recipe, read_method)  # newer keys have their defaults
+    their_recipe = close_settings(their_recipe, recorded_settings(trained))
     counted = scoring.wants_exact_statistics(
         setup.recipe
     )  # computed after training, so the earlier setting does not matter

@@ -20,7 +20,7 @@ from fedvisage.methods import find
 from fedvisage.render.domains import DOMAINS
 from fedvisage.render.sets import Synthesis, parse_synthesis
 from fedvisage.report.tables import markdown as as_markdown
-from fedvisage.runs.directory import METRICS
+from fedvisage.runs.directory import METRICS, close_settings, recorded_settings
 from fedvisage.runs.run import adoption, run
 from fedvisage.studies.grid import Cell, cells_of, groups_of, tree_of, with_changes
 from fedvisage.studies.page import differences, render
@@ -267,11 +267,14 @@ def _without_workers(cell: Cell) -> Cell:
 
 
 def _run_cell(cell: Cell, cache: Path, checks: Checks, say: Say = discard) -> dict[str, Any]:
-    training = None if cell.trained is None else adoption(cell.trained)
+    recipe, training = cell.recipe, None
+    if cell.trained is not None:
+        # The rule may choose otherwise on this machine, but an adopted model is no new training.
+        recipe, training = close_settings(recipe, recorded_settings(cell.trained)), adoption(cell.trained)
     name = f"{cell.row} user {cell.user} seed {cell.seed}"
     reporter = say.part(name) if isinstance(say, Reporter) else Reporter(Console(), quiet=True)
     return run(
-        cell.recipe,
+        recipe,
         cell.out,
         cache,
         reporter,
