@@ -61,7 +61,7 @@ METHOD: Groups = {
     "network": ("network", "home", "delivered", "finished", "parts_at", "begin", "fix", "beside", "merged"),
     "at the sites": ("calls", "pooled", "personal", "least_identities", "accumulates"),
     "at the server": ("server", "averages", "pulls", "in_turn", "steps_at_server", "members", "server_sees"),
-    "at the user": ("user", "features", "step", "spread", "as_graph"),
+    "at the user": ("user", "features", "spread", "as_graph"),
     "recipes": ("check", "warning"),
     "differential privacy": ("releases", "noised", "prices"),
 }
