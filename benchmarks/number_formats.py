@@ -34,7 +34,10 @@ BASES = {
     "recognition": "fedfr",
 }
 """The demo recipe from which a method without its own one takes its data and training."""
-CHANGES = {"scaffold": ["training.optimizer={name: sgd, lr: 0.05}"], "fednova": ["training.optimizer={name: sgd, lr: 0.05}"]}
+CHANGES = {
+    "scaffold": ["training.optimizer={name: sgd, lr: 0.05}"],
+    "fednova": ["training.optimizer={name: sgd, lr: 0.05}"],
+}
 """Settings that a method needs beside those of its base recipe."""
 
 
@@ -55,7 +58,9 @@ def compare_formats(method: str, seeds: Sequence[int], out: Path) -> str:
     figure, values = FIGURES[METHODS[method].task], dict[str, list[float]]()
     for number_format in FORMATS:
         figures = [
-            value_of(run_recipe(recipe_of(method, number_format, seed), out / f"{method}-{number_format}-{seed}"), figure)
+            value_of(
+                run_recipe(recipe_of(method, number_format, seed), out / f"{method}-{number_format}-{seed}"), figure
+            )
             for seed in seeds
         ]
         values[number_format] = [100 * value for value in figures if value is not None]

@@ -1,4 +1,4 @@
-"""Convolutions whose weight gradient crashes in oneDNN with the channels last."""
+"""Number formats of a processor, and convolutions whose weight gradient crashes in oneDNN with the channels last."""
 
 from __future__ import annotations
 
@@ -12,8 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from fedvisage.nn.adapters import LowRankConvolution
-from fedvisage.nn.compute import Compute, has_gradient_overrun
+from fedvisage.nn.compute import Compute, has_fast_bf16, has_gradient_overrun
 
+CPU = torch.device("cpu")
+FORMAT = """
+import torch
+from fedvisage.nn.compute import resolve_compute
+print(resolve_compute("cpu", "auto").half)
+"""
 PASSES = """
 import sys
 import torch
@@ -78,3 +84,26 @@ def test_only_layers_that_would_crash_are_laid_out_differently() -> None:
         within = placed[0](images)
         assert within.is_contiguous(memory_format=torch.channels_last)
         assert placed[1](within).is_contiguous()
+
+
+def test_a_processor_with_bf16_instructions_has_fast_bf16() -> None:
+    supported = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    limited = torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2")
+    assert has_fast_bf16(CPU) == (supported and not limited)
+
+
+def test_bf16_is_not_chosen_where_the_environment_limits_torch_to_avx2() -> None:
+    environment = {**os.environ, "ATEN_CPU_CAPABILITY": "avx2"}
+    child = subprocess.run([sys.executable, "-c", FORMAT], capture_output=True, text=True, env=environment, check=True)
+    assert child.stdout == "False\n"
+
+
+def test_running_statistics_accumulate_in_float32_in_bf16_training() -> None:
+    torch.manual_seed(0)
+    layer = nn.BatchNorm2d(4, momentum=1.0).train()
+    images = (100 + torch.rand(16, 4, 32, 32)).to(torch.bfloat16)  # sums of these in bf16 would be far off
+    with Compute(CPU, half=True).autocast():
+        layer(images)
+    assert layer.running_mean is not None
+    assert layer.running_mean.dtype == torch.float32
+    torch.testing.assert_close(layer.running_mean.double(), images.double().mean((0, 2, 3)), rtol=1e-5, atol=0)

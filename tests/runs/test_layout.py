@@ -23,7 +23,6 @@ from fedvisage.federation.record.store import CHECKPOINTS, Checkpoints, recipe_d
 from fedvisage.methods import find
 from fedvisage.nn.compute import Compute, Layout, has_fast_bf16
 from fedvisage.nvflare.job import Job, read_job, without_local_parts, write_job
-from fedvisage.recipe import Input
 from fedvisage.runs.directory import recorded_settings
 from fedvisage.runs.layout import NetworkTraits, choose_layout, describe_network, with_chosen_settings
 from fedvisage.runs.run import run
