@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from statistics import median
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +49,7 @@ RATIOS = {
 def _transformer_block() -> nn.Module:
     from timm.models.vision_transformer import VisionTransformer
 
-    return VisionTransformer(img_size=224, embed_dim=768, depth=1, num_heads=12, num_classes=0)
+    return cast(nn.Module, VisionTransformer(img_size=224, embed_dim=768, depth=1, num_heads=12, num_classes=0))
 
 
 def _resnet(width: int) -> nn.Module:

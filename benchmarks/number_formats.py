@@ -2,8 +2,8 @@
 
     python -m benchmarks.number_formats OUT [--methods fedpad fedfr ...] [--seeds 0 1 2]
 
-runs each method in both number formats, in directories of OUT, and prints a table. Finished runs are not repeated, so an
-interrupted command continues; all methods take hours. A method passes if the means of both formats differ by no more
+runs each method in both number formats, in directories of OUT, and prints a table. Finished runs are not repeated, so
+an interrupted command continues; all methods take hours. A method passes if the means of both formats differ by no more
 than the larger standard deviation over the seeds. Rendered sets are made in OUT on first use.
 """
 
@@ -34,10 +34,7 @@ BASES = {
     "recognition": "fedfr",
 }
 """The demo recipe from which a method without its own one takes its data and training."""
-CHANGES = {
-    "scaffold": ["training.optimizer={name: sgd, lr: 0.05}"],
-    "fednova": ["training.optimizer={name: sgd, lr: 0.05}"],
-}
+CHANGES = {name: ["training.optimizer={name: sgd, lr: 0.05}"] for name in ("scaffold", "fednova")}
 """Settings that a method needs beside those of its base recipe."""
 
 
@@ -57,12 +54,9 @@ def compare_formats(method: str, seeds: Sequence[int], out: Path) -> str:
     """Run a method with each seed in both formats, and return its row of the table."""
     figure, values = FIGURES[METHODS[method].task], dict[str, list[float]]()
     for number_format in FORMATS:
-        figures = [
-            value_of(
-                run_recipe(recipe_of(method, number_format, seed), out / f"{method}-{number_format}-{seed}"), figure
-            )
-            for seed in seeds
-        ]
+        runs = {seed: out / f"{method}-{number_format}-{seed}" for seed in seeds}
+        metrics = [run_recipe(recipe_of(method, number_format, seed), place) for seed, place in runs.items()]
+        figures = [value_of(of_seed, figure) for of_seed in metrics]
         values[number_format] = [100 * value for value in figures if value is not None]
     spread = {name: stdev(of_seeds) if len(of_seeds) > 1 else 0.0 for name, of_seeds in values.items()}
     difference = fmean(values["bf16"]) - fmean(values["fp32"])
