@@ -12,6 +12,7 @@ from rich.console import Console
 
 from fedvisage.base.progress import Reporter
 from fedvisage.recipe import Recipe
+from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
 
 
@@ -44,5 +45,5 @@ def beside(recipe: Recipe, cache: Path, plain: Iterator[None]) -> list[tuple[flo
     """Return processor seconds of the house and of the plain side by round; set-up counts for the first."""
     reporter = Beside(plain)
     with tempfile.TemporaryDirectory() as out:
-        run(recipe, Path(out) / "run", cache, reporter)
+        run(Request(recipe, Path(out) / "run", cache), reporter)
     return reporter.laps

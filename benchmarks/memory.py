@@ -28,6 +28,7 @@ from fedvisage import recipe as recipes
 from fedvisage.runs.directory import peak_rss_mb
 from fedvisage.methods import read_method
 from fedvisage.base.progress import Reporter
+from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
 from fedvisage.tasks.checks import Checks
 count, path, out = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
@@ -37,7 +38,8 @@ tree = {
     "input": {"size": 64},
     "training": {"rounds": 1, "local": {"batches": 1}, "batch": 8, "optimizer": {"state": "kept"}},
 }
-run(recipes.validate(tree, read_method), out, out, Reporter(Console(), quiet=True), checks=Checks(allow_overlap=True))
+request = Request(recipes.validate(tree, read_method), out, out, checks=Checks(allow_overlap=True))
+run(request, Reporter(Console(), quiet=True))
 print(peak_rss_mb())
 """
 

@@ -21,6 +21,7 @@ from fedvisage import recipe as recipes
 from fedvisage.base.progress import Reporter
 from fedvisage.methods import METHODS, read_method
 from fedvisage.recipe import Recipe
+from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
 from fedvisage.studies.study import value_of
 
@@ -67,7 +68,7 @@ def compare_formats(method: str, seeds: Sequence[int], out: Path) -> str:
 
 def run_recipe(recipe: Recipe, out: Path) -> Mapping[str, Any]:
     """Run a recipe, or continue its run, and return its metrics."""
-    return run(recipe, out, out.parent / "cache", Reporter(Console(), quiet=True), resume=True)
+    return run(Request(recipe, out, out.parent / "cache", resume=True), Reporter(Console(), quiet=True))
 
 
 def recipe_of(method: str, number_format: str, seed: int) -> Recipe:

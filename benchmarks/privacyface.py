@@ -36,6 +36,7 @@ from fedvisage.nn.losses.arcface import arcface_logits
 from fedvisage.nn.losses.consensus import cluster_logits, consensus_aware
 from fedvisage.nn.losses.cosines import cosines
 from fedvisage.recipe import Recipe
+from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
 
 PEOPLE, IMAGES, PUBLIC, SITES = 7_000, 300_000, 100, 4
@@ -141,7 +142,7 @@ def _vectors(cache: Path, method: str) -> tuple[float, float]:
     own = {"minimum": 1, "epsilon": EPSILON, "delta": DELTA} if method == "privacyface" else {}
     recipe = _recipe(method, own | {"network": {"name": "iresnet18", "width": 8}}, sites=SITES, size=32)
     out = Path(tempfile.mkdtemp(dir=cache)) / "run"
-    run(recipe, out, cache, Reporter(Console(quiet=True), quiet=True))
+    run(Request(recipe, out, cache), Reporter(Console(quiet=True), quiet=True))
     lines = [line for line in read_lines(out / LEDGER) if line["field"].split("/")[0] in TOLD]
     up, down = (sum(line["bytes"] for line in lines if line["direction"] == way) for way in ("up", "down"))
     return up / (SITES * DIMENSION * FLOAT), down / (SITES * DIMENSION * FLOAT)

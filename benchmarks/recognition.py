@@ -25,6 +25,7 @@ from fedvisage import recipe as recipes
 from fedvisage.runs.directory import peak_rss_mb
 from fedvisage.methods import read_method
 from fedvisage.base.progress import Reporter
+from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
 count, cache, out = int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
 tree = {
@@ -38,7 +39,7 @@ tree = {
     "runtime": {"threads": 1, "precision": "fp32"},
 }
 began = time.process_time()
-run(recipes.validate(tree, read_method), out, cache, Reporter(Console(), quiet=True))
+run(Request(recipes.validate(tree, read_method), out, cache), Reporter(Console(), quiet=True))
 print(peak_rss_mb(), time.process_time() - began)
 """
 

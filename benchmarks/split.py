@@ -25,6 +25,7 @@ from fedvisage.methods.pad.vit_h_is import pseudo_class_token
 from fedvisage.nn.compute import Compute, resolve_compute
 from fedvisage.nn.inputs import prepare
 from fedvisage.recipe import Recipe
+from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
 
 BATCH, SIZE, BATCHES, DEPTH, WIDTH, DOMAINS = 16, 96, 4, 6, 192, ("O", "C", "I")
@@ -93,7 +94,7 @@ def measure_bytes(cache: Path) -> Measurement:
 def _bytes(recipe: Recipe, cache: Path) -> float:
     """Return what one image of a run's batches cost on the wire, from the run's ledger."""
     with tempfile.TemporaryDirectory() as out:
-        run(recipe, Path(out) / "run", cache, Reporter(Console(), quiet=True))
+        run(Request(recipe, Path(out) / "run", cache), Reporter(Console(), quiet=True))
         lines = read_lines(Path(out) / "run" / "ledger.jsonl")
     fields = ("tokens", "pseudo", "gradient", "left")
     sent = sum(int(line["bytes"]) for line in lines if line["field"] in fields)
@@ -128,7 +129,9 @@ def _batches(path: Path) -> tuple[View, list[np.ndarray]]:
 
 def _run(recipe: Recipe, cache: Path) -> float:
     with tempfile.TemporaryDirectory() as out:
-        return processor_seconds(lambda: run(recipe, Path(out) / "run", cache, Reporter(Console(), quiet=True)))
+        return processor_seconds(
+            lambda: run(Request(recipe, Path(out) / "run", cache), Reporter(Console(), quiet=True))
+        )
 
 
 def _joint_round(recipe: Recipe, sites: list[tuple[View, list[np.ndarray]]]) -> float:

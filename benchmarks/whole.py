@@ -32,6 +32,7 @@ from rich.console import Console
 from fedvisage import recipe as recipes
 from fedvisage.methods import read_method
 from fedvisage.base.progress import Reporter
+from fedvisage.runs.request import Request
 from fedvisage.runs.run import run_and_report
 from fedvisage.tasks.checks import Checks
 
@@ -46,7 +47,7 @@ class Timing(Reporter):
 path, out, cache, *changes = sys.argv[1:]
 timing = Timing(Console(), quiet=True)
 recipe = recipes.load(Path(path), changes, read_method)
-metrics = run_and_report(recipe, Path(out), Path(cache), timing, checks=Checks(allow_overlap=True))
+metrics = run_and_report(Request(recipe, Path(out), Path(cache), checks=Checks(allow_overlap=True)), timing)
 print(json.dumps({"first": timing.first, "last": timing.rounds, "end": time.time(), "training": metrics["seconds"],
                   "mib": metrics["peak_rss_mb"]}))
 """

@@ -25,7 +25,7 @@ from fedvisage.studies.shipped import entries, locate
 
 SMALL = {
     "method": {"name": "fedpad"},
-    "data": {"sites": {"O": "sets/O", "C": "sets/C", "I": "sets/I", "M": "sets/M", "S": "sets/S"}, "user": "sets/U"},
+    "data": {"sites": {"O": "sets/O", "C": "sets/C", "I": "sets/I", "M": "sets/M", "S": "sets/S"}, "target": "sets/U"},
     "training": {"rounds": 1},
 }
 
@@ -186,7 +186,7 @@ def study(**changes: Any) -> dict[str, Any]:
         {"recipes": {"other": "demo/fedgpad"}, "rows": {"x": {"recipe": "other"}}},
         {"like": "studies/table3", "rows": ..., "sets": ...},
         {"sets": {"s[1-9]": "a part=*/9"}},
-        {"users": ["A"]},
+        {"targets": ["A"]},
         {"figures": ["hter", "seconds", "generic.tar@1e-3", "group.African.accuracy"]},
         {"rows": {"x": {"set": ["training.rounds=1"], "sites": ["A"]}}},
         {"paper": ["studies/printed/fedgpad-table3", {"source": "S", "rows": {"FedPAD": {"A": [1, 2, 3]}}}]},
@@ -211,7 +211,7 @@ def test_a_study_that_is_read_satisfies_the_schema(changes: dict[str, Any], tmp_
         {"rows": {"x": {"sett": []}}},
         {"rows": {"x": {"set": "training.rounds=1"}}},
         {"rows": {}},
-        {"users": "A"},
+        {"targets": "A"},
         {"sets": {"A": 1, "B": 2}},
         {"paper": [{"rows": {}}]},
         {"recipe": ["demo/fedpad"]},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import json
 import re
 import subprocess
@@ -13,7 +14,7 @@ from typing import Literal
 
 import pytest
 from docs.drawings import FOLDER, pictures
-from docs.website import checked, costs, files, markdown, methods, models, notebooks, papers, sections, sources
+from docs.website import checked, costs, markdown, methods, models, modules, notebooks, papers, sections
 from pydantic import Field
 from tests.documented import ROOT
 from tests.toy import recipe_of, tree
@@ -84,15 +85,15 @@ def test_bytes_of_a_call_are_those_of_the_tensors_that_a_site_sends(sets: dict[s
 def test_every_method_and_model_has_files_that_say_what_it_is() -> None:
     for method in METHODS.values():
         assert all(papers.account(module).title for module in papers.files_of(method)), method.name
-    assert {papers.file_of(model).__name__ for model in MODELS.values()} <= set(files.spoken_of())
+    assert all(papers.account(papers.file_of(model)).title for model in MODELS.values())
     deviating = papers.account(papers.files_of(METHODS["fedgpad"])[0]).deviations
     assert deviating[0].startswith("Eq. 4 is printed without")
 
 
 def test_a_page_of_a_method_says_where_equations_are_and_what_leaves_a_site() -> None:
     page = methods.page(METHODS["fedgpad"])
-    assert "[`loss`](../files/fedvisage.methods.pad.fedgpad.md#fedvisage.methods.pad.fedgpad.loss) | Eq. 8" in page
-    assert "[`difference`](../files/fedvisage.nn.losses.disentanglement.md" in page
+    assert "`loss` in `src/fedvisage/methods/pad/fedgpad.py` | Eq. 8" in page
+    assert "`difference` in `src/fedvisage/nn/losses/disentanglement.py`" in page
     for heading in ("Deviations from the paper", "Options", "Commands", "Recorded results", "In the code"):
         assert f"## {heading}" in page
     uploads = page[page.index("## What leaves") : page.index("## Commands")]
@@ -158,7 +159,9 @@ def test_a_notebook_was_executed_and_calls_what_there_is(path: Path) -> None:
     assert used <= {*fv.__all__, "__file__"}
     for node in (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)):
         if str(node.module).startswith("fedvisage"):
-            assert all(hasattr(importlib.import_module(str(node.module)), one.name) for one in node.names)
+            module = importlib.import_module(str(node.module))
+            missing = [alias.name for alias in node.names if not hasattr(module, alias.name)]
+            assert all(importlib.util.find_spec(f"{node.module}.{name}") for name in missing)  # modules
     said = json.dumps([cell["outputs"] for cell in cells])
     assert any(cell["outputs"] for cell in cells)
     assert "Traceback" not in said
@@ -187,9 +190,15 @@ def test_the_whole_website_is_built_strictly_and_fetches_nothing(tmp_path: Path)
     assert (tmp_path / "site" / "methods" / "fedsis.html").is_file()
 
 
-def test_code_that_a_page_links_has_a_page_in_the_site() -> None:
+def test_a_link_to_a_file_that_the_site_lacks_becomes_the_name_of_the_file() -> None:
     path = "src/fedvisage/methods/pad/fedgpad.py"
-    assert markdown.place(f"../{path}", "docs/fidelity.md") == f"code/{path}.md"
-    assert path in sources.targets("docs/fidelity.md")
-    made = sources.pages(["docs/fidelity.md"])[f"code/{path}.md"]
-    assert (ROOT / path).read_text(encoding="utf-8") in made
+    assert markdown.linked(f"see [its code](../{path}#L3).", "docs/fidelity.md") == f"see its code (`{path}`)."
+    assert markdown.linked(f"see [`fedgpad.py`](../{path})", "docs/fidelity.md") == "see `fedgpad.py`"
+    assert markdown.linked("![all](pictures/wire.svg)", "docs/privacy.md") == "![all](pictures/wire.svg)"
+
+
+def test_the_index_lists_every_module_with_the_first_line_of_its_docstring() -> None:
+    page = modules.index_page()
+    paths = [path for path in (ROOT / "src" / "fedvisage").rglob("*.py") if path.read_text(encoding="utf-8").strip()]
+    assert sum(line.startswith("| `") for line in page.splitlines()) == len(paths)
+    assert "| `fedavg.py` | " in page

@@ -23,7 +23,7 @@ SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src", "recipes")
 TINY = "subjects=4 videos=1 frames=1 heldout=0.5 size=32"
 CHANGES = (
     f"data.sites={{O: 'synth: O {TINY}', C: 'synth: C {TINY}'}}",
-    f"data.user='synth: M {TINY}'",
+    f"data.target='synth: M {TINY}'",
     "input.size=32",
     "method.network.width=8",
     "training.rounds=1",

@@ -20,7 +20,9 @@ from fedvisage.federation.method import Method
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.methods import METHODS, read_method
 from fedvisage.recipe import Recipe
-from fedvisage.runs.run import Wire, run
+from fedvisage.runs.request import Request
+from fedvisage.runs.run import run
+from fedvisage.runs.workers import Wire
 from fedvisage.tasks.catalogue import task_of
 from fedvisage.tasks.opened import RunData
 
@@ -100,7 +102,7 @@ def make_people(
 
 
 def make_sets(root: Path) -> dict[str, Path]:
-    """Make the sets of three sites and a user for attack detection; identity sets for recognition lie beside them."""
+    """Make the sets of three sites and a target for attack detection; identity sets for recognition lie beside them."""
     for seed, name in enumerate((*SITES, "U")):
         make_people(root / f"people-{name}", name, seed)
     make_people(root / "people-P", "P", 9, identities=6, test=0, heldout=2)
@@ -134,8 +136,8 @@ def tree(sets: Mapping[str, Path], method: str | Method = "fedpad", **changes: A
         "method": {"name": meant(method).name},
         "data": {
             "sites": {name: str(path) for name, path in site_sets(sets, method).items()},
-            "user": str(of_task(sets["U"], method)),
-            "user_name": "U",
+            "target": str(of_task(sets["U"], method)),
+            "target_name": "U",
         },
         "input": {"size": SIZE},
         "training": {
@@ -217,7 +219,7 @@ def run_toy(
     if resume and environment.exists() and "method" in json.loads(environment.read_text()):
         environment.unlink()
     cache, recipe = out.parent / "cache", recipe_of(content, method)
-    return run(recipe, out, cache, reporter or silent(), method=method, resume=resume, wire=wire)
+    return run(Request(recipe, out, cache, method, resume, wire), reporter or silent())
 
 
 def weights(out: Path) -> bytes:

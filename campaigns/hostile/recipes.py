@@ -143,7 +143,7 @@ def _study(path: Path) -> None:
     for seed in study.seeds:
         if not isinstance(seed, int) or isinstance(seed, bool):
             raise Admitted(f"a seed is {seed!r}")
-    if not set(study.sites) | set(study.users) <= set(study.sets):
+    if not set(study.sites) | set(study.targets) <= set(study.sets):
         raise Admitted("names sets that it does not have")
 
 

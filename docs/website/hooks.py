@@ -9,8 +9,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # mkdocs may be called as a program, which does not look into the current directory
 
-from docs.website import door, markdown, methods, models, notebooks, sources  # noqa: E402
-from docs.website import files as code  # noqa: E402
+from docs.website import door, markdown, methods, models, modules, notebooks  # noqa: E402
 from mkdocs.config.defaults import MkDocsConfig  # noqa: E402
 from mkdocs.structure.files import File, Files  # noqa: E402
 from mkdocs.structure.pages import Page  # noqa: E402
@@ -23,18 +22,15 @@ Nav = list[Any]
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Put the lists of generated pages into the menu, and what no menu names at its end."""
-    made = {**methods.pages(), **models.pages(), **code.pages(), "python.md": door.page()}
+    made = {**methods.pages(), **models.pages(), "python.md": door.page(), "modules.md": modules.index_page()}
     texts, pictures = notebooks.pages()
-    written = [name for name in markdown.OF_ROOT if name.endswith(".md")]
-    written += [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))]
-    config.extra["made"] = {**made, **texts, **pictures, **sources.pages(written)}
+    config.extra["made"] = {**made, **texts, **pictures}
     groups = {
         "methods": [
             "methods/index.md",
             *({title: methods.of_task(task)} for task, title in TASKS.items()),
             {"Models": [path for path in made if path.startswith("models/")]},
         ],
-        "files": [path for path in made if path.startswith("files/")],
         "tutorials": list(texts),
         "decisions": below("decisions"),
         "results": below("results"),
@@ -91,8 +87,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Let a page of the repository be one of the site."""
     path = page.file.src_uri
-    if path.startswith("code/"):  # as it is
-        return text
     if path.startswith("results/"):  # wide tables
         page.meta["hide"] = ["toc"]
     in_repository = {markdown.in_site(name): name for name in (*markdown.OF_ROOT, *notebooks.paths())}

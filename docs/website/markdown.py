@@ -9,6 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
+LINK_WITH_TEXT = re.compile(r"(?<!!)\[([^][]+)\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
 ITEM = re.compile(r"(?:[-*+]|\d+\.) ")
 FENCE = re.compile(r"\s*(```|~~~)")
 OF_ROOT = {"README.md": "index.md"} | {
@@ -58,29 +59,48 @@ def begins(line: str, before: str) -> bool:
 
 
 def linked(line: str, source: str) -> str:
-    """Let links of a file of the repository lead to the pages of the site."""
+    """Let links lead to the pages of the site. A link to a file that the site lacks becomes the name of the file."""
 
-    def moved(found: re.Match[str]) -> str:
-        before, target, after = found.groups()
-        return before + (target if "://" in target or target.startswith("mailto:") else place(target, source)) + after
+    def named(match: re.Match[str]) -> str:
+        text, target = match.groups()
+        path = from_root(target, source)
+        if is_elsewhere(target) or is_page(path):
+            return match.group()
+        return text if posixpath.basename(path) in text else f"{text} (`{path}`)"
 
-    return LINK.sub(moved, line)
+    def moved(match: re.Match[str]) -> str:
+        before, target, after = match.groups()
+        return before + (target if is_elsewhere(target) else place(target, source)) + after
+
+    return LINK.sub(moved, LINK_WITH_TEXT.sub(named, line))
+
+
+def is_elsewhere(target: str) -> bool:
+    """Return whether a link leads out of the repository."""
+    return "://" in target or target.startswith("mailto:")
+
+
+def from_root(target: str, source: str) -> str:
+    """Return the path in the repository to which a link in ``source`` leads."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+
+
+def is_page(path: str) -> bool:
+    """Return whether a file of the repository is a page or picture of the site."""
+    return path in OF_ROOT or path.startswith("notebooks/") or (path.startswith("docs/") and not path.endswith(".py"))
 
 
 def place(target: str, source: str) -> str:
     """Return a link's target as the site has it, from where its page is there."""
     here = posixpath.dirname(in_site(source))
-    whole = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-    return posixpath.relpath(in_site(whole), here or ".")
+    return posixpath.relpath(in_site(from_root(target, source)), here or ".")
 
 
 def in_site(path: str) -> str:
-    """Return where a file of the repository is in the site: docs/ is its root, code has a page a file."""
+    """Return where a page or picture of the repository is in the site: docs/ is its root."""
     if path.startswith("notebooks/"):
         return f"tutorials/{posixpath.basename(path).replace('.ipynb', '.md')}"
-    if path.startswith("docs/") and not path.endswith(".py"):
-        return path.removeprefix("docs/")
-    return OF_ROOT.get(path, f"code/{path}.md")
+    return OF_ROOT.get(path, path.removeprefix("docs/"))
 
 
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from functools import cache
 from types import ModuleType
 
-from docs.website import costs, files, papers, sections
+from docs.website import costs, papers, sections
 from docs.website.markdown import ROOT, plain, table
+from docs.website.modules import equation_sections, file_sections
 
 import fedvisage as fv
 from fedvisage.federation.method import Method
@@ -63,7 +64,7 @@ def head(method: Method, modules: list[ModuleType]) -> Iterator[str]:
         ("parts", ", ".join(f"`{part}` ({home.value})" for part, home in method.home.items())),
         ("the server sees", plain(sees)),
     ]
-    if method.averages and not method.pooled:
+    if "one_mean" in method.supports and not method.pooled:
         rows.append(("with [secure aggregation](../privacy.md)", plain(SUMS)))
     yield table(("", ""), rows)
     for module in modules:
@@ -81,7 +82,7 @@ def deviations(method: Method, modules: list[ModuleType]) -> Iterator[str]:
 
 def places(method: Method, modules: list[ModuleType]) -> Iterator[str]:
     """Equations, and where each is in the code; those of an algorithm's model are on the model's page."""
-    yield from files.places(modules[:1])
+    yield from equation_sections(modules[:1])
 
 
 def options(method: Method, modules: list[ModuleType]) -> Iterator[str]:
@@ -109,7 +110,7 @@ def uploads(method: Method, modules: list[ModuleType]) -> Iterator[str]:
     for call, group in task_of(method).uploads(method).items():
         rows += [(f"`{call}`", f"`{one.name}`", one.kind, plain(one.guarantee), "only when judged") for one in group]
     yield table(("call", "field", "kind", "what it is", "bytes a call"), rows)
-    if method.averages or (down and all(one.size is not None for one in found)):
+    if "one_mean" in method.supports or (down and all(one.size is not None for one in found)):
         up = sum(one.size or 0 for one in found)
         both = f"{costs.spelled(down)} down and {costs.spelled(up)} up"
         yield f"A round in which each call is made once: {both} a site.\n"
@@ -195,7 +196,7 @@ def anchor(heading: str) -> str:
 
 def source(method: Method, modules: list[ModuleType]) -> Iterator[str]:
     """The files themselves."""
-    yield from files.listed(modules)
+    yield from file_sections(modules)
 
 
 PARTS = (head, deviations, places, options, uploads, recipes, results, source)

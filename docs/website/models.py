@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from docs.website import costs, files, papers, sections
+from docs.website import costs, papers, sections
 from docs.website.markdown import plain, table
 from docs.website.methods import DEMO, KEYS, STAND_IN, TASKS, count
+from docs.website.modules import equation_sections, file_sections
 
 import fedvisage as fv
 from fedvisage.methods import ALGORITHMS, MODELS, on
@@ -64,11 +65,11 @@ def page(model: Model) -> Iterator[str]:
     if told.deviations:
         yield "## Deviations from the paper\n"
         yield from (f"{plain(one[0].upper() + one[1:])}\n" for one in told.deviations)
-    yield from files.places([module])
+    yield from equation_sections([module])
     yield "## Options\n"
     yield "Keys of a recipe's section `method`, beside those of the algorithm.\n"
     yield table(KEYS, list(sections.rows(model.averaged, without=frozenset({"name"}))))
     yield "## Commands\n"
     arch = f"{{name: {model.name}, arch: {network['arch']}}}" if network else model.name
     yield f"```console\nfedvisage run {DEMO[model.task]} 'method={{name: fedprox, model: {arch}}}'\n```\n"
-    yield from files.listed([module])
+    yield from file_sections([module])

@@ -30,6 +30,7 @@ from fedvisage.methods.origin import check_name
 from fedvisage.metrics.scores import read_complete_rows
 from fedvisage.recipe import Recipe
 from fedvisage.recipe import load as load_recipe
+from fedvisage.recipe.former import rename_in_metrics, rename_in_recipe, rename_keys
 from fedvisage.report.compare import Comparison, as_values
 from fedvisage.report.compare import compare as compared
 from fedvisage.report.compare_tables import as_text
@@ -37,9 +38,11 @@ from fedvisage.report.page import write_report
 from fedvisage.report.run_files import damaged_files_are_errors
 from fedvisage.report.tracking.tensorboard import write_events
 from fedvisage.runs.directory import METRICS, RECIPE, REPORT
-from fedvisage.runs.evaluate import evaluate as judge
+from fedvisage.runs.evaluate import evaluate as evaluate_model
 from fedvisage.runs.evaluate import recount as recount_run
-from fedvisage.runs.run import Wire, run_and_report
+from fedvisage.runs.request import Request
+from fedvisage.runs.run import run_and_report
+from fedvisage.runs.workers import Wire
 from fedvisage.studies import run_study
 from fedvisage.studies.shipped import locate
 from fedvisage.tasks.catalogue import summary
@@ -88,7 +91,7 @@ class Run:
     @cached_property
     def metrics(self) -> dict[str, Any]:
         """All metrics."""
-        return read_json(self._file(METRICS))
+        return rename_in_metrics(read_json(self._file(METRICS)))
 
     @property
     def recipe(self) -> Recipe:
@@ -133,8 +136,8 @@ class Run:
     def __str__(self) -> str:
         """Return the headline metrics."""
         with damaged_files_are_errors(self.directory):
-            judged = self.metrics["user"] is not None
-            return "\n".join([*(summary(self.metrics) if judged else ()), f"run: {self.directory}"])
+            has_target = self.metrics["target"] is not None
+            return "\n".join([*(summary(self.metrics) if has_target else ()), f"run: {self.directory}"])
 
     def _repr_html_(self) -> str:
         page = html.escape(self.report().read_text(encoding="utf-8"), quote=True)
@@ -201,7 +204,7 @@ def evaluate(
     opened = _warn_of_crops(open_model(directory, adapt, None if pairs is None else Path(pairs), _method_of(model)))
     entry, out_directory = None if data is None else str(data), None if out is None else Path(out)
     sets = {name: str(path) for name, path in (benchmarks or {}).items()}
-    return judge(
+    return evaluate_model(
         opened,
         entry,
         Path(cache),
@@ -312,7 +315,7 @@ def load(recipe: RecipeSource, changes: Mapping[str, Any] | None = None, *, meth
         check_name(method)
         tree["method"] = _shared_options(tree.get("method"), method)
     for key, value in (changes or {}).items():
-        recipes.set_value(tree, key, value)
+        recipes.set_value(tree, key, value, say=_warn)
     if method is None:
         return recipes.validate(tree, read_method)
     section = tree["method"]
@@ -339,7 +342,7 @@ def run(
 
     ``method`` replaces the recipe's method and takes over those of its options that it has; the run records its source.
     ``transport`` makes a transport from the sites of this process. ``data`` replaces entries of the recipe: sets by the
-    name of a site, or under ``user`` (the target) and ``public``; a name that the recipe lacks is an error. ``out`` is
+    name of a site, or under ``target`` and ``public``; a name that the recipe lacks is an error. ``out`` is
     a new directory, or with ``resume`` the directory of an unfinished run. Sets with different crops raise an error
     unless ``allow_mixed_crops`` is set, and so do images that appear in two places, such as a site and the target,
     unless ``allow_overlap`` is set. ``verify`` reads every byte of the sets and compares it with their digests.
@@ -349,17 +352,9 @@ def run(
         resolved = load(resolved, _entries(data, resolved), method=method)
     stem = Path(recipe).stem if isinstance(recipe, str | Path) else resolved.method.name
     directory = Path(out) if out is not None else Path("runs") / f"{stem}-seed{resolved.runtime.seed}"
-    reporter = Reporter(Console(highlight=False), quiet=quiet)
-    run_and_report(
-        resolved,
-        directory,
-        Path(cache),
-        reporter,
-        method=method,
-        resume=resume,
-        wire=transport,
-        checks=Checks(allow_mixed_crops, allow_overlap, verify),
-    )
+    checks = Checks(allow_mixed_crops, allow_overlap, verify)
+    request = Request(resolved, directory, Path(cache), method, resume, transport, checks=checks)
+    run_and_report(request, Reporter(Console(highlight=False), quiet=quiet))
     return Run(directory, method)
 
 
@@ -378,9 +373,9 @@ def _tree_of(recipe: RecipeSource) -> dict[str, Any]:
     if isinstance(recipe, Recipe):
         return recipes.tree_of(recipe)
     if isinstance(recipe, str | Path):
-        return recipes.read_tree(locate(Path(recipe), verb="run"))
+        return rename_in_recipe(recipes.read_tree(locate(Path(recipe), verb="run")), _warn)
     if isinstance(recipe, Mapping):
-        return copy.deepcopy(dict(recipe))
+        return rename_in_recipe(copy.deepcopy(dict(recipe)), _warn)
     raise UserError("recipe", f"must be a recipe, a path, a shipped name or a mapping, got {type(recipe).__name__}")
 
 
@@ -400,8 +395,10 @@ def _shared_options(section: Any, method: Method) -> dict[str, Any]:
 
 def _entries(data: Mapping[str, DatasetSource], recipe: Recipe) -> dict[str, str]:
     """Return the changes that replace data entries of a recipe with these sets."""
-    fixed = {name: f"data.{name}" for name in ("user", "public") if getattr(recipe.data, name) is not None}
+    fixed = {name: f"data.{name}" for name in ("target", "public") if getattr(recipe.data, name) is not None}
     keys = {name: f"data.sites.{name}" for name in recipe.data.sites} | fixed
+    if "user" not in keys:
+        data = rename_keys(data, {"user": "target"}, "data.", _warn)
     if unknown := [name for name in data if name not in keys]:
         names = ", ".join(map(repr, unknown))
         raise UserError(

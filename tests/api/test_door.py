@@ -106,7 +106,7 @@ def test_a_model_opened_from_its_directory_is_judged_like_the_run(run: fv.Run, t
     for name in ("hter", "eer", "auc"):
         assert again[name] == run.metrics[name]
     other = make_set(tmp_path / "other", "other", 77)
-    assert fv.evaluate(run, other, out=tmp_path / "judged")["user"] == "other"
+    assert fv.evaluate(run, other, out=tmp_path / "judged")["target"] == "other"
     assert (tmp_path / "judged" / "scores.csv").exists()
 
 
@@ -189,7 +189,7 @@ def test_data_replaces_entries_of_the_recipe_and_adds_none(sets: Mapping[str, Pa
     with pytest.raises(fv.UserError) as caught:
         fv.run("demo/fedpad", data={"A": sets["A"], "O": sets["A"], "public": sets["B"]})
     assert caught.value.place == "data"
-    assert "no 'A', 'public'; it has O, C, I, user" in caught.value.message
+    assert "no 'A', 'public'; it has O, C, I, target" in caught.value.message
     content = tree(sets)
     content["data"]["sites"] = {"client[1-2]": f"{sets['A']}*"}
     with pytest.raises(fv.UserError, match=r"client3.*client1, client2"):

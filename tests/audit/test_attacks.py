@@ -10,10 +10,15 @@ import torch
 
 from fedvisage.audit.membership import closeness, membership
 from fedvisage.audit.nearest import by_chance, hit_rate, nearest
-from fedvisage.audit.reversion import TrainingSettings, identification_rates, rebuild_faces, train_reversion
+from fedvisage.audit.reversion import (
+    TrainingSettings,
+    identification_rates,
+    rebuild_faces,
+    reversion_network,
+    train_reversion,
+)
 from fedvisage.base.errors import UserError
 from fedvisage.metrics.similarity import Faces
-from fedvisage.nn.pretrained import reversion_network
 
 RNG = np.random.default_rng(0)
 

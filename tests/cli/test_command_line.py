@@ -74,7 +74,7 @@ def test_run_leaves_the_files_that_the_contract_names(finished: Path) -> None:
         "method",
         "task",
         "sites",
-        "user",
+        "target",
         "seed",
         "rounds",
         "threshold_rule",
@@ -150,7 +150,7 @@ def test_resuming_where_nothing_is_starts(call: Call, recipe_file: Path, tmp_pat
         (["training.rouns=1"], "recipe.training.rouns: unknown key"),
         (["training.rounds=0"], "recipe.training.rounds"),
         (["method.name=nothing"], "choose one of"),
-        (["data.user=/nowhere"], "/nowhere"),
+        (["data.target=/nowhere"], "/nowhere"),
         (["runtime.device=cuda:7"], "recipe.runtime.device"),
         (["input.size=64"], "input.size"),
         (["--on", "pigeon"], "--on"),
@@ -193,11 +193,11 @@ def test_evaluate_judges_other_data_with_the_stored_threshold(
     assert code == 0
     assert judged["threshold"] == json.loads((finished / "metrics.json").read_text())["threshold"]
     assert len((tmp_path / "judged" / "scores.csv").read_text().splitlines()) == 1 + len(PreparedSet.open(sets["A"]))
-    assert "at user A" in out
+    assert "at target A" in out
     assert "36 of 36 pictures with site A" in told
 
 
-def test_evaluate_adapts_to_the_users_images_and_says_what_became_of_it(
+def test_evaluate_adapts_to_the_targets_images_and_says_what_became_of_it(
     call: Call, finished: Path, tmp_path: Path
 ) -> None:
     code, out, _ = call("evaluate", finished, "--adapt", "paper", "--out", tmp_path / "adapted")
@@ -234,8 +234,8 @@ def test_a_place_that_cannot_be_written_is_named_without_a_traceback(call: Call,
 def test_predict_gives_the_score_of_the_run_and_its_operating_point(
     call: Call, finished: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    user = PreparedSet.open(sets["U"])
-    Image.fromarray(np.asarray(user.images[0])).save(tmp_path / "face.png")
+    target = PreparedSet.open(sets["U"])
+    Image.fromarray(np.asarray(target.images[0])).save(tmp_path / "face.png")
     (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff not a picture")
     code, out, _ = call("predict", finished, tmp_path, "--crop", "none", "--json")
     answer = {Path(row["path"]).name: row for row in json.loads(out)["images"]}
@@ -355,14 +355,14 @@ def test_all_data_is_looked_at_before_anything_is_rendered_or_written(
         "run",
         recipe_file,
         f"data.sites.A={small}",
-        "data.user=synth: X",
+        "data.target=synth: X",
         "--out",
         tmp_path / "run",
         "--cache",
         tmp_path / "cache",
     )
     assert (code, out) == (2, "")
-    assert err.startswith("fedvisage: recipe.data.user: ")
+    assert err.startswith("fedvisage: recipe.data.target: ")
     assert not list(tmp_path.iterdir())
 
 

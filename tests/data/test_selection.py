@@ -193,7 +193,7 @@ def test_a_column_or_a_value_that_a_set_has_not_is_a_users_mistake(told: Path) -
 
 
 def test_split_sites_train_and_an_unseen_kind_of_attack_is_judged(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    """Two sites of one set each, an auxiliary tenth with its own batch size, and a user with replays only."""
+    """Two sites of one set each, an auxiliary tenth with its own batch size, and a target with replays only."""
     aux = make_set(tmp_path / "aux", "X", 9, subjects=30)
     content = tree(sets, "fedsis", training__rounds=1, evaluation__every=0)
     content["data"]["sites"] = {
@@ -201,7 +201,7 @@ def test_split_sites_train_and_an_unseen_kind_of_attack_is_judged(sets: Mapping[
         "A-second": f"{sets['A']} only: attacks=replay bonafide=2/2",
         "X": f"{aux} only: subjects=90-100",
     }
-    content["data"]["user"] = f"{sets['U']} only: attacks=replay"
+    content["data"]["target"] = f"{sets['U']} only: attacks=replay"
     content["training"]["batch"] = {"default": 8, "per_site": {"X": 4}}
     metrics = run_toy(content, tmp_path / "run")
     assert metrics["sites"] == ["A-first", "A-second", "X"]
@@ -209,9 +209,9 @@ def test_split_sites_train_and_an_unseen_kind_of_attack_is_judged(sets: Mapping[
     assert np.isfinite(metrics["hter"])
 
 
-def test_a_part_of_a_sites_set_cannot_be_the_users(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_part_of_a_sites_set_cannot_be_the_targets(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, "fedpad")
-    content["data"]["user"] = f"{sets['A']} only: attacks=replay"
+    content["data"]["target"] = f"{sets['A']} only: attacks=replay"
     with pytest.raises(UserError, match="must be unseen"):
         run_toy(content, tmp_path / "run")
 

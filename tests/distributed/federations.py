@@ -13,6 +13,7 @@ from fedvisage.base.progress import Reporter
 from fedvisage.nvflare import operator
 from fedvisage.nvflare.own_files import open_at_operator
 from fedvisage.nvflare.rehearsal import Rehearsal
+from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
 from fedvisage.tasks.catalogue import Setup
 from fedvisage.tasks.opened import RunData
@@ -34,15 +35,9 @@ def run_through(
     def train(setup: Setup, out: Path, data: RunData, reporter: Reporter) -> TrainingResult:
         return operator.train(setup.recipe, out, reporter, federation.operator, wait=WAIT)
 
-    return run(
-        recipe_of(content),
-        out,
-        out.parent / "cache",
-        reporter or silent(),
-        resume=resume,
-        training=train,
-        opening=open_at_operator,
-    )
+    cache = out.parent / "cache"
+    request = Request(recipe_of(content), out, cache, resume=resume, training=train, opening=open_at_operator)
+    return run(request, reporter or silent())
 
 
 def comparable(out: Path) -> dict[str, bytes]:

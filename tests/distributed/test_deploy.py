@@ -53,7 +53,7 @@ def test_the_walk(sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     text, port, running = PAGE.read_text(), free_port(), dict[str, subprocess.Popen[bytes]]()
     Path("sets").mkdir()
-    for own, toy in zip(("bank", "border", "phone", "user", "watch"), (*SITES, "U", SITES[0]), strict=True):
+    for own, toy in zip(("bank", "border", "phone", "target", "watch"), (*SITES, "U", SITES[0]), strict=True):
         (Path("sets") / own).symlink_to(sets[toy])
     environment = os.environ | {"OMP_NUM_THREADS": "1", "FEDVISAGE_CACHE": str(tmp_path / "cache")}
     said = {}

@@ -44,7 +44,7 @@ def test_the_layers_of_one_site_never_reach_another(finished: Path) -> None:
     assert {line["field"] for line in lines if line["direction"] == "down" and line["call"] == "train"} == {"model"}
 
 
-def test_the_user_gets_the_mean_of_the_sites_layers(finished: Path) -> None:
+def test_the_target_gets_the_mean_of_the_sites_layers(finished: Path) -> None:
     sites = [layers_of(finished, site) for site in SITES]
     delivered = under("norms.", load_file(finished / "model.safetensors"))
     assert delivered.keys() == sites[0].keys()

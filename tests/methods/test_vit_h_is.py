@@ -115,7 +115,7 @@ def test_the_spread_is_that_of_single_predictions(sets: Mapping[str, Path]) -> N
         assert vit_h_is.draw_spread(one).max() < 1e-6
 
 
-def test_a_run_reports_the_spread_at_the_user(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_run_reports_the_spread_at_the_target(sets: Mapping[str, Path], tmp_path: Path) -> None:
     for method, reported in (("vit-h-is", True), ("vit-h", False)):
         metrics = run_toy(tree(sets, method, training__rounds=1), tmp_path / method)
         assert ("spread" in metrics) == reported

@@ -41,7 +41,7 @@ def test_of_equally_close_errors_the_highest_threshold_is_taken() -> None:
 
 
 @given(two_class_scores)
-def test_hter_at_the_users_own_threshold_is_where_its_errors_are_closest(scores: Scores) -> None:
+def test_hter_at_the_targets_own_threshold_is_where_its_errors_are_closest(scores: Scores) -> None:
     found = figures_as_published(scores, None)
     levels = np.unique(scores.live)
     middles = np.concatenate([[levels[0] - 1], (levels[1:] + levels[:-1]) / 2, [levels[-1] + 1]])
@@ -59,5 +59,5 @@ def test_the_threshold_of_training_judges_by_itself() -> None:
     assert found["threshold_train_eer"] == 1.25
 
 
-def test_a_user_with_one_class_has_no_such_figures() -> None:
+def test_a_target_with_one_class_has_no_such_figures() -> None:
     assert figures_as_published(scores_of([1.0, 2.0], {}), None) == {}

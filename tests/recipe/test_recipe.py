@@ -56,7 +56,7 @@ def changed(content: dict[str, Any], override: str) -> Recipe:
         ("data.sites={}", "recipe.data.sites", "at least 1"),
         ("data.sites.a/b=x", "recipe.data.sites", "site name 'a/b'"),
         ("data.sites.A=sets/U", "recipe.data", "data of site A"),
-        ("data.user_name=B", "recipe.data", "site"),
+        ("data.target_name=B", "recipe.data", "site"),
         ("training.batch.per_site.D=8", "recipe", "names D"),
         ("evaluation={keep: best, every: 0}", "recipe", "evaluation.every"),
     ],
@@ -155,11 +155,11 @@ def test_a_data_entry_on_the_command_line_needs_no_quotes_within_quotes(
     assert changed(content, override).data.sites["A"] == entry
 
 
-def test_user_and_public_sets_are_entries_too_and_can_be_taken_away(content: dict[str, Any]) -> None:
+def test_target_and_public_sets_are_entries_too_and_can_be_taken_away(content: dict[str, Any]) -> None:
     apply_override(content, "data.public=synth: people identities=9 part=1/3")
-    assert changed(content, "data.user=synth: M").data.user == "synth: M"
+    assert changed(content, "data.target=synth: M").data.target == "synth: M"
     assert content["data"]["public"] == "synth: people identities=9 part=1/3"
-    assert changed(content, "data.user=null").data.user is None
+    assert changed(content, "data.target=null").data.target is None
 
 
 def test_an_entry_without_quotes_in_a_file_is_told_to_have_some(tmp_path: Path) -> None:
@@ -173,11 +173,11 @@ def test_an_entry_without_quotes_in_a_file_is_told_to_have_some(tmp_path: Path) 
 def test_sites_whose_names_are_words_for_truth_keep_their_names(content: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(
         "method: fedpad\ndata:\n  sites: {yes: sets/A, no: sets/B, on: sets/C, 1e3: sets/D, 007: sets/E}\n"
-        "  user_name: off\ntraining:\n  rounds: 1\n  batch: {per_site: {no: 4}}\n"
+        "  target_name: off\ntraining:\n  rounds: 1\n  batch: {per_site: {no: 4}}\n"
     )
     recipe = load(tmp_path / "recipe.yaml", [], read_method)
     assert [*recipe.data.sites] == ["yes", "no", "on", "1e3", "007"]
-    assert (recipe.training.batch.of("no"), recipe.data.user_name) == (4, "off")
+    assert (recipe.training.batch.of("no"), recipe.data.target_name) == (4, "off")
     (tmp_path / "again.yaml").write_text(text_of(recipe))
     assert load(tmp_path / "again.yaml", [], read_method) == recipe
 
@@ -258,6 +258,6 @@ def test_a_quorum_must_be_within_what_a_round_asks(content: dict[str, Any]) -> N
     assert "a round asks 1 sites" in str(mistake(content, "federation.quorum=2"))
 
 
-def test_features_need_a_user_to_compare_with(content: dict[str, Any]) -> None:
+def test_features_need_a_target_to_compare_with(content: dict[str, Any]) -> None:
     content["evaluation"]["features"] = 10
-    assert "name data.user" in str(mistake(content, "data.user=null"))
+    assert "name data.target" in str(mistake(content, "data.target=null"))

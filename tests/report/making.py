@@ -18,7 +18,7 @@ SPECIES = {"print": -1.6, "cut": -0.7, "replay": -2.2}
 THRESHOLD = 0.18
 
 
-def user_scores(rng: np.random.Generator, user: str, model: str = "", better: float = 0.0) -> Scores:
+def target_scores(rng: np.random.Generator, target: str, model: str = "", better: float = 0.0) -> Scores:
     """Return scores of 20 subjects: two videos of each kind a subject, four frames a video."""
     rows = []
     for subject in range(20):
@@ -36,7 +36,7 @@ def user_scores(rng: np.random.Generator, user: str, model: str = "", better: fl
         video=[row[2] for row in rows],
         subject=[f"s{row[4]}" for row in rows],
         species=[row[1] for row in rows],
-        site=user,
+        site=target,
         model=model,
     )
 
@@ -46,7 +46,7 @@ def make_run(
     *,
     method: str = "fedpad",
     sites: Sequence[str] = ("C", "I", "O"),
-    user: str = "M",
+    target: str = "M",
     seed: int = 0,
     better: float = 0.0,
     members: bool = False,
@@ -58,18 +58,18 @@ def make_run(
     path.mkdir(parents=True)
     rng = np.random.default_rng(seed)
     if members:
-        parts = [user_scores(rng, user, site, better) for site in sites]
+        parts = [target_scores(rng, target, site, better) for site in sites]
         figures: dict[str, Any] = figures_of(parts[0], rng, resamples)
         figures["members"] = {site: figures_of(part, rng, resamples) for site, part in zip(sites, parts, strict=True)}
         write_scores(path / "scores.csv", concatenate(parts))
     else:
-        scores = user_scores(rng, user, "", better)
+        scores = target_scores(rng, target, "", better)
         figures = figures_of(scores, rng, resamples)
         write_scores(path / "scores.csv", scores)
     heldout = {site: {"auc": 0.97 + 0.01 * i, "eer": 0.06 - 0.01 * i} for i, site in enumerate(sites[:4])}
     (path / "metrics.json").write_text(
         json.dumps(
-            {"method": method, "task": "pad", "sites": list(sites), "user": user, "seed": seed, "rounds": rounds}
+            {"method": method, "task": "pad", "sites": list(sites), "target": target, "seed": seed, "rounds": rounds}
             | figures
             | {"sites_heldout": heldout, "bytes_up": 1_609_000_000, "bytes_down": 1_609_000_000}
             | {"seconds": 187.4, "peak_rss_mb": 2210.0}
@@ -79,14 +79,14 @@ def make_run(
     recipe = {
         "title": title,
         "method": {"name": method, "weight": "uniform"},
-        "data": {"sites": {site: f"synth:{site}" for site in sites}, "user": f"synth:{user}"},
+        "data": {"sites": {site: f"synth:{site}" for site in sites}, "target": f"synth:{target}"},
         "training": {"rounds": rounds, "local": {"epochs": 3}},
         "runtime": {"seed": seed, "precision": "auto"},
     }
     (path / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
     environment = {"python": "3.11.7", "cpu": {"model": "a CPU", "threads": 2}, "torch": "2.13.0"}
     (path / "environment.json").write_text(json.dumps(environment))
-    write_features(path, (*sites[:5], user), rng)
+    write_features(path, (*sites[:5], target), rng)
     return path
 
 

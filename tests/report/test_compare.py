@@ -14,15 +14,15 @@ from fedvisage.studies.study import value_of
 
 
 def small_run(
-    path: Path, method: str, user: str, seed: int, hter: float, digest: str | None = None, **training: object
+    path: Path, method: str, target: str, seed: int, hter: float, digest: str | None = None, **training: object
 ) -> Path:
     """Write the three files that a comparison reads; data is another where its digest is."""
     path.mkdir(parents=True)
-    digests = {"data.user": digest or f"digest-of-{user}", "data.sites.A": "a", "data.sites.B": "b"}
+    digests = {"data.target": digest or f"digest-of-{target}", "data.sites.A": "a", "data.sites.B": "b"}
     (path / "data.json").write_text(json.dumps(digests))
-    metrics = {"method": method, "sites": ["A", "B"], "user": user, "seed": seed, "hter": hter, "eer": None}
+    metrics = {"method": method, "sites": ["A", "B"], "target": target, "seed": seed, "hter": hter, "eer": None}
     (path / "metrics.json").write_text(json.dumps(metrics))
-    recipe = {"method": {"name": method}, "data": {"user": user}, "training": training, "runtime": {"seed": seed}}
+    recipe = {"method": {"name": method}, "data": {"target": target}, "training": training, "runtime": {"seed": seed}}
     (path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     return path
 
@@ -31,17 +31,17 @@ def small_run(
 def grid(tmp_path: Path) -> list[Path]:
     """Two methods × two targets × three seeds; targets differ far more than methods."""
     return [
-        small_run(tmp_path / f"{method}{user}{seed}", method, user, seed, base + 0.01 * seed + gain)
+        small_run(tmp_path / f"{method}{target}{seed}", method, target, seed, base + 0.01 * seed + gain)
         for method, gain in (("fedpad", 0.0), ("fused", 0.03))
-        for user, base in (("M", 0.05), ("O", 0.35))
+        for target, base in (("M", 0.05), ("O", 0.35))
         for seed in range(3)
     ]
 
 
-def test_mean_and_spread_are_over_seeds_not_over_users(grid: list[Path]) -> None:
+def test_mean_and_spread_are_over_seeds_not_over_targets(grid: list[Path]) -> None:
     fedpad, fused = compare(grid)
     by_seed = [fmean([0.05 + 0.01 * seed, 0.35 + 0.01 * seed]) for seed in range(3)]
-    assert (fedpad.label, fedpad.runs, fedpad.users, fedpad.seeds) == ("fedpad", 6, ("M", "O"), (0, 1, 2))
+    assert (fedpad.label, fedpad.runs, fedpad.targets, fedpad.seeds) == ("fedpad", 6, ("M", "O"), (0, 1, 2))
     assert fedpad.figures["hter"].mean == pytest.approx(fmean(by_seed))
     assert fedpad.figures["hter"].std == pytest.approx(stdev(by_seed))
     assert "eer" not in fedpad.figures
@@ -80,9 +80,9 @@ def test_more_seeds_of_the_same_targets_do_not_narrow_the_interval(tmp_path: Pat
     found = []
     for seeds in (2, 9):
         runs = [
-            small_run(tmp_path / f"{seeds}{name}{user}{seed}", name, user, seed, 0.3 + 0.01 * seed + gain * other)
+            small_run(tmp_path / f"{seeds}{name}{target}{seed}", name, target, seed, 0.3 + 0.01 * seed + gain * other)
             for other, name in enumerate(("fedpad", "fused"))
-            for user, gain in gains.items()
+            for target, gain in gains.items()
             for seed in range(seeds)
         ]
         found.append(compare(runs)[1].differences["hter"])
@@ -147,7 +147,7 @@ def test_parts_of_one_set_are_one_target(tmp_path: Path) -> None:
         for kind in ("print", "replay"):
             run = small_run(tmp_path / f"{name}{kind}", name, "M", 0, 0.1 + gain)
             recipe = yaml.safe_load((run / "recipe.yaml").read_text())
-            recipe["data"]["user"] = f"M only: attacks={kind}"
+            recipe["data"]["target"] = f"M only: attacks={kind}"
             (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
             runs.append(run)
     found = compare(runs)[1].differences["hter"]
@@ -163,8 +163,8 @@ def recognised(path: Path, method: str, seed: int, gain: float, public: str = "p
         "listed_pairs": {"accuracy": 0.7 + gain},
     }
     personal = {"tar_at_far": {"1e-6": None, "1e-2": 0.4 + 2 * gain}, "tpir_at_fpir": {}}
-    metrics = {"method": method, "task": "recognition", "sites": ["A"], "user": "benchmark", "seed": seed}
-    (path / "data.json").write_text(json.dumps({"data.user": "u", "data.sites.A": "a", "data.public": public}))
+    metrics = {"method": method, "task": "recognition", "sites": ["A"], "target": "benchmark", "seed": seed}
+    (path / "data.json").write_text(json.dumps({"data.target": "u", "data.sites.A": "a", "data.public": public}))
     (path / "metrics.json").write_text(json.dumps({**metrics, "generic": generic, "personalised": personal}))
     (path / "recipe.yaml").write_text(yaml.safe_dump({"method": {"name": method}, "runtime": {"seed": seed}}))
     return path
@@ -198,7 +198,7 @@ def test_runs_of_two_tasks_are_not_compared(grid: list[Path], tmp_path: Path) ->
 
 
 def test_only_common_pairs_are_compared(grid: list[Path]) -> None:
-    _, second = compare(grid[:-2])  # fused lacks user O's seeds 1 and 2
+    _, second = compare(grid[:-2])  # fused lacks target O's seeds 1 and 2
     found = second.differences["hter"]
     assert (found.targets, found.seeds) == (2, 1)
 
@@ -236,7 +236,7 @@ def test_a_directory_without_figures_is_refused(tmp_path: Path) -> None:
 
 
 def test_data_is_known_by_its_digest_and_not_by_its_name(tmp_path: Path) -> None:
-    """One user's name, two sets: nothing is paired, and it is said; another name for one set is paired."""
+    """One target's name, two sets: nothing is paired, and it is said; another name for one set is paired."""
     small, large, again = (
         small_run(tmp_path / "small", "fedpad", "M", 0, 0.1, digest="one-set"),
         small_run(tmp_path / "large", "fused", "M", 0, 0.2, digest="two-set"),
@@ -244,7 +244,7 @@ def test_data_is_known_by_its_digest_and_not_by_its_name(tmp_path: Path) -> None
     )
     first, other, same = compare([small, large, again])
     assert other.differences == {}
-    assert (first.users, other.users) == (("M (one-se)",), ("M (two-se)",))
+    assert (first.targets, other.targets) == (("M (one-se)",), ("M (two-se)",))
     (note,) = other.notes
     assert "not paired" in note
     assert same.differences["hter"].mean == pytest.approx(0.2)
@@ -254,10 +254,10 @@ def test_data_is_known_by_its_digest_and_not_by_its_name(tmp_path: Path) -> None
 def test_parts_of_one_set_are_different_data(tmp_path: Path) -> None:
     whole, part = (small_run(tmp_path / name, name, "M", 0, 0.1) for name in ("fedpad", "fused"))
     recipe = yaml.safe_load((part / "recipe.yaml").read_text())
-    recipe["data"]["user"] = "M only: attacks=print"
+    recipe["data"]["target"] = "M only: attacks=print"
     (part / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     assert compare([whole, part])[1].differences == {}
-    recipe["data"] |= {"user": "M", "user_split": "test"}
+    recipe["data"] |= {"target": "M", "target_split": "test"}
     (part / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     assert compare([whole, part])[1].differences == {}
 

@@ -11,7 +11,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 from tensorboardX.proto.event_pb2 import Event
-from tests.report.making import make_run, user_scores
+from tests.report.making import make_run, target_scores
 
 from fedvisage.report import curves, recognition
 from fedvisage.report.curves import canvas, figure_style, key
@@ -22,7 +22,7 @@ from fedvisage.report.tracking.tensorboard import write_events
 
 def test_curves_keep_every_visible_step_and_drop_the_rest() -> None:
     rng = np.random.default_rng(0)
-    scores = user_scores(rng, "U")
+    scores = target_scores(rng, "U")
     far, frr = curves.rates(scores)
     assert (far[0], frr[0]) == (1, 0)
     assert (far[-1], frr[-1]) == pytest.approx((0, 1))
@@ -60,13 +60,13 @@ def test_many_sites_are_drawn_quietly_with_their_mean() -> None:
 
 
 def test_every_class_is_named_in_the_histogram() -> None:
-    drawing = curves.score_histograms(user_scores(np.random.default_rng(0), "U"), 0.5)
+    drawing = curves.score_histograms(target_scores(np.random.default_rng(0), "U"), 0.5)
     texts = set(re.findall(r"<text[^>]*>([^<]*)</text>", drawing))
     assert {"bona fide", "cut", "print", "replay", "threshold"} <= texts
 
 
 def test_scores_of_one_class_can_be_drawn() -> None:
-    scores = user_scores(np.random.default_rng(0), "U")
+    scores = target_scores(np.random.default_rng(0), "U")
     drawing = curves.score_histograms(scores.where(scores.label == 0), None)
     assert "bona fide" not in drawing
 
@@ -166,7 +166,7 @@ def test_event_files_hold_each_round_and_are_not_doubled(tmp_path: Path) -> None
     assert found["loss/O", 4] == pytest.approx(rows[3]["loss"]["O"])
     assert ("loss/C", 3) not in found  # it was offline
     assert found["sites_failed", 3] == 1
-    assert found["user/hter", 4] == pytest.approx(read_run(run).metrics["hter"])
+    assert found["target/hter", 4] == pytest.approx(read_run(run).metrics["hter"])
 
 
 def test_event_files_of_a_run_that_is_not_finished_hold_its_rounds(finished: Path, tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_the_axis_of_scores_fits_them_and_counts_what_lies_beyond() -> None:
 
 
 def test_marks_lie_where_errors_are_equal_and_at_the_threshold() -> None:
-    scores = user_scores(np.random.default_rng(0), "U")
+    scores = target_scores(np.random.default_rng(0), "U")
     (_, (far, frr, _)), (_, (accepted, rejected, _)) = curves.points({"frames": scores}, {"frames": 0.3})
     assert far == frr
     steps = [((scores.attack >= at).mean(), (scores.bona_fide < at).mean()) for at in np.linspace(-3, 3, 2001)]

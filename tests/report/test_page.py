@@ -98,7 +98,7 @@ def test_every_figure_is_there_and_ids_are_not_shared_between_figures(finished: 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     sites = (HOSTILE, "$x_{$", "_hidden", "\x00\x1b[31m")
-    run = make_run(tmp_path / "run", sites=sites, user=HOSTILE, title=HOSTILE, rounds=2, resamples=0)
+    run = make_run(tmp_path / "run", sites=sites, target=HOSTILE, title=HOSTILE, rounds=2, resamples=0)
     metrics = json.loads((run / "metrics.json").read_text())
     metrics["apcer"] = {HOSTILE: 0.5}
     (run / "metrics.json").write_text(json.dumps(metrics))
@@ -129,11 +129,11 @@ def test_each_sites_own_model_has_its_row_its_curve_and_its_histogram(tmp_path: 
     ]
 
 
-def test_a_run_without_a_user_and_without_rounds_still_has_a_page(tmp_path: Path) -> None:
+def test_a_run_without_a_target_and_without_rounds_still_has_a_page(tmp_path: Path) -> None:
     run = tmp_path / "bare"
     run.mkdir()
-    (run / "metrics.json").write_text(json.dumps({"method": "fedpad", "task": "pad", "sites": ["A"], "user": None}))
-    assert "no user was named" in words(read(write_report(run)))
+    (run / "metrics.json").write_text(json.dumps({"method": "fedpad", "task": "pad", "sites": ["A"], "target": None}))
+    assert "no target was named" in words(read(write_report(run)))
 
 
 def test_figures_that_are_undefined_are_dashes(finished: Path, tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_features_of_a_few_images_are_said_to_be_too_few(finished: Path, tmp_pat
 
 @pytest.fixture
 def judged_here(finished: Path, tmp_path: Path) -> Path:
-    """Return a run whose user's images are in a set beside it, of rendered people by its own words."""
+    """Return a run whose target's images are in a set beside it, of rendered people by its own words."""
     run, scores = shutil.copytree(finished, tmp_path / "run"), read_scores(finished / "scores.csv")
     with Writer(tmp_path / "M", name="M", size=16, source="synthetic test") as out:
         for index in range(len(scores)):
@@ -259,14 +259,14 @@ def judged_here(finished: Path, tmp_path: Path) -> Path:
                 item=[str(scores.item[index])],
             )
     (run / "features.safetensors").unlink()  # placing them takes longest
-    digests = {"data.user": PreparedSet.open(tmp_path / "M").digest, "data.sites.C": "c"}
+    digests = {"data.target": PreparedSet.open(tmp_path / "M").digest, "data.sites.C": "c"}
     (run / "data.json").write_text(json.dumps(digests))
-    return with_recipe(run, user=str(tmp_path / "M"))
+    return with_recipe(run, target=str(tmp_path / "M"))
 
 
-def with_recipe(run: Path, user: str | None = None, **report: object) -> Path:
+def with_recipe(run: Path, target: str | None = None, **report: object) -> Path:
     recipe = yaml.safe_load((run / "recipe.yaml").read_text())
-    recipe["data"]["user"] = user or recipe["data"]["user"]
+    recipe["data"]["target"] = target or recipe["data"]["target"]
     (run / "recipe.yaml").write_text(yaml.safe_dump(recipe | ({"report": report} if report else {})))
     return run
 
@@ -315,9 +315,9 @@ def test_photographs_are_shown_only_if_somebody_says_yes(judged_here: Path) -> N
 
 def test_images_of_another_set_and_of_a_federation_are_not_shown(judged_here: Path) -> None:
     digests = json.loads((judged_here / "data.json").read_text())
-    (judged_here / "data.json").write_text(json.dumps({"data.user": digests["data.user"]}))
+    (judged_here / "data.json").write_text(json.dumps({"data.target": digests["data.target"]}))
     assert "data:image" not in write_report(judged_here, images=True).read_text()
-    (judged_here / "data.json").write_text(json.dumps(digests | {"data.user": "another"}))
+    (judged_here / "data.json").write_text(json.dumps(digests | {"data.target": "another"}))
     page = write_report(judged_here, images=True).read_text()
     assert "data:image" not in page
     assert "not at hand" in page

@@ -25,6 +25,7 @@ from fedvisage.nn.compute import Compute, Layout, has_fast_bf16
 from fedvisage.nvflare.job import Job, read_job, without_local_parts, write_job
 from fedvisage.runs.directory import recorded_settings
 from fedvisage.runs.layout import NetworkTraits, choose_layout, describe_network, with_chosen_settings
+from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
 from fedvisage.tasks.catalogue import Setup, set_up
 
@@ -38,8 +39,8 @@ method: {name: privacyface, network: {name: iresnet18, width: 8, embedding: 32},
 data:
   sites: {"site[1-2]": "synth: people identities=16 images=6 size=48 part=*/2"}
   public: "synth: people identities=16 images=6 size=48 first=1000 test=0 heldout=0.25"
-  user: "synth: people identities=8 images=6 size=48 first=2000"
-  user_name: benchmark
+  target: "synth: people identities=8 images=6 size=48 first=2000"
+  target_name: benchmark
 input: {size: 48, colour: rgb}
 training: {rounds: 2, local: {epochs: 1}, batch: 16, pretrain: {epochs: 1, optimizer: {name: adam, lr: 0.001}},
            optimizer: {name: sgd, lr: 0.02, momentum: 0.9, weight_decay: 0.0005}}
@@ -217,7 +218,7 @@ def test_channels_first_train_the_same_up_to_rounding(sets: Mapping[str, Path], 
     for layout in ("first", "last"):
         content = tree(sets, "fedgpad", runtime__layout=layout, input__size=32, training__rounds=1)
         content["training"]["optimizer"] = {"name": "sgd", "lr": 0.001}  # Adam's first step is a sign
-        run(recipe_of(content), tmp_path / layout, tmp_path / "cache", silent())
+        run(Request(recipe_of(content), tmp_path / layout, tmp_path / "cache"), silent())
     first, last = (load_file(tmp_path / layout / "model.safetensors") for layout in ("first", "last"))
     for name, value in last.items():
         torch.testing.assert_close(first[name], value, rtol=1e-3, atol=1e-4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,13 @@ from tests.toy import ROUNDS, SITES, make_set, recipe_of, run_toy, sent_once, se
 
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.progress import Reporter
+from fedvisage.federation.record.store import CHECKPOINTS, read_sealed, recipe_digest, write_sealed
 from fedvisage.methods import METHODS
 from fedvisage.nn.compute import resolve_compute
-from fedvisage.runs.run import adoption, run
+from fedvisage.recipe import plain_yaml
+from fedvisage.runs.local_training import adoption
+from fedvisage.runs.request import Request
+from fedvisage.runs.run import run
 from fedvisage.tasks.heldout_counts import read_counts
 from fedvisage.tasks.scoring import Scorer
 
@@ -51,12 +55,23 @@ def test_a_finished_run_is_known_again_when_recipes_have_got_more_keys_since(
         run_toy(known, tmp_path / "older", resume=True)
 
 
+def test_a_finished_run_needs_its_public_set_no_more(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    public = Path(shutil.copytree(sets["A"].parent / "people-P", tmp_path / "public"))
+    content = tree(sets, "fedavg", training__rounds=1)
+    content["data"] |= {"public": str(public), "public_identities": None}
+    metrics = run_toy(content, tmp_path / "run")
+    shutil.rmtree(public)
+    assert run_toy(content, tmp_path / "run", resume=True) == metrics
+
+
 def test_a_run_leaves_what_the_contract_says(finished: Path) -> None:
     files = {path.name for path in finished.iterdir() if not path.name.startswith(".")}
     assert files >= {"recipe.yaml", "environment.json", "rounds.jsonl", "ledger.jsonl", "checkpoints", "metrics.json"}
     assert files >= {"model.safetensors", "model.json", "scores.csv"}
     metrics = json.loads((finished / "metrics.json").read_text())
-    named = "method task sites user seed rounds threshold_rule threshold hter eer auc tpr_at_fpr_1pct apcer bpcer acer"
+    named = (
+        "method task sites target seed rounds threshold_rule threshold hter eer auc tpr_at_fpr_1pct apcer bpcer acer"
+    )
     assert set(metrics) >= {*named.split(), "bytes_up", "bytes_down", "seconds", "peak_rss_mb"}
     assert metrics["apcer"].keys() == {"print", "replay"}
     assert len(list((finished / "checkpoints").iterdir())) == 2
@@ -115,6 +130,41 @@ def test_a_run_that_was_interrupted_by_hand_is_resumed(
     assert settled(tmp_path / "run") == settled(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("name", ["U", "target"])
+def test_an_interrupted_run_of_a_version_with_former_keys_is_resumed(
+    name: str, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    content = tree(sets, training__rounds=3, data__target_name=name)
+    run_toy(content, tmp_path / "whole")
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        run_toy(content, out, reporter=Impatient(3))
+    rewrite_with_former_keys(out)
+    assert "user: " in (out / "recipe.yaml").read_text()
+    assert "data.user" in (out / "data.json").read_text()
+    run_toy(content, out, resume=True)
+    resumed, whole = settled(out), settled(tmp_path / "whole")
+    for files in (resumed, whole):
+        del files["recipe.yaml"]  # a resumed run keeps the text that it began with
+    assert resumed == whole
+
+
+def rewrite_with_former_keys(out: Path) -> None:
+    """Change the files of an interrupted run to what an earlier version would have written."""
+    recipe = plain_yaml.read_file(out / "recipe.yaml")
+    former = {"target": "user", "target_name": "user_name", "target_split": "user_split"}
+    recipe["data"] = {former.get(key, key): value for key, value in recipe["data"].items()}
+    if recipe["data"]["user_name"] == "target":  # the default was another
+        recipe["data"]["user_name"] = "user"
+    text = plain_yaml.write(recipe)
+    (out / "recipe.yaml").write_text(text)
+    for file in ("data.json", "overlap.json"):
+        (out / file).write_text((out / file).read_text().replace("data.target", "data.user"))
+    for path in (out / CHECKPOINTS).glob("*.safetensors"):
+        tensors, values = read_sealed(path, "")
+        write_sealed(path, tensors, {**values, "recipe": recipe_digest(text)})
+
+
 def test_rounds_without_a_quorum_are_counted_across_interruptions(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, training__rounds=9, federation={"offline": 1.0, "give_up_after": 3}, evaluation__every=0)
     with pytest.raises(KeyboardInterrupt):
@@ -167,9 +217,9 @@ def test_weights_to_start_from_that_do_not_fit_are_refused(
     assert caught.value.place == "recipe.training.start"
 
 
-def test_a_run_without_a_user_ends_in_a_model(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    metrics = run_toy(tree(sets, data__user=None), tmp_path / "run")
-    assert metrics["user"] is None
+def test_a_run_without_a_target_ends_in_a_model(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    metrics = run_toy(tree(sets, data__target=None), tmp_path / "run")
+    assert metrics["target"] is None
     assert metrics["sites_heldout"].keys() == {"A", "B", "C"}
     assert (tmp_path / "run" / "model.json").exists()
 
@@ -204,11 +254,12 @@ def test_members_of_a_finished_run_are_judged_again_and_a_second_attempt_leaves_
 ) -> None:
     run_toy(tree(sets, "single"), tmp_path / "single")
     recipe, out = recipe_of(tree(sets, "fused")), tmp_path / "fused"
-    run(recipe, out, tmp_path, silent(), training=adoption(tmp_path / "single"))
+    request = Request(recipe, out, tmp_path, resume=True, training=adoption(tmp_path / "single"))
+    run(request, silent())
     first = (out / "ledger.jsonl").read_bytes()
     lines = len(first.splitlines())
     (out / "metrics.json").unlink()  # as if it had been killed just before the end
-    run(recipe, out, tmp_path, silent(), training=adoption(tmp_path / "single"), resume=True)
+    run(request, silent())
     assert sent_once(out) == first
     assert len((out / "ledger.jsonl").read_bytes().splitlines()) == 2 * lines
     run_toy(tree(sets, "fused"), tmp_path / "trained")
@@ -224,12 +275,12 @@ def test_members_are_judged_again_only_if_they_were_trained_the_same_way(
     stopping = {"training__early_stop": {"patience": 1}, "training__optimizer": {"lr": 1e-30}, "training__rounds": 6}
     assert run_toy(tree(sets, "single", **stopping), tmp_path / "single", method=plain("single"))["rounds"] == 2
     same = recipe_of(tree(sets, "fused", **stopping))
-    judge = partial(run, method=fused, training=adoption(tmp_path / "single"))
-    assert judge(same, tmp_path / "fused", tmp_path, silent())["rounds"] == 2
+    request = Request(same, tmp_path / "fused", tmp_path, fused, training=adoption(tmp_path / "single"))
+    assert run(request, silent())["rounds"] == 2
     for change in ({"federation__offline": 0.5}, {"evaluation__keep": "best"}, {"runtime__seed": 3}):
         other = recipe_of(tree(sets, "fused", training__rounds=6, **change))
         with pytest.raises(UserError, match="trained as fused"):
-            judge(other, tmp_path / next(iter(change)), tmp_path, silent())
+            run(replace(request, recipe=other, out=tmp_path / next(iter(change))), silent())
 
 
 def test_a_run_does_not_go_on_with_other_data(sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ CHANGES: dict[str, tuple[str, Change]] = {
     "another threshold": ("model.json", replaced("model.json", '"logit": ', '"logit": 1')),
     "counts of another run": ("heldout.safetensors", other("heldout.safetensors")),
     "features of another run": ("features.safetensors", other("features.safetensors")),
-    "edited digests of the data": ("data.json", replaced("data.json", "data.user", "data.users")),
+    "edited digests of the data": ("data.json", replaced("data.json", "data.target", "data.targets")),
     "a file that the run has not": ("start.json", written("start.json", "{}")),
     "the seal of another run": ("seal.json", other("seal.json")),
     "an edited seal": ("seal.json", replaced("seal.json", '"bytes": ', '"bytes": 1')),

@@ -10,7 +10,7 @@ import pytest
 from tests.toy import run_toy, tree, weights
 
 from fedvisage.report.page import write_report
-from fedvisage.runs.directory import snapshot_path
+from fedvisage.runs.snapshots import snapshot_path
 
 
 @pytest.mark.parametrize("name", ["fedpad", "fedavg"])
@@ -39,8 +39,8 @@ def test_a_continued_run_has_all_rounds_and_its_report_says_whose_privilege_they
     again = run_toy(content, tmp_path / "run", resume=True)
     assert again["by_round"] == first["by_round"]
     page = write_report(tmp_path / "run", tmp_path / "cache").read_text()
-    assert "The user, round by round" in page
-    assert "simulation" in page[page.index("The user, round by round") :]
+    assert "The target, round by round" in page
+    assert "simulation" in page[page.index("The target, round by round") :]
 
 
 def test_a_kept_round_is_something_to_start_from(sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ TEXT = """# A title
 
 Percent, one seed.
 
-| method | sites | user | HTER | HTER (paper) |
+| method | sites | target | HTER | HTER (paper) |
 |---|---|---|---|---|
 | Fed_A & B, ε 8 | A&B | U | 1.50 ± 0.20 | 2.00 |
 | **Fed_A & B, ε 8** |  | **mean** | 3.00 ± 0.10 | – |
@@ -39,7 +39,7 @@ Paper: A paper, measured on other (real) data.
 
 def test_csv_has_a_number_a_cell_and_nothing_where_nothing_was_measured() -> None:
     head, first, mean = csv.reader(io.StringIO(as_csv(TEXT)))
-    assert head == ["method", "sites", "user", "HTER", "HTER, standard deviation", "HTER (paper)"]
+    assert head == ["method", "sites", "target", "HTER", "HTER, standard deviation", "HTER (paper)"]
     assert first == ["Fed_A & B, ε 8", "A&B", "U", "1.50", "0.20", "2.00"]
     assert mean == ["Fed_A & B, ε 8", "", "mean", "3.00", "0.10", ""]
 
@@ -71,7 +71,7 @@ def conducted(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
         "title": "<b>Toy</b>",
         "recipe": recipe,
         "sets": {name: str(path) for name, path in sets.items()},
-        "users": ["U"],
+        "targets": ["U"],
         "seeds": [0, 1],
         "figures": ["hter", "auc"],
         "rows": {f"rate {rate}": {"set": [f"training.optimizer.lr={rate}"]} for rate in (0.001, 0.01, 0.1)},
@@ -102,10 +102,12 @@ def test_the_page_is_whole_in_itself_and_links_its_runs(conducted: Path) -> None
 def test_the_page_draws_all_methods_in_one_panel_and_a_curve_over_what_rows_set(conducted: Path) -> None:
     page = (conducted / "study.html").read_text()
     drawings = re.findall(r"<figure><h3>([^<]+)</h3>.*?</figure>", page, flags=re.DOTALL)
-    course = "AUC at user U, round by round"
-    assert drawings == ["HTER over what rows set", "AUC over what rows set", course, "ROC at user U"]
-    panel = page[page.index("ROC at user U") :]
-    assert all(f"rate {rate}" in page[page.index(course) : page.index("ROC at user U")] for rate in (0.001, 0.01, 0.1))
+    course = "AUC at target U, round by round"
+    assert drawings == ["HTER over what rows set", "AUC over what rows set", course, "ROC at target U"]
+    panel = page[page.index("ROC at target U") :]
+    assert all(
+        f"rate {rate}" in page[page.index(course) : page.index("ROC at target U")] for rate in (0.001, 0.01, 0.1)
+    )
     assert all(f"rate {rate}" in panel for rate in (0.001, 0.01, 0.1))
     assert "rate …" in page
 
@@ -113,19 +115,19 @@ def test_the_page_draws_all_methods_in_one_panel_and_a_curve_over_what_rows_set(
 def test_a_curve_tells_of_the_spread_over_seeds_where_there_are_several(conducted: Path) -> None:
     study, table = load_study(conducted.parent / "study.yaml"), json.loads((conducted / "table.json").read_text())
     for seeds, said in (
-        (study.seeds, "Mean over users, with one standard deviation over seeds."),
-        ([0], "Mean over users."),
+        (study.seeds, "Mean over targets, with one standard deviation over seeds."),
+        ([0], "Mean over targets."),
     ):
         found = curves_over_rows(study.model_copy(update={"seeds": seeds}), table)
         assert [what for _, what, _ in found] == [said, said]
 
 
 def a_table(study: Study, rows: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """Return what a study's table says of AUC: for each row one figure at each user."""
+    """Return what a study's table says of AUC: for each row one figure at each target."""
     return {
         "rows": {
             row: {
-                "users": {user: {"auc": [value, 0.5]} for user, value in zip(study.users, values, strict=True)},
+                "targets": {target: {"auc": [value, 0.5]} for target, value in zip(study.targets, values, strict=True)},
                 "average": {"auc": [sum(values) / len(values), 0.25]},
             }
             for row, values in rows.items()
@@ -133,24 +135,24 @@ def a_table(study: Study, rows: Mapping[str, Sequence[float]]) -> dict[str, Any]
     }
 
 
-def test_rows_without_a_number_stand_below_each_other_with_a_point_for_each_user(conducted: Path) -> None:
+def test_rows_without_a_number_stand_below_each_other_with_a_point_for_each_target(conducted: Path) -> None:
     """Where the points lie is read from the drawing itself, whose axis is linear."""
     names = ("FedPAD", "FedGPAD", "rate 1", "rate 2", "rate 3")
     toy = load_study(conducted.parent / "study.yaml")
-    study = toy.model_copy(update={"rows": dict.fromkeys(names, next(iter(toy.rows.values()))), "users": ["O", "C"]})
+    study = toy.model_copy(update={"rows": dict.fromkeys(names, next(iter(toy.rows.values()))), "targets": ["O", "C"]})
     values = {name: (90.0 - number, 60.0 + number) for number, name in enumerate(names)}
     found = rows_compared(study, a_table(study, values))
     assert [title for title, _, _ in found] == ["AUC of each row"], "HTER was not measured"
     ((_, what, drawing),) = found
-    assert what == "Each user, the mean and one standard deviation over seeds."
-    assert all(name in drawing for name in ("FedPAD", "FedGPAD", "a user", "mean", "AUC"))
+    assert what == "Each target, the mean and one standard deviation over seeds."
+    assert all(name in drawing for name in ("FedPAD", "FedGPAD", "a target", "mean", "AUC"))
     assert "rate" not in drawing, "these are points of a curve"
     assert found == rows_compared(study, a_table(study, values)), "twice the same bytes"
     groups = re.findall(r'<g id="line2d_\d+">(.*?)</g>\s*</g>', drawing, flags=re.DOTALL)
     points = [[float(x) for x in re.findall(r'<use [^>]*x="([\d.]+)"', group)] for group in groups]
-    two_users = [sorted(xs) for xs in points if len(xs) == 2]
-    assert two_users
-    (low, high), (low_too, high_too) = two_users[:2]
+    two_targets = [sorted(xs) for xs in points if len(xs) == 2]
+    assert two_targets
+    (low, high), (low_too, high_too) = two_targets[:2]
     scale = (high - low) / 30
     assert low_too - low == pytest.approx(scale, rel=1e-3)
     assert high - high_too == pytest.approx(scale, rel=1e-3)
@@ -194,19 +196,19 @@ def test_the_command_prints_the_table_and_the_differences(conducted: Path) -> No
     words = ["study", str(conducted.parent / "study.yaml"), "--out", str(conducted), "--quiet"]
     ended = CliRunner().invoke(app, [*words, "--cache", str(conducted.parent / "cache")])
     assert ended.exit_code == 0, ended.output
-    assert "| method | sites | user |" in ended.stdout
+    assert "| method | sites | target |" in ended.stdout
     assert "**Difference to rate 0.001**" in ended.stdout
 
 
 def test_differences_of_a_study_are_judged_over_its_targets_with_seeds_averaged_first(conducted: Path) -> None:
     study = load_study(conducted.parent / "study.yaml").model_copy(
-        update={"users": ["O", "C", "I"], "rows": dict.fromkeys(("first", "other")), "figures": ["hter", "seconds"]}
+        update={"targets": ["O", "C", "I"], "rows": dict.fromkeys(("first", "other")), "figures": ["hter", "seconds"]}
     )
     gains = {"O": (-0.04, -0.02), "C": (-0.05, -0.05), "I": (-0.01, -0.03)}  # by seed; means -0.03, -0.05, -0.02
     results = [
-        {"row": row, "user": user, "seed": seed, "hter": 0.2 + (gain if row == "other" else 0), "seconds": 9.0}
+        {"row": row, "target": target, "seed": seed, "hter": 0.2 + (gain if row == "other" else 0), "seconds": 9.0}
         for row in study.rows
-        for user, both in gains.items()
+        for target, both in gains.items()
         for seed, gain in enumerate(both)
     ]
     (line,) = differences(study, results).rows  # type: ignore[union-attr]
@@ -224,12 +226,12 @@ def test_differences_of_a_study_are_judged_over_its_targets_with_seeds_averaged_
 
 def test_held_out_figures_have_no_interval_because_targets_share_the_sites(conducted: Path) -> None:
     study = load_study(conducted.parent / "study.yaml").model_copy(
-        update={"users": ["O", "C"], "rows": dict.fromkeys(("first", "other")), "figures": ["hter", "heldout.eer"]}
+        update={"targets": ["O", "C"], "rows": dict.fromkeys(("first", "other")), "figures": ["hter", "heldout.eer"]}
     )
     results = [
-        {"row": row, "user": user, "seed": 0, "hter": 0.1, "heldout.eer": 0.1 * (row == "first")}
+        {"row": row, "target": target, "seed": 0, "hter": 0.1, "heldout.eer": 0.1 * (row == "first")}
         for row in study.rows
-        for user in study.users
+        for target in study.targets
     ]
     shown = differences(study, results)
     assert shown is not None
@@ -243,9 +245,9 @@ def test_a_study_of_recognition_has_all_forms_too(sets: Mapping[str, Path], tmp_
     study = {
         "title": "Toy",
         "recipe": recipe,
-        "sets": {**people["sites"], "public": people["public"], "U": people["user"]},
+        "sets": {**people["sites"], "public": people["public"], "U": people["target"]},
         "public": "public",
-        "users": ["U"],
+        "targets": ["U"],
         "seeds": [0],
         "figures": ["generic.tar@1e-1"],
         "rows": {"FedAvg": {}, "again": {"trained_by": "FedAvg"}},
@@ -257,5 +259,5 @@ def test_a_study_of_recognition_has_all_forms_too(sets: Mapping[str, Path], tmp_
     assert "Difference to FedAvg" in page
     assert "of each row</h3>" in page
     assert "one target" in page, "one benchmark has no interval"
-    panel = page[page.index("ROC at user U") :]
+    panel = page[page.index("ROC at target U") :]
     assert all(row in panel for row in ("FedAvg", "again", "TAR"))

@@ -29,7 +29,7 @@ def study(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
         "title": "Toy",
         "recipe": {key: value for key, value in whole.items() if key != "data"},
         "sets": people,
-        "users": ["U"],
+        "targets": ["U"],
         "benchmarks": {"pairs": str(write_listed(root)), "ijb": str(write_templates(root)), "plain": people["U"]},
         "rows": {"FedAvg": {}},
         "seeds": [0],
@@ -54,10 +54,10 @@ def written(study: Mapping[str, Any], folder: Path) -> Path:
     return path
 
 
-def test_figures_of_benchmarks_are_columns_beside_the_users(study: dict[str, Any], tmp_path: Path) -> None:
+def test_figures_of_benchmarks_are_columns_beside_the_targets(study: dict[str, Any], tmp_path: Path) -> None:
     table = run_study(written(study, tmp_path), tmp_path / "out", tmp_path / "cache", unheard)
     found = {
-        name: mean for name, (mean, _) in table["rows"]["FedAvg"]["users"]["U"].items() if name in study["figures"]
+        name: mean for name, (mean, _) in table["rows"]["FedAvg"]["targets"]["U"].items() if name in study["figures"]
     }
     judged = json.loads((tmp_path / "out" / "cells" / "fedavg-U-seed0" / "metrics.json").read_text())["benchmarks"]
     listed, readings = judged["pairs"]["lists"], judged["ijb"]["readings"]
@@ -72,7 +72,7 @@ def test_figures_of_benchmarks_are_columns_beside_the_users(study: dict[str, Any
     }
     measured = {name: round(100 * value, 2) for name, value in expected.items() if value is not None}
     assert len(measured) >= 5
-    assert found["plain.tar@1e-1"] == found.pop("generic.tar@1e-1"), "the same set, judged as a user's"
+    assert found["plain.tar@1e-1"] == found.pop("generic.tar@1e-1"), "the same set, judged as a target's"
     assert found == measured
     head, line = (tmp_path / "out" / "table.md").read_text().splitlines()[4:7:2]
     titles = [cell.strip() for cell in head.split("|")]

@@ -40,7 +40,7 @@ STUDY = {
     "recipe": RECIPE,
     "sets": {name: f"data/{name}" for name in ("C", "I", "M")},
     "imports": {name: f"{LETTERS[name]} --frames 2" for name in ("C", "I", "M")},
-    "users": ["M"],
+    "targets": ["M"],
     "rows": {"FedPAD": {}, "Single": {"set": ["method.name=single"]}},
     "seeds": [0],
 }
@@ -188,8 +188,8 @@ def test_a_copy_that_is_there_twice_is_refused_if_the_study_needs_it(root: Path,
         ({"imports": {"C": "casia-fasd --frames six"}}, r"imports\.C.*frames"),
         ({"imports": {"C": ""}}, r"imports\.C"),
         ({"protocol": "ocim"}, "no known protocol"),
-        ({"protocol": "ocim-ssdg", "users": ["Z"]}, "users: 'Z'"),
-        ({"sets": {"C": "data/C"}, "users": ["C"]}, "two at least"),
+        ({"protocol": "ocim-ssdg", "targets": ["Z"]}, "targets: 'Z'"),
+        ({"sets": {"C": "data/C"}, "targets": ["C"]}, "two at least"),
     ],
 )
 def test_a_study_whose_datasets_cannot_be_read_is_refused_with_its_place(
@@ -209,11 +209,11 @@ def test_the_entries_of_a_protocol_become_those_of_the_recipes(name: str, tmp_pa
     """Compared with what is printed for people to put into a recipe."""
     study = {"title": "P", "recipe": {**RECIPE, "evaluation": {}}, "protocol": name, "rows": {"A": {}}, "seeds": [0]}
     cells = cells_of(load_study(written(study, tmp_path)), tmp_path)
-    assert [cell.user for cell in cells] == list(PROTOCOLS[name].folds)
+    assert [cell.target for cell in cells] == list(PROTOCOLS[name].folds)
     for cell in cells:
-        printed = yaml.safe_load("\n".join(describe_protocol(name, Path("data"), cell.user)))
+        printed = yaml.safe_load("\n".join(describe_protocol(name, Path("data"), cell.target)))
         data = cell.recipe.data
-        assert {"sites": data.sites, "user": data.user, "user_name": data.user_name} == printed["data"]
+        assert {"sites": data.sites, "target": data.target, "target_name": data.target_name} == printed["data"]
         assert cell.recipe.evaluation.threshold == printed["evaluation"]["threshold"]
         assert cell.recipe.evaluation.level == printed["evaluation"]["level"]
 
@@ -223,7 +223,7 @@ def test_a_study_of_a_protocol_runs_on_a_root(root: Path, tmp_path: Path) -> Non
         "title": "P",
         "recipe": RECIPE,
         "protocol": "ocim-ssdg",
-        "users": ["M", "O"],
+        "targets": ["M", "O"],
         "seeds": [0, 1],
         "rows": {"FedPAD": {}, "without O": {"sites": ["C", "I"]}},
     }
@@ -231,8 +231,8 @@ def test_a_study_of_a_protocol_runs_on_a_root(root: Path, tmp_path: Path) -> Non
     with pytest.raises(UserError, match=r"--smoke.*--root"):
         run_study(path, tmp_path / "out", tmp_path / "cache", unheard, smoke=True)
     table, said = conducted(path, tmp_path / "out", root, smoke=True, sets=tmp_path / "elsewhere")
-    assert table["rows"]["FedPAD"]["users"]["M"]["sites"] == ["O", "C", "I"]
-    assert table["rows"]["without O"]["users"]["M"]["sites"] == ["C", "I"]
+    assert table["rows"]["FedPAD"]["targets"]["M"]["sites"] == ["O", "C", "I"]
+    assert table["rows"]["without O"]["targets"]["M"]["sites"] == ["C", "I"]
     assert len([*(tmp_path / "elsewhere").iterdir()]) == 4
     assert "4 cells, 4 of them to be run" in said
 
@@ -309,7 +309,7 @@ def section_of_the_page() -> str:
 def test_the_pages_study_of_a_protocol_is_read(tmp_path: Path) -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", section_of_the_page(), flags=re.DOTALL)
     study = load_study(written(yaml.safe_load(text), tmp_path))
-    assert study.users == ["O", "C", "I", "M"]
+    assert study.targets == ["O", "C", "I", "M"]
     assert len(cells_of(study, tmp_path)) == 4 * 2 * 3
 
 

@@ -91,11 +91,11 @@ def named(path: Path) -> str:
 def test_every_cell_of_a_study_is_a_valid_recipe(path: Path) -> None:
     study = load_study(path)
     cells = cells_of(study, Path("cells"))
-    assert len(cells) == len(study.rows) * len(study.users) * len(study.seeds)
+    assert len(cells) == len(study.rows) * len(study.targets) * len(study.seeds)
     assert len({cell.out for cell in cells}) == len(cells)
     for cell in cells:
-        assert study.sets[cell.user] == cell.recipe.data.user
-        assert study.sets[cell.user] not in cell.recipe.data.sites.values()
+        assert study.sets[cell.target] == cell.recipe.data.target
+        assert study.sets[cell.target] not in cell.recipe.data.sites.values()
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=named)
@@ -115,7 +115,7 @@ def beginning_at_random(changes: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("path", DEMOS, ids=named)
-def test_a_study_at_demo_size_has_the_rows_and_users_of_the_one_at_paper_size(path: Path) -> None:
+def test_a_study_at_demo_size_has_the_rows_and_targets_of_the_one_at_paper_size(path: Path) -> None:
     demo, paper = load_study(path), load_study(path.with_name(f"{path.stem.removesuffix('-demo')}.yaml"))
     own = {name: row.model_copy(update={"set": beginning_at_random(row.set)}) for name, row in paper.rows.items()}
     assert [row.model_copy(update={"sites": None}) for row in demo.rows.values()] == [
@@ -124,19 +124,19 @@ def test_a_study_at_demo_size_has_the_rows_and_users_of_the_one_at_paper_size(pa
     assert list(demo.rows) == list(paper.rows)
     if "figure4" not in path.stem:  # FedFR's has a hundred sites at paper size
         assert demo.rows == own
-    assert demo.users == paper.users
+    assert demo.targets == paper.targets
     assert demo.paper == paper.paper
     assert all(entry.startswith("synth:") for entry in demo.sets.values())
     assert not any(entry.startswith("synth:") for entry in paper.sets.values())
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=named)
-def test_every_row_that_was_printed_is_quoted_at_every_user(path: Path) -> None:
+def test_every_row_that_was_printed_is_quoted_at_every_target(path: Path) -> None:
     study = load_study(path)
     for name, row in study.rows.items():
-        missing = [user for user in study.users if not quoted_figures(study.paper, row.quotes or name, user)]
+        missing = [target for target in study.targets if not quoted_figures(study.paper, row.quotes or name, target)]
         own = name in OWN_ROWS or path.stem.startswith(("claims-", "unseen-"))  # judged on what nothing was printed of
-        assert missing == (study.users if own else []), name
+        assert missing == (study.targets if own else []), name
 
 
 def test_every_printed_row_is_quoted_by_some_study() -> None:
@@ -147,13 +147,15 @@ def test_every_printed_row_is_quoted_by_some_study() -> None:
 
 @pytest.mark.parametrize("path", STUDIES, ids=named)
 def test_a_row_is_printed_once(path: Path) -> None:
-    lines = [(row, user) for table in load_study(path).paper for row, users in table.rows.items() for user in users]
+    lines = [
+        (row, target) for table in load_study(path).paper for row, targets in table.rows.items() for target in targets
+    ]
     assert len(set(lines)) == len(lines)
 
 
 def test_only_the_known_printed_averages_are_footnoted() -> None:
     studies = [load_study(path) for path in STUDIES]
-    notes = [note for study in studies for note in printing_errors(study.paper, list(study.rows), study.users)]
+    notes = [note for study in studies for note in printing_errors(study.paper, list(study.rows), study.targets)]
     assert {tuple(word for word in note.split() if word[0].isdigit()) for note in notes} == {
         ("2022,", "36.43", "40.44,"),
         ("2022,", "34.31", "34.21,"),  # FedGPAD's Table III, Single
@@ -173,7 +175,7 @@ def test_only_the_known_printed_averages_are_footnoted() -> None:
     }
 
 
-def test_a_mean_of_what_was_printed_does_not_depend_on_the_order_of_users() -> None:
+def test_a_mean_of_what_was_printed_does_not_depend_on_the_order_of_targets() -> None:
     """Added up in another order, Single + TTA's AUC came to 69.70 instead of 69.69."""
     tables = load_study(FOLDER / "adaptation.yaml").paper
     orders = itertools.permutations("OCIM")
@@ -188,6 +190,6 @@ def test_a_study_runs_end_to_end_at_smoke_size(path: Path, tmp_path: Path) -> No
     study = load_study(path)
     assert list(table["rows"]) == list(study.rows)
     for row in table["rows"].values():
-        assert list(row["users"]) == study.users
-        assert all(np.isfinite(found[figure]).all() for found in row["users"].values() for figure in study.figures)
+        assert list(row["targets"]) == study.targets
+        assert all(np.isfinite(found[figure]).all() for found in row["targets"].values() for figure in study.figures)
     assert "SMOKE" in (tmp_path / "out" / "table.md").read_text()

@@ -36,7 +36,7 @@ def grid(sets: Mapping[str, Path]) -> dict[str, Any]:
         "title": "Toy",
         "recipe": recipe,
         "sets": {name: str(path) for name, path in sets.items()},
-        "users": ["U", "A"],
+        "targets": ["U", "A"],
         "rows": {
             "Single": {"set": ["method.name=single"]},
             "Fused": {"set": ["method.name=fused"], "trained_by": "Single"},
@@ -58,7 +58,7 @@ def metrics_of(root: Path, cell: str) -> dict[str, Any]:
     return json.loads((root / "out" / "cells" / cell / "metrics.json").read_text())  # type: ignore[no-any-return]
 
 
-def test_each_user_in_turn_is_left_out_of_the_sites(conducted: tuple[Path, dict[str, Any]]) -> None:
+def test_each_target_in_turn_is_left_out_of_the_sites(conducted: tuple[Path, dict[str, Any]]) -> None:
     root, _ = conducted
     assert metrics_of(root, "fedpad-A-seed1")["sites"] == ["B", "C", "U"]
     assert metrics_of(root, "fedpad-U-seed0")["sites"] == ["A", "B", "C"]
@@ -66,11 +66,13 @@ def test_each_user_in_turn_is_left_out_of_the_sites(conducted: tuple[Path, dict[
 
 def test_the_table_holds_mean_and_deviation_over_seeds(conducted: tuple[Path, dict[str, Any]]) -> None:
     root, table = conducted
-    values = [[100 * metrics_of(root, f"fedpad-{user}-seed{seed}")["eer"] for seed in (0, 1)] for user in ("U", "A")]
+    values = [
+        [100 * metrics_of(root, f"fedpad-{target}-seed{seed}")["eer"] for seed in (0, 1)] for target in ("U", "A")
+    ]
     found = table["rows"]["FedPAD"]
-    assert found["users"]["U"]["eer"] == pytest.approx([np.mean(values[0]), np.std(values[0], ddof=1)], abs=0.006)
-    over_users = np.mean(values, axis=0)
-    assert found["average"]["eer"] == pytest.approx([np.mean(over_users), np.std(over_users, ddof=1)], abs=0.006)
+    assert found["targets"]["U"]["eer"] == pytest.approx([np.mean(values[0]), np.std(values[0], ddof=1)], abs=0.006)
+    over_targets = np.mean(values, axis=0)
+    assert found["average"]["eer"] == pytest.approx([np.mean(over_targets), np.std(over_targets, ddof=1)], abs=0.006)
 
 
 def lines_of(root: Path) -> list[list[str]]:
@@ -104,7 +106,7 @@ def test_each_sites_own_model_has_a_line_beside_its_printed_one(conducted: tuple
     assert lines["B"][-2:] == ["61.00", "60.00"]
     assert lines["mean of 3"][-2:] == ["61.33", "60.00"]
     values = [100 * metrics_of(root, f"single-U-seed{seed}")["members"]["B"]["auc"] for seed in (0, 1)]
-    found = table["rows"]["Single"]["users"]["U"]["members"]["B"]["auc"]
+    found = table["rows"]["Single"]["targets"]["U"]["members"]["B"]["auc"]
     assert found == pytest.approx([np.mean(values), np.std(values, ddof=1)], abs=0.006)
 
 
@@ -112,7 +114,7 @@ def test_a_row_that_quotes_another_name_stands_beside_it(
     grid: dict[str, Any], tmp_path: Path, sets: Mapping[str, Path]
 ) -> None:
     rows = {"Averaging": {"quotes": "FedPAD"}}
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "rows": rows, "seeds": [0], "users": ["A"]}))
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "rows": rows, "seeds": [0], "targets": ["A"]}))
     run_study(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", unheard)
     assert lines_of(tmp_path)[2][-2:] == ["40.00", "70.00"]
 
@@ -121,7 +123,7 @@ def test_what_runs_cost_stands_in_its_own_units_with_nothing_printed_beside(
     grid: dict[str, Any], tmp_path: Path, sets: Mapping[str, Path]
 ) -> None:
     """Bytes are those of the ledger."""
-    small = {**grid, "rows": {"FedPAD": {}}, "seeds": [0], "users": ["A"], "figures": ["eer", "megabytes_up"]}
+    small = {**grid, "rows": {"FedPAD": {}}, "seeds": [0], "targets": ["A"], "figures": ["eer", "megabytes_up"]}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(small))
     run_study(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", unheard)
     ledger = (tmp_path / "out" / "cells" / "fedpad-A-seed0" / "ledger.jsonl").read_text().splitlines()
@@ -141,7 +143,7 @@ def test_ours_as_published_and_printed_figures_have_columns_of_their_own(
         **grid,
         "rows": {"FedPAD": {}, "Single": grid["rows"]["Single"]},
         "seeds": [0],
-        "users": ["U"],
+        "targets": ["U"],
         "set": ["evaluation.published=true"],
         "paper": [printed],
         "figures": ["hter", "published.hter_target_eer", "published.tpr_bona_fide_1pct"],
@@ -160,12 +162,12 @@ def test_ours_as_published_and_printed_figures_have_columns_of_their_own(
     assert float(of_b[4]) == pytest.approx(100 * member["hter_target_eer"], abs=0.006)
 
 
-def test_a_site_can_train_on_a_part_of_the_set_that_a_user_is_judged_by(
+def test_a_site_can_train_on_a_part_of_the_set_that_a_target_is_judged_by(
     grid: dict[str, Any], tmp_path: Path, sets: Mapping[str, Path]
 ) -> None:
     trains = {name: f"{path} only: frames=1" for name, path in sets.items()}
-    found = cells({**grid, "trains": trains, "users": ["A"], "rows": {"FedPAD": {}}}, tmp_path)["FedPAD"].recipe.data
-    assert found.user == str(sets["A"])
+    found = cells({**grid, "trains": trains, "targets": ["A"], "rows": {"FedPAD": {}}}, tmp_path)["FedPAD"].recipe.data
+    assert found.target == str(sets["A"])
     assert found.sites == {name: trains[name] for name in ("B", "C", "U")}
     for wrong, place in (({"Z": "data/Z"}, "trains"), ({"A": "data/other only: frames=1"}, r"trains\.A")):
         (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "trains": wrong}, sort_keys=False))
@@ -184,7 +186,7 @@ def test_a_blind_table_shows_the_sites_held_out_images_alone(
     sites = metrics_of(root, "fedpad-U-seed0")["sites_heldout"], metrics_of(root, "fedpad-U-seed1")["sites_heldout"]
     means = [np.mean([100 * site["auc"] for site in seed.values()]) for seed in sites]
     assert blind["figures"] == ["heldout.eer", "heldout.auc"]
-    assert blind["rows"]["FedPAD"]["users"]["U"]["heldout.auc"][0] == pytest.approx(np.mean(means), abs=0.006)
+    assert blind["rows"]["FedPAD"]["targets"]["U"]["heldout.auc"][0] == pytest.approx(np.mean(means), abs=0.006)
     assert not (tmp_path / "out" / "table.md").exists()
     text = (tmp_path / "out" / "blind.md").read_text() + "".join(said)
     assert "hter" not in text.lower().replace("heldout", "")
@@ -201,14 +203,14 @@ def test_fused_judges_the_members_that_single_trained(conducted: tuple[Path, dic
     np.testing.assert_allclose(1 / (1 + np.exp(-together["logit"])), live, rtol=1e-6)
 
 
-def test_users_at_which_the_same_sites_train_share_one_training(grid: dict[str, Any], tmp_path: Path) -> None:
+def test_targets_at_which_the_same_sites_train_share_one_training(grid: dict[str, Any], tmp_path: Path) -> None:
     parts = {f"A-{kind}": f"{grid['sets']['A']} only: attacks={kind}" for kind in ("print", "replay")}
     rows = {"FedPAD": {}, "again": {"trained_by": "FedPAD", "set": ["evaluation.threshold=fixed"]}}
     study = {
         **grid,
         "sets": grid["sets"] | parts,
         "sites": ["A", "B", "C"],
-        "users": [*parts, "B"],
+        "targets": [*parts, "B"],
         "rows": rows,
         "seeds": [0],
         "paper": [],
@@ -269,7 +271,7 @@ def test_cells_that_run_beside_each_other_give_the_same_table_and_their_sites_ha
         ({"rows": {"A row": {"recipe": "other"}}}, "rows.A row.recipe"),
         ({"rows": {"A row": {"sites": ["Z"]}}}, "rows.A row.sites"),
         ({"rows": {"A row": {}, "A-Row": {}}}, "rows.A-Row"),
-        ({"users": ["Z"]}, "users"),
+        ({"targets": ["Z"]}, "targets"),
         ({"paper": [{**PAPER, "columns": ["eer"]}]}, "paper.0"),
     ],
 )
@@ -282,7 +284,7 @@ def test_a_wrong_study_file_is_refused_with_its_place(
 
 
 def cells(grid: Mapping[str, Any], folder: Path, **files: Mapping[str, Any]) -> dict[str, Cell]:
-    """Return the cells of a study by row, at its first user and seed."""
+    """Return the cells of a study by row, at its first target and seed."""
     for name, content in {"study": grid, **files}.items():
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(dict(content), sort_keys=False))
     found = cells_of(load_study(folder / "study.yaml"), folder / "cells")
@@ -297,7 +299,7 @@ def test_a_row_can_have_public_people_of_its_own_and_they_train_at_no_site(tmp_p
         "recipe": recipe,
         "sets": sets,
         "public": "first",
-        "users": ["benchmark"],
+        "targets": ["benchmark"],
         "seeds": [0],
         "rows": {"theirs": {}, "own": {"public": "other"}, "same": {"trained_by": "own"}},
     }
@@ -337,14 +339,14 @@ def test_a_row_that_another_trained_takes_over_what_that_one_says(grid: dict[str
 
 
 def test_a_study_takes_over_what_it_does_not_say(grid: dict[str, Any], tmp_path: Path) -> None:
-    first = {**grid, "users": ["B"], "set": ["training.rounds=3"]}
+    first = {**grid, "targets": ["B"], "set": ["training.rounds=3"]}
     second = {"set": ["training.rounds=4"], "sites": ["A", "B"]}
     (tmp_path / "sizes").mkdir()
     (tmp_path / "sizes" / "recipe.yaml").write_text(yaml.safe_dump(grid["recipe"]))
     (tmp_path / "sizes" / "third.yaml").write_text("recipe: recipe.yaml\n")
     own = {"title": "Own", "like": ["first.yaml", "second.yaml", "sizes/third.yaml"]}
     found = cells(own, tmp_path, first=first, second=second)["FedPAD"]
-    assert (found.user, list(found.recipe.data.sites), found.recipe.training.rounds) == ("B", ["A"], 4)
+    assert (found.target, list(found.recipe.data.sites), found.recipe.training.rounds) == ("B", ["A"], 4)
 
 
 @pytest.mark.parametrize("like", [None, 7, {"a": 1}, [["first.yaml"]], [7], True, 1.5])
@@ -363,7 +365,7 @@ def test_studies_that_take_over_from_each_other_are_told_so(grid: dict[str, Any]
 
 def test_changes_of_the_command_come_after_the_rows(grid: dict[str, Any], tmp_path: Path) -> None:
     grid = {**grid, "rows": {"FedPAD": {"set": ["training.rounds=9", "training.batch=6"]}}, "seeds": [0]}
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "users": ["U"]}))
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "targets": ["U"]}))
     out = tmp_path / "out"
     run_study(tmp_path / "study.yaml", out, tmp_path / "cache", unheard, changes=["training.rounds=1"])
     recipe = yaml.safe_load((out / "cells" / "fedpad-U-seed0" / "recipe.yaml").read_text())

@@ -23,7 +23,8 @@ from fedvisage.methods import METHODS
 from fedvisage.nn.batchnorm import batchnorms
 from fedvisage.nn.inputs import as_float, colour_channels
 from fedvisage.runs.evaluate import recount
-from fedvisage.runs.run import adoption
+from fedvisage.runs.local_training import adoption
+from fedvisage.runs.request import Request
 from fedvisage.runs.run import run as whole_run
 from fedvisage.tasks.saved_model import load
 
@@ -66,7 +67,7 @@ def in_one_batch(
         layer.momentum = 1.0
         layer.register_forward_pre_hook(lambda one, given: sizes.update({one: given[0].numel() // given[0].shape[1]}))
     with torch.no_grad():
-        METHODS[method].user(Member(net, shown, torch.Generator(), recipe))
+        METHODS[method].prediction.predict(Member(net, shown, torch.Generator(), recipe))
     for layer, size in sizes.items():
         layer.get_buffer("running_var").mul_((size - 1) / size)  # torch stores the corrected variance
     return net
@@ -218,4 +219,4 @@ def test_a_model_with_exact_statistics_is_not_judged_as_one_with_averaged_ones(
 ) -> None:
     recipe = recipe_of(tree(uneven, "fedgpad", training__rounds=1))
     with pytest.raises(UserError, match="was not trained as"):
-        whole_run(recipe, tmp_path / "judged", tmp_path / "cache", silent(), training=adoption(run))
+        whole_run(Request(recipe, tmp_path / "judged", tmp_path / "cache", training=adoption(run)), silent())

@@ -18,6 +18,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.data.crops import OLD_DETECTOR, CropRecord
 from fedvisage.faces.cropping import record_of
 from fedvisage.runs.evaluate import evaluate
+from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
 from fedvisage.tasks.checks import Checks
 from fedvisage.tasks.finished_model import open_model
@@ -28,7 +29,7 @@ OLD = CropRecord(how="detected", detector=OLD_DETECTOR, margin=1.4, alignment="b
 
 @pytest.fixture(scope="module")
 def cropped(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """Sites with faces found by today's detector, and users of three kinds."""
+    """Sites with faces found by today's detector, and targets of three kinds."""
     root = tmp_path_factory.mktemp("cropped")
     kinds = {"A": FACE, "B": FACE, "C": FACE, "U": FACE, "W": WHOLE, "V": OLD}
     made = {name: make_set(root / name, name, seed) for seed, name in enumerate(kinds)}
@@ -50,16 +51,16 @@ def finished(cropped: Mapping[str, Path], tmp_path_factory: pytest.TempPathFacto
     return out
 
 
-def with_user(cropped: Mapping[str, Path], name: str) -> dict[str, object]:
+def with_target(cropped: Mapping[str, Path], name: str) -> dict[str, object]:
     return tree({**cropped, "U": cropped[name]}, training__rounds=1)
 
 
-def test_a_user_that_was_cropped_otherwise_is_refused_by_name_before_training(
+def test_a_target_that_was_cropped_otherwise_is_refused_by_name_before_training(
     cropped: Mapping[str, Path], tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=r"data\.sites\.A .*--allow-mixed-crops") as caught:
-        run_toy(with_user(cropped, "W"), tmp_path / "run")
-    assert caught.value.place == "data.user"
+        run_toy(with_target(cropped, "W"), tmp_path / "run")
+    assert caught.value.place == "data.target"
     assert not (tmp_path / "run").exists()
 
 
@@ -84,13 +85,13 @@ def test_public_people_that_were_cropped_otherwise_are_refused_by_name(
 
 
 def test_who_allows_it_gets_the_bytes_that_came_before(cropped: Mapping[str, Path], tmp_path: Path) -> None:
-    recipe = recipe_of(with_user(cropped, "W"))
-    run(recipe, tmp_path / "mixed", tmp_path, silent(), checks=Checks(allow_mixed_crops=True))
+    recipe = recipe_of(with_target(cropped, "W"))
+    run(Request(recipe, tmp_path / "mixed", tmp_path, checks=Checks(allow_mixed_crops=True)), silent())
     settings = json.loads((cropped["W"] / "set.json").read_text())
     shutil.copytree(cropped["W"], tmp_path / "bare")
     settings.pop("crop")
     (tmp_path / "bare/set.json").write_text(json.dumps(settings))
-    run_toy(with_user({**cropped, "W": tmp_path / "bare"}, "W"), tmp_path / "run")
+    run_toy(with_target({**cropped, "W": tmp_path / "bare"}, "W"), tmp_path / "run")
     for name in ("model.safetensors", "model.json", "ledger.jsonl", "scores.csv"):
         mixed, plain = ((tmp_path / run / name).read_bytes() for run in ("mixed", "run"))
         assert mixed.replace(str(cropped["W"]).encode(), b"") == plain.replace(str(tmp_path / "bare").encode(), b"")
@@ -109,7 +110,7 @@ def test_a_model_is_not_judged_on_other_crops_unless_that_is_allowed(
     with pytest.raises(UserError, match=r"model was trained on .*--allow-mixed-crops") as caught:
         evaluate(model, str(cropped["W"]), tmp_path)
     assert caught.value.place == str(cropped["W"])
-    assert evaluate(model, str(cropped["W"]), tmp_path, checks=Checks(allow_mixed_crops=True))["user"] == "W"
+    assert evaluate(model, str(cropped["W"]), tmp_path, checks=Checks(allow_mixed_crops=True))["target"] == "W"
 
 
 def test_the_command_line_takes_the_option_and_notes_stand_beside_the_result(
@@ -126,20 +127,27 @@ def test_the_command_line_takes_the_option_and_notes_stand_beside_the_result(
     assert "--allow-mixed-crops" in err
     code, out, err = called("evaluate", finished, "--data", cropped["V"], "--allow-mixed-crops", "--json")
     assert not code
-    assert json.loads(out)["user"] == "V"
+    assert json.loads(out)["target"] == "V"
     assert "earlier versions" in err
     assert str(cropped["V"]) in err
 
 
 def test_runs_and_studies_take_the_option(cropped: Mapping[str, Path], tmp_path: Path) -> None:
-    content = with_user(cropped, "W")
+    content = with_target(cropped, "W")
     with pytest.raises(UserError, match="made otherwise"):
         fv.run(content, out=tmp_path / "refused", quiet=True)
     done = fv.run(content, out=tmp_path / "run", quiet=True, allow_mixed_crops=True)
-    assert done.metrics["user"] == "U"
+    assert done.metrics["target"] == "U"
     del content["data"]
     places = {name: str(cropped[name]) for name in "ABW"}
-    study = {"title": "mixed", "recipe": content, "sets": places, "users": ["W"], "rows": {"FedPAD": {}}, "seeds": [0]}
+    study = {
+        "title": "mixed",
+        "recipe": content,
+        "sets": places,
+        "targets": ["W"],
+        "rows": {"FedPAD": {}},
+        "seeds": [0],
+    }
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
     with pytest.raises(UserError, match="made otherwise"):
         fv.study(tmp_path / "study.yaml", out=tmp_path / "study", quiet=True, cache=tmp_path)
@@ -152,8 +160,8 @@ def test_runs_and_studies_take_the_option(cropped: Mapping[str, Path], tmp_path:
 def test_a_set_of_the_old_detector_says_so_when_it_is_opened(
     cropped: Mapping[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fv.run(with_user(cropped, "V"), out=tmp_path / "run", allow_mixed_crops=True)
-    (line,) = [line for line in capsys.readouterr().out.replace("\n", " ").split("data.user: ") if "earlier" in line]
+    fv.run(with_target(cropped, "V"), out=tmp_path / "run", allow_mixed_crops=True)
+    (line,) = [line for line in capsys.readouterr().out.replace("\n", " ").split("data.target: ") if "earlier" in line]
     assert "import it again" in line
 
 

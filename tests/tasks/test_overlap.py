@@ -20,6 +20,7 @@ from fedvisage.data.prepared import IMAGES, PreparedSet
 from fedvisage.data.writer import Writer
 from fedvisage.report.page import write_report
 from fedvisage.runs.evaluate import evaluate
+from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
 from fedvisage.tasks.checks import Checks
 from fedvisage.tasks.finished_model import open_model
@@ -52,37 +53,37 @@ def mixed(path: Path, parts: list[tuple[Path, int]], *, darker: int = 0) -> Path
 
 
 def toy(content: Mapping[str, Any], out: Path, **options: Any) -> dict[str, Any]:
-    return run(recipe_of(content), out, out.parent / "cache", silent(), **options)
+    return run(Request(recipe_of(content), out, out.parent / "cache", **options), silent())
 
 
-def with_user(sets: Mapping[str, Path], user: Path, method: str = "fedpad") -> dict[str, Any]:
-    return tree(sets, method, **QUICK) | {"data": {**tree(sets, method)["data"], "user": str(user)}}
+def with_target(sets: Mapping[str, Path], target: Path, method: str = "fedpad") -> dict[str, Any]:
+    return tree(sets, method, **QUICK) | {"data": {**tree(sets, method)["data"], "target": str(target)}}
 
 
 @pytest.mark.parametrize("method", ["fedpad", "pooled"])
 @pytest.mark.parametrize("darker", [0, 6])
-def test_a_user_with_a_sites_pictures_under_other_names_is_refused(
+def test_a_target_with_a_sites_pictures_under_other_names_is_refused(
     method: str, darker: int, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    user = mixed(tmp_path / "mine", [(sets["U"], 12), (sets["B"], 12)], darker=darker)
+    target = mixed(tmp_path / "mine", [(sets["U"], 12), (sets["B"], 12)], darker=darker)
     with pytest.raises(UserError, match="--allow-overlap") as caught:
-        toy(with_user(sets, user, method), tmp_path / "run")
-    assert caught.value.place == "data.user"
+        toy(with_target(sets, target, method), tmp_path / "run")
+    assert caught.value.place == "data.target"
     assert "12 of 24 pictures with site B" in caught.value.message
     assert not (tmp_path / "run").exists()
 
 
 def test_what_is_allowed_is_said_kept_and_in_the_report(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    user = mixed(tmp_path / "mine", [(sets["U"], 12), (sets["B"], 12)])
-    content, out = with_user(sets, user), tmp_path / "run"
+    target = mixed(tmp_path / "mine", [(sets["U"], 12), (sets["B"], 12)])
+    content, out = with_target(sets, target), tmp_path / "run"
     toy(content, out, checks=Checks(allow_overlap=True))
     kept = json.loads((out / OVERLAP).read_text())
     assert kept["allowed"] is True
-    assert kept["shared"] == [{"place": "data.user", "with": "data.sites.B", "exact": 12, "near": 0}]
+    assert kept["shared"] == [{"place": "data.target", "with": "data.sites.B", "exact": 12, "near": 0}]
     assert "secret" not in (out / OVERLAP).read_text()
     page = write_report(out).read_text()
     assert "12 of whose 24 images took part in training" in page
-    assert "User U shares 12 of 24 pictures with site B" in page
+    assert "Target U shares 12 of 24 pictures with site B" in page
     (out / "metrics.json").unlink()
     toy(content, out, resume=True)  # what was allowed when it began need not be said again
 
@@ -102,10 +103,10 @@ def test_sets_that_share_nothing_run_as_before_and_the_report_says_that_it_was_l
 
 def test_a_trace_is_said_and_the_run_goes_on(sets: Mapping[str, Path], tmp_path: Path) -> None:
     large = make_set(tmp_path / "large", "L", 20, subjects=20)
-    user = mixed(tmp_path / "mine", [(large, 119), (sets["B"], 1)])
-    toy(with_user(sets, user), tmp_path / "run")
+    target = mixed(tmp_path / "mine", [(large, 119), (sets["B"], 1)])
+    toy(with_target(sets, target), tmp_path / "run")
     kept = json.loads((tmp_path / "run" / OVERLAP).read_text())
-    assert (kept["pictures"]["data.user"], kept["elsewhere"]["data.user"]["exact"]) == (120, 1)
+    assert (kept["pictures"]["data.target"], kept["elsewhere"]["data.target"]["exact"]) == (120, 1)
     assert "1 of whose 120 images took part in training" in write_report(tmp_path / "run").read_text()
 
 
@@ -130,14 +131,14 @@ def test_who_is_held_out_at_a_site_must_not_train_there_under_another_name(
     assert caught.value.place == "data.sites.A (held-out subjects)"
 
 
-def test_a_user_may_have_the_subjects_of_a_set_that_no_site_has(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_target_may_have_the_subjects_of_a_set_that_no_site_has(sets: Mapping[str, Path], tmp_path: Path) -> None:
     whole = make_set(tmp_path / "whole", "W", 30, subjects=20)
     content = tree(sets, **QUICK)
     content["data"]["sites"]["A"] = f"{whole} only: subjects=0-60"
-    content["data"]["user"] = f"{whole} only: subjects=60-100"
-    content["data"]["user_split"] = "train"
+    content["data"]["target"] = f"{whole} only: subjects=60-100"
+    content["data"]["target_split"] = "train"
     toy(content, tmp_path / "run")
-    content["data"]["user"] = f"{whole} only: subjects=50-100"
+    content["data"]["target"] = f"{whole} only: subjects=50-100"
     with pytest.raises(UserError, match="subjects, such as"):
         toy(content, tmp_path / "both")
 
@@ -147,8 +148,8 @@ def test_subjects_of_one_dataset_are_known_by_name_and_rendered_ones_by_their_se
 ) -> None:
     other_pictures = make_set(tmp_path / "same-names", "A", 77)
     with pytest.raises(UserError, match="6 subjects, such as 'secret-subject-A0'") as caught:
-        toy(with_user(sets, other_pictures), tmp_path / "run")
-    assert caught.value.place == "data.user"
+        toy(with_target(sets, other_pictures), tmp_path / "run")
+    assert caught.value.place == "data.target"
     named = {}
     for seed in (0, 1):
         path = tmp_path / f"seed-{seed}"
@@ -197,12 +198,12 @@ def test_public_people_who_are_also_at_a_site_under_another_name_are_refused(
 def test_a_finished_model_is_not_judged_on_what_it_was_trained_on(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(tree(sets, **QUICK), tmp_path / "run")
     model, cache, heard = open_model(tmp_path / "run"), tmp_path / "cache", list[str]()
-    user = mixed(tmp_path / "mine", [(sets["U"], 12), (sets["B"], 12)])
+    target = mixed(tmp_path / "mine", [(sets["U"], 12), (sets["B"], 12)])
     with pytest.raises(UserError, match="12 of 24 pictures with site B"):
-        evaluate(model, str(user), cache)
-    evaluate(model, str(user), cache, tmp_path / "judged", checks=Checks(allow_overlap=True), say=heard.append)
+        evaluate(model, str(target), cache)
+    evaluate(model, str(target), cache, tmp_path / "judged", checks=Checks(allow_overlap=True), say=heard.append)
     assert "12 of 24 pictures with site B" in heard[0]
-    assert json.loads((tmp_path / "judged" / OVERLAP).read_text())["elsewhere"]["data.user"]["exact"] == 12
+    assert json.loads((tmp_path / "judged" / OVERLAP).read_text())["elsewhere"]["data.target"]["exact"] == 12
     fresh = make_set(tmp_path / "fresh", "F", 99)
     evaluate(model, str(fresh), cache)
 

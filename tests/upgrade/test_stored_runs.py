@@ -14,9 +14,11 @@ import fedvisage as fv
 from fedvisage.base.errors import UserError
 from fedvisage.methods import read_method
 from fedvisage.recipe import load
+from fedvisage.recipe.former import rename_in_metrics
 from fedvisage.report.compare import compare
 from fedvisage.report.page import write_report
 from fedvisage.report.tracking.tensorboard import write_events
+from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
 
 STORED = Path(__file__).parent / "from-0.1"
@@ -60,8 +62,9 @@ def test_stored_runs_are_compared(here: Path) -> None:
 def test_the_recipe_of_a_stored_run_is_read_and_the_run_is_finished_to_a_resume(here: Path, name: str) -> None:
     recipe = load(here / name / "recipe.yaml", [], read_method)
     before = {path: path.read_bytes() for path in (here / name).rglob("*") if path.is_file()}
-    figures = run(recipe, here / name, here / "cache", silent(), resume=True)
-    assert figures == json.loads((here / name / "metrics.json").read_text())
+    figures = run(Request(recipe, here / name, here / "cache", resume=True), silent())
+    assert figures == rename_in_metrics(json.loads((here / name / "metrics.json").read_text()))
+    assert figures["target"] == fv.Run(here / name).metrics["target"] == "U"
     assert {path: path.read_bytes() for path in before} == before
 
 

@@ -67,12 +67,14 @@ LEAST = 2
 def obstacle(subject: AuditedRun) -> str:
     """Report that the attack needs a benchmark, whose people serve as non-members."""
     reason = common(subject)
-    return reason or ("" if subject.data.user is not None else "there is no benchmark, whose people nobody trained on")
+    return reason or (
+        "" if subject.data.target is not None else "there is no benchmark, whose people nobody trained on"
+    )
 
 
 def attack(subject: AuditedRun) -> Finding:
     """Score the sites' people on held-out photographs, and the people of the benchmark."""
-    people, benchmark = subject.data.people, subject.data.user
+    people, benchmark = subject.data.people, subject.data.target
     assert people is not None
     assert benchmark is not None
     model = open_feature_model(subject)

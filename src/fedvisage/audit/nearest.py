@@ -116,7 +116,7 @@ def gallery(subject: AuditedRun) -> View:
     people = subject.data.people
     assert people is not None
     strangers = next((view for view in people.strangers.values() if view is not None), None)
-    others = [view for view in (subject.data.user, strangers) if view is not None]
+    others = [view for view in (subject.data.target, strangers) if view is not None]
     return View.joined([*(site.heldout for site in people.apart.values()), *others])
 
 

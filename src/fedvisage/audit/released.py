@@ -116,7 +116,7 @@ def all_views(subject: AuditedRun) -> list[View]:
     assert people is not None
     assert people.public is not None
     sites = [view for site in people.apart.values() for view in (site.train, site.heldout)]
-    others = [view for view in (*people.strangers.values(), subject.data.user) if view is not None]
+    others = [view for view in (*people.strangers.values(), subject.data.target) if view is not None]
     return [*sites, people.public, *others]
 
 

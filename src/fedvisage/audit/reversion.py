@@ -25,11 +25,11 @@ from torch.nn.functional import interpolate, l1_loss, normalize
 from fedvisage.audit.finding import Audit, AuditedRun, Finding, Picture
 from fedvisage.audit.nearest import gallery
 from fedvisage.audit.released import obstacle, open_feature_model, people_of, released_vectors, uploads_sentence
+from fedvisage.base.errors import UserError
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.data.batches import View
 from fedvisage.metrics.similarity import Faces
 from fedvisage.nn.inputs import as_float
-from fedvisage.nn.pretrained import reversion_network
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,38 @@ class TrainingSettings:
     decay_every: int = 10
     width: int = 512
     seed: int = 0
+
+
+START_SIDE = 4
+"""Width and height of the first maps of the reversion network."""
+
+
+def reversion_network(dimension: int, size: int, width: int = TrainingSettings.width) -> nn.Sequential:
+    """Build the network of PrivacyFace's reversion attack, from an embedding to a square face.
+
+    Q. Meng et al., ICLR 2022, Table 5: a fully connected layer with BN gives ``width`` maps of 4×4 (512 in the paper).
+    Transposed convolutions 4×4 of stride 2 follow, each halving the number of maps; the first four have BN and ReLU,
+    the last a sigmoid. Five give 128×128 pixels.
+
+    Deviations from the paper: faces smaller than 128 take fewer transposed convolutions.
+    """
+    steps = int(math.log2(size / START_SIDE))
+    if START_SIDE * 2**steps != size or steps < 1:
+        raise UserError("size", f"must be 8, 16, 32 … for the reversion network, got {size}")
+    layers: list[nn.Module] = [
+        nn.Linear(dimension, width * START_SIDE**2),
+        nn.BatchNorm1d(width * START_SIDE**2),
+        nn.Unflatten(1, (width, START_SIDE, START_SIDE)),
+    ]
+    channels = width
+    for _ in range(steps - 1):
+        layers += [
+            nn.ConvTranspose2d(channels, channels // 2, 4, stride=2, padding=1),
+            nn.BatchNorm2d(channels // 2),
+            nn.ReLU(),
+        ]
+        channels //= 2
+    return nn.Sequential(*layers, nn.ConvTranspose2d(channels, 3, 4, stride=2, padding=1), nn.Sigmoid())
 
 
 def train_reversion(features: Tensor, images: Tensor, schooling: TrainingSettings) -> nn.Sequential:

@@ -214,7 +214,7 @@ def _public_pairs(subject: AuditedRun) -> Pairs:
     """Render public images and pass them through the averaged tokenizer, which the server knows."""
     recipe = subject.recipe
     taken = {part.set.name for site in subject.data.sites.values() for part in site.train.slices}
-    taken |= {part.set.name for part in subject.data.user.slices} if subject.data.user is not None else set()
+    taken |= {part.set.name for part in subject.data.target.slices} if subject.data.target is not None else set()
     domain = next((name for name in PUBLIC if name not in taken), PUBLIC[-1])
     line = f"synth: {domain} subjects={SUBJECTS} videos=1 frames=1 size={recipe.input.size}"
     view = View.of(PreparedSet.open(resolve(line, subject.cache, workers=recipe.runtime.threads)), None)

@@ -13,7 +13,7 @@ from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.extensions import missing_package
 from fedvisage.base.processes import let_threads_sleep
 from fedvisage.base.version import VERSION
-from fedvisage.cli import data, device, federation, models, recipes, runs
+from fedvisage.cli import data, device, evaluate, federation, models, recipes, runs
 from fedvisage.cli.options import Verbs, exit_on_sigterm
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app = typer.Typer(
     epilog="Start with: fedvisage demo",
 )
 app.add_typer(runs.app)
+app.add_typer(evaluate.app)
 app.add_typer(models.app)
 app.add_typer(device.app)
 app.add_typer(federation.app)

@@ -231,14 +231,14 @@ def evaluate(
 
     A folder without the name of an enrolled person counts as a stranger.
     """
-    from fedvisage.device.gallery.enrolment import evaluate as judge
+    from fedvisage.device.gallery.enrolment import evaluate as evaluate_search
 
     folders = sorted(folder for folder in probes.iterdir() if folder.is_dir()) if probes.is_dir() else []
     if not folders:
         raise UserError(str(probes), "has no folders of pictures; make one for each person")
     with _open_gallery(gallery, key, counters) as opened:
         labelled = ((folder.name, image) for folder in folders for _, image in _pictures([folder]))
-        figures = judge(opened, _engine(pad, recognition), collection, labelled)
+        figures = evaluate_search(opened, _engine(pad, recognition), collection, labelled)
     if as_json:
         print_json(figures.as_values())
     else:

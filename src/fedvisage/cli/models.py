@@ -43,7 +43,7 @@ def export_model(
         str | None,
         typer.Option(
             help="Prepared set (or synth: line) on whose crops the graph is compared with torch; default: the recipe's"
-            " user.",
+            " target.",
             show_default=False,
         ),
     ] = None,
@@ -316,10 +316,10 @@ def convert_weights(
         network,
         destination,
         size=size,
-        colour=colour,
+        colour=colour,  # type: ignore[arg-type]
         key=key,
         reference=reference,
-        licence=text,  # type: ignore[arg-type]
+        licence=text,
     )
     if as_json:
         print_json(conversion.as_values())

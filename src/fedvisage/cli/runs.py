@@ -1,10 +1,9 @@
-"""The verbs for runs: make them, compare them, report on them, attack them, and evaluate finished models."""
+"""The verbs for runs and studies: make them, compare them, report on them, and audit them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -15,7 +14,6 @@ from fedvisage.cli.options import (
     NOTHING,
     AsJson,
     Cache,
-    Int8,
     LogFormat,
     MixedCrops,
     Out,
@@ -89,6 +87,7 @@ def run(
     from fedvisage.methods import read_method
     from fedvisage.recipe import load
     from fedvisage.runs.directory import REPORT
+    from fedvisage.runs.request import Request
     from fedvisage.runs.run import run_and_report
     from fedvisage.studies.shipped import locate
     from fedvisage.tasks.catalogue import summary
@@ -97,21 +96,20 @@ def run(
         raise UserError("--on", f"{on!r} is no transport; choose local or nvflare")
     if kit is not None and on == "local":
         raise UserError("--kit", "belongs to a federation; add --on nvflare")
-    loaded = load(locate(recipe, verb="run"), overrides or [], read_method)
+    loaded = load(locate(recipe, verb="run"), overrides or [], read_method, note)
     folder = out or Path("runs") / f"{recipe.stem}-seed{loaded.runtime.seed}"
     progress = reporter(quiet, log_format)
     checks = Checks(allow_mixed_crops, allow_overlap, verify)
+    request = Request(loaded, folder, cache, resume=resume, checks=checks)
     with interruptible(CONTINUES):
         if on == "local":
-            figures = run_and_report(loaded, folder, cache, progress, resume=resume, checks=checks)
+            figures = run_and_report(request, progress)
         else:
             from fedvisage.nvflare.commands import run_over_nvflare
 
-            figures = run_over_nvflare(
-                loaded, folder, cache, progress, resume=resume, kit=kit, wait=wait, patience=patience, checks=checks
-            )
+            figures = run_over_nvflare(request, progress, kit=kit, wait=wait, patience=patience)
     # A run without a target has no figures to summarise.
-    if figures["user"] is not None:
+    if figures["target"] is not None:
         say(*summary(figures))
     say(f"report: {folder / REPORT}")
 
@@ -148,7 +146,7 @@ def study(
         int, typer.Option(help="Processes; give the recipe as many threads as cores / workers.", min=1)
     ] = 1,
     blind: Annotated[
-        bool, typer.Option("--blind", help="Show figures of the sites' held-out images alone, none of the user's.")
+        bool, typer.Option("--blind", help="Show figures of the sites' held-out images alone, none of the target's.")
     ] = False,
     allow_mixed_crops: MixedCrops = False,
     allow_overlap: Overlap = False,
@@ -210,7 +208,7 @@ def report(
         bool | None,
         typer.Option(
             "--images/--no-images",
-            help="Show the worst images of the user's set; default: what the recipe says, or those of rendered people"
+            help="Show the worst images of the target's set; default: what the recipe says, or those of rendered people"
             " only.",
             show_default=False,
         ),
@@ -255,155 +253,3 @@ def methods(as_json: AsJson = False) -> None:
         print_json(rows)
     else:
         say("\n\n".join(map(block, rows)))
-
-
-FRAMES = 10
-"""Frames of a presentation that are evaluated by default."""
-
-
-@app.command("evaluate")
-def evaluate(
-    run: Annotated[
-        Path | None, typer.Argument(help="The directory of a finished run; none with --pipeline.", show_default=False)
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help="Prepared set (or synth: line) to judge on; default: the recipe's user. With --pipeline: the folder of"
-            " a dataset as it was downloaded, or of your own videos and pictures.",
-            show_default=False,
-        ),
-    ] = None,
-    adapt: Annotated[
-        str | None,
-        typer.Option(
-            help="Adapt the model to the images first, without their labels: gated, paper, online, episodic or none;"
-            " default: what the recipe says.",
-            show_default=False,
-        ),
-    ] = None,
-    pairs: Annotated[
-        Path | None,
-        typer.Option(
-            help="Recognition: a list of pairs of the set's images, such as LFW's pairs.txt; pairs of images"
-            " that the set has not are left out and counted.",
-            show_default=False,
-        ),
-    ] = None,
-    benchmark: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[NAME=]SET",
-            help="Recognition: a set to judge on by the lists that lie beside it; may be given several times. Without"
-            " --data nothing else is judged.",
-            show_default=False,
-        ),
-    ] = None,
-    pipeline: Annotated[
-        bool,
-        typer.Option("--pipeline", help="Judge exported models together, as a device runs them, on presentations."),
-    ] = False,
-    pad: Annotated[
-        Path | None,
-        typer.Option(help="With --pipeline: the exported model that tells attacks.", show_default=False),
-    ] = None,
-    recognition: Annotated[
-        Path | None,
-        typer.Option(help="With --pipeline: the exported model that recognises people.", show_default=False),
-    ] = None,
-    iso30107: Annotated[
-        bool,
-        typer.Option("--iso30107", help="With --pipeline and --out: a report in the terms of ISO/IEC 30107-3."),
-    ] = False,
-    kind: Annotated[
-        str,
-        typer.Option(help="With --pipeline: which dataset (fedvisage data kinds); default: what its names say."),
-    ] = "",
-    split: Annotated[
-        str, typer.Option(help="With --pipeline: one of the dataset's own splits, such as test; default: all.")
-    ] = "",
-    frames: Annotated[
-        int | None,
-        typer.Option(help="With --pipeline: frames of each presentation; default: 10.", min=1, show_default=False),
-    ] = None,
-    enlarge: Annotated[
-        bool,
-        typer.Option("--enlarge", help="With --pipeline: judge faces, too, that are smaller than the model's crops."),
-    ] = False,
-    int8: Int8 = False,
-    allow_mixed_crops: MixedCrops = False,
-    allow_overlap: Overlap = False,
-    verify: Verify = False,
-    out: Out = None,
-    cache: Cache = CACHE,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-    log_format: LogFormat = "text",
-) -> None:
-    """Evaluate a finished model on a prepared set, or with --pipeline exported models together, as on a device.
-
-    Thresholds are those that were chosen at the sites.
-    """
-    progress = reporter(quiet, log_format, aside=True)
-    of_runs = {
-        "RUN": run,
-        "--adapt": adapt,
-        "--pairs": pairs,
-        "--benchmark": benchmark,
-        "--verify": verify,
-        "--allow-mixed-crops": allow_mixed_crops,
-        "--allow-overlap": allow_overlap,
-    }
-    of_pipelines = {
-        "--pad": pad,
-        "--recognition": recognition,
-        "--iso30107": iso30107,
-        "--kind": kind,
-        "--split": split,
-        "--frames": frames,
-        "--enlarge": enlarge,
-        "--int8": int8,
-    }
-    # Options of the other mode would have no effect, so they are refused.
-    for option, value in (of_runs if pipeline else of_pipelines).items():
-        if value:
-            raise UserError(option, "is for a run; leave it out, or --pipeline" if pipeline else "goes with --pipeline")
-    if pipeline:
-        from fedvisage.runs.assess_pipeline import AssessmentOptions, assess_dataset
-
-        request = AssessmentOptions(data, pad, recognition, kind, split, frames or FRAMES, enlarge, int8, iso30107, out)
-        with interruptible(NOTHING):
-            assessed = assess_dataset(request, progress)
-        _say(assessed.values, assessed.lines(), as_json)
-        return
-    if run is None:
-        raise UserError("RUN", "is missing; name a run, or give --pipeline to judge exported models")
-    if pairs is not None and benchmark and data is None:
-        raise UserError("--pairs", "is for the set of --data; the lists of a benchmark lie beside it")
-    from fedvisage.runs.evaluate import evaluate as rejudge
-    from fedvisage.tasks.catalogue import summary
-    from fedvisage.tasks.finished_model import open_model
-    from fedvisage.tasks.opened import named_benchmarks
-
-    opened = open_model(run, adapt, pairs)
-    note(*opened.notices)
-    named_sets = named_benchmarks(benchmark or [])
-    figures = rejudge(
-        opened,
-        data,
-        cache,
-        out,
-        benchmarks=named_sets,
-        checks=Checks(allow_mixed_crops, allow_overlap, verify),
-        say=note,
-        course=progress,
-    )
-    _say(figures, summary(figures), as_json)
-
-
-def _say(figures: dict[str, Any], lines: Sequence[str], as_json: bool) -> None:
-    """Print figures as JSON, or as lines."""
-    if as_json:
-        print_json(figures)
-    else:
-        say(*lines)

@@ -20,7 +20,7 @@ from fedvisage.base.progress import Say, discard
 from fedvisage.data.batches import View
 from fedvisage.data.duplicates import NEAR, Copies, find_copies
 
-TARGET: Final = "data.user"
+TARGET: Final = "data.target"
 PUBLIC: Final = "data.public"
 SITE: Final = "data.sites."
 HELD_OUT: Final = " (held-out subjects)"
@@ -69,12 +69,12 @@ class Overlap:
             {name: copies for name, copies in self.anywhere.items() if name == place},
         )
 
-    def sentences(self, user_name: str = "") -> list[str]:
+    def sentences(self, target_name: str = "") -> list[str]:
         """Describe the overlap, one sentence per pair of places."""
         copies = [(entry.place, _format_count(entry), entry.other) for entry in self.copies]
         named = [(entry.place, f"{entry.subjects} subjects by name", entry.other) for entry in self.named]
         return [
-            f"{describe_place(place, user_name)} shares {shared} with {describe_place(other_place, user_name)}"
+            f"{describe_place(place, target_name)} shares {shared} with {describe_place(other_place, target_name)}"
             for place, shared, other_place in copies + named
         ]
 
@@ -135,7 +135,7 @@ def find_overlap(places: Places, cache: Path, say: Say = discard) -> Overlap:
     return Overlap(tuple(filter(is_reported, pairs)), tuple(named), anywhere)
 
 
-def refuse_overlap(overlap: Overlap, allowed: bool, user_name: str = "") -> list[str]:
+def refuse_overlap(overlap: Overlap, allowed: bool, target_name: str = "") -> list[str]:
     """Describe the overlap, one sentence per pair; raise a UserError if it is not allowed and more than a trace.
 
     A trace is a share of pictures up to `MOST`; shared subject names are never a trace.
@@ -143,29 +143,29 @@ def refuse_overlap(overlap: Overlap, allowed: bool, user_name: str = "") -> list
     if not allowed:
         for named in overlap.named:
             raise UserError(
-                named.place, _refusal(f"{named.subjects} subjects, such as {named.one!r},", named, user_name)
+                named.place, _refusal(f"{named.subjects} subjects, such as {named.one!r},", named, target_name)
             )
         for worst in sorted(overlap.too_much, key=lambda copies: -copies.share):
-            raise UserError(worst.place, _refusal(_format_count(worst), worst, user_name))
-    return overlap.sentences(user_name)
+            raise UserError(worst.place, _refusal(_format_count(worst), worst, target_name))
+    return overlap.sentences(target_name)
 
 
-def describe_place(place: str, user_name: str) -> str:
+def describe_place(place: str, target_name: str) -> str:
     """Describe a place of a recipe in words."""
     owner = place.removesuffix(HELD_OUT)
-    names = {TARGET: f"user {user_name}".rstrip(), PUBLIC: "the public set"}
+    names = {TARGET: f"target {target_name}".rstrip(), PUBLIC: "the public set"}
     description = names.get(owner) or (f"site {owner.removeprefix(SITE)}" if owner.startswith(SITE) else owner)
     return description if owner == place else f"the held-out subjects of {description}"
 
 
-def _refusal(what: str, found: SharedSubjects | Copies, user_name: str) -> str:
+def _refusal(what: str, found: SharedSubjects | Copies, target_name: str) -> str:
     if found.place == TARGET:
-        why = "a user must be unseen in training"
+        why = "a target must be unseen in training"
     elif found.place.endswith(HELD_OUT):
         why = "who is held out must not train"
     else:
         why = "what is at two places counts twice, and is no other owner's"
-    place = describe_place(found.other, user_name)
+    place = describe_place(found.other, target_name)
     return f"shares {what} with {place}: {why}; take them out of one of the two, or add {ALLOW}"
 
 
@@ -175,12 +175,12 @@ def _format_count(one: Copies) -> str:
     return f"{one.exact + one.near} of {one.of} pictures"
 
 
-def _find_shared_subjects(user: Sequence[View], place: str, views: Sequence[View]) -> SharedSubjects | None:
+def _find_shared_subjects(target: Sequence[View], place: str, views: Sequence[View]) -> SharedSubjects | None:
     """Return the number of subjects that the target and a place both name in sets of one dataset.
 
     Sets belong to one dataset if they have the same name, or for rendered people the same name and seed.
     """
-    target_subjects, place_subjects = _subjects(user), _subjects(views)
+    target_subjects, place_subjects = _subjects(target), _subjects(views)
     both = sorted(
         subject
         for name in target_subjects.keys() & place_subjects.keys()

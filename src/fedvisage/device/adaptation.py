@@ -446,7 +446,7 @@ def _card(description: Description) -> str:
     assert description.adapted is not None
     return (
         f"# {description.method}, adapted on a device\n\nBatchNorm's statistics were counted again on"
-        f" {description.adapted.images} images of its user, without labels; the model was"
+        f" {description.adapted.images} images of its target, without labels; the model was"
         f" `{description.adapted.from_sha256}` before, and is `{description.model_sha256}` now. The threshold is still"
         f" the one that the sites chose. `{RECORD}` says how many decisions changed. What the model is for, and its"
         " limits, stand in the card of what it was adapted from.\n"

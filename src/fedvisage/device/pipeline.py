@@ -279,7 +279,7 @@ class Pipeline:
             else:
                 crops.append(cropped.image)
         if not crops:
-            raise UserError("images", "no picture shows a face that this pipeline would judge")
+            raise UserError("images", "no picture shows a face that this pipeline would take")
         return adaptation.adapt(self.pad, np.stack(crops), out, threads=self.settings.threads, passed_over=passed_over)
 
     def embed(self, image: Image, face: Face) -> Embedding:
@@ -292,7 +292,7 @@ class Pipeline:
         face = found.faces[number]
         aligned = align(found.picture, face.points, SIDE)[0]
         measured = measure(found.picture, face, alone, self.settings, aligned)
-        verdict, quality = self._judged(found.picture, face, measured)
+        verdict, quality = self._check_attack(found.picture, face, measured)
         x, y, width, height = found.boxes[number]
         box = Box(x, y, width, height, round(face.confidence, 6))
         points = tuple((float(x), float(y)) for x, y in np.round(_original_points(found, face), 1))
@@ -305,7 +305,7 @@ class Pipeline:
         matches = () if self._search is None else tuple(self._search(embedding))
         return replace(checked, embedding=embedding, matches=matches)
 
-    def _judged(self, picture: Image, face: Face, quality: Quality) -> tuple[PadVerdict | None, Quality]:
+    def _check_attack(self, picture: Image, face: Face, quality: Quality) -> tuple[PadVerdict | None, Quality]:
         """Return the PAD verdict, and the quality; a face whose crop would have to be enlarged counts as too small."""
         if self.pad is None or self._threshold is None:
             return None, quality

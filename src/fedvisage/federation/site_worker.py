@@ -74,7 +74,7 @@ class Workspace:
         self.schemas = {
             name: schema_of(call.uploads, self.recipe, self.net, exact=call.exact) for name, call in self.calls.items()
         }
-        self.accepted = accepted_tensors(self.calls, self.recipe, network, self.method.members != "one")
+        self.accepted = accepted_tensors(self.calls, self.recipe, network, self.method.several_models)
 
     def enter(self, kept: Mapping[str, torch.Tensor]) -> None:
         """Load a site's own parts into the workspace, and remove everything of the previous site.
@@ -115,6 +115,7 @@ class SiteWorker:
         """Take the site's data and directory; other sites of this process may share the workspace."""
         self.name, self.train, self.held_out, self.store, self.workspace = name, train, held_out, store, workspace
         self.public, self.strangers, self.trust = public, strangers, trust
+        self.releases = Releases(store.directory / "releases")
         self._site: Site | None = None
         self._visit = (-1, -1)
         self._round = -1
@@ -126,6 +127,11 @@ class SiteWorker:
         self._answered = "", b""
         self._private_questions = 0
 
+    @property
+    def keeps_state(self) -> bool:
+        """Return whether the site has private state or has released values, so far."""
+        return self.store.uncommitted or self.store.generation > 0 or self.releases.directory.exists()
+
     def carry_out(self, order: Order) -> Message:
         """Run an ordered call that the recipe provides for, and return its reply, checked against its declaration."""
         self._order_check.admit(order)
@@ -133,7 +139,7 @@ class SiteWorker:
             self._round, self._scratch, self._orders = order.round, {}, 0
         # Calls about a finished model and the key exchange of secure sums need no visit.
         if order.call in self.workspace.about_finished:
-            return self._judged(order)
+            return self._evaluate(order)
         if order.call in WITHOUT_NETWORK:
             return self._reply(order, self._make_site(order.round, self.train, {}), 0)
         if self._site is None or self._visit != (order.round, order.visit):
@@ -175,7 +181,7 @@ class SiteWorker:
         self.workspace.guest, self._visit = self, (order.round, order.visit)
         return site
 
-    def _judged(self, order: Order) -> Message:
+    def _evaluate(self, order: Order) -> Message:
         """Answer a call about a finished model; a repeated question gets the stored answer.
 
         After the last round the server repeats its last questions of that round. Without private state the answer
@@ -184,17 +190,17 @@ class SiteWorker:
         if self.workspace.calls[order.call].private:
             self._private_questions += 1
             self._order_check.question(order.call, str(self._private_questions))
-            return self._reply(order, self._judged_site(order), 0)
+            return self._reply(order, self._evaluating_site(order), 0)
         digest = self.workspace.digests.of(order.message)
         self._order_check.question(order.call, digest)
         question = f"{order.round} {order.call} {digest}"
         if self._answered[0] != question:
-            reply = self._reply(order, self._judged_site(order), 0)
+            reply = self._reply(order, self._evaluating_site(order), 0)
             self._answered = question, zlib.compress(encode(reply), 1)  # mostly empty bins; a process holds many sites
             return reply
         return decode(zlib.decompress(self._answered[1]))
 
-    def _judged_site(self, order: Order) -> Site:
+    def _evaluating_site(self, order: Order) -> Site:
         """Return the site for a call about a finished model, with private state if the call reads it."""
         if not self.workspace.calls[order.call].private:
             return self._make_site(order.round, self.held_out, {})
@@ -215,7 +221,7 @@ class SiteWorker:
             workspace.compute,
             kept=kept,
             scratch=self._scratch,
-            releases=Releases(self.store.directory / "releases"),
+            releases=self.releases,
             test=self.held_out,
             public=self.public,
             strangers=self.strangers,

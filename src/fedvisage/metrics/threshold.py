@@ -104,7 +104,7 @@ def threshold_from_histograms(histograms: Sequence[Histogram], rule: str = "sour
 def threshold_from_target(scores: Scores) -> Threshold:
     """Choose the equal-error threshold on the target's own scores: rule `target-eer`, an oracle."""
     if not (len(scores.bona_fide) and len(scores.attack)):
-        raise UserError("evaluation.threshold", "'target-eer' needs bona fide and attack images at the user")
+        raise UserError("evaluation.threshold", "'target-eer' needs bona fide and attack images at the target")
     value = exact_crossing(scores.live, scores.label)
     return Threshold(value, "target-eer", *far_frr(scores, value))
 
@@ -154,7 +154,7 @@ def _rate_at(rate: FloatArray | None, value: float) -> float | None:
 RATE = 0.01
 
 RATES = {
-    "hter_target_eer": "HTER at the threshold of equal errors on the user's own images",
+    "hter_target_eer": "HTER at the threshold of equal errors on the target's own images",
     "hter_train_eer": "HTER at the threshold of equal errors on the scores of training",
     "tpr_bona_fide_1pct": "bona fide accepted where 1 % of the attacks are",
 }

@@ -1,4 +1,4 @@
-"""Weights of timm's vision transformers from a local safetensors file, and the network of a reversion attack.
+"""Weights of timm's vision transformers from a local safetensors file.
 
 The files are timm's own ``model.safetensors`` of ``vit_base_patch16_224`` and ``vit_base_r50_s16_224``; nothing is ever
 downloaded. Their heads, which are for other classes, are not loaded, nor are blocks beyond the network's depth.
@@ -8,7 +8,6 @@ position.
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -16,37 +15,6 @@ from torch import Tensor, nn
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import read_tensors
 from fedvisage.nn.vit import Tokenizer
-
-FIRST, GRID = 512, 4
-
-
-def reversion_network(dimension: int, size: int, width: int = FIRST) -> nn.Sequential:
-    """Build the network of PrivacyFace's reversion attack, from an embedding to a square face.
-
-    Q. Meng et al., ICLR 2022, Table 5: a fully connected layer with BN gives ``width`` maps of 4×4 (512 in the paper).
-    Transposed convolutions 4×4 of stride 2 follow, each halving the number of maps; the first four have BN and ReLU,
-    the last a sigmoid. Five give 128×128 pixels.
-
-    Deviations from the paper: faces smaller than 128 take fewer transposed convolutions.
-    """
-    steps = int(math.log2(size / GRID))
-    if GRID * 2**steps != size or steps < 1:
-        raise UserError("size", f"must be 8, 16, 32 … for the reversion network, got {size}")
-    layers: list[nn.Module] = [
-        nn.Linear(dimension, width * GRID * GRID),
-        nn.BatchNorm1d(width * GRID * GRID),
-        nn.Unflatten(1, (width, GRID, GRID)),
-    ]
-    channels = width
-    for _ in range(steps - 1):
-        layers += [
-            nn.ConvTranspose2d(channels, channels // 2, 4, stride=2, padding=1),
-            nn.BatchNorm2d(channels // 2),
-            nn.ReLU(),
-        ]
-        channels //= 2
-    return nn.Sequential(*layers, nn.ConvTranspose2d(channels, 3, 4, stride=2, padding=1), nn.Sigmoid())
-
 
 PLACE = "recipe.method.network.weights"
 LEFT_OUT = ("head", "pre_logits", "fc_norm")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from fedvisage.nvflare.operator import PATIENCE
 from fedvisage.nvflare.own_files import open_at_operator
 from fedvisage.nvflare.rehearsal import train_in_rehearsal
 from fedvisage.nvflare.terminal import Terminal
-from fedvisage.recipe import Recipe
+from fedvisage.runs.request import Request
 from fedvisage.runs.run import run_and_report
 from fedvisage.tasks.catalogue import Setup
 from fedvisage.tasks.checks import USUAL, Checks
@@ -38,24 +39,15 @@ from fedvisage.tasks.task import TrainingResult
 
 
 def run_over_nvflare(
-    recipe: Recipe,
-    out: Path,
-    cache: Path,
-    reporter: Reporter,
-    *,
-    resume: bool,
-    kit: Path | None,
-    wait: float,
-    patience: float = PATIENCE,
-    checks: Checks = USUAL,
+    request: Request, reporter: Reporter, *, kit: Path | None, wait: float, patience: float = PATIENCE
 ) -> dict[str, Any]:
     """Run a recipe with the federation of a kit, or without a kit rehearse it on this machine."""
-    check_travels(recipe)
-    run = partial(run_and_report, recipe, out, cache, reporter, resume=resume, checks=checks)
+    check_travels(request.recipe)
     if kit is None:
-        return run(training=train_in_rehearsal)
-    check_real(recipe)
-    return run(training=partial(_train, open_kit(kit, "operator"), wait, patience), opening=open_at_operator)
+        return run_and_report(replace(request, training=train_in_rehearsal), reporter)
+    check_real(request.recipe)
+    training = partial(_train, open_kit(kit, "operator"), wait, patience)
+    return run_and_report(replace(request, training=training, opening=open_at_operator), reporter)
 
 
 def _train(

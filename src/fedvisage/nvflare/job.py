@@ -55,7 +55,7 @@ def without_local_parts(recipe: Recipe) -> Recipe:
     tree.pop("tracking", None)  # figures are tracked where the run was started
     name_by_digest(tree)
     public = None if recipe.data.public is None else ELSEWHERE
-    tree["data"] |= {"sites": dict.fromkeys(tree["data"]["sites"], ELSEWHERE), "user": None, "public": public}
+    tree["data"] |= {"sites": dict.fromkeys(tree["data"]["sites"], ELSEWHERE), "target": None, "public": public}
     tree["data"].pop("benchmarks", None)  # only the writer of the recipe evaluates on them
     return recipes.validate(tree, read_method)
 
@@ -72,7 +72,7 @@ def check_travels(recipe: Recipe) -> None:
         )
     if recipe.evaluation.snapshots is not None:
         raise UserError(
-            "recipe.evaluation.snapshots", "judges rounds at the user, whom no federation sees; use --on local"
+            "recipe.evaluation.snapshots", "evaluates rounds at the target, whom no federation sees; use --on local"
         )
 
 

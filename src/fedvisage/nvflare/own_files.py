@@ -16,13 +16,11 @@ from fedvisage import recipe as recipes
 from fedvisage.base.errors import UserError
 from fedvisage.base.progress import Say, discard
 from fedvisage.data.prepared import file_digest
-from fedvisage.federation.method import Method
 from fedvisage.federation.wire.message import Message
 from fedvisage.recipe import Recipe
 from fedvisage.recipe.data import named_weights
 from fedvisage.tasks.catalogue import Setup
 from fedvisage.tasks.opened import RunData
-from fedvisage.tasks.task import Task
 
 
 class NotReady(Exception):
@@ -35,10 +33,10 @@ def data_at_site(setup: Setup, name: str, own: Mapping[str, str], cache: Path) -
     return setup.task.open(recipe, setup.method, cache, discard)
 
 
-def open_at_operator(task: Task, recipe: Recipe, method: Method, cache: Path, say: Say) -> RunData:
+def open_at_operator(setup: Setup, cache: Path, say: Say) -> RunData:
     """Open the sets of the operator's recipe without the sites; the numbers of the sites' people are not known here."""
-    alone = recipe.model_copy(update={"data": recipe.data.model_copy(update={"sites": {}})})
-    opened = task.open(alone, method, cache, say)
+    data = setup.recipe.data.model_copy(update={"sites": {}})
+    opened = setup.task.open(setup.recipe.model_copy(update={"data": data}), setup.method, cache, say)
     return opened if opened.people is None else replace(opened, people=replace(opened.people, counted={}))
 
 
@@ -50,12 +48,12 @@ def pretrain_at_server(setup: Setup, own: Mapping[str, str], cache: Path) -> Mes
     opened = task.open(_with_data(recipe, {}, _public(recipe, own)), setup.method, cache, discard)
     if opened.people is None or opened.people.public is None:
         raise NotReady("has no public set to pre-train on")
-    return task.first(recipe, opened, setup.compute, cache, discard)
+    return task.pretrain(recipe, opened, setup.compute, cache, discard)
 
 
 def _with_data(recipe: Recipe, sites: Mapping[str, str], public: str | None) -> Recipe:
     """Return a recipe with these data entries alone."""
-    entries = {"sites": dict(sites), "user": None, "public": public, "benchmarks": None}
+    entries = {"sites": dict(sites), "target": None, "public": public, "benchmarks": None}
     return recipe.model_copy(update={"data": recipe.data.model_copy(update=entries)})
 
 

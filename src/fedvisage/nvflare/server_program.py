@@ -91,15 +91,15 @@ def train(
     _check_same_recipe(directory / "recipe.yaml", recipes.text_of(recipe))
     if (directory / TRAINED).exists():
         return
-    files = weights_at_server(recipe, own)
-    setup, log = set_up(recipe, find(recipe.method), files), RunLog(directory, job.run)
+    setup = set_up(recipe, find(recipe.method), weights_at_server(recipe, own))
+    log = RunLog(directory, job.run)
     schemas = setup.workspace().schemas
     # No site may send more than the largest message of this job.
     bounds.limit((limits_of(schema.tensors.values()) for schema in schemas.values()), cell)
     first = pretrain_at_server(setup, own, directory / "cache")
     transport = CollabTransport(tuple(recipe.data.sites), proxies, recipe.federation, aborted, log.say)
     try:
-        trained = training.train(setup, directory, transport, schemas, log, first=first, files=files)
+        trained = training.train(setup, directory, transport, schemas, log, first=first)
     finally:
         transport.close()
     write_trained(directory, trained)
@@ -131,5 +131,5 @@ def _check_same_recipe(path: Path, text: str) -> None:
     """Refuse a recipe other than the one that the run began with."""
     if not path.exists():
         write_atomically(path, text.encode())
-    elif path.read_text(encoding="utf-8") != text:
+    elif recipes.present_text(path) != text:
         raise UserError("recipe", "is not the one that this run began with")

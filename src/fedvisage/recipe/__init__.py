@@ -7,7 +7,16 @@ from fedvisage.recipe.mistakes import read_section
 from fedvisage.recipe.recipe import Recipe
 from fedvisage.recipe.runtime import Privacy, Report, Runtime, Tracking
 from fedvisage.recipe.section import MethodOptions, Section
-from fedvisage.recipe.text import apply_override, load, read_tree, set_value, text_of, tree_of, validate
+from fedvisage.recipe.text import (
+    apply_override,
+    load,
+    present_text,
+    read_tree,
+    set_value,
+    text_of,
+    tree_of,
+    validate,
+)
 from fedvisage.recipe.training import (
     Augment,
     Batch,
@@ -57,6 +66,7 @@ __all__ = [
     "expand_names",
     "expand_sites",
     "load",
+    "present_text",
     "read_section",
     "read_tree",
     "set_value",

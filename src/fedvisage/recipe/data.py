@@ -63,11 +63,11 @@ class Data(Section):
 
     sites: dict[str, str] = Field(min_length=1)
     """Site name → prepared set, or a ``synth:`` line such as ``synth: O subjects=20 frames=2 size=96``."""
-    user: str | None = None
+    target: str | None = None
     """The unseen data on which the model is evaluated; an image that a site also has is an error."""
-    user_name: str = "user"
+    target_name: str = "target"
     """The target's name in tables."""
-    user_split: Literal["all", "train", "heldout", "test"] = "all"
+    target_split: Literal["all", "train", "heldout", "test"] = "all"
     """Use ``all`` of the target's data, or one split."""
     public: str | None = None
     """Recognition: an identity set on which the server pre-trains and that every site may use; its held-out people are
@@ -81,7 +81,7 @@ class Data(Section):
     @property
     def entries(self) -> list[str]:
         """Return all data entries: those of the sites, of the target, of the public set and of the benchmarks."""
-        further = (self.user, self.public, *(self.benchmarks or {}).values())
+        further = (self.target, self.public, *(self.benchmarks or {}).values())
         return [*self.sites.values(), *(entry for entry in further if entry is not None)]
 
     @field_validator("sites", mode="before")
@@ -99,13 +99,15 @@ class Data(Section):
         return value
 
     @model_validator(mode="after")
-    def _user_is_not_a_site(self) -> Data:
+    def _target_is_not_a_site(self) -> Data:
         for name, entry in self.sites.items():
-            if self.user is not None and entry == self.user:
-                raise ValueError(f"the user's data is also the data of site {name}: a user must be unseen in training")
-        if self.user_name in self.sites:
+            if self.target is not None and entry == self.target:
+                raise ValueError(
+                    f"the target's data is also the data of site {name}: a target must be unseen in training"
+                )
+        if self.target_name in self.sites:
             raise ValueError(
-                f"user_name {self.user_name!r} is also the name of a site; tables could not tell them apart"
+                f"target_name {self.target_name!r} is also the name of a site; tables could not tell them apart"
             )
         return self
 

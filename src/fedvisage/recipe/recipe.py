@@ -80,6 +80,6 @@ class Recipe(Section):
             raise ValueError(f"federation.poisoned.sites names {', '.join(sorted(strangers))}, not among data.sites")
         if self.federation.secure is not None and per_round < 2:
             raise ValueError("federation.secure needs two sites a round at least: a sum of one hides nothing")
-        if self.evaluation.features and self.data.user is None:
-            raise ValueError("evaluation.features compares the sites with a user; name data.user")
+        if self.evaluation.features and self.data.target is None:
+            raise ValueError("evaluation.features compares the sites with a target; name data.target")
         return self

@@ -10,12 +10,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedvisage.base.errors import UserError
+from fedvisage.base.progress import Say, discard
 from fedvisage.recipe import plain_yaml
+from fedvisage.recipe.former import present_key, rename_in_recipe
 from fedvisage.recipe.mistakes import format_value, read_section, user_error_from
 from fedvisage.recipe.recipe import Recipe
 from fedvisage.recipe.section import MethodOptions
 
-ENTRY_KEY = re.compile(r"data\.(user|public|sites\.[^.]+)")
+ENTRY_KEY = re.compile(r"data\.(target|public|sites\.[^.]+)")
 ENTRY = re.compile(r"synth:.*|[^\s\"'\[{].* only:.*")
 """A data entry with a colon, which YAML would read as a section unless it is quoted."""
 
@@ -23,11 +25,14 @@ ReadMethod = Callable[[Mapping[str, Any]], MethodOptions]
 """Validates the section ``method`` with the options of the method that it names."""
 
 
-def load(path: Path, overrides: Sequence[str], method: ReadMethod) -> Recipe:
-    """Read a recipe file, apply ``key=value`` overrides and validate it; ``method`` reads its section ``method``."""
-    tree = read_tree(path)
+def load(path: Path, overrides: Sequence[str], method: ReadMethod, say: Say = discard) -> Recipe:
+    """Read a recipe file, apply ``key=value`` overrides and validate it; ``method`` reads its section ``method``.
+
+    ``say`` takes a line about keys whose name has changed.
+    """
+    tree = rename_in_recipe(read_tree(path), say)
     for override in overrides:
-        apply_override(tree, override)
+        apply_override(tree, override, say)
     return validate(tree, method)
 
 
@@ -39,19 +44,22 @@ def read_tree(path: Path) -> dict[str, Any]:
     return tree
 
 
-def apply_override(tree: dict[str, Any], override: str) -> None:
+def apply_override(tree: dict[str, Any], override: str, say: Say = discard) -> None:
     """Set one ``dotted.key=value`` in a recipe tree; the value is parsed as YAML, but a data entry is kept as text."""
     key, sign, text = override.partition("=")
     if not sign or not key.strip():
         raise UserError(override, "an override is written key=value, such as training.rounds=5")
-    entry = ENTRY_KEY.fullmatch(key.strip()) and ENTRY.fullmatch(text.strip())
+    entry = ENTRY_KEY.fullmatch(present_key(key.strip())) and ENTRY.fullmatch(text.strip())
     value = text.strip() if entry else plain_yaml.parse(text, override, "the value is not YAML")
-    set_value(tree, key.strip(), value, override)
+    set_value(tree, key.strip(), value, override, say)
 
 
-def set_value(tree: dict[str, Any], key: str, value: Any, place: str = "") -> None:
-    """Set the value of a dotted key in a recipe tree."""
+def set_value(tree: dict[str, Any], key: str, value: Any, place: str = "", say: Say = discard) -> None:
+    """Set the value of a dotted key in a recipe tree; ``say`` takes a line if the name of the key has changed."""
     _write_out(tree)
+    if (present := present_key(key)) != key:
+        say(f"{key} is now called {present}")
+        key = present
     node: Any = tree
     *parents, last = key.split(".")
     for name in parents:
@@ -82,7 +90,7 @@ def validate(tree: Mapping[str, Any], method: ReadMethod) -> Recipe:
         options = method(section or {})
     except ValidationError as error:  # of a method outside the catalogue, whose options raise pydantic's own error
         raise user_error_from(error, "recipe.method") from error
-    return read_section(Recipe, {**tree, "method": options}, "recipe")
+    return read_section(Recipe, {**rename_in_recipe(tree), "method": options}, "recipe")
 
 
 def tree_of(recipe: Recipe) -> dict[str, Any]:
@@ -90,6 +98,11 @@ def tree_of(recipe: Recipe) -> dict[str, Any]:
     tree = recipe.model_dump(mode="json")
     tree["method"] = recipe.method.model_dump(mode="json")
     return tree
+
+
+def present_text(path: Path) -> str:
+    """Return the text of a written recipe as this version would write it: with the present names of its keys."""
+    return plain_yaml.write(rename_in_recipe(read_tree(path)))
 
 
 def text_of(recipe: Recipe) -> str:

@@ -23,6 +23,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.base.files import json_key, pieces_of
 from fedvisage.data.selection import split_entry
 from fedvisage.metrics.scores import LARGEST
+from fedvisage.recipe.former import rename_in_metrics, rename_in_recipe, rename_places
 from fedvisage.report.run_files import Row, damaged_files_are_errors, flatten, read_mapping
 from fedvisage.tasks.seal import check_seal
 
@@ -101,7 +102,7 @@ NOT_SETTINGS = (
 """Recipe keys that do not separate groups: names, data, seeds, and settings that affect no figure."""
 PERSONAL = "personal"
 """The model whose recognition figures concern the sites' own people."""
-USER, SITE, PUBLIC = "data.user", "data.sites.", "data.public"
+TARGET, SITE, PUBLIC = "data.target", "data.sites.", "data.public"
 SHOWN_DIGITS = 6
 
 
@@ -136,19 +137,19 @@ class ComparedRun:
     sites: tuple[str, ...]
     """Digests of the sites' sets; names of sites whose sets were on other machines and have no digest here."""
     seed: int
-    user: EvaluationData
+    target: EvaluationData
     people: EvaluationData
     """Recognition: the data of the sites' own people and of the impostors that the sites' models must reject."""
     figures: dict[str, float] = field(repr=False)
     content: str = ""
 
-    def judged(self, figure: str) -> EvaluationData:
+    def data_of(self, figure: str) -> EvaluationData:
         """Return the data on which a figure was evaluated."""
-        return self.people if figure.startswith(f"{PERSONAL}.") else self.user
+        return self.people if figure.startswith(f"{PERSONAL}.") else self.target
 
     def pair(self, figure: str) -> Pair:
         """Return the key that another run must share to be paired with this one."""
-        data = self.judged(figure)
+        data = self.data_of(figure)
         return Pair(data.target, self.seed, data.digest, self.sites)
 
 
@@ -178,18 +179,20 @@ def read_compared_run(path: Path) -> ComparedRun:
 
 
 def _read_figures(path: Path) -> ComparedRun:
-    metrics, recipe, digests = (read_mapping(path / name) for name in ("metrics.json", "recipe.yaml", "data.json"))
+    metrics = rename_in_metrics(read_mapping(path / "metrics.json"))
+    recipe = rename_in_recipe(read_mapping(path / "recipe.yaml"))
+    digests = rename_places(read_mapping(path / "data.json"))
     figures = figures_of(metrics)
     if not figures:
-        raise UserError(str(path), "has no metrics.json with figures at a user; give finished runs")
+        raise UserError(str(path), "has no metrics.json with figures at a target; give finished runs")
     method = str(metrics.get("method"))
     settings = tuple((key, value) for key, value in flatten(recipe) if _is_setting(key)) or (("method.name", method),)
     settings += _source(path)
     sites = tuple(sorted(str(digests.get(f"{SITE}{name}") or name) for name in metrics.get("sites") or []))
-    seed, user, people = int(metrics.get("seed") or 0), _target(metrics, recipe, digests), _people(metrics, digests)
-    content_key = json_key([settings, sites, seed, user.digest, people.digest, sorted(figures.items())])
+    seed, target, people = int(metrics.get("seed") or 0), _target(metrics, recipe, digests), _people(metrics, digests)
+    content_key = json_key([settings, sites, seed, target.digest, people.digest, sorted(figures.items())])
     content = _digest(content_key, path / "scores.csv")
-    return ComparedRun(path, method, settings, sites, seed, user, people, figures, content)
+    return ComparedRun(path, method, settings, sites, seed, target, people, figures, content)
 
 
 def _source(path: Path) -> Settings:
@@ -206,9 +209,9 @@ def _digest(said: str, scores: Path) -> str:
     return digest.hexdigest()
 
 
-def names_of(judged: Iterable[EvaluationData]) -> dict[EvaluationData, str]:
+def names_of(data_sets: Iterable[EvaluationData]) -> dict[EvaluationData, str]:
     """Return a name for each dataset: its own, followed by the start of its digest where several share the name."""
-    distinct = set(judged)
+    distinct = set(data_sets)
     titles = [data_set.name for data_set in distinct]
     return {
         data_set: f"{data_set.name} ({data_set.digest[:SHOWN_DIGITS] or 'unknown'})"
@@ -220,13 +223,13 @@ def names_of(judged: Iterable[EvaluationData]) -> dict[EvaluationData, str]:
 
 def _target(metrics: Row, recipe: Row, digests: Row) -> EvaluationData:
     """Identify the target data: the digest of its set, and the selection, split and pairs in use."""
-    digest, name = digests.get(USER), str(metrics.get("user"))
+    digest, name = digests.get(TARGET), str(metrics.get("target"))
     if digest is None:
         return EvaluationData(name, "")
     data, evaluation = _section(recipe, "data"), _section(recipe, "evaluation")
-    selection = split_entry(str(data.get("user") or ""))[1]
+    selection = split_entry(str(data.get("target") or ""))[1]
     pairs = _section(evaluation, "recognition").get("pairs")
-    parts = [repr(selection), str(data.get("user_split") or "all"), str(pairs or "")]
+    parts = [repr(selection), str(data.get("target_split") or "all"), str(pairs or "")]
     return EvaluationData(name, f"{digest} {hashlib.sha256(json_key(parts).encode()).hexdigest()}", str(digest))
 
 
@@ -356,7 +359,7 @@ class Comparison:
     label: str
     method: str
     runs: int
-    users: tuple[str, ...]
+    targets: tuple[str, ...]
     seeds: tuple[int, ...]
     figures: dict[str, Figure]
     differences: dict[str, Difference]  # empty for the first group, or without common pairs
@@ -374,13 +377,13 @@ def compare(runs: Sequence[Path]) -> list[Comparison]:
     for member in members:
         groups.setdefault(member.settings, []).append(member)
     labels, first = labels_of(list(groups)), next(iter(groups.values()), [])
-    called = names_of(member.user for member in members)
+    called = names_of(member.target for member in members)
     return [
         Comparison(
             label=labels[settings].text,
             method=group[0].method,
             runs=len(group),
-            users=tuple(sorted({called[member.user] for member in group})),
+            targets=tuple(sorted({called[member.target] for member in group})),
             seeds=tuple(sorted({member.seed for member in group})),
             figures={name: figure for name in names if (figure := over_seeds(group, name))},
             differences={}
@@ -412,22 +415,22 @@ def _unpaired_note(
     """Return a note for all data of a group that cannot be paired with the first group's."""
     notes = []
     for member in (*first, *group):
-        unknown = {member.judged(figure).name for figure in member.figures if not member.judged(figure).digest}
+        unknown = {member.data_of(figure).name for figure in member.figures if not member.data_of(figure).digest}
         notes += [
-            f"{member.path}: data.json has no digest of the data of {name}, so nothing judged there is paired"
+            f"{member.path}: data.json has no digest of the data of {name}, so nothing evaluated there is paired"
             for name in sorted(unknown)
         ]
     first_data, group_label, first_label = (
-        {member.user for member in first},
+        {member.target for member in first},
         labels[group[0].settings].text,
         labels[first[0].settings].text,
     )
     for foreign in sorted(
-        {member.user for member in group if member.user.digest} - first_data, key=lambda data: called[data]
+        {member.target for member in group if member.target.digest} - first_data, key=lambda data: called[data]
     ):
         first_names = ", ".join(sorted(called[data] for data in first_data))
         notes.append(
-            f"{group_label} was judged on {called[foreign]}, {first_label} on {first_names}: other data, "
+            f"{group_label} was evaluated on {called[foreign]}, {first_label} on {first_names}: other data, "
             "so these runs are not paired"
         )
     return tuple(notes)
@@ -480,7 +483,7 @@ def _by_pair(group: Sequence[ComparedRun], figure: str) -> dict[Pair, float]:
     """Return a figure by pairing key; runs of a group with the same key are averaged."""
     values: dict[Pair, list[float]] = {}
     for member in group:
-        if figure in member.figures and member.judged(figure).digest:
+        if figure in member.figures and member.data_of(figure).digest:
             values.setdefault(member.pair(figure), []).append(member.figures[figure])
     return {pair: fmean(figures) for pair, figures in values.items()}
 

@@ -51,7 +51,7 @@ def tables(rows: Sequence[Comparison]) -> list[Table]:
 
 
 def _wide(rows: Sequence[Comparison], about: str, columns: Columns) -> list[Table]:
-    titles = {"label": "method", "runs": "runs", "users": "users", "seeds": "seeds"}
+    titles = {"label": "method", "runs": "runs", "targets": "targets", "seeds": "seeds"}
     figures = [_group(row) | {name: _figure(figure) for name, figure in row.figures.items()} for row in rows]
     wide_tables = [table(_about(about, "Mean ± standard deviation over seeds"), figures, titles | columns)]
     differences = [
@@ -69,7 +69,7 @@ def _wide(rows: Sequence[Comparison], about: str, columns: Columns) -> list[Tabl
 
 def narrow(rows: Sequence[Comparison], width: int) -> list[Table]:
     """Return the comparison as tables that fit a terminal, with as many groups per table as the width allows."""
-    titles = {"label": "method", "runs": "runs", "users": "judged on", "seeds": "seeds"}
+    titles = {"label": "method", "runs": "runs", "targets": "evaluated on", "seeds": "seeds"}
     narrow_tables = [table("Runs", [_group(row) for row in rows], titles)]
     for about, columns in _tables_by_model(rows):
         for chunk in _split_to_fit(rows, columns, width):
@@ -124,7 +124,7 @@ def _group(row: Comparison) -> dict[str, object]:
     return {
         "label": row.label,
         "runs": row.runs,
-        "users": ", ".join(row.users),
+        "targets": ", ".join(row.targets),
         "seeds": ", ".join(map(str, row.seeds)),
     }
 

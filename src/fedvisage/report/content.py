@@ -25,7 +25,7 @@ def confusion_table(run: RunFiles) -> Table | None:
 
 def _on_faces(run: RunFiles) -> Table | None:
     """Count the decisions on bona fide presentations and on each species of attack."""
-    scores, metrics = run.user_scores, run.metrics
+    scores, metrics = run.target_scores, run.metrics
     if scores is None or not len(scores):
         return None
     level = str(metrics.get("level", "frame"))
@@ -143,7 +143,7 @@ def target_table(metrics: Row) -> Table | None:
     rows.append({"figure": "bona fide + attacks"} | {level: _counts(figures) for level, figures in by_level.items()})
     note = "In brackets: 95 % intervals, bootstrapped by subject." if metrics.get("intervals") else ""
     columns = {"figure": "in per cent"} | {level: f"{level}s" for level in by_level}
-    return table("At the user", rows, columns, note=note)
+    return table("At the target", rows, columns, note=note)
 
 
 def published_table(metrics: Row) -> Table | None:
@@ -185,7 +185,7 @@ def members_table(metrics: Row) -> Table | None:
         for name, figures in members.items()
     ]
     columns = {"member": "model of", **RATES, "threshold": "threshold"}
-    return table("Each site's own model, at the user (per cent)", rows, columns) if rows else None
+    return table("Each site's own model, at the target (per cent)", rows, columns) if rows else None
 
 
 def adaptation_table(metrics: Row) -> Table | None:

@@ -304,7 +304,7 @@ def by_row(rows: Mapping[str, Sequence[float]], means: Mapping[str, Sequence[flo
         figure, axes = canvas((5.2, 1.2 + 0.24 * len(rows)))
         places = range(len(rows))
         style = {"color": QUIET, "linestyle": "", "markerfacecolor": "none", "markersize": 4}
-        users = [
+        targets = [
             axes.plot(values, [at] * len(values), marker="o", **style)[0]  # type: ignore[arg-type]
             for at, values in zip(places, rows.values(), strict=True)
         ]
@@ -314,7 +314,7 @@ def by_row(rows: Mapping[str, Sequence[float]], means: Mapping[str, Sequence[flo
         axes.set_yticks(list(places), [printable(row) for row in rows])
         axes.set(xlabel=label, ylim=(len(rows) - 0.5, -0.5))
         several = max(map(len, rows.values())) > 1
-        key(figure, [users[0], drawn] if several else [drawn], ["a user", "mean"] if several else ["the user"])
+        key(figure, [targets[0], drawn] if several else [drawn], ["a target", "mean"] if several else ["the target"])
         return svg(figure, name)
 
 

@@ -116,7 +116,7 @@ Figure = tuple[str, str, str]
 
 MOST_MODELS = 6  # curves per figure, and histograms per page
 RESAMPLES = 300  # of a band: a drawing needs fewer than printed intervals
-PRIVILEGE = "A simulation's privilege: a federation does not see its user. Nothing was chosen by these figures."
+PRIVILEGE = "A simulation's privilege: a federation does not see its target. Nothing was chosen by these figures."
 KINDS = (("TAR", "tar_at_far"), ("TPIR", "tpir_at_fpir"))
 SCALE = "Who lies near whom counts; distances have no unit, and far groups may be near each other in truth."
 
@@ -135,7 +135,7 @@ def figures(run: RunFiles) -> list[Figure]:
     }
     drawings += _rounds("Held-out subjects of the sites", "Mean over the sites, as rounds go by.", heldout, "per cent")
     for kind, series in by_round(run.metrics).items():
-        drawings += _rounds(f"The user, round by round: {kind}", PRIVILEGE, series, "per cent")
+        drawings += _rounds(f"The target, round by round: {kind}", PRIVILEGE, series, "per cent")
     return drawings + _features(run)
 
 
@@ -172,7 +172,7 @@ def thresholds_of(metrics: Row, groups: Mapping[str, Scores]) -> dict[str, float
 
 
 def _error_curves(run: RunFiles) -> list[Figure]:
-    scores = run.user_scores
+    scores = run.target_scores
     drawings: list[Figure] = []
     if scores is not None and 0 < scores.label.sum() < len(scores):
         groups = curve_groups(scores, str(run.metrics.get("level", "frame")))
@@ -200,7 +200,7 @@ def _band(run: RunFiles, groups: Mapping[str, Scores]) -> Band | None:
 
 
 def _histograms(run: RunFiles) -> list[Figure]:
-    scores, members = run.user_scores, run.metrics.get("members") or {}
+    scores, members = run.target_scores, run.metrics.get("members") or {}
     if scores is None or len(scores) == 0:
         return []
     drawings = []

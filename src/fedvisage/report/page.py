@@ -19,7 +19,7 @@ from fedvisage.report.run_files import Row, RunFiles, damaged_files_are_errors, 
 from fedvisage.report.tables import Table, html, size
 
 NAME = "report.html"
-SHOWN = ("method", "rounds", "user", "seed", "level", "members", "intervals")
+SHOWN = ("method", "rounds", "target", "seed", "level", "members", "intervals")
 
 
 def write_report(run: Path, cache: Path = CACHE, images: bool | None = None) -> Path:
@@ -68,7 +68,7 @@ def context(run: RunFiles) -> dict[str, Any]:
     drawings = [*(recognition.figures(run) if recognises else []), *figures.figures(run)]
     return {
         "title": str(
-            run.recipe.get("title") or f"{metrics.get('method', 'run')}, user {metrics.get('user') or 'none'}"
+            run.recipe.get("title") or f"{metrics.get('method', 'run')}, target {metrics.get('target') or 'none'}"
         ),
         "run": run.path.name,
         "colours": colours(),
@@ -111,10 +111,10 @@ def threshold_sentence(metrics: Row) -> str:
         return ""
     origin = {
         "fixed": "fixed beforehand",
-        "target-eer": "chosen with the user's own labels, so HTER is an oracle's",
-        "source-train-eer": "chosen on the images that the sites trained on, without any data of the user",
+        "target-eer": "chosen with the target's own labels, so HTER is an oracle's",
+        "source-train-eer": "chosen on the images that the sites trained on, without any data of the target",
     }
-    choice = origin.get(str(rule), "chosen on the sites' held-out subjects, without any data of the user")
+    choice = origin.get(str(rule), "chosen on the sites' held-out subjects, without any data of the target")
     subject = "mean threshold of the sites' models" if metrics.get("members") else "threshold"
     source = metrics.get("threshold_source") or {}
     accepts, rejects = (source.get(kind) for kind in ("far", "frr"))

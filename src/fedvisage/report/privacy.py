@@ -80,7 +80,7 @@ def sentences(run: RunFiles) -> list[str]:
     if not run.overlap:
         return []
     overlap = Overlap.from_json(run.overlap)
-    lines = overlap.sentences(str(run.metrics.get("user") or ""))
+    lines = overlap.sentences(str(run.metrics.get("target") or ""))
     if not lines:
         count = sum(place.of for place in overlap.anywhere.values())
         return [f"None of the run's {count:,} images was found at two of its places, by equal bytes or by near hashes."]

@@ -44,10 +44,10 @@ def benchmark_tables(metrics: Row) -> list[Table | None]:
     return [pairs_table(benchmarks), spread_table(benchmarks), rates_table(benchmarks)]
 
 
-def pairs_table(judged: Row) -> Table | None:
+def pairs_table(benchmarks: Row) -> Table | None:
     """Return accuracy and TAR on each list of pairs."""
     rows = []
-    for name, benchmark in judged.items():
+    for name, benchmark in benchmarks.items():
         for which, listed in (benchmark.get("lists") or {}).items():
             deviation = percent(listed.get("accuracy_std"))
             rows.append(
@@ -72,11 +72,11 @@ def pairs_table(judged: Row) -> Table | None:
         "pairs": "pairs",
         "left_out": "left out",
     }
-    note = "Each fold is judged at the others\u2019 best threshold. Pairs without an image in the set are left out."
+    note = "Each fold is evaluated at the others\u2019 best threshold. Pairs without an image in the set are left out."
     return table("Further benchmarks: lists of pairs (per cent)", rows, titles, names=2, note=note) if rows else None
 
 
-def spread_table(judged: Row) -> Table | None:
+def spread_table(benchmarks: Row) -> Table | None:
     """Return the spread of accuracy over groups of people."""
     rows = [
         {
@@ -85,7 +85,7 @@ def spread_table(judged: Row) -> Table | None:
             "std": percent(benchmark["spread"].get("std")),
             "ratio": MISSING if (ratio := benchmark["spread"].get("skewed_error_ratio")) is None else f"{ratio:.2f}",
         }
-        for name, benchmark in judged.items()
+        for name, benchmark in benchmarks.items()
         if benchmark.get("spread")
     ]
     titles = {"benchmark": "benchmark", "mean": "mean", "std": "standard deviation", "ratio": "skewed error ratio"}
@@ -93,10 +93,10 @@ def spread_table(judged: Row) -> Table | None:
     return table("Accuracy over groups of people (per cent)", rows, titles, note=note) if rows else None
 
 
-def rates_table(judged: Row) -> Table | None:
+def rates_table(benchmarks: Row) -> Table | None:
     """Return rates on templates, in both readings, and on sets without a list."""
     rows = []
-    for name, benchmark in judged.items():
+    for name, benchmark in benchmarks.items():
         tables = dict(benchmark.get("readings") or {})
         tables |= {"all images": benchmark["generic"]} if benchmark.get("generic") else {}
         rows += [{"benchmark": name, "reading": reading} | _cells(rates) for reading, rates in tables.items()]
@@ -329,8 +329,8 @@ def threshold_sentence(metrics: Row) -> str:
     misses = f" and misses {100 * missed:.2f} % of genuine pairs" if missed is not None else ""
     return (
         f"Two faces are called one person from similarity {value:+.4f} on, rule {metrics.get('threshold_rule')}: "
-        f"chosen on counts of the sites' pairs, without any image of the user; it accepts {100 * source['fmr']:.4f} % "
-        f"of impostor pairs there{misses}."
+        "chosen on counts of the sites' pairs, without any image of the target; it accepts "
+        f"{100 * source['fmr']:.4f} % of impostor pairs there{misses}."
     )
 
 

@@ -16,6 +16,7 @@ from fedvisage.federation.record.ledger import LEDGER, ROUNDS, lines_and_rest
 from fedvisage.metrics.scores import Scores, read_scores
 from fedvisage.metrics.threshold import BINS
 from fedvisage.recipe import plain_yaml
+from fedvisage.recipe.former import rename_in_metrics, rename_in_recipe, rename_places
 from fedvisage.tasks.heldout_counts import read_counts
 from fedvisage.tasks.seal import SEAL, chain_of, check_seal
 
@@ -63,11 +64,11 @@ class RunFiles:
     """Sentences about missing or truncated files, for the page."""
 
     @property
-    def user_scores(self) -> Scores | None:
+    def target_scores(self) -> Scores | None:
         """Return the target's scores; all scores if none carries the target's name."""
         if self.scores is None:
             return None
-        mine = self.scores.site == str(self.metrics.get("user"))
+        mine = self.scores.site == str(self.metrics.get("target"))
         return self.scores.where(mine) if mine.any() else self.scores
 
 
@@ -78,14 +79,14 @@ def read_run(path: Path) -> RunFiles:
     if not (path / "metrics.json").exists():
         raise UserError(str(path), "has no metrics.json: the run is not finished; continue it with --resume")
     lacking = [] if check_seal(path) else [UNSEALED]  # a broken seal raises; a missing one is only reported
-    metrics = read_mapping(path / "metrics.json")
+    metrics = rename_in_metrics(read_mapping(path / "metrics.json"))
     if not isinstance(metrics.get("method"), str):
         raise UserError(str(path / "metrics.json"), "names no method: it is not of a run; restore it, or run again")
     of_attacks = metrics.get("task") != "recognition" and (path / "scores.csv").exists()
     return RunFiles(
         path=path,
         metrics=metrics,
-        recipe=read_mapping(path / "recipe.yaml"),
+        recipe=rename_in_recipe(read_mapping(path / "recipe.yaml")),
         environment=read_mapping(path / "environment.json"),
         rounds=_lines(path / ROUNDS, lacking),
         ledger=_lines(path / LEDGER, lacking),
@@ -94,8 +95,8 @@ def read_run(path: Path) -> RunFiles:
         similarities=read_similarities(path / "similarities.safetensors"),
         audits=_audits(path),
         heldout=read_counts(path),
-        digests=read_mapping(path / "data.json"),
-        overlap=read_mapping(path / OVERLAP),
+        digests=rename_places(read_mapping(path / "data.json")),
+        overlap=rename_places(read_mapping(path / OVERLAP)),
         lacking=tuple(lacking),
     )
 

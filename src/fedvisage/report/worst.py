@@ -20,7 +20,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import split_entry
 from fedvisage.datasets.sources import existing_set
 from fedvisage.metrics.scores import Scores
-from fedvisage.report.compare import SITE, USER
+from fedvisage.report.compare import SITE, TARGET
 from fedvisage.report.run_files import Row, RunFiles
 
 EACH = 4
@@ -51,13 +51,15 @@ def images_of(run: RunFiles, cache: Path, wanted: bool | None = None) -> WorstIm
     section = run.recipe.get("report")
     requested = section.get("images") if isinstance(section, dict) else None
     show = requested if wanted is None else wanted
-    scores = run.user_scores
+    scores = run.target_scores
     simulated = any(place.startswith(SITE) for place in run.digests)
     if show is False or scores is None or not simulated:
         return None
     target_set = _set_of(run, cache)
     if target_set is None and show:
-        return WorstImages("The set that the run was judged on is not at hand, so none of its images can be shown.", ())
+        return WorstImages(
+            "The set that the run was evaluated on is not at hand, so none of its images can be shown.", ()
+        )
     if target_set is None or (show is None and not target_set.source.startswith(RENDERED)):
         return None
     model = str(np.unique(scores.model)[0])
@@ -73,13 +75,13 @@ def images_of(run: RunFiles, cache: Path, wanted: bool | None = None) -> WorstIm
 
 def _set_of(run: RunFiles, cache: Path) -> PreparedSet | None:
     """Open the set of the evaluation, if it is on this machine and unchanged."""
-    entry = (run.recipe.get("data") or {}).get("user")
+    entry = (run.recipe.get("data") or {}).get("target")
     try:
         path = existing_set(split_entry(str(entry))[0], cache) if entry else None
         target_set = PreparedSet.open(path) if path is not None else None
     except UserError:  # the set may have been removed or damaged since, and the report works without it
         return None
-    return target_set if target_set is not None and target_set.digest == run.digests.get(USER) else None
+    return target_set if target_set is not None and target_set.digest == run.digests.get(TARGET) else None
 
 
 def _kinds(scores: Scores) -> list[tuple[str, Scores]]:
@@ -119,7 +121,7 @@ def _address(pixels: np.ndarray) -> str:
 
 
 def _describe_source(found: PreparedSet, recipe: Row, model: str) -> str:
-    split = str((recipe.get("data") or {}).get("user_split") or "all")
+    split = str((recipe.get("data") or {}).get("target_split") or "all")
     kind = "Rendered people" if found.source.startswith(RENDERED) else "Photographs: mind who gets this page"
     scale = "at their own size" if found.size <= SIDE else f"at {SIDE} × {SIDE}"
     splits = "all splits" if split == "all" else f"split {split}"

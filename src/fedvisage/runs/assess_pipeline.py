@@ -27,9 +27,10 @@ from fedvisage.data.prepared import ENROL, PURPOSE
 from fedvisage.datasets.catalogue import SCANNERS
 from fedvisage.datasets.finding import recognise
 from fedvisage.datasets.frames import open_frames
-from fedvisage.datasets.pad.item import Choices, Item
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.item import Item
 from fedvisage.datasets.pad.scanner import Scanner
-from fedvisage.datasets.pad.tree import walk
+from fedvisage.datasets.tree import walk
 from fedvisage.device.exported import Exported, check_free
 from fedvisage.device.pipeline import ATTACK, BONA_FIDE, NO_DECISION, Embedding, Pipeline
 from fedvisage.faces.cropping import Image
@@ -92,7 +93,7 @@ class TestData:
 def presentations_in(source: Path, kind: str = "", split: str = "") -> TestData:
     """List the presentations of a dataset, or of one of its official splits."""
     scanner = _scanner(source, kind)
-    listing = scanner.list(walk(source), Choices(enroll=scanner.enrolment))
+    listing = scanner.list(walk(source), ImportOptions(enroll=scanner.enrolment))
     items = [item for item in listing.items if split in ("", item.split)]
     if not items:
         splits = sorted({item.split for item in listing.items if item.split})
@@ -197,7 +198,7 @@ class PresentationResult:
 class Assessment:
     """The result of an assessment: presentations, operating point, metrics and table rows."""
 
-    found: Presentations
+    presentations: Presentations
     at: Point
     values: dict[str, Any]
     rows: list[dict[str, Any]]
@@ -218,7 +219,7 @@ class Assessment:
             write_json(out / METRICS, self.values)
             return
         write_json(out / REPORT, self.values)
-        write_atomically(out / PAGE, iso30107.page(self.values, self.found, self.at).encode())
+        write_atomically(out / PAGE, iso30107.page(self.values, self.presentations, self.at).encode())
 
 
 def assess(
@@ -226,21 +227,21 @@ def assess(
 ) -> Assessment:
     """Run the pipeline on every presentation and compute the metrics of both models together."""
     at = _point(pipeline)
-    course = _ReadingPass(pipeline, frames, steps, trials.count)
-    templates, not_enrolled = _templates(course, trials) if at.recognition is not None else ({}, Counter[str]())
-    probes = [(trial, result) for trial in trials.probes if (result := course.look(trial)) is not None]
-    if course.unreadable > PASSED_OVER * trials.count:
+    reading = _ReadingPass(pipeline, frames, steps, trials.count)
+    templates, not_enrolled = _templates(reading, trials) if at.recognition is not None else ({}, Counter[str]())
+    probes = [(trial, result) for trial in trials.probes if (result := reading.read(trial)) is not None]
+    if reading.unreadable > PASSED_OVER * trials.count:
         raise RunFailed(
-            f"{course.unreadable} of {trials.count} presentations cannot be read, such as {course.example}; a report on"
-            " the rest would be of other data"
+            f"{reading.unreadable} of {trials.count} presentations cannot be read, such as {reading.example};"
+            " a report on the rest would be of other data"
         )
     if not probes:
-        raise UserError("--data", "has presentations that enrol, and none to judge")
+        raise UserError("--data", "has presentations that enrol, and none to evaluate")
     presentations = _presentations(probes, templates)
     values = {
         "format": 1,
         "pipeline": _pipeline(pipeline),
-        "test": _test(trials, probes, frames, course.unreadable, templates, not_enrolled),
+        "test": _test(trials, probes, frames, reading.unreadable, templates, not_enrolled),
         **evaluate_presentations(presentations, at, resamples, numpy_rng(0, "presentations")),
     }
     return Assessment(presentations, at, values, list(_rows(presentations, at, probes)))
@@ -248,7 +249,7 @@ def assess(
 
 def _point(pipeline: Pipeline) -> Point:
     if pipeline.pad is None or pipeline.pad.threshold is None:
-        raise UserError("--pad", "names no model that tells attacks; a pipeline is judged with one")
+        raise UserError("--pad", "names no model that tells attacks; a pipeline is evaluated with one")
     people = pipeline.recognition
     if people is not None and people.threshold is None:
         raise UserError(str(people.directory), "has no threshold to decide by; export a run whose sites chose one")
@@ -263,12 +264,12 @@ class _ReadingPass:
         self._pipeline, self._frames, self._steps, self._count = pipeline, frames, steps, count
         self._done, self.unreadable, self.example = 0, 0, "nothing"
 
-    def look(self, trial: Presentation) -> PresentationResult | None:
+    def read(self, trial: Presentation) -> PresentationResult | None:
         """Return the results for a presentation; None if it is unreadable."""
-        seen = PresentationResult()
+        result = PresentationResult()
         try:
             for frame in trial.frames(self._frames):
-                self._add(seen, frame)
+                self._add(result, frame)
         except BadFile as bad:
             self.unreadable += 1
             self.example = f"{trial.name} ({bad})"
@@ -276,27 +277,27 @@ class _ReadingPass:
         finally:
             self._done += 1
             self._steps(self._done, self._count)
-        return seen
+        return result
 
-    def _add(self, seen: PresentationResult, frame: NDArray[np.uint8]) -> None:
-        seen.frames += 1
+    def _add(self, result: PresentationResult, frame: NDArray[np.uint8]) -> None:
+        result.frames += 1
         checked = self._pipeline.check(frame, report=True)
-        seen.reasons.update(checked.reasons)
+        result.reasons.update(checked.reasons)
         face = checked.faces[0] if checked.faces else None
         if face is None or face.pad is None or face.pad.logit is None:
             return
-        seen.logits.append(face.pad.logit)
+        result.logits.append(face.pad.logit)
         if face.embedding is not None:
-            seen.embeddings.append(face.embedding)
+            result.embeddings.append(face.embedding)
             if face.pad.decision == BONA_FIDE:
-                seen.passed.append(face.embedding)
+                result.passed.append(face.embedding)
 
 
-def _templates(course: _ReadingPass, trials: TestData) -> tuple[dict[str, Embedding], Counter[str]]:
+def _templates(reading: _ReadingPass, trials: TestData) -> tuple[dict[str, Embedding], Counter[str]]:
     """Enrol all people; return the templates, and counts of the reasons for failed enrolments."""
     templates, refused = dict[str, Embedding](), Counter[str]()
     for subject, enrolment in sorted(trials.enrol.items()):
-        results = [result for trial in enrolment if (result := course.look(trial)) is not None]
+        results = [result for trial in enrolment if (result := reading.read(trial)) is not None]
         passed = [embedding for result in results for embedding in result.passed]
         if passed:
             templates[subject] = _mean(passed)
@@ -319,37 +320,37 @@ def _presentations(
     similarity = np.full((len(probes), len(enrolled)), np.nan)
     if templates:
         enrolled_templates = np.stack([templates[name] for name in sorted(templates)])
-        for row, (_, seen) in enumerate(probes):
-            if seen.embeddings:
-                similarity[row] = enrolled_templates @ _mean(seen.embeddings)
+        for row, (_, result) in enumerate(probes):
+            if result.embeddings:
+                similarity[row] = enrolled_templates @ _mean(result.embeddings)
     return Presentations(
         item=np.array([trial.name for trial, _ in probes], np.str_),
         subject=np.array([trial.subject for trial, _ in probes], np.str_),
         species=np.array([trial.species for trial, _ in probes], np.str_),
-        live=np.array([seen.logit for _, seen in probes]),
+        live=np.array([result.logit for _, result in probes]),
         similarity=similarity,
         enrolled=enrolled,
     )
 
 
 def _pipeline(pipeline: Pipeline) -> dict[str, Any]:
-    def model(one: Exported | None) -> dict[str, Any] | None:
-        if one is None or one.threshold is None:
+    def describe(exported: Exported | None) -> dict[str, Any] | None:
+        if exported is None or exported.threshold is None:
             return None
-        description = one.description
+        description = exported.description
         return {
             "method": description.method,
             "arithmetic": description.arithmetic,
             "size": description.size,
-            "model_sha256": one.digest,
-            "graph_sha256": one.graph_digest,
-            "threshold": one.threshold.value,
-            "operating_point": one.threshold.rule,
+            "model_sha256": exported.digest,
+            "graph_sha256": exported.graph_digest,
+            "threshold": exported.threshold.value,
+            "operating_point": exported.threshold.rule,
         }
 
     return {
-        "pad": model(pipeline.pad),
-        "recognition": model(pipeline.recognition),
+        "pad": describe(pipeline.pad),
+        "recognition": describe(pipeline.recognition),
         "detector_sha256": pipeline.detector_digest,
     }
 
@@ -363,7 +364,7 @@ def _test(
     not_enrolled: Counter[str],
 ) -> dict[str, Any]:
     """Describe the test data without names of people."""
-    silent = Counter(seen.reason or "no frame" for _, seen in probes if not seen.logits)
+    silent = Counter(result.reason or "no frame" for _, result in probes if not result.logits)
     return {
         "data": trials.title,
         "published": list(trials.copy),
@@ -382,30 +383,30 @@ def _test(
 
 
 def _rows(
-    found: Presentations, at: Point, probes: Sequence[tuple[Presentation, PresentationResult]]
+    presentations: Presentations, at: Point, probes: Sequence[tuple[Presentation, PresentationResult]]
 ) -> Iterator[dict[str, Any]]:
     """Yield one row per presentation; all metrics except comparisons between two people can be recomputed from them."""
-    claimed = found.claimed
-    for number, (trial, seen) in enumerate(probes):
-        logit = seen.logit
-        claimed_similarity = found.similarity[number][claimed[number]]
+    claimed = presentations.claimed
+    for number, (trial, result) in enumerate(probes):
+        logit = result.logit
+        claimed_similarity = presentations.similarity[number][claimed[number]]
         similarity = (
             float(claimed_similarity[0]) if len(claimed_similarity) and np.isfinite(claimed_similarity[0]) else None
         )
-        decision = NO_DECISION if not seen.logits else BONA_FIDE if logit >= at.pad else ATTACK
+        decision = NO_DECISION if not result.logits else BONA_FIDE if logit >= at.pad else ATTACK
         match = None if similarity is None or at.recognition is None else int(similarity >= at.recognition)
         yield {
             "item": trial.name,
             "subject": trial.subject,
             "species": trial.species,
-            "frames": seen.frames,
-            "judged": len(seen.logits),
-            "logit": repr(logit) if seen.logits else "",
+            "frames": result.frames,
+            "judged": len(result.logits),
+            "logit": repr(logit) if result.logits else "",
             "decision": decision,
             "similarity": "" if similarity is None else repr(similarity),
             "match": "" if match is None else match,
             "accepted": "" if not len(claimed_similarity) else int(bool(match) and decision == BONA_FIDE),
-            "reason": seen.reason,
+            "reason": result.reason,
         }
 
 
@@ -428,21 +429,21 @@ class AssessmentOptions:
     out: Path | None = None
 
 
-def assess_dataset(asked: AssessmentOptions, course: Say = discard) -> Assessment:
+def assess_dataset(request: AssessmentOptions, progress: Say = discard) -> Assessment:
     """Evaluate the models on every presentation of a dataset, and write the requested files."""
-    if asked.pad is None:
-        raise UserError("--pad", "names no model that tells attacks; a pipeline is judged with one")
-    if asked.data is None:
+    if request.pad is None:
+        raise UserError("--pad", "names no model that tells attacks; a pipeline is evaluated with one")
+    if request.data is None:
         raise UserError("--data", "names no folder; give a dataset as it was downloaded")
-    if asked.report and asked.out is None:
+    if request.report and request.out is None:
         raise UserError("--out", "names no directory; the report is written into one")
-    if asked.out is not None:
-        check_free(asked.out)
-    models = [path and Exported.open(path, int8=asked.int8) for path in (asked.pad, asked.recognition)]
-    pipeline = Pipeline(*models, settings=Settings(enlarge=asked.enlarge))
-    trials = presentations_in(Path(asked.data), asked.kind, asked.split)
-    with in_steps("presentations", course) as steps:
-        assessed = assess(pipeline, trials, frames=asked.frames, steps=steps)
-    if asked.out is not None:
-        assessed.write(asked.out, report=asked.report)
-    return assessed
+    if request.out is not None:
+        check_free(request.out)
+    models = [path and Exported.open(path, int8=request.int8) for path in (request.pad, request.recognition)]
+    pipeline = Pipeline(*models, settings=Settings(enlarge=request.enlarge))
+    trials = presentations_in(Path(request.data), request.kind, request.split)
+    with in_steps("presentations", progress) as steps:
+        assessment = assess(pipeline, trials, frames=request.frames, steps=steps)
+    if request.out is not None:
+        assessment.write(request.out, report=request.report)
+    return assessment

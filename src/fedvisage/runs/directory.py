@@ -1,4 +1,4 @@
-"""The directory of a run: its files, its environment record, its models of single rounds, and checks before a start."""
+"""The directory of a run: its files, its environment record, and checks before a run starts or continues in it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import platform
 import resource
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -17,17 +16,25 @@ import torch
 
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import json_text, read_json, read_tensors, read_text, write_atomically, write_tensors
+from fedvisage.base.files import (
+    disk_full_is_failure,
+    json_text,
+    lock_directory,
+    read_json,
+    read_tensors,
+    read_text,
+    remove_unfinished,
+    write_atomically,
+)
 from fedvisage.base.version import VERSION
+from fedvisage.data.overlap import OVERLAP
 from fedvisage.federation.record.releases import CHARGES
 from fedvisage.federation.record.store import CHECKPOINTS
-from fedvisage.federation.server import Server
-from fedvisage.federation.wire.message import Message, digest_of, plain
+from fedvisage.federation.wire.message import digest_of
+from fedvisage.methods import read_method
 from fedvisage.nn.compute import LAYOUTS, Compute
 from fedvisage.recipe import Recipe
-from fedvisage.tasks.catalogue import Setup, set_up
-from fedvisage.tasks.opened import RunData
-from fedvisage.tasks.task import TrainingResult
+from fedvisage.recipe.former import rename_in_metrics, rename_places
 
 # The environment record: everything besides the recipe that the bytes of a result depend on.
 
@@ -51,22 +58,22 @@ def describe(compute: Compute, threads: int) -> dict[str, Any]:
 
 
 def peak_rss_mb(workers: Iterable[int] = ()) -> float:
-    """Return the peak memory in MiB of this process and of its workers, which are given by process ID.
+    """Return the peak memory in MiB of this process and of its workers, whose peaks are given in KiB.
 
     Linux reports it best in /proc: the portable figure of ``getrusage`` starts there with the peak of the parent
     process. On other systems the result does not include the workers.
     """
-    own_peak = _peak_kb("self")
+    own_peak = peak_kb()
     if own_peak is None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return round(peak / (1024 if sys.platform.startswith("linux") else 1024 * 1024), 1)
-    return round((own_peak + sum(_peak_kb(str(number)) or 0 for number in workers)) / 1024, 1)
+    return round((own_peak + sum(workers)) / 1024, 1)
 
 
-def _peak_kb(process: str) -> int | None:
-    """Return the peak memory of a process in KiB; None if the system does not report it."""
+def peak_kb() -> int | None:
+    """Return the peak memory of this process in KiB; None if the system does not report it."""
     try:
-        lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
     return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), None)
@@ -88,68 +95,7 @@ def _processor() -> str:
     return platform.processor() or "unknown"
 
 
-# Snapshots: models of single rounds, saved during training and evaluated on the target after the run.
-
-SNAPSHOTS = "snapshots"
-BY_ROUND = "by_round"
-"""The key of the snapshots' metrics in metrics.json."""
-
-Keep = Callable[[Server], None]
-
-
-def snapshot_saver(out: Path, recipe: Recipe) -> Keep:
-    """Return a function that saves the models of the rounds that the recipe selects, in a run directory.
-
-    Papers plot metrics by round (PrivacyFace's Figure 5, FedPAD's curves) and start from models of earlier rounds. Each
-    file equals the ``model.safetensors`` of a run that ends at that round, except for exact statistics, which the
-    server collects only once. ``training.start`` accepts such a file. A round that is trained again overwrites its
-    snapshot.
-    """
-    every = recipe.evaluation.snapshots
-
-    def keep(server: Server) -> None:
-        if every is not None and server.round % every == 0:
-            (out / SNAPSHOTS).mkdir(exist_ok=True)
-            write_tensors(snapshot_path(out, server.round), with_constant_weights(server, server.finished()))
-
-    return keep
-
-
-def with_constant_weights(server: Server, finished: Message) -> Message:
-    """Add the constant weights, which are never sent, to a finished model, so that it needs no other file."""
-    return {**finished, **{name: plain(value) for name, value in server.method.beside(server.net).items()}}
-
-
-def snapshot_path(out: Path, number: int) -> Path:
-    """Return the path of the model of a round."""
-    return out / SNAPSHOTS / f"round-{number}.safetensors"
-
-
-def snapshot_metrics(setup: Setup, out: Path, trained: TrainingResult, data: RunData) -> dict[str, Any]:
-    """Return the target metrics of each saved round, as a part of metrics.json.
-
-    Without a target and benchmarks there are none. Only simulations can evaluate snapshots, because a federation does
-    not see its target. The metrics select nothing, and they need no threshold, because the sites choose thresholds only
-    for the finished model.
-    """
-    if setup.recipe.evaluation.snapshots is None or (data.user is None and not data.benchmarks):
-        return {}
-    evaluation = setup.recipe.evaluation.model_copy(update={"resamples": 0, "published": None})
-    scorer = set_up(setup.recipe.model_copy(update={"evaluation": evaluation}), setup.method).scorer()
-    figures = []
-    for number, path in _saved_rounds(out, setup.recipe, trained.rounds):
-        saved = replace(trained.saved, finished=read_tensors(path)[0])
-        figures.append({"round": number, **setup.task.without_threshold(scorer, saved, data)})
-    return {BY_ROUND: figures} if figures else {}
-
-
-def _saved_rounds(out: Path, recipe: Recipe, rounds: int) -> Iterator[tuple[int, Path]]:
-    """Yield the number and the path of each saved round; a run that adopted the model of another run has none."""
-    every = recipe.evaluation.snapshots
-    for number in range(every, rounds + 1, every) if every is not None else ():
-        if (path := snapshot_path(out, number)).exists():
-            yield number, path
-
+# The directory: its files, the checks of its state, and the records of a run's start.
 
 RECIPE, ENVIRONMENT, DATA, METRICS, REPORT, SITES = (
     *("recipe.yaml", "environment.json", "data.json", "metrics.json", "report.html", "sites"),
@@ -159,7 +105,7 @@ START = "start.json"
 NAME = "federation.json"
 """The file with the name of a run in the federation that trains it."""
 
-EVALUATE_AGAIN = "delete it and continue with --resume, which judges the model again"
+EVALUATE_AGAIN = "delete it and continue with --resume, which evaluates the model again"
 
 
 def finished_metrics(out: Path, recipe: Recipe, resume: bool) -> dict[str, Any] | None:
@@ -175,7 +121,33 @@ def finished_metrics(out: Path, recipe: Recipe, resume: bool) -> dict[str, Any] 
     if not _contains_recipe(out, recipe):
         raise UserError(str(out), "was started with another recipe; resume with that recipe, or give another --out")
     path = out / METRICS
-    return read_json(path, EVALUATE_AGAIN) if path.exists() else None
+    return rename_in_metrics(read_json(path, EVALUATE_AGAIN)) if path.exists() else None
+
+
+def with_recorded_identities(recipe: Recipe, out: Path) -> Recipe:
+    """Return a recipe with the number of public identities that an earlier run in the directory filled in, if any.
+
+    The number needs the public set, which a finished run no longer needs.
+    """
+    if recipe.data.public is None or recipe.data.public_identities is not None or not (out / RECIPE).is_file():
+        return recipe
+    try:
+        identities = recipes.load(out / RECIPE, [], read_method).data.public_identities
+    except UserError:
+        return recipe  # `finished_metrics` reports the fault
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"public_identities": identities})})
+
+
+@contextmanager
+def hold_directory(out: Path) -> Iterator[None]:
+    """Create the directory of a run, keep other processes out of it, and remove the unfinished files of a killed run.
+
+    A full disk ends the run with a message, and a user's mistake at its start leaves the directory empty.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    with lock_directory(out), disk_full_is_failure(out), undo_failed_start(out):
+        remove_unfinished(out)
+        yield
 
 
 @contextmanager
@@ -242,22 +214,48 @@ def recorded_settings(out: Path) -> dict[str, str]:
     return settings if settings["layout"] in LAYOUTS and settings["precision"] in ("fp32", "bf16") else {}
 
 
+def record_start(
+    out: Path, recipe: Recipe, digests: Mapping[str, str], overlap: Mapping[str, Any], environment: Mapping[str, Any]
+) -> None:
+    """Write the files that describe a run before it trains.
+
+    A resumed run keeps these files, and is refused with other data or another method than it began with.
+    """
+    write_once(out / RECIPE, recipes.text_of(recipe))  # first, as it marks the directory as a run
+    digests = {**digests, **_start_digest(recipe)}
+    write_once(out / DATA, json_text(digests))
+    _check_same_data(out / DATA, digests)
+    write_once(out / OVERLAP, json_text(overlap))
+    write_once(out / ENVIRONMENT, json_text(environment))
+    _check_same_method(out / ENVIRONMENT, environment)
+
+
 def write_once(path: Path, text: str) -> None:
     """Write a file unless it exists, as in a resumed run."""
     if not path.exists():
         write_atomically(path, text.encode())
 
 
-def write_or_compare(path: Path, digests: Mapping[str, str]) -> None:
-    """Record the digests of the data, and refuse to continue a run with other data than it began with."""
-    write_once(path, json_text(digests))
-    recorded = read_json(path)
+def _start_digest(recipe: Recipe) -> dict[str, str]:
+    """Return the digest of the weights that a recipe starts from, in the format of the data digests."""
+    start = recipe.training.starts_from
+    return {} if start is None else {"training.start": digest_of(read_tensors(Path(start.file))[0])}
+
+
+def _check_same_data(path: Path, digests: Mapping[str, str]) -> None:
+    """Refuse to continue a run with other data than it began with."""
+    recorded = rename_places(read_json(path))
     changed = sorted(name for name in recorded.keys() | digests.keys() if recorded.get(name) != digests.get(name))
     if changed:
         raise UserError(changed[0], f"is not the data that the run in {path.parent} began with; start anew elsewhere")
 
 
-def start_digest(recipe: Recipe) -> dict[str, str]:
-    """Return the digest of the weights that a recipe starts from, in the format of the data digests."""
-    start = recipe.training.starts_from
-    return {} if start is None else {"training.start": digest_of(read_tensors(Path(start.file))[0])}
+def _check_same_method(path: Path, environment: Mapping[str, Any]) -> None:
+    """Refuse to continue a run with a method whose source differs from the one passed in at its start."""
+    recorded = read_json(path)
+    if "method" in recorded and recorded["method"] != environment.get("method"):
+        raise UserError(
+            str(path),
+            "the run began with another method, which was passed in from Python; pass in "
+            "the same one, or use a new directory",
+        )

@@ -19,7 +19,9 @@ from fedvisage.datasets.sources import existing_set, resolve, without_part
 from fedvisage.methods import read_method
 from fedvisage.recipe import load
 from fedvisage.runs.directory import DATA, METRICS, RECIPE, close_settings, recorded_settings
-from fedvisage.runs.run import adoption, run_and_report
+from fedvisage.runs.local_training import adoption
+from fedvisage.runs.request import Request
+from fedvisage.runs.run import run_and_report
 from fedvisage.tasks.checks import USUAL, Checks
 from fedvisage.tasks.finished_model import FinishedModel
 from fedvisage.tasks.opened import Benchmark, check_entry, check_for_model, notice_of_set, verify_sets
@@ -38,21 +40,31 @@ def recount(trained: Path, out: Path, cache: Path, reporter: Reporter) -> dict[s
     if not (trained / METRICS).exists():
         raise UserError(str(trained), "is no finished run; name its directory, or end it with `fedvisage run --resume`")
     recipe = close_settings(load(trained / RECIPE, [EXACT], read_method), recorded_settings(trained))
-    return run_and_report(recipe, out, cache, reporter, training=adoption(trained), resume=True)
+    return run_and_report(Request(recipe, out, cache, resume=True, training=adoption(trained)), reporter)
 
 
 PUBLIC_SPLITS = ("train", "heldout")
 
 
 @dataclass(frozen=True, eq=False)
-class _EvaluationSettings:
-    """The settings of an evaluation: model, cache directory, checks, and the callbacks for notes and progress."""
+class _Evaluation:
+    """The model to evaluate, the cache directory, the checks, and the callbacks for notes and progress."""
 
     model: FinishedModel
     cache: Path
     checks: Checks
     say: Say
     course: Say
+
+
+@dataclass(frozen=True, eq=False)
+class _Target:
+    """The set to evaluate on: its view, the digest of its data, and its overlap with the training data."""
+
+    name: str
+    view: View
+    digest: str
+    overlap: dict[str, Any]
 
 
 def evaluate(
@@ -75,80 +87,71 @@ def evaluate(
     """
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(str(out), "is not empty; give a new directory, so that no result is written over")
-    how = _EvaluationSettings(model, cache, checks, say, course)
-    figures: dict[str, Any] = {"method": model.recipe.method.name, "user": None, "seed": model.recipe.runtime.seed}
-    digests: dict[str, str] = {}
-    overlap: dict[str, Any] = {}
-    benchmark_sets = _open_benchmarks(benchmarks, how, overlap) if benchmarks else {}
-    if data is not None or not benchmark_sets:
-        figures |= _evaluate_set(data, how, out, digests, overlap)
-    if benchmark_sets:
-        figures |= model.setup.task.on_benchmarks(model.scorer, model.saved, benchmark_sets)
-        digests |= {f"{PLACE}{name}": benchmark.digest for name, benchmark in benchmark_sets.items()}
+    evaluation, task = _Evaluation(model, cache, checks, say, course), model.setup.task
+    # All sets are opened and checked before the first image is scored.
+    benchmark_sets, benchmark_overlap = _open_benchmarks(benchmarks, evaluation) if benchmarks else ({}, {})
+    target = _open_target(data, evaluation) if data is not None or not benchmark_sets else None
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-        write_json(out / DATA, digests)
-        if overlap:
+    metrics: dict[str, Any] = {"method": model.recipe.method.name, "target": None, "seed": model.recipe.runtime.seed}
+    if target is not None:
+        metrics["target"] = target.name
+        metrics |= task.evaluate_saved(model.scorer, model.saved, target.view, target.name, out)
+    if benchmark_sets:
+        metrics |= task.evaluate_benchmarks(model.scorer, model.saved, benchmark_sets)
+    if out is not None:
+        digests = {f"{PLACE}{name}": benchmark.digest for name, benchmark in benchmark_sets.items()}
+        write_json(out / DATA, digests if target is None else {**digests, TARGET: target.digest})
+        if overlap := {**benchmark_overlap, **(target.overlap if target is not None else {})}:
             write_json(out / OVERLAP, overlap)
-        write_sealed(out, figures)
-    return figures
+        write_sealed(out, metrics)
+    return metrics
 
 
-def _evaluate_set(
-    data: str | None, how: _EvaluationSettings, out: Path | None, digests: dict[str, str], overlap: dict[str, Any]
-) -> dict[str, Any]:
-    """Evaluate on one set and return the metrics; fill in its digest and its overlap with the training data."""
-    model = how.model
-    recipe, task = model.recipe, model.setup.task
-    entry = data or recipe.data.user
+def _open_target(data: str | None, evaluation: _Evaluation) -> _Target:
+    """Open the named set, or else the run's target, and check it against the model and its training data."""
+    model, checks = evaluation.model, evaluation.checks
+    recipe = model.recipe
+    entry = data or recipe.data.target
     if entry is None:
-        raise UserError("--data", "the run has no user; name a prepared set")
+        raise UserError("--data", "the run has no target; name a prepared set")
     name, part = without_part(entry)
     source, selection = split_entry(name)
-    path = resolve(source, how.cache, workers=recipe.runtime.threads, say=how.course)
+    path = resolve(source, evaluation.cache, workers=recipe.runtime.threads, say=evaluation.course)
     prepared = PreparedSet.open(path)
-    check_bytes(path, how.cache, whole=how.checks.verify, say=how.say)
+    check_bytes(path, evaluation.cache, whole=checks.verify, say=evaluation.say)
     if prepared.size != recipe.input.size:
         raise UserError(entry, f"images are {prepared.size}×{prepared.size}, the model wants {recipe.input.size}")
-    task.check_set(prepared, recipe, entry)
+    model.setup.task.check_set(prepared, recipe, entry)
     for line in notice_of_set(prepared.crop, entry):
-        how.say(line)
-    if data is not None:
-        check_for_model(model.saved.crops, prepared.crop, entry, how.checks.allow_mixed_crops)
+        evaluation.say(line)
     # A named set is evaluated as a whole; the recipe's split applies to the run's own target.
-    view = View.of(prepared, None if data or recipe.data.user_split == "all" else recipe.data.user_split)
+    view = View.of(prepared, None if data or recipe.data.target_split == "all" else recipe.data.target_split)
     view = select(share_of(view, part), selection, entry)
+    overlap: dict[str, Any] = {}
     if data is not None:  # training has already checked the run's own target
-        shared = find_overlap({**_training_views(model, how.cache), TARGET: (view,)}, how.cache, how.say).about(TARGET)
-        for line in refuse_overlap(shared, how.checks.allow_overlap, prepared.name):
-            how.say(line)
-        overlap |= shared.as_json(how.checks.allow_overlap)
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-    figures = {"user": prepared.name, **task.rejudge(model.scorer, model.saved, view, prepared.name, out)}
-    digests["data.user"] = prepared.digest + (f" {part}" if part else "")
-    return figures
+        check_for_model(model.saved.crops, prepared.crop, entry, checks.allow_mixed_crops)
+        places = {**_training_views(model, evaluation.cache), TARGET: (view,)}
+        shared = find_overlap(places, evaluation.cache, evaluation.say).about(TARGET)
+        for line in refuse_overlap(shared, checks.allow_overlap, prepared.name):
+            evaluation.say(line)
+        overlap = shared.as_json(checks.allow_overlap)
+    return _Target(prepared.name, view, prepared.digest + (f" {part}" if part else ""), overlap)
 
 
 def _open_benchmarks(
-    benchmarks: Mapping[str, str], how: _EvaluationSettings, overlap: dict[str, Any]
-) -> dict[str, Benchmark]:
-    """Open the named benchmarks, after checks of all their entries."""
-    model = how.model
+    benchmarks: Mapping[str, str], evaluation: _Evaluation
+) -> tuple[dict[str, Benchmark], dict[str, Any]]:
+    """Open the named benchmarks, and return them with their overlap with the training data, for ``overlap.json``."""
+    model, cache = evaluation.model, evaluation.cache
     for name, entry in benchmarks.items():
         check_entry(entry, f"{PLACE}{name}", model.recipe.input.size)
-    benchmark_sets = model.setup.task.open_benchmarks(benchmarks, model.recipe, how.cache, how.course)
-    if how.checks.verify:
-        verify_sets([benchmark.entry for benchmark in benchmark_sets.values()], how.cache, how.say)
-    overlap["benchmarks"] = check_unseen(
-        benchmark_sets,
-        _training_views(model, how.cache),
-        model.saved.crops,
-        how.cache,
-        how.say,
-        how.checks,
-    )
-    return benchmark_sets
+    benchmark_sets = model.setup.task.open_benchmarks(benchmarks, model.recipe, cache, evaluation.course)
+    if evaluation.checks.verify:
+        verify_sets([benchmark.entry for benchmark in benchmark_sets.values()], cache, evaluation.say)
+    trained_on = _training_views(model, cache)
+    overlap = check_unseen(benchmark_sets, trained_on, model.saved.crops, cache, evaluation.say, evaluation.checks)
+    return benchmark_sets, {"benchmarks": overlap}
 
 
 def _training_views(model: FinishedModel, cache: Path) -> dict[str, list[View]]:
@@ -167,7 +170,7 @@ def _training_views(model: FinishedModel, cache: Path) -> dict[str, list[View]]:
         if selection.heldout is not None:
             views[place] = list(splits_of(prepared, selection, place))
             continue
-        splits = PUBLIC_SPLITS if place == PUBLIC else model.setup.task.seen
+        splits = PUBLIC_SPLITS if place == PUBLIC else model.setup.task.splits
         shares = [share_of(View.of(prepared, split), part) for split in splits]
         views[place] = [select(view, selection, place) for view in shares]
     return views

@@ -117,6 +117,6 @@ def _weights_and_threshold(
         raise UserError("--member", "this run has one model; leave --member out")
     if "" not in thresholds:
         raise UserError(
-            "threshold", "the model was judged with target-eer, an oracle; it has no threshold to predict with"
+            "threshold", "the model was evaluated with target-eer, an oracle; it has no threshold to predict with"
         )
     return finished, thresholds[""]

@@ -27,16 +27,9 @@ from fedvisage.federation.wire.message import Message, load_parts, under
 from fedvisage.federation.wire.schema import Schema
 from fedvisage.federation.wire.transport import Transport
 from fedvisage.methods import find, read_method
-from fedvisage.runs.directory import (
-    METRICS,
-    RECIPE,
-    START,
-    close_settings,
-    recorded_settings,
-    snapshot_saver,
-    with_constant_weights,
-    write_once,
-)
+from fedvisage.methods.models.frozen_backbone import load_constant
+from fedvisage.runs.directory import METRICS, RECIPE, START, close_settings, recorded_settings, write_once
+from fedvisage.runs.snapshots import snapshot_saver, with_constant_weights
 from fedvisage.starts.start import read_start
 from fedvisage.tasks import saved_model, scoring
 from fedvisage.tasks.asking import collect_histograms, source_summary
@@ -45,7 +38,7 @@ from fedvisage.tasks.heldout_counts import write_counts
 from fedvisage.tasks.task import TrainingResult
 
 BEST = "best/"
-SAID = 4
+LISTED_FAILURES = 4
 """The largest number of failures that an error message lists."""
 
 
@@ -112,10 +105,11 @@ class TrainingLoop:
         if not rows:
             raise RunFailed(f"nothing was trained: {self.server.ended}")
         failed = list(rows[-1]["failed"].items())
-        last = "; ".join(f"{name}: {reason}" for name, reason in failed[:SAID]) + ("; …" if len(failed) > SAID else "")
+        last = "; ".join(f"{name}: {reason}" for name, reason in failed[:LISTED_FAILURES])
+        last += "; …" if len(failed) > LISTED_FAILURES else ""
         raise RunFailed(
             f"nothing was trained: no round of {len(rows)} had a quorum of uploads. In the last one: {last}. "
-            "Mend that and start anew, with another --out"
+            "Correct that, and start again with another --out"
         )
 
     def _advance(self, program: Iterator[None]) -> bool:
@@ -207,28 +201,31 @@ def train(
     *,
     adopted: Path | None = None,
     first: Message | None = None,
-    files: Mapping[str, Path] | None = None,
 ) -> TrainingResult:
     """Train over a transport from the latest checkpoint, choose thresholds at the sites, and save the model.
 
     ``adopted`` names a finished run whose members are adopted instead of trained again. ``first`` holds pre-trained
-    parts to start from. ``files`` maps files that the recipe names without a path to their copies on this machine.
+    parts to start from.
     """
     recipe, method = setup.recipe, setup.method
     with ExitStack() as stack:
         ledger, rounds = (stack.enter_context(closing(JsonLines(out / name))) for name in (LEDGER, ROUNDS))
         exchange = Exchange(recipe, transport, schemas, ledger, promise_of(recipe, method))
-        server = _server(setup, exchange, Releases(out / "released"), first or {}, files or {})
-        _begin_from_file(server, out, reporter)
-        checkpoints = Checkpoints(out / CHECKPOINTS, recipe_digest(read_text(out / RECIPE)))
-        course = TrainingLoop(method, server, checkpoints, ledger, rounds, reporter, snapshot_saver(out, recipe))
-        finished = course.train() if adopted is None else _adopt(adopted, setup, server)
+        server = _build_server(setup, exchange, Releases(out / "released"), first or {})
+        _load_start_weights(server, out, reporter)
+        if adopted is None:
+            # The run's own text: a run that an earlier version began lacks newer keys, and may have former names.
+            checkpoints = Checkpoints(out / CHECKPOINTS, recipe_digest(read_text(out / RECIPE)))
+            keep = snapshot_saver(out, recipe)
+            finished = TrainingLoop(method, server, checkpoints, ledger, rounds, reporter, keep).train()
+        else:
+            finished = _adopt(adopted, setup, server)
+        # The sites' last calls are about the finished model: its statistics come before its thresholds.
         if scoring.wants_exact_statistics(recipe):
             finished = scoring.with_exact_statistics(server, setup.scorer(), finished)
-        trained = replace(setup.task.settle(server, finished), ended=_early_end_reason(server))
-        trained = replace(
-            trained, saved=replace(trained.saved, finished=with_constant_weights(server, trained.saved.finished))
-        )
+        trained = setup.task.choose_thresholds(server, finished)
+        saved = replace(trained.saved, finished=with_constant_weights(server, trained.saved.finished))
+        trained = replace(trained, saved=saved, ended=_early_end_reason(server))
         write_counts(out, trained.counts)
         saved_model.save(out, trained.saved)
         ledger.flush()
@@ -245,19 +242,18 @@ def _early_end_reason(server: Server) -> dict[str, str]:
     return {}
 
 
-def _server(setup: Setup, exchange: Exchange, releases: Releases, first: Message, files: Mapping[str, Path]) -> Server:
+def _build_server(setup: Setup, exchange: Exchange, releases: Releases, first: Message) -> Server:
     """Build the server and its network, with the pre-trained parts and the constant weights loaded."""
-    recipe, method, compute = setup.recipe, setup.method, setup.compute
+    recipe, method, compute, files = setup.recipe, setup.method, setup.compute, setup.files
     with seed_global_rng(recipe.runtime.seed, "initial weights"):
         net = method.network(recipe)
     load_parts(net, {name: value for name, value in first.items() if name.split(".")[0] in net})
     compute.place(net)
-    method.fix(net, recipe, files)
-    server = Server(method, recipe, net, exchange, compute, releases, files)
-    return server
+    load_constant(net, recipe, files)
+    return Server(method, recipe, net, exchange, compute, releases, files)
 
 
-def _begin_from_file(server: Server, out: Path, reporter: Reporter) -> None:
+def _load_start_weights(server: Server, out: Path, reporter: Reporter) -> None:
     """Load the weights that the recipe starts from into the network, and report the parts that fit."""
     start = server.recipe.training.starts_from
     if start is None:
@@ -276,11 +272,9 @@ def _adopt(trained: Path, setup: Setup, server: Server) -> Message:
     saved = saved_model.load(trained)
     their_recipe = recipes.validate(saved.recipe, read_method)  # newer keys have their defaults
     their_recipe = close_settings(their_recipe, recorded_settings(trained))
-    counted = scoring.wants_exact_statistics(
-        setup.recipe
-    )  # computed after training, so the earlier setting does not matter
-    alike = training_of(recipes.tree_of(their_recipe), counted) == training_of(recipes.tree_of(setup.recipe), counted)
-    if not alike or find(their_recipe.method).server is not setup.method.server:
+    exact = scoring.wants_exact_statistics(setup.recipe)
+    theirs, ours = (training_of(recipes.tree_of(recipe), exact) for recipe in (their_recipe, setup.recipe))
+    if theirs != ours or find(their_recipe.method).server is not setup.method.server:
         raise UserError(str(trained), f"was not trained as {setup.method.name} would train here")
     server.round = int(read_json(trained / METRICS)["rounds"])
     server.exchange.ledger.mark_repeated(0)  # a killed attempt may have left lines
@@ -288,19 +282,19 @@ def _adopt(trained: Path, setup: Setup, server: Server) -> Message:
     return saved.finished
 
 
-def training_of(recipe: dict[str, Any], counted: bool) -> dict[str, Any]:
+def training_of(recipe: dict[str, Any], exact: bool) -> dict[str, Any]:
     """Return the part of a recipe that decides the trained weights: all except names, target and evaluation.
 
-    With ``counted``, exact BatchNorm statistics are computed after training, so ``training.statistics`` does not count.
+    With ``exact``, BatchNorm statistics are computed after training, so ``training.statistics`` does not count.
     """
     tree = copy.deepcopy(recipe)
     tree.pop("title")
     for key in ("report", "tracking"):
         tree.pop(key, None)
     tree["method"].pop("name")
-    for key in ("user", "user_name", "user_split"):
+    for key in ("target", "target_name", "target_split"):
         tree["data"].pop(key, None)
-    if tree["training"].get("statistics") in (("averaged", "exact") if counted else ("averaged",)):
+    if tree["training"].get("statistics") in (("averaged", "exact") if exact else ("averaged",)):
         tree["training"].pop("statistics")
     for key in EVALUATION_KEYS:
         tree["evaluation"].pop(key, None)

@@ -17,11 +17,14 @@ from fedvisage.base.progress import Reporter, Say, discard
 from fedvisage.data.selection import ONLY, split_entry
 from fedvisage.datasets.sources import SYNTHETIC, resolve, without_part
 from fedvisage.methods import find
+from fedvisage.recipe.former import present_key
 from fedvisage.render.domains import DOMAINS
 from fedvisage.render.sets import Synthesis, parse_synthesis
 from fedvisage.report.tables import markdown as as_markdown
 from fedvisage.runs.directory import METRICS, close_settings, recorded_settings
-from fedvisage.runs.run import adoption, run
+from fedvisage.runs.local_training import adoption
+from fedvisage.runs.request import Request
+from fedvisage.runs.run import run
 from fedvisage.studies.grid import Cell, cells_of, groups_of, tree_of, with_changes
 from fedvisage.studies.page import differences, render
 from fedvisage.studies.roots import Root, on_root
@@ -114,7 +117,7 @@ def _few_people(name: str, entry: str, study: Study) -> str:
     part = without_part(entry)[1]
     if name in {study.public, *(row.public for row in study.rows.values())}:
         return f"{SYNTHETIC} people identities=70 images=4 size={SIZE} first=100000 test=0 heldout=0.9"
-    if name in study.users:
+    if name in study.targets:
         return BENCHMARK
     share = f" part={part}" if part else ""
     first = 0 if part else 1000 * list(study.sets).index(name)
@@ -126,7 +129,7 @@ def _few_people(name: str, entry: str, study: Study) -> str:
 def _narrow(study: Study, name: str) -> StudyRow:
     """Return a row whose network has the least width, if the network of its method has a configurable width."""
     row = study.rows[name]
-    method = tree_of(study, name, study.users[0], study.seeds[0])["method"]
+    method = tree_of(study, name, study.targets[0], study.seeds[0])["method"]
     options = find(method).options.model_fields
     fields = getattr(options["network"].annotation, "model_fields", {}) if "network" in options else {}
     changes = [FEW] if "minimum" in options else []
@@ -165,7 +168,8 @@ def run_study(
     choices rest on these, and the target's figures stay unread. ``checks`` lists the problems of sets that do not stop
     a study.
     """
-    study = with_changes(load_study(path), changes)
+    study = with_changes(load_study(path, say), changes)
+    _report_former_keys(study, path, say)
     if blind:
         study = study.model_copy(update={"figures": list(BLIND), "paper": []})
     if smoke:  # renders all sets, unless a root provides real ones
@@ -185,14 +189,22 @@ def run_study(
         figures = {name: value_of(metrics, name) for name in study.figures}
         if blind:
             metrics = {name: value for name, value in metrics.items() if name != "members"}  # on the target
-        results.append({**metrics, **figures, "row": cell.row, "user": cell.user, "seed": cell.seed})
+        results.append({**metrics, **figures, "row": cell.row, "target": cell.target, "seed": cell.seed})
         say(_progress(study, results, len(cells)))
     # Groups finish in any order; sorting makes the table independent of it.
-    results.sort(key=lambda result: (result["seed"], result["user"]))
+    results.sort(key=lambda result: (result["seed"], result["target"]))
     table = summarise(study, results)
     out.mkdir(parents=True, exist_ok=True)
     _write(study, table, results, cells, out, blind)
     return table
+
+
+def _report_former_keys(study: Study, path: Path, say: Say) -> None:
+    """Report each key in the changes of a study whose name has changed, once."""
+    changes = [*study.set, *(change for row in study.rows.values() for change in row.set)]
+    for key in dict.fromkeys(change.partition("=")[0].strip() for change in changes):
+        if (present := present_key(key)) != key:
+            say(f"note: {path}: {key} is now called {present}")
 
 
 def _write(
@@ -226,7 +238,7 @@ def _progress(study: Study, results: Sequence[dict[str, Any]], total: int) -> st
         f"{name} {scale(name) * last[name]:.1f}" for name in study.figures if last.get(name) is not None
     )
     width = max(len(row) for row in study.rows)
-    return f"{len(results)}/{total}  {last['row']:{width}} user {last['user']}  seed {last['seed']}  {figures}"
+    return f"{len(results)}/{total}  {last['row']:{width}} target {last['target']}  seed {last['seed']}  {figures}"
 
 
 def _finished_cells(
@@ -253,7 +265,7 @@ def _check_data(cell: Cell) -> None:
     try:
         check_entries(cell.recipe)
     except UserError as error:
-        raise UserError(f"{cell.row}, user {cell.user}: {error.place}", error.message) from error
+        raise UserError(f"{cell.row}, target {cell.target}: {error.place}", error.message) from error
 
 
 def _run_group(group: list[Cell], cache: Path, checks: Checks) -> list[tuple[Cell, dict[str, Any]]]:
@@ -271,14 +283,6 @@ def _run_cell(cell: Cell, cache: Path, checks: Checks, say: Say = discard) -> di
     if cell.trained is not None:
         # The rule may choose otherwise on this machine, but an adopted model is no new training.
         recipe, training = close_settings(recipe, recorded_settings(cell.trained)), adoption(cell.trained)
-    name = f"{cell.row} user {cell.user} seed {cell.seed}"
+    name = f"{cell.row} target {cell.target} seed {cell.seed}"
     reporter = say.part(name) if isinstance(say, Reporter) else Reporter(Console(), quiet=True)
-    return run(
-        recipe,
-        cell.out,
-        cache,
-        reporter,
-        resume=True,
-        training=training,
-        checks=checks,
-    )
+    return run(Request(recipe, cell.out, cache, resume=True, training=training, checks=checks), reporter)

@@ -27,7 +27,7 @@ class Cell:
     """One run of the grid."""
 
     row: str
-    user: str
+    target: str
     seed: int
     resolved: Tree
     """The recipe with all defaults, as plain values that can be sent to another process."""
@@ -47,18 +47,18 @@ def cells_of(study: Study, runs: Path) -> list[Cell]:
     """
     cells, trainings, trained_at = [], dict[str, Path](), dict[Path, Path]()
     for seed in study.seeds:
-        for user in study.users:
+        for target in study.targets:
             for name, row in study.rows.items():
-                resolved = recipes.tree_of(recipes.validate(tree_of(study, name, user, seed), read_method))
-                place = _place(runs, name, user, seed)
+                resolved = recipes.tree_of(recipes.validate(tree_of(study, name, target, seed), read_method))
+                place = _place(runs, name, target, seed)
                 if row.trained_by:
-                    trained_at[place] = trained_at[_place(runs, row.trained_by, user, seed)]
+                    trained_at[place] = trained_at[_place(runs, row.trained_by, target, seed)]
                 else:
                     trained_at[place] = trainings.setdefault(
-                        json_key([name, training_of(resolved, counted=False)]), place
+                        json_key([name, training_of(resolved, exact=False)]), place
                     )
                 trained = None if trained_at[place] == place else trained_at[place]
-                cells.append(Cell(name, user, seed, resolved, place, trained))
+                cells.append(Cell(name, target, seed, resolved, place, trained))
     return cells
 
 
@@ -67,28 +67,28 @@ def groups_of(cells: Sequence[Cell]) -> list[list[Cell]]:
     groups: dict[tuple[str, int], list[Cell]] = {}
     keys: dict[Path, tuple[str, int]] = {}
     for cell in cells:
-        key = (keys[cell.trained] if cell.trained else None) or (cell.user, cell.seed)
+        key = (keys[cell.trained] if cell.trained else None) or (cell.target, cell.seed)
         keys[cell.out] = key
         groups.setdefault(key, []).append(cell)
     return list(groups.values())
 
 
-def tree_of(study: Study, name: str, user: str, seed: int) -> Tree:
+def tree_of(study: Study, name: str, target: str, seed: int) -> Tree:
     """Return a cell's recipe before validation."""
     row = _complete_row(study, name)
     tree = copy.deepcopy(study.recipes[row.recipe] if row.recipe else study.recipe)
     if study.protocol is not None:
-        _divide(tree, PROTOCOLS[study.protocol], user, row.sites or study.sites)
+        _divide(tree, PROTOCOLS[study.protocol], target, row.sites or study.sites)
     else:
         trained = study.trains
         tree["data"] = {
             "sites": {
                 site: trained.get(site, study.sets[site])
                 for site in row.sites or study.sites
-                if site not in _sites_of_target(study, user)
+                if site not in _sites_of_target(study, target)
             },
-            "user": study.sets[user],
-            "user_name": user,
+            "target": study.sets[target],
+            "target_name": target,
         }
     if (public := row.public or study.public) is not None:
         tree["data"]["public"] = study.sets[public]
@@ -118,7 +118,9 @@ def with_paths(cell: Cell, places: Mapping[SizedSet, Path]) -> Cell:
     data["sites"] = {site: _entry_with_path(entry, size, places) for site, entry in data["sites"].items()}
     if data.get("benchmarks"):
         data["benchmarks"] = {name: _entry_with_path(entry, size, places) for name, entry in data["benchmarks"].items()}
-    data |= {key: _entry_with_path(data[key], size, places) for key in ("user", "public") if data.get(key) is not None}
+    data |= {
+        key: _entry_with_path(data[key], size, places) for key in ("target", "public") if data.get(key) is not None
+    }
     return replace(cell, resolved={**cell.resolved, "data": data})
 
 
@@ -133,14 +135,14 @@ def _entry_with_path(entry: str, size: int, places: Mapping[SizedSet, Path]) -> 
     return entry if place is None else f"{place}{entry.removeprefix(source)}"
 
 
-def _sites_of_target(study: Study, user: str) -> list[str]:
+def _sites_of_target(study: Study, target: str) -> list[str]:
     """Return the sites that do not train for a target: all parts of the target's set.
 
     With public identities, the targets are benchmarks instead of sites in turn, and never train.
     """
-    source, _ = split_entry(study.sets[user])
+    source, _ = split_entry(study.sets[target])
     parts = [site for site, entry in study.sets.items() if split_entry(entry)[0] == source]
-    return [*parts, *([] if study.public is None else study.users)]
+    return [*parts, *([] if study.public is None else study.targets)]
 
 
 def with_changes(study: Study, changes: Sequence[str]) -> Study:
@@ -165,5 +167,5 @@ def _complete_row(study: Study, name: str) -> StudyRow:
     )
 
 
-def _place(runs: Path, row: str, user: str, seed: int) -> Path:
-    return runs / f"{slug(row)}-{user}-seed{seed}"
+def _place(runs: Path, row: str, target: str, seed: int) -> Path:
+    return runs / f"{slug(row)}-{target}-seed{seed}"

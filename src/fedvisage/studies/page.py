@@ -52,17 +52,17 @@ def figures(study: Study, cells: Sequence[Cell], table: Mapping[str, Any]) -> li
 def curves_over_rounds(study: Study, cells: Sequence[Cell]) -> list[Figure]:
     """Return the rows round by round, one panel per target and column, for rows with evaluated rounds."""
     drawings = []
-    for user in study.users:
+    for target in study.targets:
         rounds_by_row = {
             cell.row: read_json(cell.out / METRICS, "run the cell again").get("by_round") or []
             for cell in cells
-            if (cell.user, cell.seed) == (user, study.seeds[0])
+            if (cell.target, cell.seed) == (target, study.seeds[0])
         }
         for figure in study.figures:
             series = {row: points for row, rounds in rounds_by_row.items() if (points := round_figures(rounds, figure))}
             for number, part in enumerate(parts_of(series)):
-                title = f"{heading(figure)} at user {user}, round by round"
-                drawing = curves.over_rounds(part, f"{heading(figure)} (%)", f"rounds-{figure}-{user}-{number}")
+                title = f"{heading(figure)} at target {target}, round by round"
+                drawing = curves.over_rounds(part, f"{heading(figure)} (%)", f"rounds-{figure}-{target}-{number}")
                 drawings.append((title, f"Seed {study.seeds[0]}. {PRIVILEGE}", drawing))
     return drawings
 
@@ -82,12 +82,12 @@ def parts_of(series: Mapping[str, Points]) -> list[dict[str, Points]]:
 def rocs(study: Study, cells: Sequence[Cell]) -> list[Figure]:
     """Return one panel per target: the ROC of each method with one model, for the first seed."""
     drawings = []
-    for user in study.users:
-        drawings += _roc_of_pairs(study, cells, user)
+    for target in study.targets:
+        drawings += _roc_of_pairs(study, cells, target)
         groups: dict[str, Scores] = {}
         thresholds: dict[str, float] = {}
         for cell in cells:
-            if (cell.user, cell.seed) != (user, study.seeds[0]):
+            if (cell.target, cell.seed) != (target, study.seeds[0]):
                 continue
             metrics = read_json(cell.out / METRICS, "run the cell again")
             if (scores := _scores(cell, metrics)) is not None:
@@ -98,20 +98,20 @@ def rocs(study: Study, cells: Sequence[Cell]) -> list[Figure]:
                 f"Seed {study.seeds[0]}; filled points: at the threshold, hollow ones: where both errors are equal."
             )
             operating = {name: thresholds[name] for name in plotted}
-            drawings.append((f"ROC at user {user}", explanation, curves.roc(plotted, operating)))
+            drawings.append((f"ROC at target {target}", explanation, curves.roc(plotted, operating)))
     return drawings
 
 
-def _roc_of_pairs(study: Study, cells: Sequence[Cell], user: str) -> list[Figure]:
+def _roc_of_pairs(study: Study, cells: Sequence[Cell], target: str) -> list[Figure]:
     """Return the recognition panel of a target, from each run's counts of pairs by similarity."""
     counts: dict[str, Histogram] = {}
     for cell in cells:
-        if (cell.user, cell.seed) == (user, study.seeds[0]):
+        if (cell.target, cell.seed) == (target, study.seeds[0]):
             all_pairs = read_similarities(cell.out / SIMILARITIES).get(WHOLE)
             counts |= {} if all_pairs is None else {cell.row: all_pairs}
     plotted = dict(list(counts.items())[:MOST_LINES])
-    explanation = f"Seed {study.seeds[0]}; all pairs of the user's people, FAR on a logarithmic axis."
-    return [(f"ROC at user {user}", explanation, roc_of_pairs(plotted, None))] if len(plotted) > 1 else []
+    explanation = f"Seed {study.seeds[0]}; all pairs of the target's people, FAR on a logarithmic axis."
+    return [(f"ROC at target {target}", explanation, roc_of_pairs(plotted, None))] if len(plotted) > 1 else []
 
 
 def _scores(cell: Cell, metrics: Mapping[str, Any]) -> Scores | None:
@@ -144,7 +144,7 @@ def curves_over_rows(study: Study, table: Mapping[str, Any]) -> list[Figure]:
         if any(len(points) >= FEWEST_POINTS for points in series.values()):
             title = f"{heading(figure)} over what rows set"
             spread = ", with one standard deviation over seeds" if len(study.seeds) > 1 else ""
-            explanation = f"Mean over users{spread}."
+            explanation = f"Mean over targets{spread}."
             name = f"over-{figure.replace('.', '-')}"
             numbered = all(kind.endswith(SET_LAST) for kind in series)
             axis = "number in the row's name" if numbered and len(series) > 1 else " / ".join(series)
@@ -178,13 +178,13 @@ def rows_compared(study: Study, table: Mapping[str, Any]) -> list[Figure]:
         means = {row: table["rows"][row]["average"][figure] for row in rows if figure in table["rows"][row]["average"]}
         if len(means) < FEWEST_ROWS:
             continue
-        users = {
-            row: [at_user[figure][0] for at_user in table["rows"][row]["users"].values() if figure in at_user]
+        targets = {
+            row: [at_target[figure][0] for at_target in table["rows"][row]["targets"].values() if figure in at_target]
             for row in means
         }
         spread = " and one standard deviation over seeds" if len(study.seeds) > 1 else ""
-        explanation = f"Each user{', the mean' if len(study.users) > 1 else ''}{spread}."
-        drawing = curves.by_row(users, means, heading(figure), f"rows-{figure.replace('.', '-')}")
+        explanation = f"Each target{', the mean' if len(study.targets) > 1 else ''}{spread}."
+        drawing = curves.by_row(targets, means, heading(figure), f"rows-{figure.replace('.', '-')}")
         drawings.append((f"{heading(figure)} of each row", explanation, drawing))
     return drawings
 
@@ -216,7 +216,7 @@ def render(
             notes=notes_of(text),
             differences=gaps,
             figures=drawn,
-            cells=[(f"{cell.row}, user {cell.user}, seed {cell.seed}", _link(cell, out)) for cell in cells],
+            cells=[(f"{cell.row}, target {cell.target}, seed {cell.seed}", _link(cell, out)) for cell in cells],
         )
     )
 
@@ -248,15 +248,15 @@ def _paired_differences(
     for figure in study.figures:
         base, compared = (
             {
-                (result["user"], result["seed"]): scale(figure) * result[figure]
+                (result["target"], result["seed"]): scale(figure) * result[figure]
                 for result in results
                 if result["row"] == name and result.get(figure) is not None
             }
             for name in (first, row)
         )
         gaps = [
-            (SITES if figure in BLIND else user, seed, compared[user, seed] - base[user, seed])
-            for user, seed in sorted(base.keys() & compared.keys())
+            (SITES if figure in BLIND else target, seed, compared[target, seed] - base[target, seed])
+            for target, seed in sorted(base.keys() & compared.keys())
         ]
         gap = difference(gaps, lower_is_better=figure in COSTS or lower_is_better(figure))
         if gap is not None:

@@ -18,10 +18,12 @@ from pydantic import Field, field_validator, model_validator
 
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import UserError, choice_hint
+from fedvisage.base.progress import Say, discard
 from fedvisage.data.selection import split_entry
 from fedvisage.datasets.import_spec import read_spec
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS, locate_entry
 from fedvisage.recipe import SITE_NAME, Section, expand_names, expand_sites, read_section
+from fedvisage.recipe.former import rename_keys
 from fedvisage.report.compare import PLACES, TABLES
 from fedvisage.studies.shipped import locate
 
@@ -56,7 +58,7 @@ COSTS: Mapping[str, tuple[str, float]] = {
 """Costs of a run: their keys in metrics.json, and the factors of their units."""
 
 HEADINGS: Mapping[str, str] = {
-    "published.hter_target_eer": "HTER at the user's EER threshold (as published)",
+    "published.hter_target_eer": "HTER at the target's EER threshold (as published)",
     "published.hter_train_eer": "HTER at the training scores' EER threshold (as published)",
     "published.tpr_bona_fide_1pct": "bona fide accepted at 1 % of attacks (as published)",
     "tpr_at_fpr_1pct": "TPR at FPR 1 %",
@@ -132,18 +134,18 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(numbers) / len(numbers) if numbers else None
 
 
-def _of_benchmark(judged: Mapping[str, Any], figure: str) -> float | None:
+def _of_benchmark(figures: Mapping[str, Any], figure: str) -> float | None:
     """Return a figure of a further benchmark; for a group whose site has its own model, the figure of that model."""
     match = _BENCHMARK.fullmatch(figure)
     assert match is not None, "what is of a benchmark has its form"
     _, part, accuracy, kind, rate = match.groups()
-    if (generic := judged.get("generic")) is not None:
+    if (generic := figures.get("generic")) is not None:
         if accuracy and part:
             return _of_group({"generic": generic}, part)
         tables = {"": {**generic, "accuracy": generic.get("accuracy_on_ten_folds")}}
     else:
-        results = {name.lower(): member for name, member in (judged.get("members") or {}).items()}.get(
-            part or "", judged
+        results = {name.lower(): member for name, member in (figures.get("members") or {}).items()}.get(
+            part or "", figures
         )
         tables = results.get("lists") or results.get("readings") or {}
     table = next((tables[name] for name in ((part,) if part else ("", *USUAL)) if name in tables), {})
@@ -198,7 +200,7 @@ class PrintedTable(Section):
     @model_validator(mode="after")
     def _values_fill_the_columns(self) -> PrintedTable:
         lines = [
-            values for users in self.rows.values() for entry in users.values() for values in _sites(entry).values()
+            values for targets in self.rows.values() for entry in targets.values() for values in _sites(entry).values()
         ]
         wrong = [values for values in lines if len(values) != len(self.columns)]
         wrong += [values for values in self.averages.values() if not 1 <= len(values) <= len(self.columns)]
@@ -207,10 +209,10 @@ class PrintedTable(Section):
         return self
 
 
-def quoted_figures(tables: Sequence[PrintedTable], row: str, user: str, site: str | None = None) -> dict[str, float]:
+def quoted_figures(tables: Sequence[PrintedTable], row: str, target: str, site: str | None = None) -> dict[str, float]:
     """Return the printed figures of a row for a target: of one data centre, or the mean over all printed centres."""
     for table in tables:
-        entry = table.rows.get(row, {}).get(user)
+        entry = table.rows.get(row, {}).get(target)
         if entry is not None:
             sites = _sites(entry)
             chosen = list(sites.values()) if site is None else [sites[site]] if site in sites else []
@@ -218,20 +220,20 @@ def quoted_figures(tables: Sequence[PrintedTable], row: str, user: str, site: st
     return {}
 
 
-def quoted_mean(tables: Sequence[PrintedTable], row: str, users: Collection[str]) -> dict[str, float]:
+def quoted_mean(tables: Sequence[PrintedTable], row: str, targets: Collection[str]) -> dict[str, float]:
     """Return the mean of the printed figures over targets, in any order, if all targets have a printed row."""
-    lines = [quoted_figures(tables, row, user) for user in users]
+    lines = [quoted_figures(tables, row, target) for target in targets]
     return {name: fmean(line[name] for line in lines) for name in lines[0]} if all(lines) else {}
 
 
-def printing_errors(tables: Sequence[PrintedTable], rows: Sequence[str], users: Sequence[str]) -> list[str]:
+def printing_errors(tables: Sequence[PrintedTable], rows: Sequence[str], targets: Sequence[str]) -> list[str]:
     """Report printed averages that contradict the printed rows, for rows printed for exactly these targets."""
     contradictions = []
     for table in tables:
         for row in [row for row in table.averages if row in rows]:
             means = (
                 quoted_mean(tables, row, _printed_targets(tables, row))
-                if _printed_targets(tables, row) == set(users)
+                if _printed_targets(tables, row) == set(targets)
                 else {}
             )
             for name, average in zip(table.columns, table.averages[row], strict=False):
@@ -244,7 +246,7 @@ def printing_errors(tables: Sequence[PrintedTable], rows: Sequence[str], users: 
 
 
 def _printed_targets(tables: Sequence[PrintedTable], row: str) -> set[str]:
-    return {user for table in tables for user in table.rows.get(row, {})}
+    return {target for table in tables for target in table.rows.get(row, {})}
 
 
 def _sites(entry: Values | dict[str, Values]) -> dict[str, Values]:
@@ -286,7 +288,7 @@ class StudyRow(Section):
 class Study(Section):
     """A study file, with the content of the recipes and printed tables that it names.
 
-    All ``sites`` except the target's train, and each of ``users`` is the target in turn; both default to all sets
+    All ``sites`` except the target's train, and each of ``targets`` is the target in turn; both default to all sets
     except public ones. For recognition, ``public`` names the set of public identities, which is neither, and
     ``benchmarks`` names further sets for the evaluation of every finished model: their figures start with their names.
     A ``protocol`` replaces sets: its folds are the targets, and define the training data of each site. ``trains`` gives
@@ -302,7 +304,7 @@ class Study(Section):
     sets: dict[str, str]
     trains: dict[str, str] = {}
     sites: list[str]
-    users: list[str]
+    targets: list[str]
     public: str | None = None
     benchmarks: dict[str, str] = {}
     imports: dict[str, str] = {}
@@ -333,7 +335,7 @@ class Study(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _all_sets_are_sites_and_users(cls, tree: Any) -> Any:
+    def _all_sets_are_sites_and_targets(cls, tree: Any) -> Any:
         if isinstance(tree, dict) and isinstance(tree.get("protocol"), str):
             tree = _expand_protocol(tree)
         if not isinstance(tree, dict) or not isinstance(tree.get("sets"), dict):
@@ -343,12 +345,12 @@ class Study(Section):
         public = {tree.get("public"), *(row.get("public") for row in rows if isinstance(row, dict))}
         sites = tree.get("sites", [name for name in sets if name not in public])
         sites = expand_names(sites) if isinstance(sites, list) else sites
-        return {"users": sites, **tree, "sets": sets, "sites": sites}
+        return {"targets": sites, **tree, "sets": sets, "sites": sites}
 
     @model_validator(mode="after")
-    def _there_are_users_beside_sites(self) -> Study:
+    def _there_are_targets_beside_sites(self) -> Study:
         if self.protocol is None and len(self.sets) < 2:
-            raise ValueError("sets must have two at least, one to train on and one to judge on")
+            raise ValueError("sets must have two at least, one to train on and one to evaluate on")
         if self.protocol is not None and self.public is not None:
             raise ValueError("public is for recognition, and protocols are about attacks; leave one out")
         if self.protocol is not None and self.trains:
@@ -367,12 +369,12 @@ def _expand_protocol(tree: Tree) -> Tree:
     }  # in the order of the targets
     imports = {name: f"{imported.kind} {imported.options}".strip() for name, imported in protocol.sets.items()}
     sets = {site: locate_entry(entry, Path(DATA)) for site, entry in sites.items()}
-    return {"users": list(protocol.folds), "sites": list(sites), **tree, "sets": sets, "imports": imports}
+    return {"targets": list(protocol.folds), "sites": list(sites), **tree, "sets": sets, "imports": imports}
 
 
-def load_study(path: Path) -> Study:
-    """Read and validate a study file and all files that it names."""
-    study = _validate_study(path)
+def load_study(path: Path, say: Say = discard) -> Study:
+    """Read and validate a study file and all files that it names; ``say`` takes lines about former names of keys."""
+    study = _validate_study(path, say)
     places: dict[str, str] = {}
     # Rows: only an earlier row can have trained a model, and each row needs a directory of its own.
     for number, (name, row) in enumerate(study.rows.items()):
@@ -397,11 +399,11 @@ def load_study(path: Path) -> Study:
     for name, text in study.imports.items():  # raises for malformed settings
         read_spec(text, f"{path}: imports.{name}")
     if study.protocol is None:
-        _check_names(study.users, study, f"{path}: users")
-    elif unknown := [user for user in study.users if user not in PROTOCOLS[study.protocol].folds]:
+        _check_names(study.targets, study, f"{path}: targets")
+    elif unknown := [target for target in study.targets if target not in PROTOCOLS[study.protocol].folds]:
         folds = PROTOCOLS[study.protocol].folds
         raise UserError(
-            f"{path}: users", f"{unknown[0]!r} is no user of {study.protocol}{choice_hint(unknown[0], folds)}"
+            f"{path}: targets", f"{unknown[0]!r} is no target of {study.protocol}{choice_hint(unknown[0], folds)}"
         )
     _check_names([] if study.public is None else [study.public], study, f"{path}: public")
     # The pattern of figures allows any benchmark name; only the study knows its benchmarks.
@@ -427,19 +429,22 @@ def _check_names(names: list[str], study: Study, place: str) -> None:
             raise UserError(place, f"{name!r} is not among the study's sets{choice_hint(name, study.sets)}")
 
 
-def _validate_study(path: Path) -> Study:
-    return read_section(Study, _read_inherited(path), f"{path}: ")
+def _validate_study(path: Path, say: Say) -> Study:
+    return read_section(Study, _read_inherited(path, say), f"{path}: ")
 
 
-def _read_inherited(path: Path, above: tuple[Path, ...] = ()) -> Tree:
+def _read_inherited(path: Path, say: Say, above: tuple[Path, ...] = ()) -> Tree:
     """Read a file with its inherited keys, and with the content of the files that it names."""
     tree: Tree = {}
-    content, above = recipes.read_tree(path), (*above, path.resolve())
+    content = rename_keys(
+        recipes.read_tree(path), {"users": "targets"}, f"{path}: ", lambda line: say(f"note: {path}: {line}")
+    )
+    above = (*above, path.resolve())
     for name in _likes(content.pop("like", []), path):
         inherited = locate(name, path.parent)
         if inherited.resolve() in above:
             raise UserError(f"{path}: like", f"{name} takes over what takes over from it")
-        tree |= _read_inherited(inherited, above)
+        tree |= _read_inherited(inherited, say, above)
     if "recipe" in content:
         content["recipe"] = _read_named(content["recipe"], path)
     if isinstance(content.get("recipes"), dict):

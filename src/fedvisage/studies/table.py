@@ -115,8 +115,8 @@ def summarise(study: Study, results: Sequence[Result]) -> dict[str, Any]:
     for name in study.rows:
         of_row = [result for result in results if result["row"] == name]
         average = _spread(study, [[r for r in of_row if r["seed"] == seed] for seed in study.seeds])
-        users = {user: _at_target(study, [r for r in of_row if r["user"] == user]) for user in study.users}
-        table["rows"][name] = {"users": users, "average": average}
+        targets = {target: _at_target(study, [r for r in of_row if r["target"] == target]) for target in study.targets}
+        table["rows"][name] = {"targets": targets, "average": average}
     return table
 
 
@@ -156,20 +156,20 @@ def _spread(study: Study, groups: Sequence[Sequence[Result]]) -> Spread:
 
 def markdown(study: Study, table: dict[str, Any]) -> str:
     """Return the table as Markdown, with the papers' figures where the study quotes them."""
-    columns = ["method", "sites", "user", *map(heading, study.figures)]
+    columns = ["method", "sites", "target", *map(heading, study.figures)]
     columns += [f"{heading(name)} (paper)" for name in _quoted_figures(study)]
     lines = [f"# {study.title}", "", _caption(study), "", _row(columns), "|---" * len(columns) + "|"]
     for row, figures in table["rows"].items():
-        for user in study.users:
-            lines += _lines(study, row, user, figures["users"][user])
-        if len(study.users) > 1:
-            mean = quoted_mean(study.paper, _printed_name(study, row), study.users)
+        for target in study.targets:
+            lines += _lines(study, row, target, figures["targets"][target])
+        if len(study.targets) > 1:
+            mean = quoted_mean(study.paper, _printed_name(study, row), study.targets)
             lines.append(_table_row(study, [f"**{row}**", "", "**mean**"], figures["average"], mean))
     if study.paper:
         sources = "; ".join(printed.source for printed in study.paper)
         rows = [_printed_name(study, row) for row in study.rows]
         notes = [
-            *printing_errors(study.paper, rows, study.users),
+            *printing_errors(study.paper, rows, study.targets),
             *(note for printed in study.paper for note in printed.notes),
         ]
         lines += ["", f"Paper: {sources}, measured on other (real) data: compare the order, not the numbers."]
@@ -177,17 +177,17 @@ def markdown(study: Study, table: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _lines(study: Study, row: str, user: str, figures: dict[str, Any]) -> list[str]:
+def _lines(study: Study, row: str, target: str, figures: dict[str, Any]) -> list[str]:
     """Return a row's lines for a target: one for each site's own model, and one for the row."""
     printed = _printed_name(study, row)
     lines = [
-        _table_row(study, [row, site, user], site_figures, quoted_figures(study.paper, printed, user, site))
+        _table_row(study, [row, site, target], site_figures, quoted_figures(study.paper, printed, target, site))
         for site, site_figures in figures.get("members", {}).items()
     ]
     few = len(figures["sites"]) <= MANY_SITES
     trained = "&".join(figures["sites"]) if few else f"{len(figures['sites'])} sites"
     sites = f"mean of {len(lines)}" if lines else trained
-    return [*lines, _table_row(study, [row, sites, user], figures, quoted_figures(study.paper, printed, user))]
+    return [*lines, _table_row(study, [row, sites, target], figures, quoted_figures(study.paper, printed, target))]
 
 
 def _table_row(study: Study, names: list[str], figures: dict[str, Any], beside: dict[str, float]) -> str:

@@ -12,11 +12,10 @@ from fedvisage.base.errors import UserError
 from fedvisage.data.batches import View
 from fedvisage.data.crops import CropRecord, are_incompatible
 from fedvisage.data.integrity import check_bytes
-from fedvisage.data.overlap import Places
+from fedvisage.data.overlap import TARGET, Places
 from fedvisage.data.prepared import PreparedSet, read_manifest
 from fedvisage.data.selection import split_entry
 from fedvisage.datasets.sources import SYNTHETIC, check_source, existing_set, resolve, without_part
-from fedvisage.federation.wire.message import Message
 from fedvisage.recipe import Recipe
 from fedvisage.recipe.data import SITE_NAME
 
@@ -146,17 +145,21 @@ class RunData:
     """All data of a run in this process."""
 
     sites: dict[str, SiteData]
-    user: View | None
+    target: View | None
     digests: dict[str, str]
     people: RecognitionData | None = None
-    first: Message = field(default_factory=dict)
-    """Pre-trained parts to start from."""
     crops: dict[str, CropRecord | None] = field(default_factory=dict)
     """The crop record of each set, by its place in the recipe."""
     places: Places = field(default_factory=dict)
     """All images by owner; here the sites stay separate, also for methods that merge them."""
     benchmarks: dict[str, Benchmark] = field(default_factory=dict)
     """Recognition: further sets for the evaluation."""
+
+    @property
+    def training_crops(self) -> tuple[CropRecord, ...]:
+        """The distinct crop records of the training data."""
+        records = [self.crops[place] for place in sorted(self.crops) if place != TARGET]
+        return tuple(dict.fromkeys(record for record in records if record is not None))
 
 
 def open_set(entry: str, place: str, recipe: Recipe, cache: Path, say: Callable[[str], None]) -> PreparedSet:
@@ -181,7 +184,7 @@ def verify_sets(entries: Sequence[str], cache: Path, say: Callable[[str], None])
 def check_entries(recipe: Recipe) -> None:
     """Refuse unreadable data entries before the first is opened or rendered; errors name the recipe key."""
     entries: dict[str, str | None] = {f"sites.{name}": entry for name, entry in sorted(recipe.data.sites.items())}
-    entries |= {"user": recipe.data.user, "public": recipe.data.public}
+    entries |= {"target": recipe.data.target, "public": recipe.data.public}
     entries |= {f"benchmarks.{name}": entry for name, entry in sorted((recipe.data.benchmarks or {}).items())}
     for key, entry in entries.items():
         if entry is not None:

@@ -21,6 +21,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import select, split_entry, splits_of
 from fedvisage.datasets.catalogue import SCANNERS, all_kinds
 from fedvisage.datasets.import_presentations import import_items
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS, describe_protocol, list_protocols
 from fedvisage.datasets.protocols.ocim import KINDS
 from fedvisage.datasets.protocols.people import PEOPLE
@@ -57,8 +58,8 @@ class Divided:
         for site, entry in one.folds[fold].sites.items():
             name, meant = split_entry(entry)
             self.sites[site] = splits_of(sets(name, one.sets[name].kind), meant, site)
-        name, meant = split_entry(one.folds[fold].user)
-        self.user = select(View.of(sets(name, one.sets[name].kind)), meant, "user")
+        name, meant = split_entry(one.folds[fold].target)
+        self.target = select(View.of(sets(name, one.sets[name].kind)), meant, "target")
 
     def training(self) -> dict[str, tuple[int, int]]:
         return {site: images(train) for site, (train, _) in self.sites.items()}
@@ -103,16 +104,16 @@ def test_a_protocol_is_a_recipe_whose_sets_can_be_imported(name: str, tmp_path: 
 
 
 @pytest.mark.parametrize(("name", "fold"), FOLDS)
-def test_users_are_unseen_people_and_sites_have_both_classes(sets: Sets, name: str, fold: str) -> None:
+def test_targets_are_unseen_people_and_sites_have_both_classes(sets: Sets, name: str, fold: str) -> None:
     divided = Divided(sets, name, fold)
-    assert all(images(divided.user))
+    assert all(images(divided.target))
     seen = set[str]()
     for train, heldout in divided.sites.values():
         assert all(images(train))
         assert not people(train) & people(heldout)
         seen |= people(train, heldout)
     if name != "masks+h":
-        assert not people(divided.user) & seen
+        assert not people(divided.target) & seen
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_oulu_has_the_published_numbers_of_videos(
     for fold in PROTOCOLS[name].folds:
         divided = Divided(sets, name, fold)
         ((trained, heldout),) = divided.sites.values()
-        assert (videos(trained), videos(heldout), videos(divided.user)) == (train, dev, test)
+        assert (videos(trained), videos(heldout), videos(divided.target)) == (train, dev, test)
 
 
 def test_oulus_unseen_things_are_unseen(sets: Sets) -> None:
@@ -139,21 +140,21 @@ def test_oulus_unseen_things_are_unseen(sets: Sets) -> None:
         divided = Divided(sets, "oulu-4", fold)
         trained, heldout = divided.sites["O"]
         for column, tested in (("phone", {fold}), ("session", {"3"}), ("file", {"1", "3", "5"})):
-            assert set(divided.user.column(column).tolist()) == tested
+            assert set(divided.target.column(column).tolist()) == tested
             both = {*trained.column(column).tolist(), *heldout.column(column).tolist()}
             assert both & tested == ({"1"} if column == "file" else set())  # file 1 is bona fide
 
 
-@pytest.mark.parametrize("user", KINDS)
+@pytest.mark.parametrize("target", KINDS)
 @pytest.mark.parametrize(("name", "frames"), [("ocim-maddog", 2), ("ocim-flip", 1), ("ocim-fedsis", 2)])
-def test_the_four_train_on_all_but_dev(sets: Sets, name: str, frames: int, user: str) -> None:
-    divided = Divided(sets, name, user)
-    wanted = {site: (live * frames, attacks * frames) for site, (live, attacks) in OCIM_TRAIN.items() if site != user}
+def test_the_four_train_on_all_but_dev(sets: Sets, name: str, frames: int, target: str) -> None:
+    divided = Divided(sets, name, target)
+    wanted = {site: (live * frames, attacks * frames) for site, (live, attacks) in OCIM_TRAIN.items() if site != target}
     assert divided.training() == wanted
-    live, attacks = OCIM_TRAIN[user]
+    live, attacks = OCIM_TRAIN[target]
     left_out = 0 if name == "ocim-maddog" else 10
-    assert videos(divided.user) == (live - left_out, attacks - left_out)
-    assert images(divided.user) == (2 * (live - left_out), 2 * (attacks - left_out))
+    assert videos(divided.target) == (live - left_out, attacks - left_out)
+    assert images(divided.target) == (2 * (live - left_out), 2 * (attacks - left_out))
 
 
 def test_one_frame_of_a_video_is_the_first(sets: Sets) -> None:
@@ -162,8 +163,8 @@ def test_one_frame_of_a_video_is_the_first(sets: Sets) -> None:
 
 
 def test_limited_sources_are_the_two_small_sets(sets: Sets) -> None:
-    for user in "CO":
-        assert set(Divided(sets, "limited", user).sites) == {"M", "I"}
+    for target in "CO":
+        assert set(Divided(sets, "limited", target).sites) == {"M", "I"}
 
 
 PHOTO_VIDEO = {"C": (300, 150), "M": (70, 140), "O": (1440, 1440), "I": (420, 280)}
@@ -190,16 +191,16 @@ def test_sites_with_one_kind_of_attack(sets: Sets, name: str) -> None:
 
 
 def test_the_mistake_of_released_lists_is_at_sites_alone(sets: Sets) -> None:
-    """Fifty people with the clips 1, 2, HR_1 and HR_4 as bona fide, 100 replays; the user C is as it should be."""
+    """Fifty people with the clips 1, 2, HR_1 and HR_4 as bona fide, 100 replays; the target C is as it should be."""
     divided = Divided(sets, "fedsis-released", "M")
     photo, video = (divided.sites[f"C-{kind}"][0] for kind in ("photo", "video"))
     assert (images(photo), images(video)) == ((100, 300), (100, 100))
     live = {clip for view in (photo, video) for clip in view.column("clip")[view.labels == 1].tolist()}
     assert live == {"1", "2", "HR_1", "HR_4"}
     assert "HR_4" not in video.column("clip")[video.labels == 0]
-    user = Divided(sets, "fedsis-released", "C")
-    assert videos(user.user) == (140, 440)
-    assert {*user.user.column("clip")[user.user.labels == 1].tolist()} == {"1", "2", "HR_1"}
+    target = Divided(sets, "fedsis-released", "C")
+    assert videos(target.target) == (140, 440)
+    assert {*target.target.column("clip")[target.target.labels == 1].tolist()} == {"1", "2", "HR_1"}
     right = Divided(sets, "one-attack-clips", "M")
     assert {site: images(train) for site, (train, _) in right.sites.items() if site[0] != "C"} == {
         site: images(train) for site, (train, _) in divided.sites.items() if site[0] != "C"
@@ -210,32 +211,32 @@ def test_one_kind_of_attack_a_site_after_fedgpad(sets: Sets) -> None:
     divided = Divided(sets, "one-attack-fedgpad", "M")
     kinds = {site: set(train.species.tolist()) for site, (train, _) in divided.sites.items()}
     assert kinds == {"I": {"bonafide", "print"}, "O": {"bonafide", "replay"}}
-    assert videos(divided.user) == OCIM_TRAIN["M"]
+    assert videos(divided.target) == OCIM_TRAIN["M"]
 
 
 def test_masks_are_seen_by_no_site_but_h(sets: Sets) -> None:
     for name, masked in (("masks", set()), ("masks+h", {"H"})):
         divided = Divided(sets, name, "3")
         assert {site for site, (train, _) in divided.sites.items() if "mask_rigid" in train.species} == masked
-        assert videos(divided.user) == (170, 85)
-        assert set(divided.user.species.tolist()) == {"bonafide", "mask_rigid"}
+        assert videos(divided.target) == (170, 85)
+        assert set(divided.target.species.tolist()) == {"bonafide", "mask_rigid"}
 
 
 def test_siw(sets: Sets) -> None:
     """Nine people train and six test, before two cameras: four live videos, and a video of each print and display."""
     first = Divided(sets, "siw-1", "S")
-    assert (videos(first.sites["S"][0]), videos(first.user)) == ((9 * 8, 9 * 12), (6 * 8, 6 * 12))
+    assert (videos(first.sites["S"][0]), videos(first.target)) == ((9 * 8, 9 * 12), (6 * 8, 6 * 12))
     for medium in "1234":
         divided = Divided(sets, "siw-2", medium)
         train, _ = divided.sites["S"]
-        assert (videos(train), videos(divided.user)) == ((9 * 8, 9 * 2 * 3), (6 * 8, 6 * 2))
-        unseen = divided.user.column("medium")[divided.user.labels == 0]
+        assert (videos(train), videos(divided.target)) == ((9 * 8, 9 * 2 * 3), (6 * 8, 6 * 2))
+        unseen = divided.target.column("medium")[divided.target.labels == 0]
         assert set(unseen.tolist()) == {medium}
         assert medium not in train.column("medium")[train.labels == 0]
     for unseen, seen in (("replay", "print"), ("print", "replay")):
         divided = Divided(sets, "siw-3", unseen)
         assert set(divided.sites["S"][0].species.tolist()) == {"bonafide", seen}
-        assert set(divided.user.species.tolist()) == {"bonafide", unseen}
+        assert set(divided.target.species.tolist()) == {"bonafide", unseen}
 
 
 def test_wmca(sets: Sets) -> None:
@@ -243,37 +244,37 @@ def test_wmca(sets: Sets) -> None:
     by_species = Counter(WMCA_FILES.values())
     attacks = sum(by_species.values()) - by_species["bonafide"]
     divided = Divided(sets, "wmca-grandtest", "W")
-    for view in (*divided.sites["W"], divided.user):
+    for view in (*divided.sites["W"], divided.target):
         assert videos(view) == (2 * by_species["bonafide"], 2 * attacks)
     for unseen in PROTOCOLS["wmca-unseen"].folds:
         divided = Divided(sets, "wmca-unseen", unseen)
-        assert set(divided.user.species.tolist()) == {"bonafide", unseen}
-        assert videos(divided.user)[1] == 2 * by_species[unseen]
+        assert set(divided.target.species.tolist()) == {"bonafide", unseen}
+        assert videos(divided.target)[1] == 2 * by_species[unseen]
         for view in divided.sites["W"]:
             assert set(view.species.tolist()) == set(by_species) - {unseen}
 
 
 def test_wmca_cefa_and_surf(sets: Sets) -> None:
-    users = {user: Divided(sets, "wcs", user) for user in "WEF"}
-    assert set(users["W"].user.species.tolist()) == {"bonafide", "print", "replay"}
-    assert videos(users["W"].user) == (6 * 2, 6 * 3)
-    assert videos(users["E"].user) == (9, 27)  # three people of dev, of three ethnicities
-    assert videos(users["F"].sites["E"][0]) == (30, 90)  # without masks
-    assert videos(users["F"].user) == (100, 300)
-    assert videos(users["E"].sites["F"][0]) == (1000, 2991)
+    targets = {target: Divided(sets, "wcs", target) for target in "WEF"}
+    assert set(targets["W"].target.species.tolist()) == {"bonafide", "print", "replay"}
+    assert videos(targets["W"].target) == (6 * 2, 6 * 3)
+    assert videos(targets["E"].target) == (9, 27)  # three people of dev, of three ethnicities
+    assert videos(targets["F"].sites["E"][0]) == (30, 90)  # without masks
+    assert videos(targets["F"].target) == (100, 300)
+    assert videos(targets["E"].sites["F"][0]) == (1000, 2991)
 
 
 def test_celeba_spoof(sets: Sets) -> None:
     intra = Divided(sets, "celeba-intra", "A")
-    assert (images(intra.sites["A"][0]), images(intra.user)) == ((20, 40), (6, 12))
-    assert images(Divided(sets, "celeba-cross", "C").user) == (300, 900)
+    assert (images(intra.sites["A"][0]), images(intra.target)) == ((20, 40), (6, 12))
+    assert images(Divided(sets, "celeba-cross", "C").target) == (300, 900)
     for name, fold, trained in (
         ("celeba-mediums", "A", (20, 40)),
         ("celeba-sensors", "high", (10, 20)),
         ("celeba-sensors", "low", (20, 40)),
     ):
         divided = Divided(sets, name, fold)
-        assert (images(divided.sites["A"][0]), images(divided.user)) == (trained, (6, 12))
+        assert (images(divided.sites["A"][0]), images(divided.target)) == (trained, (6, 12))
     tenth, _ = Divided(sets, "ocim-flip+s", "M").sites["A"]
     assert len(people(tenth)) == 3  # of 26
     assert len(PROTOCOLS["1-to-11"].folds) == 11
@@ -291,17 +292,25 @@ def test_the_list_has_a_line_for_each_and_a_name_that_is_unknown_is_told() -> No
     assert result.output.splitlines() == list_protocols()
     with pytest.raises(UserError, match=r"NAME.*'ocim'.*ocim-flip"):
         describe_protocol("ocim", Path("sets"))
-    with pytest.raises(UserError, match=r"--user.*O, C, I, M"):
+    with pytest.raises(UserError, match=r"--target.*O, C, I, M"):
         describe_protocol("ocim-flip", Path("sets"))
-    with pytest.raises(UserError, match=r"--user.*'U'.*O, C, I, M"):
+    with pytest.raises(UserError, match=r"--target.*'U'.*O, C, I, M"):
         describe_protocol("ocim-flip", Path("sets"), "U")
 
 
 def test_what_is_printed_runs_on_pretended_sets(tmp_path: Path) -> None:
     for name, kind in KINDS.items():
         write_copy(SCANNERS[kind], tmp_path / kind)
-        import_items(SCANNERS[kind], tmp_path / kind, tmp_path / "sets" / name, name=name, size=32, frames=2)
-    said = CliRunner().invoke(app, ["data", "protocols", "ocim-ssdg", "--sets", str(tmp_path / "sets"), "--user", "M"])
+        import_items(
+            SCANNERS[kind],
+            tmp_path / kind,
+            tmp_path / "sets" / name,
+            ImportOptions(size=32, frames="2", crop="centre"),
+            name=name,
+        )
+    said = CliRunner().invoke(
+        app, ["data", "protocols", "ocim-ssdg", "--sets", str(tmp_path / "sets"), "--target", "M"]
+    )
     tree = yaml.safe_load(said.output)
     tree |= {
         "method": {"name": "fedpad", "network": {"width": 8}},

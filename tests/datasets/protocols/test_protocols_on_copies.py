@@ -1,4 +1,4 @@
-"""Each protocol on imported small copies of its datasets: which items of which video a site or the user takes.
+"""Each protocol on imported small copies of its datasets: which items of which video a site or the target takes.
 
 What is expected is worked out from the tables beside the scanners' tests, which were written by hand from the datasets'
 documentation: no code of selections or scanners is asked. Where a copy lacks what a fold asks for, that is told.
@@ -19,7 +19,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import Selection, select, split_entry, splits_of
 from fedvisage.datasets.catalogue import SCANNERS
 from fedvisage.datasets.import_presentations import import_items
-from fedvisage.datasets.pad.item import Choices
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS
 
 TABLES = Path(__file__).parents[1] / "pad" / "expected"
@@ -44,11 +44,8 @@ def sets(copies: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -
                 SCANNERS[kind],
                 copies[kind],
                 root / key,
+                ImportOptions(size=16, frames=str(FRAMES), crop="centre", labels="fedsis-released" if released else ""),
                 name=kind,
-                size=16,
-                frames=FRAMES,
-                crop="centre",
-                choices=Choices(released=released),
             )
             made[key] = PreparedSet.open(root / key)
         return made[key]
@@ -108,8 +105,8 @@ def lacks(rows: list[Row], words: Mapping[str, list[str]]) -> bool:
 
 
 def views_of(made: PreparedSet, meant: Selection, site: str) -> list[View]:
-    """Return what a site trains on and holds out, or what the user has."""
-    return [select(View.of(made), meant, site)] if site == "the user" else [*splits_of(made, meant, site)]
+    """Return what a site trains on and holds out, or what the target has."""
+    return [select(View.of(made), meant, site)] if site == "the target" else [*splits_of(made, meant, site)]
 
 
 FOLDS = [(name, fold) for name, one in PROTOCOLS.items() for fold in one.folds]
@@ -119,7 +116,7 @@ FOLDS = [(name, fold) for name, one in PROTOCOLS.items() for fold in one.folds]
 def test_a_fold_takes_the_items_that_the_documentation_gives_it(name: str, fold: str, sets: Sets) -> None:
     protocol = PROTOCOLS[name]
     one = protocol.folds[fold]
-    for site, entry in [*one.sites.items(), ("the user", one.user)]:
+    for site, entry in [*one.sites.items(), ("the target", one.target)]:
         words, of = asked(entry)
         kind = protocol.sets[of].kind
         rows, made = table(kind, of), sets(of, kind)
@@ -150,7 +147,7 @@ def test_copies_have_what_most_folds_ask_for() -> None:
     whole = set()
     for name, fold in FOLDS:
         one = PROTOCOLS[name]
-        said = [asked(entry) for entry in (*one.folds[fold].sites.values(), one.folds[fold].user)]
+        said = [asked(entry) for entry in (*one.folds[fold].sites.values(), one.folds[fold].target)]
         asked_for = [(words, table(one.sets[of].kind, of)) for words, of in said]
         if not any(lacks(rows, words) for words, rows in asked_for):
             whole.add(name)

@@ -212,3 +212,24 @@ def test_the_cost_beside_a_release_tells_each_charge_and_the_running_total(tmp_p
 def test_a_cost_that_says_nothing_is_refused(row: list[float]) -> None:
     with pytest.raises(RefusedMessage, match=r"^cost: "):
         stated_cost({"cost": torch.tensor([[0.0] * 7, row], dtype=torch.float64)}, "system")
+
+
+def test_a_log_of_another_process_becomes_the_own_one(tmp_path: Path) -> None:
+    sender, receiver = tmp_path / "sender", Releases(tmp_path / "receiver")
+    receiver.receive(Releases(sender).files())
+    assert not receiver.directory.exists()
+    first = release(sender)
+    receiver.receive(Releases(sender).files())
+    second = release(sender, "round 2", ())
+    files = Releases(sender).files(receiver.value_files)
+    assert files["round 1.safetensors"] is None, "the receiver knows this value"
+    receiver.receive(files)
+    assert charged(receiver.directory) == charged(sender)
+    for name, value in (("round 1", first), ("round 2", second)):
+        stored = receiver.stored(name)
+        assert stored is not None
+        assert digest_of(stored) == digest_of(value)
+    Releases(sender).drop("round 1")
+    receiver.receive(Releases(sender).files(receiver.value_files))
+    assert receiver.value_files == {"round 2.safetensors"}
+    assert charged(receiver.directory) == charged(sender)

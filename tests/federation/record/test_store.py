@@ -49,11 +49,26 @@ def test_what_came_after_a_restored_generation_is_forgotten(tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["generation-000002.safetensors"]
 
 
+@pytest.mark.parametrize("room", [0, 1000])
+def test_a_generation_of_another_process_becomes_the_current_one(tmp_path: Path, room: int) -> None:
+    sender, receiver = stored(tmp_path / "sender"), SiteStore(tmp_path / "receiver", StateCache(room))
+    for generation in (1, 2):
+        receiver.receive(generation, (tmp_path / "sender" / "generation-000002.safetensors").read_bytes())
+    receiver.save({"number": torch.tensor(9)})
+    receiver.receive(3, sender.committed())
+    assert (number_in(receiver), receiver.generation, receiver.uncommitted) == (3, 3, False)
+    assert sorted(path.name for path in (tmp_path / "receiver").iterdir()) == [
+        "generation-000002.safetensors",
+        "generation-000003.safetensors",
+    ]
+    assert receiver.committed() == sender.committed()
+
+
 @pytest.mark.parametrize("room", [0, 10, 1000])
 def test_state_is_the_same_in_memory_and_in_a_file(tmp_path: Path, room: int) -> None:
     """No room, room for one of two sites, room for both; what a turn does to its copy is not there in the next."""
-    shelf = StateCache(room)
-    stores = [SiteStore(tmp_path / name, shelf) for name in "AB"]
+    cache = StateCache(room)
+    stores = [SiteStore(tmp_path / name, cache) for name in "AB"]
     for value, store in enumerate(stores):
         store.save({"number": torch.tensor(value), "mask": torch.tensor([True])})
     for value, store in enumerate(stores):
@@ -89,17 +104,17 @@ def test_there_is_room_for_a_few_large_sites_where_the_machine_has_memory(
     tmp_path: Path, free: int, in_files: int
 ) -> None:
     size = ROOM // 2 + 8
-    shelf = StateCache(free=lambda: free * size)
+    cache = StateCache(free=lambda: free * size)
     state = {"large": torch.zeros(size, dtype=torch.uint8)}
     for number in range(4):
-        SiteStore(tmp_path / str(number), shelf).save(state)
+        SiteStore(tmp_path / str(number), cache).save(state)
     assert len(list(tmp_path.rglob("working*"))) == in_files
 
 
 def test_beyond_a_few_sites_state_goes_into_files_however_much_memory_there_is(tmp_path: Path) -> None:
-    shelf, state = StateCache(free=lambda: 1 << 40), {"large": torch.zeros(ROOM // 3, dtype=torch.uint8)}
+    cache, state = StateCache(free=lambda: 1 << 40), {"large": torch.zeros(ROOM // 3, dtype=torch.uint8)}
     for number in range(6):
-        SiteStore(tmp_path / str(number), shelf).save(state)
+        SiteStore(tmp_path / str(number), cache).save(state)
     assert {path.parent.name for path in tmp_path.rglob("working*")} == {"4", "5"}
 
 

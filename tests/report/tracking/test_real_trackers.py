@@ -32,7 +32,7 @@ def test_mlflow_finds_the_run_in_its_file_store(tracked: Path, sets: Mapping[str
     lines = [json.loads(line) for line in (tracked / "run/rounds.jsonl").read_text().splitlines()]
     history = client.get_metric_history(found.info.run_id, "loss/A")
     assert [(one.step, one.value) for one in history] == [(row["round"], row["loss"]["A"]) for row in lines]
-    assert found.data.metrics["user/hter"] == json.loads((tracked / "run/metrics.json").read_text())["hter"]
+    assert found.data.metrics["target/hter"] == json.loads((tracked / "run/metrics.json").read_text())["hter"]
     assert found.data.params["training.rounds"] == f"{float(ROUNDS)}"
     assert (found.info.run_name, found.info.status) == ("run", "FINISHED")
     assert [one.path for one in client.list_artifacts(found.info.run_id)] == ["figures.json"]
@@ -57,7 +57,7 @@ def test_wandb_writes_an_offline_run_without_what_it_would_collect(tracked: Path
     (run,) = (tracked / "store/wandb").glob("offline-run-*")
     (record,) = run.glob("run-*.wandb")
     written = record.read_bytes()
-    assert all(word in written for word in (b"loss/A", b"user/hter", b"training.rounds", b"faces"))
+    assert all(word in written for word in (b"loss/A", b"target/hter", b"training.rounds", b"faces"))
     assert {path.name for path in (run / "files").iterdir()} == {"figures.json"}
     everything = b"".join(path.read_bytes() for path in run.rglob("*") if path.is_file())
     assert b"secret" not in everything

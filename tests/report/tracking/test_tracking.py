@@ -83,8 +83,8 @@ def test_a_tracker_hears_the_start_each_round_the_result_and_the_end(tracked: tu
         assert {name: figures[f"loss/{name}"] for name in SITES} == line["loss"]
         assert (figures["bytes_up"], figures["sites_replied"]) == (line["bytes_up"], len(SITES))
     metrics = json.loads((out / "metrics.json").read_text())
-    assert calls[-3][2]["user/hter"] == metrics["hter"]
-    assert calls[-3][2]["user/apcer/print"] == metrics["apcer"]["print"]
+    assert calls[-3][2]["target/hter"] == metrics["hter"]
+    assert calls[-3][2]["target/apcer/print"] == metrics["apcer"]["print"]
     assert calls[-2][2]["figures"] == calls[-3][2]
     assert calls[0][1:3] == ["tracked", "faces"]
     assert calls[0][3]["training.rounds"] == ROUNDS

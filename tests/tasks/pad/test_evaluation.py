@@ -73,8 +73,8 @@ def test_scores_are_recomputed_from_the_saved_model(run: Path, sets: Mapping[str
     saved = load(run)
     recipe = recipe_of(saved.recipe)
     scorer = Scorer(METHODS[recipe.method.name], recipe, resolve_compute("cpu", "fp32"))
-    user = opened(saved.recipe, tmp_path).user
-    judged = evaluate_pad(scorer, saved, user, "U")
+    target = opened(saved.recipe, tmp_path).target
+    judged = evaluate_pad(scorer, saved, target, "U")
     written = np.concatenate([found["logit"] for found in scores_of(run).values()])
     assert (judged.scores.live == written).all()
 
@@ -90,14 +90,14 @@ def test_scores_are_in_fp32_after_training_in_bf16(sets: Mapping[str, Path], tmp
     assert torch.equal(half.score_images(images), single.score_images(images))
 
 
-def test_the_users_labels_never_stand_in_for_a_missing_histogram(
+def test_the_targets_labels_never_stand_in_for_a_missing_histogram(
     run: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     saved = load(run)
     recipe = recipe_of(saved.recipe)
     scorer = Scorer(METHODS[recipe.method.name], recipe, resolve_compute("cpu", "fp32"))
     with pytest.raises(RunFailed, match="no histogram"):
-        evaluate_pad(scorer, replace(saved, thresholds={}), opened(saved.recipe, tmp_path).user, "U")
+        evaluate_pad(scorer, replace(saved, thresholds={}), opened(saved.recipe, tmp_path).target, "U")
 
 
 def test_the_oracle_threshold_says_that_it_is_one(sets: Mapping[str, Path], tmp_path: Path) -> None:

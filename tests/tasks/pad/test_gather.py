@@ -69,23 +69,23 @@ def test_a_site_whose_data_cannot_be_used_is_named(
     assert not (tmp_path / "run").exists(), "nothing is left of a run that could not begin"
 
 
-def test_a_user_whose_images_have_another_size_is_named(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_target_whose_images_have_another_size_is_named(sets: Mapping[str, Path], tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         run_toy(tree({**sets, "U": larger(tmp_path)}), tmp_path / "run")
-    assert caught.value.place == "recipe.data.user"
+    assert caught.value.place == "recipe.data.target"
 
 
-def test_a_user_that_is_a_copy_of_a_site_is_noticed(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_target_that_is_a_copy_of_a_site_is_noticed(sets: Mapping[str, Path], tmp_path: Path) -> None:
     shutil.copytree(sets["B"], tmp_path / "copy")
     with pytest.raises(UserError, match="site B") as caught:
         run_toy(tree({**sets, "U": tmp_path / "copy"}), tmp_path / "run")
-    assert caught.value.place == "data.user"
+    assert caught.value.place == "data.target"
 
 
-def test_a_user_without_the_split_that_is_asked_for_is_named(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_target_without_the_split_that_is_asked_for_is_named(sets: Mapping[str, Path], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="'test'") as caught:
-        run_toy(tree(sets, data__user_split="test"), tmp_path / "run")
-    assert caught.value.place == "data.user_split"
+        run_toy(tree(sets, data__target_split="test"), tmp_path / "run")
+    assert caught.value.place == "data.target_split"
 
 
 def test_a_site_trains_on_some_subjects_and_holds_out_others(sets: Mapping[str, Path], tmp_path: Path) -> None:
@@ -97,9 +97,11 @@ def test_a_site_trains_on_some_subjects_and_holds_out_others(sets: Mapping[str, 
         assert not set(site.train.subjects) & set(site.heldout.subjects)
 
 
-def test_a_user_contributes_everything_or_the_split_that_is_asked_for(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    assert len(opened(tree(sets), tmp_path).user) == 36
-    assert len(opened(tree(sets, data__user_split="heldout"), tmp_path).user) == 12
+def test_a_target_contributes_everything_or_the_split_that_is_asked_for(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    assert len(opened(tree(sets), tmp_path).target) == 36
+    assert len(opened(tree(sets, data__target_split="heldout"), tmp_path).target) == 12
 
 
 def test_pooling_joins_all_sites_into_one(sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -101,14 +101,14 @@ def test_scores_of_training_choose_no_round() -> None:
         Evaluation(threshold="source-train-eer", every=1)
 
 
-def test_a_user_holds_nothing_out(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_a_target_holds_nothing_out(sets: Mapping[str, Path], tmp_path: Path) -> None:
     wanted = content(sets)
-    wanted["data"]["user"] += " only: heldout=none"
-    with pytest.raises(UserError, match=r"data\.user.*heldout="):
+    wanted["data"]["target"] += " only: heldout=none"
+    with pytest.raises(UserError, match=r"data\.target.*heldout="):
         opened(wanted, tmp_path)
 
 
-def test_pictures_that_all_trained_are_no_user(run: tuple[Path, dict[str, Any]], sets: Mapping[str, Path]) -> None:
+def test_pictures_that_all_trained_are_no_target(run: tuple[Path, dict[str, Any]], sets: Mapping[str, Path]) -> None:
     """Those whom the set has as held out trained, too."""
     result = CliRunner().invoke(app, ["evaluate", str(run[0]), "--data", f"{sets['A']} only: subjects=0-100"])
     assert isinstance(result.exception, UserError)

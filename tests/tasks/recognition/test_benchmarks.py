@@ -76,7 +76,7 @@ def test_a_run_judges_on_all_as_a_finished_model_does_and_nothing_else_changes(
     page = write_report(tmp_path / "run").read_text()
     for words in ("lists of pairs", "skewed error ratio", "conservative", "rank 1"):
         assert words in page
-    told = "\n".join(model.setup.task.summary(again))
+    told = "\n".join(model.setup.task.summarise(again))
     assert "rfw: south, 8 pairs" in told
     assert "ijb: published: TAR@FAR" in told
 
@@ -158,7 +158,7 @@ def test_lists_of_groups_have_a_spread(model: FinishedModel, benchmarks: dict[st
     assert "benchmarks" not in alone
 
 
-def test_a_set_without_lists_is_judged_as_a_user_is(model: FinishedModel, tmp_path: Path) -> None:
+def test_a_set_without_lists_is_judged_as_a_target_is(model: FinishedModel, tmp_path: Path) -> None:
     people = write_set(
         tmp_path / "plain", [f"{n}.png" for n in range(8)], [f"who{n // 2}" for n in range(8)], ["g"] * 8
     )

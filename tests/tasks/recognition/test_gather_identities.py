@@ -37,8 +37,8 @@ def gathered(sets: Mapping[str, Path], method: str = "fedfr", **changes: Any) ->
     [
         ("B", "A", {}, "data.sites.B: has identity 'secret-person-A0', who is also in data.sites.A"),
         ("P", "A", {"heldout": 1, "test": 0}, "data.public: has identity 'secret-person-A0'"),
-        ("U", "C", {}, "data.user: has identity 'secret-person-C0'"),
-        ("U", "P", {}, "data.user: has identity 'secret-person-P0', who is also in data.public"),
+        ("U", "C", {}, "data.target: has identity 'secret-person-C0'"),
+        ("U", "P", {}, "data.target: has identity 'secret-person-P0', who is also in data.public"),
         ("P", None, {"test": 0}, "data.public: has no held-out identities"),
         ("A", None, {"identities": 1, "images": 2, "test": 1}, "data.sites.A: has 1 images to train on"),
     ],
@@ -106,10 +106,10 @@ def test_several_shares_of_one_set_serve_places_of_different_size(own: dict[str,
     remake(own, "A", identities=10)
     path = of_task(own["A"], "fedfr")
     entries = {"first": f"{path} part=1/5", "others": f"{path} part=2-4/5"}
-    data = gathered(own, data__sites=entries, data__user=f"{path} part=5/5")
+    data = gathered(own, data__sites=entries, data__target=f"{path} part=5/5")
     shares = {name: set(site.train.identities.tolist()) for name, site in data.sites.items()}
-    shares["user"] = set(data.user.identities.tolist())
-    assert [len(shares[name]) for name in ("first", "others", "user")] == [2, 6, 2]
+    shares["target"] = set(data.target.identities.tolist())
+    assert [len(shares[name]) for name in ("first", "others", "target")] == [2, 6, 2]
     assert len(set.union(*shares.values())) == 10
     with pytest.raises(UserError, match="part=4-2/5"):
         gathered(own, data__sites={"A": f"{path} part=4-2/5"})

@@ -24,8 +24,10 @@ from fedvisage.metrics.threshold import Threshold
 from fedvisage.report.page import write_report
 from fedvisage.report.recognition import left_out_table
 from fedvisage.runs.evaluate import evaluate
+from fedvisage.runs.local_training import adoption
 from fedvisage.runs.predict import compare_faces, predict
-from fedvisage.runs.run import Training, adoption, run
+from fedvisage.runs.request import Request, Training
+from fedvisage.runs.run import run
 from fedvisage.tasks import saved_model
 from fedvisage.tasks.finished_model import open_model
 
@@ -133,7 +135,7 @@ def test_a_finished_run_is_judged_in_another_way_with_its_sites_own_models(
 ) -> None:
     def judged(out: Path, how: dict[str, Any], training: Training | None = None) -> dict[str, Any]:
         recipe = recipe_of(tree(sets, "fedfr", training__rounds=2, evaluation__recognition=how))
-        return run(recipe, out, tmp_path / "cache", silent(), training=training)
+        return run(Request(recipe, out, tmp_path / "cache", training=training), silent())
 
     other = {"fmr": 0.05, "impostors": "pooled", "flip": True}
     again = judged(tmp_path / "again", other, adoption(finished))
@@ -161,7 +163,7 @@ def test_it_is_the_sites_own_parameters_that_are_judged(
         store.commit(2)
     recipe = recipe_of(tree(sets, "fedfr", training__rounds=2, evaluation__recognition={"fmr": 0.05}))
     with pytest.raises(NoQuorum, match="0 of 3 sites sent a usable reply"):
-        run(recipe, tmp_path / "run", tmp_path, silent(), training=adoption(tmp_path / "blinded"))
+        run(Request(recipe, tmp_path / "run", tmp_path, training=adoption(tmp_path / "blinded")), silent())
 
 
 def test_a_model_is_judged_on_a_list_of_pairs(finished: Path, tmp_path: Path) -> None:
@@ -188,7 +190,7 @@ def test_a_model_is_judged_on_a_list_of_pairs(finished: Path, tmp_path: Path) ->
     found = figures["generic"]["listed_pairs"]
     assert (found["pairs"], found["left_out"], found["folds"]) == (14, 2, 2)
     assert 0 <= found["accuracy"] <= 1
-    assert "14 pairs of pairs.txt (2 left out: no such image)" in "\n".join(listed.setup.task.summary(figures))
+    assert "14 pairs of pairs.txt (2 left out: no such image)" in "\n".join(listed.setup.task.summarise(figures))
     rows = (tmp_path / "out" / "pairs.csv").read_text().splitlines()
     assert rows[1].startswith("Ada/Ada_0001.png,Ada/Ada_0002.png,1,1,")
     assert len(rows) == 15

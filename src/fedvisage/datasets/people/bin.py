@@ -288,7 +288,7 @@ def scan(layout: Layout, source: Path) -> Album:
     pairs = [_pair(number, alike) for number, alike in enumerate(same)]
     counts, person_shots = group_by_person(_shots(layout, path, pictures, pairs))
     notes = (
-        f"{len(pairs):,} pairs, {sum(same):,} of one person; who is on them is known within a pair only: judge with"
+        f"{len(pairs):,} pairs, {sum(same):,} of one person; who is on them is known within a pair only: evaluate with"
         " --pairs, and leave the other figures of such a set alone",
     )
     return Album(counts, person_shots, pairs={"": cut_into_folds(pairs, FOLDS)}, notes=notes)

@@ -34,7 +34,7 @@ def _pairs(first: str, second: str) -> dict[str, Fold]:
 def _with_mistake(folds: dict[str, Fold]) -> dict[str, Fold]:
     """Return folds whose sites of CASIA-FASD have the labels of the released lists; targets keep the correct ones."""
     return {
-        target: Fold({site: re.sub(r"^C ", "C-released ", entry) for site, entry in fold.sites.items()}, fold.user)
+        target: Fold({site: re.sub(r"^C ", "C-released ", entry) for site, entry in fold.sites.items()}, fold.target)
         for target, fold in folds.items()
     }
 
@@ -57,9 +57,9 @@ PROTOCOLS = (
              TWO_FRAMES, _pairs("", ""), notes=("such pictures are refused unless you add --allow-overlap", ORACLE)),
     Protocol("fedsis-released", "one-attack-clips with the mistake of the lists that were released", FEDSIS, RELEASED,
              _with_mistake(_pairs(" bonafide=1/2 by=videos", " bonafide=2/2 by=videos")),
-             notes=("the sites of CASIA-FASD have HR_4, a replay, as bona fide; the user C has it as an attack",
+             notes=("the sites of CASIA-FASD have HR_4, a replay, as bona fide; the target C has it as an attack",
                     "only to come to printed figures: a model learns from it to accept replays", ORACLE)),
-    Protocol("one-attack-fedgpad", "prints at one site, replays at the other; both at the user", SHAO,
+    Protocol("one-attack-fedgpad", "prints at one site, replays at the other; both at the target", SHAO,
              imports("--frames 10"),
              {"M": Fold({"I": "I only: official=train,test heldout=none attacks=print",
                          "O": "O only: official=train,test heldout=none attacks=replay"},

@@ -28,22 +28,22 @@ def list_protocols() -> list[str]:
     return [*lines, *(f"{name:{longest}}  {protocol.title}" for name, protocol in PEOPLE.items())]
 
 
-def describe_protocol(name: str, sets: Path, user: str = "") -> list[str]:
+def describe_protocol(name: str, sets: Path, target: str = "") -> list[str]:
     """Return the sections ``data`` and ``evaluation`` of a recipe, and the commands of the imports as comments."""
     if name in PEOPLE:
-        return _of_people(PEOPLE[name], sets, user)
+        return _of_people(PEOPLE[name], sets, target)
     protocol = protocol_of(name, "NAME")
-    if not user and len(protocol.folds) > 1:
-        raise UserError("--user", f"{name} has {len(protocol.folds)}; choose one of {', '.join(protocol.folds)}")
-    fold = user or next(iter(protocol.folds))
+    if not target and len(protocol.folds) > 1:
+        raise UserError("--target", f"{name} has {len(protocol.folds)}; choose one of {', '.join(protocol.folds)}")
+    fold = target or next(iter(protocol.folds))
     if fold not in protocol.folds:
-        raise UserError("--user", f"{name} has no {fold!r}; choose one of {', '.join(protocol.folds)}")
+        raise UserError("--target", f"{name} has no {fold!r}; choose one of {', '.join(protocol.folds)}")
     return [*_comments(protocol, fold, sets), *_as_yaml(sections(protocol, fold, sets))]
 
 
-def _of_people(protocol: PeopleProtocol, sets: Path, user: str) -> list[str]:
-    if user:
-        raise UserError("--user", f"{protocol.name} has one division; leave --user out")
+def _of_people(protocol: PeopleProtocol, sets: Path, target: str) -> list[str]:
+    if target:
+        raise UserError("--target", f"{protocol.name} has one division; leave --target out")
     lines = [f"{protocol.name}: {protocol.title}", f"after {protocol.source}"]
     lines += [f"note: {note}" for note in protocol.notes]
     lines.append("the images have 112 pixels, and recognition looks at rgb: input says so")
@@ -67,8 +67,8 @@ def sections(protocol: Protocol, fold: str, sets: Path) -> dict[str, Any]:
     return {
         "data": {
             "sites": {site: locate_entry(text, sets) for site, text in entries.sites.items()},
-            "user": locate_entry(entries.user, sets),
-            "user_name": f"user-{fold}" if fold in entries.sites else fold,
+            "target": locate_entry(entries.target, sets),
+            "target_name": f"target-{fold}" if fold in entries.sites else fold,
         },
         "evaluation": {"threshold": protocol.threshold, "level": protocol.level},
     }

@@ -20,12 +20,12 @@ ELEVEN = {
 }  # fmt: skip
 
 PROTOCOLS = (
-    Protocol("wcs", "one of WMCA, CeFA and SURF unseen; WMCA's user has flat attacks alone", FLIP,
+    Protocol("wcs", "one of WMCA, CeFA and SURF unseen; WMCA's target has flat attacks alone", FLIP,
              {"W": Import("wmca", "--size 224 --frames 10"), "E": Import("cefa", "--size 224 --frames 10"),
               "F": Import("casia-surf", "--size 224 --frames 10")},
              leave_one_out(SITES, TARGETS), level="frame",
-             notes=("they take all frames of CASIA-SURF, and the first ten of WMCA's user; here ten of each video",
-                    "CeFA is without its masks, and users E and F are the dev parts, as in the lists")),
+             notes=("they take all frames of CASIA-SURF, and the first ten of WMCA's target; here ten of each video",
+                    "CeFA is without its masks, and targets E and F are the dev parts, as in the lists")),
     Protocol("1-to-11", "from CelebA-Spoof to eleven others, one at a time",
              "works of 2025 and later, whose eleven differ a little; of CelebA-Spoof the training part", {
                  "A": Import("celeba-spoof", "--size 224"),

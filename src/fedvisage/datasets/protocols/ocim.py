@@ -9,7 +9,7 @@ from itertools import chain
 from fedvisage.datasets.protocols.protocol import Fold, Import, Protocol, leave_one_out
 
 KINDS = {"O": "oulu-npu", "C": "casia-fasd", "I": "replay-attack", "M": "msu-mfsd"}
-ORACLE = "the printed HTER is at the user's own threshold of equal errors: that is eer in metrics.json"
+ORACLE = "the printed HTER is at the target's own threshold of equal errors: that is eer in metrics.json"
 
 SHOTS = {
     "O": (
@@ -77,14 +77,14 @@ PROTOCOLS = (
              "Shao et al., CVPR 2019; Shao et al. 2022 (FedGPAD)", imports("--frames 10"),
              leave_one_out(SITES, TARGETS), level="frame",
              notes=("they take all frames; --frames 10 is about as many as their lists have of OULU-NPU",)),
-    Protocol("ocim-ssdg", "one of O, C, I, M unseen, as SSDG: one frame trains, two are judged",
+    Protocol("ocim-ssdg", "one of O, C, I, M unseen, as SSDG: one frame trains, two are evaluated",
              "Jia et al., CVPR 2020", imports("--frames 2"), leave_one_out(ONE_FRAME, TARGETS),
              notes=("their frame of training is drawn at random; here it is the first of the two",)),
     Protocol("ocim-safas", "one of O, C, I, M unseen, as SAFAS: many frames, means of videos",
              "Sun et al., CVPR 2023", imports("--frames 20"), leave_one_out(SITES, TARGETS),
              notes=("they take every fifth frame, and squares three times as wide as the eyes lie apart; here 20 frames"
                     " of a video, cropped as ever",)),
-    Protocol("ocim-flip", "one of O, C, I, M unseen, as FLIP: one frame trains, two are judged, 20 videos left out",
+    Protocol("ocim-flip", "one of O, C, I, M unseen, as FLIP: one frame trains, two are evaluated, 20 videos left out",
              FLIP, TWO_FRAMES, leave_one_out(ONE_FRAME, WITHOUT_SHOTS), notes=(ORACLE,)),
     Protocol("ocim-fedsis", "one of O, C, I, M unseen, as FedSIS's code: as ocim-flip, but both frames train",
              "Alkhunaizi et al., IJCB 2023", TWO_FRAMES, leave_one_out(SITES, WITHOUT_SHOTS),

@@ -24,7 +24,7 @@ class Fold:
     """The training entry of each site, and the target's entry for evaluation; entries begin with the name of a set."""
 
     sites: Mapping[str, str]
-    user: str
+    target: str
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class Protocol:
     def of_fold(self, fold: str) -> Mapping[str, Import]:
         """Return the sets that a fold needs."""
         entries = self.folds[fold]
-        named = {entry.split()[0] for entry in (*entries.sites.values(), entries.user)}
+        named = {entry.split()[0] for entry in (*entries.sites.values(), entries.target)}
         return {name: spec for name, spec in self.sets.items() if name in named}
 
 
-def leave_one_out(sites: Mapping[str, str], users: Mapping[str, str]) -> dict[str, Fold]:
+def leave_one_out(sites: Mapping[str, str], targets: Mapping[str, str]) -> dict[str, Fold]:
     """Return a fold for each target: all sites train except the one with the target's name."""
     return {
         name: Fold({site: entry for site, entry in sites.items() if site != name}, entry)
-        for name, entry in users.items()
+        for name, entry in targets.items()
     }

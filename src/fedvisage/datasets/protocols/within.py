@@ -51,7 +51,7 @@ PROTOCOLS = (
     Protocol("celeba-intra", "CelebA-Spoof: its training part, then its test part", CELEBA,
              {"A": Import("celeba-spoof")},
              {"A": Fold({"A": "A only: official=train heldout=none"}, "A only: official=test")}, level="frame"),
-    Protocol("celeba-mediums", "CelebA-Spoof across mediums: attacks of other materials and screens are judged", CELEBA,
+    Protocol("celeba-mediums", "CelebA-Spoof across mediums: other materials and screens are evaluated", CELEBA,
              {"A": Import("celeba-spoof")},
              {"A": Fold({"A": "A only: mediums=train heldout=none"}, "A only: mediums=test")}, level="frame",
              notes=("needs the lists metas/protocol1/*_label.json beside the images when the set is imported",)),

@@ -181,12 +181,15 @@ class StateCache:
 
 
 class SiteStore:
-    """Private tensors by name: in the site's memory during a visit, on a ``StateCache`` or on disk between visits."""
+    """Private tensors by name: in the site's memory during a visit, in a ``StateCache`` or on disk between visits."""
 
-    def __init__(self, directory: Path, shelf: StateCache | None = None) -> None:
+    def __init__(
+        self, directory: Path, state_cache: StateCache | None = None, kept_generations: int = KEPT_GENERATIONS
+    ) -> None:
         """Take the site's own directory, which is created only when there is state to keep."""
         self.directory = directory
-        self.shelf = StateCache() if shelf is None else shelf
+        self._kept_generations = kept_generations
+        self.state_cache = StateCache() if state_cache is None else state_cache
         self.generation = 0
         self._dirty = False
 
@@ -197,7 +200,7 @@ class SiteStore:
 
     def load(self) -> dict[str, Tensor]:
         """Return the state at the end of the last visit."""
-        state = self.shelf.get(self.directory)
+        state = self.state_cache.get(self.directory)
         if state is not None:
             return state
         if self._dirty:
@@ -211,7 +214,7 @@ class SiteStore:
         bytes as a commit, so a state that does not fit in memory is written once.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
-        if self.shelf.put(self.directory, kept):
+        if self.state_cache.put(self.directory, kept):
             self._working.unlink(missing_ok=True)
         else:
             self._working.write_bytes(sealed_bytes(kept))
@@ -224,15 +227,31 @@ class SiteStore:
                 publish_file(self._working, self._path(generation))
             else:
                 write_sealed(self._path(generation), self.load(), {})
-            self.generation, self._dirty = generation, False
-            for path in sorted(self.directory.glob("generation-*.safetensors"))[:-KEPT_GENERATIONS]:
-                path.unlink()
+            self._begin_generation(generation)
         return self.generation
+
+    def committed(self) -> bytes:
+        """Return the content of the current generation's file, for another process."""
+        return self._path(self.generation).read_bytes()
+
+    def receive(self, generation: int, content: bytes) -> None:
+        """Store the content of a generation's file, which another process committed, as the current generation."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._path(generation), content)
+        self._working.unlink(missing_ok=True)
+        self.state_cache.clear(self.directory)
+        self._begin_generation(generation)
+
+    def _begin_generation(self, generation: int) -> None:
+        """Continue from a generation whose file exists, and delete all but the last ones."""
+        self.generation, self._dirty = generation, False
+        for path in sorted(self.directory.glob("generation-*.safetensors"))[: -self._kept_generations]:
+            path.unlink()
 
     def restore(self, generation: int) -> None:
         """Return to a generation that the server's checkpoint names, and delete later ones."""
         self._working.unlink(missing_ok=True)
-        self.shelf.clear(self.directory)
+        self.state_cache.clear(self.directory)
         self.generation, self._dirty = generation, False
         if generation and not self._path(generation).exists():
             raise RunFailed(
@@ -245,8 +264,7 @@ class SiteStore:
     def take_over(self, directory: Path, generation: int) -> None:
         """Start from the state that the site had reached in another run's directory; generation 0 has no state."""
         if generation:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._path(generation), SiteStore(directory)._path(generation).read_bytes())
+            self.receive(generation, SiteStore(directory)._path(generation).read_bytes())
         self.restore(generation)
 
     def _read(self, path: Path) -> dict[str, Tensor]:

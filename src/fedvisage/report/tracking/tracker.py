@@ -31,7 +31,7 @@ def round_scalars(row: Mapping[str, Any]) -> dict[str, float]:
 
 def target_scalars(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Return the figures of a finished run."""
-    return scalars({"user": {key: metrics[key] for key in OF_A_RUN if key in metrics}})
+    return scalars({"target": {key: metrics[key] for key in OF_A_RUN if key in metrics}})
 
 
 def settings_of(recipe: Mapping[str, Any]) -> dict[str, float | str]:

@@ -63,7 +63,7 @@ def _results(model: FinishedModel, figures: Mapping[str, Any]) -> list[Any] | No
 
     if model.task != "pad":
         return None
-    target = str(figures.get("user") or "user")
+    target = str(figures.get("target") or "target")
     measured = {name: figures.get(name) for name in _MEASURED}
     results = [
         EvalResult("image-classification", "private", target, name, value, task_name="presentation attack detection")

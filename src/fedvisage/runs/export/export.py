@@ -47,6 +47,7 @@ from fedvisage.federation.wire.message import Message, digest_of, load_parts
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.nn.inputs import prepare
 from fedvisage.recipe import Adapt
+from fedvisage.recipe.former import rename_in_metrics
 from fedvisage.runs.export.card import card, write_card
 from fedvisage.runs.export.graph import COSINE, LEAST, SCORE, Graph, Parity, measure, require_parity, write_graph
 from fedvisage.runs.export.quantised import (
@@ -91,7 +92,9 @@ def choose_weights(model: FinishedModel, name: str) -> ExportedWeights:
         raise UserError("--member", "this run has one model; leave --member out")
     threshold = model.thresholds.get(name)
     if threshold is None and model.task == "pad":
-        raise UserError("threshold", "the model was judged with target-eer, an oracle; a device needs one of the sites")
+        raise UserError(
+            "threshold", "the model was evaluated with target-eer, an oracle; a device needs one of the sites"
+        )
     return ExportedWeights([weights for _, weights in sorted(members.items())], name, threshold)
 
 
@@ -108,7 +111,7 @@ def description_of(model: FinishedModel, chosen: ExportedWeights) -> Description
         threshold=None if threshold is None else point_of(threshold),
         crop=record_of("face", aligned=method.task == "recognition"),
         trained_on=model.saved.crops,
-        drawn=method.spread is not None,
+        drawn=method.prediction.draw_spread is not None,
         version=VERSION,
     )
 
@@ -121,7 +124,10 @@ def point_of(threshold: Threshold) -> OperatingPoint:
 def reference(model: FinishedModel, chosen: ExportedWeights, crops: NDArray[np.uint8]) -> NDArray[np.float64]:
     """Return torch's logits or unit embeddings of crops (N×S×S×3), computed in float32 on the CPU."""
     method, recipe = model.setup.method, model.recipe
-    predict = method.user if method.as_graph is None or method.spread is None else method.as_graph
+    # A graph cannot draw: for a prediction that samples, the reference is the mean over draws.
+    prediction = method.prediction
+    predict = prediction.predict if prediction.draw_spread is None else prediction.exportable_predict
+    assert predict is not None
     net = copy.deepcopy(model.scorer.net).cpu().eval()
     ready = prepare(torch.from_numpy(crops).permute(0, 3, 1, 2), recipe.input.colour, torch.device("cpu"))
     outputs = []
@@ -293,18 +299,20 @@ def _notices(model: FinishedModel, description: Description) -> list[str]:
         )
     if description.adapted is not None:
         notices.append(
-            f"The model was adapted to {format_count(description.adapted.images, 'image')} of its user without "
+            f"The model was adapted to {format_count(description.adapted.images, 'image')} of its target without "
             "labels; its"
             " threshold is still the one that the sites chose, and figures of the run are those before."
         )
     elif model.recipe.evaluation.adapt is not None:
-        notices.append("The run adapted the model to its user's images before it was judged; the graph is not adapted.")
+        notices.append(
+            "The run adapted the model to its target's images before it was evaluated; the graph is not adapted."
+        )
     return notices
 
 
 def _figures(model: FinishedModel) -> dict[str, Any]:
     path = model.directory / METRICS
-    return read_json(path) if path.exists() else {}
+    return rename_in_metrics(read_json(path)) if path.exists() else {}
 
 
 # Adaptation before export. Exported models cannot learn, so this step runs where torch is installed.

@@ -57,10 +57,10 @@ def view_of(model: FinishedModel, entry: str, place: str, cache: Path, say: Say)
 
 def to_compare(model: FinishedModel, entry: str | None, least: int, cache: Path, say: Say) -> tuple[View, str]:
     """Return evenly spaced crops of the named set, by default the recipe's target, and the name of the set."""
-    named = entry or model.recipe.data.user
+    named = entry or model.recipe.data.target
     if named is None:
         raise UserError("--data", "the run has no user; name a prepared set, on whose crops the graph is compared")
-    place = "--data" if entry else "recipe.data.user"
+    place = "--data" if entry else "recipe.data.target"
     try:
         view = view_of(model, named, place, cache, say)
     except UserError as error:

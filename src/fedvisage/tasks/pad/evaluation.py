@@ -53,7 +53,7 @@ def write_features(out: Path, scorer: Scorer, finished: Message, data: RunData) 
     member, weights = next(iter(sorted(members_of(finished).items())))
     scorer.load(weights)
     views = heldout_views(data)
-    views |= {recipe.data.user_name: data.user} if data.user is not None else {}
+    views |= {recipe.data.target_name: data.target} if data.target is not None else {}
     features, labels, sites = features_of(scorer, views, recipe)
     meta = json_key({"sites": list(views), "model": member})
     write_tensors(out / FEATURES, {"features": features, "label": labels, "site": sites}, meta)
@@ -121,7 +121,7 @@ def heldout_table(histograms: Mapping[str, Histogram], thresholds: Mapping[str, 
     return table
 
 
-def evaluate_pad(scorer: Scorer, saved: SavedModel, view: View, user: str) -> TargetEvaluation:
+def evaluate_pad(scorer: Scorer, saved: SavedModel, view: View, target: str) -> TargetEvaluation:
     """Score the target's data, after adaptation if the recipe asks for it, and compute all metrics."""
     parts, members = [], {}
     adapt = scorer.recipe.evaluation.adapt
@@ -133,7 +133,7 @@ def evaluate_pad(scorer: Scorer, saved: SavedModel, view: View, user: str) -> Ta
     for name, logits in by_member.items():
         if not np.isfinite(logits).all():
             raise RunFailed(NO_NUMBER)
-        scores = as_scores(logits, view, user, name)
+        scores = as_scores(logits, view, target, name)
         threshold = _threshold_of(name, saved.thresholds, scores, scorer.recipe)
         members[name] = figures_of(scores, threshold, scorer.recipe)
         if scorer.recipe.evaluation.published:

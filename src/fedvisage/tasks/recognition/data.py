@@ -43,7 +43,7 @@ def check_recognition(recipe: Recipe, method: Declared) -> None:
         raise UserError(
             "recipe.evaluation.published",
             "is for attack detection; templates of IJB-B and IJB-C in "
-            "data.benchmarks are always judged as published, too; leave it out",
+            "data.benchmarks are always evaluated as published, too; leave it out",
         )
     poisoned = recipe.federation.poisoned
     if poisoned is not None and poisoned.how == "label-flip":
@@ -101,11 +101,13 @@ def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str]
         place: SiteData(view(entry, place, "train"), view(entry, place, "test")) for place, entry in places.items()
     }
     target = None
-    if recipe.data.user is not None:
-        split = None if recipe.data.user_split == "all" else recipe.data.user_split
-        target = view(recipe.data.user, TARGET, split)
+    if recipe.data.target is not None:
+        split = None if recipe.data.target_split == "all" else recipe.data.target_split
+        target = view(recipe.data.target, TARGET, split)
         if not len(target):
-            raise UserError("data.user_split", f"the user's data has no images in split {recipe.data.user_split!r}")
+            raise UserError(
+                "data.target_split", f"the target's data has no images in split {recipe.data.target_split!r}"
+            )
     public, heldout = None, None
     if recipe.data.public is not None:
         public, heldout = view(recipe.data.public, PUBLIC, "train"), view(recipe.data.public, PUBLIC, "heldout")
@@ -126,11 +128,11 @@ def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str]
     if target is not None:
         _check_generic_rates(recipe, target)
     digests = {place: _digest(opened, entry) for place, entry in places.items()}
-    digests |= {TARGET: _digest(opened, recipe.data.user)} if recipe.data.user is not None else {}
+    digests |= {TARGET: _digest(opened, recipe.data.target)} if recipe.data.target is not None else {}
     digests |= {PUBLIC: _digest(opened, recipe.data.public)} if recipe.data.public is not None else {}
     digests |= {f"{PLACE}{name}": benchmark.digest for name, benchmark in benchmarks.items()}
     people = RecognitionData(public, strangers, site_data, counted)
-    named = {**places, TARGET: recipe.data.user, PUBLIC: recipe.data.public}
+    named = {**places, TARGET: recipe.data.target, PUBLIC: recipe.data.public}
     crops = {place: opened[without_part(entry.strip())[0]].crop for place, entry in named.items() if entry is not None}
     sites = merge_sites(site_data) if method.pooled else site_data
     return RunData(sites, target, digests, people, crops=crops, places=all_places, benchmarks=benchmarks)
@@ -141,10 +143,10 @@ def _digest(opened: Mapping[str, PreparedSet], entry: str) -> str:
     return opened[name].digest + (f" {part}" if part else "")
 
 
-def _places(sites: Mapping[str, SiteData], public: View | None, heldout: View | None, user: View | None) -> Places:
+def _places(sites: Mapping[str, SiteData], public: View | None, heldout: View | None, target: View | None) -> Places:
     places: dict[str, Sequence[View]] = {place: (site.train, site.heldout) for place, site in sites.items()}
     places[PUBLIC] = [view for view in (public, heldout) if view is not None]
-    places[TARGET] = [] if user is None else [user]
+    places[TARGET] = [] if target is None else [target]
     return {place: views for place, views in places.items() if views}
 
 
@@ -200,16 +202,16 @@ def _strangers(recipe: Recipe, sites: Mapping[str, SiteData], heldout: View | No
     return dict.fromkeys(sites, heldout)
 
 
-def _check_generic_rates(recipe: Recipe, user: View) -> None:
+def _check_generic_rates(recipe: Recipe, target: View) -> None:
     """Refuse rates that need more pairs or probes than the benchmark has, and a list of pairs for another set."""
     settings, place = recipe.evaluation.people, "recipe.evaluation.recognition"
-    _, images = np.unique(user.subjects, return_counts=True)
-    impostors = (len(user) ** 2 - int((images**2).sum())) // 2
-    probes = sum(int((part.set.rows.split[part.indices] == "test").sum()) for part in user.slices)
+    _, images = np.unique(target.subjects, return_counts=True)
+    impostors = (len(target) ** 2 - int((images**2).sum())) // 2
+    probes = sum(int((part.set.rows.split[part.indices] == "test").sum()) for part in target.slices)
     require_measurable(settings.far, impostors, f"{place}.far", "impostor pairs of the benchmark")
     require_measurable(settings.fpir, probes, f"{place}.fpir", "probes of the benchmark")
     if settings.pairs is not None:
-        pairs_among(user, settings.pairs)
+        pairs_among(target, settings.pairs)
 
 
 def _check_rates(recipe: Recipe, sites: Mapping[str, SiteData], strangers: Mapping[str, View | None]) -> None:

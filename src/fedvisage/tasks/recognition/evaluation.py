@@ -53,7 +53,7 @@ def evaluate_run(scorer: Scorer, trained: TrainingResult, data: RunData, out: Pa
     recipe, saved, personal = scorer.recipe, trained.saved, trained.personal
     if scorer.method.pooled and data.people is not None:
         personal = personal_of_merged(scorer, saved.finished, data.people)
-    figures = evaluate_recognition(out, scorer, saved.finished, data.user, saved.thresholds)
+    figures = evaluate_recognition(out, scorer, saved.finished, data.target, saved.thresholds)
     if data.benchmarks:
         figures["benchmarks"] = evaluate_benchmarks(scorer, saved.finished, data.benchmarks, saved.thresholds)
     return {
@@ -73,12 +73,12 @@ def _steps_per_epoch(out: Path, recipe: Recipe) -> float | None:
 
 
 def evaluate_recognition(
-    out: Path | None, scorer: Scorer, finished: Message, user: View | None, thresholds: Mapping[str, Threshold]
+    out: Path | None, scorer: Scorer, finished: Message, target: View | None, thresholds: Mapping[str, Threshold]
 ) -> dict[str, Any]:
     """Evaluate the generic model on the target's set, and write the files from which its metrics can be recomputed."""
-    if user is None:
+    if target is None:
         return {}
-    result = evaluate_generic(scorer, finished, user, thresholds)
+    result = evaluate_generic(scorer, finished, target, thresholds)
     if out is None:
         return {"generic": result.figures}
     write_atomically(out / "scores.csv", _pairs_as_csv(result).encode())
@@ -88,12 +88,12 @@ def evaluate_recognition(
     return {"generic": result.figures}
 
 
-def _pairs_as_csv(judged: GenericResult) -> str:
+def _pairs_as_csv(result: GenericResult) -> str:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(("first", "second", "same", "similarity"))
-    rows = zip(judged.pairs.pairs.tolist(), judged.pairs.same.tolist(), judged.pairs.similarity.tolist(), strict=True)
-    table.writerows((judged.items[a], judged.items[b], int(same), f"{value:.9g}") for (a, b), same, value in rows)
+    rows = zip(result.pairs.pairs.tolist(), result.pairs.same.tolist(), result.pairs.similarity.tolist(), strict=True)
+    table.writerows((result.items[a], result.items[b], int(same), f"{value:.9g}") for (a, b), same, value in rows)
     return text.getvalue()
 
 

@@ -61,7 +61,7 @@ def uploads(method: Declared) -> dict[str, tuple[Upload, ...]]:
 
 def models_of(method: Declared) -> Mapping[str, Personal]:
     """Return the models with which a method's sites can recognise their people; the last is the method's choice."""
-    return method.personal or GENERIC
+    return method.prediction.personal or GENERIC
 
 
 def rates(recipe: Recipe) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -95,7 +95,7 @@ def calls(scorer: Scorer) -> dict[str, Call]:
     def figures(site: Site, finished: Message) -> Message:
         settings = scorer.recipe.evaluation.people
         assert site.test is not None
-        assert site.strangers is not None, "who judges personal models has strangers"
+        assert site.strangers is not None, "a personal model is evaluated with strangers"
         rows, counts = [], (0, 0, 0, 0)
         for personal in models_of(scorer.method).values():
             weights = personal.weights(site, finished)

@@ -27,37 +27,37 @@ def scorer(sets: Mapping[str, Path]) -> Scorer:
 
 
 @pytest.fixture
-def user(sets: Mapping[str, Path]) -> View:
+def target(sets: Mapping[str, Path]) -> View:
     return View.of(PreparedSet.open(sets["U"]))
 
 
-def test_the_detector_says_what_it_was_built_to_say(scorer: Scorer, user: View) -> None:
-    expected = [live_at(DARK if kind == "print" else LIGHT) for kind in user.species]
-    np.testing.assert_allclose(scorer.logits(user), expected, atol=0.4)
+def test_the_detector_says_what_it_was_built_to_say(scorer: Scorer, target: View) -> None:
+    expected = [live_at(DARK if kind == "print" else LIGHT) for kind in target.species]
+    np.testing.assert_allclose(scorer.logits(target), expected, atol=0.4)
 
 
 @pytest.mark.parametrize("settings", FORMS, ids=lambda form: f"{form.loop}-{'gated' if form.gate else 'open'}")
-def test_all_images_are_adapted_to_where_that_does_no_harm(scorer: Scorer, user: View, settings: Adapt) -> None:
-    logits, outcome = adapt_to_view(scorer, user, settings, SOURCE)
-    assert outcome.as_json() == {"adapted": len(user), "skipped": {}, "taken_back": {}}
-    assert (np.abs(logits - scorer.logits(user)) > 0.01).mean() > 0.8
+def test_all_images_are_adapted_to_where_that_does_no_harm(scorer: Scorer, target: View, settings: Adapt) -> None:
+    logits, outcome = adapt_to_view(scorer, target, settings, SOURCE)
+    assert outcome.as_json() == {"adapted": len(target), "skipped": {}, "taken_back": {}}
+    assert (np.abs(logits - scorer.logits(target)) > 0.01).mean() > 0.8
 
 
-def test_steps_move_scale_and_shift_and_nothing_else(scorer: Scorer, user: View) -> None:
+def test_steps_move_scale_and_shift_and_nothing_else(scorer: Scorer, target: View) -> None:
     before = {name: value.clone() for name, value in scorer.net.state_dict().items()}
-    with Learner(scorer, user, PAPER) as learner, learner.with_batch_statistics():
+    with Learner(scorer, target, PAPER) as learner, learner.with_batch_statistics():
         learner.step(np.arange(8))
         moved = {name for name, value in scorer.net.state_dict().items() if not torch.equal(value, before[name])}
     assert moved == {"model.2.weight", "model.2.bias"}
 
 
-def test_a_settled_model_does_not_depend_on_the_order_in_which_images_are_stored(scorer: Scorer, user: View) -> None:
+def test_a_settled_model_does_not_depend_on_the_order_in_which_images_are_stored(scorer: Scorer, target: View) -> None:
     """All attacks first, say: that ruins batch statistics, so the settled form draws its own batches by name."""
-    by_label = np.argsort(user.labels, kind="stable")
+    by_label = np.argsort(target.labels, kind="stable")
     for settings, equal in ((Adapt(batch=18), True), (PAPER.model_copy(update={"stream": "stored"}), False)):
-        first, outcome = adapt_to_view(scorer, user, settings, SOURCE)
-        second, _ = adapt_to_view(scorer, user.subset(by_label), settings, SOURCE)
-        assert outcome.adapted == len(user)
+        first, outcome = adapt_to_view(scorer, target, settings, SOURCE)
+        second, _ = adapt_to_view(scorer, target.subset(by_label), settings, SOURCE)
+        assert outcome.adapted == len(target)
         assert np.allclose(first[by_label], second, atol=1e-5) is equal
 
 
@@ -69,59 +69,59 @@ class Darker(View):
         return replace(found, images=found.images // 2)
 
 
-def test_a_user_no_further_away_than_batches_scatter_is_not_adapted_to_and_a_darker_one_is(
-    scorer: Scorer, user: View
+def test_a_target_no_further_away_than_batches_scatter_is_not_adapted_to_and_a_darker_one_is(
+    scorer: Scorer, target: View
 ) -> None:
-    darker, shifts = Darker(user.slices), []
-    for view in (user, darker):
+    darker, shifts = Darker(target.slices), []
+    for view in (target, darker):
         with torch.no_grad(), StatisticsMeter(scorer.net) as meter:
             scorer.logits(view)
         shifts.append(meter.shift)
     assert shifts[0] < 0.3
     assert shifts[1] > 10
     between = replace(SOURCE, scatter=1.0)
-    _, near = adapt_to_view(scorer, user, Adapt(), between)
+    _, near = adapt_to_view(scorer, target, Adapt(), between)
     _, far = adapt_to_view(scorer, darker, Adapt(), replace(between, threshold=live_at((LIGHT + DARK) / 4)))
-    assert near.skipped == {"not moved": len(user)}
+    assert near.skipped == {"not moved": len(target)}
     assert far.skipped == {}
 
 
-def test_an_adaptation_that_ruins_the_model_is_taken_back(scorer: Scorer, user: View) -> None:
+def test_an_adaptation_that_ruins_the_model_is_taken_back(scorer: Scorer, target: View) -> None:
     ruinous = Adapt(lr=RUINOUS, batch=18)
-    logits, outcome = adapt_to_view(scorer, user, ruinous, SOURCE)
-    assert outcome.as_json() == {"adapted": 0, "skipped": {}, "taken_back": {"one class is left": len(user)}}
-    np.testing.assert_allclose(logits, scorer.logits(user), atol=1e-6)
-    ruined, _ = adapt_to_view(scorer, user, ruinous.model_copy(update={"gate": False}), SOURCE)
+    logits, outcome = adapt_to_view(scorer, target, ruinous, SOURCE)
+    assert outcome.as_json() == {"adapted": 0, "skipped": {}, "taken_back": {"one class is left": len(target)}}
+    np.testing.assert_allclose(logits, scorer.logits(target), atol=1e-6)
+    ruined, _ = adapt_to_view(scorer, target, ruinous.model_copy(update={"gate": False}), SOURCE)
     assert ruined.min() > SOURCE.threshold + 10, "without the gate every image is now live"
 
 
-def test_online_an_adaptation_is_taken_back_batch_by_batch(scorer: Scorer, user: View) -> None:
+def test_online_an_adaptation_is_taken_back_batch_by_batch(scorer: Scorer, target: View) -> None:
     """The first batch is decided before any step; the second one, which that step has ruined, is taken back."""
     settings = Adapt(loop="online", lr=RUINOUS, batch=18)
-    logits, outcome = adapt_to_view(scorer, user, settings, SOURCE)
-    first, second = units_of(user, settings, scorer.recipe.runtime.seed)
+    logits, outcome = adapt_to_view(scorer, target, settings, SOURCE)
+    first, second = units_of(target, settings, scorer.recipe.runtime.seed)
     assert (outcome.adapted, outcome.taken_back) == (len(first), {"one class is left": len(second)})
-    plain = scorer.logits(user)
+    plain = scorer.logits(target)
     np.testing.assert_allclose(logits[second], plain[second], atol=1e-6)
     assert np.abs(logits[first] - plain[first]).max() > 0.1
 
 
 @pytest.mark.parametrize(("rate", "stands"), [(0.005, True), (RUINOUS, False)])
 def test_the_gate_asks_about_a_sample_and_nothing_passes_more_than_twice_besides(
-    scorer: Scorer, user: View, rate: float, stands: bool, monkeypatch: pytest.MonkeyPatch
+    scorer: Scorer, target: View, rate: float, stands: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step and a decision for every image, the source model's opinion of a sample; also for what is taken back.
 
     Then the rest is decided by the source model, which costs no pass besides.
     """
     monkeypatch.setattr(gate, "SMALLEST_GLIMPSE", 16)
-    passed, plain = list[int](), scorer.logits(user)
+    passed, plain = list[int](), scorer.logits(target)
 
     def count(_: Any, images: tuple[torch.Tensor, ...]) -> None:
         passed.append(len(images[0]))
 
     scorer.net["model"].register_forward_pre_hook(count)
-    logits, outcome = adapt_to_view(scorer, user, Adapt(lr=rate, batch=9), SOURCE)
-    assert (outcome.adapted, sum(outcome.taken_back.values())) == ((len(user), 0) if stands else (0, len(user)))
-    assert sum(passed) == 2 * len(user) + 18
+    logits, outcome = adapt_to_view(scorer, target, Adapt(lr=rate, batch=9), SOURCE)
+    assert (outcome.adapted, sum(outcome.taken_back.values())) == ((len(target), 0) if stands else (0, len(target)))
+    assert sum(passed) == 2 * len(target) + 18
     assert np.allclose(logits, plain, atol=1e-5) is not stands

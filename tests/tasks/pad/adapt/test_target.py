@@ -1,4 +1,4 @@
-"""Adapting a finished model at the user, from the files of a real run."""
+"""Adapting a finished model at the target, from the files of a real run."""
 
 from __future__ import annotations
 
@@ -50,88 +50,89 @@ def scorer(run: Path) -> Scorer:
 
 
 @pytest.fixture
-def user(sets: Mapping[str, Path]) -> View:
+def target(sets: Mapping[str, Path]) -> View:
     return View.of(PreparedSet.open(sets["U"]))
 
 
 @pytest.fixture
-def balanced(scorer: Scorer, user: View) -> AdaptationSource:
-    """A source whose threshold finds both classes at the user."""
-    return AdaptationSource(threshold=float(np.median(scorer.logits(user))), scatter=0.0)
+def balanced(scorer: Scorer, target: View) -> AdaptationSource:
+    """A source whose threshold finds both classes at the target."""
+    return AdaptationSource(threshold=float(np.median(scorer.logits(target))), scatter=0.0)
 
 
 def content(scorer: Scorer) -> dict[str, list[float]]:
     return {name: value.flatten().tolist() for name, value in scorer.net.state_dict().items()}
 
 
-def test_the_papers_form_is_one_pass_of_steps_and_a_second_that_decides(scorer: Scorer, user: View) -> None:
+def test_the_papers_form_is_one_pass_of_steps_and_a_second_that_decides(scorer: Scorer, target: View) -> None:
     """The same written with PyTorch's own training mode, one Adam step a batch over all scales and shifts.
 
     In float64, because Adam's first steps have the same length whatever the gradient, be it only rounding.
     """
-    scorer.net.double()["model"].register_forward_pre_hook(lambda _, images: images[0].double())
-    found, _ = adapt_to_view(scorer, user, PAPER, ANYWHERE)
+    first = scorer.net.double()["model"].get_submodule("conv1")
+    first.register_forward_pre_hook(lambda _, images: images[0].double())
+    found, _ = adapt_to_view(scorer, target, PAPER, ANYWHERE)
 
     net = scorer.net["model"].train()
-    order = numpy_rng(scorer.recipe.runtime.seed, "user", "adaptation").permutation(len(user))
+    order = numpy_rng(scorer.recipe.runtime.seed, "user", "adaptation").permutation(len(target))
     batches = [order[start : start + 8] for start in range(0, len(order), 8)]
     layers = [layer for layer in net.modules() if isinstance(layer, torch.nn.BatchNorm2d)]
     adam = torch.optim.Adam([p for layer in layers for p in (layer.weight, layer.bias)], lr=5e-3)
     for positions in batches:
-        logits = scorer.live(user, positions)
+        logits = scorer.live(target, positions)
         adam.zero_grad()
         binary_cross_entropy_with_logits(logits, logits.sigmoid()).backward()
         adam.step()
     with torch.no_grad():
-        expected = torch.cat([scorer.live(user, positions) for positions in batches])
+        expected = torch.cat([scorer.live(target, positions) for positions in batches])
     np.testing.assert_allclose(found[order], expected.numpy(), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("settings", FORMS, ids=lambda form: f"{form.loop}-{'gated' if form.gate else 'open'}")
 def test_afterwards_the_scorer_holds_the_source_model_again(
-    scorer: Scorer, user: View, balanced: AdaptationSource, settings: Adapt
+    scorer: Scorer, target: View, balanced: AdaptationSource, settings: Adapt
 ) -> None:
     """Whatever becomes of the adaptation."""
-    before, plain = content(scorer), scorer.logits(user)
+    before, plain = content(scorer), scorer.logits(target)
     learned = [parameter.requires_grad for parameter in scorer.net.parameters()]
-    logits, outcome = adapt_to_view(scorer, user, settings, balanced)
-    assert outcome.adapted + sum((outcome.taken_back + outcome.skipped).values()) == len(user)
+    logits, outcome = adapt_to_view(scorer, target, settings, balanced)
+    assert outcome.adapted + sum((outcome.taken_back + outcome.skipped).values()) == len(target)
     assert np.isfinite(logits).all()
     assert content(scorer) == before
-    assert np.array_equal(scorer.logits(user), plain)
+    assert np.array_equal(scorer.logits(target), plain)
     assert [parameter.requires_grad for parameter in scorer.net.parameters()] == learned
 
 
-def test_the_same_user_gets_the_same_scores_again(scorer: Scorer, user: View) -> None:
+def test_the_same_target_gets_the_same_scores_again(scorer: Scorer, target: View) -> None:
     for settings in (PAPER, Adapt(batch=8)):
-        first, second = (adapt_to_view(scorer, user, settings, ANYWHERE)[0] for _ in range(2))
+        first, second = (adapt_to_view(scorer, target, settings, ANYWHERE)[0] for _ in range(2))
         assert np.array_equal(first, second)
 
 
-def test_a_stream_sorted_by_label_brings_all_attacks_first(user: View) -> None:
-    units = units_of(user, PAPER.model_copy(update={"stream": "sorted-by-label"}), seed=0)
-    labels = user.labels[np.concatenate(units)]
+def test_a_stream_sorted_by_label_brings_all_attacks_first(target: View) -> None:
+    units = units_of(target, PAPER.model_copy(update={"stream": "sorted-by-label"}), seed=0)
+    labels = target.labels[np.concatenate(units)]
     assert (np.diff(labels.astype(int)) >= 0).all()
 
 
-def test_a_settled_model_decides_on_an_image_whatever_stands_beside_it(scorer: Scorer, user: View) -> None:
-    with Learner(scorer, user, PAPER) as learner:
+def test_a_settled_model_decides_on_an_image_whatever_stands_beside_it(scorer: Scorer, target: View) -> None:
+    with Learner(scorer, target, PAPER) as learner:
         with learner.collecting():
             learner.step(np.arange(12))
         together, alone = learner.decide(np.arange(6)), learner.decide(np.array([3]))
     assert alone[0] == pytest.approx(together[3], abs=1e-4)
 
 
-def test_a_user_of_one_class_keeps_the_source_models_scores(scorer: Scorer, user: View) -> None:
-    plain = scorer.logits(user)
+def test_a_target_of_one_class_keeps_the_source_models_scores(scorer: Scorer, target: View) -> None:
+    plain = scorer.logits(target)
     logits, outcome = adapt_to_view(
-        scorer, user, Adapt(), AdaptationSource(threshold=float(plain.min()) - 1, scatter=0.0)
+        scorer, target, Adapt(), AdaptationSource(threshold=float(plain.min()) - 1, scatter=0.0)
     )
-    assert outcome.skipped == {"one class": len(user)}
+    assert outcome.skipped == {"one class": len(target)}
     np.testing.assert_allclose(logits, plain, atol=1e-6)
 
 
-def test_a_user_with_a_few_videos_or_images_keeps_the_source_models_scores(
+def test_a_target_with_a_few_videos_or_images_keeps_the_source_models_scores(
     scorer: Scorer, balanced: AdaptationSource, tmp_path: Path
 ) -> None:
     path = make_set(tmp_path / "long", "long", 3, subjects=1, species=("bonafide", "print"), frames=10)
@@ -156,33 +157,33 @@ def test_the_sites_scatter_is_that_of_mixed_batches_of_their_held_out_images(
         assert found > 0
 
 
-def test_episodes_do_not_know_of_each_other(scorer: Scorer, user: View) -> None:
+def test_episodes_do_not_know_of_each_other(scorer: Scorer, target: View) -> None:
     settings = Adapt(loop="episodic", gate=False)
-    whole, _ = adapt_to_view(scorer, user, settings, ANYWHERE)
-    for positions in units_of(user, settings, seed=0)[:3]:
-        alone, _ = adapt_to_view(scorer, user.subset(positions), settings, ANYWHERE)
+    whole, _ = adapt_to_view(scorer, target, settings, ANYWHERE)
+    for positions in units_of(target, settings, seed=0)[:3]:
+        alone, _ = adapt_to_view(scorer, target.subset(positions), settings, ANYWHERE)
         np.testing.assert_allclose(whole[positions], alone, atol=1e-5)
 
 
-def test_the_units_of_every_loop_hold_each_image_once(user: View) -> None:
+def test_the_units_of_every_loop_hold_each_image_once(target: View) -> None:
     for batch in (2, 5, 7, 35, 64):
         for settings in FORMS:
             changed = settings.model_copy(update={"batch": batch})
-            units = units_of(user, changed, seed=1)
-            assert sorted(np.concatenate(units).tolist()) == list(range(len(user)))
-            parts = [part for unit in units for part in parts_of(unit, user, changed, seed=1)]
-            assert sorted(np.concatenate(parts).tolist()) == list(range(len(user)))
+            units = units_of(target, changed, seed=1)
+            assert sorted(np.concatenate(units).tolist()) == list(range(len(target)))
+            parts = [part for unit in units for part in parts_of(unit, target, changed, seed=1)]
+            assert sorted(np.concatenate(parts).tolist()) == list(range(len(target)))
 
 
 @pytest.mark.parametrize("name", ["single", "fused", "fedgpad", "fedbn"])
-def test_every_member_is_adapted_on_its_own(name: str, sets: Mapping[str, Path], user: View, tmp_path: Path) -> None:
+def test_every_member_is_adapted_on_its_own(name: str, sets: Mapping[str, Path], target: View, tmp_path: Path) -> None:
     run_toy(tree(sets, name, training__rounds=1), tmp_path / "run")
     found = open_model(tmp_path / "run")
     sources = dict.fromkeys(("", "A", "B", "C"), ANYWHERE)
-    logits, outcomes = adapt_and_score(found.scorer, found.saved.finished, user, PAPER, sources)
+    logits, outcomes = adapt_and_score(found.scorer, found.saved.finished, target, PAPER, sources)
     assert set(logits) == ({"A", "B", "C"} if name == "single" else {""})
     assert set(outcomes) == ({"A", "B", "C"} if name in ("single", "fused") else {""})
-    assert all(outcome.adapted == len(user) for outcome in outcomes.values())
+    assert all(outcome.adapted == len(target) for outcome in outcomes.values())
 
 
 def test_a_model_without_such_layers_is_refused_by_name(sets: Mapping[str, Path], tmp_path: Path) -> None:
@@ -220,8 +221,8 @@ def test_a_recipe_can_adapt_and_the_figures_say_what_became_of_it(sets: Mapping[
     assert metrics["auc"] == pytest.approx(roc_auc_score(adapted["label"], adapted["logit"]))
 
 
-def test_a_single_image_is_scored_and_not_adapted_to(scorer: Scorer, user: View) -> None:
-    one = user.subset(np.array([0]))
+def test_a_single_image_is_scored_and_not_adapted_to(scorer: Scorer, target: View) -> None:
+    one = target.subset(np.array([0]))
     for settings, reason in ((Adapt(), "too small"), (PAPER, "a single image"), (FORMS[-1], "a single image")):
         logits, outcome = adapt_to_view(scorer, one, settings, ANYWHERE)
         assert outcome.skipped == {reason: 1}

@@ -1,0 +1,212 @@
+"""The verb ``evaluate``: for a finished run's model on a prepared set, or for exported models, as on a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import CACHE
+from fedvisage.cli.options import (
+    NOTHING,
+    AsJson,
+    Cache,
+    Int8,
+    LogFormat,
+    MixedCrops,
+    Out,
+    Overlap,
+    Quiet,
+    Verify,
+    interruptible,
+    note,
+    print_json,
+    reporter,
+    say,
+    with_options,
+)
+from fedvisage.tasks.checks import Checks
+
+if TYPE_CHECKING:
+    from fedvisage.base.progress import Reporter
+
+app = typer.Typer()
+
+FRAMES = 10
+"""Frames of a presentation that are evaluated by default."""
+
+Result = tuple[dict[str, Any], list[str]]
+"""The figures of an evaluation for programs, and as lines for people."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options for the model of a finished run."""
+
+    run: Annotated[
+        Path | None, typer.Argument(help="The directory of a finished run; none with --pipeline.", show_default=False)
+    ] = None
+    adapt: Annotated[
+        str | None,
+        typer.Option(
+            help="Adapt the model to the images first, without their labels: gated, paper, online, episodic or none;"
+            " default: the recipe's setting.",
+            show_default=False,
+        ),
+    ] = None
+    pairs: Annotated[
+        Path | None,
+        typer.Option(
+            help="Recognition: a list of pairs of the set's images, such as LFW's pairs.txt; pairs with missing images"
+            " are left out and counted.",
+            show_default=False,
+        ),
+    ] = None
+    benchmark: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]SET",
+            help="Recognition: a set to evaluate on by the lists in its directory; may be given several times. Without"
+            " --data, only these are evaluated.",
+            show_default=False,
+        ),
+    ] = None
+    allow_mixed_crops: MixedCrops = False
+    allow_overlap: Overlap = False
+    verify: Verify = False
+
+
+@dataclass(frozen=True)
+class PipelineOptions:
+    """The options for exported models, evaluated together on presentations."""
+
+    pad: Annotated[
+        Path | None,
+        typer.Option(help="With --pipeline: the exported model that detects attacks.", show_default=False),
+    ] = None
+    recognition: Annotated[
+        Path | None,
+        typer.Option(help="With --pipeline: the exported model that recognises people.", show_default=False),
+    ] = None
+    iso30107: Annotated[
+        bool,
+        typer.Option("--iso30107", help="With --pipeline and --out: a report in the terms of ISO/IEC 30107-3."),
+    ] = False
+    kind: Annotated[
+        str,
+        typer.Option(help="With --pipeline: which dataset (fedvisage data kinds); default: recognised by file names."),
+    ] = ""
+    split: Annotated[
+        str, typer.Option(help="With --pipeline: one of the dataset's own splits, such as test; default: all.")
+    ] = ""
+    frames: Annotated[
+        int | None,
+        typer.Option(
+            help=f"With --pipeline: frames of each presentation; default: {FRAMES}.", min=1, show_default=False
+        ),
+    ] = None
+    enlarge: Annotated[
+        bool,
+        typer.Option("--enlarge", help="With --pipeline: also evaluate faces that are smaller than the model's crops."),
+    ] = False
+    int8: Int8 = False
+
+
+@dataclass(frozen=True)
+class CommonOptions:
+    """The options of both kinds of evaluation: the data, and the output."""
+
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Prepared set (or synth: line) to evaluate on; default: the recipe's target. With --pipeline: the"
+            " folder of a dataset as it was downloaded, or of your own videos and pictures.",
+            show_default=False,
+        ),
+    ] = None
+    pipeline: Annotated[
+        bool,
+        typer.Option("--pipeline", help="Evaluate exported models together, as a device runs them, on presentations."),
+    ] = False
+    out: Out = None
+    cache: Cache = CACHE
+    as_json: AsJson = False
+    quiet: Quiet = False
+    log_format: LogFormat = "text"
+
+
+@app.command("evaluate")
+@with_options()
+def evaluate(common: CommonOptions, of_run: RunOptions, of_pipeline: PipelineOptions) -> None:
+    """Evaluate a finished model on a prepared set, or with --pipeline exported models together, as on a device.
+
+    Thresholds are those that were chosen at the sites.
+    """
+    progress = reporter(common.quiet, common.log_format, aside=True)
+    if common.pipeline:
+        _refuse_any(of_run, "is for a run; leave it out, or --pipeline")
+        figures, lines = _evaluate_pipeline(of_pipeline, common, progress)
+    else:
+        _refuse_any(of_pipeline, "goes with --pipeline")
+        figures, lines = _evaluate_run(of_run, common, progress)
+    if common.as_json:
+        print_json(figures)
+    else:
+        say(*lines)
+
+
+def _refuse_any(options: RunOptions | PipelineOptions, reason: str) -> None:
+    """Refuse options of the other kind of evaluation, which would have no effect."""
+    for field in fields(options):
+        if getattr(options, field.name):
+            raise UserError("RUN" if field.name == "run" else f"--{field.name.replace('_', '-')}", reason)
+
+
+def _evaluate_pipeline(options: PipelineOptions, common: CommonOptions, progress: Reporter) -> Result:
+    """Evaluate exported models together on the presentations of a dataset."""
+    from fedvisage.runs.assess_pipeline import AssessmentOptions, assess_dataset
+
+    request = AssessmentOptions(
+        common.data,
+        options.pad,
+        options.recognition,
+        options.kind,
+        options.split,
+        options.frames or FRAMES,
+        options.enlarge,
+        options.int8,
+        options.iso30107,
+        common.out,
+    )
+    with interruptible(NOTHING):
+        assessment = assess_dataset(request, progress)
+    return assessment.values, assessment.lines()
+
+
+def _evaluate_run(options: RunOptions, common: CommonOptions, progress: Reporter) -> Result:
+    """Evaluate the model of a finished run on a set, by default the run's target, and on benchmarks."""
+    if options.run is None:
+        raise UserError("RUN", "is missing; name a run, or give --pipeline to evaluate exported models")
+    if options.pairs is not None and options.benchmark and common.data is None:
+        raise UserError("--pairs", "is for the set of --data; the lists of a benchmark lie in its directory")
+    from fedvisage.runs.evaluate import evaluate
+    from fedvisage.tasks.catalogue import summary
+    from fedvisage.tasks.finished_model import open_model
+    from fedvisage.tasks.opened import named_benchmarks
+
+    model = open_model(options.run, options.adapt, options.pairs)
+    note(*model.notices)
+    figures = evaluate(
+        model,
+        common.data,
+        common.cache,
+        common.out,
+        benchmarks=named_benchmarks(options.benchmark or []),
+        checks=Checks(options.allow_mixed_crops, options.allow_overlap, options.verify),
+        say=note,
+        course=progress,
+    )
+    return figures, summary(figures)
