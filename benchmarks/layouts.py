@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.measurement import in_turn, processor_seconds
-from fedvisage.nn.compute import LAYOUTS, Compute, Layout, has_fast_bf16
+from fedvisage.nn.compute import LAYOUTS, Compute, Layout
 from fedvisage.nn.face_networks import IResNet, MobileFaceNet, Sphere, iresnet, mobilefacenet, sphere
 from fedvisage.nn.fedgpad import Encoder
 from fedvisage.nn.resnet import ResNet18, resnet18
@@ -115,7 +115,9 @@ def measure_networks(repeats: int) -> None:
 
 def _measure(net: nn.Module, shape: Shape, repeats: int) -> dict[str, str]:
     """Return the ratios of a network, and the rule's choice in each number format."""
-    formats = (False, True) if has_fast_bf16(CPU) else (False,)
+    instructions = torch.backends.cpu.get_cpu_capability()
+    has_bf16 = instructions != "AVX2" and torch.cpu._is_avx512_bf16_supported()
+    formats = (False, True) if has_bf16 else (False,)
     settings = [(layout, half) for half in formats for layout in LAYOUTS]
     steps = [_step(net, shape, layout, half) for layout, half in settings]
     for step in steps:
@@ -128,7 +130,6 @@ def _measure(net: nn.Module, shape: Shape, repeats: int) -> dict[str, str]:
     }
     image = Input(size=shape[2], colour="rgb" if shape[1] == 3 else "rgb+hsv")
     traits = describe_network(nn.ModuleDict({"net": net}), image)
-    instructions = torch.backends.cpu.get_cpu_capability()
     chosen = {
         "bf16" if half else "fp32": choose_layout(Compute(CPU, half), instructions, lambda: traits) for half in formats
     }

@@ -12,14 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from fedvisage.nn.adapters import LowRankConvolution
-from fedvisage.nn.compute import Compute, has_fast_bf16, has_gradient_overrun
+from fedvisage.nn.compute import Compute, has_gradient_overrun, resolve_compute
 
 CPU = torch.device("cpu")
-FORMAT = """
-import torch
-from fedvisage.nn.compute import resolve_compute
-print(resolve_compute("cpu", "auto").half)
-"""
 PASSES = """
 import sys
 import torch
@@ -86,16 +81,13 @@ def test_only_layers_that_would_crash_are_laid_out_differently() -> None:
         assert placed[1](within).is_contiguous()
 
 
-def test_a_processor_with_bf16_instructions_has_fast_bf16() -> None:
-    supported = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    limited = torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2")
-    assert has_fast_bf16(CPU) == (supported and not limited)
+def test_auto_is_bf16_on_a_processor_with_amx_but_not_with_avx512_bf16_alone() -> None:
+    assert resolve_compute("cpu", "auto").half == torch.cpu._is_amx_tile_supported()
 
 
-def test_bf16_is_not_chosen_where_the_environment_limits_torch_to_avx2() -> None:
-    environment = {**os.environ, "ATEN_CPU_CAPABILITY": "avx2"}
-    child = subprocess.run([sys.executable, "-c", FORMAT], capture_output=True, text=True, env=environment, check=True)
-    assert child.stdout == "False\n"
+@pytest.mark.parametrize(("precision", "half"), [("bf16", True), ("fp32", False)])
+def test_a_recipe_may_choose_either_format_on_every_processor(precision: str, half: bool) -> None:
+    assert resolve_compute("cpu", precision).half == half
 
 
 def test_running_statistics_accumulate_in_float32_in_bf16_training() -> None:

@@ -42,8 +42,9 @@ class Runtime(Section):
     seed: int = Field(0, ge=0)
     """The seed of every random stream."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Number format of training. ``auto``: bf16 where it is faster (CUDA, CPUs with AVX512_BF16 or AMX), else fp32; the
-    resolved recipe records the choice. Evaluation, thresholds and exact statistics are always in fp32."""
+    """Number format of training. ``auto``: bf16 on GPUs and CPUs with AMX, else fp32; the resolved recipe records the
+    choice. ``bf16`` works on every CPU; with AVX512_BF16, most networks train 1.1 to 2.1 times as fast. Evaluation,
+    thresholds and exact statistics are always in fp32."""
     layout: Literal["auto", "first", "last"] = "auto"
     """Memory layout of channels. ``auto``: the faster one by a rule on network, processor and number format; the
     resolved recipe records the choice."""
