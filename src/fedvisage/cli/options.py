@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_origin, get_type_hints
 
 import typer
 from typer import Context
 from typer.core import TyperGroup
 
 from fedvisage.base.errors import RunFailed, RunTerminated, TerminationSignal, UserError
+from fedvisage.base.options import Range, field_docstrings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -122,6 +124,51 @@ def take_options(*groups: type[Any]) -> Callable[[Callable[..., None]], Callable
         return take
 
     return decorate
+
+
+def with_options(
+    kind: type[Any], leave_out: Collection[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command one option per field of a dataclass; the command receives them as one object named ``options``.
+
+    The help of an option is the docstring of its field. The command line does not have the fields in `leave_out`.
+    """
+    help_texts, types = field_docstrings(kind), get_type_hints(kind, include_extras=True)
+    chosen = [field for field in fields(kind) if field.name not in leave_out]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def run(**arguments: Any) -> None:
+            values = {field.name: arguments.pop(field.name) for field in chosen}
+            command(**arguments, options=kind(**values))
+
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        declared = [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=field.default,
+                annotation=_option(field.name, types[field.name], " ".join(help_texts[field.name].split())),
+            )
+            for field in chosen
+        ]
+        # Typer reads the signature, which has the options where the command has `options`.
+        parameters: list[inspect.Parameter] = []
+        for parameter in own:
+            parameters += declared if parameter.name == "options" else [parameter.replace(kind=parameter.KEYWORD_ONLY)]
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def _option(name: str, annotation: Any, help_text: str) -> Any:
+    """Return the annotation of a field as a command-line option; the dataclass checks words itself."""
+    ranges = [extra for extra in getattr(annotation, "__metadata__", ()) if isinstance(extra, Range)]
+    plain = annotation.__origin__ if ranges else str if get_origin(annotation) is Literal else annotation
+    least, most = (ranges[0].least, ranges[0].most) if ranges else (None, None)
+    declarations = (f"--{name.replace('_', '-')}",)  # a switch has no --no- form
+    return Annotated[plain, typer.Option(*declarations, help=help_text, min=least, max=most)]
 
 
 @contextmanager
