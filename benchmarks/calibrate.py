@@ -144,12 +144,13 @@ def report(
     verdict = passes(table)
     lines = [
         TITLE,
-        "AUC of a ResNet-18 trained from scratch on one domain (row) and evaluated on another (column); on its own domain, on",
-        f"held-out subjects (`make calibrate`). The bounds were set before any method was compared: at least {AT_HOME} at home,",
-        f"{ABROAD[0]:.2f} to {ABROAD[1]:.2f} on average abroad. The renderer's version freezes the domains.",
+        "AUC of a ResNet-18 trained from scratch on one domain (row) and evaluated on another (column); on its own",
+        "domain, on held-out subjects (`make calibrate`). The bounds were set before any method was compared: at least",
+        f"{AT_HOME} at home, {ABROAD[0]:.2f} to {ABROAD[1]:.2f} on average abroad. The renderer's version freezes the"
+        " domains.",
         "",
-        'The domains were tuned on seed 0, which every recorded table uses. So part of "a federation beats its sites" is',
-        "built in. The fair check is a second rendering seed.",
+        'The domains were tuned on seed 0, which every recorded table uses. So part of "a federation beats its sites"',
+        "is built in. The fair check is a second rendering seed.",
         "",
         f"| trained on | {' | '.join(table)} | mean abroad | within bounds |",
         f"|---|{'---|' * len(table)}---|---|",

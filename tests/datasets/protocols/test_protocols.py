@@ -308,7 +308,9 @@ def test_what_is_printed_runs_on_pretended_sets(tmp_path: Path) -> None:
             ImportOptions(size=32, frames="2", crop="centre"),
             name=name,
         )
-    said = CliRunner().invoke(app, ["data", "protocols", "ocim-ssdg", "--sets", str(tmp_path / "sets"), "--target", "M"])
+    said = CliRunner().invoke(
+        app, ["data", "protocols", "ocim-ssdg", "--sets", str(tmp_path / "sets"), "--target", "M"]
+    )
     tree = yaml.safe_load(said.output)
     tree |= {
         "method": {"name": "fedpad", "network": {"width": 8}},
