@@ -144,7 +144,7 @@ def test_a_checkpoint_is_converted_as_the_page_on_recipes_shows(
 
 @pytest.mark.parametrize("name", ["afl", "scaffold", "fednova", "fedsis", "festa"])
 def test_a_step_of_the_server_is_refused_where_the_server_takes_none(name: str) -> None:
-    assert not fv.methods()[name].steps_at_server
+    assert "server_optimizer" not in fv.methods()[name].supports
 
 
 def test_examples_are_found_by_the_entry_points_that_the_page_shows(

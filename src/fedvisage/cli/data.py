@@ -160,7 +160,7 @@ def people(
 
 
 @app.command("import")
-@with_options(ImportOptions, leave_out=("few",))
+@with_options(leave_out=("few",))
 def import_set(
     kind: Annotated[str, typer.Argument(help="Dataset or layout (fedvisage data kinds), or all: each below SOURCE.")],
     source: Annotated[Path, typer.Argument(help="Directory of the dataset.")],

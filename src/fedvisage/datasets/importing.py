@@ -92,7 +92,8 @@ def _import_one(
     importer = importer_of(kind)
     if not options.frames.isdecimal():
         raise UserError("--frames", f"must be a number for this kind, got {options.frames!r}")
-    if "options" in inspect.signature(importer).parameters:
+    parameter = inspect.signature(importer).parameters.get("options")
+    if parameter is not None and parameter.kind is not inspect.Parameter.VAR_KEYWORD:
         return importer(source, destination, options, name=name, progress=progress)
     # An importer written for version 0.1 takes each option by name, and ends in ``**_``.
     values = {**vars(options), "frames": int(options.frames), "crop": crop_of(options)}
