@@ -1,4 +1,4 @@
-"""docs/device.md is run: its commands and its Python; and exported models predict what runs predict."""
+"""docs/device.md and docs/system-evaluation.md are run: their commands and Python; and exported models predict what runs predict."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from fedvisage.cli import app
 
-PAGE = (ROOT / "docs" / "device.md").read_text(encoding="utf-8")
+PAGE = "".join((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("device", "system-evaluation"))
 
 
 def blocks(kind: str) -> list[str]:
