@@ -1,4 +1,4 @@
-"""docs/device.md and docs/system-evaluation.md are run: their commands and Python; and exported models predict what runs predict."""
+"""Two pages are run, devices and system evaluation; and exported models predict what runs predict."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from fedvisage.cli import app
 
-PAGE = "".join((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("device", "system-evaluation"))
+PAGES = [ROOT / "docs" / f"{name}.md" for name in ("device", "system-evaluation")]
+PAGE = "".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 
 def blocks(kind: str) -> list[str]:
