@@ -1,4 +1,4 @@
-"""The examples of docs/extending.md: files, as modules that can be imported by name, and what is done with them."""
+"""The examples of docs/extending.md and adding-a-dataset.md: files, as importable modules, and their use."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "extending.md"
+DATASETS = ROOT / "docs" / "adding-a-dataset.md"
 FILE = re.compile(r"`(\w+)\.py`[^`]*:\n\n```python\n(.*?)```", re.DOTALL)
 """A file's name, the rest of its paragraph, and the file."""
 
 
 def files() -> dict[str, str]:
-    """Return the page's files by their module's name."""
-    return dict(FILE.findall(PAGE.read_text(encoding="utf-8")))
+    """Return the files of both pages by their module's name."""
+    return dict(found for page in (PAGE, DATASETS) for found in FILE.findall(page.read_text(encoding="utf-8")))
 
 
 def snippets() -> list[str]:
@@ -34,7 +35,7 @@ def example(name: str) -> types.ModuleType:
     """Execute one file of the page as a module; the same one each time, which other examples can import."""
     if name not in sys.modules:
         module = types.ModuleType(name)
-        code = compile(files()[name], f"docs/extending.md, {name}.py", "exec", dont_inherit=True)
+        code = compile(files()[name], f"docs, {name}.py", "exec", dont_inherit=True)
         exec(code, module.__dict__)
         sys.modules[name] = module
     return sys.modules[name]

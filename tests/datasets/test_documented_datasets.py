@@ -56,7 +56,7 @@ def test_the_commands_run_one_after_another_and_say_what_the_page_says(
 
 
 def test_the_scanner_of_the_page_imports_its_example(tmp_path: Path) -> None:
-    (source,) = blocks(ADDING, "python")
+    source, _ = blocks(ADDING, "python")  # the other is run by tests/test_documentation.py
     module: dict[str, object] = {}
     exec(compile(source, "docs/adding-a-dataset.md", "exec", dont_inherit=True), module)
     scanner = module["SCANNER"]
