@@ -294,7 +294,7 @@ def mix_statistics(layer: NormLayer, seen: LayerStatistics, keep: float) -> tupl
 
 
 KEPT = 0.25
-"""The share of the sites' statistics, chosen on the sites' held-out subjects (docs/adaptation.md)."""
+"""The share of the sites' statistics, chosen on the sites' held-out subjects (docs/results/adaptation.md)."""
 
 BATCH = 64
 RECORD = "adaptation.json"
