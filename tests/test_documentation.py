@@ -1,4 +1,4 @@
-"""Documentation is run: the examples of docs/extending.md as they stand, and the commands that README shows."""
+"""Documentation is run: the examples on extending fedvisage as they stand, and the commands that README shows."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_what_is_done_with_the_examples_runs(
         example(name)
     for number, snippet in enumerate(snippets()):
         capsys.readouterr()
-        code = compile(snippet.replace("demo/fedpad", "toy.yaml"), f"docs/extending.md, block {number}", "exec")
+        code = compile(snippet.replace("demo/fedpad", "toy.yaml"), f"docs, block {number}", "exec")
         exec(code, {})
         printed = capsys.readouterr().out.splitlines()
         for said in re.findall(r"^print\(.*\)  # (\{.*)$", snippet, flags=re.MULTILINE):

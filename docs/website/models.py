@@ -35,7 +35,7 @@ def index() -> str:
     algorithms = ", ".join(f"[`{name}`](../methods/{name}.md)" for name in ALGORITHMS)
     said = f"An algorithm is a function of a model: {algorithms} run on each of these. A model of your own is one file"
     head = ("model", "name in a recipe", "task", "what it is")
-    return f"# Models\n\n{said}: [extending](../extending.md#a-model-of-your-own).\n\n{table(head, rows)}"
+    return f"# Models\n\n{said}: [add a model](../adding-a-model.md#a-model-of-your-own).\n\n{table(head, rows)}"
 
 
 def page(model: Model) -> Iterator[str]:
