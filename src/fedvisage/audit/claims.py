@@ -98,24 +98,24 @@ class OutputSet:
     inside: bool
     swapped: bool
 
-    def hits(self, one: Values, other: Values) -> tuple[int, int]:
+    def hits(self, left: Values, right: Values) -> tuple[int, int]:
         """Count the outputs of each data set in this set; the data set that is expected in it comes first."""
-        first, second = (other, one) if self.swapped else (one, other)
+        first, second = (right, left) if self.swapped else (left, right)
         counts = [int((values >= self.threshold).sum()) for values in (first, second)]
         if not self.inside:
             counts = [len(first) - counts[0], len(second) - counts[1]]
         return counts[0], counts[1]
 
 
-def best_set(one: Values, other: Values, delta: float, confidence: float) -> OutputSet:
+def best_set(first: Values, second: Values, delta: float, confidence: float) -> OutputSet:
     """Return the set of outputs that separates the two data sets best."""
-    thresholds = np.quantile(np.concatenate([one, other]), np.linspace(0.01, 0.99, 99))
+    thresholds = np.quantile(np.concatenate([first, second]), np.linspace(0.01, 0.99, 99))
     variants = itertools.product(thresholds.tolist(), (True, False), (False, True))
     sets = [OutputSet(threshold, inside, swapped) for threshold, inside, swapped in variants]
 
     def epsilon(choice: OutputSet) -> float:
-        inside, others_inside = choice.hits(one, other)
-        return epsilon_of(inside, others_inside, len(one), delta, confidence)
+        inside, others_inside = choice.hits(first, second)
+        return epsilon_of(inside, others_inside, len(first), delta, confidence)
 
     return max(sets, key=epsilon)
 

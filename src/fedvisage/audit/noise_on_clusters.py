@@ -176,15 +176,15 @@ def draws_for(centres: MechanismInputs, *purpose: str | int | PlotSetting) -> Dr
     return DerivedDraws(torch_rng(centres.seed, "audit", "noise on clusters", *names))
 
 
-def row(mechanism: str, setting: PlotSetting, found: Cosines) -> dict[str, str | float]:
+def row(mechanism: str, setting: PlotSetting, cosines: Cosines) -> dict[str, str | float]:
     """Return one row of the table."""
-    released = found[~np.isnan(found)]
+    released = cosines[~np.isnan(cosines)]
     low, middle, high = np.quantile(released, (0.05, 0.5, 0.95)).tolist() if len(released) else ("–",) * 3
     return {
         "mechanism": mechanism,
         "where": f"{setting.panel} {setting.label}",
-        "draws": len(found),
-        "told": len(released) / len(found),
+        "draws": len(cosines),
+        "told": len(released) / len(cosines),
         "5 %": low,
         "median": middle,
         "95 %": high,

@@ -114,10 +114,10 @@ class Admission:
             raise UserError(str(self.path), f"is missing, and list {newest[0]} was in force; {AGAIN}")
         self._tell_once(f"{self.path} does not exist: this kit is older than numbered lists, which counts as list 0")
 
-    def _not_older(self, found: x509.CertificateRevocationList) -> x509.CertificateRevocationList:
+    def _not_older(self, revocations: x509.CertificateRevocationList) -> x509.CertificateRevocationList:
         """Refuse a list that is older than the newest one read so far, and remember a newer one."""
-        number, newest = _number_of(found), self._newest()
-        order = number or 0, found.last_update_utc.isoformat()
+        number, newest = _number_of(revocations), self._newest()
+        order = number or 0, revocations.last_update_utc.isoformat()
         if newest is not None and order < newest:
             raise UserError(
                 str(self.path),
@@ -130,7 +130,7 @@ class Admission:
             remembered = self._known()
             self.memory.parent.mkdir(parents=True, exist_ok=True)
             write_json(self.memory, {**remembered, self._federation(): list(order)})
-        return found
+        return revocations
 
     @property
     def memory(self) -> Path:
@@ -169,10 +169,10 @@ class Admission:
         return revocations
 
 
-def _number_of(found: x509.CertificateRevocationList) -> int | None:
+def _number_of(revocations: x509.CertificateRevocationList) -> int | None:
     """Return a list's number, or None for a list from before numbers."""
     try:
-        return found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+        return revocations.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
     except x509.ExtensionNotFound:
         return None
 

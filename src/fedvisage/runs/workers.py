@@ -91,9 +91,9 @@ def restore_site(site: str, generation: int, content: bytes, releases: Mapping[s
     worker.restore(generation)
 
 
-def release_files(site: str, known: frozenset[str]) -> dict[str, bytes | None]:
+def release_files(site: str, known_names: frozenset[str]) -> dict[str, bytes | None]:
     """Return the files of a site's log of releases, without the values that the caller knows."""
-    return _Process.sites.desks[site].releases.files(known)
+    return _Process.sites.desks[site].releases.files(known_names)
 
 
 # Methods and recipes as the setup of another process.

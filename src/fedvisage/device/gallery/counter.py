@@ -39,10 +39,10 @@ class CountedState(NamedTuple):
     digest: bytes
 
 
-def counters_of(key: Path | None, given: Path | None, environment: Mapping[str, str] = os.environ) -> Path:
+def counters_of(key: Path | None, folder: Path | None, environment: Mapping[str, str] = os.environ) -> Path:
     """Return the folder of counters: the given one, else that of the environment, else the one beside the key."""
-    if given is not None:
-        return given
+    if folder is not None:
+        return folder
     if configured := environment.get(VARIABLE):
         return Path(configured)
     if key is not None:

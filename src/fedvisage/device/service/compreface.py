@@ -169,9 +169,9 @@ def _faces(work: ServiceContext, asked: RequestContent, name: str, limit: int, s
     return faces[:limit] if limit else faces
 
 
-def _face(one: CheckedFace) -> Values:
+def _face(face: CheckedFace) -> Values:
     """Return a face in CompreFace's form, with its liveness."""
-    box, pad = one.box, one.pad
+    box, pad = face.box, face.pad
     ends = {"x_min": box.x, "y_min": box.y, "x_max": box.x + box.width, "y_max": box.y + box.height}
     live = None if pad is None else {"probability": pad.score, "decision": pad.decision}
     return {

@@ -165,12 +165,12 @@ class RequestGuard:
 
         return receiving
 
-    def _note(self, scope: Scope, request: str, status: int, seconds: float, said: str) -> None:
+    def _note(self, scope: Scope, request: str, status: int, seconds: float, remark: str) -> None:
         route = str(getattr(scope.get("route"), "path", "none"))
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self._counts.answered(method, route, status, seconds)
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        self._log(f"{now} {request} {method} {route} {status} {seconds * 1000:.0f} ms{said}")
+        self._log(f"{now} {request} {method} {route} {status} {seconds * 1000:.0f} ms{remark}")
 
 
 def too_large(limits: Limits) -> Fault:

@@ -103,9 +103,9 @@ class Keys:
         """Return whether there are keys."""
         return bool(self._digests)
 
-    def owner(self, given: str) -> int | None:
+    def owner(self, key: str) -> int | None:
         """Return the number of a key; None if it is unknown."""
-        digest, match = _digest(given), None
+        digest, match = _digest(key), None
         for number, candidate in enumerate(self._digests):
             if hmac.compare_digest(digest, candidate):
                 match = number

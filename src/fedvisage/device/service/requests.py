@@ -98,12 +98,12 @@ class ServiceContext:
         self.engine, self.gallery, self.limits, self.counts = engine, gallery, limits, Counts()
         self._pool = ThreadPoolExecutor(limits.workers, "answering")
 
-    async def do(self, some: Callable[[], Result]) -> Result:
+    async def do(self, function: Callable[[], Result]) -> Result:
         """Run a function in a thread, once one is free."""
         if self.counts.waiting >= self.limits.waiting + self.limits.workers:
             raise Fault(503, "busy", "too many requests are waiting; ask again").again_in(1)
         self.counts.came(1)
-        future = self._pool.submit(some)
+        future = self._pool.submit(function)
         future.add_done_callback(self._done)
         return await asyncio.wrap_future(future)
 

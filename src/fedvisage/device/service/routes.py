@@ -67,17 +67,17 @@ def describe_match(match: PersonMatch) -> Values:
     }
 
 
-def describe_person(one: Person, faces: Sequence[Face] = ()) -> Values:
+def describe_person(person: Person, faces: Sequence[Face] = ()) -> Values:
     """Return an enrolled person, with faces if any are given."""
-    values: Values = {"id": one.id, "name": one.name, "created": one.created}
+    values: Values = {"id": person.id, "name": person.name, "created": person.created}
     if faces:
         values["faces"] = [asdict(face) for face in faces]
     return values
 
 
-def describe_collection(one: Collection) -> Values:
+def describe_collection(collection: Collection) -> Values:
     """Return a collection."""
-    return asdict(one)
+    return asdict(collection)
 
 
 def describe_pipeline(engine: Engine) -> Values:
@@ -355,11 +355,11 @@ def _enrol_person(work: ServiceContext, asked: RequestContent, collection: str, 
     return {**describe_person(done.person, done.faces), "replaced": done.replaced}
 
 
-def _reply(request: Request, work: ServiceContext, times: StepTimes, **said: Any) -> Values:
+def _reply(request: Request, work: ServiceContext, times: StepTimes, **values: Any) -> Values:
     """Return a response with its request ID, its models, and its durations."""
     return {
         "request_id": request.scope[REQUEST],
-        **said,
+        **values,
         "pipeline": describe_pipeline(work.engine),
         "execution_ms": times.values,
     }

@@ -254,10 +254,10 @@ def promise_of(recipe: Recipe, method: Declared) -> Callable[[int], str]:
     return promise
 
 
-def figures_of(recipe: Recipe, method: Declared, rounds: int, told: dict[str, Any]) -> dict[str, Any]:
-    """Return the privacy section of ``metrics.json``; ``told`` is the cost of the site that released most."""
+def figures_of(recipe: Recipe, method: Declared, rounds: int, release_costs: dict[str, Any]) -> dict[str, Any]:
+    """Return the privacy section of ``metrics.json``; ``release_costs`` is the cost of the site that released most."""
     plan, dp, account = plan_of(recipe), recipe.federation.dp, account_of(recipe, method)
     if plan is None or dp is None:
-        return told
+        return release_costs
     models = plan.figures(rounds, dp.entropy)
-    return models if account is None else account.figures(rounds) | {"models": models, "releases": told}
+    return models if account is None else account.figures(rounds) | {"models": models, "releases": release_costs}

@@ -129,10 +129,10 @@ class Releases:
         """Return the names of the files of stored values."""
         return frozenset(path.name for path in self.directory.glob("*.safetensors"))
 
-    def files(self, known: Collection[str] = ()) -> dict[str, bytes | None]:
+    def files(self, known_names: Collection[str] = ()) -> dict[str, bytes | None]:
         """Return the log's files for another process; None for values that it knows, because a value never changes."""
         paths = sorted(self.directory.iterdir()) if self.directory.exists() else []
-        return {path.name: None if path.name in known else path.read_bytes() for path in paths}
+        return {path.name: None if path.name in known_names else path.read_bytes() for path in paths}
 
     def receive(self, files: Mapping[str, bytes | None]) -> None:
         """Store the log of another process durably, each charge before the value that it pays for."""

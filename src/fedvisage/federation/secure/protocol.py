@@ -328,8 +328,8 @@ def unmask_sum(
     return result
 
 
-def _recover_secret(given: Mapping[int, bytes], site: int, threshold: int) -> bytes:
-    usable = {holder: share for holder, share in given.items() if share != NOTHING}
+def _recover_secret(shares: Mapping[int, bytes], site: int, threshold: int) -> bytes:
+    usable = {holder: share for holder, share in shares.items() if share != NOTHING}
     if len(usable) < threshold:
         raise CannotOpen(f"{len(usable)} shares for site {site + 1} in the roster, {threshold} needed")
     return join_shares(usable, threshold)
