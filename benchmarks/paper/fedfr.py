@@ -46,7 +46,7 @@ def measure(cache: Path) -> Measurement:
     site.lent = site.tensors("model", "centres")
     fedfr.own_parameters(site)
     local = {f"{face.LOCAL}{name}": value for name, value in site.lent.items() if name.startswith("model.")}
-    site.kept.update(site.put_away() | local)
+    site.kept.update(site.private_state() | local)
     copies = _plain_copies(site)
 
     def house() -> object:

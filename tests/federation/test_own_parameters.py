@@ -22,7 +22,7 @@ def test_an_own_parameter_is_made_once_trained_and_kept(sets: Mapping[str, Path]
     assert site.own("W", make) is weight
     optimizer = site.optimizer("model", own=("W",))
     site.step(optimizer, (weight * torch.arange(16.0)).sum())
-    kept = site.put_away()
+    kept = site.private_state()
     assert not torch.equal(kept["own/W"], torch.ones(3, 16))
     again = site_of(sets, tmp_path, 2)
     again.kept.update(kept)

@@ -74,18 +74,18 @@ class Trusting(LocalTransport):
 
     def __init__(
         self,
-        desks: Sequence[SiteWorker],
+        site_workers: Sequence[SiteWorker],
         kits: Path,
         place: Path,
         run: str = "first",
         lost: str = "",
         allowed: Sequence[frozenset[str]] = (),
     ) -> None:
-        super().__init__(desks)
+        super().__init__(site_workers)
         self.lost = lost
-        for desk in desks:
-            images = images_of(desk.train, place / "cache")
-            desk.trust = trust_in(kits, desk.name, place, run, images, allowed)
+        for worker in site_workers:
+            images = images_of(worker.train, place / "cache")
+            worker.trust = trust_in(kits, worker.name, place, run, images, allowed)
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
         for reply in super().call(orders):
@@ -224,7 +224,7 @@ def substituted(message: Message) -> None:
     """Put keys of the server's own in the place of B's and C's."""
     roster = message["roster"].clone()
     for place in (1, 2):
-        public = Secrets.drawn(np.random.default_rng(place).bytes).public()
+        public = Secrets.draw(np.random.default_rng(place).bytes).public()
         rows = np.frombuffer(public.sealing + public.masking + public.seed_hash, np.uint8).reshape(3, 32)
         roster[place] = torch.from_numpy(rows.copy())
     message["roster"] = roster

@@ -145,12 +145,12 @@ class ClaimSettings:
     claim: Budget = CLAIM
 
     @property
-    def asked(self) -> ClusteringSettings:
+    def clustering(self) -> ClusteringSettings:
         """Return the parameters of one query that accepts groups of any size."""
         return ClusteringSettings(self.margin, queries=1, minimum=1, budget=self.claim)
 
     @property
-    def exchanged(self) -> Budget:
+    def replace_one_claim(self) -> Budget:
         """Return the claim for replacing an identity: removal plus addition, unless ``relation`` is replace-one."""
         if self.how.relation == "replace-one":
             return self.claim
@@ -162,7 +162,7 @@ def trials(claimed: ClaimSettings) -> Iterator[ClaimTrial]:
     yield ClaimTrial("Algorithm 1 as printed", CLAIM, paper_release(two_groups(0)), paper_release(two_groups(1)))
     first_larger, second_larger = (full_release(two_groups(extra), claimed) for extra in (0, 1))
     yield ClaimTrial(
-        "private, one of two groups is larger", claimed.exchanged, first_larger, second_larger, releases=200
+        "private, one of two groups is larger", claimed.replace_one_claim, first_larger, second_larger, releases=200
     )
     base, extended = one_more(claimed)
     yield ClaimTrial(
@@ -208,7 +208,7 @@ def paper_release(centres: Tensor) -> Release:
 def full_release(centres: Tensor, claimed: ClaimSettings) -> Release:
     """Return the complete release of a site, with the axes of the groups as candidates."""
     candidates = torch.eye(centres.shape[1], dtype=centres.dtype)[:2]
-    return lambda draws: release(centres, candidates, claimed.asked, claimed.how, draws).centres
+    return lambda draws: release(centres, candidates, claimed.clustering, claimed.how, draws).centres
 
 
 def noisy_sums(centres: Tensor, claimed: ClaimSettings) -> Release:
@@ -230,11 +230,11 @@ def resumed_release(centres: Tensor, claimed: ClaimSettings) -> Release:
 
 
 def _clipped_statistic(centres: Tensor, claimed: ClaimSettings) -> Tensor:
-    return statistics(centres, torch.eye(centres.shape[1], dtype=centres.dtype)[0], claimed.asked, claimed.how)
+    return statistics(centres, torch.eye(centres.shape[1], dtype=centres.dtype)[0], claimed.clustering, claimed.how)
 
 
 def _sigma(claimed: ClaimSettings) -> float:
-    return private_charges(claimed.asked, claimed.how, candidates=1, release="")[0].sigma
+    return private_charges(claimed.clustering, claimed.how, candidates=1, release="")[0].sigma
 
 
 def obstacle(subject: AuditedRun) -> str:

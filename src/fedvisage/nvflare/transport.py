@@ -141,7 +141,7 @@ class CollabTransport:
         """Have sites execute their orders in parallel, and yield the replies in sorted order."""
         for order in orders.values():
             self._round = order.round
-        waiting = self._side_by_side(sorted(orders), lambda name: self._carry_out(name, orders[name]))
+        waiting = self._side_by_side(sorted(orders), lambda name: self._send_order(name, orders[name]))
         for _, reply in waiting:
             yield reply
 
@@ -185,7 +185,7 @@ class CollabTransport:
         for name, future in futures.items():
             yield name, future.result()
 
-    def _carry_out(self, name: str, order: Order) -> Reply:
+    def _send_order(self, name: str, order: Order) -> Reply:
         """Send an order to a site, unless it is not connected or sits out; a site that is behind catches up."""
         if name not in self._here:
             return Reply(name, None, "is not connected", order.ticket)

@@ -68,23 +68,23 @@ def execute_order(site: str, order: Order, names: Sequence[str], *parts: Message
 
 def end_visits() -> set[str]:
     """End all visits after a round, and return the sites that keep state here."""
-    sites = _Process.sites.desks.values()
+    sites = _Process.sites.site_workers.values()
     for site in sites:
-        site.leave()
+        site.end_visit()
     return {site.name for site in sites if site.keeps_state}
 
 
 def commit_site(site: str, generation: int) -> tuple[int, bytes]:
     """Commit a site's private state, and return its generation and, if that is new, the content of its file."""
-    worker = _Process.sites.desks[site]
+    worker = _Process.sites.site_workers[site]
     before = worker.store.generation
     reached = worker.commit(generation)
-    return reached, worker.store.committed() if reached != before else b""
+    return reached, worker.store.committed_content() if reached != before else b""
 
 
 def restore_site(site: str, generation: int, content: bytes, releases: Mapping[str, bytes | None]) -> None:
     """Give a site the private state of a generation, and its log of releases."""
-    worker = _Process.sites.desks[site]
+    worker = _Process.sites.site_workers[site]
     if generation:
         worker.store.receive(generation, content)
     worker.releases.receive(releases)
@@ -93,7 +93,7 @@ def restore_site(site: str, generation: int, content: bytes, releases: Mapping[s
 
 def release_files(site: str, known_names: frozenset[str]) -> dict[str, bytes | None]:
     """Return the files of a site's log of releases, without the values that the caller knows."""
-    return _Process.sites.desks[site].releases.files(known_names)
+    return _Process.sites.site_workers[site].releases.files(known_names)
 
 
 # Methods and recipes as the setup of another process.
@@ -291,7 +291,7 @@ class WorkerTransport:
                 site.store.restore(generations[name])
                 site.store.load()  # a damaged file is reported by its path in the run's directory
                 if site.keeps_state:
-                    content = site.store.committed() if site.store.generation else b""
+                    content = site.store.committed_content() if site.store.generation else b""
                     worker.submit(restore_site, name, site.store.generation, content, site.releases.files()).result()
 
     def _jobs_of(self, orders: Mapping[str, Order]) -> dict[str, tuple[Any, ...]]:

@@ -247,7 +247,7 @@ class Secrets:
     seed: bytes
 
     @staticmethod
-    def drawn(draw: Draw) -> Secrets:
+    def draw(draw: Draw) -> Secrets:
         """Draw all three."""
         return Secrets(draw(KEY), draw(KEY), draw(KEY))
 

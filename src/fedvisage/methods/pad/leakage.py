@@ -148,7 +148,7 @@ def release(site: Site, kind: str, rows: Tensor, pack: Callable[[Tensor], Messag
     guard = release_noise_of(limits, kind, Budget(privacy.epsilon, privacy.delta), passes, privacy.count)
     if guard.length + FAR * guard.sigma > LARGEST_MAGNITUDE:
         raise TrainingFailed(f"the budget asks for noise of σ {guard.sigma:.3g} on {kind}, more than a reply may hold")
-    number = (site.round - 1) * site.batches_per_round + site.taken
+    number = (site.round - 1) * site.batches_per_round + site.batches_taken
     cost = guard.charges(release_name(number, kind), (number - 1) // site.batches_per_epoch + 1)
     reply = site.release(release_name(number, kind), lambda draws: pack(guard.noised(rows, draws).float()), cost)
     # A resumed run receives the stored reply again; replies that no checkpoint can request any more are deleted.
