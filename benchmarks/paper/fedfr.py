@@ -78,7 +78,7 @@ def _fedfr_round(copies: list[nn.Module], site: Site) -> None:
     """Mine, then train: every batch goes through the two frozen models, then through the one that learns."""
     backbone, wanted, unwanted = copies
     assert site.public is not None
-    view = View.joined([site.data, site.public])
+    view = View.join([site.data, site.public])
     _mine(wanted, site.data, site.public)
     own = [nn.Parameter(site.kept[f"own/{name}"].clone()) for name in ("W", "Omega", "Pi", "b")]
     public = nn.Parameter(site.lent["centres.weight"].clone())

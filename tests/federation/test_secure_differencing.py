@@ -371,7 +371,7 @@ def test_a_damaged_memory_lets_nothing_through(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sites", range(2, 40))
 def test_any_two_groups_that_could_unmask_share_more_sites_than_collude(sites: int) -> None:
     for colluders in range(sites - 1):
-        needed = Secure(colluders=colluders).needed(sites)
+        needed = Secure(colluders=colluders).sites_needed(sites)
         assert 2 * needed - sites > colluders
         assert 3 * needed >= 2 * sites
         assert needed <= sites

@@ -117,7 +117,7 @@ def gallery(subject: AuditedRun) -> View:
     assert people is not None
     strangers = next((view for view in people.strangers.values() if view is not None), None)
     others = [view for view in (subject.data.target, strangers) if view is not None]
-    return View.joined([*(site.heldout for site in people.apart.values()), *others])
+    return View.join([*(site.heldout for site in people.apart.values()), *others])
 
 
 def kinds(matches: list[tuple[ReleasedVectors, Matches]]) -> list[str]:

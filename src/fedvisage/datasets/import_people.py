@@ -370,7 +370,7 @@ def import_people(
         for list_name, folds in sorted(album.pairs.items())
     }
     templates = album.templates or TemplateLists()
-    for path in (*lists, *(list_beside(destination, OF_TEMPLATES, list_name) for list_name in templates.named)):
+    for path in (*lists, *(list_beside(destination, OF_TEMPLATES, list_name) for list_name in templates.tables)):
         if path.exists():
             raise UserError(str(path), "already exists; choose another destination or remove it first")
     origin = f"people {printable(source.resolve().name)} {settings_of_people(layout, options)}"

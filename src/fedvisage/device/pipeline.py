@@ -242,7 +242,7 @@ class Pipeline:
         """
         detected = detect_upright(image, self._find)
         alone = len(detected.faces) == 1
-        faces = [self._checked(detected, number, alone, report) for number in range(len(detected.faces))]
+        faces = [self._check_face(detected, number, alone, report) for number in range(len(detected.faces))]
         return Checked(tuple(faces), detected.turned)
 
     def watch(self, frames: Iterable[Image]) -> Iterator[Watched]:
@@ -288,7 +288,7 @@ class Pipeline:
             raise UserError("recognition", "no recognition model was given")
         return _embedding(self.recognition, align(image, face.points, self.recognition.size)[0])
 
-    def _checked(self, detected: DetectedFaces, number: int, alone: bool, report: bool) -> CheckedFace:
+    def _check_face(self, detected: DetectedFaces, number: int, alone: bool, report: bool) -> CheckedFace:
         face = detected.faces[number]
         aligned = align(detected.picture, face.points, SIDE)[0]
         measured = measure(detected.picture, face, alone, self.settings, aligned)

@@ -149,7 +149,7 @@ class FrozenNetwork(nn.Module):
         """Return the frozen network's tensors under their names in a finished model."""
         return {f"{FROZEN}{name}": value for name, value in self.frozen.network.state_dict().items()}
 
-    def merged(self) -> NormalisedNetwork | FaceBackbone:
+    def fold_adapters(self) -> NormalisedNetwork | FaceBackbone:
         """Return a plain network with the additions merged into its weights, which computes the same."""
         merged_copy = deepcopy(self)
         for layer in merged_copy.frozen.modules():

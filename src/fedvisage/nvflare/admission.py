@@ -71,7 +71,7 @@ class Admission:
             return
         stamp = state.st_mtime_ns, state.st_size
         if stamp != self._stamp:
-            self._list = self._not_older(self._parsed())
+            self._list = self._not_older(self._read_list())
             self._stamp = stamp
 
     def follow(self) -> None:
@@ -127,7 +127,7 @@ class Admission:
         if number is None:
             self._tell_once(f"{self.path} has no number: it was made before lists had them, and counts as list 0")
         if order != newest:
-            remembered = self._known()
+            remembered = self._read_memory()
             self.memory.parent.mkdir(parents=True, exist_ok=True)
             write_json(self.memory, {**remembered, self._federation(): list(order)})
         return revocations
@@ -139,13 +139,13 @@ class Admission:
 
     def _newest(self) -> tuple[int, str] | None:
         """Return number and date of the newest list of this federation that this server has read."""
-        entry = self._known().get(self._federation())
+        entry = self._read_memory().get(self._federation())
         try:
             return None if entry is None else (int(entry[0]), str(entry[1]))
         except (TypeError, ValueError, IndexError, KeyError) as error:
             raise UserError(str(self.memory), "is damaged; bring it back from a copy") from error
 
-    def _known(self) -> dict[str, Any]:
+    def _read_memory(self) -> dict[str, Any]:
         """Return the newest list of each federation."""
         return read_json(self.memory, "bring it back from a copy") if self.memory.exists() else {}
 
@@ -156,7 +156,7 @@ class Admission:
     def _root(self) -> x509.Certificate:
         return x509.load_pem_x509_certificate(read_plain(self.kit / "startup" / ROOT))
 
-    def _parsed(self) -> x509.CertificateRevocationList:
+    def _read_list(self) -> x509.CertificateRevocationList:
         """Read the list, and check its signature."""
         try:
             revocations = x509.load_pem_x509_crl(read_plain(self.path))

@@ -120,7 +120,7 @@ class RunProgress:
             )
 
     @contextmanager
-    def uncounted(self) -> Iterator[None]:
+    def exclude_from_silence(self) -> Iterator[None]:
         """Exclude time in which the run cannot answer from its silence."""
         began = time.monotonic()
         try:
@@ -333,7 +333,7 @@ def _run_until_finished(course: RunProgress, kit: Kit, out: Path, wait: float) -
         number, failed_status, before, left_out = None, "", attempts, course.left_out
         try:
             with ExitStack() as stack:
-                with course.uncounted():
+                with course.exclude_from_silence():
                     session = stack.enter_context(connect_to_server(kit, wait, course.tell))
                 stack.enter_context(retry_server_errors(course))
                 # A job of an earlier session is followed instead of submitted again.
@@ -394,7 +394,7 @@ def _open_session(kit: Kit, began: float, until: float, say: Say) -> Session:
 
 def _submit(session: Session, course: RunProgress, wait: float) -> str:
     """Submit the run once its sites are connected, or a quorum of them after the time for waiting."""
-    with course.uncounted():
+    with course.exclude_from_silence():
         sites = _wait_for_sites(session, course, wait)
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch) / course.job.run

@@ -107,7 +107,7 @@ class AuthenticatedFile:
     @contextmanager
     def _writing(self, number: int = 0) -> Iterator[sqlite3.Connection]:
         """Change the file completely or not at all; the new state has at least this number."""
-        with self._lock, self._held(), file.errors_in_one_line(self.path):
+        with self._lock, self._hold_counter(), file.errors_in_one_line(self.path):
             self._opened.execute("BEGIN IMMEDIATE")
             try:
                 self._check_state()
@@ -123,11 +123,11 @@ class AuthenticatedFile:
                 self._counter.count(state)
 
     @contextmanager
-    def _held(self) -> Iterator[None]:
+    def _hold_counter(self) -> Iterator[None]:
         if self._counter is None:
             yield
         else:
-            with self._counter.held():
+            with self._counter.hold():
                 yield
 
     def _counter_in(self, folder: Path) -> Counter:
@@ -139,7 +139,7 @@ class AuthenticatedFile:
             state = self._now.state
         if self._counter is None or ((mark := self._counter.read()) and mark.number == state.number):
             return
-        with suppress(UserError, RunFailed), self._counter.held(), self._reading():
+        with suppress(UserError, RunFailed), self._counter.hold(), self._reading():
             self._counter.count(self._now.state)
 
     @property

@@ -117,7 +117,7 @@ class RequestGuard:
         try:
             self._admit(scope, headers)
             async with limit:
-                await self._app(scope, self._bounded(receive), sending)
+                await self._app(scope, self._limit_length(receive), sending)
         except Fault as fault:
             await refuse(fault, request)(scope, receive, sending)
         except TimeoutError:
@@ -151,7 +151,7 @@ class RequestGuard:
         if not announced.isdecimal() or int(announced[:20]) > self._limits.body:
             raise too_large(self._limits)
 
-    def _bounded(self, receive: Receive) -> Receive:
+    def _limit_length(self, receive: Receive) -> Receive:
         """Stop reading a request that is longer than allowed, whatever length it declared."""
         read = 0
 
@@ -168,7 +168,7 @@ class RequestGuard:
     def _note(self, scope: Scope, request: str, status: int, seconds: float, remark: str) -> None:
         route = str(getattr(scope.get("route"), "path", "none"))
         method = scope["method"] if scope["method"] in _METHODS else "other"
-        self._counts.answered(method, route, status, seconds)
+        self._counts.count_answer(method, route, status, seconds)
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         self._log(f"{now} {request} {method} {route} {status} {seconds * 1000:.0f} ms{remark}")
 

@@ -102,13 +102,13 @@ class ServiceContext:
         """Run a function in a thread, once one is free."""
         if self.counts.waiting >= self.limits.waiting + self.limits.workers:
             raise Fault(503, "busy", "too many requests are waiting; ask again").again_in(1)
-        self.counts.came(1)
+        self.counts.add_waiting(1)
         future = self._pool.submit(function)
-        future.add_done_callback(self._done)
+        future.add_done_callback(self._count_finished)
         return await asyncio.wrap_future(future)
 
-    def _done(self, _: Future[Result]) -> None:
-        self.counts.came(-1)
+    def _count_finished(self, _: Future[Result]) -> None:
+        self.counts.add_waiting(-1)
 
     def people(self) -> Gallery:
         """Return the gallery."""

@@ -346,7 +346,7 @@ def _image(work: ServiceContext, asked: RequestContent, name: str = "image") -> 
 def _faces(work: ServiceContext, image: Image, *, report: bool) -> list[CheckedFace]:
     faces = list(work.engine.check(image, report=report).faces)
     for face in faces:
-        work.counts.decided("unjudged" if face.pad is None else face.pad.decision)
+        work.counts.count_decision("unjudged" if face.pad is None else face.pad.decision)
     return faces
 
 

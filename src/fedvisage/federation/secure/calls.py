@@ -110,7 +110,7 @@ def settings_of(recipe: Recipe) -> Secure:
 def threshold_of(recipe: Recipe, round_number: int) -> int:
     """Return the number of a round's selected sites that must finish."""
     names = select_sites(sorted(recipe.data.sites), recipe.federation, recipe.runtime.seed, round_number)
-    return settings_of(recipe).needed(len(names))
+    return settings_of(recipe).sites_needed(len(names))
 
 
 def _weight(examples: int, recipe: Recipe) -> float:

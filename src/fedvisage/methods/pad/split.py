@@ -112,10 +112,10 @@ def encode_rows(site: Site, kind: str, rows: Tensor) -> Message:
     """Return per-image values in the recipe's wire format, with noise if the recipe requires it."""
     rounding = site.rng("rounding", site.batches_taken) if kind == "gradient" else None
 
-    def packed(values: Tensor) -> Message:
+    def pack_values(values: Tensor) -> Message:
         return pack(kind, values, form_of(site.recipe), rounding)
 
-    return leakage.release(site, kind, rows, packed) if leakage.needs_noise(site.recipe) else packed(rows)
+    return leakage.release(site, kind, rows, pack_values) if leakage.needs_noise(site.recipe) else pack_values(rows)
 
 
 def learn_head(site: Site, pseudo: Tensor, *, learn: bool = True) -> Tensor:
