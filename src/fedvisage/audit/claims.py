@@ -54,7 +54,7 @@ class ClaimTrial:
 
     name: str
     claim: Budget
-    one: Release
+    first: Release
     other: Release
     releases: int = 1000
     """Number of releases per data set that makes a meaningful test."""
@@ -80,7 +80,7 @@ def lower_bound(trial: ClaimTrial, releases: int, draws: Draws, confidence: floa
     half = releases // 2
     outputs = [
         torch.stack([release(draws).double().flatten() for _ in range(2 * half)])
-        for release in (trial.one, trial.other)
+        for release in (trial.first, trial.other)
     ]
     direction = outputs[0][:half].mean(dim=0) - outputs[1][:half].mean(dim=0)
     # One number per output: its projection onto the difference of the two means.

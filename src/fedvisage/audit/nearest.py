@@ -46,7 +46,7 @@ class Matches:
 class HitRate:
     """The share of vectors with a right identity among the first k, for each k, and the expected share by chance."""
 
-    found: dict[int, float]
+    hits: dict[int, float]
     chance: dict[int, float]
     vectors: int
 
@@ -134,7 +134,7 @@ def row(kind: str, matches: list[tuple[ReleasedVectors, Matches]], faces: Faces)
     rate = hit_rate(looked, [truth for released, _ in matches for truth in released.right], faces)
     figures: dict[str, str | float] = {"told": kind, "right is": "the identity" if kind == CENTRES else "anybody there"}
     for top in TOPS:
-        figures |= {f"top-{top}": rate.found[top], f"by chance, top-{top}": rate.chance[top]}
+        figures |= {f"top-{top}": rate.hits[top], f"by chance, top-{top}": rate.chance[top]}
     return figures | {"vectors": rate.vectors}
 
 

@@ -43,7 +43,7 @@ class SharedSubjects:
     place: str
     other: str
     subjects: int
-    one: str
+    example: str
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def refuse_overlap(overlap: Overlap, allowed: bool, target_name: str = "") -> li
     if not allowed:
         for named in overlap.named:
             raise UserError(
-                named.place, _refusal(f"{named.subjects} subjects, such as {named.one!r},", named, target_name)
+                named.place, _refusal(f"{named.subjects} subjects, such as {named.example!r},", named, target_name)
             )
         for worst in sorted(overlap.too_much, key=lambda copies: -copies.share):
             raise UserError(worst.place, _refusal(_format_count(worst), worst, target_name))

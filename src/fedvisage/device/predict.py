@@ -331,7 +331,7 @@ class CroppedFace:
     crop: Image | None = None
     reason: str = ""
     notes: tuple[str, ...] = ()
-    found: DetectedFaces | None = None
+    detected: DetectedFaces | None = None
     """The faces, if they were searched for."""
 
 
@@ -364,7 +364,7 @@ def face_cropper(crop: str, size: int, threads: int = 1) -> FindFace:
     def look(picture: Image) -> CroppedFace:
         detected = detect_upright(picture, detect)
         if not detected.faces:
-            return CroppedFace(reason="no face found", found=detected)
+            return CroppedFace(reason="no face found", detected=detected)
         return _cropped_face_from(crop_face(detected.picture, detected.faces, size), detected)
 
     return look
@@ -379,7 +379,7 @@ def _cropped_face_from(cropped: CroppedPicture, detected: DetectedFaces | None) 
 
 
 def _prediction(name: str, seen: CroppedFace, logit: float | None, threshold: Threshold) -> Prediction:
-    faces, boxes = (None, None) if seen.found is None else (len(seen.found.faces), seen.found.boxes)
+    faces, boxes = (None, None) if seen.detected is None else (len(seen.detected.faces), seen.detected.boxes)
     if logit is None:
         return Prediction(name, reason=seen.reason, notes=seen.notes, faces=faces, boxes=boxes)
     decision = LIVE if logit >= threshold.value else ATTACK

@@ -55,7 +55,7 @@ class Admission:
     """Called with the name of a member whose connection is cut."""
     _stamp: tuple[int, int] | None = None
     _list: x509.CertificateRevocationList | None = None
-    _told: set[str] = field(default_factory=set)
+    _reported: set[str] = field(default_factory=set)
 
     @property
     def path(self) -> Path:
@@ -99,13 +99,13 @@ class Admission:
     def _tell(self, text: str) -> None:
         """Log a message every time, and print it the first time."""
         logger.warning("%s", text)
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._reported:
+            self._reported.add(text)
             self.say(text)
 
     def _tell_once(self, text: str) -> None:
         """Log and print a message the first time only, because the list is checked every second."""
-        if text not in self._told:
+        if text not in self._reported:
             self._tell(text)
 
     def _accept_missing(self) -> None:

@@ -99,7 +99,7 @@ class RunProgress:
     """Time of the program's last answer, moved on by the time in which it could not have answered."""
     answering: str = ""
     """The job whose program has answered."""
-    told: str = ""
+    last_line: str = ""
     """The last message about waiting."""
     quiet: tuple[float, float] = (0.0, QUIET)
     """The end of the last round, and the seconds after which a line reports that the current one is still running."""
@@ -130,8 +130,8 @@ class RunProgress:
 
     def tell(self, text: str) -> None:
         """Report a reason for waiting, once."""
-        if text != self.told:
-            self.told = text
+        if text != self.last_line:
+            self.last_line = text
             self.reporter.say(text)
 
 
@@ -246,8 +246,8 @@ def _give_up_in_time(session: Session, course: RunProgress, number: str) -> None
     except UNANSWERED:
         logger.debug("job %s could not be aborted", number, exc_info=True)
     raise RunFailed(
-        f"nothing was heard of the run for {silent:.0f} s ({course.told}); it was ended. `fedvisage status` says who is"
-        " connected, the logs of server and sites why; --resume tries again, --patience waits longer"
+        f"nothing was heard of the run for {silent:.0f} s ({course.last_line}); it was ended. `fedvisage status` says"
+        " who is connected, the logs of server and sites why; --resume tries again, --patience waits longer"
     )
 
 

@@ -125,15 +125,15 @@ class _Values:
     """Converts nodes to plain values. Aliases become copies, and their total number is limited by ``MOST``."""
 
     def __init__(self) -> None:
-        self._made = 0
+        self._count = 0
         self._pairs_of: dict[yaml.Node, dict[str, tuple[yaml.Node, yaml.Node]]] = {}
         self._open: set[yaml.Node] = set()
 
     def of(self, node: yaml.Node | None) -> Any:
         if node is None:
             return None
-        self._made += 1
-        if self._made > MOST:
+        self._count += 1
+        if self._count > MOST:
             raise _ForbiddenYaml(f"has more than {MOST:,} values", node.start_mark)
         self._enter(node)
         value = self._value(node)

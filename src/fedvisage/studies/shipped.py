@@ -106,11 +106,11 @@ def copy_out(requested: str, destination: Path | None) -> Path:
 def with_shipped_names(text: str, folder: str) -> str:
     """Return the text of a file in this folder with shipped names in place of relative paths."""
 
-    def renamed(match: re.Match[str]) -> str:
+    def rename(match: re.Match[str]) -> str:
         name = posixpath.normpath(posixpath.join(folder, match[0])).removesuffix(ENDING)
         return name if name in names() else match[0]
 
-    return _FILE.sub(renamed, text)
+    return _FILE.sub(rename, text)
 
 
 # The list of ``fedvisage recipes``. Files without a title are parts of studies, such as printed tables: they can be

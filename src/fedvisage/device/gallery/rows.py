@@ -39,7 +39,7 @@ class GalleryRows(AuthenticatedFile):
             raise UserError("embedding", f"has {size} numbers, those of this model in the gallery have {expected}")
         if digest not in self._now.models:
             query = "INSERT INTO models (digest, size) VALUES (?, ?)"
-            self._now.models[digest] = (self._opened.execute(query, (digest, size)).lastrowid or 0, size)
+            self._now.models[digest] = (self._database.execute(query, (digest, size)).lastrowid or 0, size)
 
     def _find_person(self, collection: StoredCollection, wanted: str) -> StoredPerson | None:
         """Return a person by name or id, from the bucket that must contain them."""
@@ -47,7 +47,7 @@ class GalleryRows(AuthenticatedFile):
         if re.fullmatch(ID, wanted):
             # This row is only a hint to the bucket: it is not authenticated yet.
             query = "SELECT tag FROM persons WHERE id = ? AND collection = ?"
-            (tag,) = self._opened.execute(query, (wanted, collection.id)).fetchone() or (tag,)
+            (tag,) = self._database.execute(query, (wanted, collection.id)).fetchone() or (tag,)
         if not isinstance(tag, bytes):
             raise UserError(str(self.path), f"{wanted} {CHANGED}")
         start = bucket_of(tag)
@@ -61,7 +61,7 @@ class GalleryRows(AuthenticatedFile):
         return stored
 
     def _owner(self, collection: StoredCollection, face: str) -> StoredPerson:
-        (person,) = self._opened.execute("SELECT person FROM faces WHERE id = ?", (face,)).fetchone() or (None,)
+        (person,) = self._database.execute("SELECT person FROM faces WHERE id = ?", (face,)).fetchone() or (None,)
         stored = self._find_person(collection, person) if isinstance(person, str) else None
         if stored is None or all(row.id != face for row in stored.faces):
             raise UnknownName(face, f"no face of this id is enrolled in {collection.name}")
@@ -81,20 +81,20 @@ class GalleryRows(AuthenticatedFile):
 
     def _put_person(self, collection: StoredCollection, person: StoredPerson) -> None:
         query = "INSERT INTO persons (collection, id, tag, key, name, created) VALUES (?, ?, ?, ?, ?, ?)"
-        self._opened.execute(query, (collection.id, *person[:5]))
+        self._database.execute(query, (collection.id, *person[:5]))
         self._count(collection, person.tag, person_digest(self._owned.rows, collection.id, person))
         collection.members.count += 1
 
     def _put_face(self, collection: StoredCollection, person: StoredPerson, face: StoredFace) -> None:
         """Add a face; one without a number gets the next one."""
         query = "INSERT INTO faces VALUES (?, ?, ?, (SELECT id FROM models WHERE digest = ?), ?, ?, ?)"
-        number = self._opened.execute(query, (face.number or None, *face[1:])).lastrowid or 0
+        number = self._database.execute(query, (face.number or None, *face[1:])).lastrowid or 0
         digest = face_digest(self._owned.rows, collection.id, face._replace(number=number))
         self._count(collection, person.tag, digest)
 
     def _drop_faces(self, collection: StoredCollection, person: StoredPerson, faces: Sequence[StoredFace]) -> None:
         for face in faces:
-            self._opened.execute("DELETE FROM faces WHERE number = ?", (face.number,))
+            self._database.execute("DELETE FROM faces WHERE number = ?", (face.number,))
             self._count(collection, person.tag, -face_digest(self._owned.rows, collection.id, face))
 
     def _count(self, collection: StoredCollection, tag: bytes, digest: int) -> None:

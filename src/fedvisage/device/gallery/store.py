@@ -186,7 +186,7 @@ class GalleryRecords(GalleryRows):
     def compact(self) -> None:
         """Rewrite the file without the space of deleted rows; the time grows with the size of the file."""
         with self._lock, file.errors_in_one_line(self.path):
-            self._opened.execute("VACUUM")
+            self._database.execute("VACUUM")
 
     def check(self) -> int:
         """Check all members of all collections, and decrypt all names and templates; return the number of people."""
@@ -253,17 +253,17 @@ class GalleryRecords(GalleryRows):
             for bucket, people in self._everybody_of(collection):
                 for stored in people:
                     key = file.seal(owned.wrapping, self._unwrap(stored.key, "key", stored.id), "key", stored.id)
-                    self._opened.execute("UPDATE persons SET key = ? WHERE id = ?", (key, stored.id))
+                    self._database.execute("UPDATE persons SET key = ? WHERE id = ?", (key, stored.id))
                     members.add(bucket, whole_digest(owned.rows, collection.id, stored._replace(key=key)))
             members.count = collection.members.count
             if collection.seed is not None:
                 record = ("seed", collection.name)
                 collection.seed = file.seal(owned.wrapping, self._unwrap(collection.seed, *record), *record)
                 change = "UPDATE collections SET seed = ? WHERE id = ?"
-                self._opened.execute(change, (collection.seed, collection.id))
+                self._database.execute(change, (collection.seed, collection.id))
             collection.members, collection.changed = members, True
         self._secret = file.seal(owned.wrapping, self._unwrap(self._secret, "secret"), "secret")
-        self._opened.execute("UPDATE meta SET value = ? WHERE name = 'secret'", (self._secret,))
+        self._database.execute("UPDATE meta SET value = ? WHERE name = 'secret'", (self._secret,))
         self._owned = owned
         return sum(collection.members.count for collection in self._now.collections.values())
 

@@ -95,7 +95,7 @@ def _add_recognition(router: APIRouter, work: ServiceContext) -> None:
         def some() -> Values:
             owner = gallery.owner(COLLECTION, image_id)
 
-            def said(face: CheckedFace) -> Values:
+            def compare_with_owner(face: CheckedFace) -> Values:
                 if face.embedding is None:
                     return {"subject": owner.name, "similarity": None}
                 match = enrolment.verify(gallery, work.engine, COLLECTION, owner.id, face.embedding)
@@ -103,7 +103,8 @@ def _add_recognition(router: APIRouter, work: ServiceContext) -> None:
 
             return {
                 "result": [
-                    {**_face(face), **said(face)} for face in _faces(work, content, "file", limit, det_prob_threshold)
+                    {**_face(face), **compare_with_owner(face)}
+                    for face in _faces(work, content, "file", limit, det_prob_threshold)
                 ]
             }
 

@@ -49,19 +49,19 @@ class RateLimiter:
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         """Store the rate and the size of the buckets."""
         self._limits, self._clock = limits, clock
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._tokens: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait(self, caller: str) -> float:
         """Count a request; return 0 if it may proceed, else the seconds until the next one may come."""
         if self._limits.rate <= 0:
             return 0.0
         now = self._clock()
-        tokens, last = self._left.pop(caller, (float(self._limits.burst), now))
+        tokens, last = self._tokens.pop(caller, (float(self._limits.burst), now))
         tokens = min(self._limits.burst, tokens + (now - last) * self._limits.rate)
         allowed = tokens >= 1
-        self._left[caller] = (tokens - 1 if allowed else tokens, now)
-        if len(self._left) > CALLERS:
-            self._left.popitem(last=False)
+        self._tokens[caller] = (tokens - 1 if allowed else tokens, now)
+        if len(self._tokens) > CALLERS:
+            self._tokens.popitem(last=False)
         return 0.0 if allowed else (1 - tokens) / self._limits.rate
 
 

@@ -125,7 +125,7 @@ class StepTimes:
         self._last = time.perf_counter()
         self.values: dict[str, float] = {}
 
-    def done(self, step: str) -> None:
+    def record_step(self, step: str) -> None:
         """Record the end of a step."""
         now = time.perf_counter()
         self.values[step] = round((now - self._last) * 1000, 1)

@@ -148,9 +148,9 @@ def _add_faces(router: APIRouter, work: ServiceContext) -> None:
 
         def some() -> Values:
             times, image = StepTimes(), _image(work, content)
-            times.done("read")
+            times.record_step("read")
             faces = [describe_face(face, image) for face in work.engine.detect(image)]
-            times.done("detect")
+            times.record_step("detect")
             return _reply(request, work, times, faces=faces)
 
         return await work.do(some)
@@ -182,7 +182,7 @@ def _add_comparing(router: APIRouter, work: ServiceContext) -> None:
                 faces = _faces(work, image, report=pad == "report")
                 images.append({"faces": [describe_checked_face(face, image) for face in faces]})
                 largest += faces[:1]
-            times.done("check")
+            times.record_step("check")
             embeddings = [face.embedding for face in largest if face.embedding is not None]
             result: Values = {"decision": "no_decision", "similarity": None}
             if len(embeddings) == 2:
@@ -218,15 +218,15 @@ def _add_comparing(router: APIRouter, work: ServiceContext) -> None:
 
         def some() -> Values:
             times, image = StepTimes(), _image(work, content)
-            times.done("read")
+            times.record_step("read")
             person = gallery.person(collection, name)
             faces = _faces(work, image, report=pad == "report")
-            times.done("check")
+            times.record_step("check")
             result: Values = {"decision": "no_decision", "match": None}
             if faces and (embedding := faces[0].embedding) is not None:
                 match = enrolment.verify(gallery, work.engine, collection, person.id, embedding)
                 result = {"decision": match.decision, "match": describe_match(match)}
-            times.done("search")
+            times.record_step("search")
             return _reply(request, work, times, faces=[describe_checked_face(face, image) for face in faces], **result)
 
         return await work.do(some)
@@ -329,11 +329,11 @@ async def _evaluate_picture(
     def some() -> Values:
         ready()
         times, image = StepTimes(), _image(work, content)
-        times.done("read")
+        times.record_step("read")
         checked = _faces(work, image, report=report)
-        times.done("check")
+        times.record_step("check")
         faces = [{**describe_checked_face(face, image, embedding=embedding), **more(face)} for face in checked]
-        times.done("search")
+        times.record_step("search")
         return _reply(request, work, times, faces=faces)
 
     return await work.do(some)
