@@ -42,7 +42,7 @@ class WorstImage:
 class WorstImages:
     """A description of the source set, and the faces of each kind, the worst first."""
 
-    said: str
+    description: str
     kinds: tuple[tuple[str, tuple[WorstImage, ...]], ...]
 
 

@@ -122,7 +122,7 @@ class ClipAtSite:
             lent = {name: value.cpu() for name, value in site.lent.items()}
             weights = {name: value for name, value in reply.items() if name.split(".")[0] in parts}
             return reply | clip_after_rounding(
-                weights, lent, _bound(dp, weights, in_secret=recipe.federation.secure is not None)
+                weights, lent, _clip_bound(dp, weights, in_secret=recipe.federation.secure is not None)
             )
 
         uploads = tuple(
@@ -165,7 +165,7 @@ def clip_after_rounding(upload: Message, base: Mapping[str, Tensor], bound: floa
     return scaled
 
 
-def _bound(dp: Dp, weights: Message, *, in_secret: bool) -> float:
+def _clip_bound(dp: Dp, weights: Message, *, in_secret: bool) -> float:
     """Return ``clip`` less the largest norm that fixed-point rounding can add under secure aggregation."""
     if not in_secret:
         return dp.clip
