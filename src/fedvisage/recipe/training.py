@@ -240,7 +240,7 @@ class ServerOptimizer(Section):
         return value
 
     @model_validator(mode="after")
-    def _nothing_is_ignored(self) -> ServerOptimizer:
+    def _refuse_ignored_options(self) -> ServerOptimizer:
         if self.name != "sgd" and self.momentum:
             raise ValueError(f"momentum is for sgd; {self.name} has beta1")
         if self.name == "sgd" and {"beta1", "beta2", "tau"} & self.model_fields_set:
