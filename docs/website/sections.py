@@ -27,6 +27,8 @@ SIGNS = (
     (annotated_types.Le, "le", "≤"),
     (annotated_types.Lt, "lt", "<"),
 )
+DEPENDS = "the default depends"
+"""The text below a key whose default is filled in later."""
 WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true, false"}
 
 
@@ -43,7 +45,8 @@ def _rows(section: type[BaseModel], prefix: str, without: frozenset[str], made: 
         given = getattr(made, name) if made is not None else default_of(field)
         inner = section_in(field.annotation)
         if inner is None or type(None) in get_args(field.annotation):
-            yield f"`{key}`", spelled(given), allowed(field), meaning(section, name)
+            said = meaning(section, name)
+            yield f"`{key}`", "depends" if DEPENDS in said else spelled(given), allowed(field), said
         elif said := meaning(section, name):
             yield f"`{key}`", "", "a section", said
         if inner is not None:

@@ -385,7 +385,7 @@ def test_weights_in_another_format_are_told_how_to_be_converted(
     assert code == 2
     assert err.startswith("fedvisage: recipe.training.start: ")
     assert word in err
-    assert "docs/recipes.md" in err or "safetensors" in name
+    assert "docs/starts.md" in err or "safetensors" in name
     assert not (tmp_path / "run").exists()
 
 
