@@ -29,7 +29,7 @@ SIGNS = (
 )
 DEPENDS = "the default depends"
 """The text below a key whose default is filled in later."""
-WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true, false"}
+WORDS = {int: "integer", float: "number", str: "text", bool: "true, false"}
 
 
 def rows(section: type[BaseModel], prefix: str = "", without: frozenset[str] = frozenset()) -> Iterator[Row]:
@@ -48,7 +48,7 @@ def _rows(section: type[BaseModel], prefix: str, without: frozenset[str], made: 
             said = meaning(section, name)
             yield f"`{key}`", "depends" if DEPENDS in said else spelled(given), allowed(field), said
         elif said := meaning(section, name):
-            yield f"`{key}`", "", "a section", said
+            yield f"`{key}`", "", "section", said
         if inner is not None:
             yield from _rows(inner, f"{key}.", frozenset(), given if isinstance(given, BaseModel) else None)
 
@@ -69,7 +69,7 @@ def section_in(kind: Any) -> type[BaseModel] | None:
 def spelled(value: Any) -> str:
     """Return a default as a recipe writes it."""
     if value is PydanticUndefined:
-        return "must be given"
+        return "required"
     if value is None:
         return "none"
     if isinstance(value, BaseModel):
@@ -102,18 +102,18 @@ def _forms(kind: Any, limits: tuple[Any, ...]) -> Iterator[str]:
             if one is not type(None):
                 yield from _forms(one, limits)
     elif origin in (tuple, list):
-        yield f"a list of {', '.join(_forms(inner[0], ())) or 'values'}"
+        yield f"list of {', '.join(_forms(inner[0], ())) or 'values'}"
     elif origin is not None and inspect.isclass(origin):
-        yield "names and values"
+        yield "mapping"
     elif isinstance(kind, type) and issubclass(kind, BaseModel):
-        yield "a section"
+        yield "section"
     elif isinstance(kind, type):
         yield f"{WORDS.get(kind, kind.__name__)}{_range(limits)}"
 
 
 def _range(limits: tuple[Any, ...]) -> str:
     said = [f"{sign} {getattr(one, name):g}" for one in limits for kind, name, sign in SIGNS if isinstance(one, kind)]
-    return f" {' and '.join(said)}" if said else ""
+    return f" {', '.join(said)}" if said else ""
 
 
 def meaning(section: type[BaseModel], name: str) -> str:
