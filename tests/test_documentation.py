@@ -10,6 +10,7 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -29,6 +30,7 @@ from fedvisage import cli
 from fedvisage.base import extensions
 from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.methods import read_method
 from fedvisage.metrics import threshold
 from fedvisage.recipe import MethodOptions, Recipe, load
@@ -141,7 +143,7 @@ def test_a_checkpoint_is_converted_as_the_page_on_starts_shows(tmp_path: Path, m
 
 @pytest.mark.parametrize("name", ["afl", "scaffold", "fednova", "fedsis", "festa"])
 def test_a_step_of_the_server_is_refused_where_the_server_takes_none(name: str) -> None:
-    assert not fv.methods()[name].steps_at_server
+    assert "server_optimizer" not in fv.methods()[name].supports
 
 
 def test_examples_are_found_by_the_entry_points_that_the_page_shows(
@@ -186,14 +188,16 @@ def test_the_example_importer_writes_a_prepared_set(tmp_path: Path) -> None:
         Image.fromarray(rng.integers(0, 255, (40, 50, 3), dtype=np.uint8)).save(source / name)
     with (source / "table.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("file", "label", "kind", "person", "part"), *rows])
-    importer = example("table")
-    importer.import_table(source, tmp_path / "set", name="T", size=32)
+    import_table = partial(
+        example("table").import_table, options=ImportOptions(size=32, crop="centre"), progress=lambda done, total: None
+    )
+    import_table(source, tmp_path / "set", name="T")
     made = PreparedSet.open(tmp_path / "set", verify=True)
     assert made.rows.label.tolist() == [1, 0]
     assert made.rows.species.tolist() == ["bonafide", "print"]
     (source / "table.csv").write_text("file,label,kind,person,part\n1.png,genuine,,ann,train\n")
     with pytest.raises(UserError, match="genuine"):
-        importer.import_table(source, tmp_path / "other", name="T", size=32)
+        import_table(source, tmp_path / "other", name="T")
     assert not (tmp_path / "other").exists()
 
 

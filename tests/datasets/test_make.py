@@ -20,10 +20,10 @@ from fedvisage.base.errors import UserError
 from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import IMPORTERS, SCANNERS, all_kinds, describe_kinds, write_small_copy
+from fedvisage.datasets.dataset import Clip
 from fedvisage.datasets.importing import ImportOptions, import_dataset, synthesise_set
-from fedvisage.datasets.pad.item import Choices, Clip
-from fedvisage.datasets.pad.tree import walk
 from fedvisage.datasets.show import show_set
+from fedvisage.datasets.tree import walk
 from fedvisage.render import ON_REAL_PRINTS
 
 
@@ -192,7 +192,7 @@ def test_further_people_of_a_copy_are_there_in_every_way_that_studies_divide_by(
         (tmp_path / clip.path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / clip.path).write_bytes(b"x")
     found: dict[str, set[str]] = {}
-    for item in scanner.list(walk(tmp_path), Choices()).items:
+    for item in scanner.list(walk(tmp_path), ImportOptions()).items:
         found.setdefault(item.subject, set()).add(item.species)
         assert item.split in ("train", None)
     assert len(found) == 12

@@ -64,7 +64,7 @@ def test_statistics_counted_without_torch_are_those_of_torch(pad_run: Path, adap
         from fedvisage.federation.declared import Member
 
         ready = prepare(images, model.recipe.input.colour, torch.device("cpu"))
-        return method.user(Member(net, ready, torch.Generator(), model.recipe)).float()
+        return method.prediction.predict(Member(net, ready, torch.Generator(), model.recipe)).float()
 
     order = np.random.default_rng(0).permutation(len(shown))
     with torch.no_grad():

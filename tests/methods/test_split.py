@@ -277,7 +277,7 @@ def test_batches_that_can_move_nothing_are_warned_of_with_how_far_they_can(sets:
     def said(**changes: Any) -> str | None:
         content = tree(sets, "fedsis", training__rounds=200, **changes)
         content["method"]["network"] |= {"width": 768, "heads": 12}
-        return fedsis.METHOD.warning(recipe_of(content))
+        return fedsis.METHOD.check(recipe_of(content))
 
     slow = {"name": "adam", "lr": 1e-6}
     warning = said(training__local={"batches": 1}, training__optimizer=slow) or ""

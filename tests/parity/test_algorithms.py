@@ -22,11 +22,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.federation.declared import Member
+from fedvisage.federation.declared import Member, Prediction
 from fedvisage.federation.method import Method
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods import ALGORITHMS
-from fedvisage.methods.algorithms.fedavg import AveragingOptions
 from fedvisage.methods.models.model import Model
 from fedvisage.recipe import MethodOptions
 
@@ -55,10 +54,6 @@ class Plain(MethodOptions):
     """There is nothing to choose."""
 
 
-class Averaged(Plain, AveragingOptions):
-    """But how sites count."""
-
-
 def small(net: nn.ModuleDict) -> Small:
     found = net["model"]
     assert isinstance(found, Small)
@@ -69,7 +64,7 @@ def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
     return binary_cross_entropy_with_logits(small(site.net).last(features).squeeze(1), batch.labels)
 
 
-def user(member: Member) -> Tensor:
+def predict(member: Member) -> Tensor:
     return small(member.net).last(small(member.net).hidden(member.images)).squeeze(1)
 
 
@@ -78,13 +73,11 @@ MODEL = Model(
     title="small",
     task="pad",
     options=Plain,
-    averaged=Averaged,
     network=lambda _: nn.ModuleDict({"model": Small()}),
     parts=("model",),
     represent=lambda net, images: small(net).hidden(images),
     supervise=supervise,
-    user=user,
-    features=lambda member: small(member.net).hidden(member.images),
+    prediction=Prediction(predict, features=lambda member: small(member.net).hidden(member.images)),
 )
 
 

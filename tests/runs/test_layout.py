@@ -78,7 +78,7 @@ def crash_with_channels_last(member: Member) -> torch.Tensor:
     """End this process as a faulty kernel would, if the channels lie last."""
     if member.images.is_contiguous(memory_format=torch.channels_last):
         os.kill(os.getpid(), signal.SIGSEGV)
-    return two_exchanges.METHOD.user(member)
+    return two_exchanges.METHOD.prediction.predict(member)
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +173,10 @@ def test_a_cache_that_cannot_be_written_to_stops_no_run(sets: Mapping[str, Path]
 def test_a_crash_of_a_timed_step_leaves_the_run_alive_with_the_channels_first(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    fatal = replace(two_exchanges.METHOD, step=crash_with_channels_last)
+    fatal = replace(
+        two_exchanges.METHOD,
+        prediction=replace(two_exchanges.METHOD.prediction, timed_step=crash_with_channels_last),
+    )
     content = tree(sets, runtime__layout="auto")
     content["method"] = {**content["method"], "name": fatal.name}
     lines: list[str] = []
@@ -195,7 +198,8 @@ def test_a_narrow_network_trains_without_a_segmentation_fault(tmp_path: Path) ->
 
 def test_a_method_that_no_other_process_can_import_is_not_timed(sets: Mapping[str, Path], tmp_path: Path) -> None:
     setup = ready(tree(sets, runtime__layout="auto"))
-    local = replace(setup, method=replace(setup.method, name="local", step=lambda member: member.images.mean()))
+    timed = replace(setup.method.prediction, timed_step=lambda member: member.images.mean())
+    local = replace(setup, method=replace(setup.method, name="local", prediction=timed))
     lines: list[str] = []
     assert choose_layout(local, tmp_path, lines.append, never) == LayoutChoice("last", "fp32", {})
     assert lines == ["layout: channels last, fp32 (local cannot be sent to another process to be timed)"]

@@ -67,7 +67,7 @@ def in_one_batch(
         layer.momentum = 1.0
         layer.register_forward_pre_hook(lambda one, given: sizes.update({one: given[0].numel() // given[0].shape[1]}))
     with torch.no_grad():
-        METHODS[method].user(Member(net, shown, torch.Generator(), recipe))
+        METHODS[method].prediction.predict(Member(net, shown, torch.Generator(), recipe))
     for layer, size in sizes.items():
         layer.get_buffer("running_var").mul_((size - 1) / size)  # torch stores the corrected variance
     return net

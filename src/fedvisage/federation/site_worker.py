@@ -74,7 +74,7 @@ class Workspace:
         self.schemas = {
             name: schema_of(call.uploads, self.recipe, self.net, exact=call.exact) for name, call in self.calls.items()
         }
-        self.accepted = accepted_tensors(self.calls, self.recipe, network, self.method.members != "one")
+        self.accepted = accepted_tensors(self.calls, self.recipe, network, self.method.several_models)
 
     def enter(self, kept: Mapping[str, torch.Tensor]) -> None:
         """Load a site's own parts into the workspace, and remove everything of the previous site.

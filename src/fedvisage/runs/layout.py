@@ -203,11 +203,13 @@ def _step(setup: Setup, setting: ComputeSetting, net: nn.ModuleDict) -> Callable
     net.zero_grad(set_to_none=True)
     compute.place(net)
 
+    forward = method.prediction.timed_step or method.prediction.predict
+
     def step() -> None:
         generator = torch_rng(recipe.runtime.seed, "layout", device=compute.device.type)
         with seed_global_rng(recipe.runtime.seed, "layout", "library draws"):
             with compute.autocast():
-                output: Tensor = (method.step or method.user)(Member(net, images, generator, recipe))
+                output: Tensor = forward(Member(net, images, generator, recipe))
             loss = output.float().square().mean()
             if loss.requires_grad:
                 loss.backward()  # type: ignore[no-untyped-call]

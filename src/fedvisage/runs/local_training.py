@@ -22,7 +22,7 @@ def train_locally(
     request: Request, setup: Setup, data: RunData, pool: WorkerPool, reporter: Reporter
 ) -> TrainingResult:
     """Train with all sites in this process, or in the worker processes of the pool if it has any."""
-    first = setup.task.first(setup.recipe, data, setup.compute, request.cache, reporter)
+    first = setup.task.pretrain(setup.recipe, data, setup.compute, request.cache, reporter)
     site_workers, schemas = _open_site_workers(setup, request.out, data, reporter)
     with pool.wire(request.wire) as make_transport:
         return training.train(setup, request.out, make_transport(site_workers), schemas, reporter, first=first)

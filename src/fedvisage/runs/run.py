@@ -91,15 +91,13 @@ def with_recorded_values(request: Request) -> Request:
 
 def validate(request: Request, say: Say) -> None:
     """Refuse a request that cannot be carried out, before anything is opened, and print the method's warning."""
-    if (warning := request.find_method().warning(request.recipe)) is not None:
-        say(f"warning: {warning}")
     check_before_opening(request, say)
 
 
 def resolve(request: Request, reporter: Reporter) -> tuple[Setup, LayoutChoice | None]:
     """Fill in the values that the recipe leaves open; return the setup of the run, and the choice of its layout."""
     method = request.find_method()
-    setup = set_up(task_of(method).filled(request.recipe, request.cache, reporter), method)
+    setup = set_up(task_of(method).fill_recipe(request.recipe, request.cache, reporter), method)
     choice = choose_layout(setup, request.cache, reporter.say)
     if choice is not None:
         setup = set_up(with_layout(setup.recipe, choice), method)

@@ -10,14 +10,24 @@ from PIL import Image
 from tests.datasets.importers.making import make_folder, picture, save, save_video
 
 from fedvisage.base.errors import UserError
+from fedvisage.base.parallel import Progress
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.import_presentations import import_folder
+from fedvisage.datasets.catalogue import SCANNERS
+from fedvisage.datasets.import_presentations import import_items
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.report import ImportReport
 from fedvisage.datasets.sources import resolve
 
 
-def imported(root: Path, size: int = 24, max_bad: float = 1.0, **options: object) -> tuple[PreparedSet, ImportReport]:
-    report = import_folder(root, root.parent / "set", name="X", size=size, max_bad=max_bad, **options)  # type: ignore[arg-type]
+def import_folder(root: Path, destination: Path, progress: Progress | None = None, **options: object) -> ImportReport:
+    settings = ImportOptions(**{"size": 24, "crop": "centre", "frames": "4"} | options)  # type: ignore[arg-type]
+    return import_items(SCANNERS["folder"], root, destination, settings, name="X", progress=progress)
+
+
+def imported(
+    root: Path, max_bad: float = 1.0, progress: Progress | None = None, **options: object
+) -> tuple[PreparedSet, ImportReport]:
+    report = import_folder(root, root.parent / "set", progress, max_bad=max_bad, **options)
     return PreparedSet.open(root.parent / "set", verify=True), report
 
 
@@ -72,7 +82,7 @@ def test_subjects_are_in_one_split_and_both_splits_have_both_classes(root: Path)
 def test_the_same_folder_and_seed_give_the_same_bytes(root: Path) -> None:
     digests = set()
     for name in ("a", "b"):
-        import_folder(root, root.parent / name, name="X", size=12, seed=5)
+        import_folder(root, root.parent / name, size=12, seed=5)
         digests.add(PreparedSet.open(root.parent / name).digest)
     assert len(digests) == 1
 
@@ -97,7 +107,7 @@ def test_files_without_a_subject_folder_are_their_own_subjects_and_counted(tmp_p
 
 def test_frames_of_videos_are_equidistant_and_rgb(tmp_path: Path) -> None:
     save_video(tmp_path / "f/real/ann/clip.avi", length=12)
-    found, _ = imported(tmp_path / "f", size=16, frames=3)
+    found, _ = imported(tmp_path / "f", size=16, frames="3")
     assert found.rows.frame.tolist() == [2, 6, 10]
     assert found.rows.video.tolist() == ["real/ann/clip"] * 3
     assert found.rows.item.tolist() == [f"real/ann/clip.avi/{n:06d}" for n in (2, 6, 10)]
@@ -219,7 +229,7 @@ def test_a_broken_video_is_skipped(root: Path) -> None:
 
 def stopped(root: Path, message: str, **options: object) -> UserError:
     with pytest.raises(UserError, match=message) as caught:
-        import_folder(root, root.parent / "set", name="X", size=24, **options)  # type: ignore[arg-type]
+        import_folder(root, root.parent / "set", **options)
     assert [path.name for path in root.parent.iterdir() if "set" in path.name] == []
     return caught.value
 
@@ -309,7 +319,7 @@ def test_a_link_that_leads_to_itself_is_passed_over(root: Path) -> None:
 
 def test_a_name_of_half_a_letter_is_refused_in_one_line(root: Path) -> None:
     with pytest.raises(UserError, match="name"):
-        import_folder(root, root.parent / "set", name="half \ud800", size=12)
+        import_items(SCANNERS["folder"], root, root.parent / "set", ImportOptions(crop="centre"), name="half \ud800")
 
 
 @pytest.mark.parametrize("name", ["0.png", "clip.avi"])
@@ -324,5 +334,5 @@ def test_subjects_in_the_place_of_species_are_told_so_by_name(tmp_path: Path) ->
     for place in ("real/s00/1.png", "real/s01/1.png", "attack/s00/1.png", "attack/s01/1.png"):
         save(tmp_path / place, picture(len(place) + int(place[-7])))
     with pytest.raises(UserError, match=r"'s00' is a subject.*attack/print/s00/") as caught:
-        import_folder(tmp_path, tmp_path.parent / "subjects", name="f", size=8)
+        import_folder(tmp_path, tmp_path.parent / "subjects", size=8)
     assert caught.value.place == str(tmp_path / "attack" / "s00")

@@ -7,7 +7,7 @@ from tests.datasets.importers.making import picture, save
 from tests.datasets.pad.copies import listed
 
 from fedvisage.base.errors import UserError
-from fedvisage.datasets.pad.item import Choices
+from fedvisage.datasets.options import ImportOptions
 
 REAL = "Training/real_part/CLKJ_AS0005/real.rssdk"
 FAKE = "Training/fake_part/CLKJ_AS0005/04_en_b.rssdk"
@@ -70,7 +70,7 @@ def test_a_training_list_that_contradicts_the_names_is_an_error_and_turned_lists
     turn = str.maketrans("01", "10")
     for file, text in ((path, right), (old / "val_private_list.txt", (old / "val_private_list.txt").read_text())):
         file.write_text("\n".join(line[:-1] + line[-1].translate(turn) for line in text.splitlines()) + "\n")
-    assert [item.species for item in listed("casia-surf", old, Choices(live="0")).items] == plain
+    assert [item.species for item in listed("casia-surf", old, ImportOptions(labels="live=0")).items] == plain
 
 
 @pytest.mark.parametrize(

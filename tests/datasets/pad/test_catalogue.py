@@ -17,10 +17,11 @@ from tests.datasets.pad.copies import PUBLISHED, changeable, files_of, listed, m
 from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import SCANNERS
+from fedvisage.datasets.dataset import Grammar
 from fedvisage.datasets.import_presentations import import_items
-from fedvisage.datasets.pad.item import Choices, Grammar, Item
-from fedvisage.datasets.pad.tree import MEDIA_ENDINGS, walk
-from fedvisage.datasets.report import DatasetReport
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.item import Item
+from fedvisage.datasets.tree import MEDIA_ENDINGS, walk
 
 EVERY = pytest.mark.parametrize("kind", SCANNERS)
 EVERY_PUBLISHED = pytest.mark.parametrize("kind", PUBLISHED)
@@ -104,7 +105,7 @@ def test_labels_that_are_all_the_other_way_round_say_which_option_turns_them(
         path.write_text(swapped(lines, live, attack, range(len(lines))))
     with pytest.raises(UserError, match=re.escape(f"--labels live={attack}")):
         listed(kind, root)
-    assert told([*listed(kind, root, Choices(live=attack)).items]) == expected(kind)
+    assert told([*listed(kind, root, ImportOptions(labels=f"live={attack}")).items]) == expected(kind)
 
 
 def lists_of(kind: str, root: Path) -> list[Path]:
@@ -125,8 +126,13 @@ def test_no_subject_is_in_two_splits_of_the_authors(kind: str, copies: Mapping[s
 def test_the_report_has_found_and_published_counts_and_says_that_the_copy_is_incomplete(
     kind: str, copies: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    report = import_items(SCANNERS[kind], copies[kind], tmp_path / "set", name=kind, size=16, frames=1, max_bad=1.0)
-    assert isinstance(report, DatasetReport)
+    report = import_items(
+        SCANNERS[kind],
+        copies[kind],
+        tmp_path / "set",
+        ImportOptions(size=16, frames="1", max_bad=1.0, crop="centre"),
+        name=kind,
+    )
     rows = expected(kind).values()
     for place in {row[2] or "all" for row in rows}:
         here = [row[0] for row in rows if (row[2] or "all") == place]
@@ -170,13 +176,25 @@ def test_truncated_and_empty_files_are_counted_and_the_others_imported(
     for item, length in zip(damaged, (40, 0), strict=True):
         for path in files_of(item):
             path.write_bytes(path.read_bytes()[:length])
-    report = import_items(SCANNERS[kind], root, tmp_path / "set", name=kind, size=16, frames=1, max_bad=1.0)
+    report = import_items(
+        SCANNERS[kind],
+        root,
+        tmp_path / "set",
+        ImportOptions(size=16, frames="1", max_bad=1.0, crop="centre"),
+        name=kind,
+    )
     told_of = {item.name for item in damaged for one in report.skipped if item.name in one.path}
     assert told_of == {item.name for item in damaged}
     assert all(any(item.name in one.path for item in damaged) for one in report.skipped)
     assert report.images == len(expected(kind)) - 2
     with pytest.raises(UserError, match="max_bad"):
-        import_items(SCANNERS[kind], root, tmp_path / "other", name=kind, size=16, frames=1, max_bad=0.0)
+        import_items(
+            SCANNERS[kind],
+            root,
+            tmp_path / "other",
+            ImportOptions(size=16, frames="1", max_bad=0.0, crop="centre"),
+            name=kind,
+        )
 
 
 @EVERY

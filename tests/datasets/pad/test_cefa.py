@@ -11,12 +11,12 @@ from tests.datasets.pad.copies import changeable, listed
 
 from fedvisage.base.errors import UserError
 from fedvisage.datasets.catalogue import SCANNERS
-from fedvisage.datasets.pad.item import Choices, ParsedName
-from fedvisage.datasets.pad.scanner import match_name
+from fedvisage.datasets.dataset import Entry, match_name
+from fedvisage.datasets.options import ImportOptions
 
 
-def said(path: str) -> ParsedName | str:
-    seen = match_name(SCANNERS["cefa"], path, Choices())
+def said(path: str) -> Entry | str:
+    seen = match_name(SCANNERS["cefa"], path, ImportOptions())
     assert seen, path
     return seen[2]
 
@@ -26,7 +26,7 @@ def test_a_whole_copy_without_masks_has_the_published_counts() -> None:
     for (number, race), person in product(enumerate(("AF", "CA", "EA"), 1), range(500)):
         for end in ("1_1_1", "3_1_2", "3_2_2", "3_1_4"):
             one = said(f"{race}/{race}-{person:03d}/{number}_{person:03d}_{end}/color/0001.jpg")
-            assert isinstance(one, ParsedName)
+            assert isinstance(one, Entry)
             found[one.split, one.species] += 1
             subjects.add((one.part, one.subject))
     assert len(subjects) == 1500
@@ -44,7 +44,7 @@ def test_the_same_number_is_another_person_in_each_part() -> None:
         "Silicone-Mask/001/2_001_1_0_2_1_2",
     )
     people = [said(f"{path}/color/0001.jpg") for path in paths]
-    assert len({(one.part, one.subject) for one in people if isinstance(one, ParsedName)}) == 5
+    assert len({(one.part, one.subject) for one in people if isinstance(one, Entry)}) == 5
 
 
 def test_depth_infrared_and_the_second_cut_are_left_out(copies: Mapping[str, Path], tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from tests.datasets.pad.copies import changeable, listed
 from fedvisage.base.errors import UserError
 from fedvisage.datasets.catalogue import SCANNERS
 from fedvisage.datasets.import_presentations import import_items
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad.lists import in_pixels, read_boxes
-from fedvisage.datasets.report import DatasetReport
 
 META = "metas/intra_test/train_label.json"
 LIVE = "Data/train/10/live/000184.png"
@@ -94,9 +94,12 @@ def test_faces_are_sought_where_a_box_cannot_be_used(root: Path, tmp_path: Path)
         for file in path.iterdir():
             file.unlink()
     report = import_items(
-        SCANNERS["celeba-spoof"], root, tmp_path / "set", name="A", size=32, crop="face", boxes="dataset", max_bad=1.0
+        SCANNERS["celeba-spoof"],
+        root,
+        tmp_path / "set",
+        ImportOptions(size=32, crop="face", boxes="dataset", max_bad=1.0, frames="4"),
+        name="A",
     )
-    assert isinstance(report, DatasetReport)
     assert (report.images, report.without_box) == (3, 2)
 
 

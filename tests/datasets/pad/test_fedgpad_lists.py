@@ -12,7 +12,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import SCANNERS
 from fedvisage.datasets.import_presentations import import_items
-from fedvisage.datasets.pad.item import Choices
+from fedvisage.datasets.options import ImportOptions
 
 
 def test_frames_of_one_folder_are_frames_of_one_video(copies: Mapping[str, Path]) -> None:
@@ -51,7 +51,7 @@ def test_another_name_of_the_folder_asks_for_the_dataset(copies: Mapping[str, Pa
     root = changeable(copies["fedgpad"] / "CASIA", tmp_path / "mine")
     with pytest.raises(UserError, match=r"none of CASIA, HKBUMARsV2.*--of"):
         listed("fedgpad", root)
-    found = listed("fedgpad", root, Choices(of="casia-fasd"))
+    found = listed("fedgpad", root, ImportOptions(of="casia-fasd"))
     assert [item.name for item in found.items] == [item.name for item in listed("fedgpad", copies["fedgpad"]).items]
 
 
@@ -89,7 +89,13 @@ def test_a_depth_map_lies_at_the_full_path_or_at_its_first_folders(tmp_path: Pat
     (root / "image_list_fake.txt").write_text("Train_files/1_1_01_2/8.png 0\n")
     save(root / "depth/Train_files/1_1_01_1/7_depth.png", np.full((24, 24, 3), 80, np.uint8))
     save(root / "depth/Train_files/7_depth.png", np.full((24, 24, 3), 160, np.uint8))
-    import_items(SCANNERS["fedgpad"], root, tmp_path / "set", name="O", size=24, crop="none", depth=str(root / "depth"))
+    import_items(
+        SCANNERS["fedgpad"],
+        root,
+        tmp_path / "set",
+        ImportOptions(size=24, crop="none", depth=str(root / "depth"), frames="4"),
+        name="O",
+    )
     found = PreparedSet.open(tmp_path / "set")
     assert {*found.rows.further} == {"official", "phone", "session", "file"}
     assert found.depth is not None

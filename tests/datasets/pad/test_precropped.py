@@ -8,7 +8,7 @@ from tests.datasets.importers.making import picture, save
 from tests.datasets.pad.copies import changeable, listed
 
 from fedvisage.base.errors import UserError
-from fedvisage.datasets.pad.item import Choices
+from fedvisage.datasets.options import ImportOptions
 
 # Names as the published lists of FLIP and FedSIS have them, and what these videos are.
 FLIP = {
@@ -48,7 +48,7 @@ def test_a_frame_is_of_the_dataset_that_its_name_tells(kind: str, tmp_path: Path
     found = listed("frames", tmp_path / "frames")
     assert [(one.species, one.subject, one.video) for one in found.items] == [(species, subject, video)]
     assert found.notes == (f"frames of {kind}, by their names",)
-    assert listed("frames", tmp_path / "frames", Choices(of=kind)) == found
+    assert listed("frames", tmp_path / "frames", ImportOptions(of=kind)) == found
 
 
 def test_the_real_videos_of_replay_attack_begin_with_their_folder(tmp_path: Path) -> None:
@@ -98,8 +98,8 @@ def test_names_that_may_be_of_two_datasets_ask_which(tmp_path: Path) -> None:
 
 def test_of_names_a_dataset_whose_frames_are_known(copies: Mapping[str, Path]) -> None:
     with pytest.raises(UserError, match="choose one of oulu-npu"):
-        listed("frames", copies["frames"], Choices(of="folder"))
+        listed("frames", copies["frames"], ImportOptions(of="folder"))
     with pytest.raises(UserError, match="dataset of its own"):
-        listed("oulu-npu", copies["oulu-npu"], Choices(of="oulu-npu"))
+        listed("oulu-npu", copies["oulu-npu"], ImportOptions(of="oulu-npu"))
     with pytest.raises(UserError, match="holds no frames of oulu-npu: looked for"):
-        listed("frames", copies["frames"], Choices(of="oulu-npu"))
+        listed("frames", copies["frames"], ImportOptions(of="oulu-npu"))

@@ -12,7 +12,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import SCANNERS
 from fedvisage.datasets.import_presentations import import_items
-from fedvisage.datasets.pad.item import Choices
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad.wmca import species_of
 
 LIST = "documentation/PROTOCOL-grandtest.csv"
@@ -79,21 +79,17 @@ def test_the_cut_out_frames_go_before_the_recordings_and_other_channels_are_left
 def test_colours_are_turned_when_that_is_asked_for(root: Path, tmp_path: Path) -> None:
     assert any("--colour bgr" in note for note in listed("wmca", root).notes)
     sets = []
-    for colour in (None, "bgr"):
+    for colour in ("", "bgr"):
         import_items(
             SCANNERS["wmca"],
             root,
             tmp_path / f"set-{colour}",
+            ImportOptions(size=16, frames="1", crop="centre", colour=colour, max_bad=1.0),
             name="W",
-            size=16,
-            frames=1,
-            crop="centre",
-            choices=Choices(colour=colour),
-            max_bad=1.0,
         )
         sets.append(PreparedSet.open(tmp_path / f"set-{colour}").images)
     assert (sets[0] == sets[1][..., ::-1]).all()
     with pytest.raises(UserError, match="choose one of rgb, bgr"):
-        listed("wmca", root, Choices(colour="grey"))
+        listed("wmca", root, ImportOptions(colour="grey"))
     with pytest.raises(UserError, match="has no arrays"):
-        listed("oulu-npu", root, Choices(colour="bgr"))
+        listed("oulu-npu", root, ImportOptions(colour="bgr"))

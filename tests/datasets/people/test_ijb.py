@@ -12,6 +12,7 @@ from fedvisage.data.lists import read_lists
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import LAYOUTS, write_small_copy
 from fedvisage.datasets.import_people import import_people
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.faces.align import align
 
 CROPS = [  # name, person, template, medium, confidence, as the small copy has them
@@ -36,7 +37,7 @@ def copy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def imported(kind: str, source: Path, place: Path) -> PreparedSet:
-    import_people(LAYOUTS[kind], source, place, name="I", size=112, max_bad=0.5)
+    import_people(LAYOUTS[kind], source, place, ImportOptions(size=112, max_bad=0.5), name="I")
     return PreparedSet.open(place)
 
 
@@ -99,7 +100,7 @@ def test_lists_that_contradict_themselves_or_each_other_are_refused(
     if "template 2 is of" in word:
         word = "line 1.*1 and 2 are one person"  # the pair says so, and nothing else names template 2
     with pytest.raises(UserError, match=word):
-        import_people(LAYOUTS["ijb-c"], source, tmp_path / "set", name="I", size=112)
+        import_people(LAYOUTS["ijb-c"], source, tmp_path / "set", ImportOptions(size=112), name="I")
     assert [one.name for one in tmp_path.iterdir()] == ["IJBC"]
 
 

@@ -124,12 +124,14 @@ def test_vggface2_has_its_split_who_is_female_and_aligns_by_its_points(copies: P
     source = copies / "vggface2" / "copy"
     layout = LAYOUTS["vggface2"]
     with pytest.raises(UserError, match="no list with points"):
-        import_people(layout, source, tmp_path / "none", name="V", size=32, boxes="dataset")
+        import_people(layout, source, tmp_path / "none", ImportOptions(size=32, boxes="dataset"), name="V")
     place = "30,40,70,40,50,60,35,80,66,80"
     for part, names in (("train", [f"n000002/{n:04d}_01" for n in (1, 2, 3)]), ("test", ["n000001/0001_01"])):
         rows = "".join(f'"{name}",{place}\r\n' for name in names)
         (source / f"loose_landmark_{part}.csv").write_text("NAME_ID,P1X,P1Y,P2X,P2Y\r\n" + rows)
-    report = import_people(layout, source, tmp_path / "set", name="V", size=112, boxes="dataset", max_bad=0.3)
+    report = import_people(
+        layout, source, tmp_path / "set", ImportOptions(size=112, boxes="dataset", max_bad=0.3), name="V"
+    )
     made = PreparedSet.open(tmp_path / "set")
     assert made.rows.further["official"].tolist() == ["test", "train", "train", "train"]
     assert made.rows.further["gender"].tolist() == ["m", "f", "f", "f"]
@@ -140,7 +142,7 @@ def test_vggface2_has_its_split_who_is_female_and_aligns_by_its_points(copies: P
     meta = source / "meta" / "identity_meta.csv"
     meta.write_text(meta.read_text(encoding="utf-8").replace("2, 0, m", "2, 1, m"), encoding="utf-8")
     with pytest.raises(UserError, match=r"n000001 lies in test, and identity_meta\.csv says train"):
-        import_people(layout, source, tmp_path / "other", name="V", size=32)
+        import_people(layout, source, tmp_path / "other", ImportOptions(size=32), name="V")
 
 
 @pytest.mark.parametrize(
@@ -163,13 +165,13 @@ def test_lists_that_contradict_the_photographs_are_refused(
     path = tmp_path / "copy" / file
     path.write_text(path.read_text().replace(old, new, 1))
     with pytest.raises(UserError, match=word):
-        import_people(LAYOUTS[kind], tmp_path / "copy", tmp_path / "set", name="X", size=32)
+        import_people(LAYOUTS[kind], tmp_path / "copy", tmp_path / "set", ImportOptions(size=32), name="X")
     assert [one.name for one in tmp_path.iterdir()] == ["copy"]
 
 
 def test_another_folder_is_refused_and_a_link_out_of_it_is_counted(copies: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is no VGGFace2: looked for"):
-        import_people(LAYOUTS["vggface2"], copies / "lfw" / "copy", tmp_path / "set", name="X", size=32)
+        import_people(LAYOUTS["vggface2"], copies / "lfw" / "copy", tmp_path / "set", ImportOptions(size=32), name="X")
     write_small_copy("digiface", tmp_path / "copy")
     (tmp_path / "out.png").write_bytes(b"x")
     (tmp_path / "copy" / "subjects_0-1999_72_imgs" / "7" / "12.png").symlink_to(tmp_path / "out.png")

@@ -12,6 +12,7 @@ from fedvisage.data.lists import read_lists
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import LAYOUTS, write_small_copy
 from fedvisage.datasets.import_people import import_people
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.photographs import USUAL_POINTS, points_around
 from fedvisage.datasets.small_copies import render_person
 from fedvisage.faces.align import align
@@ -32,7 +33,7 @@ FACES = [  # file, person, template, sighting, as the small copy has them
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("nist")
     write_small_copy("ijb-c-nist", root / "IJBC")
-    import_people(LAYOUTS["ijb-c-nist"], root / "IJBC", root / "set", name="I", size=112)
+    import_people(LAYOUTS["ijb-c-nist"], root / "IJBC", root / "set", ImportOptions(size=112), name="I")
     return root / "set"
 
 
@@ -84,7 +85,7 @@ def test_tables_that_cannot_be_right_are_refused_with_the_line(
 ) -> None:
     source = spoilt("ijb-b-nist", tmp_path / "IJBB", f"protocol/ijbb_{file}", old, new)
     with pytest.raises(UserError, match=word):
-        import_people(LAYOUTS["ijb-b-nist"], source, tmp_path / "set", name="I", size=112)
+        import_people(LAYOUTS["ijb-b-nist"], source, tmp_path / "set", ImportOptions(size=112), name="I")
     assert not (tmp_path / "set").exists()
 
 

@@ -16,6 +16,7 @@ from fedvisage.data.lists import read_pairs
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import LAYOUTS
 from fedvisage.datasets.import_people import import_people
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.people.bin import read_pickle, write_pickle
 
 BIN = LAYOUTS["bin"]
@@ -61,7 +62,7 @@ class Touch:
 def test_a_pickle_that_would_do_something_does_nothing(protocol: int, tmp_path: Path) -> None:
     path = written(tmp_path, pickle.dumps(([b"a", Touch(tmp_path / "done")], [True]), protocol))
     with pytest.raises(UserError, match=r"names '.*mkdir'"):
-        import_people(BIN, path, tmp_path / "set", name="B", size=112)
+        import_people(BIN, path, tmp_path / "set", ImportOptions(size=112), name="B")
     assert [one.name for one in tmp_path.iterdir()] == ["lfw.bin"]
 
 
@@ -93,7 +94,7 @@ def test_a_pickle_that_would_do_something_does_nothing(protocol: int, tmp_path: 
 )
 def test_other_files_are_refused(content: bytes, word: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=word):
-        import_people(BIN, written(tmp_path, content), tmp_path / "set", name="B", size=112)
+        import_people(BIN, written(tmp_path, content), tmp_path / "set", ImportOptions(size=112), name="B")
     assert not (tmp_path / "set").exists()
 
 
@@ -106,7 +107,13 @@ def test_pictures_of_absurd_size_are_refused_before_they_are_decoded(tmp_path: P
     head = struct.pack(">IIBBBBB", 20_000, 20_000, 8, 2, 0, 0, 0)
     bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
     with pytest.raises(UserError, match="more than 64 million pixels"):
-        import_people(BIN, written(tmp_path, write_pickle([bomb, bomb], [True])), tmp_path / "set", name="B", size=112)
+        import_people(
+            BIN,
+            written(tmp_path, write_pickle([bomb, bomb], [True])),
+            tmp_path / "set",
+            ImportOptions(size=112),
+            name="B",
+        )
     assert [one.name for one in tmp_path.iterdir()] == ["lfw.bin"]
 
 
@@ -114,7 +121,7 @@ def test_a_set_and_its_list_of_pairs_in_ten_folds_are_made(tmp_path: Path) -> No
     pictures = [png(tmp_path / "p.png", value) for value in range(40)]
     same = [number % 3 == 0 for number in range(20)]
     path = written(tmp_path, write_pickle(pictures, same))
-    report = import_people(BIN, path, tmp_path / "set", name="B", size=112)
+    report = import_people(BIN, path, tmp_path / "set", ImportOptions(size=112), name="B")
     made, listed = PreparedSet.open(tmp_path / "set"), read_pairs(tmp_path / "set-pairs.txt")
     assert listed.same.tolist() == same
     assert listed.fold.tolist() == [number // 2 for number in range(20)]
@@ -124,4 +131,4 @@ def test_a_set_and_its_list_of_pairs_in_ten_folds_are_made(tmp_path: Path) -> No
     assert "heldout" not in made.rows.split
     assert "within a pair only" in "\n".join(report.lines())
     with pytest.raises(UserError, match="already exists"):
-        import_people(BIN, path, tmp_path / "set", name="B", size=112)
+        import_people(BIN, path, tmp_path / "set", ImportOptions(size=112), name="B")

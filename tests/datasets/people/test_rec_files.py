@@ -11,6 +11,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import LAYOUTS
 from fedvisage.datasets.import_people import import_people
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.people.recordio import MAGIC, Record, read_records, write_record
 
 REC = LAYOUTS["rec"]
@@ -85,7 +86,7 @@ def test_files_that_are_cut_off_or_lie_are_refused_and_nothing_is_written(
     content: bytes, index: str | None, word: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=word):
-        import_people(REC, lay(tmp_path / "f", content, index), tmp_path / "set", name="R", size=112)
+        import_people(REC, lay(tmp_path / "f", content, index), tmp_path / "set", ImportOptions(size=112), name="R")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f"]
 
 
@@ -95,7 +96,7 @@ def test_pictures_are_taken_as_they_were_aligned_and_nobody_who_has_no_label(tmp
     records = [write_record(0, (one,), 0, png(tmp_path / "p.png", 10 * at)) for at, one in enumerate(labels)]
     source = lay(tmp_path / "web", b"".join(records), None)
     (source / "property").write_text("3,112,112\n")
-    report = import_people(REC, source, tmp_path / "set", name="R", size=112, heldout=0)
+    report = import_people(REC, source, tmp_path / "set", ImportOptions(size=112, heldout=0), name="R")
     made = PreparedSet.open(tmp_path / "set", verify=True)
     assert [*zip(made.rows.subject.tolist(), made.images[:, 0, 0, 0].tolist(), strict=True)] == [
         ("web/0000003", 10),
@@ -114,9 +115,9 @@ def test_a_link_out_of_the_folder_is_refused_and_a_picture_that_is_none_is_count
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "train.rec").symlink_to(tmp_path / "out.rec")
     with pytest.raises(UserError, match="leads out"):
-        import_people(REC, tmp_path / "links", tmp_path / "set", name="R", size=112)
+        import_people(REC, tmp_path / "links", tmp_path / "set", ImportOptions(size=112), name="R")
     with pytest.raises(UserError, match="3 files cannot be used"):
-        import_people(REC, lay(tmp_path / "f", GOLDEN), tmp_path / "set", name="R", size=112)
+        import_people(REC, lay(tmp_path / "f", GOLDEN), tmp_path / "set", ImportOptions(size=112), name="R")
     (tmp_path / "links" / "train.rec").unlink()
     with pytest.raises(UserError, match=r"no \.rec file"):
-        import_people(REC, tmp_path / "links", tmp_path / "set", name="R", size=112)
+        import_people(REC, tmp_path / "links", tmp_path / "set", ImportOptions(size=112), name="R")

@@ -21,6 +21,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import select, split_entry, splits_of
 from fedvisage.datasets.catalogue import SCANNERS, all_kinds
 from fedvisage.datasets.import_presentations import import_items
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS, describe_protocol, list_protocols
 from fedvisage.datasets.protocols.ocim import KINDS
 from fedvisage.datasets.protocols.people import PEOPLE
@@ -300,7 +301,13 @@ def test_the_list_has_a_line_for_each_and_a_name_that_is_unknown_is_told() -> No
 def test_what_is_printed_runs_on_pretended_sets(tmp_path: Path) -> None:
     for name, kind in KINDS.items():
         write_copy(SCANNERS[kind], tmp_path / kind)
-        import_items(SCANNERS[kind], tmp_path / kind, tmp_path / "sets" / name, name=name, size=32, frames=2)
+        import_items(
+            SCANNERS[kind],
+            tmp_path / kind,
+            tmp_path / "sets" / name,
+            ImportOptions(size=32, frames="2", crop="centre"),
+            name=name,
+        )
     said = CliRunner().invoke(
         app, ["data", "protocols", "ocim-ssdg", "--sets", str(tmp_path / "sets"), "--target", "M"]
     )

@@ -19,7 +19,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import Selection, select, split_entry, splits_of
 from fedvisage.datasets.catalogue import SCANNERS
 from fedvisage.datasets.import_presentations import import_items
-from fedvisage.datasets.pad.item import Choices
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS
 
 TABLES = Path(__file__).parents[1] / "pad" / "expected"
@@ -44,11 +44,8 @@ def sets(copies: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -
                 SCANNERS[kind],
                 copies[kind],
                 root / key,
+                ImportOptions(size=16, frames=str(FRAMES), crop="centre", labels="fedsis-released" if released else ""),
                 name=kind,
-                size=16,
-                frames=FRAMES,
-                crop="centre",
-                choices=Choices(released=released),
             )
             made[key] = PreparedSet.open(root / key)
         return made[key]

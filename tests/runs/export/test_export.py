@@ -151,7 +151,7 @@ def compare_graph(model: FinishedModel, place: Path) -> None:
     found = session.run(None, {"images": shown})[-1]
     assert session.run(None, {"images": shown[:1]})[-1] == pytest.approx(found[:1], abs=1e-4)
     expected = model.net(torch.from_numpy(shown).permute(0, 3, 1, 2).float() / 255).detach()
-    if method.spread is not None:
+    if method.prediction.draw_spread is not None:
         return  # it draws; its mean is tested beside the method
     if method.task == "recognition":
         expected = expected / expected.norm(dim=1, keepdim=True)
@@ -163,8 +163,9 @@ def test_what_draws_is_exported_as_the_mean_over_its_blocks(sets: Mapping[str, P
     images = torch.rand(3, 6, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         member = Member(model.scorer.net, images, torch_rng(0, "draws"), model.recipe)
-        assert model.setup.method.as_graph is not None
-        found, expected = model.setup.method.as_graph(member), model.setup.method.user(member)
+        prediction = model.setup.method.prediction
+        assert prediction.exportable_predict is not None
+        found, expected = prediction.exportable_predict(member), prediction.predict(member)
     assert torch.allclose(found, expected, atol=1e-6)
 
 

@@ -22,7 +22,7 @@ from fedvisage.report.page import write_report
 from fedvisage.runs.evaluate import evaluate
 from fedvisage.tasks.catalogue import task_of
 from fedvisage.tasks.finished_model import open_model
-from fedvisage.tasks.pad.task import summary_lines
+from fedvisage.tasks.pad.task import summarise
 from fedvisage.tasks.saved_model import load
 from fedvisage.tasks.scoring import Scorer
 
@@ -107,6 +107,6 @@ def test_recognition_is_told_where_its_published_figures_stand(sets: Mapping[str
 def test_report_and_summary_say_them_with_their_rules(runs: dict[bool, Path]) -> None:
     for wanted, run in runs.items():
         write_report(run, run)
-        page, lines = (run / "report.html").read_text(), "\n".join(summary_lines(metrics_of(run)))
+        page, lines = (run / "report.html").read_text(), "\n".join(summarise(metrics_of(run)))
         assert ("As papers work it out" in page) is wanted
         assert ("on the scores of training" in lines) is wanted

@@ -76,7 +76,7 @@ def test_a_run_judges_on_all_as_a_finished_model_does_and_nothing_else_changes(
     page = write_report(tmp_path / "run").read_text()
     for words in ("lists of pairs", "skewed error ratio", "conservative", "rank 1"):
         assert words in page
-    told = "\n".join(model.setup.task.summary(again))
+    told = "\n".join(model.setup.task.summarise(again))
     assert "rfw: south, 8 pairs" in told
     assert "ijb: published: TAR@FAR" in told
 

@@ -190,7 +190,7 @@ def test_a_model_is_judged_on_a_list_of_pairs(finished: Path, tmp_path: Path) ->
     found = figures["generic"]["listed_pairs"]
     assert (found["pairs"], found["left_out"], found["folds"]) == (14, 2, 2)
     assert 0 <= found["accuracy"] <= 1
-    assert "14 pairs of pairs.txt (2 left out: no such image)" in "\n".join(listed.setup.task.summary(figures))
+    assert "14 pairs of pairs.txt (2 left out: no such image)" in "\n".join(listed.setup.task.summarise(figures))
     rows = (tmp_path / "out" / "pairs.csv").read_text().splitlines()
     assert rows[1].startswith("Ada/Ada_0001.png,Ada/Ada_0002.png,1,1,")
     assert len(rows) == 15

@@ -69,7 +69,8 @@ def test_the_papers_form_is_one_pass_of_steps_and_a_second_that_decides(scorer: 
 
     In float64, because Adam's first steps have the same length whatever the gradient, be it only rounding.
     """
-    scorer.net.double()["model"].register_forward_pre_hook(lambda _, images: images[0].double())
+    first = scorer.net.double()["model"].get_submodule("conv1")
+    first.register_forward_pre_hook(lambda _, images: images[0].double())
     found, _ = adapt_to_view(scorer, target, PAPER, ANYWHERE)
 
     net = scorer.net["model"].train()
