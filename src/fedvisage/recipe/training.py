@@ -18,7 +18,7 @@ class Change(Section):
     least: float
     """The least amount; the default depends on the change."""
     most: float
-    """The largest amount."""
+    """The largest amount; the default depends on the change."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Change:
