@@ -243,13 +243,28 @@ def audit(
 
 
 @app.command()
-def methods(as_json: AsJson = False) -> None:
-    """List the methods: name, paper, task, and the values that leave a site."""
-    from fedvisage.methods import all_methods
+def methods(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="A method, such as fedpad: print its details.", metavar="NAME", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the methods with advice when to use which, or print one method's paper, parts and uploads."""
+    from fedvisage.base.errors import choice_hint
+    from fedvisage.methods import advice, all_methods
     from fedvisage.tasks.catalogue import block, describe
 
-    rows = [describe(method) for method in all_methods().values()]
+    known = all_methods()
+    if name is not None and name not in known:
+        raise UserError("methods", f"{name!r} is no method{choice_hint(name, known)}")
+    chosen = list(known.values()) if name is None else [known[name]]
     if as_json:
-        print_json(rows)
+        print_json([describe(method) for method in chosen])
+    elif name is None:
+        say(*advice.as_lines(known))
+        say("Details: fedvisage methods NAME. Advice and networks: docs/choosing-a-method.md.")
     else:
-        say("\n\n".join(map(block, rows)))
+        title, *details = block(describe(known[name])).splitlines()
+        line = advice.advice_on(name)
+        say(title, *([f"  when to use    {line}"] if line else []), *details)
