@@ -98,7 +98,7 @@ def test_a_model_without_a_single_threshold_names_the_remedy(run: fv.Run, people
     by_site = replace(run.model, saved=replace(run.model.saved, thresholds=dict.fromkeys("BA", run.model.threshold)))
     with pytest.raises(fv.UserError, match=r"one threshold per site; use model.thresholds \(A, B\)"):
         by_site.is_live(torch.zeros(1, 3, 32, 32, dtype=torch.uint8))
-    with pytest.raises(fv.UserError, match="evaluation.threshold"):
+    with pytest.raises(fv.UserError, match=r"evaluation\.threshold"):
         assert replace(run.model, saved=replace(run.model.saved, thresholds={})).threshold
     with pytest.raises(fv.UserError, match="embed"):
         people.model.is_live(torch.zeros(1, 3, 32, 32, dtype=torch.uint8))

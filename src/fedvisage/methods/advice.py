@@ -75,7 +75,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
     "Attack detection: baselines": (
-        "You want to know what the federation is worth.",
+        "You want to measure the gain of a federation.",
         {
             "single": "Each site alone, evaluated singly: what a federation should beat.",
             "fused": "Each site alone, with averaged scores: what sites reach without a common model.",
@@ -108,7 +108,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
     "Recognition: baselines": (
-        "You want to know what the federation is worth.",
+        "You want to measure the gain of a federation.",
         {
             "pretrained": "No training at the sites: the model of the public set, as it is.",
             "privacyface-local": "Each site alone, from the same first model and with the same loss as privacyface.",
