@@ -35,7 +35,8 @@ from fedvisage.render.identities import Identities, photograph_person, photograp
 from fedvisage.studies import cells_of, load_study
 from fedvisage.studies.shipped import locate
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
+OF_ROOT = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "AGENTS.md")
+PAGES = [*(ROOT / name for name in OF_ROOT), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 OWN_FILES = {"mine.yaml", "recipe.yaml", "rows.yaml", "start.yaml"}
@@ -316,9 +317,10 @@ def test_the_commands_of_the_readme_run_one_after_another(
         assert not ended.value.code, command
 
 
-def test_the_readme_has_the_agreed_length() -> None:
-    lines = (ROOT / "README.md").read_text().splitlines()
-    assert len(lines) <= 150
+@pytest.mark.parametrize(("name", "most"), [("README.md", 150), ("AGENTS.md", 60)])
+def test_pages_of_the_root_have_the_agreed_length(name: str, most: int) -> None:
+    lines = (ROOT / name).read_text().splitlines()
+    assert len(lines) <= most
     assert all(len(line) <= 160 for line in lines if not line.startswith("|"))
 
 
