@@ -59,7 +59,7 @@ app.add_typer(
 app.add_typer(
     device.web_app, name="web", cls=Verbs, help="A page that checks faces in the browser.", no_args_is_help=True
 )
-app.add_typer(data.app, name="data", cls=Verbs, help="Make, import and look at prepared sets.", no_args_is_help=True)
+app.add_typer(data.app, name="data", cls=Verbs, help="Make, import and inspect prepared sets.", no_args_is_help=True)
 
 
 @app.callback(invoke_without_command=True)

@@ -165,7 +165,7 @@ def import_set(
     crop: Annotated[str, typer.Option(help="face (detector), centre or none.")] = "face",
     aligned: Annotated[
         bool,
-        typer.Option("--aligned", help="People: crops are aligned by five points already; no face is looked for."),
+        typer.Option("--aligned", help="People: crops are already aligned by five points; no face is searched for."),
     ] = False,
     boxes: Annotated[
         str, typer.Option(help="detect, or dataset: cut faces out by the boxes or points that came with the dataset.")
@@ -180,7 +180,7 @@ def import_set(
     enroll: Annotated[bool, typer.Option("--enroll", help="Take enrolment videos, too (replay-attack).")] = False,
     labels: Annotated[str, typer.Option(help="What the dataset's lists call bona fide, such as live=0.")] = "",
     of: Annotated[
-        str, typer.Option(help="frames, fedgpad: the dataset that they are of, where names do not tell.")
+        str, typer.Option(help="frames, fedgpad: the dataset of the frames, if file names do not show it.")
     ] = "",
     colour: Annotated[
         str, typer.Option(help="3dmad, wmca, hq-wmca: rgb or bgr, as the arrays have it; default: rgb.")
@@ -189,7 +189,7 @@ def import_set(
     test: Annotated[
         float, typer.Option(help="Identities: share of each person's images kept for testing.", min=0.0, max=0.9)
     ] = 0.4,
-    least: Annotated[int, typer.Option(help="Identities: leave out who has fewer photographs.", min=1)] = 1,
+    least: Annotated[int, typer.Option(help="Identities: leave out people with fewer photographs.", min=1)] = 1,
     most: Annotated[
         int, typer.Option(help="People: at most so many photographs of each, drawn; 0 takes all.", min=0)
     ] = 0,
@@ -256,7 +256,7 @@ def kinds(
 @app.command()
 def protocols(
     name: Annotated[str, typer.Argument(help="One of them.", show_default=False)] = "",
-    sets: Annotated[Path, typer.Option(help="Where the prepared sets lie, or will lie.")] = Path("sets"),
+    sets: Annotated[Path, typer.Option(help="Folder of the prepared sets, existing or planned.")] = Path("sets"),
     target: Annotated[
         str, typer.Option("--target", "--user", help="Which target or fold, where there are several.")
     ] = "",
@@ -276,7 +276,7 @@ def pretend(
     ] = 0,
     some_people: Annotated[
         int,
-        typer.Option("--people", help="replay-attack: so many people who enrol, come back and are attacked.", min=0),
+        typer.Option("--people", help="replay-attack: number of people who enrol, return and are attacked.", min=0),
     ] = 0,
 ) -> None:
     """Write a small copy of a dataset's layout with rendered faces, to show the expected files and to try an import."""
@@ -294,7 +294,7 @@ def show(
     verify: Annotated[bool, typer.Option(help="Compare all digests, reading every file.")] = False,
     shortcuts: Annotated[
         bool,
-        typer.Option("--shortcuts", help="Measure how well single numbers (sharpness, noise, …) tell the classes."),
+        typer.Option("--shortcuts", help="Measure how well single numbers (sharpness, noise, …) separate the classes."),
     ] = False,
 ) -> None:
     """Describe a prepared set, draw a contact sheet of it, and search it for shortcuts."""

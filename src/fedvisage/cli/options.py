@@ -79,7 +79,7 @@ Out = Annotated[
     Path | None,
     typer.Option("--out", parser=_directory, metavar="PATH", help="Directory for the result.", show_default=False),
 ]
-Cache = Annotated[Path, typer.Option("--cache", help="Where rendered sets are kept for the next run.")]
+Cache = Annotated[Path, typer.Option("--cache", help="Folder of rendered sets, kept for later runs.")]
 MixedCrops = Annotated[
     bool, typer.Option("--allow-mixed-crops", help="Allow sets whose faces were cropped in different ways.")
 ]

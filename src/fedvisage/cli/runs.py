@@ -127,7 +127,9 @@ def study(
     out: Out = None,
     runs: Annotated[
         Path | None,
-        typer.Option(help="Where the runs lie; studies that share it share equal runs.", show_default="OUT/cells"),
+        typer.Option(
+            help="Folder of the runs; studies with the same folder share equal runs.", show_default="OUT/cells"
+        ),
     ] = None,
     smoke: Annotated[
         bool, typer.Option("--smoke", help="Try the whole grid in a minute: one batch, tiny rendered sets, one seed.")
@@ -135,12 +137,12 @@ def study(
     root: Annotated[
         Path | None,
         typer.Option(
-            help="The folder below which datasets lie, as they are distributed or imported; what lacks is imported.",
+            help="Folder that contains the datasets, original or imported; missing sets are imported.",
             show_default=False,
         ),
     ] = None,
     sets: Annotated[
-        Path | None, typer.Option(help="With --root: where sets are imported to.", show_default="beside OUT")
+        Path | None, typer.Option(help="With --root: folder for imported sets.", show_default="beside OUT")
     ] = None,
     workers: Annotated[
         int, typer.Option(help="Processes; give the recipe as many threads as cores / workers.", min=1)
@@ -183,7 +185,7 @@ def study(
 @app.command("compare")
 def compare_runs(
     runs: Runs,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, with a row a method.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown with one row per method.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare runs: mean ± std over seeds, and differences to the first with a t interval over targets."""
@@ -208,7 +210,7 @@ def report(
         bool | None,
         typer.Option(
             "--images/--no-images",
-            help="Show the worst images of the target's set; default: what the recipe says, or those of rendered people"
+            help="Show the worst images of the target's set; default: as in the recipe, or those of rendered people"
             " only.",
             show_default=False,
         ),
@@ -226,7 +228,7 @@ def report(
 
 @app.command()
 def audit(
-    run: Annotated[Path, typer.Argument(help="The directory of a finished run, whose data is at hand.")],
+    run: Annotated[Path, typer.Argument(help="The directory of a finished run; its data must be available.")],
     out: Out = None,
     cache: Cache = CACHE,
     quiet: Quiet = False,
