@@ -34,7 +34,7 @@ Counters = Annotated[
     Path | None,
     typer.Option(
         "--counters",
-        help="The folder of counters, by which an older copy of the file is noticed; default: the variable "
+        help="Folder of counters that reveal an older copy of the file; default: the variable "
         "FEDVISAGE_GALLERY_COUNTERS, or KEY.counters beside the key.",
         show_default=False,
     ),
@@ -176,7 +176,7 @@ def remove(
 @gallery_app.command("rotate-key")
 def rotate_key(
     gallery: At,
-    new_key: Annotated[Path, typer.Option("--new-key", help="The file of the new key; drawn if it is not there.")],
+    new_key: Annotated[Path, typer.Option("--new-key", help="File of the new key; generated if missing.")],
     key: Key = None,
     counters: Counters = None,
 ) -> None:
