@@ -164,7 +164,7 @@ def test_the_reference_of_the_command_line_has_every_verb_and_option() -> None:
     assert {"fedvisage run", "fedvisage data import", "fedvisage gallery rotate-key"} <= blocks.keys()
     assert {name.split()[1] for name in blocks} == {verb for verbs in PANELS.values() for verb in verbs}
     assert "| `--resume` | Continue a run that was interrupted. |" in blocks["fedvisage run"]
-    assert "| `[NAME]" in blocks["fedvisage methods"]
+    assert "| `NAME" in blocks["fedvisage methods"]
     assert str(Path.home()) not in page
 
 
