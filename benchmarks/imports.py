@@ -25,6 +25,7 @@ from benchmarks.measurement import Measurement, processor_seconds
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import SCANNERS
 from fedvisage.datasets.import_presentations import import_items
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.small_copies import render_person, write_video
 
 KIND, SIZE = "casia-fasd", 256
@@ -42,7 +43,9 @@ import resource, sys
 from pathlib import Path
 from fedvisage.datasets.import_presentations import import_items
 from fedvisage.datasets.catalogue import SCANNERS
-import_items(SCANNERS[sys.argv[1]], Path(sys.argv[2]), Path(sys.argv[3]), name="S", size=256, frames=20, crop="face")
+from fedvisage.datasets.options import ImportOptions
+options = ImportOptions(size=256, frames="20", crop="face")
+import_items(SCANNERS[sys.argv[1]], Path(sys.argv[2]), Path(sys.argv[3]), options, name="S")
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
 
@@ -123,7 +126,8 @@ def plain_loop(source: Path) -> None:
 def _import(source: Path, workers: int) -> None:
     with tempfile.TemporaryDirectory() as out:
         set_ = Path(out) / "set"
-        import_items(SCANNERS[KIND], source, set_, name="S", size=SIZE, frames=FRAMES, crop="face", workers=workers)
+        options = ImportOptions(size=SIZE, frames=str(FRAMES), crop="face", workers=workers)
+        import_items(SCANNERS[KIND], source, set_, options, name="S")
         assert len(PreparedSet.open(set_)) >= MOST * len([*source.rglob("*.avi")]) * FRAMES
 
 

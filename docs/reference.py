@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import fedvisage as fv
-from fedvisage.federation.declared import Member, Personal
+from fedvisage.federation.declared import Member, Personal, Prediction
 from fedvisage.federation.server import Conversation, Reduced
 
 PAGE = Path(__file__).with_name("reference.md")
@@ -24,8 +24,8 @@ HEAD = """\
 # Reference: what a method's author sees
 
 Written from the code by `make reference`: signatures, and the first sentence of what the code says of each.
-[Extending](extending.md) shows how they fit together. All types but `Reduced`, `Conversation`, `Member` and `Personal`
-are names of `import fedvisage as fv`.
+[Extending](extending.md) shows how they fit together. All types but `Reduced`, `Conversation`, `Member`,
+`Prediction` and `Personal` are names of `import fedvisage as fv`.
 A `Message` is `dict[str, Tensor]`; a number is a tensor without dimensions.
 """
 
@@ -58,18 +58,18 @@ SERVER: Groups = {
 }
 METHOD: Groups = {
     "what it is": ("name", "title", "paper", "task", "options"),
-    "network": ("network", "home", "delivered", "finished", "parts_at", "begin", "fix", "beside", "merged"),
-    "at the sites": ("calls", "pooled", "personal", "least_identities", "accumulates"),
-    "at the server": ("server", "averages", "pulls", "in_turn", "steps_at_server", "members", "server_sees"),
-    "at the user": ("user", "features", "step", "spread", "as_graph"),
-    "recipes": ("check", "warning"),
-    "differential privacy": ("releases", "noised", "prices"),
+    "network": ("network", "home", "delivered", "finished", "parts_at", "begin"),
+    "at the sites": ("calls", "least_identities"),
+    "at the server": ("server", "in_turn", "server_sees"),
+    "finished model": ("prediction", "members", "pooled", "several_models"),
+    "recipes": ("supports", "check"),
+    "differential privacy": ("releases", "noised", "release_costs"),
 }
 MODEL: Groups = {
-    "what it is": ("name", "title", "task", "options", "averaged"),
-    "network": ("network", "parts", "begin", "check", "fix", "beside", "merged"),
-    "training": ("represent", "supervise", "loss", "fit"),
-    "at the user": ("user", "features", "personal", "least_identities"),
+    "what it is": ("name", "title", "task", "options", "weight", "averaged"),
+    "network": ("network", "parts", "begin", "check"),
+    "training": ("represent", "supervise", "loss", "fit", "least_identities"),
+    "finished model": ("prediction",),
 }
 TYPES: tuple[tuple[type[Any], Groups], ...] = (
     (fv.Site, SITE),
@@ -83,6 +83,7 @@ TYPES: tuple[tuple[type[Any], Groups], ...] = (
     (fv.Home, {}),
     (fv.Model, MODEL),
     (Member, {}),
+    (Prediction, {}),
     (Personal, {}),
 )
 """What stands on the page, in its order; a type without groups is one group."""

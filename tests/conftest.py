@@ -67,7 +67,7 @@ WHOLE = (
     *("federation/wire/test_wire_weights.py", "methods/test_algorithms_on_models.py", "methods/test_split.py"),
     *("methods/test_leakage.py", "methods/test_fedbn.py", "methods/test_fedma_passes.py", "tasks/test_overlap.py"),
     *("tasks/recognition/test_recognition.py", "tracking/", "workers/test_processes.py", "conversion/", "web/"),
-    *("device/test_adaptation.py", "device/test_assessment.py", "runs/test_abreast.py"),
+    *("device/test_adaptation.py", "device/test_assessment.py", "runs/test_workers.py"),
     *("methods/test_adapters_in_runs.py", "datasets/importers/test_pipeline.py", "tasks/pad/adapt/test_target.py"),
     *("tasks/test_mixed_crops.py", "tasks/pad/test_evaluation.py", "report/test_page_in_browser.py"),
     *("tasks/pad/test_as_published.py", "test_website.py", "parity/test_fedgpad_rounds.py", "device/test_exported.py"),

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
+from tests.refusals import check_output
 
 from fedvisage import cli
 from fedvisage.base.errors import UserError
@@ -235,7 +236,7 @@ def test_another_schema_is_a_users_mistake(monkeypatch: pytest.MonkeyPatch, caps
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 2
-    assert "--of: 'table' has no schema; choose recipe or study" in capsys.readouterr().err
+    check_output(capsys.readouterr().err, "--of", "'table'", "study")
 
 
 @pytest.mark.parametrize(("words", "title"), [([], "A recipe"), (["--of", "study"], "A study")])

@@ -41,7 +41,7 @@ class Orders:
         sets, self.places = make_sets(prepared), list[tuple[Workspace, Any]]()
         for name in TRIED:
             method = METHODS[name]
-            recipe = task_of(method).filled(recipe_of(tree(sets, name)), prepared / "cache", silent().say)
+            recipe = task_of(method).fill_recipe(recipe_of(tree(sets, name)), prepared / "cache", silent().say)
             workspace = set_up(recipe, method).workspace()
             workspace.calls = {
                 call: answering(whole, workspace.schemas[call]) for call, whole in workspace.calls.items()

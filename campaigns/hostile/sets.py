@@ -26,7 +26,9 @@ from tests.datasets.importers.making import make_folder, save_video
 from tests.toy import make_people, make_set
 
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.import_presentations import import_folder
+from fedvisage.datasets.catalogue import SCANNERS
+from fedvisage.datasets.import_presentations import import_items
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.show import describe
 
 LARGEST = 64
@@ -221,7 +223,9 @@ def _look_at_rows(rows: list[dict[str, Any]]) -> None:
 
 def _import(root: Path, destination: Path, name: str) -> None:
     before = set(root.parent.iterdir())
-    report = import_folder(root, destination, name=name, size=24, max_bad=1.0, crop="centre", frames=2)
+    report = import_items(
+        SCANNERS["folder"], root, destination, ImportOptions(size=24, max_bad=1.0, crop="centre", frames="2"), name=name
+    )
     if extra := set(root.parent.iterdir()) - before - {destination}:
         raise Admitted(f"made {sorted(map(str, extra))}")
     look_at_set(destination, digests=True)

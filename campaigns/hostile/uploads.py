@@ -198,7 +198,7 @@ def _calls(name: str, sets: Mapping[str, Path], cache: Path) -> Iterator[Asked]:
     forms = FORMS if "wire" in method.options.model_fields else ()
     for changes in (*VARIANTS, *forms):
         recipe = recipe_of(tree(sets, name, **changes))
-        recipe = task_of(method).filled(recipe, cache, silent().say)
+        recipe = task_of(method).fill_recipe(recipe, cache, silent().say)
         for call, schema in set_up(recipe, method).workspace().schemas.items():
             if not (changes.get("federation__wire") and not schema.narrow):
                 yield Asked(name, call, recipe, schema)

@@ -64,8 +64,8 @@ def head(method: Method, modules: list[ModuleType]) -> Iterator[str]:
         ("parts", ", ".join(f"`{part}` ({home.value})" for part, home in method.home.items())),
         ("the server sees", plain(sees)),
     ]
-    if method.averages and not method.pooled:
-        rows.append(("with [secure aggregation](../privacy.md)", plain(SUMS)))
+    if "one_mean" in method.supports and not method.pooled:
+        rows.append(("with [secure aggregation](../protections.md#secure-aggregation)", plain(SUMS)))
     yield table(("", ""), rows)
     for module in modules:
         told = papers.account(module)
@@ -110,7 +110,7 @@ def uploads(method: Method, modules: list[ModuleType]) -> Iterator[str]:
     for call, group in task_of(method).uploads(method).items():
         rows += [(f"`{call}`", f"`{one.name}`", one.kind, plain(one.guarantee), "only when judged") for one in group]
     yield table(("call", "field", "kind", "what it is", "bytes a call"), rows)
-    if method.averages or (down and all(one.size is not None for one in found)):
+    if "one_mean" in method.supports or (down and all(one.size is not None for one in found)):
         up = sum(one.size or 0 for one in found)
         both = f"{costs.spelled(down)} down and {costs.spelled(up)} up"
         yield f"A round in which each call is made once: {both} a site.\n"

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.refusals import refused
 from tests.toy import make_set, tree
 
 import fedvisage as fv
@@ -172,9 +173,8 @@ def test_options_of_a_method_that_is_passed_in_are_validated_like_those_of_the_l
 
 def test_a_changed_method_cannot_have_the_name_of_a_listed_one() -> None:
     changed = replace(METHODS["fedpad"], calls={"train": fedavg.training_call(nothing, "model")})
-    with pytest.raises(fv.UserError, match="name of a listed method") as caught:
+    with refused("method", "fedpad", "dataclasses.replace"):
         fv.run("demo/fedpad", method=changed)
-    assert caught.value.place == "method"
     assert fv.load("demo/fedpad", method=METHODS["fedpad"]).method.name == "fedpad"
     assert fv.load("demo/fedpad", method=fedprox(MODEL)).method.name == "fedprox"  # the list's, built again
 
@@ -202,18 +202,16 @@ def test_a_run_records_the_source_of_a_method_that_was_passed_in(
     assert second["sha256"] in runs[1].report().read_text()
     assert [row["runs"] for row in fv.compare([run, *runs]).values()] == [1, 1, 1]
     (tmp_path / "other" / "metrics.json").unlink()
-    with pytest.raises(fv.UserError, match="another method"):
+    with refused("environment.json", "method"):
         fv.run(content, out=tmp_path / "other", method=mine, resume=True, quiet=True)
 
 
 def test_data_replaces_entries_of_the_recipe_and_adds_none(sets: Mapping[str, Path]) -> None:
-    with pytest.raises(fv.UserError) as caught:
+    with refused("data", "'A', 'public'", "O, C, I, target"):
         fv.run("demo/fedpad", data={"A": sets["A"], "O": sets["A"], "public": sets["B"]})
-    assert caught.value.place == "data"
-    assert "no 'A', 'public'; it has O, C, I, target" in caught.value.message
     content = tree(sets)
     content["data"]["sites"] = {"client[1-2]": f"{sets['A']}*"}
-    with pytest.raises(fv.UserError, match=r"client3.*client1, client2"):
+    with refused("data", "client3", "client1, client2"):
         fv.run(content, data={"client3": sets["A"]})
 
 
@@ -263,20 +261,19 @@ def test_a_shipped_recipe_is_loaded_by_its_name_and_changed(tmp_path: Path) -> N
     ],
 )
 def test_bad_input_is_a_user_error_that_names_the_place(call: object, place: str) -> None:
-    with pytest.raises(fv.UserError) as caught:
+    with refused(place):
         call()  # type: ignore[operator]
-    assert caught.value.place == place
 
 
 def test_a_model_says_which_images_it_takes_and_what_it_is_for(run: fv.Run, people: fv.Run) -> None:
     images = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
-    with pytest.raises(fv.UserError, match="32, 32"):
+    with refused("images", "3, 32, 32", "3, 16, 32"):
         run.model.score(images[:, :, :16])
-    with pytest.raises(fv.UserError, match="uint8"):
+    with refused("images", "uint8", "float32"):
         run.model.score(images.float())
-    with pytest.raises(fv.UserError, match="score"):
+    with refused("model.embed", "model.score"):
         run.model.embed(images)
-    with pytest.raises(fv.UserError, match="embed"):
+    with refused("model.score", "model.embed"):
         people.model.score(images)
 
 

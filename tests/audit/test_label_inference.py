@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.refusals import refused
 from tests.toy import run_toy, tree, unheard
 
 from fedvisage.audit import label_inference
 from fedvisage.audit.audit import audit_run
-from fedvisage.base.errors import UserError
 
 
 def gradients(labels: np.ndarray, weight: np.ndarray, outputs: np.ndarray) -> torch.Tensor:
@@ -80,5 +80,5 @@ def test_an_audit_says_why_it_does_not_apply(sets: Mapping[str, Path], tmp_path:
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="not a directory"):
+    with refused("nothing", "directory"):
         audit_run(tmp_path / "nothing", None, tmp_path / "cache", unheard)

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import AttributeProto, GraphProto, ModelProto, SparseTensorProto, TensorProto, TrainingInfoProto, helper
+from tests.refusals import refused
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.onnx_graphs import OPERATORS, open_session
@@ -116,22 +117,20 @@ def test_a_tensor_in_another_file_is_refused(
     secret: Path, place: Callable[[TensorProto], ModelProto], location: str
 ) -> None:
     model = place(external(str(secret) if location == "absolute" else location))
-    with pytest.raises(
-        UserError, match=r"model\.onnx: takes the values of 'secret' from another file.*export the model"
-    ):
+    with refused("model.onnx", "secret", "export"):
         open_session("model.onnx", model.SerializeToString(), 1, remedy=REMEDY)
 
 
 def test_a_location_is_refused_without_the_mark_that_it_counts(secret: Path) -> None:
     tensor = external("secret.txt")
     tensor.ClearField("data_location")
-    with pytest.raises(UserError, match="another file"):
+    with refused("model.onnx", "another file"):
         open_session("model.onnx", in_main_graph(tensor).SerializeToString(), 1, remedy=REMEDY)
 
 
 def test_a_conversion_reads_no_other_file(secret: Path) -> None:
     onnx.save(in_main_graph(external("secret.txt")), "backbone.onnx")
-    with pytest.raises(UserError, match=r"backbone\.onnx: takes the values of 'secret' from another file"):
+    with refused("backbone.onnx", "secret", "file"):
         read_graph(Path("backbone.onnx"))
 
 
@@ -158,7 +157,7 @@ OTHERS = {
 @pytest.mark.parametrize("name", sorted(OTHERS))
 def test_an_operator_outside_the_list_is_refused(name: str) -> None:
     model = graph(OTHERS[name], helper.make_tensor("x", TensorProto.BOOL, [], [True]))
-    with pytest.raises(UserError, match="not on the list") as refusal:
+    with refused("model.onnx", "operator") as refusal:
         open_session("model.onnx", model.SerializeToString(), 1, remedy=REMEDY)
     assert str(refusal.value).isprintable()
 
@@ -172,7 +171,7 @@ def test_an_operator_in_a_branch_is_refused() -> None:
     )
     node = helper.make_node("If", ["yes"], ["y"], then_branch=branch, else_branch=branch)
     model = graph(node, helper.make_tensor("yes", TensorProto.BOOL, [], [True]))
-    with pytest.raises(UserError, match="RandomNormal"):
+    with refused("model.onnx", "RandomNormal"):
         open_session("model.onnx", model.SerializeToString(), 1, remedy=REMEDY)
 
 
@@ -195,14 +194,14 @@ def test_functions_that_call_each_other_are_refused() -> None:
 @pytest.mark.parametrize("raw", [b"", b"1234"])
 def test_a_tensor_larger_than_its_bytes_is_refused(dims: list[int], raw: bytes) -> None:
     tensor = TensorProto(name="x", data_type=TensorProto.FLOAT, dims=dims, raw_data=raw)
-    with pytest.raises(UserError, match=r"model\.onnx"):
+    with refused("model.onnx", "export"):
         open_session("model.onnx", in_main_graph(tensor).SerializeToString(), 1, remedy=REMEDY)
 
 
 def test_a_declared_shape_of_absurd_size_is_refused() -> None:
     model = plain()
     model.graph.value_info.append(helper.make_tensor_value_info("v", TensorProto.FLOAT, ["batch", 1 << 20, 1 << 20]))
-    with pytest.raises(UserError, match="declares a value"):
+    with refused("model.onnx", "268,435,456"):
         open_session("model.onnx", model.SerializeToString(), 1, remedy=REMEDY)
 
 
@@ -212,30 +211,30 @@ def test_a_sparse_tensor_is_refused() -> None:
     one = helper.make_tensor("s", TensorProto.FLOAT, [1], [1.0])
     where = helper.make_tensor("indices", TensorProto.INT64, [1], [0])
     model.graph.sparse_initializer.append(SparseTensorProto(values=one, indices=where, dims=[10**12]))
-    with pytest.raises(UserError, match="sparse tensor"):
+    with refused("model.onnx", "sparse"):
         open_session("model.onnx", model.SerializeToString(), 1, remedy=REMEDY)
 
 
 def test_a_field_that_onnx_does_not_know_is_refused() -> None:
     unknown = b"\xf2\x3f\x02hi"  # field 1022, two bytes
-    with pytest.raises(UserError, match="does not know"):
+    with refused("model.onnx", "onnx", "ModelProto"):
         open_session("model.onnx", plain().SerializeToString() + unknown, 1, remedy=REMEDY)
 
 
 def test_text_that_is_not_utf_8_is_refused() -> None:
     spoilt = plain().SerializeToString().replace(b"Identity", b"Identit\xf7")
-    with pytest.raises(UserError, match="not UTF-8"):
+    with refused("model.onnx", "UTF-8"):
         open_session("model.onnx", spoilt, 1, remedy=REMEDY)
 
 
 def test_an_error_that_onnx_runtime_cannot_show_is_one_line() -> None:
     node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[1, 1], auto_pad=b"\xf7\xf7")
     model = graph(node, helper.make_tensor("x", TensorProto.FLOAT, [1, 1, 1, 1], [1.0]), kind=TensorProto.FLOAT)
-    with pytest.raises(UserError, match="no graph that can be run"):
+    with refused("model.onnx", "ONNXRuntimeError"):
         open_session("model.onnx", model.SerializeToString(), 1, remedy=REMEDY)
 
 
 @pytest.mark.parametrize("content", [b"", b"\x08\x0a", b"no graph at all", np.random.default_rng(0).bytes(1000)])
 def test_bytes_that_are_no_graph_are_refused(content: bytes) -> None:
-    with pytest.raises(UserError, match=r"model\.onnx: .*export the model again"):
+    with refused("model.onnx", "export"):
         open_session("model.onnx", content, 1, remedy=REMEDY)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
+from tests.refusals import check_output
 from tests.toy import SITES, settled, tree
 
 from fedvisage import cli
@@ -148,32 +149,31 @@ def test_resuming_where_nothing_is_starts(call: Call, recipe_file: Path, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "place", "keyword"),
     [
-        (["training.rouns=1"], "recipe.training.rouns: unknown key"),
-        (["training.rounds=0"], "recipe.training.rounds"),
-        (["method.name=nothing"], "choose one of"),
-        (["data.target=/nowhere"], "/nowhere"),
-        (["runtime.device=cuda:7"], "recipe.runtime.device"),
-        (["input.size=64"], "input.size"),
-        (["--on", "pigeon"], "--on"),
-        (["rounds"], "key=value"),
-        (["data.sites.C=synth: NoSuch"], "recipe.data.sites.C: "),
-        (["data.sites.C=synth: O species=paper"], "recipe.data.sites.C: species: "),
-        (["data.sites.C=synth: O subjects=100000000"], "recipe.data.sites.C: subjects: must be at most 100,000"),
-        (["data.sites.C=synth: O size=64"], "recipe.data.sites.C: "),
-        (["data.sites.C=sets/no only: attacks=paper=1 x"], "recipe.data.sites.C: "),
-        (["data.sites.C=/nowhere"], "recipe.data.sites.C: /nowhere: no such directory"),
-        (["training.start=/nowhere.safetensors"], "recipe.training.start: /nowhere.safetensors does not exist"),
+        (["training.rouns=1"], "recipe.training.rouns", "rounds"),
+        (["training.rounds=0"], "recipe.training.rounds", "0"),
+        (["method.name=nothing"], "recipe.method.name", "'nothing'"),
+        (["data.target=/nowhere"], "recipe.data.target", "/nowhere"),
+        (["runtime.device=cuda:7"], "recipe.runtime.device", "cuda"),
+        (["input.size=64"], "recipe.data.sites.A", "64"),
+        (["--on", "pigeon"], "--on", "pigeon"),
+        (["rounds"], "rounds", "key=value"),
+        (["data.sites.C=synth: NoSuch"], "recipe.data.sites.C", "NoSuch"),
+        (["data.sites.C=synth: O species=paper"], "recipe.data.sites.C", "paper"),
+        (["data.sites.C=synth: O subjects=100000000"], "recipe.data.sites.C", "100,000"),
+        (["data.sites.C=synth: O size=64"], "recipe.data.sites.C", "64"),
+        (["data.sites.C=sets/no only: attacks=paper=1 x"], "recipe.data.sites.C", "'x'"),
+        (["data.sites.C=/nowhere"], "recipe.data.sites.C", "/nowhere"),
+        (["training.start=/nowhere.safetensors"], "recipe.training.start", "/nowhere.safetensors"),
     ],
 )
 def test_a_users_mistake_is_named_without_a_traceback(
-    call: Call, recipe_file: Path, tmp_path: Path, words: list[str], message: str
+    call: Call, recipe_file: Path, tmp_path: Path, words: list[str], place: str, keyword: str
 ) -> None:
     code, _, err = call("run", recipe_file, *words, "--out", tmp_path / "run")
     assert code == 2
-    assert message in err
-    assert "Traceback" not in err
+    check_output(err, place, keyword)
 
 
 def test_evaluate_repeats_the_figures_of_the_run(call: Call, finished: Path) -> None:
@@ -216,22 +216,21 @@ def test_evaluate_adapts_to_the_targets_images_and_says_what_became_of_it(
 def test_an_adaptation_that_does_not_exist_is_named(call: Call, finished: Path) -> None:
     code, _, err = call("evaluate", finished, "--adapt", "tent")
     assert code == 2
-    assert "recipe.evaluation.adapt" in err
-    assert "choose none, gated, paper, online, episodic" in err
+    check_output(err, "recipe.evaluation.adapt", "'tent'", "episodic")
 
 
 def test_evaluate_does_not_write_over_a_run(call: Call, finished: Path) -> None:
     before = (finished / "metrics.json").read_bytes()
     code, _, err = call("evaluate", finished, "--out", finished)
     assert code == 2
-    assert "not empty" in err
+    check_output(err, finished, "empty")
     assert (finished / "metrics.json").read_bytes() == before
 
 
 def test_a_place_that_cannot_be_written_is_named_without_a_traceback(call: Call, recipe_file: Path) -> None:
     code, _, err = call("run", recipe_file, "--out", "/proc/nowhere/run")
     assert code == 2
-    assert "/proc/nowhere" in err
+    check_output(err, "/proc/nowhere")
 
 
 def test_predict_gives_the_score_of_the_run_and_its_operating_point(
@@ -334,10 +333,10 @@ def test_synth_import_and_show_work_together(call: Call, tmp_path: Path) -> None
 def test_a_depth_that_an_import_cannot_make_is_refused(call: Call, tmp_path: Path) -> None:
     (tmp_path / "raw/real").mkdir(parents=True)
     arguments = ("data", "import", "folder", tmp_path / "raw", tmp_path / "set", "--crop", "none", "--depth")
-    for choice, message in (("canonical", "needs the five points"), ("nowhere", "a directory of maps, got 'nowhere'")):
+    for choice, keyword in (("canonical", "crop=none"), ("nowhere", "'nowhere'")):
         code, _, err = call(*arguments, choice)
         assert code == 2
-        assert message in err
+        check_output(err, "depth", keyword)
 
 
 def test_compare_and_report_read_finished_runs(call: Call, finished: Path) -> None:
@@ -399,31 +398,31 @@ def test_all_data_is_looked_at_before_anything_is_rendered_or_written(
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "word"),
+    ("name", "content", "keyword"),
     [
         ("weights.pt", b"PK\3\4 torch", "torch's"),
         ("weights", b"\x80\2 pickled", "torch's"),
         ("weights.bin", b"whatever", "torch's"),
         ("weights.onnx", b"\x08\x07", "ONNX"),
-        ("weights.safetensors", b"whatever else", "whole safetensors"),
+        ("weights.safetensors", b"whatever else", "safetensors"),
     ],
 )
 def test_weights_in_another_format_are_told_how_to_be_converted(
-    call: Call, recipe_file: Path, tmp_path: Path, name: str, content: bytes, word: str
+    call: Call, recipe_file: Path, tmp_path: Path, name: str, content: bytes, keyword: str
 ) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     code, _, err = call("run", recipe_file, f"training.start={path}", "--out", tmp_path / "run")
     assert code == 2
-    assert err.startswith("fedvisage: recipe.training.start: ")
-    assert word in err
+    check_output(err, "recipe.training.start", str(path), keyword)
     assert "docs/recipes.md" in err or "safetensors" in name
     assert not (tmp_path / "run").exists()
 
 
 def test_a_report_of_no_run_and_a_result_without_a_name_are_refused(call: Call, recipe_file: Path) -> None:
     code, _, err = call("report", "/nope")
-    assert (code, err) == (2, "fedvisage: /nope: is not a directory; give the directory of a run\n")
+    assert code == 2
+    check_output(err, "/nope", "directory")
     code, _, err = call("run", recipe_file, "--out", "")
     assert code == 2
     assert err.startswith("fedvisage: --out: ")

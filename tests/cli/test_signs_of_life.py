@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.refusals import refused
 from tests.toy import SITES, run_toy, tree
 from typer.testing import CliRunner, Result
 
-from fedvisage.base.errors import UserError
 from fedvisage.base.progress import JsonReporter
 from fedvisage.cli import app
 from fedvisage.cli.options import line_printers
@@ -92,5 +92,5 @@ def test_a_quiet_server_or_site_only_complains(capfd: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize("words", [("server", "kit"), ("site", "kit", "--data", "set")])
 def test_an_unknown_format_is_refused_before_a_kit_is_opened(words: tuple[str, ...]) -> None:
-    with pytest.raises(UserError, match="--log-format"):
+    with refused("--log-format", "xml", "json"):
         CliRunner().invoke(app, [*words, "--log-format", "xml"], catch_exceptions=False)

@@ -14,7 +14,8 @@ from fedvisage.base.errors import UserError
 from fedvisage.data.crops import OLD_DETECTOR, CropRecord, DetectorRecord, are_incompatible, from_source
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import SCANNERS
-from fedvisage.datasets.import_presentations import import_folder, read_settings_of
+from fedvisage.datasets.import_presentations import import_items, read_settings_of
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.sources import resolve
 from fedvisage.faces.cropping import LARGEST, record_of
 
@@ -32,7 +33,13 @@ RENDERED_PEOPLE = CropRecord(how="rendered", rotation=True, alignment="points")
 
 def test_an_import_records_how_it_cropped_and_its_digest_is_of_the_files_alone(tmp_path: Path) -> None:
     make_folder(tmp_path / "photos", subjects=2)
-    import_folder(tmp_path / "photos", tmp_path / "set", name="X", size=24, crop="centre")
+    import_items(
+        SCANNERS["folder"],
+        tmp_path / "photos",
+        tmp_path / "set",
+        ImportOptions(size=24, crop="centre", frames="4"),
+        name="X",
+    )
     found = PreparedSet.open(tmp_path / "set", verify=True)
     assert found.crop == CENTRE
     settings = json.loads((tmp_path / "set/set.json").read_text())
@@ -56,7 +63,7 @@ def test_crops_of_the_largest_face_go_with_those_of_all_and_say_so_of_themselves
         assert are_incompatible(sought, WIDER if not aligned else OTHER)
         assert CropRecord.model_validate_json(sought.model_dump_json()) == sought
         assert "search" not in usual.model_dump_json()
-    made = read_settings_of(SCANNERS["casia-fasd"], 1, 24, "face", "none", "detect").record
+    made = read_settings_of(SCANNERS["casia-fasd"], ImportOptions(size=24, depth="none")).record
     assert made == record_of("face", search=LARGEST)
 
 

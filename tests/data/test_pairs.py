@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from tests.refusals import refused
 
-from fedvisage.base.errors import UserError
 from fedvisage.data.lists import listed_name, read_pairs
 
 LINES = ("A_One\t1\t4", "B_Two\t2\t11", "A_One\t1\tB_Two\t3", "C\t1\tA_One\t2")
@@ -26,7 +26,7 @@ def test_three_fields_are_one_person_and_four_are_two(tmp_path: Path) -> None:
 def test_the_first_line_may_say_how_many_folds_there_are(tmp_path: Path) -> None:
     assert read_pairs(written(tmp_path, "2\t2", *LINES, *LINES)).fold.tolist() == [0] * 4 + [1] * 4
     assert read_pairs(written(tmp_path, "2", *LINES)).fold.tolist() == [0] * 4
-    with pytest.raises(UserError, match="is it cut off"):
+    with refused("pairs.txt", "4 pairs", "2 × 2 × 2"):
         read_pairs(written(tmp_path, "2\t2", *LINES))
 
 
@@ -35,24 +35,26 @@ def test_without_it_a_fold_begins_where_pairs_of_one_person_begin_again(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "place", "keyword"),
     [
-        ((), "holds no pair"),
-        ((*LINES, "A\t1\tB\t2\t3"), "line 5: has 5 fields"),
-        ((*LINES, "A\t1\tB"), "line 5: has no numbers"),
-        (("many\tfolds", *LINES), "line 1: is neither a pair"),
+        ((), "pairs.txt", "pair"),
+        ((*LINES, "A\t1\tB\t2\t3"), "pairs.txt, line 5", "5 fields"),
+        ((*LINES, "A\t1\tB"), "pairs.txt, line 5", "images"),
+        (("many\tfolds", *LINES), "pairs.txt, line 1", "folds"),
     ],
 )
-def test_what_is_no_list_of_pairs_is_refused_by_line(tmp_path: Path, lines: tuple[str, ...], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_what_is_no_list_of_pairs_is_refused_by_line(
+    tmp_path: Path, lines: tuple[str, ...], place: str, keyword: str
+) -> None:
+    with refused(place, keyword):
         read_pairs(written(tmp_path, *lines))
 
 
 def test_a_list_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot be read"):
+    with refused("none.txt", "read"):
         read_pairs(tmp_path / "none.txt")
     (tmp_path / "model").write_bytes(b"\xff\xfe\x00\x01")
-    with pytest.raises(UserError, match="is not text"):
+    with refused("model", "text"):
         read_pairs(tmp_path / "model")
 
 

@@ -15,6 +15,7 @@ from fedvisage.data.selection import split_entry
 from fedvisage.datasets.catalogue import IMPORTERS, LAYOUTS, SCANNERS
 from fedvisage.datasets.import_presentations import import_items
 from fedvisage.datasets.import_spec import read_spec
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS
 from fedvisage.datasets.small_copies import write_copy
 
@@ -51,7 +52,9 @@ def test_the_scanner_of_the_page_imports_its_example(tmp_path: Path) -> None:
     exec(compile(source, "docs/datasets.md", "exec", dont_inherit=True), module)
     scanner = module["SCANNER"]
     write_copy(scanner, tmp_path / "example")  # type: ignore[arg-type]
-    import_items(scanner, tmp_path / "example", tmp_path / "set", name="E", size=16, frames=1)  # type: ignore[arg-type]
+    import_items(
+        scanner, tmp_path / "example", tmp_path / "set", ImportOptions(size=16, frames="1", crop="centre"), name="E"
+    )  # type: ignore[arg-type]
     found = PreparedSet.open(tmp_path / "set")
     assert found.rows.species.tolist() == ["bonafide", "print"]
     assert set(found.rows.subject.tolist()) == {"example/03"}

@@ -13,17 +13,17 @@ from tests.data.making import make_set
 from tests.datasets.importers.making import make_folder, picture, save
 from tests.datasets.pad.copies import changeable
 from tests.documented import example
+from tests.refusals import refused
 from tests.toy import unheard
 from typer.testing import CliRunner
 
-from fedvisage.base.errors import UserError
 from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import IMPORTERS, SCANNERS, all_kinds, describe_kinds, write_small_copy
+from fedvisage.datasets.dataset import Clip
 from fedvisage.datasets.importing import ImportOptions, import_dataset, synthesise_set
-from fedvisage.datasets.pad.item import Choices, Clip
-from fedvisage.datasets.pad.tree import walk
 from fedvisage.datasets.show import show_set
+from fedvisage.datasets.tree import walk
 from fedvisage.render import ON_REAL_PRINTS
 
 
@@ -36,12 +36,12 @@ def test_names_in_square_brackets_are_shown_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sheet", ["nowhere/sheet.png", "sheet.xyz", "sheet", "folder.png"])
 def test_a_sheet_that_cannot_be_written_is_refused_before_the_set_is_opened(tmp_path: Path, sheet: str) -> None:
     (tmp_path / "folder.png").mkdir()
-    with pytest.raises(UserError, match=r"^--sheet: "):
+    with refused("--sheet", str(tmp_path / sheet)):
         show_set(tmp_path / "no such set", sheet=tmp_path / sheet, verify=True)
 
 
 def test_an_unknown_layout_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="choose one of folder"):
+    with refused("KIND", "tar", "folder"):
         import_dataset("tar", tmp_path / "f", tmp_path / "set", unheard, name="", options=ImportOptions())
 
 
@@ -90,16 +90,16 @@ def test_the_importer_of_the_documentation_fits_in_and_believes_no_path(
         said = import_dataset("table", tmp_path / "source", tmp_path / "set", unheard, name="T", options=options)
         return "\n".join(said)
 
-    with pytest.raises(UserError, match=r"table\.csv: .*\.\./outside\.png"):
+    with refused("source/table.csv", "../outside.png"):
         imported("1.png", "../outside.png")
-    with pytest.raises(UserError, match="2 of 3 files"):
+    with refused("source", "2 of 3"):
         imported("1.png", "2.png", "3.png")
     assert "1 image of 1 subject from 2 files: bonafide 1, train 1" in imported("1.png", "2.png")
     assert len(PreparedSet.open(tmp_path / "set")) == 1
 
 
 def test_places_of_frames_are_refused_for_a_kind_that_has_no_videos(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"--frames: must be a number"):
+    with refused("--frames", "9,9"):
         import_dataset(
             "identities", tmp_path / "f", tmp_path / "s", unheard, name="", options=ImportOptions(frames="9,9")
         )
@@ -107,7 +107,7 @@ def test_places_of_frames_are_refused_for_a_kind_that_has_no_videos(tmp_path: Pa
 
 @pytest.mark.parametrize("labels", ["0", "live", "live=", "attack=1"])
 def test_labels_that_do_not_say_what_is_bona_fide_are_refused(labels: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"--labels: .*live=0"):
+    with refused("--labels", "live=0"):
         import_dataset(
             "oulu-npu", tmp_path / "f", tmp_path / "s", unheard, name="", options=ImportOptions(labels=labels)
         )
@@ -117,7 +117,7 @@ def test_labels_that_do_not_say_what_is_bona_fide_are_refused(labels: str, tmp_p
 def test_options_of_other_kinds_are_refused(option: str, value: str, tmp_path: Path) -> None:
     (tmp_path / "f").mkdir()
     options = ImportOptions(**{option: value})  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=f"--{option}: '{value}' cannot be"):
+    with refused(f"--{option}", value):
         import_dataset("oulu-npu", tmp_path / "f", tmp_path / "s", unheard, name="", options=options)
 
 
@@ -141,7 +141,7 @@ def test_all_known_datasets_below_a_folder_are_imported_and_one_that_fails_keeps
     ]
     protocol = root / "Copy of oulu-npu/Protocols/Protocol_1/Train.txt"
     protocol.write_text(protocol.read_text().replace("-1", "+1"))
-    with pytest.raises(UserError, match=r"1 of 2 datasets .*oulu-npu: .*Train\.txt: line 2"):
+    with refused("root", "1 of 2", "oulu-npu", "Train.txt: line 2"):
         import_dataset("all", root, tmp_path / "other", unheard, name="", options=options)
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["msu-mfsd"]
 
@@ -150,11 +150,11 @@ def test_a_folder_without_known_datasets_and_one_with_two_copies_are_named(
     copies: Mapping[str, Path], tmp_path: Path
 ) -> None:
     (tmp_path / "none/pictures").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"no dataset that is known.*found pictures"):
+    with refused("none", "pictures", "fedvisage data kinds"):
         import_dataset("all", tmp_path / "none", tmp_path / "s", unheard, name="", options=ImportOptions())
     for name in ("a", "b"):
         changeable(copies["casia-fasd"], tmp_path / "twice" / name)
-    with pytest.raises(UserError, match="a and b both hold casia-fasd"):
+    with refused("twice", "a and b", "casia-fasd"):
         import_dataset("all", tmp_path / "twice", tmp_path / "s", unheard, name="", options=ImportOptions())
 
 
@@ -163,7 +163,7 @@ def test_every_kind_is_described_and_one_can_be_asked_for() -> None:
     for kind in all_kinds():
         assert kind in text
     assert any("phone_session_subject_file" in line for line in describe_kinds("oulu-npu"))
-    with pytest.raises(UserError, match="choose one of folder"):
+    with refused("KIND", "imagenet", "folder"):
         describe_kinds("imagenet")
 
 
@@ -192,7 +192,7 @@ def test_further_people_of_a_copy_are_there_in_every_way_that_studies_divide_by(
         (tmp_path / clip.path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / clip.path).write_bytes(b"x")
     found: dict[str, set[str]] = {}
-    for item in scanner.list(walk(tmp_path), Choices()).items:
+    for item in scanner.list(walk(tmp_path), ImportOptions()).items:
         found.setdefault(item.subject, set()).add(item.species)
         assert item.split in ("train", None)
     assert len(found) == 12
@@ -205,15 +205,15 @@ def test_further_people_are_written_where_they_are_known(tmp_path: Path) -> None
     names = {path.name for path in (tmp_path / "O" / "Train_files").iterdir()}
     assert {"1_1_03_1.avi", "1_1_03_2.avi", "1_1_03_4.avi", "1_1_04_1.avi"} <= names
     assert "1_1_05_1.avi" not in names
-    for kind, count, word in (("siw", 1, "SiW"), ("lfw", 1, "LFW"), ("oulu-npu", 13, "from 0 to 12")):
-        with pytest.raises(UserError, match=rf"--subjects.*{word}"):
+    for kind, count, word in (("siw", 1, "SiW"), ("lfw", 1, "LFW"), ("oulu-npu", 13, "12")):
+        with refused("--subjects", word):
             write_small_copy(kind, tmp_path / "x", count)
     assert not (tmp_path / "x").exists()
 
 
 def test_a_pretended_dataset_is_not_written_over_something(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("x")
-    with pytest.raises(UserError, match="already exists"):
+    with refused(tmp_path, "exists"):
         write_small_copy("oulu-npu", tmp_path)
 
 
@@ -241,7 +241,7 @@ def test_videos_share_held_out_and_species_can_be_chosen(tmp_path: Path) -> None
     assert len(set(rows.video[rows.label == 1])) == 2 * 2
     assert set(rows.species) == {"bonafide", "print", "cut"}
     assert sorted(rows.split.tolist()) == ["heldout"] * (len(rows) // 2) + ["train"] * (len(rows) // 2)
-    with pytest.raises(UserError, match=r"^synth\.species: .*'paper'"):
+    with refused("synth.species", "'paper'"):
         synthesise_small(tmp_path / "D", species="paper")
 
 
@@ -258,10 +258,9 @@ def test_photographs_that_were_skipped_are_listed(tmp_path: Path) -> None:
 def test_a_set_within_its_source_is_refused(source: str, destination: str, tmp_path: Path) -> None:
     make_folder(tmp_path / source)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(UserError, match="within each other") as caught:
+    with refused(tmp_path / destination, str(tmp_path / source)):
         import_dataset("folder", tmp_path / source, tmp_path / destination, unheard, name="", options=ImportOptions())
-    assert caught.value.place == str(tmp_path / destination)
-    with pytest.raises(UserError, match="within each other"):
+    with refused(tmp_path / destination, str(tmp_path / source)):
         synthesise_small(tmp_path / destination, photos=tmp_path / source)
     assert sorted(tmp_path.rglob("*")) == before
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 from tests.data.making import make_set
+from tests.refusals import refused
 
-from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.writer import Writer
 from fedvisage.datasets.show import LEAST, auc_of, linear_auc, shortcuts_of, show_set
@@ -88,7 +88,7 @@ def test_too_few_images_and_sets_of_people_are_no_ground_for_figures(tmp_path: P
             item=["a"],
             group=["g"],
         )
-    with pytest.raises(UserError, match="identity set"):
+    with refused("people", "--shortcuts"):
         show_set(tmp_path / "people", shortcuts=True)
 
 

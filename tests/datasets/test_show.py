@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 from tests.data.making import make_set
+from tests.refusals import refused
 
-from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.writer import Writer
 from fedvisage.datasets.show import contact_sheet, describe
@@ -70,7 +69,7 @@ def test_the_same_seed_gives_the_same_sheet(tmp_path: Path) -> None:
 
 def test_a_sheet_of_an_empty_split_is_refused(tmp_path: Path) -> None:
     found = make_set(tmp_path / "T")
-    with pytest.raises(UserError, match="'test'"):
+    with refused("T", "'test'"):
         contact_sheet(found, split="test")
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from tests.refusals import refused
 from tests.toy import SIZE
 from typer.testing import CliRunner
 
@@ -64,7 +65,7 @@ def test_statistics_counted_without_torch_are_those_of_torch(pad_run: Path, adap
         from fedvisage.federation.declared import Member
 
         ready = prepare(images, model.recipe.input.colour, torch.device("cpu"))
-        return method.user(Member(net, ready, torch.Generator(), model.recipe)).float()
+        return method.prediction.predict(Member(net, ready, torch.Generator(), model.recipe)).float()
 
     order = np.random.default_rng(0).permutation(len(shown))
     with torch.no_grad():
@@ -94,7 +95,7 @@ def test_the_directory_says_what_it_was_adapted_from(pad: Path, adapted: Path) -
     assert "fedvisage.adapted" in inside
     assert "fedvisage.adapted" not in {one.key for one in onnx.load(pad / "onnx/model.onnx").metadata_props}
     assert json.loads((adapted / "adaptation.json").read_text())["images"] == 80
-    with pytest.raises(UserError, match="adapted already"):
+    with refused("adapted", "adapted"):
         adapt(Exported.open(adapted), crops(), adapted.with_name("again"))
 
 
@@ -118,13 +119,13 @@ def test_weights_of_another_model_are_refused(pad: Path, recognition: Path, tmp_
 
     shutil.copytree(pad, tmp_path / "mixed")
     shutil.copy(recognition / "model.safetensors", tmp_path / "mixed" / "model.safetensors")
-    with pytest.raises(UserError, match=r"model\.safetensors: is not the file"):
+    with refused("mixed/model.safetensors", "config.json"):
         Exported.open(tmp_path / "mixed")
     without_record = json.loads((tmp_path / "mixed" / "config.json").read_text()) | {"files": {}}
     (tmp_path / "mixed" / "config.json").write_text(json.dumps(without_record))
-    with pytest.raises(UserError, match="BatchNorm"):
+    with refused("--data", "BatchNorm"):
         adapt(Exported.open(tmp_path / "mixed"), crops(), tmp_path / "out")
-    with pytest.raises(UserError, match="attack detection"):
+    with refused("recognition", "threshold"):
         adapt(Exported.open(recognition), crops(), tmp_path / "out")
 
 
@@ -165,7 +166,7 @@ def test_the_weights_that_adaptation_settles_on_give_its_scores(
     assert any(name.endswith("running_mean") for name in moved)
     assert any(name.endswith("weight") for name in moved)
     assert model.scorer.scores(weights, view)[""] == pytest.approx(scores[""], abs=1e-5)
-    with pytest.raises(UserError, match="online"):
+    with refused("evaluation.adapt.loop", "online", "settled"):
         adapt_weights(model.scorer, finished, view, Adapt(loop="online", gate=False), sources)
 
 

@@ -19,6 +19,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from PIL import Image
+from tests.refusals import failed, refused
 
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.device import Exported, Pipeline
@@ -81,10 +82,20 @@ def test_a_description_that_was_changed_is_refused(copy: Path, name: str) -> Non
     assert str(copy) in told.value.place
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b'{"a":' * 5000, b" " * (1 << 21)])
-def test_a_description_that_is_none_is_refused(copy: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("content", "keyword"),
+    [
+        (b"", "JSON"),
+        (b"{", "JSON"),
+        (b"[1]", "object"),
+        (b"\xff\xfe", "UTF-8"),
+        (b'{"a":' * 5000, "64 levels"),
+        (b" " * (1 << 21), "2,097,152"),
+    ],
+)
+def test_a_description_that_is_none_is_refused(copy: Path, content: bytes, keyword: str) -> None:
     (copy / "config.json").write_bytes(content)
-    with pytest.raises(UserError, match=r"config\.json"):
+    with refused(copy / "config.json", keyword):
         Exported.open(copy)
 
 
@@ -92,14 +103,14 @@ def test_a_graph_with_other_bytes_is_refused(copy: Path) -> None:
     content = bytearray((copy / GRAPH).read_bytes())
     content[len(content) // 2] ^= 1
     (copy / GRAPH).write_bytes(bytes(content))
-    with pytest.raises(UserError, match="digest"):
+    with refused("copy/onnx/model.onnx", "digest", "config.json"):
         Exported.open(copy)
 
 
 @pytest.mark.parametrize("content", [b"", b"no graph at all" * 10, b"\x08\x0a"])
 def test_a_file_that_is_no_graph_is_refused_even_with_its_digest(copy: Path, content: bytes) -> None:
     replaced(copy, content)
-    with pytest.raises(UserError, match=r"model\.onnx"):
+    with refused("copy/onnx/model.onnx", "export"):
         Exported.open(copy)
 
 
@@ -133,9 +144,7 @@ def test_onnx_runtime_alone_would_read_the_file(spying: Path) -> None:
     "opens", [Exported.open, Pipeline, partial(open_engine, recognition=None)], ids=["export", "pipeline", "service"]
 )
 def test_an_export_that_names_another_file_is_refused(spying: Path, opens: Callable[..., object]) -> None:
-    with pytest.raises(
-        UserError, match=r"model\.onnx: takes the values of 'secret' from another file.*export the model"
-    ):
+    with refused("copy/onnx/model.onnx", "secret", "export"):
         opens(spying)
 
 
@@ -163,7 +172,7 @@ def test_every_verb_refuses_such_an_export_in_one_line(spying: Path, photographs
     done = command(words)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
-    assert "takes the values of 'secret' from another file" in line
+    assert "'secret'" in line
 
 
 def test_a_graph_that_asks_for_too_much_memory_ends_in_one_line(copy: Path) -> None:
@@ -173,14 +182,14 @@ def test_a_graph_that_asks_for_too_much_memory_ends_in_one_line(copy: Path) -> N
         if node.op_type == "ConstantOfShape":
             node.input[0] = "much"
     replaced(copy, model.SerializeToString())
-    with pytest.raises(RunFailed, match="cannot be computed"):
+    with failed(RunFailed, "graph", "ONNXRuntimeError"):
         Exported.open(copy).run(np.zeros((1, 32, 32, 3), np.uint8))
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "parity.json"])
 def test_a_file_of_another_export_is_refused(copy: Path, recognition: Path, name: str) -> None:
     shutil.copy(recognition / name, copy / name)
-    with pytest.raises(UserError, match=rf"{name}: is not the file whose digest config\.json records"):
+    with refused(f"copy/{name}", "config.json"):
         Exported.open(copy)
 
 
@@ -198,7 +207,7 @@ def test_an_export_of_the_first_version_has_no_record_of_its_other_files(copy: P
 
 def test_a_threshold_changed_in_the_description_alone_is_refused_by_name(copy: Path) -> None:
     changed(copy, lambda said: described(said)["threshold"].update(value=-0.99))
-    with pytest.raises(UserError, match=r"model\.onnx: says another threshold"):
+    with refused("copy/onnx/model.onnx", "threshold", "config.json"):
         Exported.open(copy)
 
 
@@ -206,7 +215,7 @@ def test_a_graph_that_says_nothing_of_itself_is_refused(copy: Path) -> None:
     model = onnx.load(copy / GRAPH)
     del model.metadata_props[:]
     replaced(copy, model.SerializeToString())
-    with pytest.raises(UserError, match="says another"):
+    with refused("copy/onnx/model.onnx", "format", "config.json"):
         Exported.open(copy)
 
 
@@ -235,7 +244,7 @@ def bare(copy: Path, kind: int, shape: list[Any], value: float) -> bytes:
 )
 def test_a_graph_with_other_inputs_is_refused(copy: Path, kind: int, shape: list[Any]) -> None:
     replaced(copy, bare(copy, kind, shape, 0.0))
-    with pytest.raises(UserError, match="inputs or outputs"):
+    with refused("copy/onnx/model.onnx", "inputs"):
         Exported.open(copy)
 
 
@@ -250,17 +259,17 @@ def test_scores_that_are_no_numbers_end_it(copy: Path, value: float) -> None:
 def test_a_pipe_in_the_place_of_a_graph_is_refused(copy: Path) -> None:
     (copy / GRAPH).unlink()
     os.mkfifo(copy / GRAPH)
-    with pytest.raises(UserError, match="no plain file"):
+    with refused("copy/onnx/model.onnx", "plain file"):
         Exported.open(copy)
 
 
 def test_a_run_is_no_export(pad_run: Path) -> None:
-    with pytest.raises(UserError, match="fedvisage export"):
+    with refused("pad-run/config.json", "fedvisage export"):
         Exported.open(pad_run)
 
 
 def test_int8_has_to_be_there(pad: Path) -> None:
-    with pytest.raises(UserError, match="--int8"):
+    with refused("pad", "--int8"):
         Exported.open(pad, int8=True)
 
 

@@ -47,11 +47,11 @@ def nested(depth: int) -> bytes:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (nested(20_000), "nested more than 64 deep"),
-        (msgpack.packb([[]] * 300_000), "more than 200000 values"),
-        (b"\xdd\xff\xff\xff\xff", "more than 200000 values"),
-        (b"\xdf\xff\xff\xff\xff", "more than 200000 values"),
-        (msgpack.packb({"a": [1, 2, 3]})[:-2], "ends too early"),
+        (nested(20_000), "64 deep"),
+        (msgpack.packb([[]] * 300_000), "200000 values"),
+        (b"\xdd\xff\xff\xff\xff", "200000 values"),
+        (b"\xdf\xff\xff\xff\xff", "200000 values"),
+        (msgpack.packb({"a": [1, 2, 3]})[:-2], "early"),
     ],
 )
 def test_a_body_that_would_make_too_many_objects_is_refused_before_it_makes_any(body: bytes, reason: str) -> None:
@@ -119,8 +119,8 @@ def datum(marker: int, dot: int, value: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("tail", "reason"),
     [
-        (datum(lobs.MARKER_DATUM_FILE, 0, b"x"), "holds a file"),
-        (datum(lobs.MARKER_DATUM_TEXT, dots.TENSOR_DOWNLOAD, b'{"fqcn": "A.job", "ref_id": "1"}'), "somebody else"),
+        (datum(lobs.MARKER_DATUM_FILE, 0, b"x"), "file"),
+        (datum(lobs.MARKER_DATUM_TEXT, dots.TENSOR_DOWNLOAD, b'{"fqcn": "A.job", "ref_id": "1"}'), "somebody"),
     ],
 )
 def test_a_message_brings_no_files_and_no_tensors_of_others(installed: None, tail: bytes, reason: str) -> None:
@@ -136,8 +136,8 @@ def test_tensors_are_counted_before_they_are_read() -> None:
     taker = CountingConsumer("B.job", limits)
     assert set(taker.consume_items([item], None)) == {"T0"}
     for items, reason in (
-        ([item] * 4, "more than 3 tensors"),
-        ([save({"T0": torch.zeros(10_000)})], "more than 1000 bytes"),
+        ([item] * 4, "3 tensors"),
+        ([save({"T0": torch.zeros(10_000)})], "1000 bytes"),
         ([(1 << 40).to_bytes(8, "little") + b"{"], "header"),
         ([save({f"name-{number}": torch.zeros(0) for number in range(200)})], "header"),
         ([b""], "header"),

@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.refusals import failed, refused
 
-from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.base.errors import RunFailed
 from fedvisage.nvflare.locks import hold_directories, hold_port
 from fedvisage.nvflare.rehearsal import free_port
 from fedvisage.nvflare.terminal import LOG, output_to_log
@@ -33,11 +34,10 @@ def test_a_second_process_is_told_who_holds_it_and_a_killed_one_lets_go(tmp_path
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(UserError, match=rf"\b{holder.pid}\b") as error, hold_directories(tmp_path):
+        with refused(tmp_path, str(holder.pid)), hold_directories(tmp_path):
             pass
-        assert error.value.place == str(tmp_path)
         if sys.platform == "linux":
-            with pytest.raises(RunFailed, match=str(port)), hold_port(port):
+            with failed(RunFailed, f"port {port}"), hold_port(port):
                 pass
         holder.kill()
         holder.wait(20)
@@ -56,7 +56,7 @@ def test_a_port_on_which_somebody_listens_with_gRPCs_option_is_refused() -> None
         other.bind(("", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(RunFailed, match=f"port {port} "), hold_port(port):
+        with failed(RunFailed, f"port {port}"), hold_port(port):
             pass
     with hold_port(port):
         pass

@@ -13,6 +13,7 @@ import torch
 import yaml
 from nvflare.apis.fl_constant import ConfigVarName
 from nvflare.app_opt.pt.decomposers import TensorDecomposer
+from tests.refusals import failed, refused
 from tests.toy import recipe_of, tree
 
 from fedvisage.base.errors import UserError
@@ -119,7 +120,7 @@ def test_a_kit_says_how_it_is_used_and_brings_no_script(kits: Path, kit: str, co
 
 
 def test_a_kit_is_for_one_kind_of_machine(kits: Path, sets: Mapping[str, Path]) -> None:
-    with pytest.raises(UserError, match="is the kit of a site"):
+    with refused("made/sites/bank", "site", "server"):
         open_kit(kits / "sites" / "bank", "server")
     with pytest.raises(UserError):
         prepare_site(open_kit(kits / "sites" / "bank", "site"), "nowhere")
@@ -177,13 +178,17 @@ def test_a_job_with_a_bad_name_is_refused(run: object, sets: Mapping[str, Path],
     write_job(tmp_path / "job", Job("first", without_local_parts(recipe_of(tree(sets)))), ("A",))
     path = tmp_path / "job" / "app" / "config" / "recipe.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"run": run}))
-    with pytest.raises(UserError, match="name"):
+    with refused("recipe.json: run", "name"):
         read_job(path.parent)
 
 
 def test_only_what_can_run_between_machines_travels(sets: Mapping[str, Path]) -> None:
-    for changes in ({"method": "pooled"}, {"evaluation__features": 3}, {"evaluation__snapshots": 1}):
-        with pytest.raises(UserError, match="local"):
+    for changes, place in (
+        ({"method": "pooled"}, "recipe.method.name"),
+        ({"evaluation__features": 3}, "recipe.evaluation.features"),
+        ({"evaluation__snapshots": 1}, "recipe.evaluation.snapshots"),
+    ):
+        with refused(place, "--on local"):
             without_local_parts(recipe_of(tree(sets, **changes)))
 
 
@@ -199,19 +204,19 @@ def test_a_file_of_weights_travels_as_its_digest(sets: Mapping[str, Path], tmp_p
     assert tree_of(transformer)["method"]["network"]["weights"] == digest
     for recipe in (start, transformer):
         assert "secret" not in str(tree_of(recipe))
-        with pytest.raises(NotReady, match=f"{digest}.*--weights"):
+        with failed(NotReady, digest, "--weights"):
             weights_at_server(recipe, {})
         assert weights_at_server(recipe, {"weights": str(file)}) == {digest: file}
 
 
 def test_a_file_of_weights_that_is_missing_is_named(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^recipe\.training\.start: .*nowhere"):
+    with refused("recipe.training.start", str(tmp_path / "nowhere")):
         without_local_parts(recipe_of(tree(sets, training__start=str(tmp_path / "nowhere"))))
 
 
 def test_a_job_that_names_a_path_of_the_server_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
     write_job(tmp_path / "job", Job("first", recipe_of(tree(sets, training__start="/etc/passwd"))), ("A",))
-    with pytest.raises(UserError, match=r"^recipe\.training\.start: .*path"):
+    with refused("recipe.training.start", "path", "digest"):
         read_job(tmp_path / "job" / "app" / "config")
 
 

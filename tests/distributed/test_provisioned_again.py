@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 from tests.distributed.federations import WAIT, run_through
+from tests.refusals import refused
 from tests.toy import tree
 
-from fedvisage.base.errors import UserError
 from fedvisage.nvflare.authority import FederationFile
 from fedvisage.nvflare.greeting import address_in
 from fedvisage.nvflare.kits import open_kit
@@ -101,7 +101,7 @@ def test_who_is_revoked_is_cut_off_and_a_renewed_site_comes_back(
     content["data"]["sites"].pop("B")
     run_through(members, content, tmp_path / "without")
     assert replied(tmp_path / "without") == [set("AC")] * 2
-    with pytest.raises(UserError, match="revoked"):
+    with refused("startup/client.crt", "revoked"):
         status_of(kits / "operator", WAIT)
     until(lambda: "revoked" in (members.sites["B"].path / "process.log").read_text())
     assert here(members) == set("AC"), "B tried all the time"

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 from tests.distributed.federations import WAIT
+from tests.refusals import refused
 from tests.toy import recipe_of, tree
 
-from fedvisage.base.errors import UserError
 from fedvisage.base.files import write_json
 from fedvisage.nvflare.authority import FederationFile
 from fedvisage.nvflare.job import Job, without_local_parts, write_job
@@ -88,7 +88,7 @@ def test_only_certificates_of_this_federation_are_let_in(federation: Rehearsal, 
 @pytest.mark.usefixtures("up")
 def test_a_foreign_operator_is_not_let_in(stranger: Path) -> None:
     with (
-        pytest.raises(UserError, match="another federation"),
+        refused("startup/rootCA.pem", "certificate", "signed"),
         connect_to_server(open_kit(stranger / "operator", "operator"), 5.0),
     ):
         pass

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from tests.refusals import refused
 from tests.report.standing import usual
 from tests.toy import recipe_of, tree
 from typer.testing import CliRunner
@@ -74,7 +75,7 @@ def test_it_listens_where_no_other_machine_reaches_it(address: tuple[str, int]) 
 
 
 def test_a_taken_port_is_told_in_a_line(address: tuple[str, int]) -> None:
-    with pytest.raises(UserError, match="cannot be used"), serve_page(SharedState(""), address[1]):
+    with refused("--serve", str(address[1])), serve_page(SharedState(""), address[1]):
         pass
 
 

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 from tests.distributed.papers import copy_of
+from tests.refusals import refused
 
-from fedvisage.base.errors import UserError
 from fedvisage.nvflare.admission import Admission
 from fedvisage.nvflare.certificates import REVOKED, check, credentials_in
 from fedvisage.nvflare.kits import open_kit
@@ -37,9 +37,8 @@ def a_hole(path: Path) -> None:
 def test_papers_that_would_never_end(deed: Callable[[Path], None], name: str, own_kits: Path, tmp_path: Path) -> None:
     kit = copy_of(own_kits / "sites" / "bank", tmp_path)
     deed(kit / "startup" / name)
-    with pytest.raises(UserError) as error:
+    with refused(kit / "startup" / name):
         check(credentials_in(kit, at_server=False), "bank")
-    assert error.value.place == str(kit / "startup" / name)
 
 
 def test_a_key_with_which_no_connection_comes_about(own_kits: Path, tmp_path: Path) -> None:
@@ -54,15 +53,14 @@ def test_a_key_with_which_no_connection_comes_about(own_kits: Path, tmp_path: Pa
     plain = serialization.NoEncryption()
     words = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
     (kit / "startup" / "client.key").write_bytes(words)
-    with pytest.raises(UserError, match="too small") as error:
+    with refused("startup/client.crt", "key"):
         check(credentials_in(kit, at_server=False), "bank")
-    assert error.value.place == str(kit / "startup" / "client.crt")
 
 
 def test_a_kit_without_its_local_directory(own_kits: Path, tmp_path: Path) -> None:
     kit = copy_of(own_kits / "sites" / "bank", tmp_path)
     (kit / "local").rename(tmp_path / "lost")
-    with pytest.raises(UserError, match="local: is missing"):
+    with refused("kit/local", "missing"):
         open_kit(kit, "site")
 
 
@@ -76,9 +74,8 @@ def test_resources_of_another_form(
         path.write_text(json.dumps(spoilt))
         opened = open_kit(kit, "server" if name == "server" else "site")
         start = partial(prepare_server, opened) if name == "server" else partial(prepare_site, opened, str(sets["A"]))
-        with pytest.raises(UserError, match="damaged") as error:
+        with refused("local/resources.json", "damaged"):
             start()
-        assert error.value.place == str(path)
 
 
 @pytest.mark.parametrize("deed", [a_pipe, a_hole])
@@ -88,6 +85,5 @@ def test_a_list_of_the_revoked_that_would_never_end(
     kit = copy_of(own_kits / "server", tmp_path)
     (kit / "startup" / REVOKED).touch()
     deed(kit / "startup" / REVOKED)
-    with pytest.raises(UserError) as error:
+    with refused(kit / "startup" / REVOKED):
         Admission(kit, lambda text: None).read()
-    assert error.value.place == str(kit / "startup" / REVOKED)

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import binom, norm
+from tests.refusals import refused
 from tests.toy import recipe_of, run_toy, tree
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedvisage.base.errors import UserError
 from fedvisage.base.streams import torch_rng
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
@@ -207,23 +207,23 @@ def test_algorithm_1_is_added_up_as_the_paper_counts_and_marked_so(sets: Mapping
 
 
 @pytest.mark.parametrize(
-    ("method", "own", "problem"),
+    ("method", "own", "place", "keyword"),
     [
-        ("privacyface", {"clustered": "trained"}, "method.clustered: mean-features"),
-        ("privacyface", {"clustering": "paper", "delta": None}, r"recipe\.method\.delta"),
-        ("privacyface-without-noise", {}, "on which privacyface-without-noise does not rest"),
-        ("privacyface-naive", {}, "on which privacyface-naive does not rest"),
+        ("privacyface", {"clustered": "trained"}, "recipe.federation.dp", "mean-features"),
+        ("privacyface", {"clustering": "paper", "delta": None}, "recipe.method.delta", "recipe.federation.dp"),
+        ("privacyface-without-noise", {}, "recipe.federation.dp", "privacyface-without-noise"),
+        ("privacyface-naive", {}, "recipe.federation.dp", "privacyface-naive"),
     ],
 )
 def test_what_no_joint_account_covers_is_refused(
-    method: str, own: dict[str, Any], problem: str, sets: Mapping[str, Path]
+    method: str, own: dict[str, Any], place: str, keyword: str, sets: Mapping[str, Path]
 ) -> None:
     content = tree(sets, method, federation__dp=DP, evaluation__every=0)
     content["method"] |= own
-    with pytest.raises(UserError, match=problem):
+    with refused(place, keyword):
         check_protection(recipe_of(content), METHODS[method])
 
 
 def test_a_joint_account_needs_a_budget_for_what_sites_release(sets: Mapping[str, Path]) -> None:
-    with pytest.raises(UserError, match=r"^recipe\.privacy: .*budget"):
+    with refused("recipe.privacy", "budget"):
         check_protection(recipe_of(both(sets, privacy={})), METHODS["privacyface"])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.refusals import failed
 from tests.toy import opened, recipe_of, tree
 
 from fedvisage.federation.record.store import SiteStore
@@ -43,7 +44,7 @@ def weights(desk: SiteWorker, add: float = 0.0) -> Message:
 @pytest.mark.parametrize("number", [0, -1, ROUNDS + 1, 10**30])
 @pytest.mark.parametrize("call", ["train", "heldout"])
 def test_a_round_that_the_recipe_does_not_have_is_refused(desk: SiteWorker, call: str, number: int) -> None:
-    with pytest.raises(RefusedMessage, match="the recipe has 3"):
+    with failed(RefusedMessage, "order", "round", "3"):
         desk.carry_out(Order(call, number, weights(desk), 1))
 
 
@@ -51,13 +52,13 @@ def test_an_order_to_train_is_carried_out_once_a_round_until_a_generation_is_res
     first = desk.carry_out(Order("train", 1, weights(desk), 1))
     desk.commit(1)
     for visit, ticket in ((1, ""), (2, "another ticket")):
-        with pytest.raises(RefusedMessage, match="asks for 'train' again in round 1"):
+        with failed(RefusedMessage, "train", "round 1"):
             desk.carry_out(Order("train", 1, weights(desk), visit, ticket))
     desk.carry_out(Order("train", 2, weights(desk), 1))
-    with pytest.raises(RefusedMessage, match="round 2 is over"):
+    with failed(RefusedMessage, "round 2", "over"):
         desk.carry_out(Order("train", 1, weights(desk), 1))
     desk.restore(1)
-    with pytest.raises(RefusedMessage, match="round 1 is over"):
+    with failed(RefusedMessage, "round 1", "over"):
         desk.carry_out(Order("train", 1, weights(desk), 1))
     desk.carry_out(Order("train", 2, weights(desk), 1))
     desk.restore(0)
@@ -69,15 +70,15 @@ def test_undeclared_tensors_and_sizes_are_refused_by_name(desk: SiteWorker) -> N
     lent = weights(desk)
     name = next(name for name in lent if lent[name].ndim)
     spoilt = {
-        "is not declared": lent | {"extra": torch.zeros(1)},
-        "has shape": lent | {name: torch.zeros(1).expand(1 << 40)},
-        "has type": lent | {name: lent[name].to(torch.complex64)},
-        "is no plain tensor": lent | {name: lent[name].to("meta")},
+        "extra": lent | {"extra": torch.zeros(1)},
+        "(1099511627776,)": lent | {name: torch.zeros(1).expand(1 << 40)},
+        "torch.complex64": lent | {name: lent[name].to(torch.complex64)},
+        "plain tensor": lent | {name: lent[name].to("meta")},
     }
-    for reason, message in spoilt.items():
-        with pytest.raises(RefusedMessage, match=reason):
+    for keyword, message in spoilt.items():
+        with failed(RefusedMessage, keyword):
             desk.carry_out(Order("train", 1, message, 1))
-    with pytest.raises(RefusedMessage, match="does not have"):
+    with failed(RefusedMessage, "order", "method"):
         desk.carry_out(Order("b" * 100_000, 1, {}, 1))
     desk.carry_out(Order("train", 1, lent, 1))
 
@@ -86,11 +87,11 @@ def test_questions_about_finished_models_are_as_many_as_the_recipe_evaluates(des
     """The recipe evaluates after every round, and thresholds are chosen after the last one; one more model is spare."""
     for number in range(ROUNDS + 2):
         desk.carry_out(Order("heldout", 1 + number % ROUNDS, weights(desk, number / 100), 1))
-    with pytest.raises(RefusedMessage, match="more than 5 models"):
+    with failed(RefusedMessage, "heldout", "5 models"):
         desk.carry_out(Order("heldout", 1, weights(desk, 0.5), 1))
     desk.carry_out(Order("heldout", ROUNDS, weights(desk), 9))  # asked before: no new answer
     desk.restore(0)
-    with pytest.raises(RefusedMessage, match="more than 5 models"):
+    with failed(RefusedMessage, "heldout", "5 models"):
         desk.carry_out(Order("heldout", 1, weights(desk, 0.9), 1))
 
 
@@ -106,7 +107,7 @@ def test_what_is_asked_for_every_batch_is_asked_no_more_often(sets: Mapping[str,
     head = Order("head", 1, {"pseudo": torch.zeros(rows, width)}, 1)
     desk.carry_out(head)
     desk.carry_out(head)  # the toy has two batches a round
-    with pytest.raises(RefusedMessage, match="more often than there are batches"):
+    with failed(RefusedMessage, "head", "batches"):
         desk.carry_out(head)
-    with pytest.raises(RefusedMessage, match="again in round 1"):
+    with failed(RefusedMessage, "tokens", "round 1"):
         desk.carry_out(replace(opening, visit=2))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
+from tests.refusals import failed
 
 from fedvisage.federation.secure import protocol
 from fedvisage.federation.secure.protocol import CannotOpen, Public, Secrets, Words
@@ -82,7 +83,7 @@ def test_fewer_than_the_threshold_open_nothing(count: int) -> None:
     threshold = count // 2 + 1
     house = together(count, threshold, draws)
     total = total_of([house.masked(site, np.zeros(SIZE, np.uint64)) for site in range(count)])
-    with pytest.raises(CannotOpen, match=f"{threshold - 1} shares .* {threshold} needed"):
+    with failed(CannotOpen, f"{threshold - 1} shares", f"{threshold} needed"):
         house.opened(total, range(count), range(threshold - 1))
 
 
@@ -96,7 +97,7 @@ def test_a_false_share_gives_no_sum_rather_than_a_wrong_one() -> None:
     }
     for victim in (0, 4):  # a seed's share, and a mask key's
         spoilt = {**shares, 1: [draws.bytes(protocol.SHARE) if i == victim else s for i, s in enumerate(shares[1])]}
-        with pytest.raises(CannotOpen, match=f"site {victim + 1} "):
+        with failed(CannotOpen, f"site {victim + 1}"):
             protocol.unmask_sum(total, house.roster, house.present, range(4), spoilt, 3)
 
 
@@ -194,7 +195,7 @@ def test_the_largest_values_of_the_most_sites_do_not_overflow() -> None:
     found, _ = protocol.decode_mean(total, largest, protocol.MOST_SITES)
     assert found["w"].tolist() == [LARGEST_MAGNITUDE, -LARGEST_MAGNITUDE]
     assert int(found["n"]) == protocol.MOST_COUNT - 1
-    with pytest.raises(RefusedMessage, match="n: is a count beyond"):
+    with pytest.raises(RefusedMessage, match=r"^n: .*count"):
         protocol.encode("n", torch.tensor(protocol.MOST_COUNT))
 
 

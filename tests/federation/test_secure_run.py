@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.refusals import failed, refused
 from tests.toy import recipe_of, run_toy, settled, tree, weights
 
-from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.base.errors import RunFailed
 from fedvisage.federation.protections.compatible import check_protection
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.secure.calls import CONSISTENCY, KEYS, SHARES, UNMASK
@@ -188,7 +189,7 @@ def test_a_broken_part_of_a_sum_is_refused_by_field_and_reason(
 
 def test_a_false_share_ends_the_round_without_a_sum(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = secure(sets, federation={"secure": DERIVED, "give_up_after": 1})
-    with pytest.raises(RunFailed, match="could not be opened"):
+    with failed(RunFailed, "site 1", "opened"):
         run_toy(content, tmp_path / "run", wire=spoilt(UNMASK, lambda m: {"shares": m["shares"] ^ 1}))
 
 
@@ -196,7 +197,7 @@ def test_numbers_of_no_training_under_masks_end_the_round_without_a_sum(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     content = secure(sets, federation={"secure": DERIVED, "give_up_after": 1})
-    with pytest.raises(RunFailed, match="none of training"):
+    with failed(RunFailed, "A, B, C", "count"):
         run_toy(content, tmp_path / "run", wire=spoilt("train", lambda m: {"masked": m["masked"] + 2**61}))
 
 
@@ -279,19 +280,18 @@ def test_a_site_reveals_shares_once(sets: Mapping[str, Path], tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["single", "fused", "afl", "fedma", "fedsis", "festa"])
 def test_methods_that_see_more_than_a_mean_refuse_a_sum_in_secret(name: str, sets: Mapping[str, Path]) -> None:
-    with pytest.raises(UserError, match=name) as caught:
+    with refused("recipe.federation.secure", name):
         check_protection(recipe_of(tree(sets, name, federation__secure=True)), METHODS[name])
-    assert caught.value.place == "recipe.federation.secure"
 
 
 def test_robust_rules_and_sums_in_secret_exclude_each_other(sets: Mapping[str, Path]) -> None:
     content = tree(sets, federation={"secure": True, "combine": "median"})
-    with pytest.raises(UserError, match=r"median.*single uploads"):
+    with refused("recipe.federation.combine", "median", "federation.secure"):
         check_protection(recipe_of(content), METHODS["fedpad"])
 
 
 def test_a_sum_of_one_is_refused(sets: Mapping[str, Path]) -> None:
-    with pytest.raises(UserError, match="sum of one"):
+    with refused("recipe", "federation.secure", "two sites"):
         recipe_of(tree(sets, data__sites={"A": str(sets["A"])}, federation__secure=True))
 
 

@@ -27,12 +27,12 @@ def site(sets: Mapping[str, Path], tmp_path: Path) -> Make:
     return make
 
 
-def images(batches: list[Batch]) -> Tensor:
+def join_images(batches: list[Batch]) -> Tensor:
     return torch.cat([batch.images for batch in batches])
 
 
 def test_the_epochs_of_a_round_show_every_image_as_often(site: Make) -> None:
-    seen = images(list(site(training__local={"epochs": 2}).batches()))
+    seen = join_images(list(site(training__local={"epochs": 2}).batches()))
     distinct, counts = seen.unique(dim=0, return_counts=True)
     assert len(distinct) == 24
     assert set(counts.tolist()) == {2}
@@ -41,7 +41,7 @@ def test_the_epochs_of_a_round_show_every_image_as_often(site: Make) -> None:
 def test_a_number_of_batches_goes_on_where_the_last_round_ended(site: Make) -> None:
     rounds = [list(site(number).batches()) for number in (1, 2, 3)]
     assert [len(batches) for batches in rounds] == [2, 2, 2]
-    first_epoch = images([batch for batches in rounds for batch in batches][:3])
+    first_epoch = join_images([batch for batches in rounds for batch in batches][:3])
     assert len(first_epoch.unique(dim=0)) == 24
 
 
@@ -54,7 +54,7 @@ def test_batches_one_by_one_are_those_of_the_round(site: Make) -> None:
 def test_sites_epochs_and_seeds_are_shuffled_each_on_its_own(site: Make) -> None:
     epoch = {"training__local": {"epochs": 1}}
     made = [site(1, **epoch), site(2, **epoch), site(1, runtime__seed=1, **epoch)]
-    orders = {tuple(images(list(one.batches())).sum(dim=(1, 2, 3)).tolist()) for one in made}
+    orders = {tuple(join_images(list(one.batches())).sum(dim=(1, 2, 3)).tolist()) for one in made}
     assert len(orders) == 3
 
 

@@ -13,9 +13,9 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 from tests.methods.combining import TRANSFORMER, combined
+from tests.refusals import refused
 from tests.toy import run_toy, settled, tree
 
-from fedvisage.base.errors import UserError
 from fedvisage.studies.shipped import locate
 from fedvisage.tasks.finished_model import open_model
 
@@ -142,7 +142,7 @@ def test_a_continued_run_ends_in_the_same_bytes(sets: Mapping[str, Path], publis
 def test_a_file_that_is_not_there_is_refused_before_anything_is_written(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=r"method\.network\.weights"):
+    with refused("recipe.method.network.weights", "nowhere.safetensors"):
         run_toy(content(sets, tmp_path / "nowhere.safetensors"), tmp_path / "run")
 
 

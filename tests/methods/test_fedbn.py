@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.refusals import refused
 from tests.toy import ROUNDS, SITES, recipe_of, run_toy, tree
 
-from fedvisage.base.errors import UserError
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.site_worker import OWN
 from fedvisage.federation.wire.message import Message, under
@@ -55,9 +55,8 @@ def test_the_target_gets_the_mean_of_the_sites_layers(finished: Path) -> None:
 
 def test_a_start_that_would_not_reach_private_layers_is_refused(sets: Mapping[str, Path]) -> None:
     content = tree(sets, "fedbn", training__start="model.safetensors")
-    with pytest.raises(UserError, match="normalisation layers") as caught:
+    with refused("recipe.training.start", "method.norms"):
         METHODS["fedbn"].check(recipe_of(content))
-    assert caught.value.place == "recipe.training.start"
     content["method"]["norms"] = "shared"
     METHODS["fedbn"].check(recipe_of(content))
     assert set(METHODS["fedbn"].network(recipe_of(content))) == {"model", "norms"}

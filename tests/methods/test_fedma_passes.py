@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.refusals import refused
 from tests.toy import SITES, recipe_of, run_toy, tree
 
-from fedvisage.base.errors import UserError
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.transport import Order, Reply
@@ -149,7 +149,7 @@ def test_sites_that_draw_their_own_weights_begin_apart_and_end_the_round_with_on
 
 def test_a_start_from_a_file_and_sites_that_draw_their_own_are_refused_together(sets: Mapping[str, Path]) -> None:
     content = fedma_tree(sets, training__start="weights.safetensors")
-    with pytest.raises(UserError, match=r"training\.start"):
+    with refused("recipe.training.start", "method.matching.initial"):
         fedma.network(recipe_of(content))
     for matching in ("none", {"initial": "shared"}):
         fedma.network(recipe_of(content | {"method": {"name": "fedma", "matching": matching}}))
@@ -158,5 +158,5 @@ def test_a_start_from_a_file_and_sites_that_draw_their_own_are_refused_together(
 def test_a_resolved_recipe_without_matching_means_the_same_again(sets: Mapping[str, Path]) -> None:
     recipe = recipe_of(fedma_tree(sets, {"matching": "none"}))
     assert recipe_of(tree_of(recipe)) == recipe
-    with pytest.raises(UserError, match=r"method\.matching"):
+    with refused("recipe.method.matching", "'some'"):
         recipe_of(fedma_tree(sets, {"matching": "some"}))

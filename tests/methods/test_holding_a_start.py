@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.refusals import refused
 from tests.toy import recipe_of, run_toy, tree, weights
-
-from fedvisage.base.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -64,12 +63,22 @@ def test_a_start_that_gave_a_part_alone_holds_that_part_alone(
     assert sizes == {sum(value.numel() * 4 for value in given.values())}
 
 
-def test_where_nobody_is_held_a_pull_is_refused(sets: Mapping[str, Path], start: Path, tmp_path: Path) -> None:
-    asked = content(sets, start, training__l2sp=0.1)
-    asked["method"] = {"name": "scaffold"}
-    with pytest.raises(UserError, match=r"training\.l2sp.*scaffold"):
-        run_toy(asked, tmp_path / "run")
-    with pytest.raises(UserError, match="name a file"):
+def test_l2sp_holds_a_method_that_declares_its_own_loss(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    run_toy(tree(sets, "vit-h-is", training__rounds=1), tmp_path / "first")
+    start = tmp_path / "first" / "model.safetensors"
+    changes = {"training__start": str(start), "training__optimizer": {"name": "sgd", "lr": 0.05}}
+    run_toy(tree(sets, "vit-h-is", **changes), tmp_path / "free")
+    run_toy(tree(sets, "vit-h-is", training__l2sp=5.0, **changes), tmp_path / "held")
+    assert distance(tmp_path / "held", start) < 0.8 * distance(tmp_path / "free", start)
+
+
+@pytest.mark.parametrize("name", ["scaffold", "fedsis", "festa"])
+def test_where_nobody_is_held_a_pull_is_refused(
+    name: str, sets: Mapping[str, Path], start: Path, tmp_path: Path
+) -> None:
+    with refused("recipe.training.l2sp", name):
+        run_toy(tree(sets, name, training__start=str(start), training__l2sp=0.1), tmp_path / "run")
+    with refused("recipe.training", "l2sp", "start"):
         recipe_of(tree(sets, training__l2sp=0.1))
 
 

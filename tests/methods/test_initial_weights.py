@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.refusals import refused
 from tests.toy import NETWORK, recipe_of, run_toy, tree
 
-from fedvisage.base.errors import UserError
 from fedvisage.methods import METHODS
 from fedvisage.nn.vit import HybridTransformer, transformer_parts
 
@@ -66,11 +66,11 @@ def test_two_sources_of_initial_weights_are_refused(sets: Mapping[str, Path], tm
         {f"head.{key}": value for key, value in start["head"].state_dict().items()}, tmp_path / "start.safetensors"
     )
     content["training"]["start"] = str(tmp_path / "start.safetensors")
-    with pytest.raises(UserError, match="initial weights"):
+    with refused("recipe.method.network.weights", "training.start"):
         run_toy(content, tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", ["vit", "vit-h-is"])
 def test_images_that_do_not_divide_into_tokens_are_refused(sets: Mapping[str, Path], name: str) -> None:
-    with pytest.raises(UserError, match="multiple of 16"):
+    with refused("recipe.input.size", "16"):
         METHODS[name].check(recipe_of(tree(sets, name, input__size=40)))

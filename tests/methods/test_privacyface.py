@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.refusals import refused
 from tests.toy import shortest
 
-from fedvisage.base.errors import UserError
 from fedvisage.methods.recognition.privacyface import Options, rank_within_person
 from fedvisage.methods.recognition.privacyface_loss import least_identities, warn_of_crowding
 
@@ -55,5 +55,5 @@ def test_the_defaults_are_the_paper_s() -> None:
 
 
 def test_the_private_clustering_needs_a_delta() -> None:
-    with pytest.raises(UserError, match="needs delta"):
+    with refused("recipe.method", "delta"):
         shortest("privacyface")

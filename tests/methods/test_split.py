@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.refusals import failed, refused
 from tests.toy import SITES, recipe_of, run_toy, settled, tree
 from torch import Tensor
 
-from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.base.errors import RunFailed
 from fedvisage.federation.method import Call, Method
 from fedvisage.federation.record.attendance import draw_offline, select_sites
 from fedvisage.federation.server import Server
@@ -206,7 +207,7 @@ def test_without_a_quorum_the_encoder_stays(sets: Mapping[str, Path], tmp_path: 
 
 def test_rounds_without_anyone_end_the_run(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = recipe(sets, 5, federation={"offline": 1.0, "give_up_after": 2})
-    with pytest.raises(RunFailed, match=r"2 rounds .*quorum"):
+    with failed(RunFailed, "2 rounds", "quorum"):
         run_toy(content, tmp_path / "run")
 
 
@@ -237,11 +238,18 @@ def test_a_site_that_joins_later_takes_over_the_latest_average_and_counts_from_t
     }
 
 
-@pytest.mark.parametrize("joins", [{"Z": 2}, {"A": 2, "B": 2, "C": 3}, {"A": 0}])
+@pytest.mark.parametrize(
+    ("joins", "place", "keyword"),
+    [
+        ({"Z": 2}, "recipe", "Z"),
+        ({"A": 2, "B": 2, "C": 3}, "recipe", "first round"),
+        ({"A": 0}, "recipe.federation.joins.A", "0"),
+    ],
+)
 def test_joining_that_cannot_be_is_a_users_mistake(
-    sets: Mapping[str, Path], tmp_path: Path, joins: dict[str, int]
+    sets: Mapping[str, Path], tmp_path: Path, joins: dict[str, int], place: str, keyword: str
 ) -> None:
-    with pytest.raises(UserError, match="joins"):
+    with refused(place, keyword):
         run_toy(recipe(sets, federation={"joins": joins}), tmp_path / "run")
 
 
@@ -277,7 +285,7 @@ def test_batches_that_can_move_nothing_are_warned_of_with_how_far_they_can(sets:
     def said(**changes: Any) -> str | None:
         content = tree(sets, "fedsis", training__rounds=200, **changes)
         content["method"]["network"] |= {"width": 768, "heads": 12}
-        return fedsis.METHOD.warning(recipe_of(content))
+        return fedsis.METHOD.check(recipe_of(content))
 
     slow = {"name": "adam", "lr": 1e-6}
     warning = said(training__local={"batches": 1}, training__optimizer=slow) or ""

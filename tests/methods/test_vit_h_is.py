@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.refusals import refused
 from tests.toy import NETWORK, recipe_of, run_toy, tree
 from torch import Generator, Tensor, nn
 
-from fedvisage.base.errors import UserError
 from fedvisage.federation.method import Member
 from fedvisage.methods.pad import fedsis, vit_h_is
 from fedvisage.recipe import Recipe
@@ -124,7 +124,7 @@ def test_a_run_reports_the_spread_at_the_target(sets: Mapping[str, Path], tmp_pa
 
 @pytest.mark.parametrize("blocks", [{"last": DEPTH + 1}, {"first": 3, "last": 2}])
 def test_a_range_outside_the_network_is_refused(sets: Mapping[str, Path], blocks: dict[str, int]) -> None:
-    with pytest.raises(UserError, match=f"within 1 … {DEPTH}"):
+    with refused("recipe.method", "blocks", f"1 … {DEPTH}"):
         recipe(sets, blocks=blocks)
 
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 from tests.metrics.faces import all_similarities, tied_faces
+from tests.refusals import refused
 
-from fedvisage.base.errors import UserError
 from fedvisage.metrics import similarity
 from fedvisage.metrics.identification import Identification, identify, search
 from fedvisage.metrics.similarity import Faces, label_features
@@ -105,27 +105,27 @@ def test_what_cannot_be_measured_is_refused() -> None:
     first, second, probes = scene(0)
     nobody = first.take(np.zeros(0, np.int64))
     for mode in ("published", "nist"):
-        with pytest.raises(UserError, match="gallery: there is none"):
+        with refused("gallery", "none"):
             identify([], probes, FPIRS, mode)
-        with pytest.raises(UserError, match="gallery: is empty"):
+        with refused("gallery", "empty"):
             identify([nobody], probes, FPIRS, mode)
-        with pytest.raises(UserError, match="probes: there are none"):
+        with refused("probes", "none"):
             identify([first], nobody, FPIRS, mode)
-        with pytest.raises(UserError, match=r"^evaluation\.fpir: .*one in \d+"):
+        with refused("evaluation.fpir", "0.001", "below"):
             identify([first], probes, [0.001], mode)
-        with pytest.raises(UserError, match="enrolled twice"):
+        with refused("gallery", "identity 0", "twice"):
             identify([joined(first, first)], probes, FPIRS, mode)
-        with pytest.raises(UserError, match="none has a mate"):
+        with refused("probes", "mate"):
             identify([second], probes.take(probes.identity >= 20), FPIRS, mode)
-    with pytest.raises(UserError, match="all have a mate"):
+    with refused("probes", "all"):
         identify([first], probes.take(probes.identity < 5), FPIRS, "nist")
-    with pytest.raises(UserError, match="too few entries"):
+    with refused("gallery", "FPIR 1", "5 similarities"):
         identify([first.take(np.array([0]))], probes.take(probes.identity < 2), [1.0], "published")
 
 
 def test_galleries_joined_for_the_published_reading_must_not_overlap() -> None:
     first, _, probes = scene(0)
-    with pytest.raises(UserError, match="enrolled twice"):
+    with refused("gallery", "identity 0", "twice"):
         identify([first, first], probes, FPIRS, "published")
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from tests.metrics.faces import tied_faces
+from tests.refusals import refused
 
-from fedvisage.base.errors import UserError
 from fedvisage.metrics.identification import enrol_means, figures_of_site, identify, identify_site, mean_over_sites
 from fedvisage.metrics.similarity import Faces, label_features
 from fedvisage.metrics.verification import verify_against
@@ -40,13 +40,13 @@ def test_local_probes_and_everybody_elses_search_the_local_gallery() -> None:
 
 def test_an_identity_at_two_sites_or_without_training_images_is_refused() -> None:
     test, others = tied_faces(0, [2, 5], 2), tied_faces(1, [8], 2)
-    with pytest.raises(UserError, match="on both sides, such as 5"):
+    with refused("identification", "5", "both sides"):
         identify_site(
             enrol_means(TRAINING), label_features([[1, 0]], [2]), label_features([[1, 0]], [5]), [1.0], "published"
         )
-    with pytest.raises(UserError, match="none to enrol, such as 2"):
+    with refused("gallery", "2", "enrol"):
         identify_site(enrol_means(test.take(test.identity == 5)), test, others, [1.0], "published")
-    with pytest.raises(UserError, match="gallery: is empty"):
+    with refused("gallery", "empty"):
         enrol_means(TRAINING.take(np.zeros(0, np.int64)))
 
 

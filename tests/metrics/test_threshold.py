@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.metrics.examples import random_scores, scores_of, two_class_scores
+from tests.refusals import refused
 
-from fedvisage.base.errors import UserError
 from fedvisage.metrics import pad, threshold
 from fedvisage.metrics.scores import Scores
 
@@ -123,13 +123,13 @@ def test_target_eer_looks_at_the_target_and_says_so() -> None:
 
 @pytest.mark.parametrize("rule", ["source-eer", "source-train-eer", "source-bpcer-1pct"])
 def test_a_missing_class_is_the_users_mistake(rule: str) -> None:
-    with pytest.raises(UserError, match="attacks"):
+    with refused("evaluation.threshold", rule, "attacks"):
         threshold.threshold_from_histograms([histogram_of(scores_of([1.0], {}))], rule)
 
 
 @pytest.mark.parametrize("rule", ["target-eer", "best", ""])
 def test_rules_that_histograms_cannot_serve_are_refused_with_the_choices(rule: str) -> None:
-    with pytest.raises(UserError, match="source-eer"):
+    with refused("evaluation.threshold", f"'{rule}'", "source-eer"):
         threshold.threshold_from_histograms([histogram_of(random_scores(0))], rule)
 
 

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_curve
 from sklearn.model_selection import KFold
 from tests.metrics.faces import all_similarities, tied_faces
+from tests.refusals import refused
 
-from fedvisage.base.errors import UserError
 from fedvisage.metrics.similarity import Faces, HighestValues, blocks, label_features
 from fedvisage.metrics.verification import (
     accuracy_on_folds,
@@ -89,17 +89,17 @@ def test_an_identity_with_one_image_is_counted_and_still_meets_impostors() -> No
 
 def test_far_below_one_impostor_is_refused() -> None:
     local, others = tied_faces(0, [0, 1], 3), tied_faces(1, [2, 3], 3)
-    with pytest.raises(UserError, match=r"one in 36 impostor pairs.*2\.8e-02"):
+    with refused("evaluation.far", "36", "2.8e-02"):
         verify_against(local, others, [0.1, 1e-6])
 
 
 def test_what_makes_no_pairs_is_refused() -> None:
     local = tied_faces(0, [0, 1], 3)
-    with pytest.raises(UserError, match="no impostor pair"):
+    with refused("verification", "impostor"):
         verify_against(local, local.take(np.zeros(0, np.int64)), [0.1])
-    with pytest.raises(UserError, match="no genuine pair"):
+    with refused("verification", "genuine"):
         verify_against(local.take(np.array([0, 3])), tied_faces(1, [2], 3), [0.5])
-    with pytest.raises(UserError, match="both sides, such as 1"):
+    with refused("verification", "1 identities", "both sides"):
         verify_against(local, tied_faces(1, [1, 9], 3), [0.5])
 
 
@@ -149,7 +149,7 @@ def test_the_best_threshold_is_the_middle_of_the_gap_and_exact_between_neighbour
 
 
 def test_too_few_pairs_for_folds_are_refused() -> None:
-    with pytest.raises(UserError, match=r"9 pairs .*10 folds"):
+    with refused("verification", "9 pairs", "10"):
         accuracy_on_folds(np.zeros(9, np.float32), np.ones(9, bool))
-    with pytest.raises(UserError, match=r"^verification: .*pairs"):
+    with refused("verification", "threshold"):
         accuracy_on_folds(np.zeros(20, np.float32), np.ones(20, bool))

@@ -13,7 +13,7 @@ from fedvisage.recipe import Augment
 EVERYTHING = Augment(flip=0.5, shift=0.1, brightness=0.2, contrast=0.2, saturation=0.2, hue=0.1)
 
 
-def images(count: int = 64) -> Tensor:
+def draw_images(count: int = 64) -> Tensor:
     return torch.rand(count, 3, 8, 8, generator=Generator().manual_seed(1))
 
 
@@ -27,26 +27,26 @@ def seeded(seed: int = 0) -> Generator:
 
 def test_everything_off_changes_nothing_and_draws_nothing() -> None:
     generator = seeded()
-    assert torch.equal(changed_by(images(), Augment(), generator), images())
+    assert torch.equal(changed_by(draw_images(), Augment(), generator), draw_images())
     assert torch.equal(generator.get_state(), seeded().get_state())
 
 
 def test_the_generator_decides_and_the_global_one_is_not_asked() -> None:
     before = torch.get_rng_state()
-    first, again, other = (changed_by(images(), EVERYTHING, seeded(seed)) for seed in (0, 0, 1))
+    first, again, other = (changed_by(draw_images(), EVERYTHING, seeded(seed)) for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_images_stay_images() -> None:
-    changed = changed_by(images(), Augment(brightness=1, contrast=1, saturation=1, hue=0.5, shift=0.3), seeded())
-    assert changed.shape == images().shape
+    changed = changed_by(draw_images(), Augment(brightness=1, contrast=1, saturation=1, hue=0.5, shift=0.3), seeded())
+    assert changed.shape == draw_images().shape
     assert 0 <= changed.min() <= changed.max() <= 1
 
 
 def test_the_share_of_mirrored_images_is_as_set_and_the_rest_is_as_it_was() -> None:
-    changed, source = changed_by(images(1000), Augment(flip=0.3), seeded()), images(1000)
+    changed, source = changed_by(draw_images(1000), Augment(flip=0.3), seeded()), draw_images(1000)
     mirrored = (changed == source.flip(-1)).all(dim=(1, 2, 3))
     kept = (changed == source).all(dim=(1, 2, 3))
     assert (mirrored ^ kept).all()
@@ -54,7 +54,7 @@ def test_the_share_of_mirrored_images_is_as_set_and_the_rest_is_as_it_was() -> N
 
 
 def test_shifted_images_are_moved_by_whole_pixels() -> None:
-    source = images()
+    source = draw_images()
     changed = changed_by(source, Augment(shift=0.25), seeded())
     moves = set()
     for before, after in zip(source.numpy(), changed.numpy(), strict=True):
@@ -66,7 +66,7 @@ def test_shifted_images_are_moved_by_whole_pixels() -> None:
 
 
 def test_brightness_scales_each_image_by_one_factor_in_its_range() -> None:
-    source = images() * 0.5
+    source = draw_images() * 0.5
     ratio = (changed_by(source, Augment(brightness=0.3), seeded()) / source).flatten(1)
     assert (ratio.amax(1) - ratio.amin(1)).max() < 1e-4
     assert 0.7 <= ratio.min() < 0.75
@@ -81,7 +81,7 @@ def grey(images: Tensor) -> Tensor:
 @pytest.mark.parametrize("change", ["contrast", "saturation"])
 def test_contrast_is_about_an_images_mean_grey_and_saturation_about_each_pixels_own(change: str) -> None:
     """What lies between a pixel and that grey is multiplied by one factor an image, in its range."""
-    source = images() * 0.2 + 0.4  # far enough from black and white that nothing is cut
+    source = draw_images() * 0.2 + 0.4  # far enough from black and white that nothing is cut
     changed = changed_by(source, Augment.model_validate({change: 0.3}), seeded())
     middle = grey(source).mean(dim=(2, 3), keepdim=True) if change == "contrast" else grey(source)
     apart = source - middle
@@ -92,7 +92,7 @@ def test_contrast_is_about_an_images_mean_grey_and_saturation_about_each_pixels_
 
 
 def test_hue_turns_the_colour_and_nothing_else() -> None:
-    source = images(8) * 0.8 + 0.1
+    source = draw_images(8) * 0.8 + 0.1
     changed = changed_by(source, Augment(hue=0.5), seeded())
     for before, after in zip(source[:, :, 0, 0].tolist(), changed[:, :, 0, 0].tolist(), strict=True):
         assert colorsys.rgb_to_hsv(*after)[1:] == pytest.approx(colorsys.rgb_to_hsv(*before)[1:], abs=1e-4)

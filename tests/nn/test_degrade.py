@@ -14,12 +14,12 @@ SIDE = 32
 LIVE = torch.tensor([1.0, 1, 1, 0, 0, 0])
 
 
-def images(count: int = 6) -> Tensor:
+def draw_images(count: int = 6) -> Tensor:
     return torch.rand(count, 3, SIDE, SIDE, generator=Generator().manual_seed(1))
 
 
 def changed(options: Augment, seed: int = 0, labels: Tensor = LIVE, depth: Tensor | None = None) -> of.AugmentedBatch:
-    return degrade(images(len(labels)), depth, labels, options.changes, Generator().manual_seed(seed))
+    return degrade(draw_images(len(labels)), depth, labels, options.changes, Generator().manual_seed(seed))
 
 
 EVERY = Augment(margin=1, resample=1, blur=1, gamma=1, temperature=1, noise=1, jpeg=1, cutout=1, cutmix=1)
@@ -45,7 +45,7 @@ def test_the_generator_decides_and_images_stay_images() -> None:
     first, again, other = (changed(EVERY, seed).images for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
-    assert first.shape == images().shape
+    assert first.shape == draw_images().shape
     assert 0 <= first.min() <= first.max() <= 1
 
 
@@ -53,13 +53,13 @@ def test_the_generator_decides_and_images_stay_images() -> None:
 def test_about_the_share_that_was_asked_for_is_changed_and_the_rest_is_as_it_was(name: str) -> None:
     labels = torch.tensor([1.0, 0.0] * 60)
     options = Augment.model_validate({name: {"probability": 0.4}})
-    kept = (changed(options, labels=labels).images == images(120)).flatten(1).all(1)
+    kept = (changed(options, labels=labels).images == draw_images(120)).flatten(1).all(1)
     share = float((~kept[labels == 1] if name == "cutmix" else ~kept).float().mean())
     assert 0.25 < share < 0.55
 
 
 def test_a_file_of_low_quality_is_what_opencv_makes_of_it() -> None:
-    one = images(1)
+    one = draw_images(1)
     source = (one[0].permute(1, 2, 0).numpy() * 255).round().astype(np.uint8)[:, :, ::-1]
     stored = cv2.imencode(".jpg", source, [cv2.IMWRITE_JPEG_QUALITY, 20])[1]
     wanted = cv2.imdecode(stored, cv2.IMREAD_COLOR)[:, :, ::-1].astype(np.float32) / 255
@@ -99,7 +99,7 @@ def test_a_margin_is_cut_off_the_depth_map_too() -> None:
     depth = torch.zeros(1, SIDE, SIDE)
     depth[:, 8:24, 8:24] = 1
     options = Augment.model_validate({"margin": {"probability": 1, "least": 0.25, "most": 0.25}})
-    mixed = degrade(images(1), depth, torch.ones(1), options.changes, Generator())
+    mixed = degrade(draw_images(1), depth, torch.ones(1), options.changes, Generator())
     assert mixed.depth is not None
     assert torch.equal(mixed.depth, torch.ones(1, SIDE, SIDE))
 
@@ -109,7 +109,7 @@ def test_cutmix_puts_a_square_of_an_attack_into_faces_and_flattens_it_there() ->
     mixed = changed(Augment(cutmix=1), depth=depth)
     assert (mixed.donors[LIVE == 1] >= 3).all()
     assert (mixed.donors[LIVE == 0] == -1).all()
-    before = images()
+    before = draw_images()
     for row, donor in enumerate(mixed.donors[:3].tolist()):
         put = (mixed.images[row] != before[row]).any(0)
         assert torch.equal(mixed.images[row][:, put], before[donor][:, put])
@@ -120,7 +120,7 @@ def test_cutmix_puts_a_square_of_an_attack_into_faces_and_flattens_it_there() ->
 
 
 def test_a_batch_without_attacks_has_nothing_to_put_in() -> None:
-    assert torch.equal(changed(Augment(cutmix=1), labels=torch.ones(4)).images, images(4))
+    assert torch.equal(changed(Augment(cutmix=1), labels=torch.ones(4)).images, draw_images(4))
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.refusals import refused
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from fedvisage.base.errors import UserError
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.nn.adapters import MARK, FaceAdapters, FaceBackbone, FrozenNetwork, load_frozen
 from fedvisage.nn.face_networks import FaceNetwork, IResNet, face_network, iresnet
@@ -36,7 +36,7 @@ def built(**settings: Any) -> FrozenNetwork:
     return net.double()
 
 
-def images() -> Tensor:
+def draw_images() -> Tensor:
     return torch.rand(2, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
@@ -57,7 +57,7 @@ def test_values_and_gradients_are_those_of_lora_on_the_flattened_kernels() -> No
     for key, piece in net.low_rank.items():
         twins[key] = ByHand(piece.a.detach(), piece.b.detach(), 6.0)
         parametrize.register_parametrization(whole.get_submodule(key.replace(MARK, ".")), "weight", twins[key])
-    found, expected = net(images()), whole(images())
+    found, expected = net(draw_images()), whole(draw_images())
     torch.testing.assert_close(found, expected)
     direction = torch.randn(found.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     (found * direction).sum().backward()
@@ -77,7 +77,7 @@ def test_merged_it_is_a_plain_network_that_computes_the_same() -> None:
     assert not any(one._forward_hooks for one in alone.modules())
     assert alone.network.state_dict().keys() == plain().state_dict().keys()
     with torch.no_grad():
-        torch.testing.assert_close(alone(images()), net(images()))
+        torch.testing.assert_close(alone(draw_images()), net(draw_images()))
 
 
 def test_training_begins_at_the_frozen_network_whose_statistics_do_not_move() -> None:
@@ -85,8 +85,8 @@ def test_training_begins_at_the_frozen_network_whose_statistics_do_not_move() ->
     with torch.no_grad():
         for piece in net.low_rank.values():
             piece.b.zero_()
-        torch.testing.assert_close(net.train()(images()), whole(images()))
-        torch.testing.assert_close(net(images()), whole(images()))
+        torch.testing.assert_close(net.train()(draw_images()), whole(draw_images()))
+        torch.testing.assert_close(net(draw_images()), whole(draw_images()))
     assert all(name.startswith("low_rank.") for name in net.state_dict())
 
 
@@ -94,11 +94,11 @@ def test_a_copy_has_pieces_of_its_own() -> None:
     net = built()
     other = copy.deepcopy(net)
     with torch.no_grad():
-        before = net(images())
+        before = net(draw_images())
         for value in other.parameters():
             value.zero_()
-        assert torch.equal(net(images()), before)
-        torch.testing.assert_close(other(images()), plain().double().eval()(images()))
+        assert torch.equal(net(draw_images()), before)
+        torch.testing.assert_close(other(draw_images()), plain().double().eval()(draw_images()))
 
 
 def test_an_iresnet_50_at_rank_eight_sends_as_much_as_the_recipe_says() -> None:
@@ -112,16 +112,16 @@ def test_an_iresnet_50_at_rank_eight_sends_as_much_as_the_recipe_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "keyword"),
     [
-        ({"name": "sphere20", "adapters": {}}, "adapters are for iresnet18"),
+        ({"name": "sphere20", "adapters": {}}, "sphere20"),
         ({"name": "iresnet50", "adapters": {"stages": [5]}}, "from 1 to 4"),
-        ({"name": "iresnet50", "adapters": {"stages": [], "linear": False}}, "nothing would learn"),
+        ({"name": "iresnet50", "adapters": {"stages": [], "linear": False}}, "linear"),
         ({"name": "iresnet50", "weights": "a"}, "training.start"),
     ],
 )
-def test_what_cannot_be_adapted_is_refused(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_what_cannot_be_adapted_is_refused(wrong: dict[str, Any], keyword: str) -> None:
+    with pytest.raises(ValueError, match=keyword):
         FaceNetwork(**wrong)
 
 
@@ -136,5 +136,5 @@ def test_a_file_gives_the_frozen_weights_whole_or_is_refused_by_name(tmp_path: P
         for name, value in given.items()
     )
     save_file({name: value for name, value in given.items() if "stage3" not in name}, tmp_path / "less.safetensors")
-    with pytest.raises(UserError, match=r"stage3\.0.* and \d+ more"):
+    with refused("recipe.method.network.weights", "stage3.0.residual.0.weight", "39"):
         load_frozen(net.frozen, tmp_path / "less.safetensors")

@@ -8,9 +8,9 @@ from itertools import pairwise
 import pytest
 import torch
 from pydantic import ValidationError
+from tests.refusals import refused
 from torch import Tensor, nn
 
-from fedvisage.base.errors import UserError
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.nn.face_networks import IResNet, MobileFaceNet, Sphere, iresnet, mobilefacenet, sphere
 from fedvisage.nn.vit import last_side
@@ -28,7 +28,7 @@ def count(net: nn.Module) -> int:
     return sum(parameter.numel() for parameter in net.parameters())
 
 
-def images(size: int) -> Tensor:
+def draw_images(size: int) -> Tensor:
     return torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(0))
 
 
@@ -65,7 +65,7 @@ def test_mobilefacenet_has_the_papers_0_99_million_parameters_at_128_numbers() -
 @pytest.mark.parametrize("size", [16, 48])
 def test_any_multiple_of_sixteen_gives_features_that_can_learn(name: str, size: int) -> None:
     net = NARROW[name](size)
-    features = net(images(size))
+    features = net(draw_images(size))
     assert features.shape == (2, 32)
     features.square().sum().backward()
     learning = {key: one.grad for key, one in net.named_parameters() if one.requires_grad}
@@ -78,7 +78,7 @@ def test_each_network_halves_its_maps_four_times(name: str) -> None:
     net = NARROW[name](48)
     for part in ("stage1", "stage2", "stage3", "stage4"):
         net.get_submodule(part).register_forward_hook(lambda _, __, output: sides.append(output.shape[-1]))
-    net.eval()(images(48))
+    net.eval()(draw_images(48))
     assert sides == ([12, 6, 6, 3] if name == "mobilefacenet" else [24, 12, 6, 3])
 
 
@@ -94,7 +94,7 @@ def test_initial_weights_follow_from_the_seed(name: str) -> None:
 
 @pytest.mark.parametrize("size", [0, 8, 100, 113])
 def test_other_sizes_are_refused(size: int) -> None:
-    with pytest.raises(UserError, match=rf"^recipe\.input\.size: .*multiples of 16 .*{size}"):
+    with refused("recipe.input.size", "16", str(size)):
         last_side(size)
 
 

@@ -23,7 +23,7 @@ def taken_apart() -> nn.ModuleDict:
     return nn.ModuleDict({"body": body, "norms": norms})
 
 
-def images(seed: int) -> Tensor:
+def draw_images(seed: int) -> Tensor:
     return torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(seed))
 
 
@@ -32,7 +32,7 @@ def trained(net: nn.Module, forward: nn.Module) -> nn.Module:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for seed in range(2):
         optimizer.zero_grad()
-        forward(images(seed)).square().mean().backward()
+        forward(draw_images(seed)).square().mean().backward()
         optimizer.step()
     return net.eval()
 
@@ -41,7 +41,7 @@ def test_the_parts_train_and_judge_as_the_whole_network_does() -> None:
     whole, parts = resnet(), taken_apart()
     trained(whole, whole)
     trained(parts, parts["body"])
-    assert torch.equal(parts["body"](images(2)), whole(images(2)))
+    assert torch.equal(parts["body"](draw_images(2)), whole(draw_images(2)))
 
 
 def test_each_tensor_of_the_network_is_in_one_of_the_parts() -> None:
@@ -63,17 +63,17 @@ def test_a_copy_of_both_parts_is_a_network_of_its_own() -> None:
     twin = copy.deepcopy(parts)
     trained(twin, twin["body"])
     assert all(torch.equal(value, before[name]) for name, value in parts.state_dict().items())
-    assert not torch.equal(twin["body"](images(2)), parts.eval()["body"](images(2)))
+    assert not torch.equal(twin["body"](draw_images(2)), parts.eval()["body"](draw_images(2)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_both_parts_are_moved_together(dtype: torch.dtype) -> None:
     parts = taken_apart().to(dtype).eval()
-    assert parts["body"](images(0).to(dtype)).dtype == dtype
+    assert parts["body"](draw_images(0).to(dtype)).dtype == dtype
 
 
 def test_evaluation_reaches_the_layers_that_were_taken_out() -> None:
     parts = taken_apart().eval()
     before = {name: value.clone() for name, value in parts["norms"].state_dict().items()}
-    parts["body"](images(0))
+    parts["body"](draw_images(0))
     assert all(torch.equal(value, before[name]) for name, value in parts["norms"].state_dict().items())

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.refusals import refused
 from torch import Tensor, nn
 
-from fedvisage.base.errors import UserError
 from fedvisage.nn.pretrained import load_pretrained
 from fedvisage.nn.vit import HybridTransformer, Transformer, transformer_parts
 
@@ -67,26 +67,26 @@ def test_positions_for_another_size_are_interpolated(tmp_path: Path, with_class:
 def test_a_file_of_another_network_is_refused(tmp_path: Path) -> None:
     timms_file(tmp_path / "timm.safetensors")
     hybrid = HybridTransformer(width=24, depth=3, heads=3, stem=8, stages=(1, 1, 1))
-    with pytest.raises(UserError, match=r"has no patch_embed\.backbone"):
+    with refused("recipe.method.network.weights", "patch_embed.backbone.stem.conv.weight"):
         load_pretrained(transformer_parts(hybrid, "rgb", 64, class_token=True), tmp_path / "timm.safetensors")
-    with pytest.raises(UserError, match=r"has no blocks\.3"):
+    with refused("recipe.method.network.weights", "blocks.3.norm1.weight"):
         load_pretrained(
             transformer_parts(Transformer(width=24, depth=4, heads=3), "rgb", 64, class_token=True),
             tmp_path / "timm.safetensors",
         )
-    with pytest.raises(UserError, match="has shape"):
+    with refused("recipe.method.network.weights", "blocks.0.norm1.weight", "(24,)", "(48,)"):
         load_pretrained(
             transformer_parts(Transformer(width=48, depth=3, heads=3), "rgb", 64, class_token=True),
             tmp_path / "timm.safetensors",
         )
-    with pytest.raises(UserError, match="has shape"):
+    with refused("recipe.method.network.weights", "patch_embed.proj.weight"):
         load_pretrained(transformer_parts(SMALL, "rgb+hsv", 64, class_token=True), tmp_path / "timm.safetensors")
 
 
 def test_a_file_that_is_not_there_or_no_transformers_is_refused(tmp_path: Path) -> None:
     parts = transformer_parts(SMALL, "rgb", 64, class_token=True)
-    with pytest.raises(UserError, match="does not exist"):
+    with refused("recipe.method.network.weights", "absent.safetensors", "exist"):
         load_pretrained(parts, tmp_path / "absent.safetensors")
     save_file({"weight": torch.zeros(1)}, tmp_path / "other.safetensors")
-    with pytest.raises(UserError, match="no positions"):
+    with refused("recipe.method.network.weights", "pos_embed"):
         load_pretrained(parts, tmp_path / "other.safetensors")

@@ -17,7 +17,7 @@ def made(width: int = 8, spare: int = 0, inputs: int = 6) -> nn.ModuleDict:
         return vgg(VGG(width=width), inputs, spare)
 
 
-def images(size: int = 32, count: int = 4) -> Tensor:
+def draw_images(size: int = 32, count: int = 4) -> Tensor:
     return torch.rand(count, 6, size, size, generator=torch.Generator().manual_seed(0))
 
 
@@ -30,28 +30,28 @@ def test_at_full_width_the_convolutions_are_the_first_six_of_vgg_11() -> None:
 
 @pytest.mark.parametrize("size", [32, 96, 256])
 def test_any_size_gives_one_logit(size: int) -> None:
-    assert apply_layers(made(), images(size, 2), LAYERS).shape == (2, 1)
+    assert apply_layers(made(), draw_images(size, 2), LAYERS).shape == (2, 1)
 
 
 @pytest.mark.parametrize("layer", LAYERS[:-1])
 def test_the_order_of_a_layers_neurons_does_not_matter(layer: str) -> None:
     net = made()
-    before = apply_layers(net, images(), LAYERS)
+    before = apply_layers(net, draw_images(), LAYERS)
     here, following = net[layer][0], net[LAYERS[LAYERS.index(layer) + 1]][0]
     order = torch.randperm(len(here.weight), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         here.weight[order], here.bias[order] = here.weight.clone(), here.bias.clone()
         following.weight.copy_(reorder_inputs(following.weight, order))
-    torch.testing.assert_close(apply_layers(net, images(), LAYERS), before, rtol=0, atol=1e-5)
+    torch.testing.assert_close(apply_layers(net, draw_images(), LAYERS), before, rtol=0, atol=1e-5)
 
 
 def test_spare_neurons_change_nothing_and_stay_zero_in_training() -> None:
     plain, roomy = made(), made(spare=3)
-    torch.testing.assert_close(apply_layers(roomy, images(), LAYERS), apply_layers(plain, images(), LAYERS))
+    torch.testing.assert_close(apply_layers(roomy, draw_images(), LAYERS), apply_layers(plain, draw_images(), LAYERS))
     adam = torch.optim.Adam(roomy.parameters(), lr=0.01, weight_decay=0.01)
     for _ in range(3):
         adam.zero_grad()
-        logits = apply_layers(roomy, images(), LAYERS).squeeze(1)
+        logits = apply_layers(roomy, draw_images(), LAYERS).squeeze(1)
         binary_cross_entropy_with_logits(logits, torch.tensor([0.0, 1.0, 1.0, 0.0])).backward()  # type: ignore[no-untyped-call]
         adam.step()
     for name in LAYERS[:-1]:

@@ -22,11 +22,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.federation.declared import Member
+from fedvisage.federation.declared import Member, Prediction
 from fedvisage.federation.method import Method
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods import ALGORITHMS
-from fedvisage.methods.algorithms.fedavg import AveragingOptions
 from fedvisage.methods.models.model import Model
 from fedvisage.recipe import MethodOptions
 
@@ -55,10 +54,6 @@ class Plain(MethodOptions):
     """There is nothing to choose."""
 
 
-class Averaged(Plain, AveragingOptions):
-    """But how sites count."""
-
-
 def small(net: nn.ModuleDict) -> Small:
     found = net["model"]
     assert isinstance(found, Small)
@@ -69,7 +64,7 @@ def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
     return binary_cross_entropy_with_logits(small(site.net).last(features).squeeze(1), batch.labels)
 
 
-def user(member: Member) -> Tensor:
+def predict(member: Member) -> Tensor:
     return small(member.net).last(small(member.net).hidden(member.images)).squeeze(1)
 
 
@@ -78,13 +73,11 @@ MODEL = Model(
     title="small",
     task="pad",
     options=Plain,
-    averaged=Averaged,
     network=lambda _: nn.ModuleDict({"model": Small()}),
     parts=("model",),
     represent=lambda net, images: small(net).hidden(images),
     supervise=supervise,
-    user=user,
-    features=lambda member: small(member.net).hidden(member.images),
+    prediction=Prediction(predict, features=lambda member: small(member.net).hidden(member.images)),
 )
 
 
@@ -373,7 +366,7 @@ def recipe(sets: Mapping[str, Path], algorithm: str, **changes: Any) -> dict[str
     return found
 
 
-def finished(content: Mapping[str, Any], out: Path) -> State:
+def run_to_state(content: Mapping[str, Any], out: Path) -> State:
     """Run an algorithm on the model above, and return what came of it under the model's own names."""
     name = content["method"]["name"]
     run_toy(content, out, method=ALGORITHMS[name](MODEL))
@@ -400,31 +393,31 @@ def check(found: State, expected: State, plain: State | None = None) -> None:
 def test_fedavg_averages_weights_and_statistics(
     weight: str, unequal: Mapping[str, Path], data: dict[str, Data], tmp_path: Path
 ) -> None:
-    found = finished(recipe(unequal, "fedavg", method__weight=weight), tmp_path / "run")
+    found = run_to_state(recipe(unequal, "fedavg", method__weight=weight), tmp_path / "run")
     check(found, fedavg(Setting(data, weight=weight)))
 
 
 def test_fedprox_holds_sites_near_what_they_were_lent(
     unequal: Mapping[str, Path], data: dict[str, Data], tmp_path: Path
 ) -> None:
-    found = finished(recipe(unequal, "fedprox", method__mu=0.7), tmp_path / "run")
+    found = run_to_state(recipe(unequal, "fedprox", method__mu=0.7), tmp_path / "run")
     check(found, fedprox(Setting(data), 0.7), fedavg(Setting(data)))
 
 
 def test_moon_contrasts_with_the_global_and_the_last_local_model(
     unequal: Mapping[str, Path], data: dict[str, Data], tmp_path: Path
 ) -> None:
-    found = finished(recipe(unequal, "moon", method__mu=5.0, method__temperature=0.5), tmp_path / "run")
+    found = run_to_state(recipe(unequal, "moon", method__mu=5.0, method__temperature=0.5), tmp_path / "run")
     check(found, moon(Setting(data), 5.0, 0.5), fedavg(Setting(data)))
 
 
 def test_afl_follows_the_worst_mixture(unequal: Mapping[str, Path], data: dict[str, Data], tmp_path: Path) -> None:
-    found = finished(recipe(unequal, "afl", method__step=2.0), tmp_path / "run")
+    found = run_to_state(recipe(unequal, "afl", method__step=2.0), tmp_path / "run")
     check(found, afl(Setting(data), 2.0), fedavg(Setting(data)))
 
 
 def test_fedbn_keeps_batchnorm_at_the_sites(unequal: Mapping[str, Path], data: dict[str, Data], tmp_path: Path) -> None:
-    check(finished(recipe(unequal, "fedbn"), tmp_path / "run"), fedbn(Setting(data)), fedavg(Setting(data)))
+    check(run_to_state(recipe(unequal, "fedbn"), tmp_path / "run"), fedbn(Setting(data)), fedavg(Setting(data)))
 
 
 @pytest.mark.parametrize("kind", ["adam", "yogi"])
@@ -435,7 +428,7 @@ def test_the_adaptive_steps_are_algorithm_2(
     content = recipe(unequal, f"fed{kind}")
     if lr is not None:
         content["training"]["server_optimizer"] = {"name": kind, "lr": lr}
-    check(finished(content, tmp_path / "run"), fedopt(Setting(data), kind, lr or 0.01), fedavg(Setting(data)))
+    check(run_to_state(content, tmp_path / "run"), fedopt(Setting(data), kind, lr or 0.01), fedavg(Setting(data)))
 
 
 @pytest.mark.parametrize(("kind", "lr", "momentum"), [("sgd", 0.5, 0.9), ("sgd", 1.5, 0.0), ("yogi", 0.02, 0.0)])
@@ -443,7 +436,7 @@ def test_fedavg_takes_any_step_of_the_server(
     kind: str, lr: float, momentum: float, unequal: Mapping[str, Path], data: dict[str, Data], tmp_path: Path
 ) -> None:
     step = {"name": kind, "lr": lr, "momentum": momentum}
-    found = finished(recipe(unequal, "fedavg", training__server_optimizer=step), tmp_path / "run")
+    found = run_to_state(recipe(unequal, "fedavg", training__server_optimizer=step), tmp_path / "run")
     check(found, fedopt(Setting(data), kind, lr, momentum), fedavg(Setting(data)))
 
 
@@ -455,7 +448,7 @@ def test_scaffold_corrects_by_control_variates(
     changes: dict[str, Any] = {"federation__participation": 0.6} if few else {}
     schedule = {"name": "step", "every": 1, "factor": 0.5}
     content = recipe(unequal, "scaffold", method__weight=weight, training__schedule=schedule, **changes)
-    found = finished(content, tmp_path / "run")
+    found = run_to_state(content, tmp_path / "run")
     given = Setting(data, asked(tmp_path / "run"), [RATE, RATE / 2, RATE / 4], weight=weight)
     assert (sorted(map(len, given.asked)) == [3, 3, 3]) is not few
     check(found, scaffold(given), fedavg(given))
@@ -468,15 +461,15 @@ def test_fednova_averages_directions(
 ) -> None:
     content = recipe(unequal, "fednova", method__weight=weight, training__optimizer__momentum=momentum)
     given = Setting(data, momentum=momentum, weight=weight)
-    check(finished(content, tmp_path / "run"), fednova(given), fedavg(given))
+    check(run_to_state(content, tmp_path / "run"), fednova(given), fedavg(given))
 
 
 def test_a_part_of_the_correction_is_a_part_of_the_shift_and_variates_stay_mean_gradients(
     unequal: Mapping[str, Path], data: dict[str, Data], tmp_path: Path
 ) -> None:
     """With half of it, c_i is still what a site's plain gradients were on average."""
-    finished(recipe(unequal, "scaffold", method__correction=0.5, training__rounds=1), tmp_path / "one")
-    finished(recipe(unequal, "scaffold", method__correction=0.5, training__rounds=2), tmp_path / "two")
+    run_to_state(recipe(unequal, "scaffold", method__correction=0.5, training__rounds=1), tmp_path / "one")
+    run_to_state(recipe(unequal, "scaffold", method__correction=0.5, training__rounds=2), tmp_path / "two")
     first, second = (kept(tmp_path / name / "sites" / "B") for name in ("one", "two"))
     common = mean_of_variates(tmp_path / "one")
     start = {key: value.double() for key, value in load_file(tmp_path / "one" / "model.safetensors").items()}

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
+from tests.refusals import refused
 from tests.toy import run_toy, tree
 from torch import Tensor
 
-from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.writer import Writer
 from fedvisage.methods.pad import depth_only
@@ -51,5 +50,5 @@ def test_a_site_without_depth_maps_is_named(sets: Mapping[str, Path], tmp_path: 
             item=rows.item,
         )
     content = tree(sets, "depth_only", data__sites={"A": str(tmp_path / "bare"), "B": str(sets["B"])})
-    with pytest.raises(UserError, match="no depth maps"):
+    with refused("data.sites.all", "depth_only", "--depth"):
         run_toy(content, tmp_path / "run")

@@ -25,7 +25,7 @@ def test_equation_1_and_its_gradient(seed: int) -> None:
     images = torch.from_numpy(logits)[:, None].requires_grad_()
     site = SimpleNamespace(net={"model": nn.ModuleDict({"fc": nn.Identity()})})
     batch = Batch(images, torch.from_numpy(labels).float(), None, np.array([]))
-    value = resnet18.supervise(site, batch, images)  # type: ignore[arg-type]
+    value = resnet18.MODEL.supervise(site, batch, images)  # type: ignore[arg-type]
     value.backward()
     assert value.item() == pytest.approx(expected, rel=1e-6)
     assert images.grad is not None

@@ -7,7 +7,7 @@ from dataclasses import replace
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from fedvisage.federation.method import Method
+from fedvisage.federation.method import Member, Method, Prediction
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods import METHODS
 from fedvisage.methods.algorithms import fedavg
@@ -24,7 +24,13 @@ def loss(site: Site, batch: Batch) -> Tensor:
     return binary_cross_entropy_with_logits(site.net["model"](batch.images).float().squeeze(1), batch.labels)
 
 
+def predict(member: Member) -> Tensor:
+    """Return the live logit."""
+    logits: Tensor = member.net["model"](member.images)
+    return logits.squeeze(1)
+
+
 def plain(name: str) -> Method:
     """Return a method on FedPAD's network with this one in its place."""
     train = fedavg.training_call(loss, "model")
-    return replace(METHODS[name], network=network, features=None, calls={"train": train})
+    return replace(METHODS[name], network=network, prediction=Prediction(predict), calls={"train": train})

@@ -18,9 +18,9 @@ import torch
 import yaml
 from safetensors.torch import load_file
 from tests.contract.examples import two_exchanges
+from tests.refusals import refused
 from tests.toy import recipe_of, run_toy, silent, tree, unheard, weights
 
-from fedvisage.base.errors import UserError
 from fedvisage.base.files import cache_directory
 from fedvisage.federation.declared import Member
 from fedvisage.methods import find
@@ -78,7 +78,7 @@ def crash_with_channels_last(member: Member) -> torch.Tensor:
     """End this process as a faulty kernel would, if the channels lie last."""
     if member.images.is_contiguous(memory_format=torch.channels_last):
         os.kill(os.getpid(), signal.SIGSEGV)
-    return two_exchanges.METHOD.user(member)
+    return two_exchanges.METHOD.prediction.predict(member)
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def test_a_run_that_was_measured_is_resumed_with_what_it_began_with(
     assert f"layout: {began}" in text
     assert run_toy(tree(sets, runtime__layout="auto"), measured_run, resume=True)
     assert (measured_run / "recipe.yaml").read_text() == text
-    with pytest.raises(UserError, match="another recipe"):
+    with refused("run", "recipe", "--out"):
         run_toy(tree(sets, runtime__layout=other[str(began)]), measured_run, resume=True)
 
 
@@ -173,7 +173,10 @@ def test_a_cache_that_cannot_be_written_to_stops_no_run(sets: Mapping[str, Path]
 def test_a_crash_of_a_timed_step_leaves_the_run_alive_with_the_channels_first(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    fatal = replace(two_exchanges.METHOD, step=crash_with_channels_last)
+    fatal = replace(
+        two_exchanges.METHOD,
+        prediction=replace(two_exchanges.METHOD.prediction, timed_step=crash_with_channels_last),
+    )
     content = tree(sets, runtime__layout="auto")
     content["method"] = {**content["method"], "name": fatal.name}
     lines: list[str] = []
@@ -195,7 +198,8 @@ def test_a_narrow_network_trains_without_a_segmentation_fault(tmp_path: Path) ->
 
 def test_a_method_that_no_other_process_can_import_is_not_timed(sets: Mapping[str, Path], tmp_path: Path) -> None:
     setup = ready(tree(sets, runtime__layout="auto"))
-    local = replace(setup, method=replace(setup.method, name="local", step=lambda member: member.images.mean()))
+    timed = replace(setup.method.prediction, timed_step=lambda member: member.images.mean())
+    local = replace(setup, method=replace(setup.method, name="local", prediction=timed))
     lines: list[str] = []
     assert choose_layout(local, tmp_path, lines.append, never) == LayoutChoice("last", "fp32", {})
     assert lines == ["layout: channels last, fp32 (local cannot be sent to another process to be timed)"]
@@ -234,9 +238,8 @@ def test_a_federation_carries_what_was_decided_and_no_open_question(sets: Mappin
     write_job(tmp_path / "known", Job("known", without_local_parts(known)), "ABC")
     assert read_job(tmp_path / "known" / "app" / "config").recipe.runtime.layout == "first"
     write_job(tmp_path / "asked", Job("asked", without_local_parts(asked)), "ABC")
-    with pytest.raises(UserError, match="decided before") as refused:
+    with refused("recipe.runtime.layout", "first", "last"):
         read_job(tmp_path / "asked" / "app" / "config")
-    assert refused.value.place == "recipe.runtime.layout"
 
 
 def test_a_network_is_placed_in_the_layout_of_its_images() -> None:

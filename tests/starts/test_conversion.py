@@ -16,6 +16,7 @@ import yaml
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tests.documented import ROOT
+from tests.refusals import refused
 from tests.starts import theirs
 from torch import Tensor, nn
 from typer.main import get_command
@@ -110,11 +111,11 @@ def test_what_is_left_over_or_lacking_or_of_another_shape_is_refused_by_name(tmp
     for change, named in (
         ({"layer2.0.se.weight": torch.zeros(3)}, "left over layer2.0.se.weight"),
         ({"layer3.1.bn2.bias": None}, "lacks layer3.1.bn2.bias"),
-        ({"layer3.1.conv1.weight": torch.zeros(8, 8, 3, 3)}, r"layer3.1.conv1.weight \(8, 8, 3, 3\)"),
+        ({"layer3.1.conv1.weight": torch.zeros(8, 8, 3, 3)}, "layer3.1.conv1.weight (8, 8, 3, 3)"),
     ):
         changed: dict[str, Any] = {**state, **change}
         save_file({key: value for key, value in changed.items() if value is not None}, tmp_path / "a.safetensors")
-        with pytest.raises(UserError, match=named):
+        with refused("a.safetensors", named):
             convert(tmp_path / "a.safetensors", "iresnet18", tmp_path / "b.safetensors")
         assert not (tmp_path / "b.safetensors").exists()
 
@@ -130,7 +131,7 @@ def test_the_centres_of_the_classes_of_training_are_left_out_and_said(tmp_path: 
 def test_an_order_of_colours_that_names_do_not_tell_must_be_said(tmp_path: Path) -> None:
     net = theirs.shaken(NETWORKS["adaface"][0]())
     path = as_file(net, tmp_path / "a.safetensors")
-    with pytest.raises(UserError, match="--colour"):
+    with refused("--colour", "rgb", "bgr"):
         convert(path, "iresnet18", tmp_path / "b.safetensors")
     done = convert(path, "iresnet18", tmp_path / "b.safetensors", colour="bgr")
     images = make_pictures(SIZE)
@@ -194,7 +195,7 @@ class Harmful:
 
 def test_a_checkpoint_that_would_run_something_is_refused(tmp_path: Path) -> None:
     torch.save({"state_dict": Harmful(tmp_path / "harm")}, tmp_path / "a.pt")
-    with pytest.raises(UserError, match="more than tensors"):
+    with refused("a.pt", "tensors", "state_dict()"):
         convert(tmp_path / "a.pt", "iresnet18", tmp_path / "b.safetensors")
     assert not (tmp_path / "harm").exists()
 
@@ -238,7 +239,7 @@ def test_a_reference_of_other_weights_is_refused_and_nothing_written(tmp_path: P
     build = NETWORKS["insightface"][0]
     path = as_file(theirs.shaken(build()), tmp_path / "a.safetensors")
     graph = written(theirs.shaken(build(), seed=1), tmp_path / "other.onnx", folded=True)
-    with pytest.raises(UserError, match=r"--reference.*other features"):
+    with refused("--reference", "other.onnx", "features"):
         convert(path, "iresnet18", tmp_path / "b.safetensors", reference=graph)
     assert not (tmp_path / "b.safetensors").exists()
 
@@ -248,7 +249,7 @@ def test_a_reference_notices_the_wrong_order_of_colours(tmp_path: Path) -> None:
     net = theirs.shaken(NETWORKS["insightface"][0]())
     graph = written(nn.Sequential(Exchanged(), net).eval(), tmp_path / "a.onnx", folded=True)
     path = as_file(net, tmp_path / "a.safetensors")
-    with pytest.raises(UserError, match="other features"):
+    with refused("--reference", "a.onnx", "features"):
         convert(path, "iresnet18", tmp_path / "b.safetensors", reference=graph)
 
 
@@ -336,9 +337,9 @@ def test_the_image_tower_of_clip_is_renamed(tmp_path: Path) -> None:
 def test_a_file_of_another_architecture_is_refused_by_name(tmp_path: Path) -> None:
     _, state = timm_state("test_resnet")
     save_file(state, tmp_path / "a.safetensors")
-    with pytest.raises(UserError, match=r"lacks cls_token.*left over bn1\.bias"):
+    with refused("a.safetensors", "lacks cls_token", "left over bn1.bias"):
         convert(tmp_path / "a.safetensors", "test_vit", tmp_path / "b.safetensors")
-    with pytest.raises(UserError, match=r"--as.*no network"):
+    with refused("--as", "'iresnet51'", "iresnet50"):
         convert(tmp_path / "a.safetensors", "iresnet51", tmp_path / "b.safetensors")
 
 

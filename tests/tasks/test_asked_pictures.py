@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from tests.refusals import refused
 
-from fedvisage.base.errors import BadFile, UserError
+from fedvisage.base.errors import BadFile
 from fedvisage.device.predict import InputPictures, exit_code, list_input_pictures, read_in_batches
 
 
@@ -61,7 +62,7 @@ def test_a_picture_is_read_from_a_pipe_only_when_its_turn_comes() -> None:
     asked = list_input_pictures([Path("-")], None, piped)
     assert (names(asked), reads) == (["-"], [])
     assert asked.pictures[0].read().mean() == 9
-    with pytest.raises(UserError, match="once"):
+    with refused("PATH", "once"):
         list_input_pictures([Path("-"), Path("-")], None, piped)
 
 
@@ -84,11 +85,11 @@ def test_between_nul_bytes_a_name_may_hold_a_line_end_and_bytes_that_are_no_text
 
 def test_what_is_no_picture_is_named(folder: Path) -> None:
     (folder / "empty").mkdir()
-    with pytest.raises(UserError, match=r"nowhere.*neither"):
+    with refused("photos/nowhere", "folder"):
         list_input_pictures([folder / "nowhere"])
-    with pytest.raises(UserError, match=r"empty.*no images"):
+    with refused("photos/empty", ".png"):
         list_input_pictures([folder / "empty"])
-    with pytest.raises(UserError, match="no image is named"):
+    with refused("PATH", "--paths-from"):
         list_input_pictures([])
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.refusals import refused
 from tests.toy import make_set, recipe_of, run_toy, silent, tree, unsealed
 
 import fedvisage as fv
 from fedvisage import cli
-from fedvisage.base.errors import UserError
 from fedvisage.data.crops import OLD_DETECTOR, CropRecord
 from fedvisage.faces.cropping import record_of
 from fedvisage.runs.evaluate import evaluate
@@ -58,16 +58,14 @@ def with_target(cropped: Mapping[str, Path], name: str) -> dict[str, object]:
 def test_a_target_that_was_cropped_otherwise_is_refused_by_name_before_training(
     cropped: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=r"data\.sites\.A .*--allow-mixed-crops") as caught:
+    with refused("data.target", "data.sites.A", "--allow-mixed-crops"):
         run_toy(with_target(cropped, "W"), tmp_path / "run")
-    assert caught.value.place == "data.target"
     assert not (tmp_path / "run").exists()
 
 
 def test_a_site_that_was_cropped_otherwise_is_refused_by_name(cropped: Mapping[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"data\.sites\.A") as caught:
+    with refused("data.sites.B", "data.sites.A", "--allow-mixed-crops"):
         run_toy(tree({**cropped, "B": cropped["W"]}), tmp_path / "run")
-    assert caught.value.place == "data.sites.B"
 
 
 def test_public_people_that_were_cropped_otherwise_are_refused_by_name(
@@ -79,9 +77,8 @@ def test_public_people_that_were_cropped_otherwise_are_refused_by_name(
     for place in places.values():
         said(place, aligned)
     said(places["P"], CropRecord(how="detected", detector=OLD_DETECTOR, rotation=True, alignment="points"))
-    with pytest.raises(UserError, match="an earlier version's detector") as caught:
+    with refused("data.public", "earlier", "--allow-mixed-crops"):
         run_toy(tree({name: tmp_path / name for name in "ABCU"}, "fedfr"), tmp_path / "run")
-    assert caught.value.place == "data.public"
 
 
 def test_who_allows_it_gets_the_bytes_that_came_before(cropped: Mapping[str, Path], tmp_path: Path) -> None:
@@ -107,9 +104,8 @@ def test_a_model_is_not_judged_on_other_crops_unless_that_is_allowed(
     cropped: Mapping[str, Path], finished: Path, tmp_path: Path
 ) -> None:
     model = open_model(finished)
-    with pytest.raises(UserError, match=r"model was trained on .*--allow-mixed-crops") as caught:
+    with refused(cropped["W"], "model", "--allow-mixed-crops"):
         evaluate(model, str(cropped["W"]), tmp_path)
-    assert caught.value.place == str(cropped["W"])
     assert evaluate(model, str(cropped["W"]), tmp_path, checks=Checks(allow_mixed_crops=True))["target"] == "W"
 
 
@@ -134,7 +130,7 @@ def test_the_command_line_takes_the_option_and_notes_stand_beside_the_result(
 
 def test_runs_and_studies_take_the_option(cropped: Mapping[str, Path], tmp_path: Path) -> None:
     content = with_target(cropped, "W")
-    with pytest.raises(UserError, match="made otherwise"):
+    with refused("data.target", "data.sites.A"):
         fv.run(content, out=tmp_path / "refused", quiet=True)
     done = fv.run(content, out=tmp_path / "run", quiet=True, allow_mixed_crops=True)
     assert done.metrics["target"] == "U"
@@ -149,7 +145,7 @@ def test_runs_and_studies_take_the_option(cropped: Mapping[str, Path], tmp_path:
         "seeds": [0],
     }
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
-    with pytest.raises(UserError, match="made otherwise"):
+    with refused("data.target", "data.sites.A"):
         fv.study(tmp_path / "study.yaml", out=tmp_path / "study", quiet=True, cache=tmp_path)
     studied = fv.study(
         tmp_path / "study.yaml", out=tmp_path / "study", quiet=True, cache=tmp_path, allow_mixed_crops=True
@@ -183,7 +179,7 @@ def recipe_says(path: Path, sites: Mapping[str, object]) -> None:
 
 def test_an_old_model_of_old_crops_says_so(cropped: Mapping[str, Path], without_record: Path) -> None:
     recipe_says(without_record, {"A": cropped["A"], "V": cropped["V"]})
-    with pytest.warns(UserWarning, match="was trained on crops of the detector of earlier versions"):
+    with pytest.warns(UserWarning, match="crops"):
         fv.open(without_record)
 
 
@@ -205,7 +201,5 @@ def test_an_old_model_of_rendered_faces_has_nothing_to_say(without_record: Path)
 def test_a_record_that_makes_no_sense_ends_in_one_line(without_record: Path, wrong: object) -> None:
     path = without_record / "model.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"crops": wrong}))
-    with pytest.raises(UserError) as caught:
+    with refused(path, "settings"):
         open_model(without_record)
-    assert caught.value.place == str(path)
-    assert "\n" not in str(caught.value)

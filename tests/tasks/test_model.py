@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.refusals import refused
 from tests.toy import SIZE, recipe_of, tree
 
-from fedvisage.base.errors import UserError
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.recipe import tree_of
 from fedvisage.tasks import saved_model
@@ -55,9 +55,8 @@ def test_every_flipped_byte_of_the_weights_is_noticed(saved: Path) -> None:
         damaged = bytearray(whole)
         damaged[position] ^= 1
         path.write_bytes(damaged)
-        with pytest.raises(UserError) as caught:
+        with refused(path):
             saved_model.load(saved)
-        assert caught.value.place == str(path)
 
 
 def test_weights_of_another_model_are_noticed(saved: Path, recipe: dict[str, Any], tmp_path: Path) -> None:
@@ -65,26 +64,33 @@ def test_weights_of_another_model_are_noticed(saved: Path, recipe: dict[str, Any
     other = saved_model.SavedModel(recipe, {"model.w": torch.zeros(3, 2)}, THRESHOLDS, SCATTER)
     saved_model.save(tmp_path / "other", other)
     (tmp_path / "other" / "model.safetensors").replace(saved / "model.safetensors")
-    with pytest.raises(UserError, match="damaged"):
+    with refused("model.safetensors", "digest", "model.json"):
         saved_model.load(saved)
 
 
 def test_a_model_of_another_format_is_refused_by_its_number(saved: Path) -> None:
     settings = json.loads((saved / "model.json").read_text())
     (saved / "model.json").write_text(json.dumps({**settings, "format": 1}))
-    with pytest.raises(UserError, match=r"format 1, .*3"):
+    with refused("model.json", "format 1", "3"):
         saved_model.load(saved)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"recipe": {}, "weights_sha256": "", "thresholds": []}', '{"format": 3}']
+    ("text", "keyword"),
+    [
+        ("", "JSON"),
+        ("[]", "mapping"),
+        ("{}", "'format'"),
+        ('{"recipe": {}, "weights_sha256": "", "thresholds": []}', "'format'"),
+        ('{"format": 3}', "'recipe'"),
+    ],
 )
-def test_settings_that_are_none_are_refused(text: str, saved: Path) -> None:
+def test_settings_that_are_none_are_refused(text: str, keyword: str, saved: Path) -> None:
     (saved / "model.json").write_text(text)
-    with pytest.raises(UserError, match="settings"):
+    with refused(saved / "model.json", keyword):
         saved_model.load(saved)
 
 
 def test_a_directory_without_a_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="does not exist"):
+    with refused("model.json", "exist"):
         saved_model.load(tmp_path)

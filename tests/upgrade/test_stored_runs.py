@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests.refusals import refused
 from tests.toy import silent
 
 import fedvisage as fv
-from fedvisage.base.errors import UserError
 from fedvisage.methods import read_method
 from fedvisage.recipe import load
 from fedvisage.recipe.former import rename_in_metrics
@@ -73,5 +73,5 @@ def test_a_run_of_a_version_to_come_is_refused_with_the_key_that_is_not_known(he
     settings = json.loads(path.read_text())
     settings["recipe"]["training"]["from_the_future"] = 1
     path.write_text(json.dumps(settings))
-    with pytest.raises(UserError, match="unknown key"):
+    with refused("texture/model.json", "recipe.training.from_the_future"):
         fv.open(here / "texture")

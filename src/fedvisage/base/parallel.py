@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children, get_all_start_methods, get_context
 from typing import ParamSpec, TypeVar
 
 import cv2
@@ -17,39 +17,46 @@ from fedvisage.base.processes import begin_worker, block_signals, worker_process
 
 Given = ParamSpec("Given")
 
+FORK_SERVER = "forkserver" in get_all_start_methods()
+"""Whether this system can fork a process from a fork server."""
+
+
+def start_fork_server(modules: Sequence[str]) -> None:
+    """Start the process that forks later ones after it has imported these modules; return without waiting for it.
+
+    Such a process starts in milliseconds, and no fork copies the threads of this program. The first call in a program
+    decides the modules. Systems without a fork server start nothing.
+    """
+    if FORK_SERVER:
+        from multiprocessing import forkserver
+
+        forkserver.set_forkserver_preload(list(modules))
+        with block_signals():
+            forkserver.ensure_running()
+
 
 class LastingProcess:
     """One fresh process that runs jobs in order and keeps its state between them.
 
     Like every worker, it takes no signals and never outlives the process that started it. If it is killed, its pending
-    jobs raise :class:`BrokenProcessPool`, and so do later ones until it is replaced. Its state is lost then.
+    jobs and all later ones raise :class:`BrokenProcessPool`, and its state is lost.
     """
 
-    def __init__(self, begin: Callable[[], None] | None = None) -> None:
-        """Start the process. It calls ``begin`` first, if given, which must be importable, and then waits for jobs."""
-        self._begin = begin
-        self.replace()
+    def __init__(self, begin: Callable[[], None] | None = None, *, fork_server: bool = False) -> None:
+        """Start the process. It calls ``begin`` first, if given, which must be importable, and then waits for jobs.
 
-    def replace(self) -> None:
-        """Start another process; the last one must have ended, for whatever reason."""
+        With ``fork_server`` it is forked from the process of :func:`start_fork_server`, where the system has one.
+        """
+        context = get_context("forkserver" if fork_server and FORK_SERVER else "spawn")
         earlier = {child.pid for child in active_children()}
         with block_signals():
-            self._pool = ProcessPoolExecutor(
-                1, mp_context=get_context("spawn"), initializer=begin_worker, initargs=(self._begin,)
-            )
+            self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=begin_worker, initargs=(begin,))
             self._pool.submit(os.getpid)
         self._child = next(child for child in active_children() if child.pid not in earlier)
 
-    @property
-    def pid(self) -> int:
-        """The process ID."""
-        assert self._child.pid is not None, "it was started"
-        return self._child.pid
-
     def submit(self, job: Callable[Given, Result], /, *args: Given.args, **kwargs: Given.kwargs) -> Future[Result]:
         """Submit a job."""
-        with block_signals():
-            return self._pool.submit(job, *args, **kwargs)
+        return self._pool.submit(job, *args, **kwargs)
 
     def end(self) -> None:
         """Kill the process at once, even in the middle of a job; its state is lost."""

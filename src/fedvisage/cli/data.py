@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from fedvisage.cli.options import IMPORTS_CONTINUE, NOTHING, LogFormat, Quiet, interruptible, reporter, say
+from fedvisage.cli.options import (
+    IMPORTS_CONTINUE,
+    NOTHING,
+    LogFormat,
+    Quiet,
+    interruptible,
+    reporter,
+    say,
+    with_options,
+)
+from fedvisage.datasets.options import ImportOptions
 
 app = typer.Typer()
 
@@ -150,63 +160,13 @@ def people(
 
 
 @app.command("import")
+@with_options(leave_out=("few",))
 def import_set(
     kind: Annotated[str, typer.Argument(help="Dataset or layout (fedvisage data kinds), or all: each below SOURCE.")],
     source: Annotated[Path, typer.Argument(help="Directory of the dataset.")],
     destination: Annotated[Path, typer.Argument(help="Where the prepared set is written; with all, the sets.")],
+    options: ImportOptions,
     name: Annotated[str, typer.Option(help="Name of the set; default: the source's directory.")] = "",
-    size: Annotated[int, typer.Option(help="Pixels of the stored crops.", min=16, max=1024)] = 256,
-    frames: Annotated[
-        str,
-        typer.Option(
-            help="Frames of each video: so many at equal distances, or places among those with a face, such as 6,6+n/2."
-        ),
-    ] = "10",
-    crop: Annotated[str, typer.Option(help="face (detector), centre or none.")] = "face",
-    aligned: Annotated[
-        bool,
-        typer.Option("--aligned", help="People: crops are already aligned by five points; no face is searched for."),
-    ] = False,
-    boxes: Annotated[
-        str, typer.Option(help="detect, or dataset: cut faces out by the boxes or points that came with the dataset.")
-    ] = "detect",
-    depth: Annotated[
-        str,
-        typer.Option(
-            help="Depth maps of bona fide images: canonical fits an average face to the detector's five points; a"
-            " directory has NAME_depth.jpg for each NAME.jpg; none; auto is canonical with --crop face, else none."
-        ),
-    ] = "auto",
-    enroll: Annotated[bool, typer.Option("--enroll", help="Take enrolment videos, too (replay-attack).")] = False,
-    labels: Annotated[str, typer.Option(help="What the dataset's lists call bona fide, such as live=0.")] = "",
-    of: Annotated[
-        str, typer.Option(help="frames, fedgpad: the dataset of the frames, if file names do not show it.")
-    ] = "",
-    colour: Annotated[
-        str, typer.Option(help="3dmad, wmca, hq-wmca: rgb or bgr, as the arrays have it; default: rgb.")
-    ] = "",
-    heldout: Annotated[float, typer.Option(help="Share of subjects held out.", min=0.0, max=0.9)] = 0.25,
-    test: Annotated[
-        float, typer.Option(help="Identities: share of each person's images kept for testing.", min=0.0, max=0.9)
-    ] = 0.4,
-    least: Annotated[int, typer.Option(help="Identities: leave out people with fewer photographs.", min=1)] = 1,
-    most: Annotated[
-        int, typer.Option(help="People: at most so many photographs of each, drawn; 0 takes all.", min=0)
-    ] = 0,
-    some_people: Annotated[
-        int, typer.Option("--people", help="People: so many of them, drawn; 0 takes all.", min=0)
-    ] = 0,
-    split: Annotated[
-        str,
-        typer.Option(
-            help="rec: a published part of it: fedfr-clients, fedfr-public, fedfr-released-clients or"
-            " fedfr-released-public.",
-            show_default=False,
-        ),
-    ] = "",
-    max_bad: Annotated[float, typer.Option(help="Stop above this share of unusable files.", min=0.0, max=1.0)] = 0.05,
-    workers: Annotated[int, typer.Option(help="Processes.", min=1)] = 1,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
     quiet: Quiet = False,
     log_format: LogFormat = "text",
 ) -> None:
@@ -216,29 +176,8 @@ def import_set(
     """
     progress = reporter(quiet, log_format)
     with interruptible(IMPORTS_CONTINUE):
-        from fedvisage.datasets.importing import ImportOptions, import_dataset
+        from fedvisage.datasets.importing import import_dataset
 
-        options = ImportOptions(
-            size=size,
-            frames=frames,
-            crop=crop,
-            depth=depth,
-            boxes=boxes,
-            heldout=heldout,
-            test=test,
-            least=least,
-            max_bad=max_bad,
-            seed=seed,
-            workers=workers,
-            enroll=enroll,
-            labels=labels,
-            of=of,
-            colour=colour,
-            aligned=aligned,
-            split=split,
-            people=some_people,
-            most=most,
-        )
         lines = import_dataset(kind, source, destination, progress, name=name, options=options)
     say(*lines)
 

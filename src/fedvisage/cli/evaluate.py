@@ -26,7 +26,7 @@ from fedvisage.cli.options import (
     print_json,
     reporter,
     say,
-    take_options,
+    with_options,
 )
 from fedvisage.tasks.checks import Checks
 
@@ -139,7 +139,7 @@ class CommonOptions:
 
 
 @app.command("evaluate")
-@take_options(CommonOptions, RunOptions, PipelineOptions)
+@with_options()
 def evaluate(common: CommonOptions, of_run: RunOptions, of_pipeline: PipelineOptions) -> None:
     """Evaluate a finished model on a prepared set, or with --pipeline exported models together, as on a device.
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
-from inspect import Parameter, Signature
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_origin, get_type_hints
 
 import typer
 from typer import Context
 from typer.core import TyperGroup
+from typer.models import ArgumentInfo, OptionInfo
 
 from fedvisage.base.errors import RunFailed, RunTerminated, TerminationSignal, UserError
+from fedvisage.base.options import Range, field_docstrings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,30 +98,59 @@ Int8 = Annotated[bool, typer.Option("--int8", help="Use the int8 graph of the ex
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table for people.")]
 
 
-def take_options(*groups: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that gives a verb the fields of dataclasses as options; the verb takes one object of each.
+def with_options(leave_out: Collection[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command one option for each field of the dataclasses among its parameters.
 
-    Typer reads arguments and options from a function's signature, so the decorated function has a signature of all
-    fields.
+    A field is declared like a parameter of a command. Without Typer's annotation, its docstring is the help of the
+    option. The command line does not have the fields in ``leave_out``.
     """
-    names = [[field.name for field in fields(group)] for group in groups]
-    defaults = {field.name: field.default for group in groups for field in fields(group)}
-    types = {name: hint for group in groups for name, hint in get_type_hints(group, include_extras=True).items()}
 
-    def decorate(verb: Callable[..., None]) -> Callable[..., None]:
-        def take(**values: Any) -> None:
-            verb(*(group(**{name: values[name] for name in own}) for group, own in zip(groups, names, strict=True)))
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        # Typer reads the options from the signature, so it has the fields in the places of their dataclasses.
+        parameters: list[inspect.Parameter] = []
+        groups: dict[str, tuple[Any, list[str]]] = {}
+        for parameter in inspect.signature(command, eval_str=True).parameters.values():
+            kind: Any = parameter.annotation
+            if is_dataclass(kind):
+                options = [option for option in _options_of(kind) if option.name not in leave_out]
+                groups[parameter.name] = kind, [option.name for option in options]
+                parameters += options
+            else:
+                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
-        take.__name__, take.__doc__, take.__annotations__ = verb.__name__, verb.__doc__, types
-        take.__signature__ = Signature(  # type: ignore[attr-defined]
-            [
-                Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=types[name])
-                for name, default in defaults.items()
-            ]
-        )
-        return take
+        def run(**arguments: Any) -> None:
+            for group, (kind, names) in groups.items():
+                arguments[group] = kind(**{name: arguments.pop(name) for name in names})
+            command(**arguments)
+
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return run
 
     return decorate
+
+
+def _options_of(kind: Any) -> list[inspect.Parameter]:
+    """Return a parameter of a command for each field of a dataclass; the dataclass checks words itself."""
+    help_texts, types = field_docstrings(kind), get_type_hints(kind, include_extras=True)
+    options = []
+    for field in fields(kind):
+        annotation = types[field.name]
+        if not any(isinstance(extra, OptionInfo | ArgumentInfo) for extra in getattr(annotation, "__metadata__", ())):
+            annotation = _described(field.name, annotation, " ".join(help_texts[field.name].split()))
+        options.append(
+            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=annotation)
+        )
+    return options
+
+
+def _described(name: str, annotation: Any, help_text: str) -> Any:
+    """Return the type of a field with Typer's annotation: its name, its help and its range."""
+    ranges = [extra for extra in getattr(annotation, "__metadata__", ()) if isinstance(extra, Range)]
+    plain = annotation.__origin__ if ranges else str if get_origin(annotation) is Literal else annotation
+    least, most = (ranges[0].least, ranges[0].most) if ranges else (None, None)
+    declarations = (f"--{name.replace('_', '-')}",)  # a switch has no --no- form
+    return Annotated[plain, typer.Option(*declarations, help=help_text, min=least, max=most)]
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.base.parallel import Progress
 from fedvisage.base.progress import format_count
 from fedvisage.datasets.import_people import import_identities
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad import (
     casia_fasd,
     casia_surf,
@@ -36,7 +37,6 @@ from fedvisage.datasets.pad.scanner import Scanner
 from fedvisage.datasets.people import benchmarks, bin, folders, ijb, nist, recordio
 from fedvisage.datasets.people.layout import Layout
 from fedvisage.datasets.report import ImportReport
-from fedvisage.faces.cropping import Crop
 
 # Datasets of people in their published layouts.
 
@@ -94,25 +94,10 @@ SCANNERS: dict[str, Scanner] = {
 
 
 class Importer(Protocol):
-    """Imports a directory into a prepared set; it ignores arguments that do not apply to its layout."""
+    """Imports a directory into a prepared set."""
 
     def __call__(  # noqa: D102
-        self,
-        source: Path,
-        destination: Path,
-        *,
-        name: str,
-        size: int,
-        frames: int,
-        crop: Crop,
-        depth: str,
-        heldout: float,
-        test: float,
-        least: int,
-        max_bad: float,
-        seed: int,
-        workers: int,
-        progress: Progress,
+        self, source: Path, destination: Path, options: ImportOptions, *, name: str, progress: Progress
     ) -> ImportReport: ...
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from fedvisage.base.errors import BadFile, UserError
 from fedvisage.data.prepared import DEPTH_SIZE
-from fedvisage.datasets.pad.tree import fault_of_file
+from fedvisage.datasets.tree import fault_of_file
 from fedvisage.faces.cropping import Crop, CroppedPicture, CropPlace, Image
 from fedvisage.faces.pictures import ENDINGS, open_picture
 

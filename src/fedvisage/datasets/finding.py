@@ -15,10 +15,10 @@ from pathlib import Path
 from fedvisage.base.errors import UserError, printable
 from fedvisage.data.prepared import SET, Manifest, read_manifest
 from fedvisage.datasets.catalogue import LAYOUTS, SCANNERS
-from fedvisage.datasets.pad.item import Choices
-from fedvisage.datasets.pad.scanner import match_name
-from fedvisage.datasets.pad.tree import MEDIA_ENDINGS, Tree, ending_of, walk, without_ending
+from fedvisage.datasets.dataset import match_name
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.people.layout import Layout
+from fedvisage.datasets.tree import MEDIA_ENDINGS, Tree, ending_of, walk, without_ending
 from fedvisage.faces import pictures
 
 MATCHING_SHARE = 0.5
@@ -129,7 +129,7 @@ def recognise(tree: Tree) -> str | None:
     media = [name for name in tree.files if ending_of(name) in MEDIA_ENDINGS]
     matches = Counter(
         {
-            kind: sum(match_name(scanner, name, Choices()) is not None for name in media)
+            kind: sum(match_name(scanner, name, ImportOptions()) is not None for name in media)
             for kind, scanner in SCANNERS.items()
             if scanner.official and not scanner.of
         }

@@ -17,10 +17,11 @@ import numpy.typing as npt
 from fedvisage.base.errors import BadFile, UserError, printable
 from fedvisage.data.crops import CropRecord
 from fedvisage.data.prepared import file_digest
+from fedvisage.datasets.dataset import Kind
 from fedvisage.datasets.depth_maps import DepthMaker, Map, make_depth
-from fedvisage.datasets.pad.item import Item, Kind
+from fedvisage.datasets.pad.item import Item
 from fedvisage.datasets.pad.lists import Box, Form, in_pixels, read_boxes
-from fedvisage.datasets.pad.tree import fault_of_file
+from fedvisage.datasets.tree import fault_of_file
 from fedvisage.faces.cropping import LARGEST, MARGIN, Crop, CroppedPicture, Image, crop_face, make_cropper, record_of
 from fedvisage.faces.detection import Face
 from fedvisage.faces.pictures import (

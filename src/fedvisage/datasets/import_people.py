@@ -10,7 +10,7 @@ import csv
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -26,11 +26,13 @@ from fedvisage.base.streams import numpy_rng
 from fedvisage.data.crops import CropRecord
 from fedvisage.data.lists import OF_TEMPLATES, PAIR_LISTS, TemplateLists, list_beside, text_of_pairs, write_lists
 from fedvisage.data.writer import EVERY, Writer
-from fedvisage.datasets.people.choosing import PARTS, Subset, choose_subset, order_digest
-from fedvisage.datasets.people.layout import NO_GROUPS, Album, Layout, Shot, WholeFile, group_by_person
+from fedvisage.datasets.dataset import NO_GROUPS
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.people.choosing import PARTS, choose_subset, order_digest, subset_text
+from fedvisage.datasets.people.layout import Album, Layout, Shot, WholeFile, group_by_person
 from fedvisage.datasets.photographs import Aligned, Alignment, PhotographResult, alignment_of, read_photograph
 from fedvisage.datasets.portraits import PhotographFile, list_photographs
-from fedvisage.datasets.report import ImportReport, Tally, shortcomings
+from fedvisage.datasets.report import ImportReport, Tally
 from fedvisage.faces.cropping import LARGEST, Crop, record_of
 
 # Identity sets from albums, written person by person in order of names.
@@ -41,31 +43,6 @@ ALBUMS_VERSION = 1
 
 Record = Mapping[str, Any]
 """The result for one person: skipped photographs, contents, and counts."""
-
-
-@dataclass(frozen=True)
-class IdentityReport(ImportReport):
-    """The result of an import, with counts of people left out or with too few photographs for testing."""
-
-    one_photograph: int = 0
-    people_left_out: int = 0
-    photographs_left_out: int = 0
-
-    def warnings(self) -> list[str]:
-        """Return warnings about sets unusable for training; all images are bona fide here."""
-        return shortcomings(self.subjects, None, None)
-
-    def lines(self) -> list[str]:
-        """Return the report as lines to print."""
-        lines = super().lines()
-        if self.people_left_out:
-            left_out = format_count(self.people_left_out, "person", "people")
-            amounts = f"{left_out} with {format_count(self.photographs_left_out, 'photograph')} left out"
-            lines.insert(1, f"{amounts}: fewer than was asked for")
-        if self.one_photograph:
-            single = format_count(self.one_photograph, "person", "people")
-            lines.insert(1, f"{single} with one photograph: trained on, not tested with")
-        return lines
 
 
 @dataclass(frozen=True)
@@ -123,27 +100,24 @@ def write_people(
     album: Album,
     source: Path,
     destination: Path,
+    options: ImportOptions,
     *,
     name: str,
-    size: int,
     origin: str,
     alignment: Alignment,
     record: CropRecord,
-    points: bool,
     division: Division,
-    max_bad: float,
     distinct: bool,
-    workers: int = 1,
     every: float = EVERY,
     progress: Progress | None = None,
-) -> IdentityReport:
+) -> ImportReport:
     """Write the set and return the report; with `distinct`, skip photographs with repeated content.
 
     Any number of processes read and align; one process writes in order, so the bytes are always the same. Finished
     people are recorded, and a later attempt resumes after them; every `every` seconds the record is made safe against a
     kill.
     """
-    tally = Tally(source, len(album) + len(album.skipped), max_bad, list(album.skipped))
+    tally = Tally(source, len(album) + len(album.skipped), options.max_bad, list(album.skipped))
     tally.stop_if_too_many()
     people = sorted(person for person, count in album.counts.items() if count >= division.least)
     if not people:
@@ -158,13 +132,13 @@ def write_people(
     with Writer(
         destination,
         name=name,
-        size=size,
+        size=alignment.size,
         source=origin,
-        points=points,
+        points=alignment.crop == "face",
         identities=True,
         crop=record,
         further=album.columns,
-        key=_key(f"{origin} {record!r} {size} {name}", album, people),
+        key=_key(f"{origin} {record!r} {alignment.size} {name}", album, people),
         every=every,
     ) as out:
         # Resume: count the people that an earlier attempt finished.
@@ -175,7 +149,7 @@ def write_people(
         # Photographs are read in parallel over all people; `islice` returns each person's share in order.
         shots = (shot for person in remaining for shot in album.shots(person))
         with closing(
-            map_in_order(partial(read_photograph, alignment=alignment), shots, workers, torch=False)
+            map_in_order(partial(read_photograph, alignment=alignment), shots, options.workers, torch=False)
         ) as developed:
             for person in remaining:
                 count = album.counts[person]
@@ -185,14 +159,12 @@ def write_people(
                 done += count
                 if progress:
                     progress(done, total)
-        report = IdentityReport(
-            **vars(tally.attach(out)),
+        return tally.attach(
+            out,
             one_photograph=course.single,
             people_left_out=course.people_out,
             photographs_left_out=course.photographs_out,
         )
-        out.attach_report(report.json())
-    return report
 
 
 def _write_person(
@@ -303,20 +275,12 @@ GROUPS = "groups.csv"
 def import_identities(
     source: Path,
     destination: Path,
+    options: ImportOptions,
     *,
     name: str,
-    size: int,
-    crop: Crop = "face",
-    test: float = 0.4,
-    heldout: float = 0.25,
-    least: int = 1,
-    max_bad: float = 0.05,
-    seed: int = 0,
-    workers: int = 1,
     every: float = EVERY,
     progress: Progress | None = None,
-    **_: object,
-) -> IdentityReport:
+) -> ImportReport:
     """Import a folder with one folder per person into an identity set and return the report.
 
     With ``--crop face`` the largest face of each photograph is detected and aligned by its five points (eyes, nose,
@@ -327,21 +291,19 @@ def import_identities(
     People with one photograph can be trained on but not tested with: they are counted. People with fewer than ``least``
     photographs are left out, and counted too.
     """
-    alignment, division = alignment_of(crop, size), Division(test, heldout, least, seed)
+    crop = crop_of(options)
+    division = Division(options.test, options.heldout, options.least, options.seed)
     return write_people(
         _scan_folders(source),
         source,
         destination,
+        options,
         name=name,
-        size=size,
         origin=f"people {printable(source.resolve().name)} crop={crop} {division.text}",
-        alignment=alignment,
+        alignment=alignment_of(crop, options.size),
         record=record_of(crop, aligned=True, search=LARGEST),
-        points=crop == "face",
         division=division,
-        max_bad=max_bad,
         distinct=True,
-        workers=workers,
         every=every,
         progress=progress,
     )
@@ -380,66 +342,26 @@ BY_POINTS = CropRecord(how="boxes", rotation=True, alignment="points")
 """The crop record of sets aligned by the dataset's own points."""
 
 
-@dataclass(frozen=True)
-class PeopleReport(IdentityReport):
-    """The report of a published dataset: counts next to those of a complete copy, and the lists of pairs."""
-
-    kind: str = ""
-    found: tuple[int, int] = (0, 0)
-    expected: tuple[int, int] | None = None
-    notes: tuple[str, ...] = ()
-    pairs: tuple[str, ...] = ()
-    templates: tuple[str, ...] = ()
-
-    def lines(self) -> list[str]:
-        """Return the report as lines to print."""
-        lines = super().lines()
-        compared = [
-            (count, most, noun)
-            for count, most, noun in zip(self.found, self.expected or (0, 0), ("people", "photographs"), strict=True)
-            if most
-        ]
-        summary = [", ".join(f"{count:,} of {most:,} {noun}" for count, most, noun in compared)] if compared else []
-        if any(count < most for count, most, _ in compared):
-            summary.append("this is an incomplete copy: a whole one has more")
-        lines[1:1] = [*summary, *self.notes]
-        return lines + [f"pairs: {path}" for path in self.pairs] + [f"templates: {path}" for path in self.templates]
-
-
 def import_people(
     layout: Layout,
     source: Path,
     destination: Path,
+    options: ImportOptions,
     *,
     name: str,
-    size: int,
-    crop: Crop = "face",
-    boxes: str = "detect",
-    test: float = 0.4,
-    heldout: float = 0.25,
-    least: int = 1,
-    max_bad: float = 0.05,
-    seed: int = 0,
-    split: str = "",
-    people: int = 0,
-    most: int = 0,
-    workers: int = 1,
     every: float = EVERY,
     progress: Progress | None = None,
-    **_: object,
-) -> PeopleReport:
+) -> ImportReport:
     """Import a dataset into an identity set and return the report.
 
     Benchmarks hold out no person. Their lists of pairs and templates are written next to the set; a list of pairs is
     named ``NAME-pairs.txt``.
     """
-    crop = "none" if layout.aligned else crop
-    boxes = boxes_of(layout, crop, boxes)
-    alignment, record = _alignment(layout, crop, boxes, size)
-    choice = _check_choice(layout, Subset(split, people, most, least, seed))
-    division = division_of(layout, test, heldout, least, seed, split)
+    crop, boxes = crop_of(options, layout), boxes_of(layout, options)
+    alignment, record = _alignment(layout, crop, boxes, options.size)
+    _check_choice(layout, options)
     scanned = layout.scan(layout, source)
-    album = choose_subset(scanned, choice)
+    album = choose_subset(scanned, options)
     if boxes == "dataset":
         _check_points(album, source, layout)
     # Check the destinations of all lists before the import, which can take hours.
@@ -451,67 +373,83 @@ def import_people(
     for path in (*lists, *(list_beside(destination, OF_TEMPLATES, list_name) for list_name in templates.named)):
         if path.exists():
             raise UserError(str(path), "already exists; choose another destination or remove it first")
+    origin = f"people {printable(source.resolve().name)} {settings_of_people(layout, options)}"
     report = write_people(
         album,
         source,
         destination,
+        options,
         name=name,
-        size=size,
-        origin=f"people {printable(source.resolve().name)} {settings_of_people(layout, crop, boxes, division, choice)}"
-        + (f" order={order_digest(scanned)}" if choice.part and scanned.in_order else ""),
+        origin=origin + (f" order={order_digest(scanned)}" if options.split and scanned.in_order else ""),
         alignment=alignment,
         record=record,
-        points=crop == "face",
-        division=division,
-        max_bad=max_bad,
+        division=division_of(layout, options),
         distinct=False,
-        workers=workers,
         every=every,
         progress=progress,
     )
     for path, text in lists.items():
         write_atomically(path, text.encode())
     written = write_lists(destination, templates)
-    return PeopleReport(
-        **vars(report),
-        kind=layout.kind,
-        found=(len(album.counts), len(album)),
-        expected=album.expected,
-        notes=album.notes,
-        pairs=tuple(f"{path} ({format_count(_count(text), 'pair')})" for path, text in lists.items()),
-        templates=tuple(
-            f"{list_beside(destination, OF_TEMPLATES, list_name)} ({format_count(count, 'line')})"
-            for list_name, count in written.items()
+    return replace(
+        report,
+        summary=(*_compare_counts(album), *album.notes),
+        lists=(
+            *(f"pairs: {path} ({format_count(_count(text), 'pair')})" for path, text in lists.items()),
+            *(
+                f"templates: {list_beside(destination, OF_TEMPLATES, list_name)} ({format_count(count, 'line')})"
+                for list_name, count in written.items()
+            ),
         ),
     )
 
 
-def settings_of_people(layout: Layout, crop: str, boxes: str, division: Division, choice: Subset) -> str:
+def _compare_counts(album: Album) -> list[str]:
+    """Return lines with the counts next to those of a complete copy, if they are known."""
+    totals = zip((len(album.counts), len(album)), album.expected or (0, 0), ("people", "photographs"), strict=True)
+    compared = [(count, most, noun) for count, most, noun in totals if most]
+    if not compared:
+        return []
+    lines = [", ".join(f"{count:,} of {most:,} {noun}" for count, most, noun in compared)]
+    incomplete = any(count < most for count, most, _ in compared)
+    return [*lines, "this is an incomplete copy: a whole one has more"] if incomplete else lines
+
+
+def settings_of_people(layout: Layout, options: ImportOptions) -> str:
     """Return the end of a set's source line, which records every chosen option."""
-    by_boxes = " boxes=dataset" if boxes == "dataset" else ""
-    return f"kind={layout.kind} crop={crop} {division.text}{by_boxes}{choice.text}"
+    crop, division = crop_of(options, layout), division_of(layout, options)
+    by_boxes = " boxes=dataset" if boxes_of(layout, options) == "dataset" else ""
+    return f"kind={layout.kind} crop={crop} {division.text}{by_boxes}{subset_text(options)}"
 
 
-def division_of(layout: Layout, test: float, heldout: float, least: int, seed: int, split: str) -> Division:
+def division_of(layout: Layout, options: ImportOptions) -> Division:
     """Return the division of a set; benchmarks hold out no person, and published parts are not divided."""
-    return Division(0.0, 0.0, seed=seed) if split else Division(test, 0.0 if layout.benchmark else heldout, least, seed)
+    if options.split:
+        return Division(0.0, 0.0, seed=options.seed)
+    return Division(options.test, 0.0 if layout.benchmark else options.heldout, options.least, options.seed)
 
 
-def boxes_of(layout: Layout, crop: str, boxes: str) -> str:
+def crop_of(options: ImportOptions, layout: Layout | None = None) -> Crop:
+    """Return the crop: none for photographs that are aligned, by the options or by the dataset."""
+    if options.aligned and options.crop == "centre":
+        raise UserError("--aligned", "and --crop centre contradict each other; leave one out")
+    return "none" if options.aligned or (layout and layout.aligned) else options.crop
+
+
+def boxes_of(layout: Layout, options: ImportOptions) -> str:
     """Return the source of the boxes: always the dataset for crops in which a detector may miss the face."""
-    return "dataset" if layout.by_points and crop == "face" else boxes
+    return "dataset" if layout.by_points and crop_of(options, layout) == "face" else options.boxes
 
 
-def _check_choice(layout: Layout, choice: Subset) -> Subset:
+def _check_choice(layout: Layout, options: ImportOptions) -> None:
     """Refuse unknown parts, and parts of a benchmark, whose lists need all photographs."""
-    if choice.part not in ("", *PARTS):
-        raise UserError("--split", f"{choice.part!r} is no known part; choose one of {', '.join(PARTS)}")
-    if layout.benchmark and choice.text:
+    if options.split not in ("", *PARTS):
+        raise UserError("--split", f"{options.split!r} is no known part; choose one of {', '.join(PARTS)}")
+    if layout.benchmark and subset_text(options):
         raise UserError(
-            "--split" if choice.part else "--people" if choice.people else "--most",
+            "--split" if options.split else "--people" if options.people else "--most",
             f"leaves out what the lists of {layout.title} ask for; leave it out",
         )
-    return choice
 
 
 def _alignment(layout: Layout, crop: Crop, boxes: str, size: int) -> tuple[Alignment, CropRecord]:

@@ -25,13 +25,12 @@ from fedvisage.data.prepared import OFFICIAL
 from fedvisage.data.splits import split_subjects
 from fedvisage.data.writer import EVERY, Writer
 from fedvisage.datasets.depth_maps import directory_of_maps
-from fedvisage.datasets.frames import Boxes, FramePicture, ItemResult, ReadSettings, read_choice, read_item
-from fedvisage.datasets.pad.folder import SCANNER
-from fedvisage.datasets.pad.item import ALL, Choices, Item, Listing
+from fedvisage.datasets.frames import FramePicture, ItemResult, ReadSettings, read_choice, read_item
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.item import ALL, Item, Listing
 from fedvisage.datasets.pad.scanner import Scanner
-from fedvisage.datasets.pad.tree import walk
-from fedvisage.datasets.report import DatasetReport, ImportReport, Tally
-from fedvisage.faces.cropping import Crop
+from fedvisage.datasets.report import ImportReport, Tally
+from fedvisage.datasets.tree import walk
 
 # The state of an import.
 
@@ -86,21 +85,21 @@ class ImportState:
 
     def report(self, out: Writer, scanner: Scanner, listing: Listing) -> ImportReport:
         """Attach the report to the set, and return it."""
-        base_report = self.tally.attach(
+        attach = partial(
+            self.tally.attach,
             out,
             upscaled=self.counts["upscaled"],
             own_subjects=self.counts["own"],
             lost_frames=self.counts["lost"],
         )
         if not scanner.official:
-            return base_report
+            return attach()
         # Published counts of some datasets are totals over all splits, so these items also count under ALL.
         counts_by_place: dict[str, list[int]] = {}
         for item in listing.items:
             for place in {item.place, *({ALL} & scanner.counts.keys())}:
                 counts_by_place.setdefault(place, [0, 0])[1 - item.label] += 1
-        report = DatasetReport(
-            **vars(base_report),
+        return attach(
             kind=scanner.kind,
             found={place: (bona_fide, attacks) for place, (bona_fide, attacks) in sorted(counts_by_place.items())},
             expected=dict(listing.expected or scanner.counts),
@@ -111,8 +110,6 @@ class ImportState:
             turned=self.counts["turned"],
             without_box=self.counts["without_box"],
         )
-        out.attach_report(report.json())
-        return report
 
 
 PIPELINE_VERSION = 1
@@ -129,46 +126,30 @@ def import_items(
     scanner: Scanner,
     source: Path,
     destination: Path,
+    options: ImportOptions,
     *,
     name: str,
-    size: int,
-    frames: int | str = 4,
-    heldout: float = 0.25,
-    seed: int = 0,
-    crop: Crop = "centre",
-    depth: str = "auto",
-    boxes: Boxes = "detect",
-    max_bad: float = 0.05,
-    choices: Choices | None = None,
-    few: int = 0,
-    workers: int = 1,
     every: float = EVERY,
     progress: Progress | None = None,
-    **_: object,
 ) -> ImportReport:
     """Import a dataset into a prepared set and return the report.
 
-    `frames` selects the frames of each video (see :mod:`fedvisage.datasets.frames`). About a share `heldout` of the
-    subjects is held out. `depth` selects the source of depth maps (see :mod:`fedvisage.datasets.depth_maps`), `boxes`
-    whether faces are detected or cropped by the dataset's boxes. If more than a share `max_bad` of the files is bad,
-    the import stops with a UserError. `few` limits the import to about this number of items. Every `every` seconds, the
-    finished items are made safe against a kill.
+    Every `every` seconds, the finished items are made safe against a kill.
     """
-    if not 0 <= heldout <= 0.99:
-        raise UserError("heldout", f"must be a share from 0 to 0.99, got {heldout}")
-    reading = read_settings_of(scanner, frames, size, crop, depth, boxes)
-    choices = choices or Choices()
-    listing = scanner.list(walk(source, leave_out=directory_of_maps(depth)), choices)
-    listing = replace(listing, items=limit_items(listing.items, few))
-    splits = _splits(listing.items, heldout, seed)
-    tally = Tally(source, len(listing.items) + len(listing.skipped), max_bad, list(listing.skipped))
+    if not 0 <= options.heldout <= 0.99:
+        raise UserError("heldout", f"must be a share from 0 to 0.99, got {options.heldout}")
+    reading = read_settings_of(scanner, options)
+    listing = scanner.list(walk(source, leave_out=directory_of_maps(options.depth)), options)
+    listing = replace(listing, items=limit_items(listing.items, options.few))
+    splits = _splits(listing.items, options.heldout, options.seed)
+    tally = Tally(source, len(listing.items) + len(listing.skipped), options.max_bad, list(listing.skipped))
     tally.stop_if_too_many()
-    settings, seen = settings_of(reading, heldout, seed, choices, few), ImportState(tally)
-    origin = f"{scanner.kind} {printable(source.resolve().name)} {settings}"
+    seen = ImportState(tally)
+    origin = f"{scanner.kind} {printable(source.resolve().name)} {settings_of(reading, options)}"
     out = Writer(
         destination,
         name=name,
-        size=size,
+        size=options.size,
         source=origin,
         depth=reading.has_depth,
         points=reading.points,
@@ -177,7 +158,7 @@ def import_items(
         every=every,
         key=_key(f"{origin} {reading.record!r}", name, listing.items),
     )
-    with out, closing(_read_items(out, seen, listing.items, reading, workers, progress)) as outcomes:
+    with out, closing(_read_items(out, seen, listing.items, reading, options.workers, progress)) as outcomes:
         for item, outcome in outcomes:
             for picture in outcome.pictures:
                 _add(out, item, picture, splits[item.subject], outcome.turned)
@@ -252,20 +233,25 @@ def _add(out: Writer, item: Item, picture: FramePicture, split: str, turned: boo
     )
 
 
-def read_settings_of(
-    scanner: Scanner, frames: int | str, size: int, crop: Crop, depth: str, boxes: Boxes
-) -> ReadSettings:
+def read_settings_of(scanner: Scanner, options: ImportOptions) -> ReadSettings:
     """Return how items of a dataset become pictures; raise UserError for options that the dataset does not support."""
-    if boxes not in ("detect", "dataset"):
-        raise UserError("boxes", f"must be detect or dataset, got {boxes!r}")
-    if boxes == "dataset" and scanner.boxes is None:
+    if options.boxes not in ("detect", "dataset"):
+        raise UserError("boxes", f"must be detect or dataset, got {options.boxes!r}")
+    if options.boxes == "dataset" and scanner.boxes is None:
         raise UserError("boxes", f"{scanner.title} has no boxes that are read; use detect")
-    if boxes == "dataset" and (crop != "face" or depth == "canonical"):
+    if options.boxes == "dataset" and (options.crop != "face" or options.depth == "canonical"):
         raise UserError(
             "boxes", "dataset goes with --crop face, and without canonical depth maps: boxes have no points"
         )
-    form = scanner.boxes.form if scanner.boxes else "sides"
-    return ReadSettings(read_choice(frames), size, crop, depth, boxes, form, scanner.turned)
+    return ReadSettings(
+        read_choice(options.frames),
+        options.size,
+        options.crop,
+        options.depth,
+        options.boxes,
+        form=scanner.boxes.form if scanner.boxes else "sides",
+        turned=scanner.turned,
+    )
 
 
 def _columns(scanner: Scanner, items: Sequence[Item]) -> tuple[str, ...]:
@@ -278,15 +264,15 @@ def _columns(scanner: Scanner, items: Sequence[Item]) -> tuple[str, ...]:
     return (OFFICIAL, *scanner.columns, *((TURNED,) if scanner.turned else ()))
 
 
-def settings_of(reading: ReadSettings, heldout: float, seed: int, choices: Choices, few: int = 0) -> str:
+def settings_of(reading: ReadSettings, options: ImportOptions) -> str:
     """Return the end of a set's source line, which records every chosen option."""
-    maps = printable(Path(reading.depth).resolve().name)
-    line = f"crop={reading.crop} depth={maps} frames={reading.frames.text} heldout={heldout} seed={seed}"
+    maps, frames = printable(Path(reading.depth).resolve().name), reading.frames.text
+    line = f"crop={reading.crop} depth={maps} frames={frames} heldout={options.heldout} seed={options.seed}"
     line += " boxes=dataset" if reading.boxes == "dataset" else ""
-    line += " enroll" if choices.enroll else ""
-    line += " colour=bgr" if choices.colour == "bgr" else ""
-    line += " labels=fedsis-released" if choices.released else ""
-    line += f" few={few}" if few else ""
+    line += " enroll" if options.enroll else ""
+    line += " colour=bgr" if options.colour == "bgr" else ""
+    line += " labels=fedsis-released" if options.released else ""
+    line += f" few={options.few}" if options.few else ""
     return line
 
 
@@ -306,12 +292,3 @@ def _key(origin: str, name: str, items: Sequence[Item]) -> str:
         )
         digest.update(repr(line).encode(errors="surrogateescape"))
     return f"import-{digest.hexdigest()[:16]}"
-
-
-# The import of any folder of images and videos; :mod:`fedvisage.datasets.pad.folder` describes the layout.
-
-
-__all__ = ["Progress", "import_folder"]
-
-import_folder = partial(import_items, SCANNER)
-"""Import a folder into a prepared set; the arguments are those of `import_items`."""

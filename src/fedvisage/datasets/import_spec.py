@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +11,16 @@ from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import Manifest
 from fedvisage.datasets.catalogue import SCANNERS, dataset_of
 from fedvisage.datasets.frames import ReadSettings
-from fedvisage.datasets.import_people import boxes_of, division_of, settings_of_people
+from fedvisage.datasets.import_people import settings_of_people
 from fedvisage.datasets.import_presentations import read_settings_of, settings_of
-from fedvisage.datasets.importing import ImportOptions, choices_of
-from fedvisage.datasets.people.choosing import Subset
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.people.layout import Layout
 
 ORDER = " order="
-_LATER = ("size", "workers", "few")
-"""Options that come from the recipe, the machine or the command."""
+_LATER = ("size", "workers")
+"""Options that come from the recipe or the machine: an import string may have them, without effect."""
 
-_DEFAULTS: dict[str, Any] = {
-    option.name: option.default for option in fields(ImportOptions) if option.default is not MISSING
-}
+_DEFAULTS: dict[str, Any] = {option.name: option.default for option in fields(ImportOptions) if option.name != "few"}
 
 
 @dataclass(frozen=True)
@@ -41,27 +38,15 @@ class ImportSpec:
     @property
     def settings(self) -> str:
         """The end of the source line of such a set, which records its options."""
-        options, dataset = self.options, dataset_of(self.kind)
+        dataset = dataset_of(self.kind)
         if isinstance(dataset, Layout):
-            crop = "none" if options.aligned or dataset.aligned else options.crop
-            boxes, least, seed = boxes_of(dataset, crop, options.boxes), options.least, options.seed
-            division = division_of(dataset, options.test, options.heldout, least, seed, options.split)
-            choice = Subset(options.split, options.people, options.most, least, seed)
-            return settings_of_people(dataset, crop, boxes, division, choice)
-        return settings_of(self.reading, options.heldout, options.seed, choices_of(options), options.few)
+            return settings_of_people(dataset, self.options)
+        return settings_of(self.reading, self.options)
 
     @property
     def reading(self) -> ReadSettings:
         """Reading settings of a dataset of attacks."""
-        options = self.options
-        return read_settings_of(
-            SCANNERS[self.kind],
-            options.frames,
-            options.size,
-            options.crop,  # type: ignore[arg-type]  # it refuses other words itself
-            options.depth,
-            options.boxes,  # type: ignore[arg-type]
-        )
+        return read_settings_of(SCANNERS[self.kind], self.options)
 
     def is_met_by(self, manifest: Manifest) -> bool:
         """Return whether a set is of this dataset, with this size and these options."""

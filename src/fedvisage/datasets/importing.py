@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,9 +14,9 @@ from fedvisage.base.progress import Say, in_steps
 from fedvisage.data.prepared import SET, PreparedSet
 from fedvisage.datasets.catalogue import LAYOUTS, SCANNERS, importer_of
 from fedvisage.datasets.finding import FoundDataset, find_datasets
-from fedvisage.datasets.import_people import import_people
+from fedvisage.datasets.import_people import crop_of, import_people
 from fedvisage.datasets.import_presentations import import_items
-from fedvisage.datasets.pad.item import Choices
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.report import ImportReport
 from fedvisage.datasets.show import shortcuts_in, show_set
 from fedvisage.render import ON_REAL_PRINTS
@@ -50,41 +51,11 @@ def import_all(root: Path, destination: Path, say: Say, import_one: ImportOne) -
     return lines
 
 
-RELEASED = "fedsis-released"
-"""Labels that reproduce a mistake in the lists released with FedSIS."""
-
 ALL_DATASETS = "all"
 """The kind that selects every dataset below a folder."""
 
 LEAST_IMAGES = 100
 """Minimum number of images per class for an import to check for shortcuts."""
-
-
-@dataclass(frozen=True)
-class ImportOptions:
-    """Options of an import; options that do not apply to its kind are ignored."""
-
-    size: int = 256
-    frames: str = "10"
-    crop: str = "face"
-    depth: str = "auto"
-    boxes: str = "detect"
-    heldout: float = 0.25
-    test: float = 0.4
-    least: int = 1
-    max_bad: float = 0.05
-    seed: int = 0
-    workers: int = 1
-    enroll: bool = False
-    labels: str = ""
-    of: str = ""
-    colour: str = ""
-    aligned: bool = False
-    split: str = ""
-    people: int = 0
-    most: int = 0
-    few: int = 0
-    """About this number of videos or images per dataset, for quick trials; 0 means all."""
 
 
 def import_dataset(
@@ -114,31 +85,19 @@ def warnings_of_import(destination: Path, report: ImportReport) -> list[str]:
 def _import_one(
     kind: str, source: Path, destination: Path, progress: Progress, name: str, options: ImportOptions
 ) -> ImportReport:
-    scanner = SCANNERS.get(kind)
-    if scanner is not None:
-        choices, settings = choices_of(options), asdict(options)
-        return import_items(scanner, source, destination, name=name, choices=choices, progress=progress, **settings)
-    if options.aligned and options.crop == "centre":
-        raise UserError("--aligned", "and --crop centre contradict each other; leave one out")
-    options = replace(options, crop="none") if options.aligned else options
+    if (scanner := SCANNERS.get(kind)) is not None:
+        return import_items(scanner, source, destination, options, name=name, progress=progress)
     if (layout := LAYOUTS.get(kind)) is not None:
-        return import_people(layout, source, destination, name=name, progress=progress, **asdict(options))
-    return importer_of(kind)(
-        source,
-        destination,
-        name=name,
-        size=options.size,
-        frames=_count(options.frames),
-        heldout=options.heldout,
-        test=options.test,
-        least=options.least,
-        seed=options.seed,
-        workers=options.workers,
-        crop=options.crop,  # type: ignore[arg-type]  # the importer refuses other words itself
-        depth=options.depth,
-        max_bad=options.max_bad,
-        progress=progress,
-    )
+        return import_people(layout, source, destination, options, name=name, progress=progress)
+    importer = importer_of(kind)
+    if not options.frames.isdecimal():
+        raise UserError("--frames", f"must be a number for this kind, got {options.frames!r}")
+    parameter = inspect.signature(importer).parameters.get("options")
+    if parameter is not None and parameter.kind is not inspect.Parameter.VAR_KEYWORD:
+        return importer(source, destination, options, name=name, progress=progress)
+    # An importer written for version 0.1 takes each option by name, and ends in ``**_``.
+    values = {**vars(options), "frames": int(options.frames), "crop": crop_of(options)}
+    return importer(source, destination, name=name, progress=progress, **values)
 
 
 def _import_below(one: FoundDataset, target: Path, *, say: Say, options: ImportOptions) -> list[str]:
@@ -156,30 +115,6 @@ def _import_below(one: FoundDataset, target: Path, *, say: Say, options: ImportO
         crop="face" if people and options.crop == "centre" else options.crop,  # recognition needs faces aligned
     )
     return import_dataset(one.kind, one.source, target, say, name=one.name, options=applicable)
-
-
-def choices_of(options: ImportOptions) -> Choices:
-    """Return the scanner's choices from the options."""
-    released = options.labels == RELEASED
-    live = None if released else _live(options.labels)
-    return Choices(options.enroll, live, options.of or None, options.colour or None, released)
-
-
-def _live(labels: str) -> str | None:
-    """Read the label that lists use for bona fide."""
-    if not labels:
-        return None
-    word, _, value = labels.partition("=")
-    if word != "live" or not value:
-        raise UserError("--labels", f"must say what is bona fide, such as live=0, or be {RELEASED}; got {labels!r}")
-    return value
-
-
-def _count(frames: str) -> int:
-    """Read the number of frames for an importer without frame positions."""
-    if not frames.isdecimal():
-        raise UserError("--frames", f"must be a number for this kind, got {frames!r}")
-    return int(frames)
 
 
 def check_disjoint(source: Path, destination: Path) -> None:

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from fedvisage.base.errors import BadFile, UserError, printable
 from fedvisage.data.prepared import file_digest
 from fedvisage.datasets.depth_maps import DepthMaker, Map, make_depth
-from fedvisage.datasets.pad.tree import fault_of_file, files_below
 from fedvisage.datasets.report import SkippedFile
+from fedvisage.datasets.tree import fault_of_file, files_below
 from fedvisage.faces.cropping import Crop, Cropper, make_cropper
 from fedvisage.faces.pictures import ENDINGS, open_picture
 

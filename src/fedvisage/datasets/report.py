@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedvisage.base.errors import UserError, printable
 from fedvisage.base.progress import format_count
@@ -29,7 +29,7 @@ class SkippedFile:
 
 @dataclass(frozen=True)
 class ImportReport:
-    """The images of a set by class, species and split, and the skipped files."""
+    """The result of an import: counts, and the skipped files; None for what a dataset of this kind does not count."""
 
     files: int
     images: int
@@ -42,26 +42,100 @@ class ImportReport:
     lost_frames: int
     skipped: tuple[SkippedFile, ...]
 
+    # Known datasets of attacks: videos next to the published counts, and other files.
+    kind: str | None = None
+    found: dict[str, tuple[int, int]] | None = None
+    expected: dict[str, tuple[int, int]] | None = None
+    stray: dict[str, int] | None = None
+    strangers: tuple[str, ...] | None = None
+    notes: tuple[str, ...] | None = None
+    short: int | None = None
+    turned: int | None = None
+    without_box: int | None = None
+
+    # Datasets of people.
+    one_photograph: int | None = None
+    people_left_out: int | None = None
+    photographs_left_out: int | None = None
+
+    # Printed, but not stored in the set.
+    summary: tuple[str, ...] = ()
+    """Counts of people next to those of a complete copy, and notes."""
+    lists: tuple[str, ...] = ()
+    """The lists of pairs and templates that were written next to the set."""
+
     def json(self) -> str:
         """Return the report as stored in the set."""
         from fedvisage.base.files import json_text
 
-        return json_text(asdict(self))
+        values = {name: value for name, value in asdict(self).items() if value is not None}
+        return json_text({name: value for name, value in values.items() if name not in ("summary", "lists")})
 
     def warnings(self) -> list[str]:
-        """Return warnings about sets unusable for training."""
+        """Return warnings about sets unusable for training; all images of people are bona fide."""
+        if self.one_photograph is not None:
+            return shortcomings(self.subjects, None, None)
         return shortcomings(self.subjects, self.bona_fide, self.images - self.bona_fide)
 
     def lines(self) -> list[str]:
         """Return the report as lines to print."""
         counts = ", ".join(f"{name} {count}" for name, count in [*self.species.items(), *self.splits.items()])
         totals = f"{format_count(self.images, 'image')} of {format_count(self.subjects, 'subject')}"
-        lines = [f"{totals} from {format_count(self.files, 'file')}: {counts}", *self.warnings()]
+        return [
+            f"{totals} from {format_count(self.files, 'file')}: {counts}",
+            *self._published_counts(),
+            *self.summary,
+            *(self.notes or ()),
+            *self._people(),
+            *self.warnings(),
+            *self._images_and_files(),
+            *self._other_files(),
+            *self.lists,
+        ]
+
+    @property
+    def incomplete(self) -> bool:
+        """Return whether videos of a complete copy are missing; excluded parts, such as enrolment, do not count."""
+        found = self.found or {}
+        return any(
+            count < published
+            for place, counts in (self.expected or {}).items()
+            if place in found or place in DATASET_SPLITS
+            for count, published in zip(found.get(place, (0, 0)), counts, strict=True)
+        )
+
+    def _published_counts(self) -> list[str]:
+        """Return the counts of each place, and a remark about an incomplete copy."""
+        found, expected = self.found or {}, self.expected or {}
+        lines = [self._count_of(place) for place in expected if place in found or place in DATASET_SPLITS]
+        lines += [self._count_of(place) for place in found if place not in expected]
+        return [*lines, "this is an incomplete copy: the published counts are higher"] if self.incomplete else lines
+
+    def _count_of(self, place: str) -> str:
+        bona_fide, attacks = (self.found or {}).get(place, (0, 0))
+        published = (self.expected or {}).get(place)
+        if published is None:
+            return f"{place}: {bona_fide:,} bona fide, {attacks:,} attacks"
+        pairs = ((bona_fide, published[0], "bona fide"), (attacks, published[1], "attacks"))
+        return f"{place}: {', '.join(f'{n:,} of {most:,} {what}' for n, most, what in pairs if n or most)}"
+
+    def _people(self) -> list[str]:
+        lines = []
+        if self.one_photograph:
+            single = format_count(self.one_photograph, "person", "people")
+            lines.append(f"{single} with one photograph: trained on, not tested with")
+        if self.people_left_out:
+            left_out = format_count(self.people_left_out, "person", "people")
+            amounts = f"{left_out} with {format_count(self.photographs_left_out or 0, 'photograph')} left out"
+            lines.append(f"{amounts}: fewer than was asked for")
+        return lines
+
+    def _images_and_files(self) -> list[str]:
+        lines = []
         if self.upscaled:
             lines.append(
-                f"{format_count(self.upscaled, 'image')} had to be enlarged, which blurs what tells attacks apart: "
-                "use a"
-                " smaller size"
+                f"{format_count(self.upscaled, 'image')} had to be enlarged, which blurs what tells attacks apart: use"
+                " a smaller size"
             )
         if self.own_subjects:
             alone = format_count(self.own_subjects, "file")
@@ -75,6 +149,19 @@ class ImportReport:
             lines += [f"  {entry.path}: {entry.reason}" for entry in self.skipped]
         return lines
 
+    def _other_files(self) -> list[str]:
+        lines = []
+        if self.stray:
+            others = ", ".join(f"{reason} ({count:,})" for reason, count in self.stray.items())
+            lines.append(f"other files were passed over: {others}")
+            lines += [f"  {name}" for name in self.strangers or ()]
+        counts = {
+            "videos with fewer frames with a face than asked for, whose last one was taken": self.short,
+            "videos that stood upside down and were turned": self.turned,
+            "frames without a box, whose faces were sought": self.without_box,
+        }
+        return lines + [f"{what}: {count}" for what, count in counts.items() if count]
+
 
 def shortcomings(subjects: int, bona_fide: int | None, attacks: int | None) -> list[str]:
     """Return warnings about a set that cannot train alone; identity sets have no class counts."""
@@ -86,57 +173,6 @@ def shortcomings(subjects: int, bona_fide: int | None, attacks: int | None) -> l
     if subjects == 1:
         warnings.append("warning: there is one subject; training and held-out images need different ones")
     return warnings
-
-
-@dataclass(frozen=True)
-class DatasetReport(ImportReport):
-    """The report of a known dataset: its videos next to the published counts, and other files."""
-
-    kind: str = ""
-    found: dict[str, tuple[int, int]] = field(default_factory=dict)
-    expected: dict[str, tuple[int, int]] = field(default_factory=dict)
-    stray: dict[str, int] = field(default_factory=dict)
-    strangers: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    short: int = 0
-    turned: int = 0
-    without_box: int = 0
-
-    @property
-    def incomplete(self) -> bool:
-        """Return whether videos of a complete copy are missing; excluded parts, such as enrolment, do not count."""
-        return any(
-            count < published
-            for place, counts in self.expected.items()
-            if place in self.found or place in DATASET_SPLITS
-            for count, published in zip(self.found.get(place, (0, 0)), counts, strict=True)
-        )
-
-    def lines(self) -> list[str]:
-        """Return the report as lines to print."""
-        lines = super().lines()
-        places = [self._counted(place) for place in self.expected if place in self.found or place in DATASET_SPLITS]
-        places += [self._counted(place) for place in self.found if place not in self.expected]
-        if self.incomplete:
-            places.append("this is an incomplete copy: the published counts are higher")
-        lines[1:1] = [*places, *self.notes]
-        if self.stray:
-            others = ", ".join(f"{reason} ({count:,})" for reason, count in self.stray.items())
-            lines.append(f"other files were passed over: {others}")
-            lines += [f"  {name}" for name in self.strangers]
-        counts = {
-            "videos with fewer frames with a face than asked for, whose last one was taken": self.short,
-            "videos that stood upside down and were turned": self.turned,
-            "frames without a box, whose faces were sought": self.without_box,
-        }
-        return lines + [f"{what}: {count}" for what, count in counts.items() if count]
-
-    def _counted(self, place: str) -> str:
-        (bona_fide, attacks), published = self.found.get(place, (0, 0)), self.expected.get(place)
-        if published is None:
-            return f"{place}: {bona_fide:,} bona fide, {attacks:,} attacks"
-        pairs = ((bona_fide, published[0], "bona fide"), (attacks, published[1], "attacks"))
-        return f"{place}: {', '.join(f'{n:,} of {most:,} {what}' for n, most, what in pairs if n or most)}"
 
 
 @dataclass
@@ -167,8 +203,10 @@ class Tally:
                 f" max_bad={self.max_bad:g} allows; nothing was written. {reasons(self.skipped)}",
             )
 
-    def attach(self, out: Writer, *, upscaled: int = 0, own_subjects: int = 0, lost_frames: int = 0) -> ImportReport:
-        """Attach the report to the written set, and return it."""
+    def attach(
+        self, out: Writer, *, upscaled: int = 0, own_subjects: int = 0, lost_frames: int = 0, **counts: Any
+    ) -> ImportReport:
+        """Attach the report to the written set, and return it; `counts` are fields of datasets of one kind."""
         if out.count == 0:
             raise UserError(str(self.source), f"holds no image that can be used: {reasons(self.skipped)}")
         report = ImportReport(
@@ -182,6 +220,7 @@ class Tally:
             own_subjects=own_subjects,
             lost_frames=lost_frames,
             skipped=tuple(sorted(self.skipped, key=lambda entry: entry.path)),
+            **counts,
         )
         out.attach_report(report.json())
         return report

@@ -14,12 +14,12 @@ from PIL import Image
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.streams import derive, numpy_rng
+from fedvisage.datasets.dataset import Clip, Text
 from fedvisage.datasets.frames import open_arrays, turn_around
-from fedvisage.datasets.pad.item import Clip, Text
 from fedvisage.datasets.pad.lists import SCALED_SIDE, Box, BoxFiles, Form, write_row
 from fedvisage.datasets.pad.scanner import Scanner
-from fedvisage.datasets.pad.tree import ARRAY_ENDINGS, VIDEO_ENDINGS, ending_of, without_ending
 from fedvisage.datasets.people.layout import Layout
+from fedvisage.datasets.tree import ARRAY_ENDINGS, VIDEO_ENDINGS, ending_of, without_ending
 from fedvisage.faces.align import SIDE, align
 
 FRAMES = 3

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
 from typing import Literal
 
 from torch import Generator, Tensor, nn
@@ -21,6 +20,16 @@ from fedvisage.federation.wire.schema import Upload
 from fedvisage.recipe import MethodOptions, Recipe
 
 TaskName = Literal["pad", "recognition"]
+
+Capability = Literal["one_mean", "l2sp", "micro_batch", "server_optimizer"]
+"""An option of a recipe that a method may support; a recipe that asks a method for another one is refused.
+
+- ``one_mean``: one mean per round combines all uploads of the call ``train``, so ``federation.secure``, ``.combine``,
+  ``.dp`` and ``.poisoned`` may replace or protect it.
+- ``l2sp``: the sites apply ``training.l2sp``, the pull towards the initial weights.
+- ``micro_batch``: the sites minimise means over the images of a batch, which ``training.micro_batch`` may split.
+- ``server_optimizer``: the server applies ``training.server_optimizer``.
+"""
 
 
 class Home(Enum):
@@ -56,6 +65,9 @@ class Call:
     """The call is repeated within a visit, once per batch."""
     questions: int = 2
     """Number of finished models per run about which a site answers the call."""
+    release_costs: Callable[[Recipe, int], tuple[Charge, ...]] | None = None
+    """Bounds the privacy cost of a number of replies of a site; with it, noise on the mean of weights enters the same
+    account."""
 
 
 @dataclass(frozen=True)
@@ -82,24 +94,32 @@ class Personal:
     """Returns the transform that the site applies to features."""
 
 
-def _accept_any(recipe: Recipe) -> None:
-    """Accept every recipe silently; a named function, because a lambda cannot be pickled."""
+@dataclass(frozen=True)
+class Prediction:
+    """What a finished model computes."""
+
+    predict: Callable[[Member], Tensor]
+    """Returns live logits, or features of faces, for the target."""
+    features: Callable[[Member], Tensor] | None = None
+    """Returns the input of the last layer, for plots."""
+    exportable_predict: Callable[[Member], Tensor] | None = None
+    """Predicts like ``predict``, or its mean over draws, with operations that an exported graph supports."""
+    draw_spread: Callable[[Member], Tensor] | None = None
+    """Returns the spread of each image's draws, for predictions that sample."""
+    personal: Mapping[str, Personal] = field(default_factory=dict)
+    """Recognition: the models that a site evaluates on its own people, the method's choice last; empty: the generic
+    one."""
+    timed_step: Callable[[Member], Tensor] | None = None
+    """Runs the forward pass of a training step where it is larger than that of a prediction; only its time is used."""
+
+
+def _accept_any(recipe: Recipe) -> str | None:
+    """Accept every recipe without a warning; a named function, because a lambda cannot be pickled."""
+    return None
 
 
 def _one_identity(recipe: Recipe) -> int:
     return 1
-
-
-def _fold_nothing(net: nn.ModuleDict) -> None:
-    """Leave the parts of a finished model unchanged."""
-
-
-def _fix_nothing(net: nn.ModuleDict, recipe: Recipe, files: Mapping[str, Path]) -> None:
-    """Leave the network unchanged."""
-
-
-def _no_tensors(net: nn.ModuleDict) -> Message:
-    return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,56 +142,46 @@ class Declared:
     """Location of each part."""
     calls: Mapping[str, Call]
     """The sites' computations, by name."""
-    user: Callable[[Member], Tensor]
-    """Predicts live logits, or features of faces, with a finished model."""
-    features: Callable[[Member], Tensor] | None = None
-    """Returns the input of the last layer, for figures."""
-    step: Callable[[Member], Tensor] | None = None
-    """Runs the forward pass of a training step where it is larger than that of a prediction; only its time is used."""
-    spread: Callable[[Member], Tensor] | None = None
-    """Returns the spread of each image's draws, for predictions that sample."""
-    as_graph: Callable[[Member], Tensor] | None = None
-    """Predicts like ``user``, or its mean over draws, with operations that an exported graph supports."""
+    prediction: Prediction
+    """What the finished model computes."""
     delivered: tuple[str, ...] = ()
     """The parts that a finished model delivers; empty: all parts at the server."""
-    members: Literal["one", "each", "mean"] = "one"
-    """One model; one per site, each evaluated separately; or one per site, with averaged scores."""
-    pooled: bool = False
-    """All sites' data form one pseudo-site: for simulations only, an error between real organisations."""
+    members: Literal["one", "pooled", "each", "mean"] = "one"
+    """One model of the federation; one of all sites' merged data (in simulations only); one per site, each evaluated
+    separately; or one per site, with averaged scores."""
+    supports: frozenset[Capability] = frozenset()
+    """The options of recipes that the method supports."""
     server_sees: str = "every site's upload singly"
-    """The server's view in the output of ``fedvisage methods``."""
-    averages: bool = False
-    """One mean per round combines all uploads; robust or secure aggregation can replace it."""
-    personal: Mapping[str, Personal] = field(default_factory=dict)
-    """Recognition: the models that a site evaluates on its own people, the method's choice last; empty: the generic
-    one."""
-    prices: Callable[[Recipe, int], tuple[Charge, ...]] | None = None
-    """Bounds the cost of a number of releases of a site; with it, noise on the mean of weights enters the same
-    account."""
-    check: Callable[[Recipe], None] = _accept_any
-    """Raises an error for a recipe that the method cannot run, before any data is opened or a network is built."""
-    in_turn: bool = False
-    """The server visits the sites one after another, so they cannot train in parallel."""
-    accumulates: bool = False
-    """The sites minimise means over the images of a batch, which ``training.micro_batch`` may split."""
-    pulls: bool = False
-    """The sites apply ``training.l2sp``, the pull towards the initial weights."""
-    steps_at_server: bool = False
-    """The server applies ``training.server_optimizer``."""
-    warning: Callable[[Recipe], str | None] = _accept_any
-    """Returns a warning about a recipe before it runs."""
+    """The server's view in the output of ``fedvisage methods``; a server with merged data sees everything."""
+    check: Callable[[Recipe], str | None] = _accept_any
+    """Raises an error for a recipe that the method cannot run, before any data is opened or a network is built; returns
+    a warning, if there is one, about a recipe that it can run."""
     least_identities: Callable[[Recipe], int] = _one_identity
     """Recognition: number of identities that a site needs for its loss to have a gradient."""
-    fix: Callable[[nn.ModuleDict, Recipe, Mapping[str, Path]], None] = _fix_nothing
-    """Loads weights that every machine has into parts that never travel, from this machine's copies of files."""
-    beside: Callable[[nn.ModuleDict], Message] = _no_tensors
-    """Returns weights that never travel but belong to a finished model, under their names in it."""
-    merged: Callable[[nn.ModuleDict], None] = _fold_nothing
-    """Replaces a finished model's parts by plain ones that compute the same, for an export."""
 
     def parts_at(self, *homes: Home) -> tuple[str, ...]:
         """Return the names of the parts with one of these homes, in the network's order."""
         return tuple(part for part, home in self.home.items() if home in homes)
+
+    @property
+    def pooled(self) -> bool:
+        """Return whether all sites' data form one pseudo-site; between real organisations this is an error."""
+        return self.members == "pooled"
+
+    @property
+    def several_models(self) -> bool:
+        """Return whether the finished model consists of one model per site."""
+        return self.members in ("each", "mean")
+
+    @property
+    def in_turn(self) -> bool:
+        """Return whether the server visits the sites one after another, so that they cannot train in parallel."""
+        return any(call.repeats for call in self.calls.values())
+
+    @property
+    def release_costs(self) -> Callable[[Recipe, int], tuple[Charge, ...]] | None:
+        """Return the bound on the cost of the sites' releases, if a call has one."""
+        return next((call.release_costs for call in self.calls.values() if call.release_costs is not None), None)
 
     @property
     def releases(self) -> bool:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from fedvisage.federation.declared import Call, Declared, Home, Member, Personal, TaskName
+from fedvisage.federation.declared import (
+    Call,
+    Capability,
+    Declared,
+    Home,
+    Member,
+    Personal,
+    Prediction,
+    TaskName,
+)
 from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import COST, EXAMPLES, LOSS, SUMMED, Kind, Upload
@@ -16,12 +25,14 @@ __all__ = [
     "LOSS",
     "SUMMED",
     "Call",
+    "Capability",
     "Home",
     "Kind",
     "Member",
     "Message",
     "Method",
     "Personal",
+    "Prediction",
     "TaskName",
     "Upload",
 ]

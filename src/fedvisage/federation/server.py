@@ -322,7 +322,7 @@ class Server:
 
     def finished(self) -> Message:
         """Return the finished model: the delivered parts, or one member per site."""
-        if self.method.members == "one":
+        if not self.method.several_models:
             return self.tensors(*self.method.finished)
         return join_members({name: self.member(name) for name in self.names})
 

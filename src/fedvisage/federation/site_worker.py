@@ -74,7 +74,7 @@ class Workspace:
         self.schemas = {
             name: schema_of(call.uploads, self.recipe, self.net, exact=call.exact) for name, call in self.calls.items()
         }
-        self.accepted = accepted_tensors(self.calls, self.recipe, network, self.method.members != "one")
+        self.accepted = accepted_tensors(self.calls, self.recipe, network, self.method.several_models)
 
     def enter(self, kept: Mapping[str, torch.Tensor]) -> None:
         """Load a site's own parts into the workspace, and remove everything of the previous site.
@@ -115,6 +115,7 @@ class SiteWorker:
         """Take the site's data and directory; other sites of this process may share the workspace."""
         self.name, self.train, self.held_out, self.store, self.workspace = name, train, held_out, store, workspace
         self.public, self.strangers, self.trust = public, strangers, trust
+        self.releases = Releases(store.directory / "releases")
         self._site: Site | None = None
         self._visit = (-1, -1)
         self._round = -1
@@ -125,6 +126,11 @@ class SiteWorker:
         )
         self._answered = "", b""
         self._private_questions = 0
+
+    @property
+    def keeps_state(self) -> bool:
+        """Return whether the site has private state or has released values, so far."""
+        return self.store.uncommitted or self.store.generation > 0 or self.releases.directory.exists()
 
     def carry_out(self, order: Order) -> Message:
         """Run an ordered call that the recipe provides for, and return its reply, checked against its declaration."""
@@ -215,7 +221,7 @@ class SiteWorker:
             workspace.compute,
             kept=kept,
             scratch=self._scratch,
-            releases=Releases(self.store.directory / "releases"),
+            releases=self.releases,
             test=self.held_out,
             public=self.public,
             strangers=self.strangers,

@@ -48,7 +48,7 @@ def pretrain_at_server(setup: Setup, own: Mapping[str, str], cache: Path) -> Mes
     opened = task.open(_with_data(recipe, {}, _public(recipe, own)), setup.method, cache, discard)
     if opened.people is None or opened.people.public is None:
         raise NotReady("has no public set to pre-train on")
-    return task.first(recipe, opened, setup.compute, cache, discard)
+    return task.pretrain(recipe, opened, setup.compute, cache, discard)
 
 
 def _with_data(recipe: Recipe, sites: Mapping[str, str], public: str | None) -> Recipe:

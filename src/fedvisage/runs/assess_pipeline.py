@@ -27,9 +27,10 @@ from fedvisage.data.prepared import ENROL, PURPOSE
 from fedvisage.datasets.catalogue import SCANNERS
 from fedvisage.datasets.finding import recognise
 from fedvisage.datasets.frames import open_frames
-from fedvisage.datasets.pad.item import Choices, Item
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.item import Item
 from fedvisage.datasets.pad.scanner import Scanner
-from fedvisage.datasets.pad.tree import walk
+from fedvisage.datasets.tree import walk
 from fedvisage.device.exported import Exported, check_free
 from fedvisage.device.pipeline import ATTACK, BONA_FIDE, NO_DECISION, Embedding, Pipeline
 from fedvisage.faces.cropping import Image
@@ -92,7 +93,7 @@ class TestData:
 def presentations_in(source: Path, kind: str = "", split: str = "") -> TestData:
     """List the presentations of a dataset, or of one of its official splits."""
     scanner = _scanner(source, kind)
-    listing = scanner.list(walk(source), Choices(enroll=scanner.enrolment))
+    listing = scanner.list(walk(source), ImportOptions(enroll=scanner.enrolment))
     items = [item for item in listing.items if split in ("", item.split)]
     if not items:
         splits = sorted({item.split for item in listing.items if item.split})

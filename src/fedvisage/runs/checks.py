@@ -22,8 +22,9 @@ from fedvisage.tasks.recognition.benchmarks import check_unseen
 
 
 def check_before_opening(request: Request, say: Say) -> None:
-    """Refuse a recipe that its method cannot follow, and missing or invalid files that the recipe names."""
-    _check_options(request.recipe, request.find_method())
+    """Refuse a recipe that its method cannot follow, and missing or invalid files; print the method's warning."""
+    if (warning := _check_options(request.recipe, request.find_method())) is not None:
+        say(f"warning: {warning}")
     _check_files(request.recipe, sites_are_here=request.opening is None)
     if request.checks.verify:
         verify_sets(request.recipe.data.entries, request.cache, say)
@@ -50,8 +51,8 @@ def check_opened_data(request: Request, data: RunData, say: Say) -> dict[str, An
     return record
 
 
-def _check_options(recipe: Recipe, method: Method) -> None:
-    """Refuse options that the method cannot follow."""
+def _check_options(recipe: Recipe, method: Method) -> str | None:
+    """Refuse options that the method cannot follow; return the method's warning about the others, if it has one."""
     if method.pooled and recipe.federation != Federation():
         raise UserError("recipe.federation", f"{method.name} merges all sites into one; leave this section out")
     if method.pooled and recipe.training.batch.per_site:
@@ -61,20 +62,21 @@ def _check_options(recipe: Recipe, method: Method) -> None:
     if recipe.privacy.epsilon is not None and not (method.releases or noised):
         raise UserError("recipe.privacy", f"{method.name} releases nothing that noise protects; leave this section out")
     task_of(method).check(recipe, method)
-    method.check(recipe)
-    if recipe.training.server_optimizer is not None and not method.steps_at_server:
+    warning = method.check(recipe)
+    if recipe.training.server_optimizer is not None and "server_optimizer" not in method.supports:
         raise UserError("recipe.training.server_optimizer", f"{method.name} has no step towards one mean; leave it out")
-    if recipe.training.l2sp is not None and not method.pulls:
+    if recipe.training.l2sp is not None and "l2sp" not in method.supports:
         raise UserError("recipe.training.l2sp", f"{method.name} does not hold its sites near a start; leave it out")
     if recipe.training.micro_batch is not None:
         _check_micro_batch(recipe, method)
-    if recipe.evaluation.features and method.features is None:
+    if recipe.evaluation.features and method.prediction.features is None:
         raise UserError("recipe.evaluation.features", f"{method.name} has no features to show; leave this out")
+    return warning
 
 
 def _check_micro_batch(recipe: Recipe, method: Method) -> None:
     """Refuse micro-batches for a loss that depends on a whole batch."""
-    if not method.accumulates:
+    if "micro_batch" not in method.supports:
         raise UserError(
             "recipe.training.micro_batch",
             f"{method.name} looks at a batch as a whole; leave it out, and set training.batch to what fits",

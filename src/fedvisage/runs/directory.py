@@ -58,22 +58,22 @@ def describe(compute: Compute, threads: int) -> dict[str, Any]:
 
 
 def peak_rss_mb(workers: Iterable[int] = ()) -> float:
-    """Return the peak memory in MiB of this process and of its workers, which are given by process ID.
+    """Return the peak memory in MiB of this process and of its workers, whose peaks are given in KiB.
 
     Linux reports it best in /proc: the portable figure of ``getrusage`` starts there with the peak of the parent
     process. On other systems the result does not include the workers.
     """
-    own_peak = _peak_kb("self")
+    own_peak = peak_kb()
     if own_peak is None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return round(peak / (1024 if sys.platform.startswith("linux") else 1024 * 1024), 1)
-    return round((own_peak + sum(_peak_kb(str(number)) or 0 for number in workers)) / 1024, 1)
+    return round((own_peak + sum(workers)) / 1024, 1)
 
 
-def _peak_kb(process: str) -> int | None:
-    """Return the peak memory of a process in KiB; None if the system does not report it."""
+def peak_kb() -> int | None:
+    """Return the peak memory of this process in KiB; None if the system does not report it."""
     try:
-        lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
     return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), None)

@@ -98,7 +98,7 @@ def evaluate(
         metrics["target"] = target.name
         metrics |= task.evaluate_saved(model.scorer, model.saved, target.view, target.name, out)
     if benchmark_sets:
-        metrics |= task.on_benchmarks(model.scorer, model.saved, benchmark_sets)
+        metrics |= task.evaluate_benchmarks(model.scorer, model.saved, benchmark_sets)
     if out is not None:
         digests = {f"{PLACE}{name}": benchmark.digest for name, benchmark in benchmark_sets.items()}
         write_json(out / DATA, digests if target is None else {**digests, TARGET: target.digest})
@@ -170,7 +170,7 @@ def _training_views(model: FinishedModel, cache: Path) -> dict[str, list[View]]:
         if selection.heldout is not None:
             views[place] = list(splits_of(prepared, selection, place))
             continue
-        splits = PUBLIC_SPLITS if place == PUBLIC else model.setup.task.seen
+        splits = PUBLIC_SPLITS if place == PUBLIC else model.setup.task.splits
         shares = [share_of(View.of(prepared, split), part) for split in splits]
         views[place] = [select(view, selection, place) for view in shares]
     return views

@@ -33,7 +33,7 @@ from fedvisage.nn.inputs import CHANNELS
 from fedvisage.recipe import Recipe
 from fedvisage.runs import directory
 from fedvisage.runs.directory import RECIPE
-from fedvisage.runs.workers import is_picklable, pack_input, unpack_input
+from fedvisage.runs.workers import is_picklable, pack_setup, unpack_setup
 from fedvisage.tasks.catalogue import Setup, set_up
 
 Precision = Literal["fp32", "bf16"]
@@ -135,7 +135,7 @@ def with_layout(recipe: Recipe, choice: LayoutChoice | None) -> Recipe:
 
 def measure_in_child(setup: Setup) -> LayoutChoice:
     """Measure in a child process; raise ``BrokenProcessPool`` if it crashes."""
-    sent = pack_input(setup.recipe, setup.method, ())
+    sent = pack_setup(setup.recipe, setup.method)
     process = LastingProcess()
     try:
         return process.submit(_measure_pickled, sent).result()
@@ -144,7 +144,7 @@ def measure_in_child(setup: Setup) -> LayoutChoice:
 
 
 def _measure_pickled(sent: bytes) -> LayoutChoice:
-    recipe, method, _ = unpack_input(sent)
+    recipe, method = unpack_setup(sent)
     return measure_layouts(set_up(recipe, method))
 
 
@@ -203,11 +203,13 @@ def _step(setup: Setup, setting: ComputeSetting, net: nn.ModuleDict) -> Callable
     net.zero_grad(set_to_none=True)
     compute.place(net)
 
+    forward = method.prediction.timed_step or method.prediction.predict
+
     def step() -> None:
         generator = torch_rng(recipe.runtime.seed, "layout", device=compute.device.type)
         with seed_global_rng(recipe.runtime.seed, "layout", "library draws"):
             with compute.autocast():
-                output: Tensor = (method.step or method.user)(Member(net, images, generator, recipe))
+                output: Tensor = forward(Member(net, images, generator, recipe))
             loss = output.float().square().mean()
             if loss.requires_grad:
                 loss.backward()  # type: ignore[no-untyped-call]

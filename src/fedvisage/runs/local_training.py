@@ -12,19 +12,19 @@ from fedvisage.federation.wire.schema import Schema
 from fedvisage.runs import train as training
 from fedvisage.runs.directory import SITES
 from fedvisage.runs.request import Request, Training
-from fedvisage.runs.workers import LocalEngine
+from fedvisage.runs.workers import WorkerPool
 from fedvisage.tasks.catalogue import Setup
 from fedvisage.tasks.opened import RunData
 from fedvisage.tasks.task import TrainingResult
 
 
 def train_locally(
-    request: Request, setup: Setup, data: RunData, engine: LocalEngine, reporter: Reporter
+    request: Request, setup: Setup, data: RunData, pool: WorkerPool, reporter: Reporter
 ) -> TrainingResult:
-    """Train with all sites in this process, or in the worker processes of the engine if it has any."""
-    first = setup.task.first(setup.recipe, data, setup.compute, request.cache, reporter)
+    """Train with all sites in this process, or in the worker processes of the pool if it has any."""
+    first = setup.task.pretrain(setup.recipe, data, setup.compute, request.cache, reporter)
     site_workers, schemas = _open_site_workers(setup, request.out, data, reporter)
-    with engine.wire(request.wire, request.out) as make_transport:
+    with pool.wire(request.wire) as make_transport:
         return training.train(setup, request.out, make_transport(site_workers), schemas, reporter, first=first)
 
 

@@ -34,7 +34,7 @@ from fedvisage.runs.layout import LayoutChoice, choose_layout, with_earlier_choi
 from fedvisage.runs.local_training import train_locally
 from fedvisage.runs.request import Request
 from fedvisage.runs.snapshots import snapshot_metrics
-from fedvisage.runs.workers import LocalEngine, open_engine, remove_messages, without_workers
+from fedvisage.runs.workers import WorkerPool, remove_scratch, without_workers
 from fedvisage.tasks import saved_model
 from fedvisage.tasks.catalogue import Setup, set_up, task_of
 from fedvisage.tasks.opened import RunData
@@ -60,13 +60,13 @@ def run(request: Request, reporter: Reporter) -> dict[str, Any]:
     A finished run is not repeated: its metrics are returned.
     """
     workers, request = request.recipe.runtime.workers, replace(request, recipe=without_workers(request.recipe))
-    with report_to_trackers(request.recipe, request.out, reporter) as trackers, open_engine(workers) as engine:
-        metrics = _run_phases(request, engine, reporter)
+    with report_to_trackers(request.recipe, request.out, reporter) as trackers:
+        metrics = _run_phases(request, WorkerPool(workers, request.out), reporter)
         trackers.finish(metrics)
     return metrics
 
 
-def _run_phases(request: Request, engine: LocalEngine, reporter: Reporter) -> dict[str, Any]:
+def _run_phases(request: Request, pool: WorkerPool, reporter: Reporter) -> dict[str, Any]:
     """Run the five phases, unless the run is finished, and return the metrics."""
     request = with_recorded_values(request)
     if (metrics := finished_metrics(request.out, request.recipe, request.resume)) is not None:
@@ -74,13 +74,13 @@ def _run_phases(request: Request, engine: LocalEngine, reporter: Reporter) -> di
         return metrics
     validate(request, reporter.say)
     setup, layout = resolve(request, reporter)
-    data, overlap = open_data(request, setup, engine, reporter)
+    data, overlap = open_data(request, setup, pool, reporter)
     with hold_directory(request.out):
         if (metrics := finished_metrics(request.out, setup.recipe, resume=True)) is not None:
             return metrics  # another process finished the run while this one opened its data
-        record_start(request.out, setup.recipe, data.digests, overlap, _environment(setup, layout, engine))
-        trained = train(request, setup, data, engine, reporter)
-        return evaluate(request, setup, data, trained, engine, reporter.say)
+        record_start(request.out, setup.recipe, data.digests, overlap, _environment(setup, layout, pool))
+        trained = train(request, setup, data, pool, reporter)
+        return evaluate(request, setup, data, trained, pool, reporter.say)
 
 
 def with_recorded_values(request: Request) -> Request:
@@ -91,27 +91,23 @@ def with_recorded_values(request: Request) -> Request:
 
 def validate(request: Request, say: Say) -> None:
     """Refuse a request that cannot be carried out, before anything is opened, and print the method's warning."""
-    if (warning := request.find_method().warning(request.recipe)) is not None:
-        say(f"warning: {warning}")
     check_before_opening(request, say)
 
 
 def resolve(request: Request, reporter: Reporter) -> tuple[Setup, LayoutChoice | None]:
     """Fill in the values that the recipe leaves open; return the setup of the run, and the choice of its layout."""
     method = request.find_method()
-    setup = set_up(task_of(method).filled(request.recipe, request.cache, reporter), method)
+    setup = set_up(task_of(method).fill_recipe(request.recipe, request.cache, reporter), method)
     choice = choose_layout(setup, request.cache, reporter.say)
     if choice is not None:
         setup = set_up(with_layout(setup.recipe, choice), method)
     return setup, choice
 
 
-def open_data(
-    request: Request, setup: Setup, engine: LocalEngine, reporter: Reporter
-) -> tuple[RunData, dict[str, Any]]:
+def open_data(request: Request, setup: Setup, pool: WorkerPool, reporter: Reporter) -> tuple[RunData, dict[str, Any]]:
     """Open the data of this machine, and check it; return it with the overlap between its sets."""
     if request.training is None:  # worker processes load their modules while this process opens the data
-        engine.start(setup.recipe, setup.method, request.wire is LocalTransport, reporter.say)
+        pool.start(setup.recipe, setup.method, request.wire is LocalTransport, reporter.say)
     if request.opening is None:
         data = setup.task.open(setup.recipe, setup.method, request.cache, reporter)
     else:
@@ -119,11 +115,11 @@ def open_data(
     return data, check_opened_data(request, data, reporter.say)
 
 
-def train(request: Request, setup: Setup, data: RunData, engine: LocalEngine, reporter: Reporter) -> TrainingResult:
+def train(request: Request, setup: Setup, data: RunData, pool: WorkerPool, reporter: Reporter) -> TrainingResult:
     """Train on this machine or elsewhere, from the latest checkpoint if there is one; save and return the model."""
-    remove_messages(request.out)  # of a run that was killed
+    remove_scratch(request.out)  # of a run that was killed
     if request.training is None:
-        trained = train_locally(request, setup, data, engine, reporter)
+        trained = train_locally(request, setup, data, pool, reporter)
     else:
         trained = request.training(setup, request.out, data, reporter)
     if data.training_crops:
@@ -132,14 +128,14 @@ def train(request: Request, setup: Setup, data: RunData, engine: LocalEngine, re
 
 
 def evaluate(
-    request: Request, setup: Setup, data: RunData, trained: TrainingResult, engine: LocalEngine, say: Say
+    request: Request, setup: Setup, data: RunData, trained: TrainingResult, pool: WorkerPool, say: Say
 ) -> dict[str, Any]:
     """Evaluate the model on the target, write and return the metrics, and report the sites that were absent."""
     metrics = {
         **_training_metrics(request, setup, data, trained),
         **setup.task.evaluate(setup.scorer(), trained, data, request.out),
         **snapshot_metrics(setup, request.out, trained, data),
-        **_costs(request, engine),
+        **_costs(request, pool),
     }
     write_sealed(request.out, metrics)
     for sentence in absences(metrics):
@@ -147,14 +143,14 @@ def evaluate(
     return read_json(request.out / METRICS)
 
 
-def _environment(setup: Setup, choice: LayoutChoice | None, engine: LocalEngine) -> dict[str, Any]:
+def _environment(setup: Setup, choice: LayoutChoice | None, pool: WorkerPool) -> dict[str, Any]:
     """Return the environment record of a run, and the times by which the layout was chosen, if any.
 
     A method that was passed in is recorded by its modules and the digest of its source. The record also has the number
     of worker processes, if any, although no byte of the result depends on it.
     """
     environment = directory.describe(setup.compute, setup.recipe.runtime.threads)
-    environment |= {"workers": len(engine.lanes)} if engine.lanes else {}
+    environment |= {"workers": len(pool.workers)} if pool.workers else {}
     origin = origin_of(setup.method, setup.recipe.method)
     environment |= {"method": origin} if origin else {}
     return environment if choice is None else {**environment, "seconds_of_a_step": choice.seconds}
@@ -181,7 +177,7 @@ def _training_metrics(request: Request, setup: Setup, data: RunData, trained: Tr
     return metrics
 
 
-def _costs(request: Request, engine: LocalEngine) -> dict[str, Any]:
+def _costs(request: Request, pool: WorkerPool) -> dict[str, Any]:
     """Return the sums of bytes and seconds, and the peak memory of a run.
 
     Bytes are those of the whole ledger. An interrupted run also reports the bytes that were sent again.
@@ -192,7 +188,7 @@ def _costs(request: Request, engine: LocalEngine) -> dict[str, Any]:
         **_bytes_of(ledger),
         **({REPEATED: _bytes_of(repeated)} if repeated else {}),
         "seconds": round(sum(row["seconds"] for row in rounds), 3),
-        "peak_rss_mb": directory.peak_rss_mb(engine.pids),
+        "peak_rss_mb": directory.peak_rss_mb(pool.peaks_kb),
     }
 
 

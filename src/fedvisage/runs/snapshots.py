@@ -10,6 +10,7 @@ from typing import Any
 from fedvisage.base.files import read_tensors, write_tensors
 from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message, plain
+from fedvisage.methods.models.frozen_backbone import constant_weights
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.catalogue import Setup
 from fedvisage.tasks.opened import RunData
@@ -40,7 +41,7 @@ def snapshot_saver(out: Path, recipe: Recipe) -> Callable[[Server], None]:
 
 def with_constant_weights(server: Server, finished: Message) -> Message:
     """Add the constant weights, which are never sent, to a finished model, so that it needs no other file."""
-    return {**finished, **{name: plain(value) for name, value in server.method.beside(server.net).items()}}
+    return {**finished, **{name: plain(value) for name, value in constant_weights(server.net).items()}}
 
 
 def snapshot_path(out: Path, number: int) -> Path:
@@ -62,7 +63,7 @@ def snapshot_metrics(setup: Setup, out: Path, trained: TrainingResult, data: Run
     figures = []
     for number, path in _saved_rounds(out, setup.recipe, trained.rounds):
         saved = replace(trained.saved, finished=read_tensors(path)[0])
-        figures.append({"round": number, **setup.task.without_threshold(scorer, saved, data)})
+        figures.append({"round": number, **setup.task.evaluate_snapshot(scorer, saved, data)})
     return {BY_ROUND: figures} if figures else {}
 
 

@@ -27,6 +27,7 @@ from fedvisage.federation.wire.message import Message, load_parts, under
 from fedvisage.federation.wire.schema import Schema
 from fedvisage.federation.wire.transport import Transport
 from fedvisage.methods import find, read_method
+from fedvisage.methods.models.frozen_backbone import load_constant
 from fedvisage.runs.directory import METRICS, RECIPE, START, write_once
 from fedvisage.runs.snapshots import snapshot_saver, with_constant_weights
 from fedvisage.starts.start import read_start
@@ -221,7 +222,7 @@ def train(
         # The sites' last calls are about the finished model: its statistics come before its thresholds.
         if scoring.wants_exact_statistics(recipe):
             finished = scoring.with_exact_statistics(server, setup.scorer(), finished)
-        trained = setup.task.settle(server, finished)
+        trained = setup.task.choose_thresholds(server, finished)
         saved = replace(trained.saved, finished=with_constant_weights(server, trained.saved.finished))
         trained = replace(trained, saved=saved, ended=_early_end_reason(server))
         write_counts(out, trained.counts)
@@ -247,7 +248,7 @@ def _build_server(setup: Setup, exchange: Exchange, releases: Releases, first: M
         net = method.network(recipe)
     load_parts(net, {name: value for name, value in first.items() if name.split(".")[0] in net})
     compute.place(net)
-    method.fix(net, recipe, files)
+    load_constant(net, recipe, files)
     return Server(method, recipe, net, exchange, compute, releases, files)
 
 

@@ -1,104 +1,118 @@
-"""Parallel simulation of sites in worker processes, with byte-identical results for any number of processes.
+"""Parallel simulation of sites in workers, with byte-identical results for any number of workers.
 
-Each site belongs to one process for the whole run. The server sends orders together and reads replies in sorted order
-of sites. docs/decisions/0015-workers.md gives the reasons.
+A site's state stays at one worker; a site that keeps nothing goes to the first free worker in each round. Only this
+process reads and writes the run directory. docs/decisions/0037-worker-engine.md gives the reasons.
 """
 
 from __future__ import annotations
 
 import pickle
 import shutil
+import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from ctypes import Array, c_longlong
-from dataclasses import dataclass, replace
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Literal
+from queue import Empty, SimpleQueue
+from typing import Any, Literal, TypeVar
 
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.parallel import LastingProcess
 from fedvisage.base.processes import cores
 from fedvisage.base.progress import Say
-from fedvisage.data.batches import View
 from fedvisage.federation.batch import round_length
 from fedvisage.federation.declared import Declared
 from fedvisage.federation.method import Method
 from fedvisage.federation.record.store import SiteStore, StateCache
-from fedvisage.federation.secure.calls import WITHOUT_NETWORK
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker
-from fedvisage.federation.wire.message import plain
-from fedvisage.federation.wire.transport import Order, Reply, TensorFiles, Transport, pack, pack_all
+from fedvisage.federation.wire.message import Message, plain
+from fedvisage.federation.wire.transport import Order, Reply, Transport
 from fedvisage.methods import find, read_method
 from fedvisage.recipe import Recipe
+from fedvisage.runs.directory import peak_kb
+from fedvisage.runs.engine import Engine, LocalEngine, Worker, WorkerLost, report_progress
 from fedvisage.tasks.catalogue import set_up
 
-# Code of a worker process: it holds some of a run's sites and executes their orders.
+Result = TypeVar("Result")
 
-ProgressUpdate = Array[c_longlong]
-"""Shared memory for the progress of a process: the index of a site, its finished batches, and their total."""
-
-
-@dataclass(frozen=True)
-class SiteSpec:
-    """One site in a form that can be pickled: its views as paths and positions, and its directory of private state."""
-
-    name: str
-    train: View
-    held_out: View
-    public: View | None
-    strangers: View | None
-    directory: Path
-
-    @staticmethod
-    def of(desk: SiteWorker) -> SiteSpec:
-        """Return the parts that a site was built from."""
-        return SiteSpec(desk.name, desk.train, desk.held_out, desk.public, desk.strangers, desk.store.directory)
+# The jobs of a worker. They keep the sites of the worker's process in memory, and their files in its scratch space.
 
 
-@dataclass(frozen=True)
-class SiteTask:
-    """An order in a form that can be pickled, and the path for the reply."""
+class _Process:
+    """The sites of this worker process."""
 
-    site: str
-    order: Order
-    """The order without its message."""
-    message: TensorFiles
-    reply: Path
+    sites: LocalTransport
 
 
-@dataclass(frozen=True)
-class TaskResult:
-    """A reply in a form that can be pickled."""
-
-    message: TensorFiles | None
-    failure: str
-    spent: bool
-
-
-class _WorkerState:
-    """The sites of this worker process, and its progress memory."""
-
-    board: ProgressUpdate | None = None
-    sites: LocalTransport | None = None
+def open_sites(setup: bytes, data: bytes) -> None:
+    """Open the pickled views of all sites, which are paths and positions, and build the network that they share."""
+    recipe, method = unpack_setup(setup)
+    workspace, cache, scratch = set_up(recipe, method).workspace(), StateCache(), Path(tempfile.mkdtemp())
+    workspace.on_batch = lambda site, finished, total: report_progress(finished, total)
+    sites = []
+    for name, train, held_out, public, strangers in pickle.loads(data):
+        store = SiteStore(scratch / name, cache, kept_generations=1)
+        sites.append(SiteWorker(name, train, held_out, store, workspace, public=public, strangers=strangers))
+    _Process.sites = LocalTransport(sites)
 
 
-def begin(board: ProgressUpdate) -> None:
-    """Store the memory for progress updates."""
-    _WorkerState.board = board
+def execute_order(site: str, order: Order, names: Sequence[str], *parts: Message) -> Reply:
+    """Execute an order whose message comes in parts."""
+    tensors = {name: value for part in parts for name, value in part.items()}
+    (reply,) = _Process.sites.call({site: replace(order, message={name: tensors[name] for name in names})})
+    return reply
 
 
-def pack_input(recipe: Recipe, method: Declared, places: Sequence[SiteSpec]) -> bytes:
-    """Pickle the input of a worker process; a method from the catalogue is sent by name.
+def end_visits() -> set[str]:
+    """End all visits after a round, and return the sites that keep state here."""
+    sites = _Process.sites.desks.values()
+    for site in sites:
+        site.leave()
+    return {site.name for site in sites if site.keeps_state}
+
+
+def commit_site(site: str, generation: int) -> tuple[int, bytes]:
+    """Commit a site's private state, and return its generation and, if that is new, the content of its file."""
+    worker = _Process.sites.desks[site]
+    before = worker.store.generation
+    reached = worker.commit(generation)
+    return reached, worker.store.committed() if reached != before else b""
+
+
+def restore_site(site: str, generation: int, content: bytes, releases: Mapping[str, bytes | None]) -> None:
+    """Give a site the private state of a generation, and its log of releases."""
+    worker = _Process.sites.desks[site]
+    if generation:
+        worker.store.receive(generation, content)
+    worker.releases.receive(releases)
+    worker.restore(generation)
+
+
+def release_files(site: str, known: frozenset[str]) -> dict[str, bytes | None]:
+    """Return the files of a site's log of releases, without the values that the caller knows."""
+    return _Process.sites.desks[site].releases.files(known)
+
+
+# Methods and recipes as the setup of another process.
+
+
+def pack_setup(recipe: Recipe, method: Declared) -> bytes:
+    """Pickle the setup of another process; a method from the catalogue is sent by name.
 
     The recipe is sent as plain values, because no process can import the generated options class of an algorithm on a
     model.
     """
-    return pickle.dumps((recipes.tree_of(recipe), None if is_in_catalogue(method, recipe) else method, tuple(places)))
+    return pickle.dumps((recipes.tree_of(recipe), None if is_in_catalogue(method, recipe) else method))
+
+
+def unpack_setup(sent: bytes) -> tuple[Recipe, Method]:
+    """Return the arguments of :func:`pack_setup`, in another process."""
+    tree, method = pickle.loads(sent)
+    recipe = recipes.validate(tree, read_method if method is None else method.options.model_validate)
+    return recipe, method or find(recipe.method)
 
 
 def is_in_catalogue(method: Declared, recipe: Recipe) -> bool:
@@ -107,293 +121,6 @@ def is_in_catalogue(method: Declared, recipe: Recipe) -> bool:
         return find(recipe.method) is method
     except UserError:  # the catalogue may not contain a method that was passed in
         return False
-
-
-def unpack_input(sent: bytes) -> tuple[Recipe, Method, Sequence[SiteSpec]]:
-    """Return the arguments of :func:`pack_input`, in another process."""
-    tree, method, places = pickle.loads(sent)
-    recipe = recipes.validate(tree, read_method if method is None else method.options.model_validate)
-    return recipe, method or find(recipe.method), places
-
-
-def load_sites(sent: bytes) -> None:
-    """Open the sites' data and build the network that the sites share."""
-    recipe, method, places = unpack_input(sent)
-    workspace, shelf = set_up(recipe, method).workspace(), StateCache()
-    workspace.on_batch = _progress_callback({place.name: number for number, place in enumerate(places)})
-    _WorkerState.sites = LocalTransport(
-        [
-            SiteWorker(
-                place.name,
-                place.train,
-                place.held_out,
-                SiteStore(place.directory, shelf),
-                workspace,
-                public=place.public,
-                strangers=place.strangers,
-            )
-            for place in places
-        ]
-    )
-
-
-def _progress_callback(places: dict[str, int]) -> Callable[[str, int, int], None]:
-    board = _WorkerState.board
-
-    def on_batch(site: str, done: int, of: int) -> None:
-        if board is not None:
-            board[:] = [places[site], done, of]
-
-    return on_batch
-
-
-def execute_task(errand: SiteTask) -> TaskResult:
-    """Execute one order at one site."""
-    order = replace(errand.order, message=errand.message.opened())
-    (reply,) = _sites().call({errand.site: order})
-    message = None if reply.message is None else pack(reply.message, errand.reply)
-    return TaskResult(message, reply.failure, reply.spent)
-
-
-def end_visits(_: object) -> bool:
-    """End all visits after a round, and return whether a site has uncommitted private state."""
-    desks = _sites().desks.values()
-    for desk in desks:
-        desk.leave()
-    return any(desk.store.uncommitted for desk in desks)
-
-
-def commit(generation: int) -> dict[str, int]:
-    """Make the private state of this process's sites durable."""
-    return _sites().commit(generation)
-
-
-def restore(generations: dict[str, int]) -> None:
-    """Restore this process's sites to earlier generations of their private state."""
-    _sites().restore(generations)
-
-
-def _sites() -> LocalTransport:
-    assert _WorkerState.sites is not None, "nobody has taken this seat"
-    return _WorkerState.sites
-
-
-# The main process's side of one worker process.
-
-TRIES = 3
-"""The number of times that a process is replaced between two commits."""
-POLL_SECONDS = 0.1
-"""The time in seconds between two checks of the sites' progress."""
-
-
-@dataclass
-class PendingTask:
-    """One task of a worker process, and its future result."""
-
-    job: Callable[[Any], Any]
-    what: Any
-    future: Future[Any]
-
-    @property
-    def secret(self) -> bool:
-        """True for a task that drew or used secrets, which cannot be drawn again."""
-        return isinstance(self.what, SiteTask) and self.what.order.call in WITHOUT_NETWORK
-
-
-class Worker:
-    """A worker process that executes the orders of its sites one after another.
-
-    If the process is killed, a new one repeats all tasks since the last commit.
-    """
-
-    def __init__(self) -> None:
-        """Start the process without sites."""
-        self.names: tuple[str, ...] = ()
-        self.board: ProgressUpdate = get_context("spawn").RawArray("q", 3)
-        self.process = LastingProcess(partial(begin, self.board))
-        self.draws_anew = False
-        self._sent = b""
-        self._seated: Future[None] = Future()
-        self._log: list[PendingTask] = []
-        self._generations: dict[str, int] = {}
-        self._lost = 0
-
-    def take(self, names: tuple[str, ...], sent: bytes, *, draws_anew: bool) -> None:
-        """Load these sites from the output of :func:`fedvisage.runs.workers.pack_input`.
-
-        With ``draws_anew`` the operating system draws the secrets of secure sums, so a repeated draw gives other ones.
-        """
-        self.names, self._sent, self.draws_anew = names, sent, draws_anew
-        self._log, self._lost, self.board[:] = [], 0, [0, 0, 0]
-        self._seated = self._handed_in(load_sites, sent)
-
-    def ask(self, errand: SiteTask) -> PendingTask:
-        """Submit an order."""
-        return self._ask(execute_task, errand)
-
-    def commit(self, generation: int) -> PendingTask:
-        """Submit a commit."""
-        return self._ask(commit, generation)
-
-    def owing(self) -> PendingTask:
-        """Submit a check, between two rounds, whether the process holds uncommitted private state."""
-        return self._ask(end_visits, None)
-
-    def restore(self, generations: dict[str, int]) -> PendingTask:
-        """Submit a restore of the sites, and log all tasks from here on."""
-        self._log, self._generations = [], generations
-        return self._ask(restore, generations)
-
-    def forget(self, generations: dict[str, int] | None = None) -> None:
-        """Drop tasks that need no repetition: the sites are at these generations, or still at the last ones."""
-        if generations is not None:
-            self._generations = generations
-        restored: Future[None] = Future()
-        restored.set_result(None)
-        self._log, self._lost = [PendingTask(restore, self._generations, restored)], 0
-
-    def result(self, asked: PendingTask, glance: Callable[[], None]) -> Any:
-        """Wait for a task's result and replace the process if it ends; call ``glance`` at regular intervals."""
-        while True:
-            try:
-                for future in (self._seated, asked.future):
-                    while not future.done():
-                        wait([future], POLL_SECONDS)
-                        glance()
-                    future.result()
-                return asked.future.result()
-            except BrokenProcessPool:
-                self._begin_again()
-
-    def _ask(self, job: Callable[[Any], Any], what: Any) -> PendingTask:
-        self._log.append(PendingTask(job, what, self._handed_in(job, what)))
-        return self._log[-1]
-
-    def _begin_again(self) -> None:
-        """Replace the process, and submit all tasks since the last commit again."""
-        self._lost += 1
-        if self._lost > TRIES:
-            raise RunFailed(self._why())
-        if self.draws_anew and any(task.secret for task in self._log):
-            raise RunFailed("a worker process was killed, and its sites' secrets with it; --resume continues the run")
-        self.process.replace()
-        self._seated = self._handed_in(load_sites, self._sent)
-        for task in self._log:
-            task.future = self._handed_in(task.job, task.what)
-
-    def _why(self) -> str:
-        if self._seated.done() and self._seated.exception() is None:
-            return "a worker process ended by itself again and again, perhaps for lack of memory; use fewer workers"
-        return "no worker process could begin; use runtime.workers=1"
-
-    def _handed_in(self, job: Callable[[Any], Any], what: Any) -> Future[Any]:
-        try:
-            return self.process.submit(job, what)
-        except BrokenProcessPool as error:
-            broken: Future[Any] = Future()
-            broken.set_exception(error)
-            return broken
-
-
-FOLDER = ".handed"
-"""The folder in a run's directory for messages between processes."""
-
-Wire = Callable[[Sequence[SiteWorker]], Transport]
-"""A function that makes a transport from the sites of this process."""
-
-Workers = Literal["auto"] | int | None
-"""The values of ``runtime.workers``."""
-
-
-def without_workers(recipe: Recipe) -> Recipe:
-    """Return a recipe without its number of worker processes, as no byte of the result depends on it."""
-    if recipe.runtime.workers is None:
-        return recipe
-    return recipe.model_copy(update={"runtime": recipe.runtime.model_copy(update={"workers": None})})
-
-
-class LocalEngine:
-    """The worker processes of a run; none before :meth:`start`."""
-
-    def __init__(self, asked: Workers) -> None:
-        """Store the number of processes that the recipe asks for."""
-        self._asked = asked
-        self.lanes: list[Worker] = []
-
-    def start(self, recipe: Recipe, method: Method, ours: bool, say: Say) -> None:
-        """Start the useful number of processes; they import their modules while the run opens its data.
-
-        If the sites cannot train in parallel, report the reason in one line and start none; the sites then train one
-        after another, as without the key. ``ours`` is false if the caller passed in another transport.
-        """
-        sites, threads = 1 if method.pooled else len(recipe.data.sites), recipe.runtime.threads
-        if self._asked in (None, 1) or sites == 1:
-            return
-        count = min(sites, _best_worker_count(sites, threads) if isinstance(self._asked, str) else self._asked or 1)
-        reason = "one process has all cores with its threads" if count == 1 else _why_not_parallel(recipe, method, ours)
-        if reason is not None:
-            say(f"note: {reason}; runtime.workers changes nothing")
-            return
-        if threads > 1 and count * threads > cores():
-            say(f"note: {count} processes of {threads} threads are more than {cores()} cores; see runtime.threads")
-        for _ in range(count):
-            self.lanes.append(Worker())
-
-    @contextmanager
-    def wire(self, otherwise: Wire, out: Path) -> Iterator[Wire]:
-        """Yield a function that makes a transport from a run's sites: in these processes, if there are any."""
-        if not self.lanes:
-            yield otherwise
-            return
-        folder = out / FOLDER
-        folder.mkdir()
-        try:
-            yield partial(WorkerTransport, crew=self.lanes, folder=folder)
-        finally:
-            remove_messages(out)
-
-    @property
-    def pids(self) -> list[int]:
-        """The process IDs."""
-        return [lane.process.pid for lane in self.lanes]
-
-    def end(self) -> None:
-        """End all processes."""
-        for lane in self.lanes:
-            lane.process.end()
-
-
-@contextmanager
-def open_engine(asked: Workers) -> Iterator[LocalEngine]:
-    """Yield the worker processes of a run, and end them all when the run ends or fails."""
-    crew = LocalEngine(asked)
-    try:
-        yield crew
-    finally:
-        crew.end()
-
-
-def _why_not_parallel(recipe: Recipe, method: Method, ours: bool) -> str | None:
-    """Return the reason why sites cannot train in parallel, or None if they can."""
-    if not ours:
-        return "a transport was handed in, which has the sites where it wants"
-    if method.in_turn:
-        return f"{method.name} visits its sites one after another"
-    if not is_picklable(method, recipe):
-        return (
-            f"{method.name} was handed in and cannot be sent to another process, as not all of its functions can be"
-            " imported by name"
-        )
-    return None
-
-
-def _best_worker_count(sites: int, threads: int) -> int:
-    """Return the number of processes that uses this machine's cores best.
-
-    If the sites do not divide evenly among the cores, one more process runs and the operating system shares the cores.
-    """
-    slots = max(1, cores() // threads)
-    return slots if slots == 1 or sites % slots == 0 else slots + 1
 
 
 def is_picklable(method: Method, recipe: Recipe) -> bool:
@@ -407,115 +134,248 @@ def is_picklable(method: Method, recipe: Recipe) -> bool:
     return b"__main__" not in sent  # no other process can import from the program's main file
 
 
-def remove_messages(out: Path) -> None:
-    """Remove the messages between processes, including those of a killed run."""
-    shutil.rmtree(out / FOLDER, ignore_errors=True)
+# The workers of a run.
+
+SCRATCH = ".workers"
+"""The folder in a run's directory for the files of its local workers."""
+MODULES = (__name__, "timm", "torch._dynamo")
+"""The modules that the fork server loads: this one, and the slow ones that networks and optimizers import."""
+POLL_SECONDS = 0.1
+"""The time in seconds between two reports of the sites' progress."""
+
+Wire = Callable[[Sequence[SiteWorker]], Transport]
+"""A function that makes a transport from the sites of this process."""
+
+Workers = Literal["auto"] | int | None
+"""The values of ``runtime.workers``."""
+
+
+def without_workers(recipe: Recipe) -> Recipe:
+    """Return a recipe without its number of workers, because no byte of the result depends on it."""
+    if recipe.runtime.workers is None:
+        return recipe
+    return recipe.model_copy(update={"runtime": recipe.runtime.model_copy(update={"workers": None})})
+
+
+def remove_scratch(out: Path) -> None:
+    """Remove the files that the workers of a killed run left; earlier versions used another name."""
+    for name in (SCRATCH, ".handed"):
+        shutil.rmtree(out / name, ignore_errors=True)
+
+
+class WorkerPool:
+    """The workers of a run; none before :meth:`start`."""
+
+    def __init__(self, asked: Workers, out: Path) -> None:
+        """Store the number of workers that the recipe asks for, and the run's directory."""
+        self._asked = asked
+        self.engine: Engine = LocalEngine(out / SCRATCH, MODULES)
+        self.workers: Sequence[Worker] = ()
+        self.peaks_kb: list[int] = []
+        """The peak memory of each worker, after training."""
+
+    def start(self, recipe: Recipe, method: Method, ours: bool, say: Say) -> None:
+        """Start the useful number of workers; they load their modules while the run opens its data.
+
+        If the sites cannot train in parallel, report the reason in one line and start none; the sites then train one
+        after another, as without the key. ``ours`` is false if the caller passed in another transport.
+        """
+        sites, threads = 1 if method.pooled else len(recipe.data.sites), recipe.runtime.threads
+        if self._asked in (None, 1) or sites == 1:
+            return
+        slots = self.engine.capacity(threads, 0.0)
+        # With "auto", if the sites do not divide evenly, the operating system shares the cores among one more process.
+        best = slots + (slots > 1 and sites % slots > 0)
+        count = min(sites, best if isinstance(self._asked, str) else self._asked or 1)
+        reason = "one process has all cores with its threads" if count == 1 else _why_not_parallel(recipe, method, ours)
+        if reason is not None:
+            say(f"note: {reason}; runtime.workers changes nothing")
+            return
+        if threads > 1 and count * threads > cores():
+            say(f"note: {count} processes of {threads} threads are more than {cores()} cores; see runtime.threads")
+        self.workers = self.engine.start(count, threads, 0.0)
+
+    @contextmanager
+    def wire(self, otherwise: Wire) -> Iterator[Wire]:
+        """Yield a function that makes a transport from a run's sites: to the workers, if there are any.
+
+        The workers end with the context.
+        """
+        if not self.workers:
+            yield otherwise
+            return
+        try:
+            yield partial(WorkerTransport, engine=self.engine, workers=self.workers)
+            self.peaks_kb = [worker.submit(peak_kb).result() or 0 for worker in self.workers]
+        except WorkerLost:
+            raise RunFailed(
+                "a worker process ended by itself, perhaps for lack of memory; use fewer workers (runtime.workers); "
+                "--resume continues the run"
+            ) from None
+        finally:
+            self.engine.close()
+
+
+def _why_not_parallel(recipe: Recipe, method: Method, ours: bool) -> str | None:
+    """Return the reason why sites cannot train in parallel, or None if they can."""
+    if not ours:
+        return "the transport that was passed in decides where its sites are"
+    if method.in_turn:
+        return f"{method.name} visits its sites one after another"
+    if not is_picklable(method, recipe):
+        return (
+            f"{method.name} was passed in and cannot be sent to another process, because not all of its functions can "
+            "be imported by name"
+        )
+    return None
 
 
 class WorkerTransport:
-    """The transport to sites in worker processes."""
+    """The transport to sites at workers.
 
-    def __init__(self, desks: Sequence[SiteWorker], crew: Sequence[Worker], folder: Path) -> None:
-        """Assign the sites to worker processes; messages pass through files in a folder."""
-        workspace = desks[0].workspace
-        self.names = tuple(sorted(desk.name for desk in desks))
-        self._schemas, self._folder, self._on_batch = workspace.schemas, folder, workspace.on_batch
-        self._crew, self._exchanges, self._round = crew, 0, 0
-        self._seen: dict[Worker, tuple[int, ...]] = {}
-        self._lanes: dict[str, Worker] = {}
-        secure = workspace.recipe.federation.secure
-        for lane, places in zip(crew, assign_sites(desks, len(crew)), strict=True):
-            sent = pack_input(workspace.recipe, workspace.method, places)
-            names = tuple(place.name for place in places)
-            lane.take(names, sent, draws_anew=secure is not None and secure.entropy == "system")
-            self._lanes |= dict.fromkeys(names, lane)
+    Each site has a home, the worker that executes its orders. After a round, a site that keeps no state has none.
+    """
+
+    def __init__(self, sites: Sequence[SiteWorker], engine: Engine, workers: Sequence[Worker]) -> None:
+        """Take the sites and the workers; :meth:`restore` opens the sites there."""
+        self.names = tuple(sorted(site.name for site in sites))
+        self._sites, self._workspace = {site.name: site for site in sites}, sites[0].workspace
+        self._engine, self._workers = engine, workers
+        self._images = {site.name: _images_per_round(site) for site in sites}
+        self._homes: dict[str, Worker] = {}
+        self._visited: set[str] = set()
+        self._round = 0
+        self._running = dict.fromkeys(workers, "")
+        self._reported: dict[Worker, tuple[str, int, int]] = {}
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-        """Execute the orders of all sites in parallel, or in turn if the call releases values under a budget.
+        """Execute the orders in parallel, or in turn if the call releases values under a budget.
 
         A site with a spent budget ends the round, and the sites after it must not be charged for that round.
         """
         self._open_round(max((order.round for order in orders.values()), default=self._round))
-        self._exchanges += 1
-        parcels = pack_all(orders, self._folder, self._exchanges)
-        errands = {
-            name: SiteTask(
-                name, replace(order, message={}), parcels[name], self._folder / f"{self._exchanges}-{place}-up"
-            )
-            for place, (name, order) in enumerate(orders.items())
-        }
-        names = sorted(orders)
-        in_turn = any(self._schemas[order.call].releases for order in orders.values())
-        for together in [[name] for name in names] if in_turn else [names]:
-            tasks = {name: self._lanes[name].ask(errands[name]) for name in together}
-            for name in together:
-                yield self._reply(name, orders[name].ticket, tasks[name])
+        self._visited |= orders.keys()
+        jobs = self._jobs_of(orders)
+        if not any(self._workspace.schemas[order.call].releases for order in orders.values()):
+            yield from self._execute(jobs)
+            return
+        for name in sorted(jobs):
+            for reply in self._execute({name: jobs.pop(name)}):
+                # What a site has released is in the run's directory before its reply is used.
+                log = self._sites[name].releases
+                log.receive(self._homes[name].submit(release_files, name, log.value_files).result())
+                yield reply
 
     def commit(self, generation: int) -> dict[str, int]:
-        """Commit every site."""
-        tasks = [(lane, lane.commit(generation)) for lane in self._crew]
-        reached: dict[str, int] = {}
-        for lane, task in tasks:
-            reached |= lane.result(task, self._glance)
-        for lane in self._crew:
-            lane.forget({name: reached[name] for name in lane.names})
-        self._clear()
-        return {name: reached[name] for name in self.names}
+        """Commit every site at its worker, and store its generation in the run's directory."""
+        for name in sorted(self._sites_with_state()):
+            store = self._sites[name].store
+            reached, content = self._homes[name].submit(commit_site, name, generation).result()
+            if reached != store.generation:
+                store.receive(reached, content)
+        return {name: self._sites[name].store.generation for name in self.names}
 
     def restore(self, generations: Mapping[str, int]) -> None:
-        """Restore every site."""
-        tasks = [
-            (lane, lane.restore({name: generations[name] for name in lane.names if name in generations}))
-            for lane in self._crew
-        ]
-        for lane, task in tasks:
-            lane.result(task, self._glance)
+        """Open the sites anew at all workers, and give each site its state and a home for its first round."""
+        # Pickled in one piece, so that sites that share a set also share it at a worker.
+        data = pickle.dumps(
+            [(site.name, site.train, site.held_out, site.public, site.strangers) for site in self._sites.values()]
+        )
+        self._at_all(open_sites, pack_setup(self._workspace.recipe, self._workspace.method), data)
+        self._round, self._visited = 0, set()
+        for worker, names in zip(self._workers, assign_sites(self._images, len(self._workers)), strict=True):
+            for name in names:
+                if name not in generations:
+                    raise UserError("checkpoint", f"knows nothing of site {name}")
+                site, self._homes[name] = self._sites[name], worker
+                site.store.restore(generations[name])
+                site.store.load()  # a damaged file is reported by its path in the run's directory
+                if site.keeps_state:
+                    content = site.store.committed() if site.store.generation else b""
+                    worker.submit(restore_site, name, site.store.generation, content, site.releases.files()).result()
+
+    def _jobs_of(self, orders: Mapping[str, Order]) -> dict[str, tuple[Any, ...]]:
+        """Return the arguments of :func:`execute_order` per site; tensors that all sites are sent are stored once."""
+        messages = [order.message for order in orders.values()]
+        first = messages[0] if messages else {}
+        common = {key: value for key, value in first.items() if all(message.get(key) is value for message in messages)}
+        shared = [self._engine.put(common)] if common else []
+        jobs = {}
+        for name, order in orders.items():
+            separate = {key: value for key, value in order.message.items() if key not in common}
+            parts = [*shared, self._engine.put(separate)] if separate else shared
+            jobs[name] = (name, replace(order, message={}), tuple(order.message), *parts)
+        return jobs
+
+    def _execute(self, jobs: dict[str, tuple[Any, ...]]) -> Iterator[Reply]:
+        """Execute and remove jobs of several sites at the same time, and yield the replies in sorted order of sites."""
+        names, replies = sorted(jobs), dict[str, Reply]()
+        largest_first = sorted(names, key=lambda name: (-self._images[name], name))
+        homeless = deque(name for name in largest_first if name not in self._homes)
+        waiting = {
+            worker: deque(name for name in largest_first if self._homes.get(name) is worker) for worker in self._workers
+        }
+        finished: SimpleQueue[tuple[str, Future[Reply]]] = SimpleQueue()
+
+        def begin_next(worker: Worker) -> None:
+            with suppress(IndexError):  # another worker may have taken the last site
+                name = (waiting[worker] or homeless).popleft()
+                self._homes[name], self._running[worker] = worker, name
+                worker.submit(execute_order, *jobs.pop(name)).add_done_callback(partial(finish, worker, name))
+
+        def finish(worker: Worker, name: str, future: Future[Reply]) -> None:
+            # In a thread of the engine, so that no worker waits while this process admits a reply.
+            finished.put((name, future))
+            if future.exception() is None:
+                begin_next(worker)
+
+        for worker in self._workers:
+            begin_next(worker)
+        for name in names:
+            while name not in replies:
+                with suppress(Empty):
+                    site, future = finished.get(timeout=POLL_SECONDS)
+                    replies[site] = future.result()
+                self._report_progress()
+            reply = replies.pop(name)
+            message = reply.message and {key: plain(value) for key, value in reply.message.items()}
+            yield replace(reply, message=message)
 
     def _open_round(self, number: int) -> None:
-        """Drop the tasks of earlier rounds, unless a site still has uncommitted private state from them."""
-        if self._round == number:
-            return
-        self._round = number
-        tasks = [(lane, lane.owing()) for lane in self._crew]
-        if not any(lane.result(task, self._glance) for lane, task in tasks):
-            for lane in self._crew:
-                lane.forget()
-            self._clear()
+        """End the visits of the last round, and release its sites that keep nothing from their workers."""
+        if self._round != number:
+            stays = self._sites_with_state() | (self._homes.keys() - self._visited)
+            self._homes = {name: worker for name, worker in self._homes.items() if name in stays}
+            self._round = number
 
-    def _clear(self) -> None:
-        """Remove all message files."""
-        for path in self._folder.iterdir():
-            path.unlink()
+    def _sites_with_state(self) -> set[str]:
+        return set().union(*self._at_all(end_visits))
 
-    def _reply(self, name: str, ticket: str, asked: PendingTask) -> Reply:
-        answer: TaskResult = self._lanes[name].result(asked, self._glance)
-        if answer.message is None:
-            return Reply(name, None, answer.failure, ticket, answer.spent)
-        message = {key: plain(value) for key, value in answer.message.opened().items()}
-        for path in answer.message.paths:
-            path.unlink()
-        return Reply(name, message, ticket=ticket)
+    def _at_all(self, job: Callable[..., Result], *args: Any) -> list[Result]:
+        """Execute a job at all workers at the same time."""
+        return [future.result() for future in [worker.submit(job, *args) for worker in self._workers]]
 
-    def _glance(self) -> None:
-        """Report the progress of the sites, if it has changed."""
-        for lane in self._crew:
-            index, finished, total = now = tuple(lane.board)
-            if total and self._seen.get(lane) != now:
-                self._seen[lane] = now
-                self._on_batch(lane.names[index], finished, total)
+    def _report_progress(self) -> None:
+        """Report the progress of the sites that has changed."""
+        for worker, name in self._running.items():
+            progress = (name, *worker.progress())
+            if progress[2] and self._reported.get(worker) != progress:
+                self._reported[worker] = progress
+                self._workspace.on_batch(*progress)
 
 
-def assign_sites(desks: Sequence[SiteWorker], count: int) -> list[list[SiteSpec]]:
-    """Assign sites to processes, largest first, each to the process with the fewest images per round so far."""
+def _images_per_round(site: SiteWorker) -> int:
+    """Return the number of images that a site trains on in a round."""
+    recipe = site.workspace.recipe
+    return round_length(recipe, site.name, len(site.train)) * recipe.training.batch.of(site.name)
 
-    def work(desk: SiteWorker) -> int:
-        recipe = desk.workspace.recipe
-        return round_length(recipe, desk.name, len(desk.train)) * recipe.training.batch.of(desk.name)
 
-    assigned: list[list[SiteSpec]] = [[] for _ in range(count)]
-    images = [0] * count
-    for desk in sorted(desks, key=lambda desk: (-work(desk), desk.name)):
-        process = images.index(min(images))
-        assigned[process].append(SiteSpec.of(desk))
-        images[process] += work(desk)
-    return [sorted(places, key=lambda place: place.name) for places in assigned]
+def assign_sites(images: Mapping[str, int], count: int) -> list[list[str]]:
+    """Assign sites to workers, largest first, each to the worker with the fewest images so far."""
+    assigned: list[list[str]] = [[] for _ in range(count)]
+    totals = [0] * count
+    for name in sorted(images, key=lambda name: (-images[name], name)):
+        worker = totals.index(min(totals))
+        assigned[worker].append(name)
+        totals[worker] += images[name]
+    return assigned

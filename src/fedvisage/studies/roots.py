@@ -25,10 +25,10 @@ from fedvisage.datasets.finding import FolderContents, list_sets_below, scan_fol
 from fedvisage.datasets.frames import read_item
 from fedvisage.datasets.import_presentations import limit_items
 from fedvisage.datasets.import_spec import ImportSpec, read_spec
-from fedvisage.datasets.importing import choices_of, import_dataset
+from fedvisage.datasets.importing import import_dataset
 from fedvisage.datasets.pad.item import Item
-from fedvisage.datasets.pad.tree import walk
 from fedvisage.datasets.sources import SYNTHETIC
+from fedvisage.datasets.tree import walk
 from fedvisage.recipe.data import named_weights
 from fedvisage.runs.directory import METRICS
 from fedvisage.studies.grid import Cell, SizedSet, source_of, with_paths
@@ -77,7 +77,7 @@ def describe_needs(cells: Sequence[Cell], sets: Mapping[str, str], plans: Plans,
 def files_of(wanted: ImportSpec, original: Path) -> Sequence[Item]:
     """Return the videos and images that an import of presentation attacks reads."""
     scanner = SCANNERS[wanted.kind]
-    items = scanner.list(walk(original), choices_of(wanted.options)).items
+    items = scanner.list(walk(original), wanted.options).items
     return limit_items(items, wanted.options.few)
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import sys
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, cast, get_args
 
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
+from fedvisage.base.options import field_docstrings
 from fedvisage.federation.method import Method
 from fedvisage.methods import ALGORITHMS, MODELS, on
 from fedvisage.methods.pad import fedma
@@ -79,12 +76,7 @@ def docstrings(section: type[Section]) -> dict[str, str]:
     for kind in reversed([kind for kind in section.__mro__ if issubclass(kind, Section)]):
         if kind.__name__ not in vars(sys.modules[kind.__module__]):
             continue  # an algorithm's options on a model: a class without source code; its bases have the docstrings
-        body = cast(ast.ClassDef, ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]).body
-        for key, below in pairwise(body):
-            if not isinstance(key, ast.AnnAssign) or not isinstance(key.target, ast.Name):
-                continue
-            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-                texts[key.target.id] = inspect.cleandoc(str(below.value.value))
+        texts |= field_docstrings(kind)
     return texts
 
 

@@ -11,15 +11,16 @@ from fedvisage.base.processes import use_threads
 from fedvisage.federation.declared import Declared
 from fedvisage.federation.method import Method, Upload
 from fedvisage.federation.site_worker import Workspace
+from fedvisage.methods.models.frozen_backbone import load_constant
 from fedvisage.nn.compute import Compute, Layout, resolve_compute
 from fedvisage.recipe import Recipe
 from fedvisage.tasks import scoring
-from fedvisage.tasks.pad.task import PadTask
-from fedvisage.tasks.recognition.task import RecognitionTask
+from fedvisage.tasks.pad.task import TASK as PAD
+from fedvisage.tasks.recognition.task import TASK as RECOGNITION
 from fedvisage.tasks.scoring import Scorer
 from fedvisage.tasks.task import Task
 
-TASKS: Mapping[str, Task] = {task.name: task for task in (PadTask(), RecognitionTask())}
+TASKS: Mapping[str, Task] = {task.name: task for task in (PAD, RECOGNITION)}
 
 
 def task_of(method: Declared) -> Task:
@@ -29,7 +30,7 @@ def task_of(method: Declared) -> Task:
 
 def summary(figures: Mapping[str, Any]) -> list[str]:
     """Return a run's headline metrics as lines; files that are older than the second task do not name theirs."""
-    return TASKS[figures.get("task", "pad")].summary(figures)
+    return TASKS[figures.get("task", "pad")].summarise(figures)
 
 
 # Descriptions for ``fedvisage methods``: the fields that leave a site, and the server's view.
@@ -48,8 +49,8 @@ def describe(method: Method) -> dict[str, Any]:
         "paper": method.paper,
         "parts": {part: home.name.lower() for part, home in method.home.items()},
         "leaves_a_site": [_describe(upload) for upload in uploads.values()],
-        "server_sees": method.server_sees,
-        "sees_in_secure_sums": SUMS if method.averages and not method.pooled else None,
+        "server_sees": "everything" if method.pooled else method.server_sees,
+        "sees_in_secure_sums": SUMS if "one_mean" in method.supports and not method.pooled else None,
         "simulation_only": method.pooled,
     }
 
@@ -94,7 +95,7 @@ class Setup:
         about_finished = {**self.task.calls(scorer), **scoring.calls(scorer)}
         workspace = Workspace(self.method, self.recipe, self.compute, about_finished)
         for net in (scorer.net, workspace.net):
-            self.method.fix(net, self.recipe, self.files)
+            load_constant(net, self.recipe, self.files)
         return workspace
 
 

@@ -46,7 +46,7 @@ class Delivered(nn.Module):
         recipe = self._setup.recipe
         ready = colour_channels(images, recipe.input.colour)
         generator = torch_rng(recipe.runtime.seed, "inference", device=images.device.type)
-        return self._setup.method.user(Member(self.parts, ready, generator, recipe)).float()
+        return self._setup.method.prediction.predict(Member(self.parts, ready, generator, recipe)).float()
 
 
 @dataclass(frozen=True, eq=False)

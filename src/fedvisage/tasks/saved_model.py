@@ -18,6 +18,7 @@ from fedvisage.federation.declared import Declared
 from fedvisage.federation.method import TaskName
 from fedvisage.federation.server import members_of
 from fedvisage.federation.wire.message import Message, digest_of
+from fedvisage.methods.models.frozen_backbone import constant_weights
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.recipe import Recipe
 
@@ -172,9 +173,9 @@ def check_fits(directory: Path, finished: Message, method: Declared, recipe: Rec
         for part, module in outline.items()
         if part in method.finished
         for name, value in module.state_dict().items()
-    } | method.beside(outline)
+    } | constant_weights(outline)
     path, members = directory / WEIGHTS, members_of(finished)
-    if not members or (method.members == "one" and set(members) != {""}):
+    if not members or (not method.several_models and set(members) != {""}):
         raise UserError(str(path), f"does not hold one model, as method {method.name} makes")
     for member, weights in sorted(members.items()):
         if problem := _problem(weights, expected):

@@ -76,21 +76,22 @@ class Scorer:
 
     def live(self, view: View, positions: NDArray[np.int64]) -> Tensor:
         """Return the bona fide logits of images, with gradients unless the caller disables them."""
-        return self._through(self.method.user, view, positions).float()
+        return self._through(self.method.prediction.predict, view, positions).float()
 
     def features(self, view: View) -> Tensor:
         """Return the features of a view's images, in order, for plots."""
-        if self.method.features is None:
+        if self.method.prediction.features is None:
             raise ValueError(f"{self.method.name} has no features to show")
-        return self._all(self.method.features, view)
+        return self._all(self.method.prediction.features, view)
 
     def embeddings(self, view: View) -> Tensor:
         """Return a recognition method's features of a view's images, in order."""
-        return self._all(self.method.user, view)
+        return self._all(self.method.prediction.predict, view)
 
     def spread(self, view: View) -> float | None:
         """Return the spread of random draws per prediction, as a mean over images; None without random draws."""
-        return None if self.method.spread is None else float(self._all(self.method.spread, view).mean())
+        draw_spread = self.method.prediction.draw_spread
+        return None if draw_spread is None else float(self._all(draw_spread, view).mean())
 
     def scatter(self, finished: Message, view: View) -> float:
         """Return the distance between mixed batches in BatchNorm statistics, as a mean over members."""
@@ -125,7 +126,7 @@ class Scorer:
         ready = prepare(images, self.recipe.input.colour, self.compute.device, self.compute.layout)
         generator = torch_rng(self.recipe.runtime.seed, "inference", device=self.compute.device.type)
         with torch.inference_mode(), self.compute.autocast():
-            output = self.method.user(Member(self.net, ready, generator, self.recipe)).float()
+            output = self.method.prediction.predict(Member(self.net, ready, generator, self.recipe)).float()
         if not bool(torch.isfinite(output).all()):
             raise RunFailed(NO_NUMBER)
         return output
@@ -136,7 +137,7 @@ class Scorer:
         In float32 the scores of a batch equal those of single images up to rounding, below 1e-6 in probability. A
         method with random draws would use other draws for the second image of a batch, so its batches have one image.
         """
-        size = self.recipe.evaluation.batch if self.method.spread is None else 1
+        size = self.recipe.evaluation.batch if self.method.prediction.draw_spread is None else 1
         batches = (np.stack(crops[start : start + size]) for start in range(0, len(crops), size))
         return torch.cat([self.score_images(torch.from_numpy(batch).permute(0, 3, 1, 2)).cpu() for batch in batches])
 

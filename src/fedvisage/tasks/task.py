@@ -1,15 +1,15 @@
-"""The interface of a task, with everything in which attack detection and recognition differ.
+"""The interface of a task: the functions in which attack detection and recognition differ.
 
-A run chooses its task once, by its method, and passes the object on. Code outside the tasks calls the object and does
-not branch on the kind of task.
+A run chooses its task once, by its method, and passes the record on. Code outside the tasks calls its functions and
+does not branch on the kind of task. ``tasks/pad/task.py`` and ``tasks/recognition/task.py`` fill the record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fedvisage.base.progress import Say
 from fedvisage.data.batches import View
@@ -42,79 +42,59 @@ class TrainingResult:
     """Cause and reason of an early end of training; empty if all rounds of the recipe took place."""
 
 
-class Task(Protocol):
+def _accept_any(recipe: Recipe) -> None:
+    """Accept every recipe."""
+
+
+def _keep_recipe(recipe: Recipe, cache: Path, say: Say) -> Recipe:
+    return recipe
+
+
+def _no_weights(recipe: Recipe, data: RunData, compute: Compute, cache: Path, say: Say) -> Message:
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
     """Presentation attack detection, or face recognition."""
 
-    @property
-    def name(self) -> TaskName:
-        """The name of the task in methods and files."""
-        ...
+    name: TaskName
+    """The name of the task in methods and files."""
+    splits: tuple[str, ...]
+    """The splits of a site's set that training, or a choice for the model, depends on."""
 
-    @property
-    def seen(self) -> tuple[str, ...]:
-        """The splits of a site's set that training, or a choice for the model, depends on."""
-        ...
+    # Before training.
+    check: Callable[[Recipe, Declared], None]
+    """Refuses settings that a method of this task cannot follow, or that would select by its evaluation data."""
+    check_real: Callable[[Recipe], None] = _accept_any
+    """Refuses settings of this task that only a simulation supports."""
+    fill_recipe: Callable[[Recipe, Path, Say], Recipe] = _keep_recipe
+    """Returns the recipe with values that follow from its data and that networks depend on."""
+    open: Callable[[Recipe, Declared, Path, Say], RunData]
+    """Opens or renders the recipe's sets, and raises an error for faulty ones before training."""
+    pretrain: Callable[[Recipe, RunData, Compute, Path, Say], Message] = _no_weights
+    """Returns the parts that the server trains before the first round, if the recipe asks for any."""
 
-    def check(self, recipe: Recipe, method: Declared) -> None:
-        """Refuse settings that a method of this task cannot follow, or that would select by its evaluation data."""
-        ...
+    # After training, at the sites and the server.
+    uploads: Callable[[Declared], Mapping[str, tuple[Upload, ...]]]
+    """Returns the uploads of the calls about a finished model, by call."""
+    calls: Callable[[Scorer], dict[str, Call]]
+    """Returns the calls about a finished model, which sites of every method answer."""
+    choose_thresholds: Callable[[Server, Message], TrainingResult]
+    """Sends the calls about the finished model to the sites, and chooses thresholds from the replies."""
 
-    def check_real(self, recipe: Recipe) -> None:
-        """Refuse settings of this task that only a simulation supports."""
-        ...
-
-    def filled(self, recipe: Recipe, cache: Path, say: Say) -> Recipe:
-        """Return the recipe with values that follow from its data and that networks depend on."""
-        ...
-
-    def open(self, recipe: Recipe, method: Declared, cache: Path, say: Say) -> RunData:
-        """Open or render the recipe's sets, and raise an error for faulty ones before training."""
-        ...
-
-    def first(self, recipe: Recipe, data: RunData, compute: Compute, cache: Path, say: Say) -> Message:
-        """Return the parts that the server trains before the first round, if the recipe asks for any."""
-        ...
-
-    def uploads(self, method: Declared) -> Mapping[str, tuple[Upload, ...]]:
-        """Return the uploads of the calls about a finished model, by call."""
-        ...
-
-    def calls(self, scorer: Scorer) -> dict[str, Call]:
-        """Return the calls about a finished model, which sites of every method answer."""
-        ...
-
-    def settle(self, server: Server, finished: Message) -> TrainingResult:
-        """Send the calls about the finished model to the sites, and choose thresholds from the replies."""
-        ...
-
-    def evaluate(self, scorer: Scorer, trained: TrainingResult, data: RunData, out: Path) -> dict[str, Any]:
-        """Evaluate a run's model on its target, return the metrics, and write the files for recomputing them."""
-        ...
-
-    def check_set(self, found: PreparedSet, recipe: Recipe, entry: str) -> None:
-        """Refuse a set or an evaluation setting that does not apply to models of this task."""
-        ...
-
-    def evaluate_saved(
-        self, scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None
-    ) -> dict[str, Any]:
-        """Evaluate a finished model on other data; with a directory, write the files for recomputing the metrics."""
-        ...
-
-    def without_threshold(self, scorer: Scorer, saved: SavedModel, data: RunData) -> dict[str, Any]:
-        """Return a model's metrics on the target that need no threshold, in the format of metrics.json."""
-        ...
-
-    def open_benchmarks(
-        self, entries: Mapping[str, str], recipe: Recipe, cache: Path, say: Say
-    ) -> dict[str, Benchmark]:
-        """Open further sets for the evaluation of a finished model, by name."""
-        ...
-
-    def on_benchmarks(self, scorer: Scorer, saved: SavedModel, benchmarks: Mapping[str, Benchmark]) -> dict[str, Any]:
-        """Evaluate a finished model on these benchmarks."""
-        ...
-
-    def summary(self, figures: Mapping[str, Any]) -> list[str]:
-        """Return the headline metrics as lines."""
-        ...
+    # Evaluation.
+    evaluate: Callable[[Scorer, TrainingResult, RunData, Path], dict[str, Any]]
+    """Evaluates a run's model on its target, returns the metrics, and writes the files for recomputing them."""
+    evaluate_snapshot: Callable[[Scorer, SavedModel, RunData], dict[str, Any]]
+    """Returns a model's metrics on the target that need no threshold, in the format of metrics.json."""
+    check_set: Callable[[PreparedSet, Recipe, str], None]
+    """Refuses a set or an evaluation setting that does not apply to models of this task."""
+    evaluate_saved: Callable[[Scorer, SavedModel, View, str, Path | None], dict[str, Any]]
+    """Evaluates a finished model on other data; with a directory, writes the files for recomputing the metrics."""
+    open_benchmarks: Callable[[Mapping[str, str], Recipe, Path, Say], dict[str, Benchmark]]
+    """Opens further sets for the evaluation of a finished model, by name."""
+    evaluate_benchmarks: Callable[[Scorer, SavedModel, Mapping[str, Benchmark]], dict[str, Any]]
+    """Evaluates a finished model on these benchmarks."""
+    summarise: Callable[[Mapping[str, Any]], list[str]]
+    """Returns the headline metrics as lines."""

@@ -68,6 +68,5 @@ METHOD = Method(
         "train": Call(train, fedpad.TRAIN.uploads, takes=lambda _: (Upload("prior", "statistic", dtype="float64"),)),
     },
     server=server,
-    user=resnet18.predict,
-    features=resnet18.features,
+    prediction=resnet18.MODEL.prediction,
 )

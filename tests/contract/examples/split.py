@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Member, Method, Upload
+from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Member, Method, Prediction, Upload
 from fedvisage.federation.server import Conversation, Server
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message
@@ -107,7 +107,7 @@ def learn(s: Server, site: Conversation) -> None:
     site.ask("finish", up)
 
 
-def user(member: Member) -> Tensor:
+def predict(member: Member) -> Tensor:
     net = member.net
     pseudo = net["adapter"](net["blocks"](net["tokenizer"](member.images)).mean(dim=1))
     logits: Tensor = net["head"](pseudo)
@@ -139,6 +139,6 @@ METHOD = Method(
         "adopt": Call(adopt, ()),
     },
     server=server,
-    user=user,
+    prediction=Prediction(predict),
     delivered=("tokenizer", "blocks", "adapter", "head"),
 )

@@ -78,6 +78,5 @@ METHOD = Method(
         "train": Call(train, fedpad.TRAIN.uploads, takes=centres_of_all),
     },
     server=server,
-    user=resnet18.predict,
-    features=resnet18.features,
+    prediction=resnet18.MODEL.prediction,
 )

@@ -9,8 +9,9 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 import pytest
+from tests.refusals import refused
 
-from fedvisage.base.errors import BadFile, UserError
+from fedvisage.base.errors import BadFile
 from fedvisage.datasets.frames import ArrayFrames
 from fedvisage.datasets.pad.item import Item
 
@@ -78,10 +79,10 @@ def test_blue_first_is_turned(tmp_path: Path) -> None:
 
 def test_a_file_without_colour_says_what_it_has(tmp_path: Path) -> None:
     found = written(tmp_path / "a.h5", lambda file: stacked(file, "infrared", np.zeros((3, 20, 24), np.uint16)))
-    with pytest.raises(BadFile, match="it has infrared 3×20×24 uint16"):
+    with pytest.raises(BadFile, match="infrared 3×20×24 uint16"):
         len(found)
     two = written(tmp_path / "b.h5", lambda file: (stacked(file, "left", FRAMES), stacked(file, "right", FRAMES)))
-    with pytest.raises(BadFile, match="no array with a name of colour"):
+    with pytest.raises(BadFile, match="left 12×20×24×3 uint8"):
         len(two)
 
 
@@ -106,43 +107,41 @@ def kept_outside(file: Any, other: Path) -> None:
     file.create_dataset("color", FRAMES.shape, np.uint8, external=[(other.name, 0, FRAMES.nbytes)])
 
 
-@pytest.mark.parametrize(
-    ("write", "said"), [(linked, "link to another file"), (virtual, "other files"), (kept_outside, "other files")]
-)
+@pytest.mark.parametrize(("write", "keyword"), [(linked, "link"), (virtual, "/color"), (kept_outside, "/color")])
 def test_what_leads_out_of_the_file_is_refused(
-    write: Callable[[Any, Path], None], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    write: Callable[[Any, Path], None], keyword: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     other = elsewhere(tmp_path / "a.h5")
     found = written(tmp_path / "a.h5", lambda file: write(file, other))
-    with pytest.raises(BadFile, match=said):
+    with pytest.raises(BadFile, match=keyword):
         list(found.frames({0}))
 
 
 @pytest.mark.parametrize(
-    ("shape", "chunks", "said"),
+    ("shape", "chunks", "keyword"),
     [
         ((1, 100_000, 100_000, 3), None, "100000×100000 pixels"),
-        ((300_000, 32, 32, 3), None, "more than 200000 frames"),
+        ((300_000, 32, 32, 3), None, "200000"),
         ((1, 8, 32, 3), None, "32×8 pixels"),
-        ((100_000, 64, 64, 3), (60_000, 64, 64, 3), "pieces of more than 512 MiB"),
+        ((100_000, 64, 64, 3), (60_000, 64, 64, 3), "512 MiB"),
     ],
 )
 def test_shapes_are_refused_before_anything_is_read(
-    shape: tuple[int, ...], chunks: tuple[int, ...] | None, said: str, tmp_path: Path
+    shape: tuple[int, ...], chunks: tuple[int, ...] | None, keyword: str, tmp_path: Path
 ) -> None:
     found = written(
         tmp_path / "a.h5", lambda file: file.create_dataset("color", shape, np.uint8, chunks=chunks or (1, 8, 8, 3))
     )
     assert found.item.path.stat().st_size < 100_000
-    with pytest.raises(BadFile, match=said):
+    with pytest.raises(BadFile, match=keyword):
         list(found.frames({0}))
 
 
 def test_a_file_that_is_too_large_is_not_read_to_its_end(tmp_path: Path) -> None:
     with (tmp_path / "a.h5").open("wb") as file:
         file.truncate((64 << 30) + 1)  # takes no room
-    with pytest.raises(BadFile, match="larger than 64 GiB"):
+    with pytest.raises(BadFile, match="64 GiB"):
         film(tmp_path / "a.h5").digest()
 
 
@@ -158,11 +157,11 @@ def test_groups_in_circles_end_and_links_within_the_file_are_not_followed(tmp_pa
 @pytest.mark.parametrize("content", [b"", b"\x89HDF\r\n\x1a\n" + bytes(40), b"no such file" * 20])
 def test_damaged_files_are_bad_files(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.h5").write_bytes(content)
-    with pytest.raises(BadFile, match="no HDF5 file that can be read"):
+    with pytest.raises(BadFile, match="HDF5"):
         len(film(tmp_path / "a.h5"))
 
 
 def test_without_the_extra_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(UserError, match=r"pip install 'fedvisage\[datasets\]'"):
+    with refused("h5py", "fedvisage[datasets]"):
         len(film(tmp_path / "a.h5"))

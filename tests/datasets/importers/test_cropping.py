@@ -29,7 +29,7 @@ def test_enlarging_is_said() -> None:
 
 def test_without_a_crop_only_square_images_are_taken() -> None:
     assert make_cropper("none", 12)(picture(1)).image.shape == (12, 12, 3)
-    with pytest.raises(BadFile, match="not square"):
+    with pytest.raises(BadFile, match="30×20"):
         make_cropper("none", 12)(picture(1, 20, 30))
 
 
@@ -58,5 +58,5 @@ def test_the_largest_face_is_taken() -> None:
 
 
 def test_an_image_without_a_face_is_refused_by_the_real_detector() -> None:
-    with pytest.raises(BadFile, match="no face found"):
+    with pytest.raises(BadFile, match="face"):
         make_cropper("face", 64)(np.full((128, 128, 3), 90, np.uint8))

@@ -1,8 +1,8 @@
 """Which frames are taken: a number, or places among those with a face."""
 
 import pytest
+from tests.refusals import refused
 
-from fedvisage.base.errors import UserError
 from fedvisage.datasets.frames import read_choice
 
 
@@ -27,5 +27,5 @@ def test_where_there_are_too_few_the_last_one_is_taken_and_that_is_said() -> Non
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "six", "6+n", "6+n/0", "n*2", "1.5", "6;7", ","])
 def test_what_is_neither_is_a_users_mistake(text: str) -> None:
-    with pytest.raises(UserError, match=r"must be"):
+    with refused("frames"):
         read_choice(text)

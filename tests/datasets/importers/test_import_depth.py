@@ -9,10 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from tests.datasets.importers.making import make_folder, picture, save, save_video
+from tests.refusals import refused
 
-from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.import_presentations import import_folder
+from fedvisage.datasets.catalogue import SCANNERS
+from fedvisage.datasets.import_presentations import import_items
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.report import ImportReport
 from fedvisage.datasets.sources import resolve
 
@@ -23,11 +25,8 @@ def imported(
     root: Path, depth: Path | str, max_bad: float = 1.0, **options: object
 ) -> tuple[PreparedSet, ImportReport]:
     place = root.parent / "set"
-    report = import_folder(
-        root,
-        place,
-        **{"name": "X", "size": 24, "depth": str(depth), "max_bad": max_bad} | options,  # type: ignore[arg-type]
-    )
+    settings = {"size": 24, "crop": "centre", "frames": "4", "depth": str(depth), "max_bad": max_bad} | options
+    report = import_items(SCANNERS["folder"], root, place, ImportOptions(**settings), name="X")  # type: ignore[arg-type]
     return PreparedSet.open(place, verify=True), report
 
 
@@ -64,7 +63,7 @@ def test_maps_may_lie_in_a_folder_of_the_dataset(root: Path) -> None:
 
 
 def test_maps_beside_the_images_are_refused(root: Path) -> None:
-    with pytest.raises(UserError, match="is the dataset itself"):
+    with refused("photos", "maps"):
         imported(root, root)
 
 
@@ -91,7 +90,7 @@ def test_a_bona_fide_image_without_a_map_is_skipped_and_listed(root: Path) -> No
 
 def test_a_directory_without_maps_stops_the_import_and_says_so(root: Path) -> None:
     (root.parent / "maps").mkdir()
-    with pytest.raises(UserError, match=r"1 of 12 files .*0_depth\.jpg"):
+    with refused("photos", "1 of 12", "0_depth.jpg"):
         imported(root, root.parent / "maps", max_bad=0.05)
     assert not (root.parent / "set").exists()
 
@@ -115,7 +114,7 @@ def test_frames_of_a_video_have_maps_by_their_number(tmp_path: Path) -> None:
     save_video(tmp_path / "f/real/ann/clip.avi", length=12)
     for number in (2, 10):
         save(tmp_path / f"maps/real/ann/clip.avi/{number:06d}_depth.png", np.full((32, 32), number, np.uint8))
-    found, report = imported(tmp_path / "f", tmp_path / "maps", frames=3)
+    found, report = imported(tmp_path / "f", tmp_path / "maps", frames="3")
     assert found.rows.frame.tolist() == [2, 10]
     assert found.depth is not None
     assert found.depth[:, 0, 0].tolist() == [2, 10]
@@ -125,9 +124,9 @@ def test_frames_of_a_video_have_maps_by_their_number(tmp_path: Path) -> None:
 
 def test_a_video_none_of_whose_frames_has_a_map_is_skipped_with_the_reason(root: Path) -> None:
     save_video(root / "real/s0/clip.avi", length=3)
-    _, report = imported(root, save_maps(root, root.parent / "maps"), frames=1)
+    _, report = imported(root, save_maps(root, root.parent / "maps"), frames="1")
     assert [entry.path for entry in report.skipped] == ["real/s0/clip.avi"]
-    assert "none of its frames can be used: no 000001_depth.jpg" in report.skipped[0].reason
+    assert "000001_depth.jpg" in report.skipped[0].reason
 
 
 def coloured(path: Path) -> None:
@@ -175,13 +174,12 @@ def test_no_depth_is_made_where_no_points_are_sought(root: Path) -> None:
 
 @pytest.mark.parametrize("crop", ["centre", "none"])
 def test_a_fit_without_points_is_refused(root: Path, crop: str) -> None:
-    with pytest.raises(UserError, match=f"crop={crop}") as caught:
+    with refused("depth", f"crop={crop}"):
         imported(root, "canonical", crop=crop)
-    assert caught.value.place == "depth"
 
 
 def test_a_word_that_is_no_choice_and_no_directory_is_refused(root: Path) -> None:
-    with pytest.raises(UserError, match="'exact'"):
+    with refused("depth", "exact"):
         imported(root, "exact")
 
 

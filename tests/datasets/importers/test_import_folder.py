@@ -8,16 +8,26 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.datasets.importers.making import make_folder, picture, save, save_video
+from tests.refusals import refused
 
-from fedvisage.base.errors import UserError
+from fedvisage.base.parallel import Progress
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.import_presentations import import_folder
+from fedvisage.datasets.catalogue import SCANNERS
+from fedvisage.datasets.import_presentations import import_items
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.report import ImportReport
 from fedvisage.datasets.sources import resolve
 
 
-def imported(root: Path, size: int = 24, max_bad: float = 1.0, **options: object) -> tuple[PreparedSet, ImportReport]:
-    report = import_folder(root, root.parent / "set", name="X", size=size, max_bad=max_bad, **options)  # type: ignore[arg-type]
+def import_folder(root: Path, destination: Path, progress: Progress | None = None, **options: object) -> ImportReport:
+    settings = ImportOptions(**{"size": 24, "crop": "centre", "frames": "4"} | options)  # type: ignore[arg-type]
+    return import_items(SCANNERS["folder"], root, destination, settings, name="X", progress=progress)
+
+
+def imported(
+    root: Path, max_bad: float = 1.0, progress: Progress | None = None, **options: object
+) -> tuple[PreparedSet, ImportReport]:
+    report = import_folder(root, root.parent / "set", progress, max_bad=max_bad, **options)
     return PreparedSet.open(root.parent / "set", verify=True), report
 
 
@@ -72,7 +82,7 @@ def test_subjects_are_in_one_split_and_both_splits_have_both_classes(root: Path)
 def test_the_same_folder_and_seed_give_the_same_bytes(root: Path) -> None:
     digests = set()
     for name in ("a", "b"):
-        import_folder(root, root.parent / name, name="X", size=12, seed=5)
+        import_folder(root, root.parent / name, size=12, seed=5)
         digests.add(PreparedSet.open(root.parent / name).digest)
     assert len(digests) == 1
 
@@ -97,7 +107,7 @@ def test_files_without_a_subject_folder_are_their_own_subjects_and_counted(tmp_p
 
 def test_frames_of_videos_are_equidistant_and_rgb(tmp_path: Path) -> None:
     save_video(tmp_path / "f/real/ann/clip.avi", length=12)
-    found, _ = imported(tmp_path / "f", size=16, frames=3)
+    found, _ = imported(tmp_path / "f", size=16, frames="3")
     assert found.rows.frame.tolist() == [2, 6, 10]
     assert found.rows.video.tolist() == ["real/ann/clip"] * 3
     assert found.rows.item.tolist() == [f"real/ann/clip.avi/{n:06d}" for n in (2, 6, 10)]
@@ -130,22 +140,22 @@ def broken_jpeg(path: Path) -> None:
 
 def test_a_truncated_jpeg_is_skipped(root: Path) -> None:
     broken_jpeg(root / "real/s0/x.jpg")
-    assert "cannot be decoded: image file is truncated" in only_fault(root)
+    assert "truncated" in only_fault(root)
 
 
 def test_an_empty_file_is_skipped(root: Path) -> None:
     (root / "real/s0/x.jpg").touch()
-    assert only_fault(root) == "an empty file"
+    assert "empty" in only_fault(root)
 
 
 def test_a_file_that_is_no_image_is_skipped(root: Path) -> None:
     (root / "real/s0/x.jpg").write_text("#!/bin/sh\n")
-    assert only_fault(root) == "not an image of a known format"
+    assert "format" in only_fault(root)
 
 
 def test_a_file_with_another_ending_is_skipped(root: Path) -> None:
     (root / "real/s0/notes.txt").write_text("hello")
-    assert only_fault(root) == "files that end in '.txt' are not taken"
+    assert "'.txt'" in only_fault(root)
 
 
 def test_hidden_files_are_left_out_silently(root: Path) -> None:
@@ -157,59 +167,59 @@ def test_hidden_files_are_left_out_silently(root: Path) -> None:
 
 def test_a_link_out_of_the_folder_is_skipped(root: Path, tmp_path: Path) -> None:
     (root / "real/s0/x.png").symlink_to(save(tmp_path / "secret.png", picture(77)))
-    assert only_fault(root) == "a link that leads out of the folder"
+    assert "link" in only_fault(root)
 
 
 def test_a_link_to_a_directory_is_not_followed(root: Path) -> None:
     (root / "real/loop").symlink_to(root, target_is_directory=True)
-    assert "links to directories are not followed" in only_fault(root)
+    assert "links to directories" in only_fault(root)
 
 
 def test_a_dangling_link_is_skipped(root: Path) -> None:
     (root / "real/s0/x.png").symlink_to(root / "real/s0/none.png")
-    assert only_fault(root).startswith("cannot be read")
+    assert "read" in only_fault(root)
 
 
 def test_a_named_pipe_is_skipped_without_waiting(root: Path) -> None:
     os.mkfifo(root / "real/s0/x.png")
-    assert only_fault(root) == "not a plain file"
+    assert "plain file" in only_fault(root)
 
 
 def test_a_file_in_an_unknown_class_folder_is_skipped(root: Path) -> None:
     save(root / "unsure/s0/x.png", picture(77))
-    assert "unknown class folder 'unsure'" in only_fault(root)
+    assert "'unsure'" in only_fault(root)
 
 
 def test_a_file_beside_the_class_folders_is_skipped(root: Path) -> None:
     save(root / "x.png", picture(77))
-    assert only_fault(root) == "not in a class folder"
+    assert "class folder" in only_fault(root)
 
 
 def test_an_attack_without_species_is_skipped(root: Path) -> None:
     save(root / "attack/x.png", picture(77))
-    assert "put it into attack/<species>/" in only_fault(root)
+    assert "attack/<species>/" in only_fault(root)
 
 
 def test_a_species_that_cannot_be_kept_is_skipped(root: Path) -> None:
     save(root / "attack/Paper Mask/s0/x.png", picture(77))
-    assert "species folder 'Paper Mask'" in only_fault(root)
+    assert "'Paper Mask'" in only_fault(root)
 
 
 def test_the_same_content_twice_is_skipped_once(root: Path) -> None:
     (root / "real/s0/x.png").write_bytes((root / "real/s0/0.png").read_bytes())
-    assert only_fault(root) == "the same content as real/s0/0.png"
+    assert "real/s0/0.png" in only_fault(root)
 
 
 def test_a_name_that_cannot_be_kept_is_skipped(root: Path) -> None:
     save(root / "real/s0/a\nb.png", picture(77))
-    assert "characters that cannot be kept" in only_fault(root)
+    assert "characters" in only_fault(root)
 
 
 def test_a_name_that_is_not_unicode_is_skipped_and_reported(root: Path) -> None:
     raw = os.fsencode(root / "real/s0") + b"/\xff\xfe.png"
     with open(raw, "wb") as file:
         file.write(b"x")
-    assert "characters that cannot be kept" in only_fault(root)
+    assert "characters" in only_fault(root)
 
 
 def test_a_broken_video_is_skipped(root: Path) -> None:
@@ -217,49 +227,45 @@ def test_a_broken_video_is_skipped(root: Path) -> None:
     assert "video" in only_fault(root)
 
 
-def stopped(root: Path, message: str, **options: object) -> UserError:
-    with pytest.raises(UserError, match=message) as caught:
-        import_folder(root, root.parent / "set", name="X", size=24, **options)  # type: ignore[arg-type]
+def check_stopped(root: Path, place: str | Path, *keywords: str, **options: object) -> None:
+    with refused(place, *keywords):
+        import_folder(root, root.parent / "set", **options)
     assert [path.name for path in root.parent.iterdir() if "set" in path.name] == []
-    return caught.value
 
 
 def test_too_many_bad_files_stop_the_import_and_leave_nothing(root: Path) -> None:
     for number in range(3):
         (root / f"real/s0/bad{number}.jpg").write_text(f"{number}")
-    error = stopped(root, "at least 3 of 27 files cannot be used", max_bad=0.1)
-    assert "real/s0/bad0.jpg: not an image" in error.message
+    check_stopped(root, root, "3 of 27", "real/s0/bad0.jpg", max_bad=0.1)
     assert len(imported(root, max_bad=0.12)[0]) == 24
 
 
 def test_a_folder_that_is_missing_empty_or_of_another_layout_is_named(tmp_path: Path) -> None:
-    stopped(tmp_path / "none", "no such directory")
+    check_stopped(tmp_path / "none", tmp_path / "none", "directory")
     (tmp_path / "photos").mkdir()
-    stopped(tmp_path / "photos", "has none of the folders")
+    check_stopped(tmp_path / "photos", tmp_path / "photos", "real, live, bonafide")
     (tmp_path / "photos/real").mkdir()
-    stopped(tmp_path / "photos", "holds no image that can be used: it has no files")
+    check_stopped(tmp_path / "photos", tmp_path / "photos", "no files")
 
 
 def test_a_class_inside_the_other_class_is_a_contradiction(root: Path) -> None:
     save(root / "attack/live/s0/x.png", picture(77))
-    stopped(root, "which contradict each other")
+    check_stopped(root, root, "attack/live/s0/x.png")
 
 
 def test_an_attack_inside_bona_fide_is_a_contradiction(root: Path) -> None:
     save(root / "real/print/s0/x.png", picture(77))
-    stopped(root, "which contradict each other")
+    check_stopped(root, root, "real/print/s0/x.png")
 
 
 def test_the_same_content_in_both_classes_is_a_contradiction(root: Path) -> None:
     (root / "real/s0/x.png").write_bytes((root / "attack/print/s1/0.png").read_bytes())
-    stopped(root, "the same file in contradicting classes", max_bad=1.0)
+    check_stopped(root, root, "attack/print/s1/0.png", "real/s0/x.png", max_bad=1.0)
 
 
 def test_labels_of_the_wrong_polarity_are_caught(root: Path) -> None:
     (root / "labels.csv").write_text("path,label\nreal/s0/0.png,0\nattack/print/s0/0.png,1\n")
-    error = stopped(root, "2 labels contradict the folders")
-    assert error.place == str(root / "labels.csv")
-    assert "1 is bona fide" in error.message
+    check_stopped(root, root / "labels.csv", "2 labels", "1 is bona fide")
 
 
 def test_labels_that_agree_are_accepted(root: Path) -> None:
@@ -267,15 +273,23 @@ def test_labels_that_agree_are_accepted(root: Path) -> None:
     assert imported(root)[1].skipped == ()
 
 
-@pytest.mark.parametrize("text", ["", "file,class\n", "path,label\nreal/s0/0.png,live\n", "path,label\n\0"])
-def test_labels_that_cannot_be_read_are_named(root: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "keyword"),
+    [
+        ("", "path,label"),
+        ("file,class\n", "path,label"),
+        ("path,label\nreal/s0/0.png,live\n", "'live'"),
+        ("path,label\n\0", "label"),
+    ],
+)
+def test_labels_that_cannot_be_read_are_named(root: Path, text: str, keyword: str) -> None:
     (root / "labels.csv").write_text(text)
-    assert stopped(root, "labels.csv|label").place == str(root / "labels.csv")
+    check_stopped(root, root / "labels.csv", keyword)
 
 
-@pytest.mark.parametrize("option", [{"frames": 0}, {"heldout": 1.0}, {"max_bad": -0.1}, {"crop": "oval"}])
-def test_an_impossible_option_is_named(root: Path, option: dict[str, object]) -> None:
-    assert stopped(root, "must be", **option).place == next(iter(option))
+@pytest.mark.parametrize(("place", "value"), [("frames", 0), ("heldout", 1.0), ("max_bad", -0.1), ("crop", "oval")])
+def test_an_impossible_option_is_named(root: Path, place: str, value: object) -> None:
+    check_stopped(root, place, str(value), **{place: value})
 
 
 def test_progress_counts_the_files(root: Path) -> None:
@@ -308,8 +322,8 @@ def test_a_link_that_leads_to_itself_is_passed_over(root: Path) -> None:
 
 
 def test_a_name_of_half_a_letter_is_refused_in_one_line(root: Path) -> None:
-    with pytest.raises(UserError, match="name"):
-        import_folder(root, root.parent / "set", name="half \ud800", size=12)
+    with refused("name", "200"):
+        import_items(SCANNERS["folder"], root, root.parent / "set", ImportOptions(crop="centre"), name="half \ud800")
 
 
 @pytest.mark.parametrize("name", ["0.png", "clip.avi"])
@@ -323,6 +337,5 @@ def test_a_file_with_a_hole_of_terabytes_is_passed_over_unread(root: Path, name:
 def test_subjects_in_the_place_of_species_are_told_so_by_name(tmp_path: Path) -> None:
     for place in ("real/s00/1.png", "real/s01/1.png", "attack/s00/1.png", "attack/s01/1.png"):
         save(tmp_path / place, picture(len(place) + int(place[-7])))
-    with pytest.raises(UserError, match=r"'s00' is a subject.*attack/print/s00/") as caught:
-        import_folder(tmp_path, tmp_path.parent / "subjects", name="f", size=8)
-    assert caught.value.place == str(tmp_path / "attack" / "s00")
+    with refused("attack/s00", "s00", "attack/print/s00/"):
+        import_folder(tmp_path, tmp_path.parent / "subjects", size=8)

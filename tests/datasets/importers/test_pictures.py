@@ -57,28 +57,28 @@ def png_chunk(name: bytes, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("image", "kind", "reason"),
+    ("image", "kind", "keyword"),
     [
-        (Image.new("CMYK", (32, 32)), "JPEG", "colours of kind CMYK"),
-        (Image.fromarray(np.zeros((32, 32), np.uint16)), "PNG", "colours of kind I;16"),
-        (Image.fromarray(np.zeros((32, 32), np.float32)), "TIFF", "colours of kind F"),
-        (Image.new("RGBA", (32, 32), (1, 2, 3, 128)), "PNG", "transparent pixels"),
-        (Image.new("RGB", (15, 99)), "PNG", "smaller than 16 pixels"),
-        (Image.new("RGB", (32, 32)), "GIF", "not an image of a known format"),
-        (Image.new("RGB", (32, 32)), "PDF", "not an image of a known format"),
+        (Image.new("CMYK", (32, 32)), "JPEG", "CMYK"),
+        (Image.fromarray(np.zeros((32, 32), np.uint16)), "PNG", "I;16"),
+        (Image.fromarray(np.zeros((32, 32), np.float32)), "TIFF", "kind F"),
+        (Image.new("RGBA", (32, 32), (1, 2, 3, 128)), "PNG", "transparent"),
+        (Image.new("RGB", (15, 99)), "PNG", "16 pixels"),
+        (Image.new("RGB", (32, 32)), "GIF", "format"),
+        (Image.new("RGB", (32, 32)), "PDF", "format"),
     ],
     ids=["cmyk", "16-bit grey", "float", "transparent", "tiny", "gif", "pdf"],
 )
-def test_what_would_have_to_be_reinterpreted_is_refused(image: Image.Image, kind: str, reason: str) -> None:
+def test_what_would_have_to_be_reinterpreted_is_refused(image: Image.Image, kind: str, keyword: str) -> None:
     content = encoded(image, kind)
-    with pytest.raises(BadFile, match=reason):
+    with pytest.raises(BadFile, match=keyword):
         read_picture(content)
 
 
 def test_several_pictures_in_one_file_are_refused() -> None:
     pages = [Image.fromarray(picture(n)) for n in range(2)]
     content = encoded(pages[0], "TIFF", save_all=True, append_images=pages[1:])
-    with pytest.raises(BadFile, match="holds several pictures"):
+    with pytest.raises(BadFile, match="several"):
         read_picture(content)
 
 

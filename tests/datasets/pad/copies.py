@@ -4,9 +4,10 @@ import shutil
 from pathlib import Path
 
 from fedvisage.datasets.catalogue import SCANNERS
-from fedvisage.datasets.pad.item import Choices, Item, Listing
-from fedvisage.datasets.pad.tree import walk
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.item import Item, Listing
 from fedvisage.datasets.small_copies import write_copy
+from fedvisage.datasets.tree import walk
 
 PUBLISHED = [kind for kind, scanner in SCANNERS.items() if scanner.official]
 
@@ -21,8 +22,8 @@ def changeable(original: Path, to: Path) -> Path:
     return Path(shutil.copytree(original, to))
 
 
-def listed(kind: str, root: Path, choices: Choices | None = None) -> Listing:
-    return SCANNERS[kind].list(walk(root), choices or Choices())
+def listed(kind: str, root: Path, choices: ImportOptions | None = None) -> Listing:
+    return SCANNERS[kind].list(walk(root), choices or ImportOptions())
 
 
 def files_of(item: Item) -> list[Path]:

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from tests.datasets.importers.making import picture, save
 from tests.datasets.pad.copies import listed
+from tests.refusals import refused
 
-from fedvisage.base.errors import UserError
-from fedvisage.datasets.pad.item import Choices
+from fedvisage.datasets.options import ImportOptions
 
 REAL = "Training/real_part/CLKJ_AS0005/real.rssdk"
 FAKE = "Training/fake_part/CLKJ_AS0005/04_en_b.rssdk"
@@ -65,30 +65,30 @@ def test_a_training_list_that_contradicts_the_names_is_an_error_and_turned_lists
     path = old / "train_list.txt"
     right = path.read_text()
     path.write_text(right.replace("jpg 0", "jpg 1"))
-    with pytest.raises(UserError, match=r"line 2: .*04_en_b.* is labelled 1, but by its name it is an attack"):
+    with refused("surf/train_list.txt", "line 2", "Training/fake_part/CLKJ_AS0005/04_en_b.rssdk/color", "attack"):
         listed("casia-surf", old)
     turn = str.maketrans("01", "10")
     for file, text in ((path, right), (old / "val_private_list.txt", (old / "val_private_list.txt").read_text())):
         file.write_text("\n".join(line[:-1] + line[-1].translate(turn) for line in text.splitlines()) + "\n")
-    assert [item.species for item in listed("casia-surf", old, Choices(live="0")).items] == plain
+    assert [item.species for item in listed("casia-surf", old, ImportOptions(labels="live=0")).items] == plain
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "line", "keyword"),
     [
-        (numbers("007243"), "line 1: has no label"),
-        ("other/1.jpg 1", "line 1: .* names no image"),
-        (f"{numbers('007243')} 1\n{numbers('007243')} 0", "line 2: Val/0007/007243 has another label"),
+        (numbers("007243"), "line 1", "0 or 1"),
+        ("other/1.jpg 1", "line 1", "other/1.jpg"),
+        (f"{numbers('007243')} 1\n{numbers('007243')} 0", "line 2", "Val/0007/007243"),
     ],
 )
-def test_private_lists_that_cannot_be_believed_are_refused(text: str, said: str, old: Path) -> None:
+def test_private_lists_that_cannot_be_believed_are_refused(text: str, line: str, keyword: str, old: Path) -> None:
     (old / "val_private_list.txt").write_text(text + "\n")
-    with pytest.raises(UserError, match=said):
+    with refused("val_private_list.txt", line, keyword):
         listed("casia-surf", old)
 
 
 def test_a_copy_with_public_lists_alone_is_refused_with_the_reason(tmp_path: Path) -> None:
     save(tmp_path / "c/Testing/0000/000001-color.jpg", picture(1))
     (tmp_path / "c/test_public_list.txt").write_text("Testing/0000/000001-color.jpg\n")
-    with pytest.raises(UserError, match=r"test_public_list\.txt has no labels"):
+    with refused("c", "test_public_list.txt", "1 line"):
         listed("casia-surf", tmp_path / "c")

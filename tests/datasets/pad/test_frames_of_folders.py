@@ -6,17 +6,18 @@ from pathlib import Path
 from tests.datasets.importers.making import picture, save
 
 from fedvisage.data.prepared import PreparedSet
+from fedvisage.datasets.dataset import Entry, Grammar, Name
 from fedvisage.datasets.import_presentations import import_items
-from fedvisage.datasets.pad.item import Choices, Grammar, ParsedName
-from fedvisage.datasets.pad.scanner import Name, Scanner
-from fedvisage.datasets.pad.tree import walk
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.scanner import Scanner
+from fedvisage.datasets.tree import walk
 
 COLOUR = Grammar("{part}/{person}/{clip}/colour", part="real|fake", person="P[0-9]", clip="[a-z]+")
 DEPTH = Grammar("{part}/{person}/{clip}/depth", part="real|fake", person="P[0-9]", clip="[a-z]+")
 
 
-def _read(fields: Mapping[str, str], _: Choices) -> ParsedName:
-    return ParsedName("bonafide" if fields["part"] == "real" else "print", fields["person"], part=fields["part"])
+def _read(fields: Mapping[str, str], _: ImportOptions) -> Entry:
+    return Entry("bonafide" if fields["part"] == "real" else "print", fields["person"], part=fields["part"])
 
 
 SCANNER = Scanner(
@@ -37,7 +38,7 @@ def make(root: Path) -> Path:
 
 
 def test_a_folder_is_one_item_and_parts_are_other_people(tmp_path: Path) -> None:
-    found = SCANNER.list(walk(make(tmp_path / "f")), Choices())
+    found = SCANNER.list(walk(make(tmp_path / "f")), ImportOptions())
     assert [(item.name, item.kind, item.subject) for item in found.items] == [
         ("fake/P1/a/colour", "frames", "frames-of/fake/P1"),
         ("real/P1/a/colour", "frames", "frames-of/real/P1"),
@@ -49,7 +50,7 @@ def test_a_folder_is_one_item_and_parts_are_other_people(tmp_path: Path) -> None
 def test_frames_are_taken_at_equal_distances_and_keep_their_names(tmp_path: Path) -> None:
     root = make(tmp_path / "f")
     (root / "real/P2/b/colour/0001.png").write_text("damaged")
-    import_items(SCANNER, root, tmp_path / "set", name="F", size=24, frames=2)
+    import_items(SCANNER, root, tmp_path / "set", ImportOptions(size=24, frames="2", crop="centre"), name="F")
     found = PreparedSet.open(tmp_path / "set", verify=True)
     names = ("0001.png", "0004.png")
     assert found.rows.item.tolist() == [
@@ -66,7 +67,9 @@ def test_an_empty_folder_of_damaged_images_is_one_bad_file(tmp_path: Path) -> No
     root = make(tmp_path / "f")
     for path in (root / "real/P2/b/colour").iterdir():
         path.write_text("damaged")
-    report = import_items(SCANNER, root, tmp_path / "set", name="F", size=24, frames=2, max_bad=0.5)
+    report = import_items(
+        SCANNER, root, tmp_path / "set", ImportOptions(size=24, frames="2", max_bad=0.5, crop="centre"), name="F"
+    )
     assert [(one.path, one.reason) for one in report.skipped] == [
         ("real/P2/b/colour", "no image of the folder can be read")
     ]

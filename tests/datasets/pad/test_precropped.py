@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tests.datasets.importers.making import picture, save
 from tests.datasets.pad.copies import changeable, listed
+from tests.refusals import refused
 
-from fedvisage.base.errors import UserError
-from fedvisage.datasets.pad.item import Choices
+from fedvisage.datasets.options import ImportOptions
 
 # Names as the published lists of FLIP and FedSIS have them, and what these videos are.
 FLIP = {
@@ -48,7 +48,7 @@ def test_a_frame_is_of_the_dataset_that_its_name_tells(kind: str, tmp_path: Path
     found = listed("frames", tmp_path / "frames")
     assert [(one.species, one.subject, one.video) for one in found.items] == [(species, subject, video)]
     assert found.notes == (f"frames of {kind}, by their names",)
-    assert listed("frames", tmp_path / "frames", Choices(of=kind)) == found
+    assert listed("frames", tmp_path / "frames", ImportOptions(of=kind)) == found
 
 
 def test_the_real_videos_of_replay_attack_begin_with_their_folder(tmp_path: Path) -> None:
@@ -78,28 +78,28 @@ def test_a_folder_is_a_video_as_gd_fas_has_it(tmp_path: Path) -> None:
 def test_a_frame_in_the_folder_of_the_other_class_is_an_error(copies: Mapping[str, Path], tmp_path: Path) -> None:
     root = changeable(copies["frames"], tmp_path / "copy")
     (root / "train/fake/1_HR_4_frame6.png").rename(root / "train/real/1_HR_4_frame6.png")
-    with pytest.raises(UserError, match=r"train/real/1_HR_4_frame6\.png lies in 'real', but by its name .* an attack"):
+    with refused("copy", "train/real/1_HR_4_frame6.png", "attack"):
         listed("frames", root)
 
 
 def test_frames_of_two_datasets_in_one_folder_are_refused(copies: Mapping[str, Path], tmp_path: Path) -> None:
     root = changeable(copies["frames"], tmp_path / "copy")
     save(root / "train/real/2_2_12_1_frame0.png", picture(1))
-    with pytest.raises(UserError, match=r"1 images have names that casia-fasd does not have: .*2_2_12_1.*--of"):
+    with refused("copy", "casia-fasd", "train/real/2_2_12_1_frame0.png", "--of"):
         listed("frames", root)
 
 
 def test_names_that_may_be_of_two_datasets_ask_which(tmp_path: Path) -> None:
     save(tmp_path / "train/real/2_2_12_1_frame0.png", picture(1))
     save(tmp_path / "train/real/1_1_frame0.png", picture(2))
-    with pytest.raises(UserError, match=r"may be of casia-fasd or of oulu-npu; say which with --of"):
+    with refused(tmp_path, "casia-fasd", "oulu-npu", "--of"):
         listed("frames", tmp_path)
 
 
 def test_of_names_a_dataset_whose_frames_are_known(copies: Mapping[str, Path]) -> None:
-    with pytest.raises(UserError, match="choose one of oulu-npu"):
-        listed("frames", copies["frames"], Choices(of="folder"))
-    with pytest.raises(UserError, match="dataset of its own"):
-        listed("oulu-npu", copies["oulu-npu"], Choices(of="oulu-npu"))
-    with pytest.raises(UserError, match="holds no frames of oulu-npu: looked for"):
-        listed("frames", copies["frames"], Choices(of="oulu-npu"))
+    with refused("--of", "folder", "oulu-npu"):
+        listed("frames", copies["frames"], ImportOptions(of="folder"))
+    with refused("--of", "OULU-NPU"):
+        listed("oulu-npu", copies["oulu-npu"], ImportOptions(of="oulu-npu"))
+    with refused("frames", "oulu-npu"):
+        listed("frames", copies["frames"], ImportOptions(of="oulu-npu"))

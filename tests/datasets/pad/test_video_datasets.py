@@ -3,12 +3,12 @@
 import pytest
 
 from fedvisage.datasets.catalogue import SCANNERS
-from fedvisage.datasets.pad.item import Choices, ParsedName
-from fedvisage.datasets.pad.scanner import match_name
+from fedvisage.datasets.dataset import Entry, match_name
+from fedvisage.datasets.options import ImportOptions
 
 
-def said(kind: str, file: str) -> ParsedName | str | None:
-    seen = match_name(SCANNERS[kind], file, Choices())
+def said(kind: str, file: str) -> Entry | str | None:
+    seen = match_name(SCANNERS[kind], file, ImportOptions())
     return seen and seen[2]
 
 
@@ -26,7 +26,7 @@ def test_a_video_in_another_persons_folder_is_left_out_and_counted(kind: str, na
 
 def test_every_person_of_rose_youtu_is_in_one_part() -> None:
     parts = {n: said("rose-youtu", f"{n}/G_T_HS_g_A_{n}_1.mp4") for n in (*range(2, 8), *range(9, 19), *range(20, 24))}
-    splits = [one.split for one in parts.values() if isinstance(one, ParsedName)]
+    splits = [one.split for one in parts.values() if isinstance(one, Entry)]
     assert splits == ["train"] * 10 + ["test"] * 10
 
 
@@ -37,6 +37,6 @@ def test_kinds_of_attacks_of_siw_mv2_have_species() -> None:
         for attack in SCANNERS["siw-mv2"].names[1].grammar.fields["attack"].split("|")
     }
     assert len(told) == 14
-    assert all(isinstance(one, ParsedName) and one.species != "bonafide" and not one.subject for one in told.values())
+    assert all(isinstance(one, Entry) and one.species != "bonafide" and not one.subject for one in told.values())
     assert said("siw-mv2", "Spoof/Paper/Live_3.mov") is None
     assert said("siw-mv2", "Live/Paper_3.mov") is None

@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 
 from fedvisage.datasets.catalogue import SCANNERS
-from fedvisage.datasets.pad.item import Choices, ParsedName
-from fedvisage.datasets.pad.scanner import match_name
+from fedvisage.datasets.dataset import Entry, match_name
+from fedvisage.datasets.options import ImportOptions
 
 MSU_CLIENTS = [
     1,
@@ -131,10 +131,10 @@ def test_a_whole_copy_has_the_published_counts(kind: str) -> None:
     names, by_species = SPECIES[kind]
     scanner, places, species = SCANNERS[kind], dict[str, list[int]](), Counter[str]()
     for name in names():
-        seen = match_name(scanner, name, Choices(enroll=True))
+        seen = match_name(scanner, name, ImportOptions(enroll=True))
         assert seen is not None, name
         said = seen[2]
-        assert isinstance(said, ParsedName)
+        assert isinstance(said, Entry)
         species[said.species] += 1
         place = said.extra.get("purpose") or said.split or "all"
         counted = {place, "all"} & scanner.counts.keys()
@@ -147,9 +147,9 @@ def test_a_whole_copy_has_the_published_counts(kind: str) -> None:
 
 def test_what_a_display_shows_decides_between_photo_and_replay() -> None:
     def species(name: str) -> str:
-        seen = match_name(SCANNERS["replay-attack"], name, Choices())
+        seen = match_name(SCANNERS["replay-attack"], name, ImportOptions())
         assert seen
-        assert isinstance(seen[2], ParsedName)
+        assert isinstance(seen[2], Entry)
         return seen[2].species
 
     name = "test/attack/hand/attack_{}_client031_session01_{}_{}_adverse.mov"
@@ -159,6 +159,6 @@ def test_what_a_display_shows_decides_between_photo_and_replay() -> None:
 
 
 def test_the_high_quality_replay_of_casia_is_an_attack() -> None:
-    seen = match_name(SCANNERS["casia-fasd"], "test_release/3/HR_4.avi", Choices())
+    seen = match_name(SCANNERS["casia-fasd"], "test_release/3/HR_4.avi", ImportOptions())
     assert seen
-    assert seen[2] == ParsedName("replay", "23", "test", {"clip": "HR_4", "quality": "high"})
+    assert seen[2] == Entry("replay", "23", "test", {"clip": "HR_4", "quality": "high"})

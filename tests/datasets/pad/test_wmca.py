@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from tests.datasets.pad.copies import changeable, listed
+from tests.refusals import refused
 
-from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import SCANNERS
 from fedvisage.datasets.import_presentations import import_items
-from fedvisage.datasets.pad.item import Choices
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad.wmca import species_of
 
 LIST = "documentation/PROTOCOL-grandtest.csv"
@@ -52,7 +52,7 @@ def test_a_table_with_a_head_is_compared_and_has_the_parts(root: Path) -> None:
         "019_01_000_0_01": "dev",
     }
     (root / LIST).write_text(TABLE.format("eval").replace("attack", "bonafide"))
-    with pytest.raises(UserError, match=r"line 3: 012_01_017_2_83 is labelled bonafide"):
+    with refused("documentation/PROTOCOL-grandtest.csv", "line 3", "012_01_017_2_83", "bonafide"):
         listed("wmca", root)
 
 
@@ -61,7 +61,7 @@ def test_lines_of_a_path_and_a_label_are_compared(root: Path) -> None:
     path.write_text("R_CDIT/012_01_000_0_00 0\nR_CDIT/012_01_017_2_83 1\n")
     assert "labels in lists agree with the names: 2 lists" in listed("wmca", root).notes
     path.write_text("R_CDIT/012_01_000_0_00 0\nR_CDIT/012_01_017_2_83 0\n")
-    with pytest.raises(UserError, match=r"line 2: 012_01_017_2_83 is labelled 0"):
+    with refused("copy/PROTOCOL-frames.csv", "line 2", "012_01_017_2_83", "0"):
         listed("wmca", root)
 
 
@@ -79,21 +79,17 @@ def test_the_cut_out_frames_go_before_the_recordings_and_other_channels_are_left
 def test_colours_are_turned_when_that_is_asked_for(root: Path, tmp_path: Path) -> None:
     assert any("--colour bgr" in note for note in listed("wmca", root).notes)
     sets = []
-    for colour in (None, "bgr"):
+    for colour in ("", "bgr"):
         import_items(
             SCANNERS["wmca"],
             root,
             tmp_path / f"set-{colour}",
+            ImportOptions(size=16, frames="1", crop="centre", colour=colour, max_bad=1.0),
             name="W",
-            size=16,
-            frames=1,
-            crop="centre",
-            choices=Choices(colour=colour),
-            max_bad=1.0,
         )
         sets.append(PreparedSet.open(tmp_path / f"set-{colour}").images)
     assert (sets[0] == sets[1][..., ::-1]).all()
-    with pytest.raises(UserError, match="choose one of rgb, bgr"):
-        listed("wmca", root, Choices(colour="grey"))
-    with pytest.raises(UserError, match="has no arrays"):
-        listed("oulu-npu", root, Choices(colour="bgr"))
+    with refused("--colour", "grey", "bgr"):
+        listed("wmca", root, ImportOptions(colour="grey"))
+    with refused("--colour", "OULU-NPU"):
+        listed("oulu-npu", root, ImportOptions(colour="bgr"))

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,19 +44,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def of_folder(folder: Path, destination: Path, **options: Any) -> tuple[str, str]:
+def of_folder(
+    folder: Path, destination: Path, every: float = 0.0, workers: int = 1, **keywords: Any
+) -> tuple[str, str]:
     report = import_identities(
-        folder, destination, name="P", size=24, crop="none", least=2, max_bad=0.5, **{"every": 0.0, **options}
+        folder,
+        destination,
+        ImportOptions(size=24, crop="none", least=2, max_bad=0.5, workers=workers),
+        name="P",
+        **{"every": 0.0, **keywords},
     )
     return PreparedSet.open(destination, verify=True).digest, report.json()
 
 
-def of_kind(kind: str, root: Path, destination: Path, **options: Any) -> tuple[str, str]:
+def of_kind(kind: str, root: Path, destination: Path, workers: int = 1, **keywords: Any) -> tuple[str, str]:
     source = root / f"copy of {kind}"
-    report = import_people(LAYOUTS[kind], source, destination, name="P", size=48, **{"every": 0.0, **options})
+    options = ImportOptions(size=48, workers=workers)
+    report = import_people(LAYOUTS[kind], source, destination, options, name="P", **{"every": 0.0, **keywords})
     lists = [path.read_text() for path in sorted(destination.parent.glob(f"{destination.name}-pairs*"))]
-    plain = replace(report, pairs=())  # where they lie is another place
-    return PreparedSet.open(destination, verify=True).digest, "".join([plain.json(), *lists])
+    return PreparedSet.open(destination, verify=True).digest, "".join([report.json(), *lists])
 
 
 def test_several_processes_write_the_same_bytes(pretended: Path, folder: Path, tmp_path: Path) -> None:
@@ -110,13 +115,14 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from fedvisage.datasets.import_people import import_identities
+from fedvisage.datasets.options import ImportOptions
 
 def progress(done, whole):
     if done > 5:
         os.kill(os.getpid(), signal.SIGKILL)
 
-import_identities(Path(sys.argv[1]), Path(sys.argv[2]), name="P", size=24, crop="none", least=2, max_bad=0.5, every=0.0,
-                  progress=progress)
+options = ImportOptions(size=24, crop="none", least=2, max_bad=0.5)
+import_identities(Path(sys.argv[1]), Path(sys.argv[2]), options, name="P", every=0.0, progress=progress)
 """
 
 

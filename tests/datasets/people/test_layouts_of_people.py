@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.refusals import refused
 from tests.toy import unheard
 
-from fedvisage.base.errors import UserError
 from fedvisage.data.batches import View
 from fedvisage.data.lists import read_pairs
 from fedvisage.data.prepared import PreparedSet
@@ -123,13 +123,15 @@ def test_rfw_has_a_list_of_all_with_a_part_of_each_group_in_every_fold(copies: P
 def test_vggface2_has_its_split_who_is_female_and_aligns_by_its_points(copies: Path, tmp_path: Path) -> None:
     source = copies / "vggface2" / "copy"
     layout = LAYOUTS["vggface2"]
-    with pytest.raises(UserError, match="no list with points"):
-        import_people(layout, source, tmp_path / "none", name="V", size=32, boxes="dataset")
+    with refused("vggface2/copy", "VGGFace2", "--boxes dataset"):
+        import_people(layout, source, tmp_path / "none", ImportOptions(size=32, boxes="dataset"), name="V")
     place = "30,40,70,40,50,60,35,80,66,80"
     for part, names in (("train", [f"n000002/{n:04d}_01" for n in (1, 2, 3)]), ("test", ["n000001/0001_01"])):
         rows = "".join(f'"{name}",{place}\r\n' for name in names)
         (source / f"loose_landmark_{part}.csv").write_text("NAME_ID,P1X,P1Y,P2X,P2Y\r\n" + rows)
-    report = import_people(layout, source, tmp_path / "set", name="V", size=112, boxes="dataset", max_bad=0.3)
+    report = import_people(
+        layout, source, tmp_path / "set", ImportOptions(size=112, boxes="dataset", max_bad=0.3), name="V"
+    )
     made = PreparedSet.open(tmp_path / "set")
     assert made.rows.further["official"].tolist() == ["test", "train", "train", "train"]
     assert made.rows.further["gender"].tolist() == ["m", "f", "f", "f"]
@@ -139,37 +141,44 @@ def test_vggface2_has_its_split_who_is_female_and_aligns_by_its_points(copies: P
     assert str(made.crop) == "faces by the dataset's points, aligned by five points"
     meta = source / "meta" / "identity_meta.csv"
     meta.write_text(meta.read_text(encoding="utf-8").replace("2, 0, m", "2, 1, m"), encoding="utf-8")
-    with pytest.raises(UserError, match=r"n000001 lies in test, and identity_meta\.csv says train"):
-        import_people(layout, source, tmp_path / "other", name="V", size=32)
+    with refused("vggface2/copy", "n000001", "identity_meta.csv"):
+        import_people(layout, source, tmp_path / "other", ImportOptions(size=32), name="V")
 
 
 @pytest.mark.parametrize(
-    ("kind", "file", "old", "new", "word"),
+    ("kind", "file", "old", "new", "place", "keyword"),
     [
-        ("lfw", "pairs.txt", "Bea\t1\t2\n", "", "is it cut off"),
-        ("lfw", "pairs.txt", "Bea\t1\t2\n", "Bea\tx\t2\n", "line 4"),
-        ("calfw", "pairs_CALFW.txt", "Ann_Ay_0002.jpg 1", "Ann_Ay_0002.jpg 2", "line 1.*say 1 and 2"),
-        ("calfw", "pairs_CALFW.txt", "Ann_Ay_0002.jpg 1", "Bea_0002.jpg 1", "names two"),
-        ("cplfw", "pairs_CPLFW.txt", "Bea_1.jpg 0", "Ann_Ay_2.jpg 0", "names one"),
-        ("cplfw", "pairs_CPLFW.txt", "Ann_Ay_1.jpg 1\n", "", "7 lines"),
-        ("cfp", "Protocol/Split/FP/01/same.txt", "1,1", "1,9", "does not name"),
-        ("cfp", "Protocol/Split/FP/01/same.txt", "1,1", "1,2", "two people"),
+        ("lfw", "pairs.txt", "Bea\t1\t2\n", "", "copy/pairs.txt", "3 pairs"),
+        ("lfw", "pairs.txt", "Bea\t1\t2\n", "Bea\tx\t2\n", "copy/pairs.txt, line 4", "images"),
+        (
+            "calfw",
+            "pairs_CALFW.txt",
+            "Ann_Ay_0002.jpg 1",
+            "Ann_Ay_0002.jpg 2",
+            "pairs_CALFW.txt, line 1",
+            "1 and 2",
+        ),
+        ("calfw", "pairs_CALFW.txt", "Ann_Ay_0002.jpg 1", "Bea_0002.jpg 1", "pairs_CALFW.txt, line 1", "Bea_0002"),
+        ("cplfw", "pairs_CPLFW.txt", "Bea_1.jpg 0", "Ann_Ay_2.jpg 0", "pairs_CPLFW.txt, line 3", "Ann_Ay_2"),
+        ("cplfw", "pairs_CPLFW.txt", "Ann_Ay_1.jpg 1\n", "", "pairs_CPLFW.txt", "7 lines"),
+        ("cfp", "Protocol/Split/FP/01/same.txt", "1,1", "1,9", "Split/FP/01/same.txt, line 1", "Pair_list_F.txt"),
+        ("cfp", "Protocol/Split/FP/01/same.txt", "1,1", "1,2", "Split/FP/01/same.txt, line 1", "same"),
     ],
 )
 def test_lists_that_contradict_the_photographs_are_refused(
-    kind: str, file: str, old: str, new: str, word: str, tmp_path: Path
+    kind: str, file: str, old: str, new: str, place: str, keyword: str, tmp_path: Path
 ) -> None:
     write_small_copy(kind, tmp_path / "copy")
     path = tmp_path / "copy" / file
     path.write_text(path.read_text().replace(old, new, 1))
-    with pytest.raises(UserError, match=word):
-        import_people(LAYOUTS[kind], tmp_path / "copy", tmp_path / "set", name="X", size=32)
+    with refused(place, keyword):
+        import_people(LAYOUTS[kind], tmp_path / "copy", tmp_path / "set", ImportOptions(size=32), name="X")
     assert [one.name for one in tmp_path.iterdir()] == ["copy"]
 
 
 def test_another_folder_is_refused_and_a_link_out_of_it_is_counted(copies: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is no VGGFace2: looked for"):
-        import_people(LAYOUTS["vggface2"], copies / "lfw" / "copy", tmp_path / "set", name="X", size=32)
+    with refused("lfw/copy", "VGGFace2"):
+        import_people(LAYOUTS["vggface2"], copies / "lfw" / "copy", tmp_path / "set", ImportOptions(size=32), name="X")
     write_small_copy("digiface", tmp_path / "copy")
     (tmp_path / "out.png").write_bytes(b"x")
     (tmp_path / "copy" / "subjects_0-1999_72_imgs" / "7" / "12.png").symlink_to(tmp_path / "out.png")
@@ -180,13 +189,13 @@ def test_another_folder_is_refused_and_a_link_out_of_it_is_counted(copies: Path,
 def test_aligned_looks_for_no_face_and_goes_with_people_only(copies: Path, tmp_path: Path) -> None:
     source = copies / "digiface" / "copy"
     options = ImportOptions(size=32, aligned=True, max_bad=1)
-    with pytest.raises(UserError, match="not square"):
+    with refused("digiface/copy", "000007/0.png", "192×160"):
         import_dataset("digiface", source, tmp_path / "a", unheard, name="", options=options)
     for kind in ("oulu-npu", "all"):
-        with pytest.raises(UserError, match="--aligned"):
+        with refused("--aligned", "people"):
             import_dataset(kind, source, tmp_path / "b", unheard, name="", options=options)
     contradicting = ImportOptions(aligned=True, crop="centre")
-    with pytest.raises(UserError, match="contradict"):
+    with refused("--aligned", "--crop centre"):
         import_dataset("identities", source, tmp_path / "c", unheard, name="", options=contradicting)
 
 

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.datasets.people.spoilt import spoilt
+from tests.refusals import refused
 
-from fedvisage.base.errors import UserError
 from fedvisage.data.lists import read_lists
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import LAYOUTS, write_small_copy
 from fedvisage.datasets.import_people import import_people
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.photographs import USUAL_POINTS, points_around
 from fedvisage.datasets.small_copies import render_person
 from fedvisage.faces.align import align
@@ -32,7 +33,7 @@ FACES = [  # file, person, template, sighting, as the small copy has them
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("nist")
     write_small_copy("ijb-c-nist", root / "IJBC")
-    import_people(LAYOUTS["ijb-c-nist"], root / "IJBC", root / "set", name="I", size=112)
+    import_people(LAYOUTS["ijb-c-nist"], root / "IJBC", root / "set", ImportOptions(size=112), name="I")
     return root / "set"
 
 
@@ -69,22 +70,28 @@ def test_lists_lie_beside_the_set_and_pairs_say_who_is_one_person(made: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("file", "old", "new", "word"),
+    ("file", "old", "new", "place", "keyword"),
     [
-        ("1N_probe_mixed.csv", "FACE_X", "X", "no column FACE_X"),
-        ("1N_probe_mixed.csv", "2,100,", "2,,", "line 2.*a person as numbers"),
-        ("1N_probe_mixed.csv", "2,100,frames/2.png,20,", "2,100,frames/2.png,20,nan", "line 2.*box"),
-        ("1N_probe_mixed.csv", "4,101,", "2,101,", "template 2 is of"),
-        ("11_S1_S2_matches.csv", "1,4", "1,7", "line 2.*no gallery and no probe"),
-        ("11_S1_S2_matches.csv", "1,4", "1,4,0", "no list of pairs"),
+        ("1N_probe_mixed.csv", "FACE_X", "X", "ijbb_1N_probe_mixed.csv", "FACE_X"),
+        ("1N_probe_mixed.csv", "2,100,", "2,,", "ijbb_1N_probe_mixed.csv, line 2", "person"),
+        (
+            "1N_probe_mixed.csv",
+            "2,100,frames/2.png,20,",
+            "2,100,frames/2.png,20,nan",
+            "ijbb_1N_probe_mixed.csv, line 2",
+            "box",
+        ),
+        ("1N_probe_mixed.csv", "4,101,", "2,101,", "IJBB", "template 2"),
+        ("11_S1_S2_matches.csv", "1,4", "1,7", "ijbb_11_S1_S2_matches.csv, line 2", "probe"),
+        ("11_S1_S2_matches.csv", "1,4", "1,4,0", "ijbb_11_S1_S2_matches.csv", "pairs"),
     ],
 )
 def test_tables_that_cannot_be_right_are_refused_with_the_line(
-    file: str, old: str, new: str, word: str, tmp_path: Path
+    file: str, old: str, new: str, place: str, keyword: str, tmp_path: Path
 ) -> None:
     source = spoilt("ijb-b-nist", tmp_path / "IJBB", f"protocol/ijbb_{file}", old, new)
-    with pytest.raises(UserError, match=word):
-        import_people(LAYOUTS["ijb-b-nist"], source, tmp_path / "set", name="I", size=112)
+    with refused(place, keyword):
+        import_people(LAYOUTS["ijb-b-nist"], source, tmp_path / "set", ImportOptions(size=112), name="I")
     assert not (tmp_path / "set").exists()
 
 
@@ -104,7 +111,7 @@ def test_faces_without_a_box_or_a_picture_are_counted(tmp_path: Path) -> None:
 
 def test_another_folder_is_refused(tmp_path: Path) -> None:
     write_small_copy("ijb-c", tmp_path / "IJBC")
-    with pytest.raises(UserError, match=r"is no IJB-B as NIST .*ijbb_1N_gallery_S1"):
+    with refused("IJBC", "IJB-B", "ijbb_1N_gallery_S1.csv"):
         LAYOUTS["ijb-b-nist"].scan(LAYOUTS["ijb-b-nist"], tmp_path / "IJBC")
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.refusals import refused
 
-from fedvisage.base.errors import UserError
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import Selection, select, split_entry, splits_of
 from fedvisage.datasets.catalogue import SCANNERS
 from fedvisage.datasets.import_presentations import import_items
-from fedvisage.datasets.pad.item import Choices
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS
 
 TABLES = Path(__file__).parents[1] / "pad" / "expected"
@@ -44,11 +44,8 @@ def sets(copies: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -
                 SCANNERS[kind],
                 copies[kind],
                 root / key,
+                ImportOptions(size=16, frames=str(FRAMES), crop="centre", labels="fedsis-released" if released else ""),
                 name=kind,
-                size=16,
-                frames=FRAMES,
-                crop="centre",
-                choices=Choices(released=released),
             )
             made[key] = PreparedSet.open(root / key)
         return made[key]
@@ -126,7 +123,7 @@ def test_a_fold_takes_the_items_that_the_documentation_gives_it(name: str, fold:
         expected = {row["name"] for row in rows if fits(row, words)}
         _, meant = split_entry(entry)
         if lacks(rows, words):
-            with pytest.raises(UserError, match="has no"):
+            with refused(site, "it has"):
                 views_of(made, meant, site)
             continue
         views = views_of(made, meant, site)

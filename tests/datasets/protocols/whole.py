@@ -14,9 +14,9 @@ from fedvisage.data.prepared import OFFICIAL, PreparedSet
 from fedvisage.data.splits import split_subjects
 from fedvisage.data.writer import Writer
 from fedvisage.datasets.catalogue import SCANNERS
+from fedvisage.datasets.dataset import Entry, match_name
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad.celeba_spoof import DIVISIONS
-from fedvisage.datasets.pad.item import Choices, ParsedName
-from fedvisage.datasets.pad.scanner import match_name
 
 SIZE = 8
 
@@ -156,10 +156,14 @@ def make_set(kind: str, path: Path, frames: int, *, released: bool = False) -> P
     return PreparedSet.open(path)
 
 
-def _sighted(kind: str, name: str, released: bool) -> ParsedName:
-    seen = match_name(SCANNERS[kind], name, Choices(enroll=SCANNERS[kind].enrolment, released=released))
+def _sighted(kind: str, name: str, released: bool) -> Entry:
+    seen = match_name(
+        SCANNERS[kind],
+        name,
+        ImportOptions(enroll=SCANNERS[kind].enrolment, labels="fedsis-released" if released else ""),
+    )
     assert seen is not None, name
-    assert isinstance(seen[2], ParsedName), (name, seen[2])
+    assert isinstance(seen[2], Entry), (name, seen[2])
     return replace(seen[2], extra={**seen[2].extra, **lists_of_celeba(name)}) if kind == "celeba-spoof" else seen[2]
 
 
@@ -170,6 +174,6 @@ def lists_of_celeba(name: str) -> dict[str, str]:
     return dict.fromkeys(columns, part)
 
 
-def _official(kind: str, one: ParsedName) -> str:
+def _official(kind: str, one: Entry) -> str:
     """Return the authors' split; in WMCA it stands in a list and not in names."""
     return WMCA_CLIENTS[one.subject] if kind == "wmca" else one.split or ""

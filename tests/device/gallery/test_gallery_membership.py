@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.refusals import refused
 
-from fedvisage.base.errors import UserError
 from fedvisage.device.gallery.counter import counters_of
 from fedvisage.device.gallery.file import NameTaken, WrongKey, new_key
 from fedvisage.device.gallery.search import Gallery
@@ -96,15 +96,14 @@ EDITS = {
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edit_without_the_key_is_refused(path: Path, edit: str) -> None:
     sql(path, "PRAGMA foreign_keys = ON", EDITS[edit])
-    with pytest.raises(UserError, match="without its key") as caught:
+    with refused(path, "key"):
         use(path)
-    assert caught.value.place == str(path)
 
 
 def test_swapped_names_of_collections_are_refused(path: Path) -> None:
     change = "UPDATE collections SET name = '{}' WHERE name = '{}'"
     sql(path, *(change.format(new, old) for new, old in (("x", "staff"), ("staff", "visitors"), ("visitors", "x"))))
-    with pytest.raises(UserError, match="without its key"):
+    with refused(path, "key"):
         opened(path)
 
 
@@ -113,11 +112,11 @@ def test_an_open_gallery_refuses_an_edit_as_well(path: Path, edit: str) -> None:
     with opened(path) as gallery:
         gallery.search("staff", face(0), MODEL)
         sql(path, "PRAGMA foreign_keys = ON", EDITS[edit])
-        with pytest.raises(UserError, match="without its key"):
+        with refused(path, "visitors", "key"):
             gallery.people("visitors")
-        with pytest.raises(UserError, match="without its key"):
+        with refused(path, "visitors", "key"):
             gallery.enrol("visitors", "mallory", face(0), MODEL)
-        with pytest.raises(UserError, match="without its key"):
+        with refused(path, "visitors", "key"):
             gallery.turn_key(new_key())
 
 
@@ -134,7 +133,7 @@ def test_rows_of_a_deleted_person_that_are_put_back_are_refused(path: Path, tmp_
     sql(path, f"ATTACH '{old}' AS old", *PUT_BACK)
     with opened(path) as gallery:
         for read in (lambda: gallery.person("visitors", "anna"), lambda: gallery.people("visitors")):
-            with pytest.raises(UserError, match="without its key"):
+            with refused(path, "visitors", "key"):
                 read()
         assert len(gallery.people("staff")) == 3
 
@@ -145,7 +144,7 @@ def test_a_collection_that_is_put_back_with_its_sums_is_refused(path: Path, tmp_
         gallery.remove("visitors", "anna")
     members = "UPDATE collections SET members = (SELECT members FROM old.collections AS o WHERE o.id = collections.id)"
     sql(path, f"ATTACH '{old}' AS old", *PUT_BACK, members)
-    with pytest.raises(UserError, match="without its key"):
+    with refused(path, "key"):
         opened(path)
 
 
@@ -159,22 +158,22 @@ def test_rows_of_another_gallery_with_the_same_key_are_refused(path: Path, tmp_p
         "INSERT INTO persons SELECT * FROM old.persons",
         "INSERT INTO faces SELECT * FROM old.faces",
     )
-    with pytest.raises(UserError, match="without its key"):
+    with refused(path, "staff", "key"):
         use(path)
 
 
 def test_another_gallery_with_the_same_key_in_its_place_is_refused(path: Path, tmp_path: Path) -> None:
     make(tmp_path / "other.gallery")
     shutil.copy(tmp_path / "other.gallery", path)
-    with pytest.raises(UserError, match="does not fit its counter"):
+    with refused(path, "counter", "accept-state"):
         opened(path)
 
 
 def test_a_counter_is_never_written_over(path: Path) -> None:
     (counter,) = (path.parent / "counters").iterdir()
     before = counter.read_bytes()
-    for _ in range(2):
-        with pytest.raises(NameTaken, match="never written over"):
+    for place in (path, counter):
+        with refused(place, "exists", error=NameTaken):
             make(path)
         path.unlink(missing_ok=True)
     assert counter.read_bytes() == before
@@ -187,11 +186,10 @@ def test_an_older_copy_of_the_whole_file_is_refused(path: Path, tmp_path: Path, 
         for name in ("anna", "bob")[:steps]:
             gallery.remove("visitors", name)
         shutil.copy(old, path)
-        with pytest.raises(UserError, match="not the newest copy"):
+        with refused(path, "newest", "accept-state"):
             gallery.people("visitors")
-    with pytest.raises(UserError, match="accept-state") as caught:
+    with refused(path, "newest", "accept-state"):
         opened(path)
-    assert caught.value.place == str(path)
 
 
 def test_a_copy_that_is_accepted_again_refuses_all_others(path: Path, tmp_path: Path) -> None:
@@ -207,7 +205,7 @@ def test_a_copy_that_is_accepted_again_refuses_all_others(path: Path, tmp_path: 
     kept = path.read_bytes()
     for other in (old, next_one):
         shutil.copy(other, path)
-        with pytest.raises(UserError, match="not the newest copy"):
+        with refused(path, "newest", "11"):
             opened(path)
     path.write_bytes(kept)
     with opened(path) as gallery:
@@ -222,7 +220,7 @@ def test_a_counter_that_is_lost_is_named_and_begun_again(path: Path, lost: str) 
         counter.unlink()
     else:
         counter.write_bytes(b"" if lost == "empty" else counter.read_bytes().replace(b"0", b"1"))
-    with pytest.raises(UserError, match=r"counter.*accept-state"):
+    with refused(path, "counter", "accept-state"):
         opened(path)
     with Gallery(path, KEY) as gallery:
         gallery.accept_state(path.parent / "counters")
@@ -231,7 +229,7 @@ def test_a_counter_that_is_lost_is_named_and_begun_again(path: Path, lost: str) 
 
 def test_what_was_edited_is_not_accepted_either(path: Path) -> None:
     sql(path, EDITS["a score forged"])
-    with Gallery(path, KEY) as gallery, pytest.raises(UserError, match="without its key"):
+    with Gallery(path, KEY) as gallery, refused(path, "visitors", "key"):
         gallery.accept_state(path.parent / "counters")
 
 
@@ -240,7 +238,7 @@ def test_a_counter_that_cannot_be_written_stops_a_change_before_it_is_made(path:
     with opened(path) as gallery:
         before = path.read_bytes()
         counter.unlink()
-        with pytest.raises(UserError, match=r"cannot be changed.*--counters"):
+        with refused(path, "counter", "--counters"):
             gallery.remove("visitors", "anna")
     assert path.read_bytes() == before
 
@@ -270,7 +268,7 @@ def test_whoever_knew_the_key_before_it_was_turned_puts_nothing_back(path: Path,
     shutil.copy(old, path)
     with pytest.raises(WrongKey):
         Gallery(path, key, counters=tmp_path / "new")
-    with pytest.raises(UserError, match="has no counter"):
+    with refused(path, "door.gallery.counter"):
         opened(path)
     path.write_bytes(turned)
     sql(
@@ -279,7 +277,7 @@ def test_whoever_knew_the_key_before_it_was_turned_puts_nothing_back(path: Path,
         "UPDATE persons SET key = (SELECT key FROM old.persons AS o"
         " WHERE o.id = persons.id) WHERE id IN (SELECT id FROM old.persons)",
     )
-    with Gallery(path, key, counters=tmp_path / "new") as gallery, pytest.raises(UserError, match="without its key"):
+    with Gallery(path, key, counters=tmp_path / "new") as gallery, refused(path, "staff", "key"):
         gallery.people("staff")
 
 
@@ -310,5 +308,5 @@ def test_counters_lie_beside_the_key_unless_another_folder_is_named(tmp_path: Pa
     assert counters_of(key, None, {}) == tmp_path / "door.key.counters"
     assert counters_of(key, None, variable) == counters_of(None, None, variable) == other
     assert counters_of(key, tmp_path, variable) == tmp_path
-    with pytest.raises(UserError, match="FEDVISAGE_GALLERY_COUNTERS"):
+    with refused("--counters", "FEDVISAGE_GALLERY_COUNTERS"):
         counters_of(None, None, {})

@@ -17,8 +17,8 @@ from PIL import Image
 from starlette.testclient import TestClient
 from tests.device.gallery.tiles import GREEN, RED, Tiles, row_of, tile_of
 from tests.documented import ROOT
+from tests.refusals import refused
 
-from fedvisage.base.errors import UserError
 from fedvisage.device.gallery.enrolment import EmbeddingModel
 from fedvisage.device.gallery.search import Gallery
 from fedvisage.device.service.app import build, check_open
@@ -61,7 +61,7 @@ def enrol(client: TestClient, name: str, person: int) -> dict[str, Any]:
     return values
 
 
-def refused(reply: Any, status: int, code: str) -> dict[str, Any]:
+def check_error(reply: Any, status: int, code: str) -> dict[str, Any]:
     assert reply.status_code == status, reply.text
     values = reply.json()
     assert set(values) == {"error", "request_id"}
@@ -118,7 +118,7 @@ def test_two_pictures_are_compared(client: TestClient) -> None:
 def test_people_are_enrolled_found_verified_and_deleted(client: TestClient, gallery: Gallery) -> None:
     anna, bob = enrol(client, "anna", 1), enrol(client, "bob", 2)
     place = "/v1/collections/default"
-    refused(client.post(f"{place}/persons", data={"name": "anna"}, files={"image": png(tile_of(1))}), 409, "exists")
+    check_error(client.post(f"{place}/persons", data={"name": "anna"}, files={"image": png(tile_of(1))}), 409, "exists")
     added = client.post(f"{place}/persons/{anna['id']}/faces", files={"image": png(tile_of(1, 1))})
     assert added.status_code == 201
     assert len(client.get(f"{place}/persons/anna").json()["faces"]) == 2
@@ -129,11 +129,11 @@ def test_people_are_enrolled_found_verified_and_deleted(client: TestClient, gall
     verified = client.post("/v1/verify", data={"person": "bob"}, files={"image": png(tile_of(1))}).json()
     assert verified["decision"] == "no_match"
     face = added.json()["faces"][0]["id"]
-    refused(client.delete(f"{place}/persons/bob/faces/{face}"), 404, "not_found")
+    check_error(client.delete(f"{place}/persons/bob/faces/{face}"), 404, "not_found")
     assert client.delete(f"{place}/persons/anna/faces/{face}").json() == {"deleted": face}
     assert client.delete(f"{place}/persons/bob").json() == {"deleted": bob["id"]}
     assert [one["name"] for one in client.get(f"{place}/persons").json()["persons"]] == ["anna"]
-    refused(client.get(f"{place}/persons/bob"), 404, "not_found")
+    check_error(client.get(f"{place}/persons/bob"), 404, "not_found")
     assert [one.name for one in gallery.people("default")] == ["anna"]
 
 
@@ -151,16 +151,16 @@ def test_an_attack_is_neither_enrolled_nor_searched_for(client: TestClient) -> N
         (png(*[tile_of(5)] * 2), "several"),
     ):
         reply = client.post("/v1/collections/default/persons", data={"name": "eve"}, files={"image": picture})
-        assert word in refused(reply, 422, "not_enrolled")["message"]
+        assert word in check_error(reply, 422, "not_enrolled")["message"]
 
 
 def test_collections_are_made_and_deleted(client: TestClient) -> None:
     assert client.post("/v1/collections", json={"name": "staff", "renewable": True}).status_code == 201
-    refused(client.post("/v1/collections", json={"name": "staff"}), 409, "exists")
+    check_error(client.post("/v1/collections", json={"name": "staff"}), 409, "exists")
     listed = client.get("/v1/collections").json()["collections"]
     assert [(one["name"], one["renewable"]) for one in listed] == [("default", False), ("staff", True)]
     assert client.delete("/v1/collections/staff").json() == {"deleted": "staff"}
-    refused(client.get("/v1/collections/staff"), 404, "not_found")
+    check_error(client.get("/v1/collections/staff"), 404, "not_found")
 
 
 def test_after_a_new_model_a_search_says_so(client: TestClient, gallery: Gallery) -> None:
@@ -168,7 +168,7 @@ def test_after_a_new_model_a_search_says_so(client: TestClient, gallery: Gallery
     newer = replace(Tiles(), model=EmbeddingModel("sha256:" + "b" * 64, 0.9, "fmr=1e-3"))
     with TestClient(build(newer, gallery, limits=LIMITS)) as other:
         reply = other.post("/v1/collections/default/search", files={"image": png(tile_of(1))})
-    assert "anna" in refused(reply, 409, "model_changed")["message"]
+    assert "anna" in check_error(reply, 409, "model_changed")["message"]
 
 
 def test_clients_of_compreface_find_their_routes(client: TestClient) -> None:
@@ -213,33 +213,33 @@ def test_clients_of_compreface_find_their_routes(client: TestClient) -> None:
     ],
 )
 def test_what_is_no_picture_is_refused(client: TestClient, content: bytes, kind: str, status: int, code: str) -> None:
-    refused(client.post("/v1/pad", content=content, headers={"content-type": kind}), status, code)
+    check_error(client.post("/v1/pad", content=content, headers={"content-type": kind}), status, code)
 
 
 def test_a_bomb_is_refused_by_its_pixels(client: TestClient) -> None:
     bomb = io.BytesIO()
     Image.new("1", (3_000, 3_000)).save(bomb, "PNG")
     assert len(bomb.getvalue()) < LIMITS.body
-    refused(client.post("/v1/pad", files={"image": bomb.getvalue()}), 413, "image_too_large")
+    check_error(client.post("/v1/pad", files={"image": bomb.getvalue()}), 413, "image_too_large")
 
 
 def test_a_body_that_does_not_say_how_long_it_is_is_cut_off(client: TestClient) -> None:
     pieces = (b"\0" * 50_000 for _ in range(1000))
-    refused(client.post("/v1/pad", content=pieces, headers={"content-type": "image/png"}), 413, "too_large")
+    check_error(client.post("/v1/pad", content=pieces, headers={"content-type": "image/png"}), 413, "too_large")
 
 
 def test_what_is_not_there_or_not_meant_is_refused(client: TestClient) -> None:
-    refused(client.get("/v1/nothing"), 404, "not_found")
-    refused(client.get("/v1/pad"), 405, "method_not_allowed")
-    refused(client.get("/docs"), 404, "not_found")
-    refused(client.get("/v1/health/"), 404, "not_found")
-    refused(client.post("/v1/collections/none/search", files={"image": png(tile_of(1))}), 404, "not_found")
-    refused(client.post("/v1/collections/default/search?limit=0", files={"image": png(tile_of(1))}), 422, "invalid")
-    refused(client.post("/v1/verify", files={"image": png(tile_of(1))}), 422, "missing")
-    refused(client.post("/v1/collections", json={"name": "a\nb"}), 422, "invalid")
+    check_error(client.get("/v1/nothing"), 404, "not_found")
+    check_error(client.get("/v1/pad"), 405, "method_not_allowed")
+    check_error(client.get("/docs"), 404, "not_found")
+    check_error(client.get("/v1/health/"), 404, "not_found")
+    check_error(client.post("/v1/collections/none/search", files={"image": png(tile_of(1))}), 404, "not_found")
+    check_error(client.post("/v1/collections/default/search?limit=0", files={"image": png(tile_of(1))}), 422, "invalid")
+    check_error(client.post("/v1/verify", files={"image": png(tile_of(1))}), 422, "missing")
+    check_error(client.post("/v1/collections", json={"name": "a\nb"}), 422, "invalid")
     with TestClient(build(Tiles(model=None), None, limits=LIMITS)) as bare:
-        refused(bare.post("/v1/embed", files={"image": png(tile_of(1))}), 422, "invalid")
-        refused(bare.get("/v1/collections"), 422, "invalid")
+        check_error(bare.post("/v1/embed", files={"image": png(tile_of(1))}), 422, "invalid")
+        check_error(bare.get("/v1/collections"), 422, "invalid")
 
 
 def test_only_who_has_a_key_is_answered(client: TestClient) -> None:
@@ -250,8 +250,8 @@ def test_only_who_has_a_key_is_answered(client: TestClient) -> None:
         {"authorization": KEY},
     ):
         empty = {"x-api-key": "", **headers}
-        refused(client.get("/v1/models", headers=empty), 401, "unauthorised")
-        refused(client.get("/metrics", headers=empty), 401, "unauthorised")
+        check_error(client.get("/v1/models", headers=empty), 401, "unauthorised")
+        check_error(client.get("/metrics", headers=empty), 401, "unauthorised")
         assert client.get("/v1/health", headers=empty).status_code == 200
     assert client.get("/v1/models", headers={"x-api-key": "", "authorization": f"Bearer {KEY}"}).status_code == 200
 
@@ -267,7 +267,7 @@ def test_who_asks_too_often_is_told_when_to_come_again() -> None:
     with TestClient(build(Tiles(), None, limits=Limits(rate=0.001, burst=2))) as client:
         assert [client.get("/v1/health").status_code for _ in range(2)] == [200, 200]
         reply = client.get("/v1/health")
-        refused(reply, 429, "too_many_requests")
+        check_error(reply, 429, "too_many_requests")
         assert int(reply.headers["retry-after"]) > 100
 
 
@@ -315,9 +315,9 @@ def test_keys_come_from_a_file_and_are_needed_where_others_can_ask(tmp_path: Pat
     assert [keys.owner(one) for one in (KEY, "another-key-0123456789", "x", "")] == [0, 1, None, None]
     check_open("0.0.0.0", keys, False)
     check_open("127.0.0.1", Keys(), False)
-    with pytest.raises(UserError, match="--without-keys"):
+    with refused("--api-keys", "0.0.0.0", "--without-keys"):
         check_open("0.0.0.0", Keys(), False)
     for content in ("", "# none\n", "short\n", "two words of a key 123\n"):
         file.write_text(content)
-        with pytest.raises(UserError, match="key"):
+        with refused("keys", "key"):
             read_keys(file)

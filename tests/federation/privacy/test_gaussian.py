@@ -9,8 +9,8 @@ import pytest
 import torch
 from scipy import integrate, stats
 from tests.federation.privacy.drawing import draws_of
+from tests.refusals import refused
 
-from fedvisage.base.errors import UserError
 from fedvisage.federation.privacy.mechanisms import (
     Budget,
     SystemDraws,
@@ -110,23 +110,23 @@ def test_noise_comes_from_the_given_generator_alone() -> None:
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.inf, math.nan])
 def test_an_epsilon_that_is_no_guarantee_is_refused(epsilon: float) -> None:
-    with pytest.raises(UserError, match=r"^epsilon: "):
+    with refused("epsilon", str(epsilon)):
         Budget(epsilon, 1e-5)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -0.1, 1.5, math.nan])
 def test_a_delta_outside_of_its_range_is_refused(delta: float) -> None:
-    with pytest.raises(UserError, match=r"^delta: "):
+    with refused("delta", str(delta)):
         Budget(1.0, delta)
 
 
 @pytest.mark.parametrize("sensitivity", [0.0, -1.0, math.inf, math.nan])
 def test_a_value_without_a_bound_is_refused(sensitivity: float) -> None:
-    with pytest.raises(UserError, match="clip the values"):
+    with refused("sensitivity", str(sensitivity), "clip"):
         standard_deviation(Budget(1.0, 1e-5), sensitivity)
 
 
 @pytest.mark.parametrize("sigma", [0.0, -1.0, math.inf, math.nan])
 def test_noise_of_no_size_is_refused(sigma: float) -> None:
-    with pytest.raises(UserError, match="sigma: must be"):
+    with refused("sigma", str(sigma)):
         noise((1,), sigma, draws_of(0))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
+from tests.refusals import refused
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedvisage.base.errors import UserError
 from fedvisage.federation.privacy.clustering import BudgetSplit, ClusteringSettings, release, sensitivity, statistics
 from fedvisage.federation.privacy.mechanisms import Budget, DerivedDraws, lift_rows, principal_directions, project_rows
 
@@ -82,5 +81,5 @@ def test_where_features_have_few_directions_they_leave_more_of_a_cluster_than_al
 
 
 def test_more_directions_than_public_images_span_are_refused() -> None:
-    with pytest.raises(UserError, match=r"^recipe\.method\.project: is 9, but 8 "):
+    with refused("recipe.method.project", "9", "8"):
         principal_directions(directions(8, 32, 12), 9)

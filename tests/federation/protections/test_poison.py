@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.refusals import refused
 from tests.toy import make_set, recipe_of, run_toy, tree
 
-from fedvisage.base.errors import UserError
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.protections.combine import norm_of_update
@@ -104,21 +104,21 @@ def test_a_rule_keeps_a_hostile_site_from_carrying_the_model_away(
 
 
 @pytest.mark.parametrize(
-    ("poison", "problem"),
+    ("poison", "place", "keyword"),
     [
-        ({"sites": ["Z"], "how": "scaling"}, "federation.poisoned.sites names Z, not among data.sites"),
-        ({"sites": [], "how": "scaling"}, "federation.poisoned.sites"),
-        ({"sites": ["A"], "how": "label-flip", "factor": 2}, "factor is for sign-flip and scaling"),
+        ({"sites": ["Z"], "how": "scaling"}, "recipe", "Z"),
+        ({"sites": [], "how": "scaling"}, "recipe.federation.poisoned.sites", "1"),
+        ({"sites": ["A"], "how": "label-flip", "factor": 2}, "recipe.federation.poisoned", "factor"),
     ],
 )
-def test_poison_that_cannot_be_is_refused(poison: Any, problem: str, sets: Mapping[str, Path]) -> None:
-    with pytest.raises(UserError, match=problem):
+def test_poison_that_cannot_be_is_refused(poison: Any, place: str, keyword: str, sets: Mapping[str, Path]) -> None:
+    with refused(place, keyword):
         recipe_of(tree(sets, federation__poisoned=poison))
 
 
 def test_flipped_labels_are_refused_where_there_are_no_attacks(sets: Mapping[str, Path]) -> None:
     recipe = recipe_of(tree(sets, "fedavg", federation__poisoned={"sites": ["A"], "how": "label-flip"}))
-    with pytest.raises(UserError, match=r"fedavg.*identities"):
+    with refused("recipe.federation.poisoned.how", "label-flip", "fedavg"):
         task_of(METHODS["fedavg"]).check(recipe, METHODS["fedavg"])
 
 
@@ -133,7 +133,6 @@ def test_flipped_labels_are_refused_where_there_are_no_attacks(sets: Mapping[str
 def test_what_is_for_simulations_only_is_refused_between_organisations(
     section: Any, place: str, sets: Mapping[str, Path]
 ) -> None:
-    with pytest.raises(UserError) as caught:
+    with refused(place):
         check_real(recipe_of(tree(sets, federation=section)))
-    assert caught.value.place == place
     check_real(recipe_of(tree(sets, federation={"secure": True})))

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-import pytest
+from tests.refusals import refused
 
-from fedvisage.base.errors import UserError
 from fedvisage.federation.record.ledger import JsonLines, read_lines
 
 
@@ -81,7 +80,7 @@ def test_a_damaged_line_after_a_checkpoint_is_named_and_nothing_is_changed(tmp_p
     length = ledger_of(path, [1])
     path.write_bytes(path.read_bytes() + b'\xff\n{"line": 3}\n')
     before = path.read_bytes()
-    with pytest.raises(UserError, match="line 2 "):
+    with refused("ledger.jsonl", "line 2"):
         resumed(path, length)
     assert path.read_bytes() == before
 
@@ -90,5 +89,5 @@ def test_a_ledger_shorter_than_a_checkpoint_says_is_not_filled_up(tmp_path: Path
     ledger = JsonLines(tmp_path / "ledger.jsonl")
     ledger.append({"line": 1})
     for change in (ledger.cut, ledger.mark_repeated):
-        with pytest.raises(UserError, match="shorter"):
+        with refused("ledger.jsonl", "checkpoint"):
             change(1000)

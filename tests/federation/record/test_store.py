@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.refusals import failed, refused
 
-from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.base.errors import RunFailed
 from fedvisage.federation.record.store import ROOM, Checkpoints, Progress, SiteStore, StateCache
 
 
@@ -47,6 +48,21 @@ def test_what_came_after_a_restored_generation_is_forgotten(tmp_path: Path) -> N
     store.restore(2)
     assert number_in(store) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["generation-000002.safetensors"]
+
+
+@pytest.mark.parametrize("room", [0, 1000])
+def test_a_generation_of_another_process_becomes_the_current_one(tmp_path: Path, room: int) -> None:
+    sender, receiver = stored(tmp_path / "sender"), SiteStore(tmp_path / "receiver", StateCache(room))
+    for generation in (1, 2):
+        receiver.receive(generation, (tmp_path / "sender" / "generation-000002.safetensors").read_bytes())
+    receiver.save({"number": torch.tensor(9)})
+    receiver.receive(3, sender.committed())
+    assert (number_in(receiver), receiver.generation, receiver.uncommitted) == (3, 3, False)
+    assert sorted(path.name for path in (tmp_path / "receiver").iterdir()) == [
+        "generation-000002.safetensors",
+        "generation-000003.safetensors",
+    ]
+    assert receiver.committed() == sender.committed()
 
 
 @pytest.mark.parametrize("room", [0, 10, 1000])
@@ -112,7 +128,7 @@ def test_a_site_that_did_not_take_part_stays_at_its_generation(tmp_path: Path) -
 
 def test_a_generation_that_is_gone_is_an_error(tmp_path: Path) -> None:
     stored(tmp_path)
-    with pytest.raises(RunFailed, match="generation 1"):
+    with failed(RunFailed, "generation 1", "private state"):
         SiteStore(tmp_path).restore(1)
 
 
@@ -138,5 +154,5 @@ def test_checkpoints_return_what_was_written_and_the_last_two_are_kept(tmp_path:
 
 def test_a_checkpoint_of_another_recipe_is_refused(tmp_path: Path) -> None:
     Checkpoints(tmp_path, "one").write({}, Progress(1))
-    with pytest.raises(UserError, match="another recipe"):
+    with refused("000001.safetensors", "recipe"):
         Checkpoints(tmp_path, "two").latest()

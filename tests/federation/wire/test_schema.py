@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tests.federation.spoiling import NET, UPLOADS, honest, spoil
+from tests.refusals import failed
 from tests.toy import SIZE, recipe_of, tree
 
 from fedvisage.federation.method import Call, Upload
@@ -73,7 +74,7 @@ def test_a_number_of_examples_that_no_site_has_is_refused(schema: Schema, exampl
 def test_what_is_no_plain_tensor_is_refused(make: Callable[[torch.Tensor], Any], schema: Schema) -> None:
     message = honest(np.random.default_rng(6))
     name = next(name for name, value in message.items() if value.dtype == torch.float32 and value.dim())
-    with pytest.raises(RefusedMessage, match="is no plain tensor") as caught:
+    with failed(RefusedMessage, "model.0.weight", "plain tensor") as caught:
         check(message | {name: make(message[name])}, schema)
     assert caught.value.field == name
 
@@ -81,9 +82,9 @@ def test_what_is_no_plain_tensor_is_refused(make: Callable[[torch.Tensor], Any],
 def test_an_open_dimension_is_limited_by_the_number_of_elements(schema: Schema) -> None:
     message = honest(np.random.default_rng(3))
     check(message | {"tokens": torch.zeros(10, 4)}, schema)
-    with pytest.raises(RefusedMessage, match=r"^tokens: .*44 .*40"):
+    with failed(RefusedMessage, "tokens", "44", "40"):
         check(message | {"tokens": torch.zeros(11, 4)}, schema)
-    with pytest.raises(RefusedMessage, match="tokens: has shape"):
+    with failed(RefusedMessage, "tokens", "(4, 10)", "(-1, 4)"):
         check(message | {"tokens": torch.zeros(4, 10)}, schema)
 
 

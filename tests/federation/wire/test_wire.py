@@ -8,6 +8,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
+from tests.refusals import failed
 from tests.toy import recipe_of, tree
 from torch import nn
 
@@ -89,12 +90,12 @@ def drop_row(message: Message) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (spoil("tokens", -128), "tokens: has a code below -127"),
-        (spoil("tokens.scale", -1e-3), "tokens.scale: is below zero"),
-        (spoil("tokens.scale", float("nan")), "tokens.scale: is not finite"),
-        (spoil("tokens.scale", 1.01 * LARGEST_MAGNITUDE / 127), "tokens.scale: reaches"),
-        (drop_row, "tokens.scale: has shape"),
-        (lambda message: message.pop("tokens.scale"), "tokens.scale: is missing"),
+        (spoil("tokens", -128), "^tokens: .*-127"),
+        (spoil("tokens.scale", -1e-3), "^tokens\\.scale: .*below"),
+        (spoil("tokens.scale", float("nan")), "^tokens\\.scale: .*finite"),
+        (spoil("tokens.scale", 1.01 * LARGEST_MAGNITUDE / 127), "^tokens\\.scale: .*1e\\+06"),
+        (drop_row, "^tokens\\.scale: .*shape"),
+        (lambda message: message.pop("tokens.scale"), "^tokens\\.scale: .*missing"),
     ],
 )
 def test_codes_that_would_not_become_sound_values_are_refused(change: Callable[[Message], object], reason: str) -> None:
@@ -108,19 +109,19 @@ def test_codes_that_would_not_become_sound_values_are_refused(change: Callable[[
 def test_numbers_that_are_not_finite_are_refused_in_every_form(form: Form) -> None:
     sent = values()
     sent[1, 2, 3] = float("inf")
-    with pytest.raises(RefusedMessage, match="is not finite"):
+    with failed(RefusedMessage, "tokens", "finite"):
         check(pack("tokens", sent, form), schema(form))
 
 
 def test_a_vector_that_is_not_finite_is_refused_through_its_scale() -> None:
     sent = values()
     sent[1, 2, 3] = float("inf")
-    with pytest.raises(RefusedMessage, match=r"tokens\.scale: is not finite"):
+    with failed(RefusedMessage, "tokens.scale", "finite"):
         check(pack("tokens", sent, "int8"), schema("int8"))
 
 
 def test_a_scale_that_is_no_plain_tensor_is_refused_before_its_codes_are_weighed() -> None:
     message = pack("tokens", values(), "int8")
     message["tokens.scale"] = message["tokens.scale"].to_sparse()
-    with pytest.raises(RefusedMessage, match=r"tokens\.scale: is no plain tensor"):
+    with failed(RefusedMessage, "tokens.scale", "plain tensor"):
         check(message, schema("int8"))

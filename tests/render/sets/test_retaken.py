@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.refusals import refused
 
-from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.on_portraits import render_set
 from fedvisage.datasets.sources import check_source
@@ -70,17 +70,17 @@ def test_lines_of_the_first_generation_are_named_as_ever() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "named"),
+    ("line", "place", "keyword"),
     [
-        ("O generation=3", "generation"),
-        ("O generation=2 media=ipad", "photo-printer-1"),
-        ("O generation=2 cameras=ipad", "old-webcam"),
-        ("O media=dell-1905fp", "generation=2"),
-        ("O cameras=webcam", "generation=2"),
-        ("O generation=2 species=print media=dell-1905fp", "species"),
-        ("3 generation=2", "only masks"),
+        ("O generation=3", "synth.generation", "3"),
+        ("O generation=2 media=ipad", "synth.media", "photo-printer-1"),
+        ("O generation=2 cameras=ipad", "synth.cameras", "old-webcam"),
+        ("O media=dell-1905fp", "synth.media", "generation=2"),
+        ("O cameras=webcam", "synth.cameras", "generation=2"),
+        ("O generation=2 species=print media=dell-1905fp", "synth.media", "species"),
+        ("3 generation=2", "synth", "domain 3"),
     ],
 )
-def test_a_wrong_line_is_refused_before_anything_is_rendered(line: str, named: str) -> None:
-    with pytest.raises(UserError, match=named):
+def test_a_wrong_line_is_refused_before_anything_is_rendered(line: str, place: str, keyword: str) -> None:
+    with refused(place, keyword):
         check_source(f"synth: {line}")

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.refusals import refused
 
-from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.render.domains import DOMAINS
 from fedvisage.render.sets import Synthesis, parse_synthesis, plan_videos, synthesise
@@ -25,28 +25,28 @@ def test_a_line_is_read_into_a_specification() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "named"),
+    ("line", "place", "keyword"),
     [
-        ("", "OULU-NPU"),
-        ("X", "OULU-NPU"),
-        ("O persons=3", "subjects"),
-        ("O subjects", "name=value"),
-        ("O subjects=many", "many"),
-        ("O subjects=0", "at least 1"),
-        ("O size=97", "even"),
-        ("O heldout=1", "below 1"),
-        ("O size=64 size=96", "twice"),
-        ("O species=paper", "print"),
-        ("O species=mask", "print, replay"),
-        ("O subjects=100000000", "at most 100,000"),
-        ("O frames=5000", "at most 1,000"),
-        ("O videos=5000", "at most 1,000"),
-        ("O subjects=90000 frames=100", "2,000,000"),
-        ("O videos=500 frames=10 size=512", "2 GiB"),
+        ("", "synth", "OULU-NPU"),
+        ("X", "synth", "OULU-NPU"),
+        ("O persons=3", "synth", "subjects"),
+        ("O subjects", "synth", "name=value"),
+        ("O subjects=many", "synth.subjects", "many"),
+        ("O subjects=0", "synth.subjects", "0"),
+        ("O size=97", "synth.size", "even"),
+        ("O heldout=1", "synth.heldout", "share"),
+        ("O size=64 size=96", "synth.size", "twice"),
+        ("O species=paper", "synth.species", "print"),
+        ("O species=mask", "synth.species", "print, replay"),
+        ("O subjects=100000000", "synth.subjects", "100,000"),
+        ("O frames=5000", "synth.frames", "1,000"),
+        ("O videos=5000", "synth.videos", "1,000"),
+        ("O subjects=90000 frames=100", "synth", "2,000,000"),
+        ("O videos=500 frames=10 size=512", "synth", "2 GiB"),
     ],
 )
-def test_a_wrong_line_is_refused_with_what_would_be_right(line: str, named: str) -> None:
-    with pytest.raises(UserError, match=named):
+def test_a_wrong_line_is_refused_with_what_would_be_right(line: str, place: str, keyword: str) -> None:
+    with refused(place, keyword):
         parse_synthesis(line)
 
 

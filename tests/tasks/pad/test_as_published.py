@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.refusals import refused
 from tests.toy import SITES, recipe_of, run_toy, scores_of, tree
 
-from fedvisage.base.errors import UserError
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.record.ledger import LEDGER, read_lines
@@ -22,7 +22,7 @@ from fedvisage.report.page import write_report
 from fedvisage.runs.evaluate import evaluate
 from fedvisage.tasks.catalogue import task_of
 from fedvisage.tasks.finished_model import open_model
-from fedvisage.tasks.pad.task import summary_lines
+from fedvisage.tasks.pad.task import summarise
 from fedvisage.tasks.saved_model import load
 from fedvisage.tasks.scoring import Scorer
 
@@ -100,13 +100,13 @@ def test_each_members_figures_are_its_own_and_are_averaged(sets: Mapping[str, Pa
 def test_recognition_is_told_where_its_published_figures_stand(sets: Mapping[str, Path]) -> None:
     recipe = recipe_of(content(sets, "fedavg", evaluation__published=True))
     method = METHODS["fedavg"]
-    with pytest.raises(UserError, match=r"^recipe\.evaluation\.published: .*data\.benchmarks"):
+    with refused("recipe.evaluation.published", "data.benchmarks"):
         task_of(method).check(recipe, method)
 
 
 def test_report_and_summary_say_them_with_their_rules(runs: dict[bool, Path]) -> None:
     for wanted, run in runs.items():
         write_report(run, run)
-        page, lines = (run / "report.html").read_text(), "\n".join(summary_lines(metrics_of(run)))
+        page, lines = (run / "report.html").read_text(), "\n".join(summarise(metrics_of(run)))
         assert ("As papers work it out" in page) is wanted
         assert ("on the scores of training" in lines) is wanted

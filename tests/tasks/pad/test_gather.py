@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from tests.refusals import refused
 from tests.toy import make_set, opened, run_toy, tree
 
-from fedvisage.base.errors import UserError
 from fedvisage.tasks.opened import POOLED
 
 Spoil = Callable[[Path], Path]
@@ -48,44 +48,39 @@ def cut_short(directory: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "place", "message"),
+    ("spoil", "place", "keyword"),
     [
-        (nothing, "data.sites.B", "no such directory"),
-        (empty, "data.sites.B", "not a prepared set"),
-        (bona_fide_only, "data.sites.B", "has no attacks"),
-        (attacks_only, "data.sites.B", "has no bona fide images"),
-        (larger, "data.sites.B", "has 24×24 images, but input.size is 32"),
-        (nobody_held_out, "data.sites.B", "has no images in this split"),
-        (cut_short, "images.npy", "copy or make the set again"),
+        (nothing, "recipe.data.sites.B", "directory"),
+        (empty, "recipe.data.sites.B", "set.json"),
+        (bona_fide_only, "data.sites.B", "attacks"),
+        (attacks_only, "data.sites.B", "bona fide"),
+        (larger, "recipe.data.sites.B", "24×24"),
+        (nobody_held_out, "data.sites.B", "split"),
+        (cut_short, "images.npy", "bytes"),
     ],
 )
 def test_a_site_whose_data_cannot_be_used_is_named(
-    spoil: Spoil, place: str, message: str, sets: Mapping[str, Path], tmp_path: Path
+    spoil: Spoil, place: str, keyword: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError) as caught:
+    with refused(place, keyword):
         run_toy(tree({**sets, "B": spoil(tmp_path)}), tmp_path / "run")
-    assert place in caught.value.place
-    assert message in caught.value.message
     assert not (tmp_path / "run").exists(), "nothing is left of a run that could not begin"
 
 
 def test_a_target_whose_images_have_another_size_is_named(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(UserError) as caught:
+    with refused("recipe.data.target", "24×24"):
         run_toy(tree({**sets, "U": larger(tmp_path)}), tmp_path / "run")
-    assert caught.value.place == "recipe.data.target"
 
 
 def test_a_target_that_is_a_copy_of_a_site_is_noticed(sets: Mapping[str, Path], tmp_path: Path) -> None:
     shutil.copytree(sets["B"], tmp_path / "copy")
-    with pytest.raises(UserError, match="site B") as caught:
+    with refused("data.target", "site B"):
         run_toy(tree({**sets, "U": tmp_path / "copy"}), tmp_path / "run")
-    assert caught.value.place == "data.target"
 
 
 def test_a_target_without_the_split_that_is_asked_for_is_named(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="'test'") as caught:
+    with refused("data.target_split", "'test'"):
         run_toy(tree(sets, data__target_split="test"), tmp_path / "run")
-    assert caught.value.place == "data.target_split"
 
 
 def test_a_site_trains_on_some_subjects_and_holds_out_others(sets: Mapping[str, Path], tmp_path: Path) -> None:

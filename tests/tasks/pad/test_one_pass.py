@@ -10,7 +10,7 @@ import numpy as np
 from tests.toy import opened, recipe_of, run_toy, tree
 from torch import Tensor
 
-from fedvisage.federation.declared import Member
+from fedvisage.federation.declared import Member, Prediction
 from fedvisage.methods import METHODS
 from fedvisage.metrics.threshold import histogram
 from fedvisage.nn.compute import resolve_compute
@@ -23,12 +23,12 @@ def test_a_run_scores_held_out_images_once_in_each_round_that_is_evaluated(
 ) -> None:
     passed: list[int] = []
 
-    def user(member: Member) -> Tensor:
+    def predict(member: Member) -> Tensor:
         passed.append(len(member.images))
-        return METHODS["fedpad"].user(member)
+        return METHODS["fedpad"].prediction.predict(member)
 
     content = tree(sets, training__rounds=2)
-    run_toy(content, tmp_path / "run", method=replace(METHODS["fedpad"], user=user))
+    run_toy(content, tmp_path / "run", method=replace(METHODS["fedpad"], prediction=Prediction(predict)))
     data = opened(content, tmp_path)
     assert data.target is not None
     held_out = sum(len(site.heldout) for site in data.sites.values())

@@ -17,10 +17,12 @@ from pathlib import PurePosixPath
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.progress import format_count
-from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, Item, Listing, ParsedName, Text
+from fedvisage.datasets.dataset import OTHERS, Clip, Entry, Grammar, Name, Text
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.item import Item, Listing
 from fedvisage.datasets.pad.lists import LabelLists
-from fedvisage.datasets.pad.scanner import Name, Scanner, scan_by_name
-from fedvisage.datasets.pad.tree import Tree
+from fedvisage.datasets.pad.scanner import Scanner, scan_by_name
+from fedvisage.datasets.tree import Tree
 
 SPLITS = {"Training": "train", "Val": "dev", "Testing": "test"}
 _VIDEO = {"part": "|".join(SPLITS), "person": "CLKJ_[A-Z]{2}[0-9]{4}", "stream": "color|depth|ir"}
@@ -48,27 +50,27 @@ class SurfNameReader:
     live: Mapping[str, bool] = field(default_factory=dict)
     others: bool | None = None
 
-    def real(self, fields: Mapping[str, str], _: Choices) -> ParsedName | str:
+    def real(self, fields: Mapping[str, str], _: ImportOptions) -> Entry | str:
         """Read the name of a bona fide video."""
         if fields["stream"] != "color":
             return OTHER_STREAMS
-        return ParsedName("bonafide", fields["person"], SPLITS[fields["part"]])
+        return Entry("bonafide", fields["person"], SPLITS[fields["part"]])
 
-    def fake(self, fields: Mapping[str, str], _: Choices) -> ParsedName | str:
+    def fake(self, fields: Mapping[str, str], _: ImportOptions) -> Entry | str:
         """Read the name of an attack: the parts of the face that were cut out, and whether the paper was bent."""
         if fields["stream"] != "color":
             return OTHER_STREAMS
         extra = {"cut": fields["cut"], "form": FORMS[fields["form"]]}
-        return ParsedName("cut", fields["person"], SPLITS[fields["part"]], extra)
+        return Entry("cut", fields["person"], SPLITS[fields["part"]], extra)
 
-    def numbered(self, fields: Mapping[str, str], _: Choices) -> ParsedName | str:
+    def numbered(self, fields: Mapping[str, str], _: ImportOptions) -> Entry | str:
         """Read the name of a numbered image: its class comes from lists, its person is unknown."""
         if fields["stream"] != "color":
             return OTHER_STREAMS
         live = self.live.get(f"{fields['part']}/{fields['folder']}/{fields['number']}", self.others)
         if live is None:
             return WITHOUT_LABEL
-        return ParsedName("bonafide" if live else "cut", fields["folder"], SPLITS[fields["part"]], part=fields["part"])
+        return Entry("bonafide" if live else "cut", fields["folder"], SPLITS[fields["part"]], part=fields["part"])
 
     @property
     def names(self) -> tuple[Name, ...]:
@@ -101,12 +103,12 @@ TRAINING = LabelLists(r"train_list\.txt", _parse_line, lambda label: label == "1
 _NUMBERED_LISTS = re.compile(r"(?:.*/)?(?:val|test)_(?P<what>private|public)_list\.txt", re.IGNORECASE)
 
 
-def scan(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
+def scan(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
     """Scan by names; read the classes of numbered images from lists."""
-    live, notes = _read_classes(tree, choices.live or "1")
+    live, notes = _read_classes(tree, options.live or "1")
     lists = TRAINING if TRAINING.of(tree) else PROTOCOLS
     try:
-        listing = scan_by_name(replace(scanner, names=SurfNameReader(live).names, lists=lists), tree, choices)
+        listing = scan_by_name(replace(scanner, names=SurfNameReader(live).names, lists=lists), tree, options)
     except UserError as error:
         raise UserError(error.place, "; ".join((error.message, *notes))) from None
     numbers = Counter(NUMBERED.parse(item.video) is not None for item in listing.items)

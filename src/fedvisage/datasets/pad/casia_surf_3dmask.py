@@ -7,21 +7,23 @@ fide and -1 for attacks.
 
 from collections.abc import Mapping
 
-from fedvisage.datasets.pad.item import Choices, Clip, Grammar, Item, ParsedName, Text
+from fedvisage.datasets.dataset import Clip, Entry, Grammar, Name, Text
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.item import Item
 from fedvisage.datasets.pad.lists import LabelLists
-from fedvisage.datasets.pad.scanner import Name, Scanner
+from fedvisage.datasets.pad.scanner import Scanner
 
 REAL = Grammar("Real/{person}/{clip}", person="[0-9]{4}_[0-9]{3}", clip="[1-9][0-9]?")
 FAKE = Grammar("Fake/{person}/{decoration}/{clip}", person="[0-9]{4}_[0-9]{3}", decoration="[123]", clip="[1-9][0-9]?")
 
 
-def _parse_real(fields: Mapping[str, str], _: Choices) -> ParsedName:
-    return ParsedName("bonafide", fields["person"], extra={"clip": fields["clip"]})
+def _parse_real(fields: Mapping[str, str], _: ImportOptions) -> Entry:
+    return Entry("bonafide", fields["person"], extra={"clip": fields["clip"]})
 
 
-def _parse_fake(fields: Mapping[str, str], _: Choices) -> ParsedName:
+def _parse_fake(fields: Mapping[str, str], _: ImportOptions) -> Entry:
     extra = {"decoration": fields["decoration"], "clip": fields["clip"]}
-    return ParsedName("mask_rigid", fields["person"], extra=extra)
+    return Entry("mask_rigid", fields["person"], extra=extra)
 
 
 def _parse_line(line: str) -> tuple[str, str] | None:

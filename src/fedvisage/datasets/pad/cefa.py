@@ -18,10 +18,12 @@ from dataclasses import dataclass, field, replace
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.progress import format_count
-from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, Item, Listing, ParsedName, Text
+from fedvisage.datasets.dataset import OTHERS, Clip, Entry, Grammar, Name, Text
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.item import Item, Listing
 from fedvisage.datasets.pad.lists import LabelLists
-from fedvisage.datasets.pad.scanner import Name, Scanner, scan_by_name
-from fedvisage.datasets.pad.tree import Tree
+from fedvisage.datasets.pad.scanner import Scanner, scan_by_name
+from fedvisage.datasets.tree import Tree
 
 ETHNICITIES = ("AF", "CA", "EA")
 SPECIES = {"1": "bonafide", "2": "print", "3": "print", "4": "replay"}
@@ -54,7 +56,7 @@ class CefaNameReader:
     stream: str = "color"
     live: Mapping[str, bool] = field(default_factory=dict)
 
-    def person(self, fields: Mapping[str, str], _: Choices) -> ParsedName | str:
+    def person(self, fields: Mapping[str, str], _: ImportOptions) -> Entry | str:
         """Read the name of a folder of a person."""
         ethnicity, number = ETHNICITIES[int(fields["race"]) - 1], int(fields["subject"])
         if fields["stream"] != self.stream:
@@ -67,26 +69,24 @@ class CefaNameReader:
             "instrument": INSTRUMENTS[fields["attack"]],
         }  # fmt: skip
         official_split = split if number <= LAST_OF_TEST else None
-        return ParsedName(
-            SPECIES[fields["attack"]], fields["subject"], official_split, _without_empty(extra), ethnicity
-        )
+        return Entry(SPECIES[fields["attack"]], fields["subject"], official_split, _without_empty(extra), ethnicity)
 
-    def mask(self, fields: Mapping[str, str], _: Choices) -> ParsedName | str:
+    def mask(self, fields: Mapping[str, str], _: ImportOptions) -> Entry | str:
         """Read the name of a folder of a mask: all masks are in the test part."""
         if fields["stream"] != self.stream:
             return OTHER_STREAMS
         extra = {name: fields[name] for name in ("dress", "glasses", "device", "light")}
         extra |= {"session": SESSIONS[fields["session"]], "instrument": fields["folder"]}
-        return ParsedName(MASKS[fields["mask"]], fields["person"], "test", extra, fields["folder"])
+        return Entry(MASKS[fields["mask"]], fields["person"], "test", extra, fields["folder"])
 
-    def numbered(self, fields: Mapping[str, str], _: Choices) -> ParsedName | str:
+    def numbered(self, fields: Mapping[str, str], _: ImportOptions) -> Entry | str:
         """Read the name of a numbered folder: its class comes from lists, its person is unknown."""
         if fields["stream"] != self.stream:
             return OTHER_STREAMS
         live = self.live.get(f"{fields['part']}/{fields['number']}")
         if live is None:
             return WITHOUT_LABEL
-        return ParsedName("bonafide" if live else "attack", fields["number"], fields["part"], part=fields["part"])
+        return Entry("bonafide" if live else "attack", fields["number"], fields["part"], part=fields["part"])
 
     @property
     def names(self) -> tuple[Name, ...]:
@@ -120,14 +120,14 @@ CHALLENGE = LabelLists(r"4@[1-3]_train\.txt", _parse_line, lambda label: label =
 _NUMBERED_LISTS = re.compile(r"(?:.*/)?4@[1-3]_(?:dev|test)_(?P<what>ref|res)\.txt", re.IGNORECASE)
 
 
-def scan_cefa(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
+def scan_cefa(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
     """Scan by names; read the classes of numbered folders from lists."""
     streams = {name.rsplit("/", 2)[-2] for name in tree.files if "/" in name}
-    live, notes = _read_classes(tree, choices.live or "1")
+    live, notes = _read_classes(tree, options.live or "1")
     reading = CefaNameReader("color" if "color" in streams or "profile" not in streams else "profile", live)
     lists = CHALLENGE if CHALLENGE.of(tree) else PROTOCOLS
     try:
-        listing = scan_by_name(replace(scanner, names=reading.names, lists=lists), tree, choices)
+        listing = scan_by_name(replace(scanner, names=reading.names, lists=lists), tree, options)
     except UserError as error:
         raise UserError(error.place, "; ".join((error.message, *notes))) from None
     items = [replace(item, own_subject=NUMBERED.parse(item.video) is not None) for item in listing.items]

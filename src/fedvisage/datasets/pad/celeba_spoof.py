@@ -18,10 +18,12 @@ from itertools import chain, product
 from typing import Any
 
 from fedvisage.base.errors import UserError
-from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, Item, Listing, ParsedName, Text
+from fedvisage.datasets.dataset import OTHERS, Clip, Entry, Grammar, Name, Text
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.item import Item, Listing
 from fedvisage.datasets.pad.lists import WORDS, BoxFiles, LabelLists
-from fedvisage.datasets.pad.scanner import Name, Scanner, scan_by_name
-from fedvisage.datasets.pad.tree import Tree, without_ending
+from fedvisage.datasets.pad.scanner import Scanner, scan_by_name
+from fedvisage.datasets.tree import Tree, without_ending
 
 IMAGE = Grammar(
     "Data/{part}/{person}/{folder}/{number}",
@@ -77,14 +79,14 @@ class ImageMeta:
         return replace(item, species=SPECIES[self.type], extra=extra)
 
 
-def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName:
+def _parse_name(fields: Mapping[str, str], _: ImportOptions) -> Entry:
     species = "bonafide" if fields["folder"] == "live" else "attack"
-    return ParsedName(species, fields["person"], fields["part"])
+    return Entry(species, fields["person"], fields["part"])
 
 
-def scan_metas(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
+def scan_metas(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
     """Scan by names, and add the metadata; raise UserError if it contradicts a folder."""
-    listing = scan_by_name(scanner, tree, choices)
+    listing = scan_by_name(scanner, tree, options)
     files = [name for name in tree.files if _METAS.fullmatch(name)]
     metas = dict(chain.from_iterable(_read_metas(tree, name) for name in files))
     items = [

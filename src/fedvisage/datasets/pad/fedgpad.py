@@ -17,12 +17,14 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from fedvisage.base.errors import UserError, printable
+from fedvisage.datasets.dataset import Clip, Entry, Text
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad import casia_fasd, hkbu_mars_v2, msu_mfsd, oulu_npu, replay_attack, siw
-from fedvisage.datasets.pad.item import Choices, Clip, Item, Listing, ParsedName, Text
+from fedvisage.datasets.pad.item import Item, Listing
 from fedvisage.datasets.pad.lists import WORDS
 from fedvisage.datasets.pad.scanner import Scanner
-from fedvisage.datasets.pad.tree import Tree, fault_of_file
 from fedvisage.datasets.report import SkippedFile
+from fedvisage.datasets.tree import Tree, fault_of_file
 from fedvisage.faces import pictures
 
 SPECIES = {"real": "bonafide", "print": "print", "video": "replay", "fake": "attack"}
@@ -48,7 +50,7 @@ SOURCES = (
 )
 
 
-def scan(_: Scanner, tree: Tree, choices: Choices) -> Listing:
+def scan(_: Scanner, tree: Tree, options: ImportOptions) -> Listing:
     """List the frames of the lists, each once; lists of one species have precedence over the list of all attacks."""
     lists = sorted(filter(None, map(LIST.fullmatch, tree.files)), key=_sort_key)
     if not lists:
@@ -59,7 +61,7 @@ def scan(_: Scanner, tree: Tree, choices: Choices) -> Listing:
         raise UserError(str(tree.root), f"has lists in {' and '.join(folders)}; give the folder of one dataset")
     folder = folders[0]
     listed = _read_species(tree, lists)
-    source = _find_source(folder or tree.root.resolve().name, choices)
+    source = _find_source(folder or tree.root.resolve().name, options)
     files = {name.casefold(): name for name in tree.files}
     items, skipped = [], []
     numbers = Counter[str]()
@@ -70,7 +72,7 @@ def scan(_: Scanner, tree: Tree, choices: Choices) -> Listing:
             skipped.append(SkippedFile(printable(name), fault))
             continue
         frame_path = name[len(folder) + 1 :] if folder else name
-        items.append(_make_item(tree, name, frame_path, listed[path], source, numbers, choices))
+        items.append(_make_item(tree, name, frame_path, listed[path], source, numbers, options))
     return Listing(items, tuple(skipped))
 
 
@@ -78,10 +80,10 @@ def _sort_key(found: re.Match[str]) -> tuple[int, str]:
     return list(SPECIES).index(found["what"].casefold()), found.string
 
 
-def _find_source(folder: str, choices: Choices) -> SourceDataset:
+def _find_source(folder: str, options: ImportOptions) -> SourceDataset:
     name = PurePosixPath(folder).name.casefold()
     for source in SOURCES:
-        if choices.of == source.scanner.kind or (not choices.of and source.folder.casefold() == name):
+        if options.of == source.scanner.kind or (not options.of and source.folder.casefold() == name):
             return source
     folders = ", ".join(source.folder for source in SOURCES)
     message = f"its folder is called none of {folders}; say with --of which dataset these frames are of"
@@ -113,10 +115,10 @@ def _read_lines(tree: Tree, name: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _make_item(
-    tree: Tree, name: str, path: str, species: str, source: SourceDataset, numbers: Counter[str], choices: Choices
+    tree: Tree, name: str, path: str, species: str, source: SourceDataset, numbers: Counter[str], options: ImportOptions
 ) -> Item:
     """Return a frame; the class of its video in the dataset must match the class of its list."""
-    video, sighting = _parse_frame(source, path, choices)
+    video, sighting = _parse_frame(source, path, options)
     folders = PurePosixPath(path).parent
     frame = numbers[video]
     numbers[video] += 1
@@ -154,13 +156,13 @@ def _make_item(
     )
 
 
-def _parse_frame(source: SourceDataset, path: str, choices: Choices) -> tuple[str, ParsedName | None]:
+def _parse_frame(source: SourceDataset, path: str, options: ImportOptions) -> tuple[str, Entry | None]:
     """Return a frame's video and the sighting of its name: the deepest part of the path that the dataset recognises."""
     for part in (str(PurePosixPath(path).with_suffix("")), *map(str, PurePosixPath(path).parents)):
         for name in source.scanner.names:
             if parsed := name.grammar.parse(part):
-                sighting = name.read(parsed.fields, choices)
-                return parsed.name, sighting if isinstance(sighting, ParsedName) else None
+                sighting = name.read(parsed.fields, options)
+                return parsed.name, sighting if isinstance(sighting, Entry) else None
     return str(PurePosixPath(path).parent), None
 
 

@@ -13,10 +13,12 @@ from pathlib import Path, PurePosixPath
 
 from fedvisage.base.errors import UserError, printable
 from fedvisage.data.prepared import BONA_FIDE
-from fedvisage.datasets.pad.item import Choices, Clip, Item, Kind, Listing, Text
+from fedvisage.datasets.dataset import Clip, Kind, Text
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.item import Item, Listing
 from fedvisage.datasets.pad.scanner import Scanner
-from fedvisage.datasets.pad.tree import VIDEO_ENDINGS, Tree, fault_of_file
 from fedvisage.datasets.report import SkippedFile
+from fedvisage.datasets.tree import VIDEO_ENDINGS, Tree, fault_of_file
 from fedvisage.faces import pictures
 
 REAL_FOLDERS = ("real", "live", "bonafide")
@@ -27,7 +29,7 @@ _SPECIES = re.compile(r"[a-z0-9_-]{1,64}")
 _SPECIES_OF_ATTACKS = ("print", "replay", "cut", "mask")
 
 
-def scan_folder(_: Scanner, tree: Tree, __: Choices) -> Listing:
+def scan_folder(_: Scanner, tree: Tree, __: ImportOptions) -> Listing:
     """List the usable files of a dataset in order of their names, and the unusable ones with the reason."""
     if not any(entry.is_dir() and _polarity(entry.name) is not None for entry in tree.root.iterdir()):
         folders = ", ".join(REAL_FOLDERS + ATTACK_FOLDERS)

@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from fedvisage.datasets.pad.item import Choices, Clip, Grammar, Listing, ParsedName, Text
+from fedvisage.datasets.dataset import Clip, Entry, Grammar, Name, Text
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.item import Listing
 from fedvisage.datasets.pad.lists import LabelLists, stem_of
-from fedvisage.datasets.pad.scanner import Name, Scanner, scan_by_name
-from fedvisage.datasets.pad.tree import Tree
+from fedvisage.datasets.pad.scanner import Scanner, scan_by_name
+from fedvisage.datasets.tree import Tree
 
 FOLDER = Grammar(
     "{skin}_{subject}_{type}_{scene}_{light}_{sensor}",
@@ -30,12 +32,12 @@ _LINE = re.compile(r"(?:.*/)?([1-3]_[0-9]{2}(?:_[0-9]){4})(?:/[^/\s]+)?\s+(\S+)"
 _FIRST = re.compile(r"CASIA_HiFiMask@p1_(?:image|video)_(train|dev|test)\.txt", re.IGNORECASE)
 
 
-def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName:
+def _parse_name(fields: Mapping[str, str], _: ImportOptions) -> Entry:
     extra = {name: fields[name] for name in ("skin", "scene", "light", "sensor")}
     person = f"{fields['skin']}-{fields['subject']}"
     if fields["type"] == "0":
-        return ParsedName("bonafide", person, extra=extra)
-    return ParsedName("mask_rigid", person, extra=extra | {"material": MATERIALS[fields["type"]]})
+        return Entry("bonafide", person, extra=extra)
+    return Entry("mask_rigid", person, extra=extra | {"material": MATERIALS[fields["type"]]})
 
 
 def _parse_line(line: str) -> tuple[str, str] | None:
@@ -43,9 +45,9 @@ def _parse_line(line: str) -> tuple[str, str] | None:
     return (match[1], match[2]) if match else None
 
 
-def scan(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
+def scan(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
     """Scan by names, and read the part of each folder from the lists of protocol 1."""
-    listing = scan_by_name(scanner, tree, choices)
+    listing = scan_by_name(scanner, tree, options)
     parts = _read_parts(tree)
     return replace(listing, items=[replace(item, split=parts.get(stem_of(item))) for item in listing.items])
 

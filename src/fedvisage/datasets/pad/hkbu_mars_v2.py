@@ -6,8 +6,9 @@ light and person; the person has one digit in some names, and must match the fol
 
 from collections.abc import Mapping
 
-from fedvisage.datasets.pad.item import Choices, Clip, Grammar, ParsedName
-from fedvisage.datasets.pad.scanner import Name, Scanner
+from fedvisage.datasets.dataset import Clip, Entry, Grammar, Name
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.scanner import Scanner
 
 PERSON = "0?[1-9]|1[0-2]"
 VIDEO = Grammar(
@@ -20,12 +21,12 @@ VIDEO = Grammar(
 )
 
 
-def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName | str:
+def _parse_name(fields: Mapping[str, str], _: ImportOptions) -> Entry | str:
     person = int(fields["subject"])
     if person != int(fields["folder"]):
         return "videos in the folder of another person"
     species = "bonafide" if fields["class"] == "real" else "mask_rigid"
-    return ParsedName(species, f"{person:02d}", extra={"camera": fields["camera"], "light": fields["light"]})
+    return Entry(species, f"{person:02d}", extra={"camera": fields["camera"], "light": fields["light"]})
 
 
 SCANNER = Scanner(

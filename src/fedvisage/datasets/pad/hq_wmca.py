@@ -7,8 +7,9 @@ read. Lists of protocols, and with them the parts of the files, are ignored.
 
 from collections.abc import Mapping
 
-from fedvisage.datasets.pad.item import Choices, Clip, Grammar, ParsedName
-from fedvisage.datasets.pad.scanner import Name, Scanner
+from fedvisage.datasets.dataset import Clip, Entry, Grammar, Name
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.scanner import Scanner
 
 SPECIES = {
     "00": "bonafide",
@@ -36,9 +37,9 @@ FILE = Grammar(
 )
 
 
-def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName:
+def _parse_name(fields: Mapping[str, str], _: ImportOptions) -> Entry:
     extra = {name: fields[name] for name in ("site", "session", "presenter", "instrument")}
-    return ParsedName(SPECIES[fields["type"]], fields["client"], extra=extra)
+    return Entry(SPECIES[fields["type"]], fields["client"], extra=extra)
 
 
 SCANNER = Scanner(

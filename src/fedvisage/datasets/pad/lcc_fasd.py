@@ -6,8 +6,9 @@ session and the frame's number. Persons may recur across parts; without this inf
 
 from collections.abc import Mapping
 
-from fedvisage.datasets.pad.item import Choices, Clip, Grammar, ParsedName
-from fedvisage.datasets.pad.scanner import Name, Scanner
+from fedvisage.datasets.dataset import Clip, Entry, Grammar, Name
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.scanner import Scanner
 
 SPLITS = {"training": "train", "development": "dev", "evaluation": "test"}
 IMAGE = Grammar(
@@ -21,10 +22,10 @@ IMAGE = Grammar(
 )
 
 
-def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName:
+def _parse_name(fields: Mapping[str, str], _: ImportOptions) -> Entry:
     species = "bonafide" if fields["class"] == "real" else "screen"
     video = f"{fields['devices']}_id{fields['person']}_s{fields['session']}"
-    return ParsedName(
+    return Entry(
         species,
         fields["person"],
         SPLITS[fields["part"]],

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from fedvisage.base.errors import UserError
 from fedvisage.base.progress import format_count
 from fedvisage.datasets.pad.item import Item
-from fedvisage.datasets.pad.tree import Tree
+from fedvisage.datasets.tree import Tree
 
 # Face boxes that come with a dataset.
 

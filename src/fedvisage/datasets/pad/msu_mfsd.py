@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 from fedvisage.base.errors import UserError
-from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, Item, ParsedName, Text
+from fedvisage.datasets.dataset import OTHERS, Clip, Entry, Grammar, Name, Text
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.item import Item
 from fedvisage.datasets.pad.lists import BoxFiles
-from fedvisage.datasets.pad.scanner import Name, Scanner
-from fedvisage.datasets.pad.tree import Tree
+from fedvisage.datasets.pad.scanner import Scanner
+from fedvisage.datasets.tree import Tree
 
 TRAIN = "02 03 05 06 07 08 09 11 12 21 22 34 53 54 55"
 TEST = "01 13 14 23 24 26 28 29 30 32 33 35 36 37 39 42 48 49 50 51"
@@ -24,13 +26,13 @@ REAL = Grammar("real/real_client{client}_{camera}_SD_scene{scene}", **_COMMON)
 ATTACK = Grammar("attack/attack_client{client}_{camera}_SD_{medium}_scene{scene}", medium="|".join(SPECIES), **_COMMON)
 
 
-def _parse_real(fields: Mapping[str, str], _: Choices) -> ParsedName:
-    return ParsedName("bonafide", fields["client"], _split(fields["client"]), {"device": fields["camera"]})
+def _parse_real(fields: Mapping[str, str], _: ImportOptions) -> Entry:
+    return Entry("bonafide", fields["client"], _split(fields["client"]), {"device": fields["camera"]})
 
 
-def _parse_attack(fields: Mapping[str, str], _: Choices) -> ParsedName:
+def _parse_attack(fields: Mapping[str, str], _: ImportOptions) -> Entry:
     extra = {"device": fields["camera"], "medium": fields["medium"]}
-    return ParsedName(SPECIES[fields["medium"]], fields["client"], _split(fields["client"]), extra)
+    return Entry(SPECIES[fields["medium"]], fields["client"], _split(fields["client"]), extra)
 
 
 def _split(client: str) -> str | None:

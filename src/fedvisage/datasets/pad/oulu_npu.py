@@ -7,9 +7,10 @@ includes lists of four protocols; only the sign of their labels is used, and com
 
 from collections.abc import Mapping
 
-from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, ParsedName, Text
+from fedvisage.datasets.dataset import OTHERS, Clip, Entry, Grammar, Name, Text
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad.lists import LabelLists
-from fedvisage.datasets.pad.scanner import Name, Scanner
+from fedvisage.datasets.pad.scanner import Scanner
 
 VIDEO = Grammar(
     "{part}_files/{phone}_{session}_{subject}_{file}",
@@ -22,9 +23,9 @@ VIDEO = Grammar(
 SPECIES = {"1": "bonafide", "2": "print", "3": "print", "4": "replay", "5": "replay"}
 
 
-def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName:
+def _parse_name(fields: Mapping[str, str], _: ImportOptions) -> Entry:
     extra = {name: fields[name] for name in ("phone", "session", "file")}
-    return ParsedName(SPECIES[fields["file"]], fields["subject"], fields["part"].lower(), extra)
+    return Entry(SPECIES[fields["file"]], fields["subject"], fields["part"].lower(), extra)
 
 
 def _parse_line(line: str) -> tuple[str, str] | None:

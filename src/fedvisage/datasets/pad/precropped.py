@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from fedvisage.base.errors import UserError, printable
+from fedvisage.datasets.dataset import UNKNOWN_SHARE, Clip, Entry, Grammar, Name, match_name
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad import (
     casia_fasd,
     casia_surf,
@@ -28,10 +30,10 @@ from fedvisage.datasets.pad import (
     siw,
     wmca,
 )
-from fedvisage.datasets.pad.item import Choices, Clip, Grammar, Item, Listing, ParsedName
+from fedvisage.datasets.pad.item import Item, Listing
 from fedvisage.datasets.pad.lists import WORDS
-from fedvisage.datasets.pad.scanner import UNKNOWN_SHARE, Name, Scanner, match_name, scan_by_name
-from fedvisage.datasets.pad.tree import Tree
+from fedvisage.datasets.pad.scanner import Scanner, scan_by_name
+from fedvisage.datasets.tree import Tree
 
 REAL = ("real", "live")
 _FOLDERS = {"part": "train|dev|devel|test", "class": "real|live|fake|attack|spoof", "stem": "[A-Za-z0-9_.-]+"}
@@ -58,7 +60,7 @@ class FrameDataset:
     images: bool = False
     of_class: Callable[[bool], tuple[Name, ...]] | None = None
 
-    def read(self, fields: Mapping[str, str], choices: Choices) -> ParsedName | None:
+    def read(self, fields: Mapping[str, str], options: ImportOptions) -> Entry | None:
         """Return the dataset's sighting of a name, or None if the name is not of the dataset."""
         stem, number = fields["stem"], fields.get("number")
         if self.images and number is not None:
@@ -67,8 +69,8 @@ class FrameDataset:
         path = self.path(fields["part"], live, stem)
         for name in self.of_class(live) if self.of_class else self.scanner.names:
             if parsed := name.grammar.parse(path):
-                sighting = name.read(parsed.fields, choices)
-                if isinstance(sighting, ParsedName):
+                sighting = name.read(parsed.fields, options)
+                if isinstance(sighting, Entry):
                     return sighting if number is None else replace(sighting, video=stem, frame=int(number))
         return None
 
@@ -134,9 +136,9 @@ SOURCES = {
 }
 
 
-def _parse_name(fields: Mapping[str, str], choices: Choices, among: Sequence[FrameDataset]) -> ParsedName | str:
+def _parse_name(fields: Mapping[str, str], options: ImportOptions, among: Sequence[FrameDataset]) -> Entry | str:
     """Read a name with the first source that recognises it."""
-    return next((sighting for source in among if (sighting := source.read(fields, choices))), UNREAD)
+    return next((sighting for source in among if (sighting := source.read(fields, options))), UNREAD)
 
 
 def _names(among: Sequence[FrameDataset]) -> tuple[Name, ...]:
@@ -145,19 +147,19 @@ def _names(among: Sequence[FrameDataset]) -> tuple[Name, ...]:
     return (*images, Name(FOLDER, read_name, "frames"))
 
 
-def scan(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
+def scan(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
     """Scan with the names of the chosen dataset, or of the dataset that most names match."""
-    kinds = [choices.of] if choices.of else list(SOURCES)
+    kinds = [options.of] if options.of else list(SOURCES)
     scanners = {kind: replace(scanner, kind=kind, names=_names([SOURCES[kind]])) for kind in kinds}
     matched: Counter[str] = Counter()
     unread: dict[str, list[str]] = {kind: [] for kind in scanners}
     # Every candidate reads every file, because one name can match several datasets.
     for file in tree.files:
-        if match_name(scanner, file, choices) is None:
+        if match_name(scanner, file, options) is None:
             continue
         for kind, candidate in scanners.items():
-            match = match_name(candidate, file, choices)
-            if match is not None and isinstance(match[2], ParsedName):
+            match = match_name(candidate, file, options)
+            if match is not None and isinstance(match[2], Entry):
                 matched[kind] += 1
             else:
                 unread[kind].append(printable(file))
@@ -169,7 +171,7 @@ def scan(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
     if len(unread[kind]) > UNKNOWN_SHARE * (len(unread[kind]) + matched[kind]):
         message = f"{len(unread[kind])} images have names that {kind} does not have: {', '.join(unread[kind][:3])}"
         raise UserError(str(tree.root), f"{message}; give the folder of one dataset, or say which with --of")
-    listing = scan_by_name(scanners[kind], tree, choices)
+    listing = scan_by_name(scanners[kind], tree, options)
     return replace(listing, notes=(*listing.notes, f"frames of {kind}, by their names"))
 
 

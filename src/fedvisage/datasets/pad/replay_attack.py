@@ -8,9 +8,10 @@ left out unless ``--enroll`` is set.
 from collections.abc import Iterator, Mapping
 
 from fedvisage.data.prepared import ENROL, PURPOSE
-from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, ParsedName
+from fedvisage.datasets.dataset import OTHERS, Clip, Entry, Grammar, Name
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad.lists import BoxFiles
-from fedvisage.datasets.pad.scanner import Name, Scanner
+from fedvisage.datasets.pad.scanner import Scanner
 
 SETS = {"train": "train", "devel": "dev", "test": "test"}
 _COMMON = {
@@ -33,21 +34,21 @@ ATTACK = Grammar(
 ENROLMENT = Grammar("enroll/{set}/client{client}_session{session}_webcam_enroll_{light}_{take}", take="1", **_COMMON)
 
 
-def _parse_real(fields: Mapping[str, str], _: Choices) -> ParsedName:
-    return ParsedName("bonafide", fields["client"], _split(fields), _extra(fields))
+def _parse_real(fields: Mapping[str, str], _: ImportOptions) -> Entry:
+    return Entry("bonafide", fields["client"], _split(fields), _extra(fields))
 
 
-def _parse_attack(fields: Mapping[str, str], _: Choices) -> ParsedName:
+def _parse_attack(fields: Mapping[str, str], _: ImportOptions) -> Entry:
     species = "replay" if fields["medium"] == "video" else "photo"
     species = "print" if fields["device"] == "print" else species
     more = {"device": fields["device"], "support": fields["support"]}
-    return ParsedName(species, fields["client"], _split(fields), _extra(fields) | more)
+    return Entry(species, fields["client"], _split(fields), _extra(fields) | more)
 
 
-def _parse_enrolment(fields: Mapping[str, str], choices: Choices) -> ParsedName | str:
-    if not choices.enroll:
+def _parse_enrolment(fields: Mapping[str, str], options: ImportOptions) -> Entry | str:
+    if not options.enroll:
         return "enrolment videos, which --enroll would take"
-    return ParsedName("bonafide", fields["client"], _split(fields), _extra(fields) | {PURPOSE: ENROL})
+    return Entry("bonafide", fields["client"], _split(fields), _extra(fields) | {PURPOSE: ENROL})
 
 
 def _split(fields: Mapping[str, str]) -> str:

@@ -8,8 +8,9 @@ training.
 
 from collections.abc import Mapping
 
-from fedvisage.datasets.pad.item import Choices, Clip, Grammar, ParsedName
-from fedvisage.datasets.pad.scanner import Name, Scanner
+from fedvisage.datasets.dataset import Clip, Entry, Grammar, Name
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.scanner import Scanner
 
 SPECIES = {"G": "bonafide", "P": "print", "V": "replay", "M": "mask_paper"}
 TRAIN, TEST = "2 3 4 5 6 7 9 10 11 12", "13 14 15 16 17 18 20 21 22 23"
@@ -25,11 +26,11 @@ VIDEO = Grammar(
 )
 
 
-def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName:
+def _parse_name(fields: Mapping[str, str], _: ImportOptions) -> Entry:
     person = fields["subject"]
     split = "train" if person in TRAIN.split() else "test" if person in TEST.split() else None
     extra = {name: fields[name] for name in ("attack", "speech", "phone", "glasses")}
-    return ParsedName(SPECIES[fields["attack"][0]], person, split, extra)
+    return Entry(SPECIES[fields["attack"][0]], person, split, extra)
 
 
 SCANNER = Scanner(

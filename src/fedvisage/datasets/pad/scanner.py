@@ -9,30 +9,20 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 from fedvisage.base.errors import UserError, printable
-from fedvisage.datasets.pad.item import Choices, Clip, Example, Grammar, Item, Kind, Listing, ParsedName
+from fedvisage.datasets.dataset import UNKNOWN_SHARE, Clip, Dataset, Entry, Example, Name, match_name
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.item import Item, Listing
 from fedvisage.datasets.pad.lists import BoxFiles, LabelLists, check_lists
-from fedvisage.datasets.pad.tree import (
-    ARRAY_ENDINGS,
+from fedvisage.datasets.report import SkippedFile
+from fedvisage.datasets.tree import (
     MEDIA_ENDINGS,
-    VIDEO_ENDINGS,
     Tree,
     ending_of,
     fault_of_file,
     without_ending,
 )
-from fedvisage.datasets.report import SkippedFile
-from fedvisage.faces import pictures
-
-UNKNOWN_SHARE = 0.01
-"""Maximum share of media files with unknown names: more of them indicate another dataset or another version."""
 
 _EXAMPLES = 5
-_ENDINGS: dict[Kind, tuple[str, ...]] = {
-    "video": VIDEO_ENDINGS,
-    "image": pictures.ENDINGS,
-    "frames": pictures.ENDINGS,
-    "arrays": ARRAY_ENDINGS,
-}
 COLOURS = ("rgb", "bgr")
 """Possible orders of colours in arrays."""
 
@@ -40,35 +30,12 @@ Count = tuple[int, int]
 """Bona fide items and attacks."""
 
 
-@dataclass(frozen=True)
-class Name:
-    """One kind of names: their grammar, their reader, and the kind of items that they name."""
+@dataclass(frozen=True, kw_only=True)
+class Scanner(Dataset):
+    """A dataset of presentation attacks, with the known contents of a complete copy."""
 
-    grammar: Grammar
-    read: Callable[[Mapping[str, str], Choices], ParsedName | str]
-    kind: Kind = "video"
-
-    @property
-    def endings(self) -> tuple[str, ...]:
-        """The endings of such files."""
-        return _ENDINGS[self.kind]
-
-
-@dataclass(frozen=True)
-class Scanner:
-    """A dataset: the names of its files with their meaning, and the known contents of a complete copy."""
-
-    kind: str
-    title: str
-    page: str
-    """Page for requesting the dataset and reading its licence."""
-    expects: str
-    """The layout, shown to users who look for the right root."""
-    names: tuple[Name, ...] = ()
     official: bool = True
     """True for a published dataset, with its authors' split and known counts."""
-    columns: tuple[str, ...] = ()
-    """Columns of its items in addition to the standard ones."""
     counts: Mapping[str, Count] = field(default_factory=dict)
     """Videos in a complete copy by `Item.place`; ``all`` is the total, even if items have a split."""
     beside: tuple[str, ...] = ()
@@ -84,13 +51,11 @@ class Scanner:
     """Datasets whose frames it contains, if it is not a dataset itself."""
     turned: bool = False
     """True if some videos are upside down: if no face is detected, the frames are rotated by 180 degrees."""
-    example: tuple[Example, ...] = ()
-    """A small copy, for tests and as an example of the layout."""
     further: Callable[[int], tuple[Clip, ...]] | None = None
     """The clips of an additional person in a small copy, by a number from 0: bona fide, and attacks."""
     crowd: Callable[[int], Sequence[Example]] | None = None
     """A copy with this number of people, for datasets with enrolment, bona fide attempts and attacks per person."""
-    scan: Callable[[Scanner, Tree, Choices], Listing] | None = None
+    scan: Callable[[Scanner, Tree, ImportOptions], Listing] | None = None
     """Finds the items; by their names unless a dataset needs another way."""
 
     @property
@@ -100,47 +65,36 @@ class Scanner:
             f"{place}: {real:,} bona fide, {attacks:,} attacks" for place, (real, attacks) in self.counts.items()
         )
 
-    def list(self, tree: Tree, choices: Choices) -> Listing:
+    def list(self, tree: Tree, options: ImportOptions) -> Listing:
         """Scan a tree and check the result."""
-        self._check_choices(choices)
-        listing = (self.scan or scan_by_name)(self, tree, choices)
+        self._check_options(options)
+        listing = (self.scan or scan_by_name)(self, tree, options)
         if self.check:
             self.check(tree, listing.items)
         return listing
 
-    def _check_choices(self, choices: Choices) -> None:
-        if choices.enroll and not self.enrolment:
+    def _check_options(self, options: ImportOptions) -> None:
+        if options.enroll and not self.enrolment:
             raise UserError("--enroll", f"{self.title} has no enrolment videos")
-        if choices.live is not None and self.lists is None:
+        if options.live is not None and self.lists is None:
             raise UserError("--labels", f"{self.title} has no lists with labels that are read")
-        if choices.released and not self.released:
+        if options.released and not self.released:
             raise UserError("--labels", f"no lists that were released with FedSIS call anything of {self.title} wrong")
-        if choices.of is not None and choices.of not in self.of:
+        if options.of and options.of not in self.of:
             remedy = f"choose one of {', '.join(self.of)}" if self.of else f"{self.title} is a dataset of its own"
-            raise UserError("--of", f"{choices.of!r} cannot be named here; {remedy}")
-        if choices.colour is not None and (choices.colour not in COLOURS or not self._has_arrays):
+            raise UserError("--of", f"{options.of!r} cannot be named here; {remedy}")
+        if options.colour and (options.colour not in COLOURS or not self._has_arrays):
             remedy = f"choose one of {', '.join(COLOURS)}" if self._has_arrays else f"{self.title} has no arrays"
-            raise UserError("--colour", f"{choices.colour!r} cannot be chosen; {remedy}")
+            raise UserError("--colour", f"{options.colour!r} cannot be chosen; {remedy}")
 
     @property
     def _has_arrays(self) -> bool:
         return any(name.kind == "arrays" for name in self.names)
 
 
-def match_name(scanner: Scanner, file: str, choices: Choices) -> tuple[Name, str, ParsedName | str] | None:
-    """Return the kind of a file's name, the matching end of its path and its sighting; None if no grammar matches."""
-    for name in scanner.names:
-        if ending_of(file) not in name.endings:
-            continue
-        path = str(PurePosixPath(file).parent) if name.kind == "frames" else without_ending(file)
-        if parsed := name.grammar.parse(path):
-            return name, parsed.name, name.read(parsed.fields, choices)
-    return None
-
-
-def scan_by_name(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
+def scan_by_name(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
     """Read every file's name; count other files by reason, and refuse a tree that is no copy of this dataset."""
-    state = _ScanState(scanner, tree, choices)
+    state = _ScanState(scanner, tree, options)
     for file in tree.files:
         state.take(file)
     if not state.items:
@@ -150,8 +104,8 @@ def scan_by_name(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
         )
     state.refuse_many_unknown()
     items = [state.items[key] for key in sorted(state.items)]
-    notes = check_lists(scanner.lists, tree, items, choices.live) if scanner.lists else ()
-    if any(item.kind == "arrays" for item in items) and choices.colour is None:
+    notes = check_lists(scanner.lists, tree, items, options.live) if scanner.lists else ()
+    if any(item.kind == "arrays" for item in items) and not options.colour:
         notes = (*notes, "arrays are read as red, green, blue; --colour bgr reads them the other way round")
     if tree.hidden:
         state.stray["hidden files"] += tree.hidden
@@ -164,7 +118,7 @@ class _ScanState:
 
     scanner: Scanner
     tree: Tree
-    choices: Choices
+    options: ImportOptions
     items: dict[str, Item] = field(default_factory=dict)
     where: dict[str, str] = field(default_factory=dict)  # from an item's key to its path
     skipped: list[SkippedFile] = field(default_factory=list)
@@ -176,7 +130,7 @@ class _ScanState:
         self.others = {name for name in self.tree.files if ending_of(name) not in MEDIA_ENDINGS}
 
     def take(self, file: str) -> None:
-        match = match_name(self.scanner, file, self.choices)
+        match = match_name(self.scanner, file, self.options)
         if match is None:
             self._pass_over(file)
             return
@@ -190,7 +144,7 @@ class _ScanState:
             return
         self._add(name, file, tail, sighting)
 
-    def _add(self, name: Name, file: str, tail: str, said: ParsedName) -> None:
+    def _add(self, name: Name, file: str, tail: str, said: Entry) -> None:
         """Add an item; the first file of a folder of frames represents the folder."""
         framed = name.kind == "frames"
         located = str(PurePosixPath(file).parent) if framed else file
@@ -214,7 +168,7 @@ class _ScanState:
             boxes=self._boxes(located, item_name),
             frame=said.frame,
             own_subject=not said.subject,
-            bgr=self.choices.colour == "bgr",
+            bgr=self.options.colour == "bgr",
         )
 
     def _boxes(self, located: str, whole: str) -> Path | None:

@@ -7,8 +7,9 @@ must name the same. Sixteen videos end in ``.m.mov``. The dataset's boxes are ig
 
 from collections.abc import Mapping
 
-from fedvisage.datasets.pad.item import Choices, Clip, Grammar, ParsedName
-from fedvisage.datasets.pad.scanner import Name, Scanner
+from fedvisage.datasets.dataset import Clip, Entry, Grammar, Name
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.scanner import Scanner
 
 _COMMON = {"part": "Train|Test", "folder": "[0-9]{3}", "subject": "[0-9]{3}", "sensor": "[12]", "session": "[0-9]"}
 LIVE = Grammar(
@@ -24,12 +25,12 @@ SPOOF = Grammar(
 SPECIES = {"2": "print", "3": "replay"}
 
 
-def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName | str:
+def _parse_name(fields: Mapping[str, str], _: ImportOptions) -> Entry | str:
     if fields["folder"] != fields["subject"]:
         return "videos in the folder of another person"
     extra = {name: fields[name] for name in ("sensor", "medium", "session")}
     species = SPECIES[fields["type"]] if "type" in fields else "bonafide"
-    return ParsedName(species, fields["subject"], fields["part"].lower(), extra)
+    return Entry(species, fields["subject"], fields["part"].lower(), extra)
 
 
 SCANNER = Scanner(

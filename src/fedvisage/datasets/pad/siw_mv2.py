@@ -7,8 +7,9 @@ folder ``Live`` or ``Spoof`` must match.
 
 from collections.abc import Mapping
 
-from fedvisage.datasets.pad.item import Choices, Clip, Grammar, ParsedName
-from fedvisage.datasets.pad.scanner import Name, Scanner
+from fedvisage.datasets.dataset import Clip, Entry, Grammar, Name
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.scanner import Scanner
 
 SPECIES = {
     "Paper": "print",
@@ -32,12 +33,12 @@ SPOOF = Grammar(
 )
 
 
-def _parse_live(_: Mapping[str, str], __: Choices) -> ParsedName:
-    return ParsedName("bonafide", "")
+def _parse_live(_: Mapping[str, str], __: ImportOptions) -> Entry:
+    return Entry("bonafide", "")
 
 
-def _parse_spoof(fields: Mapping[str, str], _: Choices) -> ParsedName:
-    return ParsedName(SPECIES[fields["attack"]], "", extra={"attack": fields["attack"]})
+def _parse_spoof(fields: Mapping[str, str], _: ImportOptions) -> Entry:
+    return Entry(SPECIES[fields["attack"]], "", extra={"attack": fields["attack"]})
 
 
 SCANNER = Scanner(

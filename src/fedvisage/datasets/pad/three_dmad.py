@@ -6,16 +6,17 @@ of a file is subject, session and recording. Only the colour frames of a file ar
 
 from collections.abc import Mapping
 
-from fedvisage.datasets.pad.item import Choices, Clip, Grammar, ParsedName
-from fedvisage.datasets.pad.scanner import Name, Scanner
+from fedvisage.datasets.dataset import Clip, Entry, Grammar, Name
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.scanner import Scanner
 
 FILE = Grammar("{subject}_{session}_{recording}", subject="0[1-9]|1[0-7]", session="0[1-3]", recording="0[1-5]")
 WITH_MASKS = "03"
 
 
-def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName:
+def _parse_name(fields: Mapping[str, str], _: ImportOptions) -> Entry:
     species = "mask_rigid" if fields["session"] == WITH_MASKS else "bonafide"
-    return ParsedName(species, fields["subject"], extra={"session": fields["session"]})
+    return Entry(species, fields["subject"], extra={"session": fields["session"]})
 
 
 SCANNER = Scanner(

@@ -15,10 +15,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
 
-from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, Listing, ParsedName, Text
+from fedvisage.datasets.dataset import OTHERS, Clip, Entry, Grammar, Name, Text
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.item import Listing
 from fedvisage.datasets.pad.lists import LabelLists, stem_of
-from fedvisage.datasets.pad.scanner import Name, Scanner, scan_by_name
-from fedvisage.datasets.pad.tree import Tree, without_ending
+from fedvisage.datasets.pad.scanner import Scanner, scan_by_name
+from fedvisage.datasets.tree import Tree, without_ending
 
 _ARRAYS = "Frame_{}/array"
 _DATE = "[0-9]{2}[.][0-9]{2}[.][0-9]{2}"
@@ -60,15 +62,15 @@ def species_of(kind: str, instrument: int) -> str | None:
     return TYPES[kind]
 
 
-def _parse_name(fields: Mapping[str, str], _: Choices) -> ParsedName | str:
+def _parse_name(fields: Mapping[str, str], _: ImportOptions) -> Entry | str:
     species = species_of(fields["type"], int(fields["instrument"]))
     if species is None:
         return "masks with a number that the dataset does not have"
     extra = {name: fields[name] for name in ("session", "presenter", "type", "instrument")}
-    return ParsedName(species, fields["client"], extra=extra)
+    return Entry(species, fields["client"], extra=extra)
 
 
-def _skip_name(_: Mapping[str, str], __: Choices, why: str) -> str:
+def _skip_name(_: Mapping[str, str], __: ImportOptions, why: str) -> str:
     return why
 
 
@@ -90,11 +92,11 @@ def _stem(path: str) -> str:
     return without_ending(name) if name.endswith((".hdf5", ".h5")) else name
 
 
-def scan(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
+def scan(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
     """Scan by names, and read the part of each file from the list grandtest."""
     has_crops = any(CUT.parse(without_ending(file)) for file in tree.files)
     names = _names(cut_out=has_crops)
-    listing = scan_by_name(replace(scanner, names=names), tree, choices)
+    listing = scan_by_name(replace(scanner, names=names), tree, options)
     parts = _read_parts(tree)
     return replace(listing, items=[replace(item, split=parts.get(stem_of(item))) for item in listing.items])
 

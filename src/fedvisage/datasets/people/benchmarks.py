@@ -9,14 +9,13 @@ from pathlib import Path, PurePosixPath
 
 from fedvisage.base.errors import UserError
 from fedvisage.data.lists import Pair, PairList, image_name
-from fedvisage.datasets.pad.item import Clip, Grammar, Text
-from fedvisage.datasets.pad.tree import Tree, walk, without_ending
+from fedvisage.data.prepared import BONA_FIDE
+from fedvisage.datasets.dataset import DEFAULT_OPTIONS, Clip, Entry, Grammar, Name, Text
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.people.layout import (
     FOLDS,
     Album,
     Layout,
-    ParsedPhotograph,
-    Pattern,
     Shot,
     cut_into_folds,
     find_list,
@@ -28,6 +27,7 @@ from fedvisage.datasets.people.layout import (
     shots_of,
 )
 from fedvisage.datasets.report import SkippedFile
+from fedvisage.datasets.tree import Tree, walk, without_ending
 
 _LFW = Grammar("{person}/{again}_{number}", person="[^/]+", again="[^/]+", number="[0-9]{4}")
 _FLAT = Grammar("{person}_{number}", person="[^/]+", number="[0-9]{1,4}")
@@ -50,19 +50,19 @@ def benchmark_album(
 
 def _scan_lfw(layout: Layout, source: Path) -> Album:
     tree = walk(source)
-    shots, skipped = shots_of(layout, tree, Pattern(_LFW, _parse_lfw))
+    shots, skipped = shots_of(layout, tree)
     name = find_list(tree, "pairs.txt")
     return benchmark_album(layout, shots, skipped, {"": read_lfw_pairs(tree, name)} if name else {})
 
 
-def _parse_lfw(fields: Mapping[str, str]) -> ParsedPhotograph | str:
+def _parse_lfw(fields: Mapping[str, str], _: ImportOptions) -> Entry | str:
     if fields["person"] != fields["again"]:
         return "its name and its folder's are of two people"
-    return ParsedPhotograph(fields["person"])
+    return Entry(BONA_FIDE, fields["person"])
 
 
-def _parse_flat(fields: Mapping[str, str]) -> ParsedPhotograph:
-    return ParsedPhotograph(fields["person"], name=image_name(fields["person"], int(fields["number"])))
+def _parse_flat(fields: Mapping[str, str], _: ImportOptions) -> Entry:
+    return Entry(BONA_FIDE, fields["person"], name=image_name(fields["person"], int(fields["number"])))
 
 
 def _number_by_name(shots: Sequence[Shot]) -> dict[str, tuple[str, int]]:
@@ -77,7 +77,7 @@ def _number_by_name(shots: Sequence[Shot]) -> dict[str, tuple[str, int]]:
 def _scan_calfw(layout: Layout, source: Path) -> Album:
     """Read CALFW: same-person pairs have the number of their fold, other pairs follow in order without one."""
     tree = walk(source)
-    shots, skipped = shots_of(layout, tree, Pattern(_FLAT, _parse_flat))
+    shots, skipped = shots_of(layout, tree)
     if (name := find_list(tree, "pairs_CALFW.txt")) is None:
         return benchmark_album(layout, shots, skipped, {})
     folds: dict[int, list[Pair]] = defaultdict(list)
@@ -95,7 +95,7 @@ def _scan_calfw(layout: Layout, source: Path) -> Album:
 
 def _scan_cplfw(layout: Layout, source: Path) -> Album:
     tree = walk(source)
-    shots, skipped = shots_of(layout, tree, Pattern(_FLAT, _parse_flat))
+    shots, skipped = shots_of(layout, tree)
     if (name := find_list(tree, "pairs_CPLFW.txt")) is None:
         return benchmark_album(layout, shots, skipped, {})
     pairs = [pair for _, pair in read_two_line_pairs(tree, name, _number_by_name(shots))]
@@ -104,14 +104,14 @@ def _scan_cplfw(layout: Layout, source: Path) -> Album:
     )
 
 
-def _parse_cfp(fields: Mapping[str, str]) -> ParsedPhotograph:
+def _parse_cfp(fields: Mapping[str, str], _: ImportOptions) -> Entry:
     number = int(fields["number"]) + (_PROFILE if fields["view"] == "profile" else 0)
-    return ParsedPhotograph(fields["person"], name=image_name(fields["person"], number), extra={"view": fields["view"]})
+    return Entry(BONA_FIDE, fields["person"], name=image_name(fields["person"], number), extra={"view": fields["view"]})
 
 
 def _scan_cfp(layout: Layout, source: Path) -> Album:
     tree = walk(source)
-    shots, skipped = shots_of(layout, tree, Pattern(_CFP, _parse_cfp))
+    shots, skipped = shots_of(layout, tree)
     pairs = {protocol: _read_protocol(tree, protocol) for protocol in ("FF", "FP")}
     return benchmark_album(layout, shots, skipped, {name: folds for name, folds in pairs.items() if folds})
 
@@ -154,13 +154,13 @@ def _read_pictures(tree: Tree, name: str) -> dict[str, tuple[str, int]]:
             raise UserError(
                 f"{tree.path(name)}, line {line_number}", "must be a number and a path such as 001/frontal/01.jpg"
             )
-        says = _parse_cfp(parsed.fields)
-        by_number[number] = says.person, int(says.name.rpartition("_")[2])
+        entry = _parse_cfp(parsed.fields, DEFAULT_OPTIONS)
+        by_number[number] = entry.subject, int(entry.name.rpartition("_")[2])
     return by_number
 
 
-def _parse_agedb(fields: Mapping[str, str]) -> ParsedPhotograph:
-    return ParsedPhotograph(fields["person"], extra={"age": fields["age"], "gender": fields["sex"]})
+def _parse_agedb(fields: Mapping[str, str], _: ImportOptions) -> Entry:
+    return Entry(BONA_FIDE, fields["person"], extra={"age": fields["age"], "gender": fields["sex"]})
 
 
 LFW = Layout(
@@ -170,6 +170,7 @@ LFW = Layout(
     expects="""\
 lfw/Aaron_Eckhart/Aaron_Eckhart_0001.jpg
 pairs.txt""",
+    names=(Name(_LFW, _parse_lfw, "image"),),
     scan=_scan_lfw,
     sign=r"(?:^|/)([^/]+)/\1_[0-9]{4}$",
     list_beside="pairs.txt",
@@ -189,6 +190,7 @@ CALFW = Layout(
     expects="""\
 aligned images/Aaron_Eckhart_0001.jpg  or images/
 pairs_CALFW.txt                        two lines a pair: a file, and the fold of a pair of one person or 0""",
+    names=(Name(_FLAT, _parse_flat, "image"),),
     scan=_scan_calfw,
     sign=r"_[0-9]{1,4}$",
     list_beside="pairs_CALFW.txt",
@@ -211,6 +213,7 @@ CPLFW = Layout(
     expects="""\
 aligned images/Aaron_Eckhart_1.jpg     or images/
 pairs_CPLFW.txt                        two lines a pair: a file, and 1 for one person or 0""",
+    names=(Name(_FLAT, _parse_flat, "image"),),
     scan=_scan_cplfw,
     sign=r"_[0-9]{1,4}$",
     list_beside="pairs_CPLFW.txt",
@@ -233,6 +236,7 @@ CFP = Layout(
     expects="""\
 Data/Images/001/{frontal,profile}/01.jpg
 Protocol/Pair_list_{F,P}.txt  Protocol/Split/{FF,FP}/01/{same,diff}.txt""",
+    names=(Name(_CFP, _parse_cfp, "image"),),
     scan=_scan_cfp,
     sign=r"[0-9]{3}/(?:frontal|profile)/[0-9]{2}$",
     benchmark=True,
@@ -271,7 +275,8 @@ AGEDB = Layout(
     title="AgeDB",
     page="https://ibug.doc.ic.ac.uk/resources/agedb/",
     expects="0_MariaCallas_35_f.jpg                 AgeDB-30's pairs are in its .bin file",
-    scan=lambda layout, source: plain_album(layout, source, Pattern(_AGEDB, _parse_agedb)),
+    names=(Name(_AGEDB, _parse_agedb, "image"),),
+    scan=plain_album,
     sign=r"(?:^|/)[0-9]+_[^/_]+_[0-9]+_[fm]$",
     benchmark=True,
     columns=("age", "gender"),
@@ -293,17 +298,17 @@ _RFW = Grammar(
 )
 
 
-def _parse_rfw(fields: Mapping[str, str]) -> ParsedPhotograph | str:
+def _parse_rfw(fields: Mapping[str, str], _: ImportOptions) -> Entry | str:
     if fields["person"] != fields["again"]:
         return "its name and its folder's are of two people"
     whose = f"{fields['race']}-{fields['person']}"
-    return ParsedPhotograph(whose, fields["race"].lower(), image_name(whose, int(fields["number"])))
+    return Entry(BONA_FIDE, whose, group=fields["race"].lower(), name=image_name(whose, int(fields["number"])))
 
 
 def _scan_rfw(layout: Layout, source: Path) -> Album:
     """Read RFW: one list per race, and a combined list whose folds join one fold of each race."""
     tree = walk(source)
-    shots, skipped = shots_of(layout, tree, Pattern(_RFW, _parse_rfw))
+    shots, skipped = shots_of(layout, tree)
     lists = {race: name for race in RACES if (name := find_list(tree, f"{race}_pairs.txt"))}
     pairs = {race.lower(): read_lfw_pairs(tree, name, f"{race}-") for race, name in lists.items()}
     if len({len(folds) for folds in pairs.values()}) == 1 and len(pairs) > 1:
@@ -331,6 +336,7 @@ LAYOUT = Layout(
 test/data/{African,Asian,Caucasian,Indian}/m.0abc/m.0abc_0001.jpg
 test/txts/African/African_pairs.txt    four lists of pairs, in one set
 test/txts/African/African_lmk.txt      five points: --boxes dataset aligns by them""",
+    names=(Name(_RFW, _parse_rfw, "image"),),
     scan=_scan_rfw,
     sign=r"(?:African|Asian|Caucasian|Indian)/([^/]+)/\1_[0-9]{4}$",
     benchmark=True,

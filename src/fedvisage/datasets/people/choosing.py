@@ -15,10 +15,11 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.streams import numpy_rng
+from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.people.layout import Album, Shot
 
 PHOTOGRAPHS, TESTED = 100, 40
@@ -28,35 +29,24 @@ SEED = 100
 MS1MV2 = 85_742
 
 
-@dataclass(frozen=True)
-class Subset:
-    """The part of an album to take: everything, limited numbers of people and photographs of each, or a known part."""
-
-    part: str = ""
-    people: int = 0
-    most: int = 0
-    least: int = 1
-    seed: int = 0
-
-    @property
-    def text(self) -> str:
-        """Return the choice as written in the source line of a set: empty for everything."""
-        options = {"split": self.part, "people": self.people, "most": self.most}
-        return "".join(f" {name}={value}" for name, value in options.items() if value)
+def subset_text(options: ImportOptions) -> str:
+    """Return the chosen part as written in the source line of a set: empty for everything."""
+    values = {"split": options.split, "people": options.people, "most": options.most}
+    return "".join(f" {name}={value}" for name, value in values.items() if value)
 
 
-def choose_subset(album: Album, choice: Subset) -> Album:
+def choose_subset(album: Album, options: ImportOptions) -> Album:
     """Return the chosen part of an album."""
-    if choice.part:
-        return PARTS[choice.part](album, choice)
-    people = [person for person, count in album.counts.items() if count >= choice.least]
-    if choice.people:
+    if options.split:
+        return PARTS[options.split](album, options)
+    people = [person for person, count in album.counts.items() if count >= options.least]
+    if options.people:
         people = _take_people(
-            _draw_people(people, choice.seed), choice.people, f"with {choice.least} photographs or more"
+            _draw_people(people, options.seed), options.people, f"with {options.least} photographs or more"
         )
-    if not (choice.people or choice.most):
+    if not (options.people or options.most):
         return album
-    return _limit_album(album, people, choice.most or max(album.counts.values()), choice.seed)
+    return _limit_album(album, people, options.most or max(album.counts.values()), options.seed)
 
 
 def order_digest(album: Album) -> str:
@@ -64,55 +54,55 @@ def order_digest(album: Album) -> str:
     return hashlib.sha256(repr([*album.counts.items()]).encode()).hexdigest()[:16]
 
 
-def _paper_clients(album: Album, choice: Subset) -> Album:
-    order = _people_with_enough(album, choice)
+def _paper_clients(album: Album, options: ImportOptions) -> Album:
+    order = _people_with_enough(album, options)
     people = _take_people(
-        order[: 2 * len(order) // 5], choice.people or CLIENTS, f"with {PHOTOGRAPHS} photographs or more"
+        order[: 2 * len(order) // 5], options.people or CLIENTS, f"with {PHOTOGRAPHS} photographs or more"
     )
-    chosen = _limit_album(album, people, choice.most or PHOTOGRAPHS, choice.seed)
-    return replace(chosen, splits=_split_function(choice))
+    chosen = _limit_album(album, people, options.most or PHOTOGRAPHS, options.seed)
+    return replace(chosen, splits=_split_function(options))
 
 
-def _paper_public(album: Album, choice: Subset) -> Album:
-    order = _people_with_enough(album, choice)
+def _paper_public(album: Album, options: ImportOptions) -> Album:
+    order = _people_with_enough(album, options)
     people = _take_people(
-        order[2 * len(order) // 5 :], choice.people or PUBLIC, f"with {PHOTOGRAPHS} photographs or more"
+        order[2 * len(order) // 5 :], options.people or PUBLIC, f"with {PHOTOGRAPHS} photographs or more"
     )
-    chosen = _limit_album(album, people, choice.most or PHOTOGRAPHS, choice.seed)
+    chosen = _limit_album(album, people, options.most or PHOTOGRAPHS, options.seed)
     return replace(chosen, splits=lambda _, count: ["train"] * count)
 
 
-def _people_with_enough(album: Album, choice: Subset) -> list[str]:
-    least = choice.most or PHOTOGRAPHS
-    return _draw_people([person for person, count in album.counts.items() if count >= least], choice.seed)
+def _people_with_enough(album: Album, options: ImportOptions) -> list[str]:
+    least = options.most or PHOTOGRAPHS
+    return _draw_people([person for person, count in album.counts.items() if count >= least], options.seed)
 
 
-def _split_function(choice: Subset) -> Callable[[str, int], Sequence[str]]:
+def _split_function(options: ImportOptions) -> Callable[[str, int], Sequence[str]]:
     """Return a function that draws the test photographs of a person: 40 of 100."""
 
     def splits(person: str, count: int) -> list[str]:
-        tested = numpy_rng(choice.seed, "fedfr", "test", person).permutation(count)[: count * TESTED // PHOTOGRAPHS]
+        tested = numpy_rng(options.seed, "fedfr", "test", person).permutation(count)[: count * TESTED // PHOTOGRAPHS]
         return ["test" if place in tested else "train" for place in range(count)]
 
     return splits
 
 
-def _released_clients(album: Album, choice: Subset) -> Album:
+def _released_clients(album: Album, options: ImportOptions) -> Album:
     order = _shuffle_people(album)
     fit = [person for person in order[: len(order) // 2] if 100 < album.counts[person] < 110]
-    people = _take_people(fit, choice.people or CLIENTS, "with 101 to 109 photographs in the first half")
-    chosen = _limit_album(album, people, max(album.counts.values()), choice.seed)
+    people = _take_people(fit, options.people or CLIENTS, "with 101 to 109 photographs in the first half")
+    chosen = _limit_album(album, people, max(album.counts.values()), options.seed)
     named = _rename_people(chosen, {person: _assign_number(rank, len(people)) for rank, person in enumerate(people)})
     return replace(
         _note_difference(named, album), splits=lambda _, count: ["test"] * TESTED + ["train"] * (count - TESTED)
     )
 
 
-def _released_public(album: Album, choice: Subset) -> Album:
+def _released_public(album: Album, options: ImportOptions) -> Album:
     order = _shuffle_people(album)
     fit = [person for person in order[len(order) - len(order) // 2 :] if 60 < album.counts[person] < 80]
-    people = _take_people(fit, choice.people or PUBLIC, "with 61 to 79 photographs in the second half")
-    chosen = _limit_album(album, people, max(album.counts.values()), choice.seed)
+    people = _take_people(fit, options.people or PUBLIC, "with 61 to 79 photographs in the second half")
+    chosen = _limit_album(album, people, max(album.counts.values()), options.seed)
     return replace(_note_difference(chosen, album), splits=lambda _, count: ["train"] * count)
 
 
@@ -188,7 +178,7 @@ def _number_name(person: str, place: int) -> str:
     return f"{folder}{slash}{place:06d}-{name}"
 
 
-PARTS: Mapping[str, Callable[[Album, Subset], Album]] = {
+PARTS: Mapping[str, Callable[[Album, ImportOptions], Album]] = {
     "fedfr-clients": _paper_clients,
     "fedfr-public": _paper_public,
     "fedfr-released-clients": _released_clients,

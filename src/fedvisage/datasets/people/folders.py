@@ -8,20 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedvisage.base.errors import UserError
-from fedvisage.data.prepared import OFFICIAL
-from fedvisage.datasets.pad.item import Clip, Grammar, Text
-from fedvisage.datasets.pad.tree import Tree, walk, without_ending
-from fedvisage.datasets.people.layout import (
-    Album,
-    Layout,
-    ParsedPhotograph,
-    Pattern,
-    find_list,
-    group_by_person,
-    plain_album,
-    points_of,
-    shots_of,
-)
+from fedvisage.data.prepared import BONA_FIDE, OFFICIAL
+from fedvisage.datasets.dataset import Clip, Entry, Grammar, Name, Text
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.people.layout import Album, Layout, find_list, group_by_person, plain_album, points_of, shots_of
+from fedvisage.datasets.tree import Tree, walk, without_ending
 
 GENDER = "gender"
 
@@ -32,7 +23,7 @@ _DIGIFACE = Grammar("{person}/{image}", person="[0-9]{1,6}", image="[0-9]{1,3}")
 
 def _scan_vggface2(layout: Layout, source: Path) -> Album:
     tree = walk(source)
-    shots, skipped = shots_of(layout, tree, Pattern(_VGGFACE2, _parse_vggface2))
+    shots, skipped = shots_of(layout, tree)
     people = _read_people(tree)
     notes = () if people else ("no identity_meta.csv: who is female or male is not known",)
     # A folder and the table must agree on the split of a person.
@@ -55,8 +46,8 @@ def _scan_vggface2(layout: Layout, source: Path) -> Album:
     return Album(counts, person_shots, skipped, notes=notes, columns=layout.columns, expected=layout.counts)
 
 
-def _parse_vggface2(fields: Mapping[str, str]) -> ParsedPhotograph:
-    return ParsedPhotograph(fields["person"], extra={OFFICIAL: fields["split"]})
+def _parse_vggface2(fields: Mapping[str, str], _: ImportOptions) -> Entry:
+    return Entry(BONA_FIDE, fields["person"], extra={OFFICIAL: fields["split"]})
 
 
 def _read_people(tree: Tree) -> dict[str, tuple[str, str]]:
@@ -78,13 +69,13 @@ def _read_people(tree: Tree) -> dict[str, tuple[str, str]]:
     return people
 
 
-def _parse_bupt(fields: Mapping[str, str]) -> ParsedPhotograph:
-    return ParsedPhotograph(f"{fields['race']}/{fields['person']}", fields["race"].lower())
+def _parse_bupt(fields: Mapping[str, str], _: ImportOptions) -> Entry:
+    return Entry(BONA_FIDE, f"{fields['race']}/{fields['person']}", group=fields["race"].lower())
 
 
-def _parse_digiface(fields: Mapping[str, str]) -> ParsedPhotograph:
+def _parse_digiface(fields: Mapping[str, str], _: ImportOptions) -> Entry:
     number = int(fields["person"])
-    return ParsedPhotograph(f"{number:06d}", name=f"{number:06d}/{int(fields['image'])}")
+    return Entry(BONA_FIDE, f"{number:06d}", name=f"{number:06d}/{int(fields['image'])}")
 
 
 VGGFACE2 = Layout(
@@ -95,6 +86,7 @@ VGGFACE2 = Layout(
 {train,test}/n000001/0001_01.jpg
 identity_meta.csv                      who is female or male, and in which split
 loose_landmark_{train,test}.csv        five points: --boxes dataset aligns by them""",
+    names=(Name(_VGGFACE2, _parse_vggface2, "image"),),
     scan=_scan_vggface2,
     sign=r"(?:train|test)/n[0-9]{6}/[0-9]{4}_[0-9]{2}$",
     points=True,
@@ -116,7 +108,8 @@ BUPT = Layout(
     title="BUPT-BalancedFace",
     page="http://www.whdeng.cn/RFW/Trainingdataste.html",
     expects="race_per_7000/{African,Asian,Caucasian,Indian}/<person>/<image>.jpg",
-    scan=lambda layout, source: plain_album(layout, source, Pattern(_BUPT, _parse_bupt)),
+    names=(Name(_BUPT, _parse_bupt, "image"),),
+    scan=plain_album,
     sign=r"(?:African|Asian|Caucasian|Indian)/([^/]+)/(?!\1_[0-9]{4}$)[^/]+$",
     counts=(28_000, 0),
     example=(
@@ -130,7 +123,8 @@ DIGIFACE = Layout(
     title="DigiFace-1M",
     page="https://github.com/microsoft/DigiFace1M",
     expects="subjects_0-1999_72_imgs/0/0.png        rendered faces: 72 of each person, or 5",
-    scan=lambda layout, source: plain_album(layout, source, Pattern(_DIGIFACE, _parse_digiface)),
+    names=(Name(_DIGIFACE, _parse_digiface, "image"),),
+    scan=plain_album,
     sign=r"subjects_[^/]*/[0-9]{1,6}/[0-9]{1,3}$",
     counts=(110_000, 1_220_000),
     example=(

@@ -19,9 +19,9 @@ from PIL import Image
 from fedvisage.base.errors import UserError, printable
 from fedvisage.base.progress import format_count
 from fedvisage.data.lists import COLUMNS, TemplateLists, read_table
-from fedvisage.datasets.pad.tree import Tree, ending_of, fault_of_file, walk
 from fedvisage.datasets.people.layout import Album, Layout, Shot, WholeFile, find_list
 from fedvisage.datasets.report import SkippedFile
+from fedvisage.datasets.tree import Tree, ending_of, fault_of_file, walk
 from fedvisage.faces import pictures
 
 CROPS = "loose_crop"

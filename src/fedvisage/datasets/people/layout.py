@@ -14,17 +14,13 @@ from numpy.typing import NDArray
 
 from fedvisage.base.errors import BadFile, UserError, printable
 from fedvisage.data.lists import Pair, PairList, TemplateLists, read_numbered_pairs
-from fedvisage.datasets.pad.item import Example, Grammar
-from fedvisage.datasets.pad.tree import Tree, ending_of, fault_of_file, walk, without_ending
+from fedvisage.datasets.dataset import NO_GROUPS, UNKNOWN_SHARE, Dataset, Entry, match_name
 from fedvisage.datasets.report import SkippedFile
+from fedvisage.datasets.tree import Tree, ending_of, fault_of_file, walk, without_ending
 from fedvisage.faces import pictures
 from fedvisage.faces.pictures import BYTES_LIMIT
 
 # The photographs of a dataset of people, their contents, and the lists of pairs.
-
-
-NO_GROUPS = "all"
-"""The group of everyone in a set that has no groups."""
 
 
 class Content(Protocol):
@@ -242,20 +238,13 @@ def _faces(points: Points) -> float:
     return float(upright.mean())
 
 
-UNKNOWN_SHARE = 0.01
-"""Maximum share of images with unknown names: more of them indicate another dataset or another version."""
-
 _SHOWN = 5
 
 
-@dataclass(frozen=True)
-class Layout:
-    """A dataset of people: its page, its expected files, and the function that lists its photographs."""
+@dataclass(frozen=True, kw_only=True)
+class Layout(Dataset):
+    """A dataset of people: which points, boxes and lists it includes, and the function that lists its photographs."""
 
-    kind: str
-    title: str
-    page: str
-    expects: str
     scan: Callable[[Layout, Path], Album]
     aligned: bool = False
     """True if its images are already aligned by five points, which is not checked."""
@@ -275,10 +264,6 @@ class Layout:
     """A list that identifies it as well, if other datasets have such names, too."""
     file: tuple[str, bytes] | None = None
     """The ending of a file that contains a complete dataset, and the possible first bytes."""
-    columns: tuple[str, ...] = ()
-    """Columns of its photographs in addition to the standard ones."""
-    example: tuple[Example, ...] = ()
-    """A small copy, for tests and as an example of the layout."""
     pack: Callable[[Path], None] | None = None
     """Writes a small copy of a dataset that stores its pictures in one file."""
 
@@ -290,25 +275,7 @@ class Layout:
         return (text,) if text else ()
 
 
-@dataclass(frozen=True)
-class ParsedPhotograph:
-    """The information in a name: person and group, and the name in the set if lists refer to it."""
-
-    person: str
-    group: str = NO_GROUPS
-    name: str = ""
-    extra: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """A grammar of photographs' names, without the file's ending, and its reader, which may return a reason to skip."""
-
-    grammar: Grammar
-    read: Callable[[Mapping[str, str]], ParsedPhotograph | str]
-
-
-def shots_of(layout: Layout, tree: Tree, *patterns: Pattern) -> tuple[list[Shot], tuple[SkippedFile, ...]]:
+def shots_of(layout: Layout, tree: Tree) -> tuple[list[Shot], tuple[SkippedFile, ...]]:
     """List the photographs below a root by their names, in order; refuse a folder that is no copy of this dataset."""
     shots: dict[str, Shot] = {}
     skipped: list[SkippedFile] = []
@@ -316,14 +283,17 @@ def shots_of(layout: Layout, tree: Tree, *patterns: Pattern) -> tuple[list[Shot]
     for file in tree.files:
         if ending_of(file) not in pictures.ENDINGS:
             continue
-        if (reading := _parse_path(without_ending(file), patterns)) is None:
+        if (match := match_name(layout, file)) is None:
             others.append(printable(file))
-        elif (fault := _fault(reading[1], tree, file)) is not None:
+            continue
+        _, tail, entry = match
+        fault = entry if isinstance(entry, str) else fault_of_file(tree.path(file), file, tree.root, pictures.ENDINGS)
+        if fault is not None:
             skipped.append(SkippedFile(printable(file), fault))
-        else:
-            _add_shot(shots, tree, file, reading[0], reading[1])  # type: ignore[arg-type]  # a text is a fault
+        elif isinstance(entry, Entry):
+            _add_shot(shots, tree, file, tail, entry)
     if not shots:
-        templates = ", ".join(f"{pattern.grammar.template}.jpg" for pattern in patterns)
+        templates = ", ".join(f"{name.grammar.template}.jpg" for name in layout.names)
         raise UserError(str(tree.root), f"is no {layout.title}: looked for {templates}; {tree.listing()}{tree.hints()}")
     # A few unknown names are skipped; many indicate another dataset.
     if len(others) > UNKNOWN_SHARE * (len(shots) + len(others)):
@@ -336,28 +306,17 @@ def shots_of(layout: Layout, tree: Tree, *patterns: Pattern) -> tuple[list[Shot]
     return [replace(shot, person=f"{layout.kind}/{shot.person}") for _, shot in sorted(shots.items())], tuple(skipped)
 
 
-def _parse_path(path: str, patterns: tuple[Pattern, ...]) -> tuple[str, ParsedPhotograph | str] | None:
-    for pattern in patterns:
-        if parsed := pattern.grammar.parse(path):
-            return parsed.name, pattern.read(parsed.fields)
-    return None
-
-
-def _fault(said: ParsedPhotograph | str, tree: Tree, file: str) -> str | None:
-    return said if isinstance(said, str) else fault_of_file(tree.path(file), file, tree.root, pictures.ENDINGS)
-
-
-def _add_shot(found: dict[str, Shot], tree: Tree, file: str, tail: str, said: ParsedPhotograph) -> None:
-    path, name = tree.path(file), (said.name or tail) + ending_of(file)
-    key = said.name or tail
-    if key in found:
-        both = f"{found[key].content.path.relative_to(tree.root)} and {file}"
+def _add_shot(shots: dict[str, Shot], tree: Tree, file: str, tail: str, entry: Entry) -> None:
+    path, name = tree.path(file), (entry.name or tail) + ending_of(file)
+    key = entry.name or tail
+    if key in shots:
+        both = f"{shots[key].content.path.relative_to(tree.root)} and {file}"
         raise UserError(str(tree.root), f"holds two copies of one photograph, {both}; give the folder of one copy")
-    found[key] = Shot(name, said.person, WholeFile(path), said.group, tail + ending_of(file), said.extra)
+    shots[key] = Shot(name, entry.subject, WholeFile(path), entry.group, tail + ending_of(file), entry.extra)
 
 
-def plain_album(layout: Layout, source: Path, *patterns: Pattern) -> Album:
+def plain_album(layout: Layout, source: Path) -> Album:
     """List a dataset whose names contain all information."""
-    shots, skipped = shots_of(layout, walk(source), *patterns)
+    shots, skipped = shots_of(layout, walk(source))
     counts, person_shots = group_by_person(shots)
     return Album(counts, person_shots, skipped, columns=layout.columns, expected=layout.counts)

@@ -21,10 +21,10 @@ from PIL import Image
 
 from fedvisage.base.errors import UserError, printable
 from fedvisage.data.lists import COLUMNS, Table, TemplateLists
-from fedvisage.datasets.pad.tree import Tree, ending_of, fault_of_file, walk
 from fedvisage.datasets.people.ijb import NIST, notes_of, persons_of_templates
 from fedvisage.datasets.people.layout import Album, Layout, Shot, WholeFile, find_list, group_by_person
 from fedvisage.datasets.report import SkippedFile
+from fedvisage.datasets.tree import Tree, ending_of, fault_of_file, walk
 from fedvisage.faces import pictures
 
 _SIDE = 128

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.base.errors import BadFile, UserError, printable
-from fedvisage.datasets.pad.tree import fault_of_file
 from fedvisage.datasets.people.layout import Album, Layout, Shot
+from fedvisage.datasets.tree import fault_of_file
 from fedvisage.faces.pictures import BYTES_LIMIT
 
 # RecordIO, MXNet's format for pictures, read and written without MXNet.

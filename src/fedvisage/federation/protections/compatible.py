@@ -21,7 +21,7 @@ def check_protection(recipe: Recipe, method: Declared) -> None:
     }
     # Protections of uploads need a method that averages; noise may also have its own account with the method.
     for key in (key for key, is_requested in requested.items() if is_requested):
-        if not (method.averages or (key == "dp" and method.prices is not None)):
+        if not ("one_mean" in method.supports or (key == "dp" and method.release_costs is not None)):
             raise UserError(
                 f"recipe.federation.{key}",
                 f"is about one mean of all uploads, on which {method.name} does not rest; leave it out, or "
@@ -104,7 +104,7 @@ def _check_noise(recipe: Recipe, method: Declared) -> None:
         raise UserError(place, "holds for a mean of clipped updates; leave federation.combine out")
     if weighs_by_examples(recipe):
         raise UserError(place, "lets sites count alike: a site's weight has no bound; set method.weight: uniform")
-    if method.releases and method.prices is None:
+    if method.releases and method.release_costs is None:
         raise UserError(place, f"and what {method.name} releases by itself cannot be accounted together; leave it out")
     if (account := account_of(recipe, method)) is not None:
         account.charges(1)  # raises an error for settings that no joint account covers

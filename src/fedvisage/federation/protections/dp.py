@@ -182,7 +182,7 @@ class Account:
     """
 
     plan: NoisePlan
-    prices: Callable[[int], tuple[Charge, ...]]
+    release_costs: Callable[[int], tuple[Charge, ...]]
     """Returns the cost of a number of releases of a site."""
     delta: float
     entropy: str
@@ -192,7 +192,7 @@ class Account:
         times = self.plan.paid[rounds - 1] if rounds else 0
         if not times:
             return ()
-        releases = self.prices(times)
+        releases = self.release_costs(times)
         relation = OF_A_PERSON[releases[0].relation]
         between = replace(self.plan, clip=2 * self.plan.clip, multiplier=self.plan.multiplier / 2)
         return tuple(
@@ -232,13 +232,13 @@ def _joint_cost(charges: tuple[Charge, ...], delta: float) -> JointCost:
 def account_of(recipe: Recipe, method: Declared) -> Account | None:
     """Return the account of a recipe with noise on the models of a method whose sites also release values, or None."""
     plan, dp, budget = plan_of(recipe), recipe.federation.dp, recipe.privacy
-    prices = method.prices
-    if plan is None or dp is None or prices is None:
+    release_costs = method.release_costs
+    if plan is None or dp is None or release_costs is None:
         return None
     if budget.delta is None:
         raise UserError("recipe.privacy", "names no budget; give epsilon and delta for all releases of the run")
     entropy = "derived" if "derived" in (dp.entropy, budget.noise) else "system"
-    return Account(plan, lambda times: prices(recipe, times), plan.delta + budget.delta, entropy)
+    return Account(plan, lambda times: release_costs(recipe, times), plan.delta + budget.delta, entropy)
 
 
 def promise_of(recipe: Recipe, method: Declared) -> Callable[[int], str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 import torch
 
 from fedvisage.base.errors import RunFailed
-from fedvisage.base.files import json_line, parse_json, sync_directory
+from fedvisage.base.files import json_line, parse_json, sync_directory, write_atomically
 from fedvisage.federation.privacy.accountant import Charge, Count, costs_from_table, joint_cost, new_charges, table_of
 from fedvisage.federation.privacy.mechanisms import Budget, Draws
 from fedvisage.federation.record import store
@@ -123,6 +123,28 @@ class Releases:
             return ()
         with self._locked() as file:
             return tuple(self._read(file))
+
+    @property
+    def value_files(self) -> frozenset[str]:
+        """Return the names of the files of stored values."""
+        return frozenset(path.name for path in self.directory.glob("*.safetensors"))
+
+    def files(self, known: Collection[str] = ()) -> dict[str, bytes | None]:
+        """Return the log's files for another process; None for values that it knows, because a value never changes."""
+        paths = sorted(self.directory.iterdir()) if self.directory.exists() else []
+        return {path.name: None if path.name in known else path.read_bytes() for path in paths}
+
+    def receive(self, files: Mapping[str, bytes | None]) -> None:
+        """Store the log of another process durably, each charge before the value that it pays for."""
+        if not files:
+            return
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for name in sorted(files, key=lambda name: name != CHARGES):
+            if (content := files[name]) is not None:
+                write_atomically(self.directory / name, content)
+        sync_directory(self.directory.parent)
+        for name in self.value_files - files.keys():
+            (self.directory / name).unlink()
 
     @contextmanager
     def _locked(self) -> Iterator[BinaryIO]:

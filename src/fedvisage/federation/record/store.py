@@ -183,9 +183,12 @@ class StateCache:
 class SiteStore:
     """Private tensors by name: in the site's memory during a visit, in a ``StateCache`` or on disk between visits."""
 
-    def __init__(self, directory: Path, state_cache: StateCache | None = None) -> None:
+    def __init__(
+        self, directory: Path, state_cache: StateCache | None = None, kept_generations: int = KEPT_GENERATIONS
+    ) -> None:
         """Take the site's own directory, which is created only when there is state to keep."""
         self.directory = directory
+        self._kept_generations = kept_generations
         self.state_cache = StateCache() if state_cache is None else state_cache
         self.generation = 0
         self._dirty = False
@@ -224,10 +227,26 @@ class SiteStore:
                 publish_file(self._working, self._path(generation))
             else:
                 write_sealed(self._path(generation), self.load(), {})
-            self.generation, self._dirty = generation, False
-            for path in sorted(self.directory.glob("generation-*.safetensors"))[:-KEPT_GENERATIONS]:
-                path.unlink()
+            self._begin_generation(generation)
         return self.generation
+
+    def committed(self) -> bytes:
+        """Return the content of the current generation's file, for another process."""
+        return self._path(self.generation).read_bytes()
+
+    def receive(self, generation: int, content: bytes) -> None:
+        """Store the content of a generation's file, which another process committed, as the current generation."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._path(generation), content)
+        self._working.unlink(missing_ok=True)
+        self.state_cache.clear(self.directory)
+        self._begin_generation(generation)
+
+    def _begin_generation(self, generation: int) -> None:
+        """Continue from a generation whose file exists, and delete all but the last ones."""
+        self.generation, self._dirty = generation, False
+        for path in sorted(self.directory.glob("generation-*.safetensors"))[: -self._kept_generations]:
+            path.unlink()
 
     def restore(self, generation: int) -> None:
         """Return to a generation that the server's checkpoint names, and delete later ones."""
@@ -245,8 +264,7 @@ class SiteStore:
     def take_over(self, directory: Path, generation: int) -> None:
         """Start from the state that the site had reached in another run's directory; generation 0 has no state."""
         if generation:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._path(generation), SiteStore(directory)._path(generation).read_bytes())
+            self.receive(generation, SiteStore(directory)._path(generation).read_bytes())
         self.restore(generation)
 
     def _read(self, path: Path) -> dict[str, Tensor]:

@@ -13,7 +13,6 @@ losses: a site that overstates its loss gains weight in the mixture.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 import torch
 from pydantic import Field
@@ -87,11 +86,12 @@ def project(point: Tensor, total: float = 1.0) -> Tensor:
 
 def afl(model: Model) -> Method:
     """Return AFL on a model."""
-    plain = fedavg.on_model(
+    return fedavg.on_model(
         model,
         fedavg.options_on(model, MixtureOptions, weighs=False, last=True),
         name="afl",
         title="AFL",
         paper="Mohri et al., Agnostic Federated Learning, 2019",
+        server=server,
+        supports=frozenset({"micro_batch"}),
     )
-    return replace(plain, server=server, averages=False, pulls=False, steps_at_server=False)

@@ -13,7 +13,6 @@ tries.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Literal
 
 from fedvisage.base.errors import UserError
@@ -50,8 +49,7 @@ def adaptive(model: Model, kind: Adaptive, title: str) -> Method:
             )
 
     options = fedavg.options_on(model)
-    plain = fedavg.on_model(model, options, name=name, title=title, paper=PAPER, check=check)
-    return replace(plain, server=program(kind))
+    return fedavg.on_model(model, options, name=name, title=title, paper=PAPER, server=program(kind), check=check)
 
 
 def fedadam(model: Model) -> Method:

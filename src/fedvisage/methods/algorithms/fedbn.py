@@ -85,7 +85,14 @@ def fedbn(model: Model) -> Method:
     """Return FedBN on a model."""
     parts = (*model.parts, "norms")
     plain = fedavg.on_model(
-        model, fedavg.options_on(model, NormOptions, last=True), name="fedbn", title="FedBN", paper=PAPER, check=check
+        model,
+        fedavg.options_on(model, NormOptions, last=True),
+        name="fedbn",
+        title="FedBN",
+        paper=PAPER,
+        server=program(*model.parts),
+        supports=frozenset({"one_mean", "micro_batch"}),
+        check=check,
     )
     turn = fedavg.local_training(model.loss, *parts, fit=model.fit)
     return replace(
@@ -93,8 +100,5 @@ def fedbn(model: Model) -> Method:
         network=separate_norms(model),
         home={**plain.home, "norms": Home.SITE},
         calls={"train": Call(turn, fedavg.uploads_of(*parts))},
-        server=program(*model.parts),
         delivered=parts,
-        pulls=False,
-        steps_at_server=False,
     )

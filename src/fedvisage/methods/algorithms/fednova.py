@@ -12,7 +12,6 @@ statistics are averaged. A site's class centres, which stay there, are not norma
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 
@@ -81,8 +80,15 @@ def check(recipe: Recipe) -> None:
 
 def fednova(model: Model) -> Method:
     """Return FedNova on a model."""
-    options, more = fedavg.options_on(model), (LENGTH,)
-    averaged = fedavg.on_model(
-        model, options, name="fednova", title="FedNova", paper=PAPER, around=normalise_steps, more=more, check=check
+    return fedavg.on_model(
+        model,
+        fedavg.options_on(model),
+        name="fednova",
+        title="FedNova",
+        paper=PAPER,
+        around=normalise_steps,
+        more=(LENGTH,),
+        server=server,
+        supports=frozenset({"micro_batch"}),
+        check=check,
     )
-    return replace(averaged, server=server, averages=False, pulls=False, steps_at_server=False)

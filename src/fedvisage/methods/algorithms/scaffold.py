@@ -106,6 +106,7 @@ def scaffold(model: Model) -> Method:
         loss=with_correction(model.loss),
         around=with_variate,
         more=(control,),
+        server=server,
+        supports=frozenset({"micro_batch"}),
     )
-    calls = {"train": replace(averaged.calls["train"], takes=lambda _: (control,))}
-    return replace(averaged, calls=calls, server=server, averages=False, pulls=False, steps_at_server=False)
+    return replace(averaged, calls={"train": replace(averaged.calls["train"], takes=lambda _: (control,))})

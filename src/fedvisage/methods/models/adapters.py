@@ -9,13 +9,8 @@ so it needs no other file; an export merges the adapters into it.
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
 
-from fedvisage.federation.declared import Member
-from fedvisage.federation.site import Batch, Site
-from fedvisage.methods.algorithms.fedavg import AveragingOptions
-from fedvisage.methods.models import frozen_backbone
-from fedvisage.methods.models.model import Model
+from fedvisage.methods.models.model import classifier_model
 from fedvisage.nn.adapters import AdaptedNetwork, adapted_network
 from fedvisage.nn.timm_network import check_architecture
 from fedvisage.recipe import MethodOptions, Recipe
@@ -25,10 +20,6 @@ class Options(MethodOptions):
     """The network and its adapters."""
 
     network: AdaptedNetwork
-
-
-class Averaged(Options, AveragingOptions):
-    """The network, its adapters, and the weights of sites."""
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
@@ -48,36 +39,19 @@ def represent(net: nn.ModuleDict, images: Tensor) -> Tensor:
     return features
 
 
-def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
-    """Return the binary cross-entropy, averaged over the batch."""
-    return binary_cross_entropy_with_logits(site.net["head"](features).float().squeeze(1), batch.labels)
-
-
-def predict(member: Member) -> Tensor:
+def head(net: nn.ModuleDict, features: Tensor) -> Tensor:
     """Return the live logit."""
-    logits: Tensor = member.net["head"](features(member))
-    return logits.squeeze(1)
+    logits: Tensor = net["head"](features)
+    return logits
 
 
-def features(member: Member) -> Tensor:
-    """Return the input of the head."""
-    return represent(member.net, member.images)
-
-
-MODEL = Model(
+MODEL = classifier_model(
     name="adapters",
     title="adapters",
-    task="pad",
     options=Options,
-    averaged=Averaged,
     network=network,
     parts=("adapters", "head"),
     represent=represent,
-    supervise=supervise,
-    user=predict,
-    features=features,
+    head=head,
     check=check,
-    fix=frozen_backbone.load_constant,
-    beside=frozen_backbone.constant_weights,
-    merged=frozen_backbone.fold_adapters,
 )

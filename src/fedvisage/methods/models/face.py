@@ -25,13 +25,11 @@ from torch.optim import Optimizer
 from fedvisage.base.errors import UserError
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.batches import View
-from fedvisage.federation.declared import Member, Personal
+from fedvisage.federation.declared import Member, Personal, Prediction
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import OWNED, Batch, Site
 from fedvisage.federation.wire.message import Message, under
-from fedvisage.methods.algorithms.fedavg import AveragingOptions
-from fedvisage.methods.models import frozen_backbone
-from fedvisage.methods.models.model import Loss, Model
+from fedvisage.methods.models.model import ByExamples, Loss, Model
 from fedvisage.nn.face_networks import ClassCentres, FaceNetwork, NetworkName, face_network, load_backbone
 from fedvisage.nn.losses.cosface import cosface
 from fedvisage.nn.partial import BatchClasses, Sampler
@@ -97,10 +95,8 @@ class CosFace(FaceOptions):
     step then does not depend on the number of identities. Unset: all classes."""
 
 
-class CosFaceOptions(CosFace, AveragingOptions):
+class CosFaceOptions(CosFace, ByExamples):
     """CosFace's options and the weights of sites, which are their numbers of images."""
-
-    weight: Literal["uniform", "examples"] = "examples"
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
@@ -264,9 +260,16 @@ def own_transformation(site: Site) -> Callable[[Tensor], Tensor]:
     return lambda features: features.float() @ matrix.T + shift
 
 
-GENERIC = Personal(lambda _, finished: finished)
-LOCALLY = {"generic": GENERIC, "local": Personal(local_model)}
-CUSTOMISED = {**LOCALLY, "own": Personal(local_model, own_transformation)}
+# Predictions by the models that a site evaluates on its own people; the method's choice is the last.
+_GENERIC, _LOCAL = Personal(lambda _, finished: finished), Personal(local_model)
+GENERIC_ONLY = Prediction(predict, features=predict, personal={"generic": _GENERIC})
+LOCAL_ONLY = Prediction(predict, features=predict, personal={"local": _LOCAL})
+WITH_LOCAL = Prediction(predict, features=predict, personal={"generic": _GENERIC, "local": _LOCAL})
+WITH_CUSTOMISED = Prediction(
+    predict,
+    features=predict,
+    personal={"generic": _GENERIC, "local": _LOCAL, "own": Personal(local_model, own_transformation)},
+)
 
 
 def model_named(name: NetworkName) -> Model:
@@ -276,20 +279,15 @@ def model_named(name: NetworkName) -> Model:
         title=name,
         task="recognition",
         options=CosFace,
-        averaged=CosFaceOptions,
         network=network,
         parts=("model",),
         represent=represent,
         supervise=supervise,
-        user=predict,
-        features=predict,
+        prediction=WITH_LOCAL,
+        weight="examples",
         fit=fit,
         check=check_backbone,
         begin=begin,
-        fix=frozen_backbone.load_constant,
-        beside=frozen_backbone.constant_weights,
-        merged=frozen_backbone.fold_adapters,
-        personal=LOCALLY,
         least_identities=lambda _: 2,
     )
 

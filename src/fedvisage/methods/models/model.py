@@ -6,20 +6,25 @@ for recognition. Papers that define network and algorithm as one are methods of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from fedvisage.federation.declared import Member, Personal, TaskName
+from fedvisage.federation.declared import Member, Prediction, TaskName
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
-from fedvisage.federation.wire.message import Message
+from fedvisage.nn.vit import live_logit
 from fedvisage.recipe import MethodOptions, Recipe
 
 Loss = Callable[[Site, Batch], Tensor]
 """The loss that a site minimises on a batch."""
+
+Layer = Callable[[nn.ModuleDict, Tensor], Tensor]
+"""A part of a forward pass: it maps images to features, or features to outputs."""
 
 
 def train_batches(site: Site, loss: Loss) -> None:
@@ -34,6 +39,19 @@ def train_batches(site: Site, loss: Loss) -> None:
         site.learn(optimizer, value, batch)
 
 
+class AveragingOptions(MethodOptions):
+    """The options of all averaging methods: uniform weights of sites, or weights by their number of images."""
+
+    weight: Literal["uniform", "examples"] = "uniform"
+    """Weights of sites in a mean: ``uniform``, or their number of images (``examples``)."""
+
+
+class ByExamples(AveragingOptions):
+    """The same options with weights by the number of images as the default."""
+
+    weight: Literal["uniform", "examples"] = "examples"
+
+
 @dataclass(frozen=True)
 class Model:
     """A network with its task."""
@@ -46,39 +64,88 @@ class Model:
     """``pad`` or ``recognition``."""
     options: type[MethodOptions]
     """The model's keys in a recipe: its ``network``, and the settings of its loss."""
-    averaged: type[MethodOptions]
-    """The same keys, plus the weights of sites in a mean."""
     network: Callable[[Recipe], nn.ModuleDict]
     """Builds all parts, with random weights."""
     parts: tuple[str, ...]
     """The parts that are lent to the sites and averaged."""
-    represent: Callable[[nn.ModuleDict, Tensor], Tensor]
+    represent: Layer
     """Returns the features of images: the input of the last layer, or the embedding that compares faces."""
     supervise: Callable[[Site, Batch, Tensor], Tensor]
     """Returns a batch's loss, given its features."""
-    user: Callable[[Member], Tensor]
-    """Returns live logits, or features of faces, for the target."""
-    features: Callable[[Member], Tensor]
-    """Returns the input of the last layer, for plots."""
+    prediction: Prediction
+    """What the finished model computes."""
+    weight: Literal["uniform", "examples"] = "uniform"
+    """The default weights of sites in a mean."""
     fit: Callable[[Site, Loss], None] = train_batches
     """Does one round's local work at a site, for a loss."""
     check: Callable[[Recipe], None] = lambda _: None
-    """Rejects a recipe that does not fit the network."""
+    """Raises an error for a recipe that does not fit the network."""
     begin: Callable[[Server], None] = lambda _: None
     """Loads weights that the recipe names into the initial model."""
-    fix: Callable[[nn.ModuleDict, Recipe, Mapping[str, Path]], None] = lambda *_: None
-    """Loads weights that are never sent, from this machine's copies of files."""
-    beside: Callable[[nn.ModuleDict], Message] = lambda _: {}
-    """Returns tensors that are never sent but belong to a finished model, under their names there."""
-    merged: Callable[[nn.ModuleDict], None] = lambda _: None
-    """Replaces a finished model's parts with plain ones that compute the same, for an export."""
-    personal: Mapping[str, Personal] = field(default_factory=dict)
-    """Recognition: the models that a site evaluates on its own people."""
     least_identities: Callable[[Recipe], int] = lambda _: 1
     """Recognition: the number of identities that a site needs for the loss to have a gradient."""
+
+    @property
+    def averaged(self) -> type[MethodOptions]:
+        """Return the model's keys, plus the weights of sites in a mean."""
+        weights = ByExamples if self.weight == "examples" else AveragingOptions
+        return type("Averaged", (self.options, weights), {"__module__": __name__, "__doc__": self.options.__doc__})
 
     def loss(self, site: Site, batch: Batch) -> Tensor:
         """Return a batch's loss, on one forward pass."""
         with site.autocast():
             features = self.represent(site.net, batch.images)
         return self.supervise(site, batch, features)
+
+
+def classifier_model(
+    *,
+    name: str,
+    title: str,
+    options: type[MethodOptions],
+    network: Callable[[Recipe], nn.ModuleDict],
+    parts: tuple[str, ...],
+    represent: Layer,
+    head: Layer,
+    weight: Literal["uniform", "examples"] = "uniform",
+    check: Callable[[Recipe], None] = lambda _: None,
+    begin: Callable[[Server], None] = lambda _: None,
+) -> Model:
+    """Return a classifier for attack detection, whose ``head`` maps features to one live logit or to two classes.
+
+    Its loss is the binary cross-entropy of the live logit, or the cross-entropy of the two classes.
+    """
+    return Model(
+        name=name,
+        title=title,
+        task="pad",
+        options=options,
+        network=network,
+        parts=parts,
+        represent=represent,
+        supervise=partial(_cross_entropy, head),
+        # Partial functions instead of nested ones, because methods are pickled for worker processes.
+        prediction=Prediction(partial(_predict_live, represent, head), features=partial(_represent_images, represent)),
+        weight=weight,
+        check=check,
+        begin=begin,
+    )
+
+
+def _cross_entropy(head: Layer, site: Site, batch: Batch, features: Tensor) -> Tensor:
+    """Return the cross-entropy, averaged over a batch."""
+    outputs = head(site.net, features).float()
+    if outputs.shape[1] == 1:
+        return binary_cross_entropy_with_logits(outputs.squeeze(1), batch.labels)
+    return cross_entropy(outputs, batch.labels.long())
+
+
+def _predict_live(represent: Layer, head: Layer, member: Member) -> Tensor:
+    """Return the live logit."""
+    outputs = head(member.net, represent(member.net, member.images))
+    return outputs.squeeze(1) if outputs.shape[1] == 1 else live_logit(outputs.float())
+
+
+def _represent_images(represent: Layer, member: Member) -> Tensor:
+    """Return the input of the last layer."""
+    return represent(member.net, member.images)

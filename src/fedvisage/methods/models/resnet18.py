@@ -5,12 +5,8 @@ and §IV-A4.
 """
 
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
 
-from fedvisage.federation.declared import Member
-from fedvisage.federation.site import Batch, Site
-from fedvisage.methods.algorithms.fedavg import AveragingOptions
-from fedvisage.methods.models.model import Model
+from fedvisage.methods.models.model import AveragingOptions, classifier_model
 from fedvisage.nn.resnet import ResNet18, pooled_features, resnet18
 from fedvisage.recipe import MethodOptions, Recipe
 
@@ -35,33 +31,18 @@ def represent(net: nn.ModuleDict, images: Tensor) -> Tensor:
     return pooled_features(net["model"], images)
 
 
-def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
-    """Return Eq. 1, averaged over the batch."""
-    logits = site.net["model"].get_submodule("fc")(features).float().squeeze(1)
-    return binary_cross_entropy_with_logits(logits, batch.labels)
+def head(net: nn.ModuleDict, features: Tensor) -> Tensor:
+    """Return the live logit of Eq. 1."""
+    logits: Tensor = net["model"].get_submodule("fc")(features)
+    return logits
 
 
-def predict(member: Member) -> Tensor:
-    """Return the live logit."""
-    logits: Tensor = member.net["model"](member.images)
-    return logits.squeeze(1)
-
-
-def features(member: Member) -> Tensor:
-    """Return the input of the last layer."""
-    return represent(member.net, member.images)
-
-
-MODEL = Model(
+MODEL = classifier_model(
     name="resnet18",
     title="ResNet-18",
-    task="pad",
     options=DetectorOptions,
-    averaged=Options,
     network=network,
     parts=("model",),
     represent=represent,
-    supervise=supervise,
-    user=predict,
-    features=features,
+    head=head,
 )

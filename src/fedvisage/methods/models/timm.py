@@ -5,14 +5,10 @@ safetensors file of its weights; nothing is downloaded. Binary cross-entropy tra
 """
 
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedvisage.base.errors import UserError
-from fedvisage.federation.declared import Member
 from fedvisage.federation.server import Server
-from fedvisage.federation.site import Batch, Site
-from fedvisage.methods.algorithms.fedavg import AveragingOptions
-from fedvisage.methods.models.model import Model
+from fedvisage.methods.models.model import classifier_model
 from fedvisage.nn.timm_network import (
     PLACE,
     NormalisedNetwork,
@@ -28,10 +24,6 @@ class Options(MethodOptions):
     """The network."""
 
     network: TimmNetwork
-
-
-class Averaged(Options, AveragingOptions):
-    """The network, and the weights of sites."""
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
@@ -58,21 +50,9 @@ def represent(net: nn.ModuleDict, images: Tensor) -> Tensor:
     return _whole_network(net).pooled(images)
 
 
-def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
-    """Return the binary cross-entropy, averaged over the batch."""
-    logits = _whole_network(site.net).classify(features).float().squeeze(1)
-    return binary_cross_entropy_with_logits(logits, batch.labels)
-
-
-def predict(member: Member) -> Tensor:
+def head(net: nn.ModuleDict, features: Tensor) -> Tensor:
     """Return the live logit."""
-    logits: Tensor = member.net["model"](member.images)
-    return logits.squeeze(1)
-
-
-def features(member: Member) -> Tensor:
-    """Return the input of the last layer."""
-    return represent(member.net, member.images)
+    return _whole_network(net).classify(features)
 
 
 def _whole_network(net: nn.ModuleDict) -> NormalisedNetwork:
@@ -81,18 +61,14 @@ def _whole_network(net: nn.ModuleDict) -> NormalisedNetwork:
     return model
 
 
-MODEL = Model(
+MODEL = classifier_model(
     name="timm",
     title="timm",
-    task="pad",
     options=Options,
-    averaged=Averaged,
     network=network,
     parts=("model",),
     represent=represent,
-    supervise=supervise,
-    user=predict,
-    features=features,
+    head=head,
     check=check,
     begin=begin,
 )

@@ -1,12 +1,8 @@
 """FedMA's network: a plain VGG without BatchNorm and with one live logit; each layer is a separate part."""
 
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
 
-from fedvisage.federation.declared import Member
-from fedvisage.federation.site import Batch, Site
-from fedvisage.methods.algorithms.fedavg import AveragingOptions
-from fedvisage.methods.models.model import Model
+from fedvisage.methods.models.model import classifier_model
 from fedvisage.nn.inputs import CHANNELS
 from fedvisage.nn.vgg import LAYERS, VGG, apply_layers, vgg
 from fedvisage.recipe import MethodOptions, Recipe
@@ -16,10 +12,6 @@ class Options(MethodOptions):
     """The network."""
 
     network: VGG = VGG()
-
-
-class Averaged(Options, AveragingOptions):
-    """The network, and the weights of sites."""
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
@@ -32,32 +24,17 @@ def represent(net: nn.ModuleDict, images: Tensor) -> Tensor:
     return apply_layers(net, images, LAYERS[:-1])
 
 
-def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
-    """Return the binary cross-entropy, averaged over the batch."""
-    logits = apply_layers(site.net, features, LAYERS[-1:]).float().squeeze(1)
-    return binary_cross_entropy_with_logits(logits, batch.labels)
-
-
-def predict(member: Member) -> Tensor:
+def head(net: nn.ModuleDict, features: Tensor) -> Tensor:
     """Return the live logit."""
-    return apply_layers(member.net, member.images, LAYERS).squeeze(1)
+    return apply_layers(net, features, LAYERS[-1:])
 
 
-def features(member: Member) -> Tensor:
-    """Return the input of the last layer."""
-    return represent(member.net, member.images)
-
-
-MODEL = Model(
+MODEL = classifier_model(
     name="fedma-vgg",
     title="VGG",
-    task="pad",
     options=Options,
-    averaged=Averaged,
     network=network,
     parts=LAYERS,
     represent=represent,
-    supervise=supervise,
-    user=predict,
-    features=features,
+    head=head,
 )

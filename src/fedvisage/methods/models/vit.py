@@ -9,19 +9,13 @@ Deviations from the paper: the final LayerNorm of timm's network, which §3.1 do
 
 from __future__ import annotations
 
-from typing import Literal
-
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from fedvisage.base.errors import UserError
-from fedvisage.federation.declared import Member
 from fedvisage.federation.server import Server
-from fedvisage.federation.site import Batch, Site
-from fedvisage.methods.algorithms.fedavg import AveragingOptions
-from fedvisage.methods.models.model import Model
+from fedvisage.methods.models.model import classifier_model
 from fedvisage.nn.pretrained import PLACE, load_pretrained
-from fedvisage.nn.vit import PATCH, Transformer, class_token, live_logit, transformer_parts
+from fedvisage.nn.vit import PATCH, Transformer, class_token, transformer_parts
 from fedvisage.recipe import MethodOptions, Recipe
 
 PAPER = "Alkhunaizi et al., FedSIS: Federated Split Learning with Intermediate Representation Sampling, 2023"
@@ -32,12 +26,6 @@ class Options(MethodOptions):
     """The network."""
 
     network: Transformer = Transformer()
-
-
-class Averaged(Options, AveragingOptions):
-    """The network, and the weights of sites: their numbers of images, as in FedSIS (§3.2)."""
-
-    weight: Literal["uniform", "examples"] = "examples"
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
@@ -66,33 +54,21 @@ def represent(net: nn.ModuleDict, images: Tensor) -> Tensor:
     return class_token(net, net["tokenizer"](images))
 
 
-def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
-    """Return Eq. 1, cross-entropy over the two classes."""
-    return cross_entropy(site.net["head"](features).float(), batch.labels.long())
+def head(net: nn.ModuleDict, features: Tensor) -> Tensor:
+    """Return the logits of the two classes, which Eq. 1 compares."""
+    logits: Tensor = net["head"](features)
+    return logits
 
 
-def predict(member: Member) -> Tensor:
-    """Return the live logit."""
-    return live_logit(member.net["head"](features(member)).float())
-
-
-def features(member: Member) -> Tensor:
-    """Return the class token, the input of the head."""
-    return represent(member.net, member.images)
-
-
-MODEL = Model(
+MODEL = classifier_model(
     name="vit",
     title="ViT",
-    task="pad",
     options=Options,
-    averaged=Averaged,
     network=network,
     parts=PARTS,
     represent=represent,
-    supervise=supervise,
-    user=predict,
-    features=features,
+    head=head,
+    weight="examples",  # as in FedSIS (§3.2)
     check=check_size,
     begin=take_pretrained,
 )

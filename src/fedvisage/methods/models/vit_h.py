@@ -5,9 +5,7 @@ those of ViT.
 """
 
 from dataclasses import replace
-from typing import Literal
 
-from fedvisage.methods.algorithms.fedavg import AveragingOptions
 from fedvisage.methods.models import vit
 from fedvisage.nn.vit import HybridTransformer
 
@@ -18,10 +16,4 @@ class Options(vit.Options):
     network: HybridTransformer = HybridTransformer()
 
 
-class Averaged(Options, AveragingOptions):
-    """The network, and the weights of sites: their numbers of images, ρ_k = N_k / N (§3.2)."""
-
-    weight: Literal["uniform", "examples"] = "examples"
-
-
-MODEL = replace(vit.MODEL, name="vit-h", title="ViT-H", options=Options, averaged=Averaged)
+MODEL = replace(vit.MODEL, name="vit-h", title="ViT-H", options=Options)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedvisage.federation.method import Home, Member, Method
+from fedvisage.federation.method import Home, Member, Method, Prediction
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods.algorithms import fedavg
 from fedvisage.nn.texture import TextureClassifier
@@ -86,9 +86,6 @@ METHOD = Method(
     home={"model": Home.LENT},
     calls={"train": fedavg.training_call(loss, "model")},
     server=fedavg.server,
-    user=predict,
-    as_graph=exportable_predict,
-    features=features,
-    pooled=True,
-    server_sees="everything",
+    prediction=Prediction(predict, features=features, exportable_predict=exportable_predict),
+    members="pooled",
 )

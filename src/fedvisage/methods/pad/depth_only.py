@@ -18,7 +18,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedvisage.federation.method import Home, Member, Method
+from fedvisage.federation.method import Home, Member, Method, Prediction
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods.algorithms import fedavg
 from fedvisage.methods.pad.fedgpad import check_size, depth_error, depth_of
@@ -79,8 +79,6 @@ METHOD = Method(
     home={"model": Home.LENT},
     calls={"train": fedavg.training_call(loss, "model")},
     server=fedavg.server,
-    user=predict,
-    features=features,
-    pooled=True,
-    server_sees="everything",
+    prediction=Prediction(predict, features=features),
+    members="pooled",
 )

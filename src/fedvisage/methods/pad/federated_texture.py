@@ -19,7 +19,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from fedvisage.federation.method import EXAMPLES, Call, Home, Member, Method, Upload
+from fedvisage.federation.method import EXAMPLES, Call, Home, Member, Method, Prediction, Upload
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
 from fedvisage.federation.wire.message import Message
@@ -145,7 +145,5 @@ METHOD = Method(
         "train": fedavg.training_call(loss, "plane"),
     },
     server=server,
-    user=predict,
-    as_graph=exportable_predict,
-    features=features,
+    prediction=Prediction(predict, features=features, exportable_predict=exportable_predict),
 )

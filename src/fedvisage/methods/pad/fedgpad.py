@@ -30,7 +30,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import Texts
-from fedvisage.federation.method import Home, Member, Method
+from fedvisage.federation.method import Home, Member, Method, Prediction
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods.algorithms import fedavg
 from fedvisage.methods.pad.fedpad import PAPER
@@ -183,9 +183,7 @@ METHOD = Method(
     home={**dict.fromkeys(SHARED, Home.LENT), "specific": Home.SITE, "decoder": Home.SITE},
     calls={"train": fedavg.training_call(loss, *SHARED)},
     server=fedavg.server,
-    user=predict,
-    features=features,
-    step=timed_step,
+    prediction=Prediction(predict, features=features, timed_step=timed_step),
     delivered=("encoder", "classifier"),
-    averages=True,
+    supports=frozenset({"one_mean"}),
 )

@@ -41,7 +41,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.streams import seed_global_rng
-from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Member, Method, Upload
+from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Member, Method, Prediction, Upload
 from fedvisage.federation.protections.combine import Mean
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site, TrainingFailed
@@ -261,6 +261,5 @@ METHOD = Method(
     home=dict.fromkeys(LAYERS, Home.LENT),
     calls={**{layer: _call(layer) for layer in LAYERS}, "train": fedavg.training_call(loss, *LAYERS)},
     server=server,
-    user=predict,
-    features=features,
+    prediction=Prediction(predict, features=features),
 )

@@ -24,12 +24,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedvisage.base.errors import UserError
-from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Member, Method, Upload
+from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Member, Method, Prediction, Upload
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message
 from fedvisage.methods.algorithms import fedavg
-from fedvisage.methods.models import frozen_backbone
 from fedvisage.nn.adapters import AdaptedNetwork, adapted_network
 from fedvisage.nn.stacking import Heads, Plane, logistic, loss_of, normalise_features
 from fedvisage.nn.timm_network import TimmNetwork, check_architecture
@@ -61,20 +60,14 @@ def network(recipe: Recipe) -> nn.ModuleDict:
     )
 
 
-def check(recipe: Recipe) -> None:
-    """Reject an unknown architecture, and initial weights that the fit would replace."""
+def check(recipe: Recipe) -> str | None:
+    """Reject an unknown architecture and initial weights that the fit would replace; warn about further rounds."""
     check_architecture(recipe.options(Options).network.arch)
     if recipe.training.start is not None:
         raise UserError("recipe.training.start", "gives weights that this method fits anew; use method.network.weights")
-
-
-def warning(recipe: Recipe) -> str | None:
-    """Warn that further rounds repeat the first."""
-    return (
-        "one round is all that fedstackfpad needs; each further one fits the same again"
-        if (recipe.training.rounds > 1)
-        else None
-    )
+    if recipe.training.rounds == 1:
+        return None
+    return "one round is all that fedstackfpad needs; each further one fits the same again"
 
 
 def fit(site: Site, _: Message) -> Message:
@@ -177,12 +170,7 @@ METHOD = Method(
         "stack": Call(stack, (Upload("weights", "weights", parts=("stack",)), EXAMPLES, LOSS)),
     },
     server=server,
-    user=predict,
-    features=features,
+    prediction=Prediction(predict, features=features),
     delivered=("body", "heads", "stack"),
     check=check,
-    warning=warning,
-    fix=frozen_backbone.load_constant,
-    beside=frozen_backbone.constant_weights,
-    merged=frozen_backbone.fold_adapters,
 )

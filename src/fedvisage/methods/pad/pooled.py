@@ -12,6 +12,4 @@ from dataclasses import replace
 from fedvisage.methods.models.resnet18 import DetectorOptions
 from fedvisage.methods.pad import fedpad
 
-METHOD = replace(
-    fedpad.METHOD, name="pooled", title="All", options=DetectorOptions, pooled=True, server_sees="everything"
-)
+METHOD = replace(fedpad.METHOD, name="pooled", title="All", options=DetectorOptions, members="pooled")

@@ -31,8 +31,6 @@ METHOD = replace(
     title="Single",
     options=DetectorOptions,
     server=server,
-    averages=False,
-    pulls=False,
-    steps_at_server=False,
     members="each",
+    supports=frozenset({"micro_batch"}),
 )

@@ -150,6 +150,12 @@ def unify(site: Site, message: Message) -> Message:
     return site.tensors(*SHARED)
 
 
+def check(recipe: Recipe) -> str | None:
+    """Reject images that tokens do not divide; warn if the run is too short to train."""
+    vit.check_size(recipe)
+    return out_of_reach(recipe)
+
+
 def out_of_reach(recipe: Recipe) -> str | None:
     """Warn if the batches and the rate are too few and small to train, as 200 single batches at FedSIS's rate."""
     furthest, first = max_distance(recipe.training), recipe.options(vit.Options).network.width ** -0.5

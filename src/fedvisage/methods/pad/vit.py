@@ -18,7 +18,5 @@ METHOD = replace(
     title="ViT",
     paper=vit.PAPER,
     options=vit.Options,
-    averages=False,
-    pooled=True,
-    server_sees="everything",
+    members="pooled",
 )

@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy, logsigmoid
 
-from fedvisage.federation.method import Home, Member
+from fedvisage.federation.method import Home, Member, Prediction
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods.algorithms import fedavg
 from fedvisage.methods.models.vit_h import Options as HybridOptions
@@ -187,9 +187,6 @@ METHOD = replace(
     network=network,
     home=dict.fromkeys(PARTS, Home.LENT),
     calls={"train": fedavg.training_call(loss, *PARTS)},
-    accumulates=False,
-    user=predict,
-    features=features,
-    spread=draw_spread,
-    as_graph=exportable_predict,
+    prediction=Prediction(predict, features=features, exportable_predict=exportable_predict, draw_spread=draw_spread),
+    supports=frozenset({"l2sp", "server_optimizer"}),
 )

@@ -29,8 +29,6 @@ METHOD = replace(
     name="centralised",
     title="Centralised",
     options=Options,
-    pooled=True,
-    averages=False,
-    personal={"generic": face.GENERIC},
-    server_sees="everything",
+    prediction=face.GENERIC_ONLY,
+    members="pooled",
 )

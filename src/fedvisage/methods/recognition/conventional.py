@@ -13,6 +13,7 @@ from fedvisage.federation.method import Call
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message
 from fedvisage.methods.algorithms import fedavg
+from fedvisage.methods.models import face
 from fedvisage.methods.recognition import privacyface
 from fedvisage.methods.recognition.privacyface_loss import TRAIN, ConsensusOptions, train_model
 
@@ -33,8 +34,7 @@ METHOD = replace(
     options=Options,
     calls={"train": Call(train, TRAIN.uploads)},
     server=fedavg.server,
-    averages=True,
+    supports=frozenset({"one_mean"}),
+    check=face.check,
     least_identities=lambda _: 2,
-    warning=lambda _: None,
-    prices=None,
 )

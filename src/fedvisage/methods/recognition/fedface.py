@@ -134,10 +134,8 @@ METHOD = Method(
         "take": Call(take_centres, (), takes=lambda _: (CENTRES,)),
     },
     server=program(lambda recipe: recipe.options(Options).spreadout),
-    user=face.predict,
+    prediction=face.WITH_LOCAL,
     check=face.check,
     begin=face.begin,
-    features=face.predict,
     server_sees="every site's upload singly, and with it the class centres of its people",
-    personal=face.LOCALLY,
 )

@@ -74,6 +74,6 @@ METHOD = replace(
     options=Options,
     calls=calls(loss),
     server=server,
-    averages=False,
-    personal=face.LOCALLY,
+    prediction=face.WITH_LOCAL,
+    supports=frozenset({"micro_batch"}),
 )

@@ -8,7 +8,7 @@ Deviations from the paper: none known.
 from collections.abc import Iterator
 
 from fedvisage.base.errors import UserError
-from fedvisage.federation.method import Home, Method
+from fedvisage.federation.method import Home, Method, Prediction
 from fedvisage.federation.server import Server
 from fedvisage.methods.models import face
 
@@ -33,9 +33,8 @@ METHOD = Method(
     home={"model": Home.LENT},
     calls={},
     server=server,
-    user=face.predict,
+    prediction=Prediction(face.predict, features=face.predict),
     check=face.check,
     begin=face.begin,
-    features=face.predict,
     server_sees="figures of the sites' own people",
 )

@@ -237,6 +237,12 @@ def server(s: Server) -> Iterator[None]:
         yield
 
 
+def check(recipe: Recipe) -> str | None:
+    """Reject an invalid backbone; warn of clusters that dominate the loss or leave no room for people."""
+    face.check(recipe)
+    return warn_of_crowding(recipe)
+
+
 METHOD = Method(
     name="privacyface",
     title="PrivacyFace",
@@ -246,16 +252,12 @@ METHOD = Method(
     network=face.network,
     home={"model": Home.LENT},
     calls={
-        "cluster": Call(cluster, (Upload(CLUSTERS, "dp", shape=cluster_shape), COST)),
+        "cluster": Call(cluster, (Upload(CLUSTERS, "dp", shape=cluster_shape), COST), release_costs=release_costs),
         "train": TRAIN,
     },
     server=server,
-    user=face.predict,
-    check=face.check,
+    prediction=face.WITH_LOCAL,
+    check=check,
     begin=face.begin,
-    features=face.predict,
-    personal=face.LOCALLY,
     least_identities=least_identities,
-    prices=release_costs,
-    warning=warn_of_crowding,
 )

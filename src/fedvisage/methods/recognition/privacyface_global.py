@@ -15,8 +15,6 @@ METHOD = replace(
     conventional.METHOD,
     name="privacyface-global",
     title="Global training",
-    averages=False,
-    pooled=True,
-    personal={"generic": face.GENERIC},
-    server_sees="everything",
+    prediction=face.GENERIC_ONLY,
+    members="pooled",
 )

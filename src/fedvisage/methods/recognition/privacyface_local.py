@@ -18,7 +18,7 @@ METHOD = replace(
     name="privacyface-local",
     title="Local training only",
     server=single.server,
-    averages=False,
+    prediction=face.LOCAL_ONLY,
     members="each",
-    personal={"local": face.LOCALLY["local"]},
+    supports=frozenset(),
 )

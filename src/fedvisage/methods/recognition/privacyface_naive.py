@@ -20,6 +20,7 @@ from fedvisage.federation.privacy.mechanisms import Budget, Draws, classic_stand
 from fedvisage.federation.record.releases import COST
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message
+from fedvisage.methods.models import face
 from fedvisage.methods.recognition import privacyface
 from fedvisage.methods.recognition.privacyface_loss import CLUSTERS, TRAIN, ClusterOptions, centres_at_start
 from fedvisage.recipe import Recipe
@@ -63,7 +64,6 @@ METHOD = replace(
     title="Naive noise (φ + Ŵ)",
     options=Options,
     calls={"cluster": Call(cluster, (Upload(CLUSTERS, "dp", shape=shape), COST)), "train": TRAIN},
+    check=face.check,
     least_identities=lambda _: 2,
-    warning=lambda _: None,
-    prices=None,
 )

@@ -53,5 +53,4 @@ METHOD = replace(
     title="PrivacyFace without noise (φ + p)",
     options=Options,
     calls={"cluster": Call(cluster, (CLUSTER_MEANS,)), "train": TRAIN},
-    prices=None,
 )

@@ -111,7 +111,7 @@ def description_of(model: FinishedModel, chosen: ExportedWeights) -> Description
         threshold=None if threshold is None else point_of(threshold),
         crop=record_of("face", aligned=method.task == "recognition"),
         trained_on=model.saved.crops,
-        drawn=method.spread is not None,
+        drawn=method.prediction.draw_spread is not None,
         version=VERSION,
     )
 
@@ -124,7 +124,10 @@ def point_of(threshold: Threshold) -> OperatingPoint:
 def reference(model: FinishedModel, chosen: ExportedWeights, crops: NDArray[np.uint8]) -> NDArray[np.float64]:
     """Return torch's logits or unit embeddings of crops (N×S×S×3), computed in float32 on the CPU."""
     method, recipe = model.setup.method, model.recipe
-    predict = method.user if method.as_graph is None or method.spread is None else method.as_graph
+    # A graph cannot draw: for a prediction that samples, the reference is the mean over draws.
+    prediction = method.prediction
+    predict = prediction.predict if prediction.draw_spread is None else prediction.exportable_predict
+    assert predict is not None
     net = copy.deepcopy(model.scorer.net).cpu().eval()
     ready = prepare(torch.from_numpy(crops).permute(0, 3, 1, 2), recipe.input.colour, torch.device("cpu"))
     outputs = []

@@ -26,6 +26,7 @@ from fedvisage.base.streams import torch_rng
 from fedvisage.device.exported import INPUT, OUTPUTS
 from fedvisage.federation.declared import Member
 from fedvisage.federation.wire.message import Message, load_parts
+from fedvisage.methods.models.frozen_backbone import fold_adapters
 from fedvisage.nn.inputs import colour_channels
 from fedvisage.tasks.finished_model import FinishedModel
 from fedvisage.tasks.scoring import LIMIT
@@ -119,7 +120,7 @@ class Graph(nn.Module):
         super().__init__()
         self._setup, self._pad = model.setup, model.task == "pad"
         method = model.setup.method
-        self._user = method.user if method.as_graph is None else method.as_graph
+        self._predict = method.prediction.exportable_predict or method.prediction.predict
         self._generator = torch_rng(model.recipe.runtime.seed, "inference")
         self.members = nn.ModuleList(_load_weights(model, weights) for weights in members)
 
@@ -128,7 +129,7 @@ class Graph(nn.Module):
         recipe = self._setup.recipe
         ready = colour_channels(images.permute(0, 3, 1, 2).to(torch.float32) / 255.0, recipe.input.colour)
         outputs = [
-            self._user(Member(self._parts(number), ready, self._generator, recipe)).float()
+            self._predict(Member(self._parts(number), ready, self._generator, recipe)).float()
             for number in range(len(self.members))
         ]
         if not self._pad:
@@ -187,7 +188,7 @@ def _load_weights(model: FinishedModel, weights: Message) -> nn.ModuleDict:
     """Return a float32 copy of the delivered parts with a member's weights and with names that the tracer accepts."""
     parts = copy.deepcopy(model.scorer.net).cpu()
     load_parts(parts, weights)
-    model.setup.method.merged(parts)
+    fold_adapters(parts)
     for module in parts.modules():
         # The tracer generates Python code, in which a keyword such as `global` cannot name a sub-module.
         module._modules = {

@@ -44,7 +44,8 @@ def calls(scorer: Scorer) -> dict[str, Call]:
     scatters, digests = dict[str, tuple[str, float]](), Digests()
 
     def scores(site: Site, finished: Message) -> Message:
-        if site.round == site.recipe.training.rounds and scorer.method.spread is None and len(site.data):
+        draws = scorer.method.prediction.draw_spread is not None
+        if site.round == site.recipe.training.rounds and not draws and len(site.data):
             logits, distance = scorer.scores_and_scatter(finished, site.data)
             scatters[site.name] = digests.of(finished), distance
         else:

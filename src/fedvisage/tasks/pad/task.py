@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,12 @@ from fedvisage.data.batches import View, check_view
 from fedvisage.data.overlap import HELD_OUT, SITE, TARGET, Places
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import Selection, select, split_entry, splits_of
-from fedvisage.federation.declared import Call, Declared, TaskName
+from fedvisage.federation.declared import Declared
 from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import Upload
 from fedvisage.metrics.scores import write_scores
 from fedvisage.metrics.threshold import ON_TRAINING, RATES
-from fedvisage.nn.compute import Compute
 from fedvisage.recipe import Recipe, tree_of
 from fedvisage.tasks.asking import collect_histograms
 from fedvisage.tasks.opened import Benchmark, RunData, SiteData, merge_sites, open_set
@@ -27,10 +25,12 @@ from fedvisage.tasks.pad import evaluation, heldout
 from fedvisage.tasks.pad.evaluation import write_features
 from fedvisage.tasks.saved_model import SavedModel
 from fedvisage.tasks.scoring import Scorer
-from fedvisage.tasks.task import TrainingResult
+from fedvisage.tasks.task import Task, TrainingResult
+
+SCORES = "scores.csv"
 
 
-def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str], None]) -> RunData:
+def open_data(recipe: Recipe, method: Declared, cache: Path, say: Say) -> RunData:
     """Open or render the sets of a recipe, and check them against the recipe and each other."""
     opened = {
         name: open_set(entry, f"data.sites.{name}", recipe, cache, say)
@@ -49,7 +49,7 @@ def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str]
     return RunData(merge_sites(sites) if method.pooled else sites, target, digests, crops=crops, places=places)
 
 
-def _open_target(recipe: Recipe, cache: Path, say: Callable[[str], None]) -> View | None:
+def _open_target(recipe: Recipe, cache: Path, say: Say) -> View | None:
     if recipe.data.target is None:
         return None
     prepared = open_set(recipe.data.target, "data.target", recipe, cache, say)
@@ -85,7 +85,7 @@ def _digest_of(target: View | None) -> dict[str, str]:
     return {} if target is None else {"data.target": target.slices[0].set.digest}
 
 
-def summary_lines(figures: Mapping[str, Any]) -> list[str]:
+def summarise(figures: Mapping[str, Any]) -> list[str]:
     """Return the headline metrics as lines: error rates by level and attack type, and the result of an adaptation."""
     lines = [
         f"{figures['method']} at target {figures['target']} ({figures['level']} level, threshold "
@@ -117,106 +117,95 @@ def _adaptation(adaptation: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-SCORES = "scores.csv"
+def check(recipe: Recipe, method: Declared) -> None:
+    """Refuse settings of recognition."""
+    if recipe.data.public is not None or recipe.training.pretrain is not None or recipe.evaluation.recognition:
+        raise UserError(
+            "recipe.method",
+            f"{method.name} detects attacks; data.public, training.pretrain and "
+            "evaluation.recognition are for recognition",
+        )
+    if recipe.data.benchmarks is not None:
+        raise UserError(
+            "recipe.data.benchmarks",
+            f"are for recognition, and {method.name} detects attacks; use `fedvisage evaluate RUN --data SET`",
+        )
 
 
-@dataclass(frozen=True)
-class PadTask:
-    """Attack detection: its data, its calls to the sites, and its evaluation."""
+def uploads(method: Declared) -> Mapping[str, tuple[Upload, ...]]:
+    """Return the fields of histograms and scatter."""
+    return {call: (upload,) for call, upload in heldout.UPLOADS.items()}
 
-    name: TaskName = "pad"
-    seen: tuple[str, ...] = ("train", "heldout")
 
-    def check(self, recipe: Recipe, method: Declared) -> None:
-        """Refuse settings of recognition."""
-        if recipe.data.public is not None or recipe.training.pretrain is not None or recipe.evaluation.recognition:
-            raise UserError(
-                "recipe.method",
-                f"{method.name} detects attacks; data.public, training.pretrain and "
-                "evaluation.recognition are for recognition",
-            )
-        if recipe.data.benchmarks is not None:
-            raise UserError(
-                "recipe.data.benchmarks",
-                f"are for recognition, and {method.name} detects attacks; use `fedvisage evaluate RUN --data SET`",
-            )
+def choose_thresholds(server: Server, finished: Message) -> TrainingResult:
+    """Choose thresholds by held-out scores, and request the scatter that adaptation treats as chance."""
+    histograms = collect_histograms(server, finished)
+    thresholds = evaluation.choose_thresholds(server.method, server.recipe.evaluation.threshold, histograms)
+    scatter = evaluation.collect_scatter(server, finished)
+    on_training = {}
+    if heldout.counts_training(server.recipe):
+        trained = collect_histograms(server, finished, heldout.TRAINING)
+        on_training = evaluation.choose_thresholds(server.method, ON_TRAINING, trained)
+    saved = SavedModel(tree_of(server.recipe), finished, thresholds, scatter, "pad", on_training=on_training)
+    return TrainingResult(saved, server.round, evaluation.heldout_table(histograms, thresholds), histograms)
 
-    def check_real(self, recipe: Recipe) -> None:
-        """Accept every recipe: nothing in this task needs the data of two sites at once."""
 
-    def filled(self, recipe: Recipe, cache: Path, say: Say) -> Recipe:
-        """Return the recipe unchanged."""
-        return recipe
+def evaluate(scorer: Scorer, trained: TrainingResult, data: RunData, out: Path) -> dict[str, Any]:
+    """Score the target's data, if there is a target."""
+    figures: dict[str, Any] = {}
+    if data.target is not None:
+        figures = evaluate_saved(scorer, trained.saved, data.target, scorer.recipe.data.target_name, out)
+        if scorer.recipe.evaluation.features:
+            write_features(out, scorer, trained.saved.finished, data)
+    place = "sites_training" if scorer.recipe.evaluation.threshold == ON_TRAINING else "sites_heldout"
+    return figures | {place: trained.heldout}
 
-    def open(self, recipe: Recipe, method: Declared, cache: Path, say: Say) -> RunData:
-        """Open the sets of the sites and of the target."""
-        return open_data(recipe, method, cache, say)
 
-    def first(self, recipe: Recipe, data: RunData, compute: Compute, cache: Path, say: Say) -> Message:
-        """Return no weights: training starts from the initial ones."""
+def evaluate_snapshot(scorer: Scorer, saved: SavedModel, data: RunData) -> dict[str, Any]:
+    """Return the equal error rate and the area under the curve, as means over members if there are several."""
+    if data.target is None:
         return {}
+    figures = evaluation.evaluate_pad(scorer, saved, data.target, scorer.recipe.data.target_name).figures
+    return {name: figures[name] for name in ("eer", "auc")}
 
-    def uploads(self, method: Declared) -> Mapping[str, tuple[Upload, ...]]:
-        """Return the fields of histograms and scatter."""
-        return {call: (upload,) for call, upload in heldout.UPLOADS.items()}
 
-    def calls(self, scorer: Scorer) -> dict[str, Call]:
-        """Return the calls for histograms and scatter."""
-        return heldout.calls(scorer)
+def check_set(prepared: PreparedSet, recipe: Recipe, entry: str) -> None:
+    """Refuse evaluation settings of recognition."""
+    if recipe.evaluation.recognition is not None:
+        raise UserError("--pairs", "this model detects attacks; leave --pairs out")
 
-    def settle(self, server: Server, finished: Message) -> TrainingResult:
-        """Choose thresholds by held-out scores, and request the scatter that adaptation treats as chance."""
-        histograms = collect_histograms(server, finished)
-        thresholds = evaluation.choose_thresholds(server.method, server.recipe.evaluation.threshold, histograms)
-        scatter = evaluation.collect_scatter(server, finished)
-        on_training = {}
-        if heldout.counts_training(server.recipe):
-            trained = collect_histograms(server, finished, heldout.TRAINING)
-            on_training = evaluation.choose_thresholds(server.method, ON_TRAINING, trained)
-        saved = SavedModel(tree_of(server.recipe), finished, thresholds, scatter, self.name, on_training=on_training)
-        return TrainingResult(saved, server.round, evaluation.heldout_table(histograms, thresholds), histograms)
 
-    def evaluate(self, scorer: Scorer, trained: TrainingResult, data: RunData, out: Path) -> dict[str, Any]:
-        """Score the target's data, if there is a target."""
-        figures: dict[str, Any] = {}
-        if data.target is not None:
-            figures = self.evaluate_saved(scorer, trained.saved, data.target, scorer.recipe.data.target_name, out)
-            if scorer.recipe.evaluation.features:
-                write_features(out, scorer, trained.saved.finished, data)
-        source = "sites_training" if scorer.recipe.evaluation.threshold == ON_TRAINING else "sites_heldout"
-        return figures | {source: trained.heldout}
+def evaluate_saved(scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None) -> dict[str, Any]:
+    """Score a view, and write one line per frame."""
+    result = evaluation.evaluate_pad(scorer, saved, view, name)
+    if out is not None:
+        write_scores(out / SCORES, result.scores)
+    return result.figures
 
-    def check_set(self, found: PreparedSet, recipe: Recipe, entry: str) -> None:
-        """Refuse evaluation settings of recognition."""
-        if recipe.evaluation.recognition is not None:
-            raise UserError("--pairs", "this model detects attacks; leave --pairs out")
 
-    def evaluate_saved(
-        self, scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None
-    ) -> dict[str, Any]:
-        """Score a view, and write one line per frame."""
-        result = evaluation.evaluate_pad(scorer, saved, view, name)
-        if out is not None:
-            write_scores(out / SCORES, result.scores)
-        return result.figures
+def refuse_benchmarks(entries: Mapping[str, str], recipe: Recipe, cache: Path, say: Say) -> dict[str, Benchmark]:
+    """Refuse benchmarks, which are sets of recognition."""
+    raise UserError("--benchmark", "this model detects attacks; evaluate it on one set after another, with --data")
 
-    def without_threshold(self, scorer: Scorer, saved: SavedModel, data: RunData) -> dict[str, Any]:
-        """Return the equal error rate and the area under the curve, as means over members if there are several."""
-        if data.target is None:
-            return {}
-        figures = evaluation.evaluate_pad(scorer, saved, data.target, scorer.recipe.data.target_name).figures
-        return {name: figures[name] for name in ("eer", "auc")}
 
-    def open_benchmarks(
-        self, entries: Mapping[str, str], recipe: Recipe, cache: Path, say: Say
-    ) -> dict[str, Benchmark]:
-        """Refuse benchmarks, which are sets of recognition."""
-        raise UserError("--benchmark", "this model detects attacks; evaluate it on one set after another, with --data")
+def evaluate_no_benchmarks(scorer: Scorer, saved: SavedModel, benchmarks: Mapping[str, Benchmark]) -> dict[str, Any]:
+    """Return nothing, because no benchmark can be opened."""
+    return {}
 
-    def on_benchmarks(self, scorer: Scorer, saved: SavedModel, benchmarks: Mapping[str, Benchmark]) -> dict[str, Any]:
-        """Return nothing, because no benchmark can be opened."""
-        return {}
 
-    def summary(self, figures: Mapping[str, Any]) -> list[str]:
-        """Return error rates by level and attack type."""
-        return summary_lines(figures)
+TASK = Task(
+    name="pad",
+    splits=("train", "heldout"),
+    check=check,
+    open=open_data,
+    uploads=uploads,
+    calls=heldout.calls,
+    choose_thresholds=choose_thresholds,
+    evaluate=evaluate,
+    evaluate_snapshot=evaluate_snapshot,
+    check_set=check_set,
+    evaluate_saved=evaluate_saved,
+    open_benchmarks=refuse_benchmarks,
+    evaluate_benchmarks=evaluate_no_benchmarks,
+    summarise=summarise,
+)

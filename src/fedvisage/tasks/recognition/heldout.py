@@ -61,7 +61,7 @@ def uploads(method: Declared) -> dict[str, tuple[Upload, ...]]:
 
 def models_of(method: Declared) -> Mapping[str, Personal]:
     """Return the models with which a method's sites can recognise their people; the last is the method's choice."""
-    return method.personal or GENERIC
+    return method.prediction.personal or GENERIC
 
 
 def rates(recipe: Recipe) -> tuple[tuple[float, ...], tuple[float, ...]]:

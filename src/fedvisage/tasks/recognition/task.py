@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +11,22 @@ from fedvisage.base.progress import Say, percent
 from fedvisage.data.batches import View
 from fedvisage.data.overlap import PUBLIC
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.federation.declared import Call, Declared, TaskName
 from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.schema import Upload
 from fedvisage.nn.compute import Compute
 from fedvisage.recipe import Recipe, tree_of
 from fedvisage.tasks.asking import collect_histograms
 from fedvisage.tasks.opened import Benchmark, RunData
-from fedvisage.tasks.recognition import evaluation, heldout
-from fedvisage.tasks.recognition.benchmarks import evaluate_benchmarks, open_benchmarks
+from fedvisage.tasks.recognition import benchmarks, evaluation, heldout
 from fedvisage.tasks.recognition.data import check_recognition, open_data, with_public_identities
 from fedvisage.tasks.recognition.heldout import collect_personal
 from fedvisage.tasks.recognition.pretraining import pretrain
 from fedvisage.tasks.saved_model import SavedModel
 from fedvisage.tasks.scoring import Scorer
-from fedvisage.tasks.task import TrainingResult
+from fedvisage.tasks.task import Task, TrainingResult
 
 
-def summary_lines(figures: Mapping[str, Any]) -> list[str]:
+def summarise(figures: Mapping[str, Any]) -> list[str]:
     """Return the headline metrics as lines: verification and identification rates, generic and personal."""
     generic, personal = figures.get("generic") or {}, figures.get("personalised") or {}
     target = figures.get("target")
@@ -81,96 +77,77 @@ def _benchmark_lines(benchmark: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-@dataclass(frozen=True)
-class RecognitionTask:
-    """Recognition: its data, its pre-trained model, its calls to the sites, and its evaluation."""
+def check_real(recipe: Recipe) -> None:
+    """Refuse settings that show sites each other's people."""
+    if recipe.evaluation.people.impostors == "pooled":
+        raise UserError("recipe.evaluation.recognition.impostors", "pooled shows sites each other's people; use public")
 
-    name: TaskName = "recognition"
-    seen: tuple[str, ...] = ("train", "test")
 
-    def check(self, recipe: Recipe, method: Declared) -> None:
-        """Refuse settings of attack detection, and model selection on the images of the personal metrics."""
-        check_recognition(recipe, method)
+def pretrain_model(recipe: Recipe, data: RunData, compute: Compute, cache: Path, say: Say) -> Message:
+    """Return the model that is pre-trained on the public people, if the recipe asks for it."""
+    if recipe.training.pretrain is None:
+        return {}
+    if data.people is None or data.people.public is None:
+        raise UserError("recipe.training.pretrain", "needs data.public, the identities to pre-train on")
+    return pretrain(recipe, data.people.public, data.digests[PUBLIC], compute, cache, say)
 
-    def check_real(self, recipe: Recipe) -> None:
-        """Refuse settings that show sites each other's people."""
-        if recipe.evaluation.people.impostors == "pooled":
-            raise UserError(
-                "recipe.evaluation.recognition.impostors", "pooled shows sites each other's people; use public"
-            )
 
-    def filled(self, recipe: Recipe, cache: Path, say: Say) -> Recipe:
-        """Return the recipe with the number of public identities, which the networks depend on."""
-        return with_public_identities(recipe, cache, say)
+def choose_thresholds(server: Server, finished: Message) -> TrainingResult:
+    """Choose the decision threshold, and request metrics of the sites' own models if the sites have impostors."""
+    recipe, method = server.recipe, server.method
+    histograms = collect_histograms(server, finished)
+    thresholds = evaluation.choose_thresholds(method, recipe, histograms)
+    saved = SavedModel(tree_of(recipe), finished, thresholds, {}, "recognition")
+    strangers = recipe.data.public is not None or recipe.evaluation.people.impostors == "pooled"
+    personal = collect_personal(server, finished) if strangers and not method.pooled else {}
+    return TrainingResult(saved, server.round, evaluation.heldout_table(histograms), histograms, personal)
 
-    def open(self, recipe: Recipe, method: Declared, cache: Path, say: Say) -> RunData:
-        """Open the identity sets of the sites, the target, the public people and the benchmarks."""
-        return open_data(recipe, method, cache, say)
 
-    def first(self, recipe: Recipe, data: RunData, compute: Compute, cache: Path, say: Say) -> Message:
-        """Return the model that is pre-trained on the public people, if the recipe asks for it."""
-        if recipe.training.pretrain is None:
-            return {}
-        if data.people is None or data.people.public is None:
-            raise UserError("recipe.training.pretrain", "needs data.public, the identities to pre-train on")
-        return pretrain(recipe, data.people.public, data.digests[PUBLIC], compute, cache, say)
+def evaluate_snapshot(scorer: Scorer, saved: SavedModel, data: RunData) -> dict[str, Any]:
+    """Return verification and identification rates at the recipe's error rates, and those of benchmarks."""
+    generic = evaluation.evaluate_recognition(None, scorer, saved.finished, data.target, {}).get("generic") or {}
+    figures: dict[str, Any] = {"generic": {key: generic[key] for key in evaluation.RATES if key in generic}}
+    if data.benchmarks:
+        figures["benchmarks"] = benchmarks.evaluate_benchmarks(scorer, saved.finished, data.benchmarks, {})
+    return figures
 
-    def uploads(self, method: Declared) -> Mapping[str, tuple[Upload, ...]]:
-        """Return the fields of histograms and personal metrics."""
-        return heldout.uploads(method)
 
-    def calls(self, scorer: Scorer) -> dict[str, Call]:
-        """Return the calls for histograms and personal metrics."""
-        return heldout.calls(scorer)
+def check_set(prepared: PreparedSet, recipe: Recipe, entry: str) -> None:
+    """Refuse a set without identities, and adaptation."""
+    if prepared.rows.group is None:
+        raise UserError(entry, "is no identity set, and this model recognises people")
+    if recipe.evaluation.adapt is not None:
+        raise UserError("--adapt", "is for attack detection; leave it out")
 
-    def settle(self, server: Server, finished: Message) -> TrainingResult:
-        """Choose the decision threshold, and request metrics of the sites' own models if the sites have impostors."""
-        recipe, method = server.recipe, server.method
-        histograms = collect_histograms(server, finished)
-        thresholds = evaluation.choose_thresholds(method, recipe, histograms)
-        saved = SavedModel(tree_of(recipe), finished, thresholds, {}, self.name)
-        strangers = recipe.data.public is not None or recipe.evaluation.people.impostors == "pooled"
-        personal = collect_personal(server, finished) if strangers and not method.pooled else {}
-        return TrainingResult(saved, server.round, evaluation.heldout_table(histograms), histograms, personal)
 
-    def evaluate(self, scorer: Scorer, trained: TrainingResult, data: RunData, out: Path) -> dict[str, Any]:
-        """Evaluate the generic model on the target and the benchmarks, and add the sites' metrics."""
-        return evaluation.evaluate_run(scorer, trained, data, out)
+def evaluate_saved(scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None) -> dict[str, Any]:
+    """Evaluate the generic model on another identity set."""
+    figures = {"task": "recognition", **evaluation.threshold_figures(scorer.recipe, saved.thresholds)}
+    return figures | evaluation.evaluate_recognition(out, scorer, saved.finished, view, saved.thresholds)
 
-    def check_set(self, found: PreparedSet, recipe: Recipe, entry: str) -> None:
-        """Refuse a set without identities, and adaptation."""
-        if found.rows.group is None:
-            raise UserError(entry, "is no identity set, and this model recognises people")
-        if recipe.evaluation.adapt is not None:
-            raise UserError("--adapt", "is for attack detection; leave it out")
 
-    def evaluate_saved(
-        self, scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None
-    ) -> dict[str, Any]:
-        """Evaluate the generic model on another identity set."""
-        figures = {"task": self.name, **evaluation.threshold_figures(scorer.recipe, saved.thresholds)}
-        return figures | evaluation.evaluate_recognition(out, scorer, saved.finished, view, saved.thresholds)
+def evaluate_benchmarks(scorer: Scorer, saved: SavedModel, opened: Mapping[str, Benchmark]) -> dict[str, Any]:
+    """Evaluate the generic model with the lists of each benchmark."""
+    figures = {"task": "recognition", **evaluation.threshold_figures(scorer.recipe, saved.thresholds)}
+    return figures | {"benchmarks": benchmarks.evaluate_benchmarks(scorer, saved.finished, opened, saved.thresholds)}
 
-    def without_threshold(self, scorer: Scorer, saved: SavedModel, data: RunData) -> dict[str, Any]:
-        """Return verification and identification rates at the recipe's error rates, and those of benchmarks."""
-        generic = evaluation.evaluate_recognition(None, scorer, saved.finished, data.target, {}).get("generic") or {}
-        figures: dict[str, Any] = {"generic": {key: generic[key] for key in evaluation.RATES if key in generic}}
-        if data.benchmarks:
-            figures["benchmarks"] = evaluate_benchmarks(scorer, saved.finished, data.benchmarks, {})
-        return figures
 
-    def open_benchmarks(
-        self, entries: Mapping[str, str], recipe: Recipe, cache: Path, say: Say
-    ) -> dict[str, Benchmark]:
-        """Open identity sets, with the lists in their directories."""
-        return open_benchmarks(entries, recipe, cache, say)
-
-    def on_benchmarks(self, scorer: Scorer, saved: SavedModel, benchmarks: Mapping[str, Benchmark]) -> dict[str, Any]:
-        """Evaluate the generic model with the lists of each benchmark."""
-        figures = {"task": self.name, **evaluation.threshold_figures(scorer.recipe, saved.thresholds)}
-        benchmark_figures = evaluate_benchmarks(scorer, saved.finished, benchmarks, saved.thresholds)
-        return figures | {"benchmarks": benchmark_figures}
-
-    def summary(self, figures: Mapping[str, Any]) -> list[str]:
-        """Return verification and identification rates, generic and personal."""
-        return summary_lines(figures)
+TASK = Task(
+    name="recognition",
+    splits=("train", "test"),
+    check=check_recognition,
+    check_real=check_real,
+    fill_recipe=with_public_identities,
+    open=open_data,
+    pretrain=pretrain_model,
+    uploads=heldout.uploads,
+    calls=heldout.calls,
+    choose_thresholds=choose_thresholds,
+    evaluate=evaluation.evaluate_run,
+    evaluate_snapshot=evaluate_snapshot,
+    check_set=check_set,
+    evaluate_saved=evaluate_saved,
+    open_benchmarks=benchmarks.open_benchmarks,
+    evaluate_benchmarks=evaluate_benchmarks,
+    summarise=summarise,
+)

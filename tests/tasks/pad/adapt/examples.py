@@ -10,6 +10,7 @@ import torch
 from tests.toy import recipe_of, tree
 from torch import nn
 
+from fedvisage.federation.declared import Member, Prediction
 from fedvisage.methods import METHODS
 from fedvisage.nn.compute import resolve_compute
 from fedvisage.recipe import Adapt, Recipe
@@ -63,7 +64,13 @@ def network(recipe: Recipe) -> nn.ModuleDict:
     return nn.ModuleDict({"model": nn.Sequential(look, nn.AdaptiveAvgPool2d(1), norm, nn.Flatten(), head)})
 
 
+def predict(member: Member) -> torch.Tensor:
+    """Return the live logit."""
+    logits: torch.Tensor = member.net["model"](member.images)
+    return logits.squeeze(1)
+
+
 def detector(sets: Mapping[str, Path]) -> Scorer:
     """Return the detector, ready to score."""
-    method = replace(METHODS["fedpad"], network=network, features=None)
+    method = replace(METHODS["fedpad"], network=network, prediction=Prediction(predict))
     return Scorer(method, recipe_of(tree(sets)), resolve_compute("cpu", "fp32"))

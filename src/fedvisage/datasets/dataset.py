@@ -1,0 +1,187 @@
+"""What one file says of a dataset: the names of its files and their meaning, and a small copy as an example."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import Literal
+
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.tree import ARRAY_ENDINGS, VIDEO_ENDINGS, ending_of, without_ending
+from fedvisage.faces import pictures
+
+# The files of a small copy, which show the layout of a dataset.
+
+
+OTHERS = 100
+"""First number of additional people in small copies: examples use lower numbers."""
+
+
+@dataclass(frozen=True)
+class Clip:
+    """A video, image or HDF5 file with a rendered face: its path, person, species, and orientation.
+
+    In an HDF5 file `layout` is the array of all frames, or with ``{}`` for its number the array of one frame. Another
+    `take` shows the person at another time; `side` is the size in pixels of the face with its surroundings.
+    """
+
+    path: str
+    person: int
+    species: str = "bonafide"
+    turned: bool = False
+    layout: str = "Color_Data"
+    take: str = ""
+    side: int = 128
+
+
+@dataclass(frozen=True)
+class Text:
+    """A list or another text file; line endings are written unchanged."""
+
+    path: str
+    content: str
+
+
+Example = Clip | Text
+
+
+# Grammars of file names: they parse the end of a path, and build it from the same fields.
+
+
+_FIELD = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True)
+class ParsedPath:
+    """The fields of a path, and the end of the path that matched."""
+
+    fields: dict[str, str]
+    name: str
+
+
+class Grammar:
+    """Whole components of a path: a template such as ``{part}_files/{phone}_{file}`` and one expression per field.
+
+    A template excludes the file's ending. The folders above are not part of the name, so a copy may be anywhere.
+    """
+
+    def __init__(self, template: str, **fields: str) -> None:
+        """Take the template and the expression of each field."""
+        if sorted(_FIELD.findall(template)) != sorted(fields):
+            raise ValueError(f"{template} does not have just the fields {', '.join(fields)}")
+        self.template, self.fields = template, fields
+
+    @cached_property
+    def _expression(self) -> re.Pattern[str]:
+        pieces = _FIELD.split(self.template)  # text, field, text, field, …, text
+        written = [
+            f"(?P<{piece}>{self.fields[piece]})" if place % 2 else re.escape(piece)
+            for place, piece in enumerate(pieces)
+        ]
+        return re.compile(rf"(?:.*/)?(?P<whole_>{''.join(written)})", re.ASCII)
+
+    def parse(self, path: str) -> ParsedPath | None:
+        """Return the fields of a path without ending, or None if the path does not match."""
+        match = self._expression.fullmatch(path)
+        if match is None:
+            return None
+        fields = match.groupdict(default="")
+        return ParsedPath(fields, fields.pop("whole_"))
+
+    def build(self, values: Mapping[str, str]) -> str:
+        """Return the path without ending for these field values."""
+        for name, value in values.items():
+            if not re.fullmatch(self.fields[name], value, re.ASCII):
+                raise ValueError(f"{name} cannot be {value!r}")
+        return self.template.format_map(values)
+
+
+Kind = Literal["video", "image", "frames", "arrays"]
+"""A video file, an image file, a folder whose images are the frames of a video, or an HDF5 file with frames."""
+
+
+NO_GROUPS = "all"
+"""The group of everyone in a set that has no groups."""
+
+UNKNOWN_SHARE = 0.01
+"""Maximum share of files with unknown names: more of them indicate another dataset or another version."""
+
+DEFAULT_OPTIONS = ImportOptions()
+
+_ENDINGS: dict[Kind, tuple[str, ...]] = {
+    "video": VIDEO_ENDINGS,
+    "image": pictures.ENDINGS,
+    "frames": pictures.ENDINGS,
+    "arrays": ARRAY_ENDINGS,
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The information in a name.
+
+    In a dataset of attacks the species decides the class, subjects of two parts are different people, and an empty
+    ``subject`` makes the item its own person. For an image that is a frame of a video, ``video`` is the name of the
+    video in the same folder, and ``frame`` its number. In a dataset of people, ``name`` is the photograph's name in the
+    set if lists refer to it.
+    """
+
+    species: str
+    subject: str
+    split: str | None = None
+    extra: Mapping[str, str] = field(default_factory=dict)
+    part: str = ""
+    video: str = ""
+    frame: int = 0
+    group: str = NO_GROUPS
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Name:
+    """One kind of names: their grammar, their reader, and the kind of files that they name.
+
+    The reader returns an entry, or the reason to leave the file out.
+    """
+
+    grammar: Grammar
+    read: Callable[[Mapping[str, str], ImportOptions], Entry | str]
+    kind: Kind = "video"
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """The endings of such files."""
+        return _ENDINGS[self.kind]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A dataset: where it comes from, and the names of its files with their meaning."""
+
+    kind: str
+    title: str
+    page: str
+    """Page for requesting the dataset and reading its licence."""
+    expects: str
+    """The layout, shown to users who look for the right root."""
+    names: tuple[Name, ...] = ()
+    columns: tuple[str, ...] = ()
+    """Columns of its entries in addition to the standard ones."""
+    example: tuple[Example, ...] = ()
+    """A small copy, for tests and as an example of the layout."""
+
+
+def match_name(
+    dataset: Dataset, file: str, options: ImportOptions = DEFAULT_OPTIONS
+) -> tuple[Name, str, Entry | str] | None:
+    """Return the kind of a file's name, the matching end of its path and its entry; None if no grammar matches."""
+    for name in dataset.names:
+        if ending_of(file) not in name.endings:
+            continue
+        path = str(PurePosixPath(file).parent) if name.kind == "frames" else without_ending(file)
+        if parsed := name.grammar.parse(path):
+            return name, parsed.name, name.read(parsed.fields, options)
+    return None

@@ -1,0 +1,80 @@
+"""The options of an import: one dataclass, from the command line to the file of a dataset.
+
+``fedvisage data import`` has one option per field, and a field's docstring is its help.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from fedvisage.base.errors import UserError
+from fedvisage.base.options import Range
+
+RELEASED = "fedsis-released"
+"""Labels that reproduce a mistake in the lists released with FedSIS."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions:
+    """Options of an import; a dataset ignores general options that do not apply to it, and refuses special ones."""
+
+    size: Annotated[int, Range(16, 1024)] = 256
+    """Pixels of the stored crops."""
+    frames: str = "10"
+    """Frames of each video: a number at equal distances, or positions among those with a face, such as 6,6+n/2."""
+    crop: Literal["face", "centre", "none"] = "face"
+    """face (detector), centre or none."""
+    aligned: bool = False
+    """People: the crops are already aligned by five points; no face is detected."""
+    boxes: Literal["detect", "dataset"] = "detect"
+    """detect, or dataset: cut faces out by the boxes or points that came with the dataset."""
+    depth: str = "auto"
+    """Depth maps of bona fide images: canonical fits an average face to the detector's five points; a directory has
+    NAME_depth.jpg for each NAME.jpg; none; auto is canonical with --crop face, else none."""
+    enroll: bool = False
+    """Import enrolment videos, too (replay-attack)."""
+    labels: str = ""
+    """The label for bona fide in the dataset's lists, such as live=0."""
+    of: str = ""
+    """frames, fedgpad: the dataset of the frames, if names do not determine it."""
+    colour: str = ""
+    """3dmad, wmca, hq-wmca: order of the arrays' colours, rgb or bgr; default: rgb."""
+    heldout: Annotated[float, Range(0.0, 0.9)] = 0.25
+    """Share of subjects held out."""
+    test: Annotated[float, Range(0.0, 0.9)] = 0.4
+    """People: share of each person's images kept for testing."""
+    least: Annotated[int, Range(1)] = 1
+    """People: leave out people with fewer photographs."""
+    most: Annotated[int, Range(0)] = 0
+    """People: draw at most this number of photographs of each; 0 takes all."""
+    people: Annotated[int, Range(0)] = 0
+    """People: draw this number of them; 0 takes all."""
+    split: str = ""
+    """rec: a published part: fedfr-clients, fedfr-public, fedfr-released-clients or fedfr-released-public."""
+    max_bad: Annotated[float, Range(0.0, 1.0)] = 0.05
+    """Stop above this share of unusable files."""
+    workers: Annotated[int, Range(1)] = 1
+    """Processes."""
+    seed: Annotated[int, Range(0)] = 0
+    """Seed of everything that is drawn."""
+    few: int = 0
+    """About this number of videos or images per dataset, for trials of a study; 0 means all."""
+
+    def __post_init__(self) -> None:
+        """Refuse labels of another form."""
+        word, _, value = self.labels.partition("=")
+        if self.labels and not self.released and (word != "live" or not value):
+            raise UserError(
+                "--labels", f"must say what is bona fide, such as live=0, or be {RELEASED}; got {self.labels!r}"
+            )
+
+    @property
+    def released(self) -> bool:
+        """Whether to reproduce a known mistake in released lists."""
+        return self.labels == RELEASED
+
+    @property
+    def live(self) -> str | None:
+        """The label for bona fide in lists, if it is chosen."""
+        return None if self.released else self.labels.partition("=")[2] or None

@@ -1,0 +1,70 @@
+"""Options of an import: declared once, and a misspelt one is refused wherever it is written."""
+
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fedvisage.base.errors import UserError
+from fedvisage.base.options import field_docstrings
+from fedvisage.cli import app
+from fedvisage.datasets.catalogue import IMPORTERS
+from fedvisage.datasets.import_spec import read_spec
+from fedvisage.datasets.importing import import_dataset
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.protocols.catalogue import PROTOCOLS
+from fedvisage.datasets.protocols.people import PEOPLE
+from fedvisage.datasets.report import ImportReport
+
+REPORT = ImportReport(1, 1, 1, 1, {"bonafide": 1}, {"train": 1}, 0, 0, 0, ())
+
+
+def test_every_field_has_a_docstring_and_is_an_option_of_the_command() -> None:
+    names = [field.name for field in fields(ImportOptions)]
+    assert [*field_docstrings(ImportOptions)] == names
+    help_text = CliRunner().invoke(app, ["data", "import", "--help"]).stdout
+    missing = [name for name in names if f"--{name.replace('_', '-')}" not in help_text]
+    assert missing == ["few"]
+
+
+@pytest.mark.parametrize("text", ["oulu-npu --sise 32", "oulu-npu --few 3", "oulu-npu --frames 1 size 32"])
+def test_a_misspelt_option_of_an_import_string_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(UserError, match="is no option of data import") as caught:
+        read_spec(text, "imports.O")
+    assert caught.value.place == "imports.O"
+    assert "\n" not in str(caught.value)
+
+
+def test_a_misspelt_option_in_a_program_is_refused() -> None:
+    misspelt: dict[str, Any] = {"sise": 32}
+    with pytest.raises(TypeError, match="sise"):
+        ImportOptions(**misspelt)
+
+
+@pytest.mark.parametrize("protocol", [*PROTOCOLS.values(), *PEOPLE.values()], ids=lambda protocol: protocol.name)
+def test_the_imports_of_every_protocol_have_known_options(protocol: Any) -> None:
+    for name, spec in protocol.sets.items():
+        read_spec(f"{spec.kind} {spec.options}", name)
+
+
+def by_options(source: Path, destination: Path, options: ImportOptions, *, name: str, progress: object) -> ImportReport:
+    assert (options.size, options.frames, name) == (32, "3", "S")
+    return REPORT
+
+
+def by_keywords(source: Path, destination: Path, *, name: str, size: int, frames: int, **_: object) -> ImportReport:
+    assert (size, frames, name) == (32, 3, "S")
+    return REPORT
+
+
+@pytest.mark.parametrize("importer", [by_options, by_keywords])
+def test_an_importer_of_another_package_receives_the_options_whole_or_by_name(
+    importer: Callable[..., ImportReport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(IMPORTERS, "other", importer)
+    options = ImportOptions(size=32, frames="3")
+    lines = import_dataset("other", tmp_path / "in", tmp_path / "out", lambda _: None, name="S", options=options)
+    assert lines[0].startswith("1 image of 1 subject")

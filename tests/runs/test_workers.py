@@ -1,0 +1,459 @@
+"""Sites in parallel at workers: the bytes of one process, a lost worker ends the run, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from tests.contract.examples import two_exchanges
+from tests.refusals import failed, refused
+from tests.toy import recipe_of, run_toy, settled, silent, tree
+
+from fedvisage.base import parallel as parallel_work
+from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.base.progress import Reporter
+from fedvisage.data.batches import View
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.federation.method import Method
+from fedvisage.federation.site import Site
+from fedvisage.federation.site_worker import SiteWorker
+from fedvisage.federation.wire.message import Message
+from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.methods import METHODS
+from fedvisage.runs.engine import LocalEngine, Worker, WorkerLost, report_progress
+from fedvisage.runs.workers import (
+    MODULES,
+    SCRATCH,
+    WorkerPool,
+    WorkerTransport,
+    assign_sites,
+    is_picklable,
+    pack_setup,
+    unpack_setup,
+)
+
+KEPT = {"training__optimizer__state": "kept", "training__rounds": 2}
+NORMAL = ("scaffold",)
+"""An algorithm on a model, with private state. All together take minutes."""
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[LocalEngine]:
+    engine = LocalEngine(tmp_path / SCRATCH, MODULES)
+    yield engine
+    engine.close()
+    assert not (tmp_path / SCRATCH).exists()
+
+
+@pytest.fixture
+def workers(engine: LocalEngine) -> Sequence[Worker]:
+    return engine.start(2, 1, 0.0)
+
+
+@pytest.fixture
+def parallel(engine: LocalEngine, workers: Sequence[Worker]) -> Callable[[Sequence[SiteWorker]], WorkerTransport]:
+    return partial(WorkerTransport, engine=engine, workers=workers)
+
+
+def of_a_script(recipe: Any) -> None:
+    """Stand for a function of the program that was started, which no other process knows."""
+
+
+of_a_script.__module__ = "__main__"
+OWN = {
+    "nested": replace(METHODS["fedpad"], name="nested"),
+    "of-a-script": replace(two_exchanges.METHOD, name="of-a-script", check=of_a_script),
+}
+"""Methods that were handed in and cannot be sent: with functions within functions, and with a script's own."""
+
+
+class Watched:
+    """A transport that calls a function after each exchange."""
+
+    def __init__(self, sites: Sequence[SiteWorker], wire: Any, after: Callable[[], None]) -> None:
+        self._inner, self._after = wire(sites), after
+        self.names, self.commit, self.restore = self._inner.names, self._inner.commit, self._inner.restore
+
+    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+        yield from self._inner.call(orders)
+        self._after()
+
+
+class AfterRound(Reporter):
+    """A reporter that calls a function after a round."""
+
+    def __init__(self, number: int, action: Callable[[], None]) -> None:
+        super().__init__(silent().console, quiet=True)
+        self._number, self._action = number, action
+
+    def ended_round(self, row: Mapping[str, Any], total: int) -> None:
+        if row["round"] == self._number:
+            self._action()
+
+
+class Interrupted(Exception):
+    """The run was interrupted."""
+
+
+def interrupt() -> None:
+    raise Interrupted
+
+
+def local_workers() -> list[psutil.Process]:
+    """Return the worker processes of this program, which are children of its fork server."""
+    return [child for child in psutil.Process().children(recursive=True) if child.ppid() != os.getpid()]
+
+
+def kill_a_worker() -> None:
+    process = local_workers()[0]
+    process.kill()
+    process.wait(60)
+
+
+def site_files(run: Path) -> dict[str, bytes]:
+    """Return the sites' private state and releases in a run's directory."""
+    return {str(path.relative_to(run)): path.read_bytes() for path in (run / "sites").rglob("*") if path.is_file()}
+
+
+def check_equal(content: dict[str, Any], tmp_path: Path, parallel: Any, method: Method | None = None) -> None:
+    run_toy(content, tmp_path / "alone", method=method)
+    run_toy(content, tmp_path / "parallel", method=method, wire=parallel)
+    assert settled(tmp_path / "parallel") == settled(tmp_path / "alone")
+    assert site_files(tmp_path / "parallel") == site_files(tmp_path / "alone")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in NORMAL else pytest.mark.slow)
+        for name, method in METHODS.items()
+        if not method.pooled
+    ],
+)
+def test_sites_side_by_side_give_the_bytes_of_sites_one_after_another(
+    name: str, sets: Mapping[str, Path], tmp_path: Path, parallel: Any
+) -> None:
+    check_equal(tree(sets, name, **KEPT), tmp_path, parallel)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"federation__secure": {"entropy": "derived"}},
+        pytest.param(
+            {"federation__dp": {"clip": 1.0, "noise": 0.1, "delta": 1e-5, "entropy": "derived"}}, marks=pytest.mark.slow
+        ),
+        pytest.param({"federation__participation": 0.67, "federation__wire": "bf16"}, marks=pytest.mark.slow),
+    ],
+)
+def test_protections_and_absent_sites_give_them_too(
+    changes: dict[str, Any], sets: Mapping[str, Path], tmp_path: Path, parallel: Any
+) -> None:
+    check_equal(
+        tree(sets, "scaffold" if "federation__wire" in changes else "fedpad", **KEPT, **changes), tmp_path, parallel
+    )
+
+
+@pytest.mark.slow
+def test_a_method_that_was_handed_in_gives_them_too(sets: Mapping[str, Path], tmp_path: Path, parallel: Any) -> None:
+    check_equal(tree(sets, two_exchanges.METHOD, **KEPT), tmp_path, parallel, two_exchanges.METHOD)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", [25.0, 60.0])
+def test_a_spent_budget_ends_a_run_where_it_would_alone(
+    epsilon: float, sets: Mapping[str, Path], tmp_path: Path, parallel: Any
+) -> None:
+    content = tree(sets, "privacyface", **KEPT, privacy__epsilon=epsilon)
+    check_equal(content, tmp_path, parallel)
+
+
+@pytest.mark.parametrize(
+    "name", ["fedpad", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedgpad", "privacyface"))]
+)
+def test_a_lost_worker_ends_the_run_which_resume_continues_with_the_same_bytes(
+    name: str, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    content = tree(sets, name, **{**KEPT, "training__rounds": 3})
+    run_toy(content, tmp_path / "alone")
+    two = tree(sets, name, **{**KEPT, "training__rounds": 3}, runtime__workers=2)
+    with failed(RunFailed, "worker process", "runtime.workers", "--resume"):
+        run_toy(two, tmp_path / "parallel", reporter=AfterRound(1, kill_a_worker))
+    assert local_workers() == []
+    assert not (tmp_path / "parallel" / SCRATCH).exists()
+    run_toy(two, tmp_path / "parallel", resume=True)
+    assert settled(tmp_path / "parallel") == settled(tmp_path / "alone")
+    assert site_files(tmp_path / "parallel") == site_files(tmp_path / "alone")
+
+
+def test_a_users_mistake_at_a_worker_is_one_line(sets: Mapping[str, Path], tmp_path: Path, parallel: Any) -> None:
+    call = replace(two_exchanges.METHOD.calls["centre"], run=refuse)
+    method = replace(two_exchanges.METHOD, calls={**two_exchanges.METHOD.calls, "centre": call})
+    with refused("recipe.method", "mistake") as caught:
+        run_toy(tree(sets, method), tmp_path / "run", method=method, wire=parallel)
+    assert caught.value.message in {f"is a mistake of site {name}" for name in "ABC"}
+
+
+def refuse(site: Site, message: Message) -> Message:
+    raise UserError("recipe.method", f"is a mistake of site {site.name}")
+
+
+def test_no_worker_waits_while_a_site_that_keeps_nothing_is_left(
+    sets: Mapping[str, Path], tmp_path: Path, parallel: Any
+) -> None:
+    """A and C share a worker in the first round. In the second one A waits for C, which the other worker must take."""
+    method = replace(
+        two_exchanges.METHOD,
+        calls={**two_exchanges.METHOD.calls, "centre": replace(two_exchanges.METHOD.calls["centre"], run=wait_for_c)},
+    )
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    held_open = os.open(pipe, os.O_RDWR)
+    try:
+        run_toy(tree(sets, method, title=str(pipe), training__rounds=2), tmp_path / "run", method=method, wire=parallel)
+    finally:
+        os.close(held_open)
+
+
+def wait_for_c(site: Site, message: Message) -> Message:
+    """Compute a site's centre; in round 2, site A waits until site C has begun."""
+    if site.round == 2 and site.name in ("A", "C"):
+        pipe = os.open(site.recipe.title, os.O_RDWR)
+        if site.name == "C":
+            os.write(pipe, b".")
+        else:
+            assert select.select([pipe], [], [], 60)[0], "site C has not begun"
+        os.close(pipe)
+    return two_exchanges.centre(site, message)
+
+
+def test_a_site_that_keeps_state_stays_at_its_worker(sets: Mapping[str, Path], tmp_path: Path, parallel: Any) -> None:
+    calls = {**two_exchanges.METHOD.calls, "centre": replace(two_exchanges.METHOD.calls["centre"], run=note_process)}
+    method = replace(two_exchanges.METHOD, calls=calls)
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    content = tree(sets, method, title=str(notes), **{**KEPT, "training__rounds": 4})
+    run_toy(content, tmp_path / "run", method=method, wire=parallel)
+    processes = {path.name: set(path.read_text().split()) for path in notes.iterdir()}
+    assert {name: len(numbers) for name, numbers in processes.items()} == {"A": 1, "B": 1, "C": 1}
+    assert len(set().union(*processes.values())) == 2
+
+
+def note_process(site: Site, message: Message) -> Message:
+    """Compute a site's centre, and note which process did."""
+    with (Path(site.recipe.title) / site.name).open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    return two_exchanges.centre(site, message)
+
+
+def test_no_message_is_left_after_its_exchange(
+    sets: Mapping[str, Path], tmp_path: Path, parallel: Any, workers: Sequence[Worker]
+) -> None:
+    left: list[Path] = []
+
+    def look() -> None:
+        for worker in workers:
+            worker.submit(os.getpid).result()  # by then the engine has forgotten the worker's last job
+        left.extend(path for path in (tmp_path / SCRATCH).rglob("*") if path.is_file())
+
+    run_toy(tree(sets), tmp_path / "run", wire=partial(Watched, wire=parallel, after=look))
+    assert left == []
+
+
+def test_a_worker_executes_its_jobs_in_order_and_maps_messages(engine: LocalEngine, workers: Sequence[Worker]) -> None:
+    message = {"z": torch.arange(12.0).reshape(3, 4).T, "a": torch.tensor(7)}
+    stored = engine.put(message)
+    futures = [worker.submit(describe, stored, factor) for factor in (2, 3) for worker in workers]
+    assert [future.result() for future in futures] == [(["z", "a"], 66.0 * factor, 7) for factor in (2, 2, 3, 3)]
+    assert workers[0].submit(os.getpid).result() != workers[1].submit(os.getpid).result()
+
+
+def describe(message: Message, factor: int) -> tuple[list[str], float, int]:
+    return list(message), factor * float(message["z"].sum()), int(message["a"])
+
+
+@pytest.mark.slow
+def test_workers_start_on_a_system_without_a_fork_server(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel_work, "FORK_SERVER", False)
+    (worker,) = engine.start(1, 1, 0.0)
+    stored = engine.put({"z": torch.ones(3), "a": torch.tensor(7)})
+    assert worker.submit(describe, stored, 2).result() == (["z", "a"], 6.0, 7)
+    assert worker.submit(os.getppid).result() == os.getpid()
+
+
+def test_a_lost_worker_fails_its_jobs_and_no_other_worker(workers: Sequence[Worker]) -> None:
+    lost = [workers[0].submit(os.kill, workers[0].submit(os.getpid).result(), signal.SIGKILL)]
+    lost += [workers[0].submit(os.getpid) for _ in range(2)]
+    for future in lost:
+        with pytest.raises(WorkerLost):
+            future.result()
+    with pytest.raises(WorkerLost):
+        workers[0].submit(os.getpid).result()
+    assert workers[1].submit(os.getpid).result() != os.getpid()
+
+
+def test_a_worker_reports_its_progress(workers: Sequence[Worker]) -> None:
+    assert workers[0].progress() == (0, 0)
+    workers[0].submit(report_progress, 3, 7).result()
+    assert workers[0].progress() == (3, 7)
+    assert workers[1].progress() == (0, 0)
+
+
+@pytest.mark.slow
+def test_a_run_begun_with_two_processes_goes_on_with_one(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """By the key of the recipe, which stands in no file of the run but the one about the machine."""
+    content = tree(sets, "fedpad", **KEPT)
+    run_toy(content, tmp_path / "alone")
+
+    two = tree(sets, "fedpad", **KEPT, runtime__workers=2)
+    with pytest.raises(Interrupted):
+        run_toy(two, tmp_path / "parallel", reporter=AfterRound(2, interrupt))
+    assert local_workers() == []
+    assert json.loads((tmp_path / "parallel" / "environment.json").read_text())["workers"] == 2
+    assert not (tmp_path / "parallel" / SCRATCH).exists()
+    run_toy(content, tmp_path / "parallel", resume=True)
+    assert settled(tmp_path / "parallel") == settled(tmp_path / "alone")
+
+
+@pytest.mark.parametrize(
+    ("name", "ours", "said"),
+    [
+        ("fedsis", True, "one after another"),
+        ("fedpad", False, "transport"),
+        ("nested", True, "imported"),
+        ("of-a-script", True, "imported"),
+        ("too-many-threads", True, "all cores"),
+    ],
+)
+def test_what_cannot_go_side_by_side_is_said_in_one_line(
+    name: str, ours: bool, said: str, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "of_a_script", of_a_script, raising=False)
+    method = OWN[name] if name in OWN else METHODS.get(name, METHODS["fedpad"])
+    threads = 256 if name == "too-many-threads" else 1
+    pool, lines = WorkerPool("auto" if threads > 1 else 2, tmp_path), list[str]()
+    pool.start(recipe_of(tree(sets, method, runtime__threads=threads), method), method, ours, lines.append)
+    assert pool.workers == ()
+    (line,) = lines
+    assert said in line
+    assert "runtime.workers" in line
+
+
+def test_a_method_of_named_functions_travels(sets: Mapping[str, Path]) -> None:
+    method = two_exchanges.METHOD
+    recipe = recipe_of(tree(sets, method), method)
+    assert is_picklable(method, recipe)
+    assert unpack_setup(pack_setup(recipe, method)) == (recipe, method)
+
+
+@pytest.mark.parametrize(("name", "asked"), [("fedpad", None), ("fedpad", 1), ("pooled", 4)])
+def test_one_process_is_enough_for_one_site_and_unless_more_are_asked_for(
+    name: str, asked: int | None, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    pool, lines = WorkerPool(asked, tmp_path), list[str]()
+    pool.start(recipe_of(tree(sets, name)), METHODS[name], True, lines.append)
+    assert (pool.workers, lines) == ((), [])
+
+
+def test_sites_are_assigned_by_their_work() -> None:
+    assert assign_sites({"a": 8, "b": 8, "c": 24, "d": 8}, 2) == [["c"], ["a", "b", "d"]]
+
+
+def test_a_set_travels_as_its_path(sets: Mapping[str, Path]) -> None:
+    whole = View.of(PreparedSet.open(sets["A"]), "train")
+    sent = pickle.dumps(whole)
+    assert len(sent) < whole.batch(np.arange(len(whole))).images.numel()
+    positions = np.array([3, 1])
+    assert torch.equal(pickle.loads(sent).batch(positions).images, whole.batch(positions).images)
+
+
+def test_what_all_sites_are_sent_is_stored_once(
+    sets: Mapping[str, Path], tmp_path: Path, parallel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trained model goes to all sites in one file; the centres of all, too."""
+    stored: list[list[str]] = []
+    put = LocalEngine.put
+
+    def note(engine: LocalEngine, message: Message) -> Any:
+        stored.append(sorted(message))
+        return put(engine, message)
+
+    monkeypatch.setattr(LocalEngine, "put", note)
+    method = two_exchanges.METHOD
+    content = tree(sets, method, training__rounds=1, evaluation__every=0)
+    run_toy(content, tmp_path / "run", method=method, wire=parallel)
+    assert len([names for names in stored if "centre/A" in names]) == 1
+
+
+def test_how_far_sites_are_is_told_here(sets: Mapping[str, Path], tmp_path: Path, parallel: Any) -> None:
+    heard: set[str] = set()
+
+    class Listening(Reporter):
+        def batch(self, site: str, done: int, of: int) -> None:
+            assert 0 <= done < of
+            heard.add(site)
+
+    content = tree(sets, training__rounds=1, training__local={"batches": 30}, evaluation__every=0)
+    run_toy(content, tmp_path / "run", wire=parallel, reporter=Listening(silent().console, quiet=True))
+    assert heard
+    assert heard <= set(content["data"]["sites"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [(signal.SIGINT, 1, "interrupted"), (signal.SIGTERM, 143, "SIGTERM"), (signal.SIGKILL, -signal.SIGKILL, "")],
+)
+def test_no_process_outlives_a_run_that_is_ended_and_it_can_be_resumed(
+    number: signal.Signals, code: int, said: str, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """The signal goes to the whole group, as a terminal's does."""
+    content, out = tree(sets, training__rounds=300, runtime__workers=2), tmp_path / "run"
+    (tmp_path / "recipe.yaml").write_text(json.dumps(content))
+    command = [sys.executable, "-m", "fedvisage", "run", str(tmp_path / "recipe.yaml"), "--out", str(out)]
+    running = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        cwd=tmp_path,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        assert running.stdout is not None
+        assert any(line.startswith("round 2/") for line in running.stdout)
+        children = psutil.Process(running.pid).children(recursive=True)
+        assert sum(child.ppid() != running.pid for child in children) == 2, "two workers of one fork server"
+        if number == signal.SIGKILL:
+            running.kill()
+        else:
+            os.killpg(running.pid, number)
+        assert said in running.communicate(timeout=60)[1]
+        assert running.returncode == code
+        assert psutil.wait_procs(children, timeout=60)[1] == []
+    finally:
+        running.kill()
+    assert (out / SCRATCH).exists() == (number == signal.SIGKILL)
+
+    class Stopping(Reporter):
+        def ended_round(self, row: Mapping[str, Any], total: int) -> None:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        run_toy(content, out, resume=True, reporter=Stopping(silent().console, quiet=True))
+    assert not (out / SCRATCH).exists()
