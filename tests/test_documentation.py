@@ -397,6 +397,16 @@ def test_the_tables_of_keys_are_what_the_code_says() -> None:
     assert keys.OF_METHODS.read_text(encoding="utf-8") == keys.of_methods()
 
 
+def test_the_messages_of_the_page_on_troubleshooting_are_in_the_code() -> None:
+    sources = "\n".join(path.read_text() for path in (ROOT / "src" / "fedvisage").rglob("*.py"))
+    joined = re.sub(r'"\s*\n\s*f?"', "", sources)
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    rows = [row.split("|")[1] for row in page.splitlines() if row.startswith("| `")]
+    assert len(rows) >= 20
+    for fragment in re.findall(r"`([^`]+)`", " ".join(rows)):
+        assert fragment in joined, fragment
+
+
 def test_no_placeholder_is_left_in_the_documentation() -> None:
     for page in PAGES:
         assert "@@" not in page.read_text(), page.name

@@ -40,7 +40,7 @@ MODELS: dict[str, str] = {
 """Advice on each model that an algorithm can train."""
 
 GROUPS: dict[str, tuple[str, dict[str, str]]] = {
-    "Attack detection: train together": (
+    "Attack detection by averaging": (
         "Several sites have live and attack images.",
         {
             "fedpad": "Start here: FedAvg on a ResNet-18; small, takes secure aggregation and differential privacy.",
@@ -56,7 +56,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
             "fedma": "To study matching of neurons before averaging; layer by layer, on a VGG without BatchNorm.",
         },
     ),
-    "Attack detection: little computation or little traffic": (
+    "Attack detection without training networks": (
         "Sites have weak machines, slow lines or few images.",
         {
             "federated_texture": "When attacks come from printers, screens and cameras that no site has; colour "
@@ -64,7 +64,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
             "fedstackfpad": "When only one round is possible: linear classifiers on frozen features, then stacking.",
         },
     ),
-    "Attack detection: split learning with transformers": (
+    "Attack detection by split learning": (
         "The server has a large machine, and sites are online for every batch.",
         {
             "fedsis": "A transformer cut between site and server; tokens and gradients cross the wire in every batch.",
@@ -74,7 +74,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
             "moon-vit-h": "As fedavg-vit-h with moon's contrastive term.",
         },
     ),
-    "Attack detection: baselines": (
+    "Baselines of attack detection": (
         "You want to measure the gain of a federation.",
         {
             "single": "Each site alone, evaluated singly: what a federation should beat.",
@@ -87,7 +87,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
             "vit-h-is": "Simulation only: fedsis's network on all data in one place.",
         },
     ),
-    "Recognition: one model and personal ones": (
+    "Recognition by averaging": (
         "Sites have people, and there is a public set of other people.",
         {
             "fedavg": "Start here: FedAvg on a face network; class centres stay at the sites; two people per site.",
@@ -97,7 +97,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
             "fedface": "When each site has one person, such as a phone; sends class centres, which reveal people.",
         },
     ),
-    "Recognition: share groups of people under differential privacy": (
+    "Recognition with noisy clusters": (
         "Sites have many people, and each may release noisy group centres.",
         {
             "privacyface": "Noisy clusters of class centres with an (ε, δ) guarantee; no gain was seen at demo size.",
@@ -107,7 +107,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
             "privacyface-fedface": "Research only: class centres are sent and spread out, in privacyface's comparison.",
         },
     ),
-    "Recognition: baselines": (
+    "Baselines of recognition": (
         "You want to measure the gain of a federation.",
         {
             "pretrained": "No training at the sites: the model of the public set, as it is.",
