@@ -105,11 +105,9 @@ MEASURES = (
     whole.measure_rest,
 )
 LAYOUT = """## Layout
-Convolutions lie in memory with their channels last unless a recipe says otherwise. With `runtime.layout: auto` a step
-of the run's own network, on four images at most, is timed with the channels first and last before the run begins; the
-least of two to four steps counts. What is usual stays unless another setting saves a fifth of the time. The resolved
-recipe says what was chosen, `environment.json` the times (`seconds_of_a_step`), and the user's cache remembers both by
-network, batch, image size, threads, processor and version. [Why so](decisions/0011-layout.md).
+Convolutions lie in memory with their channels first or last. With `runtime.layout: auto`, the default, a rule on
+network, number format and instruction set chooses, and the run's resolved recipe records the choice.
+`python -m benchmarks.layouts` prints the measurements behind it ([decision](decisions/0041-layout-rule.md)).
 """
 VERDICT = {True: "holds", False: "**missed**", None: "cannot be told here"}
 NO_BOUND = "none"

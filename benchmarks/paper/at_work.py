@@ -1,4 +1,4 @@
-"""What the rows at paper size share: a site at work in the layout that is measured for it, and both sides in turn."""
+"""What the rows at paper size share: a site at work in the layout of a run, and both sides in turn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedvisage.data.batches import View
 from fedvisage.federation.site import Site
 from fedvisage.methods import find, read_method
 from fedvisage.recipe import Recipe
-from fedvisage.runs.layout import measure_layouts, with_layout
+from fedvisage.runs.layout import with_chosen_settings
 from fedvisage.tasks.catalogue import set_up
 
 CPU, FIRST = torch.device("cpu"), torch.contiguous_format
@@ -39,13 +39,13 @@ def compared(
 
 
 def layout_of(recipe: Recipe) -> str:
-    """Say which layout was measured to be faster for a recipe's network."""
-    return f"channels {recipe.runtime.layout} by measurement"
+    """Return the layout and number format of a recipe in words."""
+    return f"channels {recipe.runtime.layout}, {recipe.runtime.precision}"
 
 
 def in_layout(recipe: Recipe) -> Recipe:
-    """Return a recipe with the layout in which its network's steps are fastest."""
-    return with_layout(recipe, measure_layouts(set_up(recipe, find(recipe.method))))
+    """Return a recipe with the layout that a run would choose."""
+    return with_chosen_settings(set_up(recipe, find(recipe.method)))
 
 
 def recipe_of(
@@ -56,7 +56,7 @@ def recipe_of(
     training: dict[str, Any],
     data: dict[str, Any] | None = None,
 ) -> Recipe:
-    """Return a recipe in fp32 on the CPU, whose layout is to be measured."""
+    """Return a recipe in fp32 on the CPU, whose layout is open."""
     tree = {
         "method": {"name": method, **own},
         "data": data or {"sites": {"A": "at hand"}},
@@ -68,7 +68,7 @@ def recipe_of(
 
 
 def at_work(recipe: Recipe, view: View, public: View | None = None) -> Site:
-    """Return a site in its second round, with a network in the layout that is measured for it."""
+    """Return a site in its second round, with a network in the layout that a run would choose."""
     method = find(recipe.method)
     recipe = in_layout(recipe)
     setup = set_up(recipe, method)

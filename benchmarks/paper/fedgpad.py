@@ -24,7 +24,7 @@ SIZE, BATCH = 256, 2
 
 
 def measure(cache: Path) -> Measurement:
-    """Time the turn of a site: one batch through the five networks of Table II at full width, in the measured layout.
+    """Time the turn of a site: one batch through the five networks of Table II at full width, in the layout of a run.
 
     A batch of two images stands for the paper's of 32: a step takes as long, image for image.
     """

@@ -14,7 +14,7 @@ from fedvisage import cli
 HEAD = """\
 # Command line
 
-Generated from the program. `fedvisage VERB -h` prints the same on a terminal. [Recipes](recipes.md#how-a-command-ends)
+Generated from the program. `fedvisage VERB -h` prints the same on a terminal. [Recipes](recipes.md#exit-codes)
 lists the exit codes; shell completion is installed by `fedvisage --install-completion`.
 """
 PROGRAM = "fedvisage"

@@ -415,7 +415,7 @@ def test_weights_in_another_format_are_told_how_to_be_converted(
     code, _, err = call("run", recipe_file, f"training.start={path}", "--out", tmp_path / "run")
     assert code == 2
     check_output(err, "recipe.training.start", str(path), keyword)
-    assert "docs/recipes.md" in err or "safetensors" in name
+    assert "docs/starts.md" in err or "safetensors" in name
     assert not (tmp_path / "run").exists()
 
 

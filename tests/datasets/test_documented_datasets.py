@@ -1,4 +1,4 @@
-"""docs/datasets.md is run: its commands one after another, its scanner, its table and its entries of a recipe."""
+"""The pages about datasets are executed: their commands in order, their scanner, their tables and recipe entries."""
 
 import re
 import shlex
@@ -19,11 +19,20 @@ from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS
 from fedvisage.datasets.small_copies import write_copy
 
-PAGE = (ROOT / "docs" / "datasets.md").read_text(encoding="utf-8")
+IMPORTING, PUBLISHED, PROTOCOLS_PAGE, ADDING = (
+    (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    for name in ("datasets", "published-datasets", "protocols", "adding-a-dataset")
+)
 
 
-def blocks(kind: str) -> list[str]:
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+TRAINING = {"rec", "vggface2", "bupt-balancedface", "digiface"}
+"""Datasets of people for training; the others are benchmarks, of which nothing is kept for tests."""
+DESCRIBED = {"folder", "frames", "fedgpad", "rec", "bin", "ijb-b", "ijb-c", "ijb-b-nist", "ijb-c-nist"}
+"""Kinds that the page describes in other words than their title."""
+
+
+def blocks(page: str, kind: str) -> list[str]:
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
     return [text for language, text in fenced if language == kind]
 
 
@@ -33,13 +42,13 @@ def test_the_commands_run_one_after_another_and_say_what_the_page_says(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     said = ""
-    for command in "".join(blocks("console")).splitlines():
+    for command in "".join(blocks(IMPORTING + PUBLISHED + PROTOCOLS_PAGE, "console")).splitlines():
         program, *words = shlex.split(command)
         assert program == "fedvisage"
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 0, result.output
         said += result.output
-    (printed,) = blocks("")
+    (printed,) = blocks(IMPORTING, "")
     assert printed in said
     assert "official: dev, test, train\nphone: 1, 2\n" in said  # what can be selected by
     assert len(PreparedSet.open(tmp_path / "sets/O")) == 16
@@ -47,9 +56,9 @@ def test_the_commands_run_one_after_another_and_say_what_the_page_says(
 
 
 def test_the_scanner_of_the_page_imports_its_example(tmp_path: Path) -> None:
-    (source,) = blocks("python")
+    (source,) = blocks(ADDING, "python")
     module: dict[str, object] = {}
-    exec(compile(source, "docs/datasets.md", "exec", dont_inherit=True), module)
+    exec(compile(source, "docs/adding-a-dataset.md", "exec", dont_inherit=True), module)
     scanner = module["SCANNER"]
     write_copy(scanner, tmp_path / "example")  # type: ignore[arg-type]
     import_items(
@@ -61,7 +70,7 @@ def test_the_scanner_of_the_page_imports_its_example(tmp_path: Path) -> None:
 
 
 def test_the_table_has_every_kind_with_its_counts_and_columns() -> None:
-    rows = {row.split("`")[1]: row for row in PAGE.splitlines() if row.startswith("| `")}
+    rows = {row.split("`")[1]: row for row in PUBLISHED.splitlines() if row.startswith("| `")}
     assert {*SCANNERS, *LAYOUTS, *IMPORTERS} <= set(rows)
     for kind, layout in LAYOUTS.items():
         assert ", ".join(f"{count:,}" for count in layout.counts or () if count) in rows[kind]
@@ -76,27 +85,27 @@ def test_the_table_has_every_kind_with_its_counts_and_columns() -> None:
         assert all(f"`{column}`" in rows[kind] for column in scanner.columns)
 
 
-def test_each_dataset_has_a_row_with_its_layout_its_command_and_the_protocols_that_use_it() -> None:
-    section = PAGE[PAGE.index("## Layouts, commands") : PAGE.index("## Import\n")]
-    rows = {row.split("data import ")[1].split()[0]: row for row in section.splitlines() if "`data import " in row}
-    assert {*rows} == {*SCANNERS, *LAYOUTS} - {"folder"}
+def test_each_dataset_has_a_row_with_its_title_and_the_options_of_its_import() -> None:
+    rows = {row.split("`")[1]: row.split("|") for row in PUBLISHED.splitlines() if row.startswith("| `")}
     for kind, dataset in {**SCANNERS, **LAYOUTS}.items():
-        if kind == "folder":
-            continue
-        _, title, layout, command, protocols, _ = rows[kind].split("|")
-        assert title.strip().lower() == dataset.title.lower()
-        assert layout.strip(" `") in dataset.expects
-        assert re.findall("`([^`]+)`", protocols) == [
-            name
-            for name, one in PROTOCOLS.items()
-            if any(used.kind == kind for fold in one.folds for used in one.of_fold(fold).values())
-        ]
-        words = re.sub(r"^data import|DIR sets/\S+", "", command.strip(" `"))
-        assert read_spec(words, "the page").kind == kind
+        options = rows[kind][-2].strip(" `")
+        assert read_spec(f"{kind} {options}", "the page").kind == kind
+        assert ("--test 0" in options) == (kind in LAYOUTS and kind not in TRAINING), kind
+        if kind not in DESCRIBED:
+            assert dataset.title.lower() in rows[kind][2].lower()
+
+
+def test_each_protocol_has_a_row_with_its_datasets() -> None:
+    table = PROTOCOLS_PAGE[PROTOCOLS_PAGE.index("| protocols |") :].split("\n\n")[0]
+    rows = [[re.findall("`([^`]+)`", cell) for cell in row.split("|")] for row in table.splitlines()[2:]]
+    datasets = {name: row[-2] for row in rows for name in row[1]}
+    for name, protocol in PROTOCOLS.items():
+        used = {used.kind for fold in protocol.folds for used in protocol.of_fold(fold).values()}
+        assert sorted(datasets[name]) == sorted(used), name
 
 
 def test_the_entries_of_the_recipe_are_read() -> None:
-    (text,) = blocks("yaml")
+    (text,) = blocks(IMPORTING, "yaml")
     data = yaml.safe_load(text)["data"]
     for entry in (*data["sites"].values(), data["target"]):
         assert split_entry(entry)[1].columns["official" if "official" in entry else "quality"]

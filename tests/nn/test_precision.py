@@ -1,4 +1,4 @@
-"""Convolutions whose weight gradient crashes in oneDNN with the channels last."""
+"""Number formats of a processor, and convolutions whose weight gradient crashes in oneDNN with the channels last."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from fedvisage.nn.adapters import LowRankConvolution
-from fedvisage.nn.compute import Compute, has_gradient_overrun
+from fedvisage.nn.compute import Compute, has_gradient_overrun, resolve_compute
 
+CPU = torch.device("cpu")
 PASSES = """
 import sys
 import torch
@@ -78,3 +79,23 @@ def test_only_layers_that_would_crash_are_laid_out_differently() -> None:
         within = placed[0](images)
         assert within.is_contiguous(memory_format=torch.channels_last)
         assert placed[1](within).is_contiguous()
+
+
+def test_auto_is_bf16_on_a_processor_with_amx_but_not_with_avx512_bf16_alone() -> None:
+    assert resolve_compute("cpu", "auto").half == torch.cpu._is_amx_tile_supported()
+
+
+@pytest.mark.parametrize(("precision", "half"), [("bf16", True), ("fp32", False)])
+def test_a_recipe_may_choose_either_format_on_every_processor(precision: str, half: bool) -> None:
+    assert resolve_compute("cpu", precision).half == half
+
+
+def test_running_statistics_accumulate_in_float32_in_bf16_training() -> None:
+    torch.manual_seed(0)
+    layer = nn.BatchNorm2d(4, momentum=1.0).train()
+    images = (100 + torch.rand(16, 4, 32, 32)).to(torch.bfloat16)  # sums of these in bf16 would be far off
+    with Compute(CPU, half=True).autocast():
+        layer(images)
+    assert layer.running_mean is not None
+    assert layer.running_mean.dtype == torch.float32
+    torch.testing.assert_close(layer.running_mean.double(), images.double().mean((0, 2, 3)), rtol=1e-5, atol=0)

@@ -1,15 +1,13 @@
-"""Where channels lie in memory: measured once where a recipe asks, written down, and the same ever after."""
+"""The memory layout and number format of a run: chosen by a rule, recorded in its recipe, and kept by a resume."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from itertools import accumulate, cycle, repeat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,30 +15,22 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from tests.contract.examples import two_exchanges
 from tests.refusals import refused
-from tests.toy import recipe_of, run_toy, silent, tree, unheard, weights
+from tests.toy import SITES, make_set, recipe_of, run_toy, silent, tree, unsealed, weights
 
 from fedvisage.base.files import cache_directory
-from fedvisage.federation.declared import Member
+from fedvisage.federation.record.store import CHECKPOINTS, Checkpoints, recipe_digest
 from fedvisage.methods import find
-from fedvisage.nn.compute import Compute
+from fedvisage.nn.compute import Compute, Layout, has_fast_bf16
 from fedvisage.nvflare.job import Job, read_job, without_local_parts, write_job
-from fedvisage.recipe import Recipe, text_of
-from fedvisage.runs.layout import (
-    LayoutChoice,
-    candidates,
-    choose_layout,
-    measure_layouts,
-    with_earlier_choice,
-    with_layout,
-)
+from fedvisage.runs.directory import recorded_settings
+from fedvisage.runs.layout import NetworkTraits, choose_layout, describe_network, with_chosen_settings
 from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
 from fedvisage.tasks.catalogue import Setup, set_up
 
-FIRST = LayoutChoice("first", "fp32", {"channels first, fp32": 0.5, "channels last, fp32": 1.0})
-
+CPU = torch.device("cpu")
+STORED = Path(__file__).parents[1] / "upgrade/from-0.1"
 
 NARROW = """
 title: a network of width 8, whose shortcuts are strided 1×1 convolutions of 8 channels
@@ -64,127 +54,155 @@ def ready(content: Mapping[str, Any]) -> Setup:
     return set_up(recipe, find(recipe.method))
 
 
-def clock(*seconds: float) -> Callable[[], float]:
-    """Return a clock by which steps take these seconds in turn, and nothing else takes any."""
-    ticks: Iterator[float] = accumulate(value for pair in zip(repeat(0.0), cycle(seconds)) for value in pair)
-    return lambda: next(ticks)
+def traits(method: str, size: int, colour: str = "rgb+hsv", **network: Any) -> NetworkTraits:
+    """Return the traits of a method's network at some image size."""
+    content = {
+        "method": {"name": method, "network": network},
+        "data": {"sites": {"A": "at hand"}},
+        "input": {"size": size, "colour": colour},
+        "training": {"rounds": 1},
+    }
+    recipe = recipe_of(content)
+    return describe_network(find(recipe.method).network(recipe), recipe.input)
 
 
-def never(_: Setup) -> LayoutChoice:
-    raise AssertionError("was measured although it was known")
-
-
-def crash_with_channels_last(member: Member) -> torch.Tensor:
-    """End this process as a faulty kernel would, if the channels lie last."""
-    if member.images.is_contiguous(memory_format=torch.channels_last):
-        os.kill(os.getpid(), signal.SIGSEGV)
-    return two_exchanges.METHOD.prediction.predict(member)
+def never() -> NetworkTraits:
+    raise AssertionError("the rule needs no network here")
 
 
 @pytest.fixture(scope="module")
-def measured_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run whose recipe asked for a measurement."""
-    out = tmp_path_factory.mktemp("measured") / "run"
-    run_toy(tree(sets, runtime__layout="auto"), out)
+def large_sets(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """Toy sets of images that are large enough for bf16."""
+    root = tmp_path_factory.mktemp("large")
+    return {name: make_set(root / name, name, seed, size=32) for seed, name in enumerate((*SITES, "U"))}
+
+
+@pytest.fixture(scope="module")
+def chosen_run(large_sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run whose recipe left layout and number format open."""
+    out = tmp_path_factory.mktemp("chosen") / "run"
+    run_toy(open_recipe(large_sets), out)
     return out
 
 
-@pytest.mark.parametrize(("first", "chosen"), [(0.75, "first"), (0.85, "last"), (1.5, "last")])
-def test_another_layout_is_chosen_only_where_it_saves_more_than_noise(
-    sets: Mapping[str, Path], first: float, chosen: str
+def open_recipe(sets: Mapping[str, Path]) -> dict[str, Any]:
+    content = tree(sets, input__size=32)
+    del content["runtime"]["precision"]
+    return content
+
+
+@pytest.mark.parametrize(
+    ("width", "size", "row"), [(8, 96, 24 * 96), (16, 256, 48 * 256), (24, 96, 72 * 96), (64, 256, 196 * 256)]
+)
+def test_the_longest_row_of_fedgpad_is_that_of_its_widest_layer_at_full_size(width: int, size: int, row: int) -> None:
+    assert traits("fedgpad", size, width=width) == NetworkTraits(row, group_norm=False)
+
+
+def test_the_longest_row_follows_strides_and_poolings() -> None:
+    assert traits("fedpad", 256, width=64).longest_row == 64 * 64  # a stride and a pooling before the first stage
+    assert traits("conventional", 112, "rgb", name="sphere20").longest_row == 64 * 56
+    assert traits("conventional", 112, "rgb", name="iresnet18").longest_row == 64 * 112
+    assert traits("conventional", 112, "rgb", name="mobilefacenet").longest_row == 3 * 112  # the others are in groups
+
+
+def test_a_hybrid_transformer_has_group_norm_and_a_plain_one_has_none() -> None:
+    small = {"width": 24, "depth": 1, "heads": 3}
+    assert traits("vit-h", 32, "rgb", stem=8, stages=(1, 1, 1), **small).group_norm
+    assert not traits("vit", 32, "rgb", **small).group_norm
+
+
+@pytest.mark.parametrize(
+    ("row", "group_norm", "half", "instructions", "layout"),
+    [
+        (196 * 256, False, False, "AVX2", "first"),
+        (7168, False, False, "AVX2", "first"),
+        (72 * 96, False, False, "AVX2", "last"),
+        (24 * 96, True, False, "AVX2", "last"),
+        (196 * 256, False, True, "AVX512", "last"),
+        (768, True, True, "AVX512", "first"),
+    ],
+)
+def test_the_rule_follows_rows_in_fp32_on_avx2_and_group_norm_in_bf16(
+    row: int, group_norm: bool, half: bool, instructions: str, layout: Layout
 ) -> None:
-    choice = measure_layouts(ready(tree(sets, runtime__layout="auto")), clock(1.0, first))
-    assert (choice.layout, choice.precision) == (chosen, "fp32")
-    assert choice.seconds == pytest.approx({"channels last, fp32": 1.0, "channels first, fp32": first})
+    assert choose_layout(Compute(CPU, half), instructions, lambda: NetworkTraits(row, group_norm)) == layout
 
 
-def test_both_number_formats_are_candidates_only_where_the_recipe_leaves_it_open(sets: Mapping[str, Path]) -> None:
-    setup = ready(tree(sets, runtime__layout="auto", runtime__precision="bf16", input__size=32))
-    assert [str(one) for one in candidates(setup)] == ["channels last, bf16", "channels first, bf16"]
+@pytest.mark.parametrize(("device", "half"), [("cpu", False), ("cuda", False), ("cuda", True)])
+def test_fp32_on_avx512_and_gpus_have_the_channels_last_for_every_network(device: str, half: bool) -> None:
+    assert choose_layout(Compute(torch.device(device), half), "AVX512", never) == "last"
 
 
-@pytest.mark.parametrize("method", ["fedgpad", "fedsis", "fedfr"])
-def test_a_step_of_every_kind_of_method_can_be_timed(sets: Mapping[str, Path], method: str) -> None:
-    before = torch.random.get_rng_state()
-    choice = measure_layouts(ready(tree(sets, method, runtime__layout="auto", input__size=32)))
-    assert all(seconds > 0 for seconds in choice.seconds.values())
-    assert len(choice.seconds) == 2
-    assert torch.equal(torch.random.get_rng_state(), before)
+def test_a_run_records_its_choice_in_recipe_and_environment(chosen_run: Path) -> None:
+    runtime = yaml.safe_load((chosen_run / "recipe.yaml").read_text())["runtime"]
+    environment = json.loads((chosen_run / "environment.json").read_text())
+    assert (runtime["layout"], runtime["precision"]) == ("last", "bf16" if has_fast_bf16(CPU) else "fp32")
+    assert (environment["layout"], environment["precision"]) == (runtime["layout"], runtime["precision"])
 
 
-def test_what_was_decided_stands_in_the_recipe_and_how_beside_it(measured_run: Path) -> None:
-    runtime = yaml.safe_load((measured_run / "recipe.yaml").read_text())["runtime"]
-    seen = json.loads((measured_run / "environment.json").read_text())
-    assert runtime["layout"] == seen["layout"]
-    assert runtime["layout"] in ("first", "last")
-    assert runtime["precision"] == "fp32"
-    assert set(seen["seconds_of_a_step"]) == {"channels last, fp32", "channels first, fp32"}
+def test_the_resolved_recipe_gives_the_same_bytes(chosen_run: Path, tmp_path: Path) -> None:
+    run_toy(yaml.safe_load((chosen_run / "recipe.yaml").read_text()), tmp_path / "again")
+    assert weights(tmp_path / "again") == weights(chosen_run)
 
 
-def test_the_resolved_recipe_gives_the_same_bytes_and_is_not_measured_again(
-    measured_run: Path, sets: Mapping[str, Path], tmp_path: Path
+def test_an_open_recipe_resumes_its_run_and_another_layout_is_refused(
+    chosen_run: Path, large_sets: Mapping[str, Path]
 ) -> None:
-    run_toy(yaml.safe_load((measured_run / "recipe.yaml").read_text()), tmp_path / "again")
-    assert weights(tmp_path / "again") == weights(measured_run)
-    assert not (tmp_path / "cache" / "layouts").exists()
-
-
-def test_a_run_that_was_measured_is_resumed_with_what_it_began_with(
-    measured_run: Path, sets: Mapping[str, Path]
-) -> None:
-    other = {"last": "first", "first": "last"}
-    recipe = recipe_of(tree(sets, runtime__layout="auto"))
-    began = with_earlier_choice(recipe, measured_run).runtime.layout
-    text = (measured_run / "recipe.yaml").read_text()
-    assert f"layout: {began}" in text
-    assert run_toy(tree(sets, runtime__layout="auto"), measured_run, resume=True)
-    assert (measured_run / "recipe.yaml").read_text() == text
+    text = (chosen_run / "recipe.yaml").read_text()
+    assert run_toy(open_recipe(large_sets), chosen_run, resume=True)
+    assert (chosen_run / "recipe.yaml").read_text() == text
+    other = open_recipe(large_sets)
+    other["runtime"]["layout"] = "first"
     with refused("run", "recipe", "--out"):
-        run_toy(tree(sets, runtime__layout=other[str(began)]), measured_run, resume=True)
+        run_toy(other, chosen_run, resume=True)
 
 
-def test_a_choice_is_remembered_for_the_same_network_batch_and_processor(
-    sets: Mapping[str, Path], tmp_path: Path
+def test_an_interrupted_run_of_an_earlier_version_keeps_the_settings_of_its_environment_record(
+    large_sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    setup = ready(tree(sets, runtime__layout="auto"))
-    assert choose_layout(setup, tmp_path, unheard, lambda _: FIRST) == FIRST
-    assert choose_layout(setup, tmp_path, unheard, never) == FIRST
-    with pytest.raises(AssertionError, match="measured"):
-        choose_layout(ready(tree(sets, runtime__layout="auto", training__batch=16)), tmp_path, unheard, never)
+    """Earlier versions wrote open settings into the recipe; the rule would choose otherwise here on any processor."""
+    settings = {"layout": "first", "precision": "fp32" if has_fast_bf16(CPU) else "bf16"}
+    content = open_recipe(large_sets)
+    content["runtime"] |= settings
+    whole, begun = tmp_path / "whole", tmp_path / "begun"
+    run_toy(content, whole)
+    shutil.copytree(whole, begun)
+    leave_as_earlier_version(begun)
+
+    with refused("begun", "recipe", "--out"):
+        run_toy({**content, "runtime": {**content["runtime"], "layout": "last"}}, begun, resume=True)
+    run_toy(open_recipe(large_sets), begun, resume=True)
+    assert weights(begun) == weights(whole)
 
 
-@pytest.mark.parametrize("damage", ["", "[1]", '{"layout": "sideways", "precision": "fp32", "seconds": {}}', "{}"])
-def test_a_damaged_memory_is_measured_again(sets: Mapping[str, Path], tmp_path: Path, damage: str) -> None:
-    setup = ready(tree(sets, runtime__layout="auto"))
-    choose_layout(setup, tmp_path, unheard, lambda _: LayoutChoice("last", "fp32", {}))
-    (path,) = (tmp_path / "layouts").glob("*.json")
-    path.write_text(damage)
-    assert choose_layout(setup, tmp_path, unheard, lambda _: FIRST) == FIRST
-    assert json.loads(path.read_text())["layout"] == "first"
+def leave_as_earlier_version(begun: Path) -> None:
+    """Turn a finished run into one that an earlier version left after its second round."""
+    unsealed(begun)
+    (begun / "metrics.json").unlink()
+    recipe = yaml.safe_load((begun / "recipe.yaml").read_text())
+    before = recipe_digest((begun / "recipe.yaml").read_text())
+    del recipe["runtime"]["layout"]
+    recipe["runtime"]["precision"] = "auto"
+    (begun / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
+    environment = json.loads((begun / "environment.json").read_text())
+    environment["seconds_of_a_step"] = {"channels last, fp32": 0.5}
+    (begun / "environment.json").write_text(json.dumps(environment))
+
+    *_, last = sorted((begun / CHECKPOINTS).glob("*.safetensors"))
+    last.unlink()
+    checkpoint = Checkpoints(begun / CHECKPOINTS, before).latest()
+    assert checkpoint is not None
+    Checkpoints(begun / CHECKPOINTS, recipe_digest((begun / "recipe.yaml").read_text())).write(*checkpoint)
 
 
-def test_a_cache_that_cannot_be_written_to_stops_no_run(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    (tmp_path / "cache").write_text("a file where a directory should be")
-    assert (
-        choose_layout(ready(tree(sets, runtime__layout="auto")), tmp_path / "cache", unheard, lambda _: FIRST) == FIRST
-    )
+def test_the_settings_of_a_stored_run_are_those_of_its_version() -> None:
+    assert recorded_settings(STORED / "faces") == {"layout": "last", "precision": "fp32"}
 
 
-def test_a_crash_of_a_timed_step_leaves_the_run_alive_with_the_channels_first(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
-    fatal = replace(
-        two_exchanges.METHOD,
-        prediction=replace(two_exchanges.METHOD.prediction, timed_step=crash_with_channels_last),
-    )
-    content = tree(sets, runtime__layout="auto")
-    content["method"] = {**content["method"], "name": fatal.name}
-    lines: list[str] = []
-    assert choose_layout(set_up(recipe_of(content, fatal), fatal), tmp_path, lines.append) == LayoutChoice(
-        "first", "fp32", {}
-    )
-    assert lines == ["layout: channels first, fp32 (the process that timed both layouts crashed)"]
-    assert not list((tmp_path / "layouts").glob("*.json"))  # the next run may have better luck
+@pytest.mark.parametrize("damage", ["", "[1]", "runtime: 3", "runtime: {layout: sideways, precision: fp32}"])
+def test_a_damaged_recipe_has_no_settings(tmp_path: Path, damage: str) -> None:
+    (tmp_path / "recipe.yaml").write_text(damage)
+    assert recorded_settings(tmp_path) == {}
 
 
 @pytest.mark.whole
@@ -194,24 +212,6 @@ def test_a_narrow_network_trains_without_a_segmentation_fault(tmp_path: Path) ->
     environment = {**os.environ, "FEDVISAGE_CACHE": str(tmp_path / "cache")}
     ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
-
-
-def test_a_method_that_no_other_process_can_import_is_not_timed(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    setup = ready(tree(sets, runtime__layout="auto"))
-    timed = replace(setup.method.prediction, timed_step=lambda member: member.images.mean())
-    local = replace(setup, method=replace(setup.method, name="local", prediction=timed))
-    lines: list[str] = []
-    assert choose_layout(local, tmp_path, lines.append, never) == LayoutChoice("last", "fp32", {})
-    assert lines == ["layout: channels last, fp32 (local cannot be sent to another process to be timed)"]
-
-
-def test_a_recipe_without_the_key_is_written_as_before_and_not_measured(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
-    setup = ready(tree(sets))
-    assert "layout" not in text_of(setup.recipe)
-    assert setup.compute.layout == torch.channels_last
-    assert choose_layout(setup, tmp_path, unheard, never) is None
 
 
 def test_channels_first_train_the_same_up_to_rounding(sets: Mapping[str, Path], tmp_path: Path) -> None:
@@ -231,15 +231,11 @@ def test_images_and_convolutions_lie_as_they_should(sets: Mapping[str, Path]) ->
     assert not any(kernel.is_contiguous(memory_format=torch.channels_last) for kernel in kernels)
 
 
-def test_a_federation_carries_what_was_decided_and_no_open_question(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    asked = recipe_of(tree(sets, runtime__layout="auto"))
-    known: Recipe = with_layout(asked, FIRST)
-    assert without_local_parts(known).runtime.layout == "first"
-    write_job(tmp_path / "known", Job("known", without_local_parts(known)), "ABC")
-    assert read_job(tmp_path / "known" / "app" / "config").recipe.runtime.layout == "first"
-    write_job(tmp_path / "asked", Job("asked", without_local_parts(asked)), "ABC")
-    with refused("recipe.runtime.layout", "first", "last"):
-        read_job(tmp_path / "asked" / "app" / "config")
+def test_the_job_of_a_federation_carries_the_choice(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    recipe = without_local_parts(with_chosen_settings(ready(tree(sets, runtime__precision="bf16", input__size=32))))
+    write_job(tmp_path / "job", Job("job", recipe), "ABC")
+    runtime = read_job(tmp_path / "job" / "app" / "config").recipe.runtime
+    assert (runtime.layout, runtime.precision) == ("last", "bf16")
 
 
 def test_a_network_is_placed_in_the_layout_of_its_images() -> None:

@@ -182,8 +182,7 @@ def resize_images(images: Tensor, size: int) -> Tensor:
 def embed_faces(subject: AuditedRun, network: torch.nn.Module, faces: Tensor) -> np.ndarray:
     """Return the model's features of rebuilt faces."""
     ready = resize_images(faces, subject.recipe.input.size).to(subject.setup.compute.device)
-    with subject.setup.compute.autocast():
-        features = torch.cat([network(part) for part in torch.split(ready, 256)])
+    features = torch.cat([network(part) for part in torch.split(ready, 256)])
     return normalize(features.float().cpu()).numpy()
 
 

@@ -109,8 +109,6 @@ class Prediction:
     personal: Mapping[str, Personal] = field(default_factory=dict)
     """Recognition: the models that a site evaluates on its own people, the method's choice last; empty: the generic
     one."""
-    timed_step: Callable[[Member], Tensor] | None = None
-    """Runs the forward pass of a training step where it is larger than that of a prediction; only its time is used."""
 
 
 def _accept_any(recipe: Recipe) -> str | None:

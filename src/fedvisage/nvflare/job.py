@@ -107,8 +107,6 @@ def read_job(config: Path) -> Job:
     check_named_by_digest(tree)
     recipe = recipes.validate(tree, read_method)
     check_travels(recipe)
-    if recipe.runtime.layout == "auto":  # each machine would measure and decide for itself
-        raise UserError("recipe.runtime.layout", "auto must be decided before a run is submitted; give first or last")
     return Job(run, recipe)
 
 

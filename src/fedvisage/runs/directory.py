@@ -32,7 +32,7 @@ from fedvisage.federation.record.releases import CHARGES
 from fedvisage.federation.record.store import CHECKPOINTS
 from fedvisage.federation.wire.message import digest_of
 from fedvisage.methods import read_method
-from fedvisage.nn.compute import Compute
+from fedvisage.nn.compute import LAYOUTS, Compute
 from fedvisage.recipe import Recipe
 from fedvisage.recipe.former import rename_in_metrics, rename_places
 
@@ -118,7 +118,7 @@ def finished_metrics(out: Path, recipe: Recipe, resume: bool) -> dict[str, Any] 
         raise UserError(str(out), "is not empty; give another --out, or --resume to continue the run in it")
     if not (out / RECIPE).exists():
         raise UserError(str(out), "holds no run that could be resumed")
-    if not _contains_recipe(out / RECIPE, recipe):
+    if not _contains_recipe(out, recipe):
         raise UserError(str(out), "was started with another recipe; resume with that recipe, or give another --out")
     path = out / METRICS
     return rename_in_metrics(read_json(path, EVALUATE_AGAIN)) if path.exists() else None
@@ -177,14 +177,41 @@ def _visible_entries(directory: Path) -> list[Path]:
     return [path for path in directory.iterdir() if not path.name.startswith(".")]
 
 
-def _contains_recipe(path: Path, recipe: Recipe) -> bool:
-    """Return whether a file contains a recipe; keys that are newer than the file have their default values."""
-    if read_text(path) == recipes.text_of(recipe):
+def _contains_recipe(out: Path, recipe: Recipe) -> bool:
+    """Return whether a run's directory contains a recipe; keys that are newer than the run have their default values.
+
+    The recipe of a run of an earlier version leaves settings open; they have the values with which that run computed.
+    """
+    if read_text(out / RECIPE) == recipes.text_of(recipe):
         return True
     try:
-        return recipes.load(path, [], read_method) == recipe
+        recorded = recipes.load(out / RECIPE, [], type(recipe.method).model_validate)
     except UserError:
         return False
+    return close_settings(recorded, recorded_settings(out)) == recipe
+
+
+def close_settings(recipe: Recipe, settings: Mapping[str, str]) -> Recipe:
+    """Return a recipe whose layout and number format have these values where it leaves them to ``auto``."""
+    closed = {key: value for key, value in settings.items() if getattr(recipe.runtime, key) == "auto"}
+    return recipe.model_copy(update={"runtime": recipe.runtime.model_copy(update=closed)})
+
+
+def recorded_settings(out: Path) -> dict[str, str]:
+    """Return the layout and number format of the run in a directory; empty if it contains none.
+
+    The resolved recipe has both. In recipes of earlier versions they may be open: then the environment record has the
+    number format, and the layout unless the version had only one.
+    """
+    try:
+        runtime = recipes.read_tree(out / RECIPE)["runtime"]
+        environment = read_json(out / ENVIRONMENT) if (out / ENVIRONMENT).exists() else {}
+        recorded = {"layout": "last", **environment}
+        settings = {key: runtime.get(key, "auto") for key in ("layout", "precision")}
+        settings = {key: recorded[key] if value == "auto" else value for key, value in settings.items()}
+    except (UserError, LookupError, TypeError, AttributeError):  # `finished_metrics` reports faults of the recipe
+        return {}
+    return settings if settings["layout"] in LAYOUTS and settings["precision"] in ("fp32", "bf16") else {}
 
 
 def record_start(

@@ -18,7 +18,7 @@ from fedvisage.data.selection import select, split_entry, splits_of
 from fedvisage.datasets.sources import existing_set, resolve, without_part
 from fedvisage.methods import read_method
 from fedvisage.recipe import load
-from fedvisage.runs.directory import DATA, METRICS, RECIPE
+from fedvisage.runs.directory import DATA, METRICS, RECIPE, close_settings, recorded_settings
 from fedvisage.runs.local_training import adoption
 from fedvisage.runs.request import Request
 from fedvisage.runs.run import run_and_report
@@ -39,7 +39,7 @@ def recount(trained: Path, out: Path, cache: Path, reporter: Reporter) -> dict[s
     """
     if not (trained / METRICS).exists():
         raise UserError(str(trained), "is no finished run; name its directory, or end it with `fedvisage run --resume`")
-    recipe = load(trained / RECIPE, [EXACT], read_method)
+    recipe = close_settings(load(trained / RECIPE, [EXACT], read_method), recorded_settings(trained))
     return run_and_report(Request(recipe, out, cache, resume=True, training=adoption(trained)), reporter)
 
 

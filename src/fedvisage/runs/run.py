@@ -25,12 +25,14 @@ from fedvisage.runs.checks import check_before_opening, check_opened_data
 from fedvisage.runs.directory import (
     METRICS,
     REPORT,
+    close_settings,
     finished_metrics,
     hold_directory,
     record_start,
+    recorded_settings,
     with_recorded_identities,
 )
-from fedvisage.runs.layout import LayoutChoice, choose_layout, with_earlier_choice, with_layout
+from fedvisage.runs.layout import with_chosen_settings
 from fedvisage.runs.local_training import train_locally
 from fedvisage.runs.request import Request
 from fedvisage.runs.snapshots import snapshot_metrics
@@ -73,12 +75,12 @@ def _run_phases(request: Request, pool: WorkerPool, reporter: Reporter) -> dict[
         reporter.say(f"{request.out} is finished already; nothing to do")
         return metrics
     validate(request, reporter.say)
-    setup, layout = resolve(request, reporter)
+    setup = resolve(request, reporter)
     data, overlap = open_data(request, setup, pool, reporter)
     with hold_directory(request.out):
         if (metrics := finished_metrics(request.out, setup.recipe, resume=True)) is not None:
             return metrics  # another process finished the run while this one opened its data
-        record_start(request.out, setup.recipe, data.digests, overlap, _environment(setup, layout, pool))
+        record_start(request.out, setup.recipe, data.digests, overlap, _environment(setup, pool))
         trained = train(request, setup, data, pool, reporter)
         return evaluate(request, setup, data, trained, pool, reporter.say)
 
@@ -86,7 +88,7 @@ def _run_phases(request: Request, pool: WorkerPool, reporter: Reporter) -> dict[
 def with_recorded_values(request: Request) -> Request:
     """Return the request with the values that an earlier run in its directory filled into its recipe."""
     recipe = with_recorded_identities(request.recipe, request.out)
-    return replace(request, recipe=with_earlier_choice(recipe, request.out))
+    return replace(request, recipe=close_settings(recipe, recorded_settings(request.out)))
 
 
 def validate(request: Request, say: Say) -> None:
@@ -94,14 +96,11 @@ def validate(request: Request, say: Say) -> None:
     check_before_opening(request, say)
 
 
-def resolve(request: Request, reporter: Reporter) -> tuple[Setup, LayoutChoice | None]:
-    """Fill in the values that the recipe leaves open; return the setup of the run, and the choice of its layout."""
+def resolve(request: Request, reporter: Reporter) -> Setup:
+    """Fill in the values that the recipe leaves open, and return the setup of the run."""
     method = request.find_method()
     setup = set_up(task_of(method).fill_recipe(request.recipe, request.cache, reporter), method)
-    choice = choose_layout(setup, request.cache, reporter.say)
-    if choice is not None:
-        setup = set_up(with_layout(setup.recipe, choice), method)
-    return setup, choice
+    return set_up(with_chosen_settings(setup), method)
 
 
 def open_data(request: Request, setup: Setup, pool: WorkerPool, reporter: Reporter) -> tuple[RunData, dict[str, Any]]:
@@ -143,8 +142,8 @@ def evaluate(
     return read_json(request.out / METRICS)
 
 
-def _environment(setup: Setup, choice: LayoutChoice | None, pool: WorkerPool) -> dict[str, Any]:
-    """Return the environment record of a run, and the times by which the layout was chosen, if any.
+def _environment(setup: Setup, pool: WorkerPool) -> dict[str, Any]:
+    """Return the environment record of a run.
 
     A method that was passed in is recorded by its modules and the digest of its source. The record also has the number
     of worker processes, if any, although no byte of the result depends on it.
@@ -152,8 +151,7 @@ def _environment(setup: Setup, choice: LayoutChoice | None, pool: WorkerPool) ->
     environment = directory.describe(setup.compute, setup.recipe.runtime.threads)
     environment |= {"workers": len(pool.workers)} if pool.workers else {}
     origin = origin_of(setup.method, setup.recipe.method)
-    environment |= {"method": origin} if origin else {}
-    return environment if choice is None else {**environment, "seconds_of_a_step": choice.seconds}
+    return environment | ({"method": origin} if origin else {})
 
 
 def _training_metrics(request: Request, setup: Setup, data: RunData, trained: TrainingResult) -> dict[str, Any]:

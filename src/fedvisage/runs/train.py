@@ -28,7 +28,7 @@ from fedvisage.federation.wire.schema import Schema
 from fedvisage.federation.wire.transport import Transport
 from fedvisage.methods import find, read_method
 from fedvisage.methods.models.frozen_backbone import load_constant
-from fedvisage.runs.directory import METRICS, RECIPE, START, write_once
+from fedvisage.runs.directory import METRICS, RECIPE, START, close_settings, recorded_settings, write_once
 from fedvisage.runs.snapshots import snapshot_saver, with_constant_weights
 from fedvisage.starts.start import read_start
 from fedvisage.tasks import saved_model, scoring
@@ -214,7 +214,8 @@ def train(
         server = _build_server(setup, exchange, Releases(out / "released"), first or {})
         _load_start_weights(server, out, reporter)
         if adopted is None:
-            checkpoints = Checkpoints(out / CHECKPOINTS, recipe_digest(_text_at_start(out / RECIPE, recipe)))
+            # The run's own text: a run that an earlier version began lacks newer keys, and may have former names.
+            checkpoints = Checkpoints(out / CHECKPOINTS, recipe_digest(read_text(out / RECIPE)))
             keep = snapshot_saver(out, recipe)
             finished = TrainingLoop(method, server, checkpoints, ledger, rounds, reporter, keep).train()
         else:
@@ -252,12 +253,6 @@ def _build_server(setup: Setup, exchange: Exchange, releases: Releases, first: M
     return Server(method, recipe, net, exchange, compute, releases, files)
 
 
-def _text_at_start(path: Path, recipe: recipes.Recipe) -> str:
-    """Return the text of the recipe as the run began: an earlier version wrote former names of keys."""
-    text = recipes.text_of(recipe)
-    return read_text(path) if path.exists() and recipes.present_text(path) == text else text
-
-
 def _load_start_weights(server: Server, out: Path, reporter: Reporter) -> None:
     """Load the weights that the recipe starts from into the network, and report the parts that fit."""
     start = server.recipe.training.starts_from
@@ -276,6 +271,7 @@ def _adopt(trained: Path, setup: Setup, server: Server) -> Message:
     """Adopt the members of a finished run whose recipe differs only in its evaluation."""
     saved = saved_model.load(trained)
     their_recipe = recipes.validate(saved.recipe, read_method)  # newer keys have their defaults
+    their_recipe = close_settings(their_recipe, recorded_settings(trained))
     exact = scoring.wants_exact_statistics(setup.recipe)
     theirs, ours = (training_of(recipes.tree_of(recipe), exact) for recipe in (their_recipe, setup.recipe))
     if theirs != ours or find(their_recipe.method).server is not setup.method.server:

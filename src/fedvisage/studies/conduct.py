@@ -21,7 +21,7 @@ from fedvisage.recipe.former import present_key
 from fedvisage.render.domains import DOMAINS
 from fedvisage.render.sets import Synthesis, parse_synthesis
 from fedvisage.report.tables import markdown as as_markdown
-from fedvisage.runs.directory import METRICS
+from fedvisage.runs.directory import METRICS, close_settings, recorded_settings
 from fedvisage.runs.local_training import adoption
 from fedvisage.runs.request import Request
 from fedvisage.runs.run import run
@@ -279,7 +279,10 @@ def _without_workers(cell: Cell) -> Cell:
 
 
 def _run_cell(cell: Cell, cache: Path, checks: Checks, say: Say = discard) -> dict[str, Any]:
-    training = None if cell.trained is None else adoption(cell.trained)
+    recipe, training = cell.recipe, None
+    if cell.trained is not None:
+        # The rule may choose otherwise on this machine, but an adopted model is no new training.
+        recipe, training = close_settings(recipe, recorded_settings(cell.trained)), adoption(cell.trained)
     name = f"{cell.row} target {cell.target} seed {cell.seed}"
     reporter = say.part(name) if isinstance(say, Reporter) else Reporter(Console(), quiet=True)
-    return run(Request(cell.recipe, cell.out, cache, resume=True, training=training, checks=checks), reporter)
+    return run(Request(recipe, cell.out, cache, resume=True, training=training, checks=checks), reporter)

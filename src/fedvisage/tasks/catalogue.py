@@ -102,7 +102,8 @@ class Setup:
 def set_up(recipe: Recipe, method: Method, files: Mapping[str, Path] | None = None) -> Setup:
     """Look up the method, task and device of a recipe, and apply the recipe's number of threads to this process.
 
-    Until a layout is chosen (:mod:`fedvisage.runs.layout`), the setup has the default one.
+    The channels lie last if the recipe leaves the layout open: before a run chooses it (:mod:`fedvisage.runs.layout`),
+    and for models of earlier versions.
     """
     use_threads(recipe.runtime.threads)
     layout: Layout = "first" if recipe.runtime.layout == "first" else "last"

@@ -102,7 +102,7 @@ class FinishedModel:
         logits = []
         for weights in self._members().values():
             self.scorer.load(weights)
-            logits.append(self.scorer.score_images(self._checked(images)).double().cpu().numpy())
+            logits.append(self.scorer.score_images(self._require_size(images)).double().cpu().numpy())
         return mean_score(logits) if len(logits) > 1 else logits[0]
 
     def is_live(self, images: Tensor) -> NDArray[np.bool_]:
@@ -113,7 +113,7 @@ class FinishedModel:
         """Return the feature of each aligned face, uint8 B×3×H×W in RGB, at unit length."""
         self._require("recognition", "embed", "score")
         self.scorer.load(next(iter(self._members().values())))
-        return torch.nn.functional.normalize(self.scorer.score_images(self._checked(faces)).cpu())
+        return torch.nn.functional.normalize(self.scorer.score_images(self._require_size(faces)).cpu())
 
     def _members(self) -> dict[str, Message]:
         return dict(sorted(members_of(self.saved.finished).items()))
@@ -122,7 +122,7 @@ class FinishedModel:
         if self.task != task:
             raise UserError(f"model.{verb}", f"this model is for {self.task}; use model.{other}")
 
-    def _checked(self, images: Tensor) -> Tensor:
+    def _require_size(self, images: Tensor) -> Tensor:
         size = self.recipe.input.size
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1:] != (3, size, size):
             got = f"{str(images.dtype).removeprefix('torch.')} {tuple(images.shape)}"

@@ -43,7 +43,11 @@ LIMIT = 40.0
 
 
 class Scorer:
-    """The delivered parts of a method's network, ready to score images."""
+    """The delivered parts of a method's network, ready to score images.
+
+    All passes are in float32, also after training in bf16: exports compute in float32, and a threshold that was chosen
+    on other scores would not fit them.
+    """
 
     def __init__(self, method: Declared, recipe: Recipe, compute: Compute) -> None:
         """Build the delivered parts; :meth:`load` loads the weights of a member."""
@@ -125,7 +129,7 @@ class Scorer:
         """Score uint8 RGB images of the network's size."""
         ready = prepare(images, self.recipe.input.colour, self.compute.device, self.compute.layout)
         generator = torch_rng(self.recipe.runtime.seed, "inference", device=self.compute.device.type)
-        with torch.inference_mode(), self.compute.autocast():
+        with torch.inference_mode():
             output = self.method.prediction.predict(Member(self.net, ready, generator, self.recipe)).float()
         if not bool(torch.isfinite(output).all()):
             raise RunFailed(NO_NUMBER)
@@ -149,8 +153,7 @@ class Scorer:
         images = view.batch(positions).images
         ready = prepare(images, self.recipe.input.colour, self.compute.device, self.compute.layout)
         generator = torch_rng(self.recipe.runtime.seed, "inference", int(positions[0]), device=self.compute.device.type)
-        with self.compute.autocast():
-            return function(Member(self.net, ready, generator, self.recipe))
+        return function(Member(self.net, ready, generator, self.recipe))
 
     def _positions(self, view: View) -> list[NDArray[np.int64]]:
         size = self.recipe.evaluation.batch

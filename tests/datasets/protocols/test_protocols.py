@@ -281,7 +281,7 @@ def test_celeba_spoof(sets: Sets) -> None:
 
 
 def test_the_page_has_a_row_for_each() -> None:
-    page = (ROOT / "docs" / "datasets.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "protocols.md").read_text(encoding="utf-8")
     table = page[page.index("| protocols |") :].split("\n\n")[0]
     assert re.findall(r"`([^`]+)`", "".join(row.split("|")[1] for row in table.splitlines())) == [*PROTOCOLS, *PEOPLE]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sklearn.metrics import roc_auc_score
 from tests.toy import SITES, opened, recipe_of, run_toy, scores_of, tree
 
@@ -76,6 +77,17 @@ def test_scores_are_recomputed_from_the_saved_model(run: Path, sets: Mapping[str
     judged = evaluate_pad(scorer, saved, target, "U")
     written = np.concatenate([found["logit"] for found in scores_of(run).values()])
     assert (judged.scores.live == written).all()
+
+
+@pytest.mark.parametrize("method", ["fedpad", "fedgpad"])
+def test_scores_are_in_fp32_after_training_in_bf16(sets: Mapping[str, Path], tmp_path: Path, method: str) -> None:
+    content = tree(sets, method)
+    view, recipe = opened(content, tmp_path).sites["A"].heldout, recipe_of(content)
+    half, single = (Scorer(METHODS[method], recipe, resolve_compute("cpu", name)) for name in ("bf16", "fp32"))
+    assert half.compute.half
+    assert (half.logits(view) == single.logits(view)).all()
+    images = view.batch(np.arange(4)).images
+    assert torch.equal(half.score_images(images), single.score_images(images))
 
 
 def test_the_targets_labels_never_stand_in_for_a_missing_histogram(

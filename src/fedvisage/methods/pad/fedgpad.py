@@ -158,15 +158,6 @@ def predict(member: Member) -> Tensor:
     return logits.squeeze(1)
 
 
-def timed_step(member: Member) -> Tensor:
-    """Pass images through all five networks, as Eq. 8 does."""
-    net = member.net
-    invariant, pooled = net["encoder"](member.images)
-    specific, _ = net["specific"](member.images)
-    outputs = (net["classifier"](invariant), net["depth"](pooled), net["decoder"](invariant + specific))
-    return torch.stack([output.float().square().mean() for output in outputs])
-
-
 def features(member: Member) -> Tensor:
     """Return the domain-invariant features."""
     invariant: Tensor = member.net["encoder"](member.images)[0]
@@ -183,7 +174,7 @@ METHOD = Method(
     home={**dict.fromkeys(SHARED, Home.LENT), "specific": Home.SITE, "decoder": Home.SITE},
     calls={"train": fedavg.training_call(loss, *SHARED)},
     server=fedavg.server,
-    prediction=Prediction(predict, features=features, timed_step=timed_step),
+    prediction=Prediction(predict, features=features),
     delivered=("encoder", "classifier"),
     supports=frozenset({"one_mean"}),
 )
