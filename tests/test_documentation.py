@@ -34,10 +34,12 @@ from fedvisage.datasets.options import ImportOptions
 from fedvisage.methods import read_method
 from fedvisage.metrics import threshold
 from fedvisage.recipe import MethodOptions, Recipe, load
+from fedvisage.render.identities import Identities, photograph_person, photographs_of
 from fedvisage.studies import cells_of, load_study
 from fedvisage.studies.shipped import locate
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
+OF_ROOT = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "AGENTS.md")
+PAGES = [*(ROOT / name for name in OF_ROOT), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 OWN_FILES = {"mine.yaml", "recipe.yaml", "rows.yaml", "start.yaml"}
@@ -255,23 +257,36 @@ def test_the_python_of_the_readme_runs(
     (shown,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
     monkeypatch.chdir(tmp_path)
     Path("toy.yaml").write_text(yaml.safe_dump(tree(sets)))
-    smaller = {"demo/fedpad": "toy.yaml", "96, 96": "32, 32", "subjects=10 size=96": "subjects=2 frames=1 size=32"}
+    photographs(tmp_path)
+    smaller = {
+        '"demo/fedpad"': '"toy.yaml"',
+        '"face", 96': '"face", 32',
+        "subjects=10 size=96": "subjects=2 frames=1 size=32",
+    }
     for large, small in smaller.items():
         assert shown.count(large) == 1
         shown = shown.replace(large, small)
     exec(compile(shown, "README.md", "exec"), names := dict[str, Any]())
     assert names["run"].metrics["rounds"] == 4
+    assert names["photo"].shape == (32, 32, 3)
+    assert names["model"].is_live(names["faces"]).shape == (1,)
     assert fv.load("demo/fedpad").input.size == 96
 
 
+def photographs(folder: Path) -> None:
+    """Put two photographs of a rendered person into ``photos``, as the README assumes."""
+    (folder / "photos").mkdir()
+    faces = photograph_person(photographs_of(Identities(images=2, size=112), 0), 112)[0]
+    for name, face in zip(("one", "two"), faces, strict=True):
+        Image.fromarray(face).resize((224, 224)).save(folder / "photos" / f"{name}.png")
+
+
 SMALLER = {
-    "recipes/demo/fedpad.yaml": "toy.yaml training.rounds=1",
-    "recipes/demo/fedfr.yaml": "people.yaml training.rounds=1",
-    "--identities 12 --images 5 --size 64": "--identities 2 --images 2 --size 32 --workers 1",
+    "run demo/fedpad data.sites.O=sets/mine": "run toy.yaml training.rounds=1 data.sites.A=sets/mine --allow-overlap",
+    "run demo/fedpad": "run toy.yaml training.rounds=1",
+    "run demo/fedfr": "run people.yaml training.rounds=1",
     "training.rounds=4": "",
-    'subjects=10 size=96"': 'subjects=2 frames=1 size=32" --cache cache',
-    "sets/mine --size 256": "sets/mine --size 32 --crop none",
-    "PORTRAITS --domain O --size 128": "PORTRAITS --domain O --size 32 --frames 1 --workers 1 --crop none",
+    "sets/mine --size 96": "sets/mine --size 32 --crop none",
 }
 """What is put for what in the README's commands, so that a test can afford to run them."""
 
@@ -280,17 +295,21 @@ def test_the_commands_of_the_readme_run_one_after_another(
     sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocks = re.findall(r"```console\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    commands = [line for block in blocks for line in block.splitlines() if ".venv/bin/fedvisage" in line]
+    lines = [line for block in blocks for line in block.splitlines()]
+    commands = [line for line in lines if line.startswith("fedvisage ")]
+    others = [line for line in lines if not line.startswith(("fedvisage ", "make "))]
+    assert others == ["source .venv/bin/activate"]
     commands = [line for line in commands if "--on nvflare" not in line]  # tests/distributed rehearses federations
-    assert len(commands) >= 8
+    assert len(commands) >= 11
     (tmp_path / "toy.yaml").write_text(yaml.safe_dump(tree(sets)))
     (tmp_path / "people.yaml").write_text(yaml.safe_dump(tree(sets, "fedfr")))
+    photographs(tmp_path)
     target = PreparedSet.open(sets["U"])
     for index in range(len(target)):
         kind, subject = str(target.rows.species[index]), str(target.rows.subject[index])
-        for root in ["PHOTOS/real", "PORTRAITS"] if kind == "bonafide" else [f"PHOTOS/attack/{kind}"]:
-            (tmp_path / root / subject).mkdir(parents=True, exist_ok=True)
-            Image.fromarray(np.asarray(target.images[index])).save(tmp_path / root / subject / f"{index}.png")
+        folder = tmp_path / "PHOTOS" / ("real" if kind == "bonafide" else f"attack/{kind}") / subject
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.asarray(target.images[index])).save(folder / f"{index}.png")
     monkeypatch.chdir(tmp_path)
     for command in commands:
         for shown, put in SMALLER.items():
@@ -299,6 +318,13 @@ def test_the_commands_of_the_readme_run_one_after_another(
         with pytest.raises(SystemExit) as ended:
             cli.main()
         assert not ended.value.code, command
+
+
+@pytest.mark.parametrize(("name", "most"), [("README.md", 150), ("AGENTS.md", 60)])
+def test_pages_of_the_root_have_the_agreed_length(name: str, most: int) -> None:
+    lines = (ROOT / name).read_text().splitlines()
+    assert len(lines) <= most
+    assert all(len(line) <= 160 for line in lines if not line.startswith("|"))
 
 
 def test_the_commands_about_shipped_recipes_work_from_any_directory(
@@ -332,9 +358,9 @@ def test_the_federation_that_the_readme_rehearses_is_one_that_can_run_between_ma
     pytest.importorskip("nvflare")
     from fedvisage.nvflare.job import check_travels
 
-    (command,) = re.findall(r"\S+/fedvisage run (.*) --on nvflare", (ROOT / "README.md").read_text())
+    (command,) = re.findall(r"^fedvisage run (.*) --on nvflare", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
     recipe, *overrides = shlex.split(command)
-    check_travels(load(ROOT / recipe, overrides, read_method))
+    check_travels(load(locate(Path(recipe)), overrides, read_method))
 
 
 def keys_of(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
@@ -417,6 +443,16 @@ def test_the_tables_of_keys_are_what_the_code_says() -> None:
     for path, text in keys.pages().items():
         assert keys.filled(text) == text, path.name
     assert keys.OF_METHODS.read_text(encoding="utf-8") == keys.of_methods()
+
+
+def test_the_messages_of_the_page_on_troubleshooting_are_in_the_code() -> None:
+    sources = "\n".join(path.read_text() for path in (ROOT / "src" / "fedvisage").rglob("*.py"))
+    joined = re.sub(r'"\s*\n\s*f?"', "", sources)
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    rows = [row.split("|")[1] for row in page.splitlines() if row.startswith("| `")]
+    assert len(rows) >= 20
+    for fragment in re.findall(r"`([^`]+)`", " ".join(rows)):
+        assert fragment in joined, fragment
 
 
 def test_no_placeholder_is_left_in_the_documentation() -> None:

@@ -25,7 +25,7 @@ def check_protection(recipe: Recipe, method: Declared) -> None:
             raise UserError(
                 f"recipe.federation.{key}",
                 f"is about one mean of all uploads, on which {method.name} does not rest; leave it out, or "
-                "use an averaging method (`fedvisage methods` says which)",
+                "use an averaging method (`fedvisage methods NAME` shows which)",
             )
     if federation.wire != "fp32":
         _check_wire(recipe)
