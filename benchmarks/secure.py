@@ -22,7 +22,7 @@ def measure(cache: Path) -> Measurement:
     """Time one site's upload of a ResNet-18 among ten: encoding and ten masks, against ten streams of that length."""
     net = resnet18(ResNet18(), "rgb+hsv")
     weights = {name: value.detach() for name, value in net.state_dict().items()}
-    secrets = [Secrets.drawn(os.urandom) for _ in range(SITES)]
+    secrets = [Secrets.draw(os.urandom) for _ in range(SITES)]
     roster, numbers = [one.public() for one in secrets], len(encode_all(weights, 1.0, torch.tensor(0.0)))
 
     def hide() -> None:

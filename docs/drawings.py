@@ -88,34 +88,34 @@ class Drawing:
 
 def a_round() -> Drawing:
     """One round of an averaging method."""
-    picture = Drawing(900, 420, "A round: the server lends weights, sites train and send weights, the server averages")
-    picture.panel(20, 130, 250, 150, "Server")
-    picture.box(40, 170, 210, 42, "server", "global model")
-    picture.box(40, 224, 210, 42, "server", "combine", ["mean, robust rule or secure sum"])
+    picture = Drawing(900, 452, "A round: the server lends weights, sites train and send weights, the server averages")
+    picture.panel(20, 20, 250, 360, "Server")
+    picture.box(40, 70, 210, 60, "server", "global model", ["lent to every site"])
+    picture.box(40, 264, 210, 60, "server", "combine", ["mean, robust rule or secure sum"])
+    picture.arrow([(145, 264), (145, 130)])
     for number, name in enumerate(("bank", "phone maker", "border agency")):
         y = 20 + 125 * number
         picture.panel(560, y, 320, 110, f"Site: {name}")
         picture.box(575, y + 40, 130, 56, "own", "faces", ["labels, identities"])
         picture.box(735, y + 40, 130, 56, "common", "model", ["trained here"])
         picture.arrow([(705, y + 68), (735, y + 68)])
-        picture.arrow([(270, 186), (490, 186), (490, y + 30), (560, y + 30)])
-        picture.arrow([(560, y + 84), (525, y + 84), (525, 246), (270, 246)])
-    picture.text(380, 178, "1  lends weights")
-    picture.text(380, 264, "3  weights, counts, loss")
-    picture.text(720, 404, "2  each trains on its own faces, which never leave", kind="soft")
-    picture.text(145, 302, "4  averages; then the next round", kind="soft")
+        picture.arrow([(270, y + 38), (560, y + 38)], "1  lends weights")
+        picture.arrow([(560, y + 88), (270, y + 88)], "3  weights, number of images, loss")
+    picture.text(720, 404, "2  trains on its own faces, which never leave", kind="soft")
+    picture.text(145, 404, "4  combines; the next round begins", kind="soft")
+    picture.text(450, 436, "The target takes no part: it evaluates the finished model.", kind="soft")
     return picture
 
 
 @dataclass(frozen=True)
 class Holding:
-    """What a picture says of one method beside its declared parts."""
+    """The labels of one method's picture that its declaration lacks."""
 
     parts: Mapping[str, str]
     own: Sequence[tuple[str, str]]
     down: str
     up: str
-    user: str
+    target: str
 
 
 HOLDINGS = {
@@ -124,7 +124,7 @@ HOLDINGS = {
             "encoder": "domain-invariant",
             "classifier": "living or attack",
             "depth": "depth of the face",
-            "specific": "what is only this domain's",
+            "specific": "this domain only",
             "decoder": "rebuilds the image",
         },
         [("images, depth maps", "and their labels")],
@@ -198,7 +198,7 @@ def who_holds_what(name: str) -> Drawing:
     for x, kind, said in legend:
         picture.box(x, height - 42, 16, 16, kind)
         picture.text(x + 24, height - 29, said, anchor="start", kind="soft")
-    picture.text(880, height - 29, f"A user {holding.user}", anchor="end")
+    picture.text(880, height - 29, f"A target {holding.target}", anchor="end")
     return picture
 
 

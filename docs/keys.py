@@ -28,8 +28,8 @@ TOP = """\
 # Keys of methods
 
 What a recipe's section `method` can say beside `name`, by the file that declares it, written from the code by
-`make reference`. Keys of all other sections are on the page of [recipes](recipes.md#keys). Where a method has a default
-of its own, its page on the website (`make docs`) and `RUN/recipe.yaml` have that.
+`make reference`. Keys of all other sections are on the page of [recipe keys](recipe-keys.md). Where a method has a
+default of its own, its page on the website (`make docs`) and `RUN/recipe.yaml` have that.
 """
 
 
@@ -38,7 +38,38 @@ def table_of(prefixes: str) -> str:
     wanted = [one for one in prefixes.split() if not one.startswith("-")]
     without = [one[1:] for one in prefixes.split() if one.startswith("-")]
     rows = [row for row in sections.rows(Recipe) if within(row[0], wanted) and not within(row[0], without)]
-    return table(HEAD, rows)
+    return table(HEAD, shortened(rows))
+
+
+def shortened(rows: list[sections.Row]) -> list[sections.Row]:
+    """Return the rows, with one row for each section that has the same keys as an earlier one."""
+    first: dict[tuple[tuple[str, ...], ...], str] = {}
+    defaults = {row[0]: row[1] for row in rows}
+    short: list[sections.Row] = []
+    like = "."
+    for place, (key, default, may_be, meaning) in enumerate(rows):
+        if key.startswith(like):
+            continue
+        inner = [row for row in rows[place + 1 :] if row[0].startswith(f"{key[:-1]}.")]
+        model = first.setdefault(tuple((row[0][len(key) :], *row[2:]) for row in inner), key) if inner else key
+        if model != key:
+            like = f"{key[:-1]}."
+            own = {row[0]: row[1] for row in inner if row[1] != defaults[sibling(row[0], key, model)]}
+            listed = ", ".join(f"`{name[len(key) :]} {value}" for name, value in own.items())
+            may_be, meaning = f"like {model}", f"{meaning} Other defaults: {listed}." if own else meaning
+        short.append((key, default, may_be, meaning))
+    return short
+
+
+def sibling(key: str, section: str, other: str) -> str:
+    """Return the key of the same name in another section."""
+    return f"{other[:-1]}{key[len(section) - 1 :]}"
+
+
+def covers(row: str, key: str) -> bool:
+    """Tell whether a row of a table explains a key, by itself or as a section like an earlier one."""
+    named, _, rest = row.removeprefix("| `").partition("` |")
+    return key == named or (key.startswith(f"{named}.") and "| like `" in rest)
 
 
 def within(key: str, places: list[str]) -> bool:

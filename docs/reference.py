@@ -36,14 +36,14 @@ SITE: Groups = {
     "who and when": ("name", "recipe", "round"),
     "data": (
         *("data", "test", "public", "strangers", "classes_of", "batches", "next_batch", "batch", "batches_of"),
-        *("batches_numbered", "taken", "batches_per_epoch", "batches_per_round"),
+        *("batches_numbered", "batches_taken", "batches_per_epoch", "batches_per_round"),
     ),
     "network": ("net", "load", "lent", "frozen", "tensors", "own", "embed", "public_features"),
     "training": ("autocast", "optimizer", "rate", "learn", "step", "losses", "statistics"),
     "state": ("kept", "scratch", "held"),
     "randomness": ("rng",),
     "releases under differential privacy": ("release", "released", "forget"),
-    HOUSE: ("compute", "common", "releases", "put_away", "on_batch", "trust"),
+    HOUSE: ("compute", "common", "releases", "private_state", "on_batch", "trust"),
 }
 SERVER: Groups = {
     "who and when": ("method", "recipe", "names", "present", "round", "rounds", "end_before_this_round"),

@@ -32,11 +32,14 @@ from fedvisage.base import extensions
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.methods import read_method
+from fedvisage.metrics import threshold
 from fedvisage.recipe import MethodOptions, Recipe, load
+from fedvisage.render.identities import Identities, photograph_person, photographs_of
 from fedvisage.studies import cells_of, load_study
 from fedvisage.studies.shipped import locate
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
+OF_ROOT = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "AGENTS.md")
+PAGES = [*(ROOT / name for name in OF_ROOT), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 OWN_FILES = {"mine.yaml", "recipe.yaml", "rows.yaml", "start.yaml"}
@@ -108,7 +111,7 @@ def test_the_recipes_section_for_a_network_of_timm_is_read(sets: Mapping[str, Pa
 
 def test_the_page_on_recipes_lists_every_algorithm_and_every_model(sets: Mapping[str, Path]) -> None:
     page = (ROOT / "docs" / "recipes.md").read_text()
-    section = page[page.index("## Algorithms and models") : page.index("## Studies")]
+    section = page[page.index("## Algorithms and models") : page.index("## Several cores")]
     first = [row.split("|")[1] for row in section.splitlines() if row.startswith("| `")]
     listed = {name for cell in first for name in re.findall(r"`([\w-]+)`", cell)}
     assert listed == {*fv.methods.ALGORITHMS, *fv.methods.MODELS}
@@ -121,22 +124,20 @@ def test_the_page_on_recipes_lists_every_algorithm_and_every_model(sets: Mapping
 
 def test_a_data_entry_on_the_command_line_is_read_as_the_page_on_recipes_shows() -> None:
     page = (ROOT / "docs" / "recipes.md").read_text()
-    section = page[page.index("## How values are written") : page.index("## How a command ends")]
+    section = page[page.index("## Your own recipe") : page.index("## Algorithms and models")]
     (command,) = re.findall(r"```console\n(.*?)\n```", section, flags=re.DOTALL)
     _, verb, name, change = shlex.split(command)
     assert verb == "run"
     assert load(locate(name), [change], read_method).data.sites["O"] == change.partition("=")[2]
 
 
-def test_a_checkpoint_is_converted_as_the_page_on_recipes_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = (ROOT / "docs" / "recipes.md").read_text()
+def test_a_checkpoint_is_converted_as_the_page_on_starts_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "starts.md").read_text()
     (shown,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     monkeypatch.chdir(tmp_path)
     state = torch.nn.Linear(3, 2).state_dict() | {"shared": torch.arange(6.0).view(2, 3).T}
     torch.save(state, "weights.pt")
-    exec(compile(shown, "docs/recipes.md", "exec"), {})
+    exec(compile(shown, "docs/starts.md", "exec"), {})
     found = load_file("weights.safetensors")
     assert found.keys() == state.keys()
     assert all(torch.equal(found[name], tensor) for name, tensor in state.items())
@@ -256,23 +257,36 @@ def test_the_python_of_the_readme_runs(
     (shown,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
     monkeypatch.chdir(tmp_path)
     Path("toy.yaml").write_text(yaml.safe_dump(tree(sets)))
-    smaller = {"demo/fedpad": "toy.yaml", "96, 96": "32, 32", "subjects=10 size=96": "subjects=2 frames=1 size=32"}
+    photographs(tmp_path)
+    smaller = {
+        '"demo/fedpad"': '"toy.yaml"',
+        '"face", 96': '"face", 32',
+        "subjects=10 size=96": "subjects=2 frames=1 size=32",
+    }
     for large, small in smaller.items():
         assert shown.count(large) == 1
         shown = shown.replace(large, small)
     exec(compile(shown, "README.md", "exec"), names := dict[str, Any]())
     assert names["run"].metrics["rounds"] == 4
+    assert names["photo"].shape == (32, 32, 3)
+    assert names["model"].is_live(names["faces"]).shape == (1,)
     assert fv.load("demo/fedpad").input.size == 96
 
 
+def photographs(folder: Path) -> None:
+    """Put two photographs of a rendered person into ``photos``, as the README assumes."""
+    (folder / "photos").mkdir()
+    faces = photograph_person(photographs_of(Identities(images=2, size=112), 0), 112)[0]
+    for name, face in zip(("one", "two"), faces, strict=True):
+        Image.fromarray(face).resize((224, 224)).save(folder / "photos" / f"{name}.png")
+
+
 SMALLER = {
-    "recipes/demo/fedpad.yaml": "toy.yaml training.rounds=1",
-    "recipes/demo/fedfr.yaml": "people.yaml training.rounds=1",
-    "--identities 12 --images 5 --size 64": "--identities 2 --images 2 --size 32 --workers 1",
+    "run demo/fedpad data.sites.O=sets/mine": "run toy.yaml training.rounds=1 data.sites.A=sets/mine --allow-overlap",
+    "run demo/fedpad": "run toy.yaml training.rounds=1",
+    "run demo/fedfr": "run people.yaml training.rounds=1",
     "training.rounds=4": "",
-    'subjects=10 size=96"': 'subjects=2 frames=1 size=32" --cache cache',
-    "sets/mine --size 256": "sets/mine --size 32 --crop none",
-    "PORTRAITS --domain O --size 128": "PORTRAITS --domain O --size 32 --frames 1 --workers 1 --crop none",
+    "sets/mine --size 96": "sets/mine --size 32 --crop none",
 }
 """What is put for what in the README's commands, so that a test can afford to run them."""
 
@@ -281,17 +295,21 @@ def test_the_commands_of_the_readme_run_one_after_another(
     sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocks = re.findall(r"```console\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    commands = [line for block in blocks for line in block.splitlines() if ".venv/bin/fedvisage" in line]
+    lines = [line for block in blocks for line in block.splitlines()]
+    commands = [line for line in lines if line.startswith("fedvisage ")]
+    others = [line for line in lines if not line.startswith(("fedvisage ", "make "))]
+    assert others == ["source .venv/bin/activate"]
     commands = [line for line in commands if "--on nvflare" not in line]  # tests/distributed rehearses federations
-    assert len(commands) >= 8
+    assert len(commands) >= 11
     (tmp_path / "toy.yaml").write_text(yaml.safe_dump(tree(sets)))
     (tmp_path / "people.yaml").write_text(yaml.safe_dump(tree(sets, "fedfr")))
+    photographs(tmp_path)
     target = PreparedSet.open(sets["U"])
     for index in range(len(target)):
         kind, subject = str(target.rows.species[index]), str(target.rows.subject[index])
-        for root in ["PHOTOS/real", "PORTRAITS"] if kind == "bonafide" else [f"PHOTOS/attack/{kind}"]:
-            (tmp_path / root / subject).mkdir(parents=True, exist_ok=True)
-            Image.fromarray(np.asarray(target.images[index])).save(tmp_path / root / subject / f"{index}.png")
+        folder = tmp_path / "PHOTOS" / ("real" if kind == "bonafide" else f"attack/{kind}") / subject
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.asarray(target.images[index])).save(folder / f"{index}.png")
     monkeypatch.chdir(tmp_path)
     for command in commands:
         for shown, put in SMALLER.items():
@@ -302,12 +320,19 @@ def test_the_commands_of_the_readme_run_one_after_another(
         assert not ended.value.code, command
 
 
+@pytest.mark.parametrize(("name", "most"), [("README.md", 150), ("AGENTS.md", 60)])
+def test_pages_of_the_root_have_the_agreed_length(name: str, most: int) -> None:
+    lines = (ROOT / name).read_text().splitlines()
+    assert len(lines) <= most
+    assert all(len(line) <= 160 for line in lines if not line.startswith("|"))
+
+
 def test_the_commands_about_shipped_recipes_work_from_any_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Recipes and studies are validated cell by cell and not run."""
     text = (ROOT / "docs/recipes.md").read_text()
-    shown, mark = (re.findall(rf"```{kind}\n(.*?)```", text, flags=re.DOTALL)[0] for kind in ("console", "yaml"))
+    shown, own = (re.findall(rf"```{kind}\n(.*?)```", text, flags=re.DOTALL)[0] for kind in ("console", "yaml"))
     monkeypatch.chdir(tmp_path)
     for command in shown.splitlines():
         words, _, target = command.partition(" > ")
@@ -324,7 +349,8 @@ def test_the_commands_about_shipped_recipes_work_from_any_directory(
             if target:
                 Path(target).write_text(capsys.readouterr().out)
     assert {path.name for path in tmp_path.iterdir()} == {"mine.yaml", "recipe.schema.json", "study.schema.json"}
-    assert Path(mark.strip().partition("$schema=")[2]).is_file()
+    assert Path(own.splitlines()[0].partition("$schema=")[2]).is_file()
+    assert fv.load(yaml.safe_load(own)).data.target_name == "gate"
 
 
 def test_the_federation_that_the_readme_rehearses_is_one_that_can_run_between_machines() -> None:
@@ -332,9 +358,9 @@ def test_the_federation_that_the_readme_rehearses_is_one_that_can_run_between_ma
     pytest.importorskip("nvflare")
     from fedvisage.nvflare.job import check_travels
 
-    (command,) = re.findall(r"\S+/fedvisage run (.*) --on nvflare", (ROOT / "README.md").read_text())
+    (command,) = re.findall(r"^fedvisage run (.*) --on nvflare", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
     recipe, *overrides = shlex.split(command)
-    check_travels(load(ROOT / recipe, overrides, read_method))
+    check_travels(load(locate(Path(recipe)), overrides, read_method))
 
 
 def keys_of(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
@@ -353,13 +379,61 @@ def test_every_key_of_a_recipe_is_explained_on_one_page() -> None:
     blocks = [block[0] for text in keys.pages().values() for block in keys.BLOCK.finditer(text)]
     rows = [line for block in blocks for line in block.splitlines() if line.startswith("| `")]
     for key in keys_of(Recipe):
-        (row,) = [row for row in rows if row.startswith(f"| `{key}` |")]
+        (row,) = [row for row in rows if keys.covers(row, key)]
         assert row.split(" | ")[-1].strip(" |"), f"write a text below the key {key}, then call make reference"
+        if not row.startswith(f"| `{key}` |"):
+            section = row.partition("` |")[0].removeprefix("| `")
+            like = row.split(" | ")[2].removeprefix("like ")
+            assert sum(row.startswith(f"| {keys.sibling(f'`{key}`', f'`{section}`', like)} |") for row in rows) == 1
+
+
+def test_a_section_like_an_earlier_one_is_a_row_with_its_own_defaults() -> None:
+    table = keys.table_of("training")
+    (row,) = [row for row in table.splitlines() if row.startswith("| `training.pretrain.optimizer` |")]
+    assert "| like `training.optimizer` |" in row
+    assert "Other defaults: `name` `sgd`, `lr` `0.1`, `weight_decay` `0.0005`, `momentum` `0.9`, `state` `kept`." in row
+    assert "`training.pretrain.optimizer.lr`" not in table
+    assert "| `training.augment.margin.least` | depends |" in table
+    assert "| `training.augment.jpeg` | none | like `training.augment.margin` |" in table
+
+
+def test_the_thresholds_of_other_rules_are_computed_as_the_page_shows(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run's own rule comes to the threshold of the run."""
+    page = (ROOT / "docs" / "thresholds.md").read_text()
+    (shown,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    metrics = run_toy(tree(sets, training__rounds=1), tmp_path / "runs/first")
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    exec(compile(shown, "docs/thresholds.md", "exec"), {})
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in printed] == ["source-eer", *threshold.SOURCE_BPCER]
+    assert printed[0].startswith(f"source-eer: logit {metrics['threshold']:+.3f}, FAR ")
+
+
+@pytest.mark.parametrize(("page", "rows"), [("studies.md", 2 * 3 * 3), ("thresholds.md", 2)])
+def test_the_first_study_that_a_page_shows_is_read(page: str, rows: int, tmp_path: Path) -> None:
+    shown = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / page).read_text(), flags=re.DOTALL)[0]
+    (tmp_path / "study.yaml").write_text(shown)
+    assert len(cells_of(load_study(tmp_path / "study.yaml"), tmp_path)) == rows
+
+
+def test_every_shipped_study_that_a_table_names_exists() -> None:
+    text = (ROOT / "docs" / "studies.md").read_text()
+    section = text[text.index("## Shipped studies") : text.index("## A folder of datasets")]
+    for row in (row for row in section.splitlines() if row.startswith("| `")):
+        names = re.findall(r"`([\w-]+)`( \(demo only\))?", row.split("|")[1])
+        family = names[0][0].partition("-")[0]
+        for name, demo_only in names:
+            whole = name if name[0] != "-" else f"{family}{name}"
+            assert locate(f"studies/{whole}-demo", Path("/nowhere"), verb="study").is_file()
+            assert demo_only or locate(f"studies/{whole}", Path("/nowhere"), verb="study").is_file()
 
 
 def test_every_key_of_a_method_is_explained() -> None:
     for row in keys.of_methods().splitlines():
-        if row.startswith("| `") and "| a section |" not in row:
+        if row.startswith("| `") and "| section |" not in row:
             assert row.split(" | ")[-1].strip(" |"), f"write a text below the key, then call make reference: {row}"
 
 
@@ -369,6 +443,16 @@ def test_the_tables_of_keys_are_what_the_code_says() -> None:
     for path, text in keys.pages().items():
         assert keys.filled(text) == text, path.name
     assert keys.OF_METHODS.read_text(encoding="utf-8") == keys.of_methods()
+
+
+def test_the_messages_of_the_page_on_troubleshooting_are_in_the_code() -> None:
+    sources = "\n".join(path.read_text() for path in (ROOT / "src" / "fedvisage").rglob("*.py"))
+    joined = re.sub(r'"\s*\n\s*f?"', "", sources)
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    rows = [row.split("|")[1] for row in page.splitlines() if row.startswith("| `")]
+    assert len(rows) >= 20
+    for fragment in re.findall(r"`([^`]+)`", " ".join(rows)):
+        assert fragment in joined, fragment
 
 
 def test_no_placeholder_is_left_in_the_documentation() -> None:

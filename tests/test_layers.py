@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import pairwise
@@ -83,6 +84,13 @@ def package_of(module: str) -> str:
     return module.split(".")[1] if "." in module else "fedvisage"
 
 
+def syntax_nodes() -> Iterator[tuple[str, ast.AST]]:
+    """Yield every node of the source tree's syntax with its file."""
+    for path in MODULES.values():
+        file = str(path.relative_to(SOURCE))
+        yield from ((file, node) for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def test_no_import_cycle_between_modules() -> None:
     assert find_cycles(import_graph()) == []
 
@@ -156,15 +164,45 @@ def test_test_files_have_distinct_names_as_pytest_wants_them() -> None:
     assert [name for name, following in pairwise(names) if name == following] == []
 
 
-def test_few_variables_have_names_that_say_nothing() -> None:
+def test_few_variables_and_parameters_have_names_that_say_nothing() -> None:
     vague = {"found", "one", "said", "told", "known", "some", "made", "given"}
-    assigned = [
-        f"{path.relative_to(SOURCE)}:{node.lineno} {node.id}"
-        for path in MODULES.values()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in vague
-    ]
-    assert len(assigned) < 50, assigned
+    places = []
+    for file, node in syntax_nodes():
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in vague:
+            places.append(f"{file}:{node.lineno} {node.id}")
+        elif isinstance(node, ast.arg) and node.arg in vague:
+            places.append(f"{file}:{node.lineno} {node.arg}")
+    assert len(places) < 50, places
+
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+PARTICIPLE = re.compile(
+    r"[a-z]+ed|begun|bound|built|chosen|done|drawn|found|frozen|given|gone|heard|held|hidden|kept|known|left|lost|made|met"
+    r"|paid|said|seen|sent|shown|spent|taken|told|written"
+)
+"""Regular participles, and irregular ones that are no base form of a verb (as ``put`` and ``read`` are)."""
+
+
+def is_named_by_participle(node: ast.AST) -> bool:
+    """Return whether a function's name is one participle; a property is exempt, because it may be an adjective."""
+    if not isinstance(node, Function) or node.name == "embed":
+        return False
+    properties = {"property", "cached_property"} & {ast.unparse(decorator) for decorator in node.decorator_list}
+    return not properties and PARTICIPLE.fullmatch(node.name.lstrip("_")) is not None
+
+
+def test_few_functions_have_a_participle_as_their_name() -> None:
+    functions = [(file, node) for file, node in syntax_nodes() if isinstance(node, Function)]
+    places = [f"{file}:{node.lineno} {node.name}" for file, node in functions if is_named_by_participle(node)]
+    assert len(places) < 40, places
+
+
+def test_a_participle_is_recognised() -> None:
+    names = ("gathered", "_held", "told", "embed", "read", "put", "gathered_rows")
+    functions = [ast.parse(f"def {name}(): pass").body[0] for name in names]
+    functions.append(ast.parse("@property\ndef frozen(self): pass").body[0])
+    assert [is_named_by_participle(function) for function in functions] == [True] * 3 + [False] * 5
 
 
 def test_few_places_are_kept_from_the_formatter() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import itertools
 import json
 import re
 import subprocess
@@ -13,13 +14,29 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+import yaml
 from docs.drawings import FOLDER, pictures
-from docs.website import checked, costs, markdown, methods, models, modules, notebooks, papers, sections
+from docs.website import (
+    checked,
+    cli,
+    costs,
+    hooks,
+    llms,
+    markdown,
+    methods,
+    models,
+    modules,
+    notebooks,
+    papers,
+    sections,
+)
+from mkdocs.config.defaults import MkDocsConfig
 from pydantic import Field
 from tests.documented import ROOT
 from tests.toy import recipe_of, tree
 
 import fedvisage as fv
+from fedvisage.cli import PANELS
 from fedvisage.methods import METHODS, MODELS
 from fedvisage.recipe import Section
 
@@ -47,11 +64,11 @@ class Outer(Section):
 def test_keys_are_told_with_their_defaults_and_what_they_may_be() -> None:
     told = {key.strip("`"): (default, may_be) for key, default, may_be, _ in sections.rows(Outer)}
     assert told["name"] == ("`a`", "`a`, `b`")
-    assert told["count"] == ("must be given", "a whole number ≥ 2")
-    assert told["inner.rate"] == ("`0.25`", "a number > 0 and ≤ 1")
+    assert told["count"] == ("required", "integer ≥ 2")
+    assert told["inner.rate"] == ("`0.25`", "number > 0, ≤ 1")
     assert told["off"][0] == "none"
     assert told["off.rate"][0] == "`0.5`"
-    assert told["names"] == ("`[x, y]`", "a list of text")
+    assert told["names"] == ("`[x, y]`", "list of text")
 
 
 def test_a_list_and_a_table_right_below_a_paragraph_get_a_blank_line_and_code_does_not() -> None:
@@ -126,6 +143,50 @@ def test_the_drawings_are_what_their_script_draws() -> None:
     """``make reference`` draws them again."""
     for name, drawn in pictures().items():
         assert (FOLDER / name).read_text(encoding="utf-8") == drawn, name
+
+
+def test_no_arrows_of_the_first_picture_cross() -> None:
+    lines = [
+        [tuple(map(int, point.split())) for point in drawn.split("L")]
+        for drawn in re.findall(r'<path class="line" d="M([^"]+)"', pictures()["round.svg"])
+    ]
+    assert len(lines) == 10
+    assert all(len(line) == 2 for line in lines)
+    boxes = [(*map(min, line[0], line[1]), *map(max, line[0], line[1])) for line in lines]
+    assert all(left == right or top == bottom for left, top, right, bottom in boxes), "each is straight"
+    for one, other in itertools.combinations(boxes, 2):
+        assert one[0] > other[2] or other[0] > one[2] or one[1] > other[3] or other[1] > one[3], (one, other)
+
+
+def test_the_reference_of_the_command_line_has_every_verb_and_option() -> None:
+    page = cli.page()
+    blocks = dict(re.findall(r"^#{3,4} (fedvisage .+)\n((?:(?!^#).*\n)*)", page, flags=re.MULTILINE))
+    assert {"fedvisage run", "fedvisage data import", "fedvisage gallery rotate-key"} <= blocks.keys()
+    assert {name.split()[1] for name in blocks} == {verb for verbs in PANELS.values() for verb in verbs}
+    assert "| `--resume` | Continue a run that was interrupted. |" in blocks["fedvisage run"]
+    assert "| `NAME" in blocks["fedvisage methods"]
+    assert str(Path.home()) not in page
+
+
+def test_the_sentence_about_a_page_is_its_first_text() -> None:
+    assert llms.sentence("# A\nOne [link](b.md) here. Two.\n") == "One link here."
+    assert llms.sentence("# A\n\n| a |\n|---|\n\n*One*, e.g. two.\n\nThree.") == "One, e.g. two."
+    text = llms.text([{"Part": ["index.md", {"Made": "made.md"}, "methods/a.md"]}], {"made.md": "# `M`\n\nText."})
+    assert text.splitlines()[-1] == "- [M](made.html): Text."
+    assert "- [fedvisage](index.html): Train face models together" in text
+
+
+@pytest.mark.slow
+def test_llms_txt_lists_the_pages_of_the_menu() -> None:
+    config = MkDocsConfig()
+    config.load_dict(yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader=yaml.BaseLoader))
+    menu = hooks.on_config(config).nav
+    text = config.extra["made"]["llms.txt"]
+    parts = ["Get started", "Guides", "Deploy", "Reference", "Privacy and security", "Evidence"]
+    assert [next(iter(part)) for part in menu or ()][:6] == parts
+    for path in hooks.paths(menu or []):
+        listed = not path.startswith(llms.FOLDERS) or path.endswith("index.md")
+        assert (f"]({path.removesuffix('.md')}.html)" in text) == listed, path
 
 
 def test_the_picture_of_the_packages_has_every_package() -> None:

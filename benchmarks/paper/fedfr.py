@@ -46,7 +46,7 @@ def measure(cache: Path) -> Measurement:
     site.lent = site.tensors("model", "centres")
     fedfr.own_parameters(site)
     local = {f"{face.LOCAL}{name}": value for name, value in site.lent.items() if name.startswith("model.")}
-    site.kept.update(site.put_away() | local)
+    site.kept.update(site.private_state() | local)
     copies = _plain_copies(site)
 
     def house() -> object:
@@ -78,7 +78,7 @@ def _fedfr_round(copies: list[nn.Module], site: Site) -> None:
     """Mine, then train: every batch goes through the two frozen models, then through the one that learns."""
     backbone, wanted, unwanted = copies
     assert site.public is not None
-    view = View.joined([site.data, site.public])
+    view = View.join([site.data, site.public])
     _mine(wanted, site.data, site.public)
     own = [nn.Parameter(site.kept[f"own/{name}"].clone()) for name in ("W", "Omega", "Pi", "b")]
     public = nn.Parameter(site.lent["centres.weight"].clone())

@@ -52,10 +52,10 @@ class Orders:
     def case(self, draws: np.random.Generator, place: Path) -> Case:
         """Make a sequence of orders."""
         workspace, site = pick(draws, self.places)
-        workspace.guest = None
-        desk = SiteWorker("A", site.train, site.heldout, SiteStore(place / "A"), workspace)
+        workspace.current = None
+        worker = SiteWorker("A", site.train, site.heldout, SiteStore(place / "A"), workspace)
         orders = list(_orders(workspace, draws))
-        return Case([workspace.method.name, *(str(order.call)[:20] for order in orders)], lambda: _take(desk, orders))
+        return Case([workspace.method.name, *(str(order.call)[:20] for order in orders)], lambda: _take(worker, orders))
 
 
 def answering(call: Call, schema: Schema) -> Call:
@@ -88,19 +88,19 @@ def _message(workspace: Workspace, call: str, draws: np.random.Generator) -> Mes
     return {name: torch.zeros(shapes[name], dtype=accepted[name].dtype) for name in names}
 
 
-def _take(desk: SiteWorker, orders: list[Order]) -> None:
+def _take(worker: SiteWorker, orders: list[Order]) -> None:
     """Give the orders one after another; what is carried out must be what the recipe provides for."""
     done, asked, refused = list[tuple[str, int, int]](), dict[str, set[str]](), ""
     last = 0
     for order in orders:
         try:
-            desk.carry_out(order)
+            worker.execute(order)
         except (RefusedMessage, RunFailed) as error:
             refused = str(error).encode("ascii", "replace").decode()
             continue
-        if (why := _wrong(desk.workspace, order, done, asked, last)) is not None:
+        if (why := _wrong(worker.workspace, order, done, asked, last)) is not None:
             raise Admitted(why)
-        if order.call not in desk.workspace.about_finished:
+        if order.call not in worker.workspace.about_finished:
             done.append((order.call, order.round, order.visit))
             last = order.round
     if refused:

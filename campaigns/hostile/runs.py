@@ -133,9 +133,9 @@ class Runs:
             raise Admitted("the resumed run ended in another model")
 
 
-def cut(desks: Sequence[SiteWorker]) -> Cut:
+def cut(site_workers: Sequence[SiteWorker]) -> Cut:
     """Return the transport that goes dead."""
-    return Cut(desks)
+    return Cut(site_workers)
 
 
 def _read(run: Path) -> None:

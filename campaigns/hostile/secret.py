@@ -78,10 +78,12 @@ class Secret:
         return Case(["secure", call, twist.__name__], partial(self._take, call, twist, draws, place))
 
     def _take(self, call: str, twist: Twist, draws: np.random.Generator, place: Path) -> None:
-        desks, shelf = [], StateCache()
+        site_workers, shelf = [], StateCache()
         for name, site in self.sites.items():
-            desks.append(SiteWorker(name, site.train, site.heldout, SiteStore(place / name, shelf), self.workspace))
-        wire = Spoiling(desks, call, twist, draws)
+            site_workers.append(
+                SiteWorker(name, site.train, site.heldout, SiteStore(place / name, shelf), self.workspace)
+            )
+        wire = Spoiling(site_workers, call, twist, draws)
         ledger = JsonLines(place / "ledger.jsonl")
         exchange = Exchange(self.recipe, wire, self.workspace.schemas, ledger)
         exchange.open_round(1)
@@ -110,8 +112,10 @@ class Secret:
 class Spoiling(LocalTransport):
     """A wire on which the hostile site's answer to one call is spoilt."""
 
-    def __init__(self, desks: Sequence[SiteWorker], spoilt: str, twist: Twist, draws: np.random.Generator) -> None:
-        super().__init__(desks)
+    def __init__(
+        self, site_workers: Sequence[SiteWorker], spoilt: str, twist: Twist, draws: np.random.Generator
+    ) -> None:
+        super().__init__(site_workers)
         self.spoilt, self.twist, self.draws = spoilt, twist, draws
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:

@@ -169,7 +169,7 @@ class Conduct:
         """Return in what a run differs from itself in one process, with the same sites silent."""
         again, record = out.with_name(f"{out.name}-again"), Record.of(out, out / "server.jsonl")
         try:
-            run_toy(self.content, again, wire=lambda desks: Replayed(desks, record))
+            run_toy(self.content, again, wire=lambda site_workers: Replayed(site_workers, record))
         except (AssertionError, StopIteration) as error:
             return f"{error!r}"
         other = comparable(again)

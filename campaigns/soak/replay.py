@@ -85,8 +85,8 @@ class Record:
 class Replayed(LocalTransport):
     """All sites in this process, silent when they were silent."""
 
-    def __init__(self, desks: Sequence[SiteWorker], record: Record) -> None:
-        super().__init__(desks)
+    def __init__(self, site_workers: Sequence[SiteWorker], record: Record) -> None:
+        super().__init__(site_workers)
         self._record, self._next = record, iter(record.asked)
         self._generations = dict.fromkeys(self.names, 0)
 
@@ -101,9 +101,9 @@ class Replayed(LocalTransport):
 
     def commit(self, generation: int) -> dict[str, int]:
         """Commit the sites that did; the others go back to where they had committed."""
-        for name, desk in self.desks.items():
+        for name, worker in self.site_workers.items():
             if (generation, name) in self._record.lost:
-                desk.restore(self._generations[name])
+                worker.restore(self._generations[name])
             else:
-                self._generations[name] = desk.commit(generation)
+                self._generations[name] = worker.commit(generation)
         return dict(self._generations)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import fedvisage as fv
 
 HEAD = """\
-# Python: what `import fedvisage` offers
+# Python interface
 
-Names are fetched when they are first used, so that the import costs next to nothing. A first run stands at the
-[start](index.md#in-python); `Site`, `Server`, `Method` and `Model` are on the page
-[for methods' authors](reference.md). `fv.methods()` returns the methods by name.
+`import fedvisage as fv` is fast, because each name is imported at its first use. [Start](index.md#use-it-from-python)
+has an example. `Site`, `Server`, `Method` and `Model` are on the [page for methods' authors](reference.md).
+`fv.methods()` returns the methods by name.
 """
 SECTIONS = {
     "Runs and models": ("load", "run", "open", "evaluate", "Run", "FinishedModel"),

@@ -9,7 +9,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # mkdocs may be called as a program, which does not look into the current directory
 
-from docs.website import door, markdown, methods, models, modules, notebooks  # noqa: E402
+from docs.website import cli, door, llms, markdown, methods, models, modules, notebooks  # noqa: E402
 from mkdocs.config.defaults import MkDocsConfig  # noqa: E402
 from mkdocs.structure.files import File, Files  # noqa: E402
 from mkdocs.structure.pages import Page  # noqa: E402
@@ -22,7 +22,8 @@ Nav = list[Any]
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Put the lists of generated pages into the menu, and what no menu names at its end."""
-    made = {**methods.pages(), **models.pages(), "python.md": door.page(), "modules.md": modules.index_page()}
+    made = {**methods.pages(), **models.pages(), "python.md": door.page(), "cli.md": cli.page()}
+    made["modules.md"] = modules.index_page()
     texts, pictures = notebooks.pages()
     config.extra["made"] = {**made, **texts, **pictures}
     groups = {
@@ -32,14 +33,13 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
             {"Models": [path for path in made if path.startswith("models/")]},
         ],
         "tutorials": list(texts),
-        "decisions": below("decisions"),
-        "results": below("results"),
         "fidelity": ["fidelity.md"] if (ROOT / "docs" / "fidelity.md").exists() else [],
     }
     config.nav = filled(config.nav or [], groups)
     named = set(paths(config.nav))
     if left := [path for path in below("") if path not in named]:
         config.nav.append({"More": left})
+    config.extra["made"]["llms.txt"] = llms.text(config.nav, {**made, **texts})
     return config
 
 

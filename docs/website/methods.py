@@ -37,7 +37,7 @@ def index() -> str:
         (f"[{one.title}]({name}.md)", f"`{name}`", TASKS[one.task], papers.account(papers.files_of(one)[0]).title)
         for name, one in METHODS.items()
     ]
-    said = "A page each, written from the code when this site is built. `fedvisage methods` prints what is sent."
+    said = "One generated page per method. [Choosing a method](../choosing-a-method.md) says when to use which."
     models = "Algorithms run on [every model](../models/index.md)."
     return f"# Methods\n\n{said} {models}\n\n{table(('method', 'name in a recipe', 'task', 'what it is'), rows)}"
 

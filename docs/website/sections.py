@@ -27,7 +27,9 @@ SIGNS = (
     (annotated_types.Le, "le", "≤"),
     (annotated_types.Lt, "lt", "<"),
 )
-WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true, false"}
+DEPENDS = "the default depends"
+"""The text below a key whose default is filled in later."""
+WORDS = {int: "integer", float: "number", str: "text", bool: "true, false"}
 
 
 def rows(section: type[BaseModel], prefix: str = "", without: frozenset[str] = frozenset()) -> Iterator[Row]:
@@ -43,9 +45,10 @@ def _rows(section: type[BaseModel], prefix: str, without: frozenset[str], made: 
         given = getattr(made, name) if made is not None else default_of(field)
         inner = section_in(field.annotation)
         if inner is None or type(None) in get_args(field.annotation):
-            yield f"`{key}`", spelled(given), allowed(field), meaning(section, name)
+            said = meaning(section, name)
+            yield f"`{key}`", "depends" if DEPENDS in said else spelled(given), allowed(field), said
         elif said := meaning(section, name):
-            yield f"`{key}`", "", "a section", said
+            yield f"`{key}`", "", "section", said
         if inner is not None:
             yield from _rows(inner, f"{key}.", frozenset(), given if isinstance(given, BaseModel) else None)
 
@@ -66,7 +69,7 @@ def section_in(kind: Any) -> type[BaseModel] | None:
 def spelled(value: Any) -> str:
     """Return a default as a recipe writes it."""
     if value is PydanticUndefined:
-        return "must be given"
+        return "required"
     if value is None:
         return "none"
     if isinstance(value, BaseModel):
@@ -99,18 +102,18 @@ def _forms(kind: Any, limits: tuple[Any, ...]) -> Iterator[str]:
             if one is not type(None):
                 yield from _forms(one, limits)
     elif origin in (tuple, list):
-        yield f"a list of {', '.join(_forms(inner[0], ())) or 'values'}"
+        yield f"list of {', '.join(_forms(inner[0], ())) or 'values'}"
     elif origin is not None and inspect.isclass(origin):
-        yield "names and values"
+        yield "mapping"
     elif isinstance(kind, type) and issubclass(kind, BaseModel):
-        yield "a section"
+        yield "section"
     elif isinstance(kind, type):
         yield f"{WORDS.get(kind, kind.__name__)}{_range(limits)}"
 
 
 def _range(limits: tuple[Any, ...]) -> str:
     said = [f"{sign} {getattr(one, name):g}" for one in limits for kind, name, sign in SIGNS if isinstance(one, kind)]
-    return f" {' and '.join(said)}" if said else ""
+    return f" {', '.join(said)}" if said else ""
 
 
 def meaning(section: type[BaseModel], name: str) -> str:

@@ -23,6 +23,7 @@ from fedvisage.methods import METHODS
 from fedvisage.methods.algorithms import fedavg
 from fedvisage.methods.algorithms.fedprox import fedprox
 from fedvisage.methods.models.resnet18 import MODEL
+from fedvisage.metrics.threshold import Threshold
 from fedvisage.tasks.scoring import LIMIT
 
 
@@ -82,6 +83,26 @@ def test_scores_of_the_open_model_are_those_in_the_file(run: fv.Run, sets: Mappi
     images = PreparedSet.open(sets["U"]).images
     logits = run.model.score(torch.from_numpy(np.array(images)).permute(0, 3, 1, 2).contiguous())
     np.testing.assert_allclose(np.clip(logits, -LIMIT, LIMIT), [row["logit"] for row in run.scores], atol=1e-4)
+
+
+def test_a_face_is_live_if_its_score_reaches_the_threshold(run: fv.Run, sets: Mapping[str, Path]) -> None:
+    images = torch.from_numpy(np.array(PreparedSet.open(sets["U"]).images)).permute(0, 3, 1, 2).contiguous()
+    model, scores = run.model, run.model.score(images)
+    assert model.threshold == model.thresholds[""]
+    assert model.threshold.value == run.metrics["threshold"]
+    assert model.is_live(images).tolist() == (scores >= model.threshold.value).tolist()
+    at_the_lowest = replace(model, saved=replace(model.saved, thresholds={"": Threshold(min(scores), "fixed", 0, 0)}))
+    assert at_the_lowest.is_live(images).all()
+
+
+def test_a_model_without_a_single_threshold_names_the_remedy(run: fv.Run, people: fv.Run) -> None:
+    by_site = replace(run.model, saved=replace(run.model.saved, thresholds=dict.fromkeys("BA", run.model.threshold)))
+    with pytest.raises(fv.UserError, match=r"one threshold per site; use model.thresholds \(A, B\)"):
+        by_site.is_live(torch.zeros(1, 3, 32, 32, dtype=torch.uint8))
+    with pytest.raises(fv.UserError, match=r"evaluation\.threshold"):
+        assert replace(run.model, saved=replace(run.model.saved, thresholds={})).threshold
+    with pytest.raises(fv.UserError, match="embed"):
+        people.model.is_live(torch.zeros(1, 3, 32, 32, dtype=torch.uint8))
 
 
 def test_the_network_is_a_plain_module_that_computes_the_score(run: fv.Run) -> None:

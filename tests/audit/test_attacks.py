@@ -33,7 +33,7 @@ def test_a_mean_of_photos_leads_to_its_identity() -> None:
     faces = gallery(20, 4, 0.1)
     means = np.stack([faces.features[faces.identity == i].mean(axis=0) for i in range(20)])
     rate = hit_rate(nearest(means, faces, 5), [frozenset({i}) for i in range(20)], faces)
-    assert rate.found == {1: 1.0, 5: 1.0}
+    assert rate.hits == {1: 1.0, 5: 1.0}
     assert rate.chance == pytest.approx({1: 1 / 20, 5: 5 / 20})
 
 
@@ -49,7 +49,7 @@ def test_random_directions_hit_as_often_as_chance_says() -> None:
     faces, right = gallery(10, 1, 0.0, dimension=3), frozenset({0, 1, 2})
     vectors = RNG.normal(size=(4000, 3)).astype(np.float32)
     turned = [Faces(faces.features, RNG.permutation(10)) for _ in range(100)]  # whose face it is is drawn as well
-    rates = [hit_rate(nearest(vectors[i::100], one, 5), [right] * 40, one).found for i, one in enumerate(turned)]
+    rates = [hit_rate(nearest(vectors[i::100], one, 5), [right] * 40, one).hits for i, one in enumerate(turned)]
     for top in (1, 5):
         assert np.mean([rate[top] for rate in rates]) == pytest.approx(by_chance(3, 10, top), abs=0.08)
 

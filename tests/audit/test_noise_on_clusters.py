@@ -87,7 +87,7 @@ def test_every_panel_of_the_figure_changes_one_thing() -> None:
     assert [one.project for one in boxes if one.panel == "public directions"] == [8, 16, 32, 64]
     assert {one.project for one in boxes if one.panel != "public directions"} == {None}
     boxes = [one for one in boxes if one.panel != "public directions"]
-    assert len({one.asked.margin for one in boxes if one.panel == "ρ"}) == sum(one.panel == "ρ" for one in boxes)
-    assert {one.asked.budget for one in boxes if one.panel != "ε"} == {BUDGET}
-    assert {one.asked.margin for one in boxes if one.panel != "ρ"} == {1.3}
+    assert len({one.clustering.margin for one in boxes if one.panel == "ρ"}) == sum(one.panel == "ρ" for one in boxes)
+    assert {one.clustering.budget for one in boxes if one.panel != "ε"} == {BUDGET}
+    assert {one.clustering.margin for one in boxes if one.panel != "ρ"} == {1.3}
     assert [one.row for one in boxes if one.panel == "query"] == [0, 1, 2]

@@ -21,8 +21,8 @@ UNCOMMITTED = {("A", 1), ("A", 2), ("C", 2), ("B", 3)}
 class Unsteady(LocalTransport):
     """Sites that answer some orders with silence, and forget some rounds."""
 
-    def __init__(self, desks: Sequence[SiteWorker]) -> None:
-        super().__init__(desks)
+    def __init__(self, site_workers: Sequence[SiteWorker]) -> None:
+        super().__init__(site_workers)
         self._generations = dict.fromkeys(self.names, 0)
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
@@ -33,11 +33,11 @@ class Unsteady(LocalTransport):
                 yield from super().call({name: order})
 
     def commit(self, generation: int) -> dict[str, int]:
-        for name, desk in self.desks.items():
+        for name, worker in self.site_workers.items():
             if (name, generation) in UNCOMMITTED:
-                desk.restore(self._generations[name])
+                worker.restore(self._generations[name])
             else:
-                self._generations[name] = desk.commit(generation)
+                self._generations[name] = worker.commit(generation)
         return dict(self._generations)
 
 
@@ -60,14 +60,14 @@ def server_log(path: Path) -> Path:
 
 def test_a_repetition_has_the_same_bytes(unsteady: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     record = Record.of(unsteady, server_log(tmp_path / "log.jsonl"))
-    run_toy(content(sets), tmp_path / "again", wire=lambda desks: Replayed(desks, record))
+    run_toy(content(sets), tmp_path / "again", wire=lambda site_workers: Replayed(site_workers, record))
     assert settled(tmp_path / "again") == settled(unsteady)
 
 
 def test_who_did_not_commit_matters(unsteady: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     """Otherwise the soak would be blind to sites that go on from the wrong state."""
     record = Record.of(unsteady)
-    run_toy(content(sets), tmp_path / "again", wire=lambda desks: Replayed(desks, record))
+    run_toy(content(sets), tmp_path / "again", wire=lambda site_workers: Replayed(site_workers, record))
     assert settled(tmp_path / "again")["model.safetensors"] != settled(unsteady)["model.safetensors"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 from collections.abc import Callable, Mapping
@@ -18,6 +19,8 @@ from tests.toy import SITES, settled, tree
 from fedvisage import cli
 from fedvisage.base.progress import Reporter
 from fedvisage.data.prepared import PreparedSet
+from fedvisage.methods import METHODS
+from fedvisage.methods.advice import METHODS as METHODS_ADVICE
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -273,7 +276,36 @@ def test_methods_says_what_leaves_a_site(call: Call) -> None:
         "afl": False,
         "pooled": False,
     }
-    assert "fedpad" in call("methods")[1]
+    assert "leaves a site  weights (weights): model" in call("methods", "fedpad")[1]
+    assert [row["name"] for row in json.loads(call("methods", "fedpad", "--json")[1])] == ["fedpad"]
+
+
+def test_methods_lists_every_method_in_one_line_with_advice(call: Call) -> None:
+    code, out, _ = call("methods")
+    lines = {line.split()[0]: line for line in out.splitlines() if line.startswith("  ")}
+    assert code == 0
+    assert lines.keys() == METHODS.keys()
+    assert all(line.endswith(METHODS_ADVICE[name]) for name, line in lines.items())
+    assert f"when to use    {METHODS_ADVICE['fedpad']}" in call("methods", "fedpad")[1]
+    code, _, err = call("methods", "fedpaad")
+    assert (code, err) == (2, "fedvisage: methods: 'fedpaad' is no method; did you mean fedpad?\n")
+
+
+def test_the_help_has_every_verb_in_one_of_five_sections(call: Call) -> None:
+    code, out, _ = call("-h")
+    sections = dict(re.findall(r"^([A-Z][a-z ]+):\n((?:  .*\n)+)", out, flags=re.MULTILINE))
+    assert code == 0
+    assert list(sections) == ["Options", *cli.PANELS]
+    for title, verbs in cli.PANELS.items():
+        assert re.findall(r"^  (\S+)", sections[title], flags=re.MULTILINE) == list(verbs)
+
+
+@pytest.mark.parametrize("words", [("run",), ("data",), ("data", "import"), ("gallery", "create"), ("methods",)])
+def test_h_prints_the_help_of_every_verb(call: Call, words: tuple[str, ...]) -> None:
+    code, out, _ = call(*words, "-h")
+    assert code == 0
+    assert f"fedvisage {' '.join(words)} " in out.splitlines()[0]
+    assert out == call(*words, "--help")[1]
 
 
 def test_synth_import_and_show_work_together(call: Call, tmp_path: Path) -> None:
@@ -383,7 +415,7 @@ def test_weights_in_another_format_are_told_how_to_be_converted(
     code, _, err = call("run", recipe_file, f"training.start={path}", "--out", tmp_path / "run")
     assert code == 2
     check_output(err, "recipe.training.start", str(path), keyword)
-    assert "docs/recipes.md" in err or "safetensors" in name
+    assert "docs/starts.md" in err or "safetensors" in name
     assert not (tmp_path / "run").exists()
 
 

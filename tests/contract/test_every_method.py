@@ -288,7 +288,7 @@ def called_alone(method: Method, recipe: Recipe, path: Path, name: str) -> Mappi
         site = Site(name, recipe, number, view, net, compute, kept=kept, scratch={})
         with seed_global_rng(recipe.runtime.seed, name, number, "train", 1, "library draws"):
             method.calls["train"].run(site, site.tensors(*method.parts_at(Home.LENT)))
-        kept = site.put_away()
+        kept = site.private_state()
     return net.state_dict()
 
 

@@ -45,7 +45,7 @@ def test_images_are_channels_last_and_writable(sets: list[PreparedSet]) -> None:
 
 
 def test_joined_views_are_addressed_one_after_another(sets: list[PreparedSet]) -> None:
-    view = View.joined([View.of(sets[0], "train"), View.of(sets[1], "heldout"), View.of(sets[0], "heldout")])
+    view = View.join([View.of(sets[0], "train"), View.of(sets[1], "heldout"), View.of(sets[0], "heldout")])
     assert len(view) == 12 + 8 + 8
     batch = view.batch(positions(27, 12, 0, 11, 19, 20))
     expected = [
@@ -64,7 +64,7 @@ def test_joined_views_are_addressed_one_after_another(sets: list[PreparedSet]) -
 
 @given(st.lists(st.integers(0, 27), max_size=40))
 def test_a_subset_is_the_same_images_under_new_positions(sets: list[PreparedSet], chosen: list[int]) -> None:
-    view = View.joined([View.of(sets[0], "train"), View.of(sets[1], "heldout"), View.of(sets[0], "heldout")])
+    view = View.join([View.of(sets[0], "train"), View.of(sets[1], "heldout"), View.of(sets[0], "heldout")])
     subset = view.subset(np.array(chosen, np.int64))
     assert len(subset) == len(chosen)
     assert subset.items.tolist() == [view.items[number] for number in chosen]
@@ -167,7 +167,7 @@ def test_a_view_of_one_class_is_refused(tmp_path: Path, label: int, keyword: str
 def test_a_view_of_mixed_sizes_is_refused(tmp_path: Path, sets: list[PreparedSet]) -> None:
     with Writer(tmp_path / "big", name="big", size=16, source="") as out:
         add_rows(out, 0, 4, pixels(4, 16))
-    view = View.joined([View.of(sets[0]), View.of(PreparedSet.open(tmp_path / "big"))])
+    view = View.join([View.of(sets[0]), View.of(PreparedSet.open(tmp_path / "big"))])
     with refused("data", "8×8", "16×16"):
         check_view(view, "data")
 
@@ -178,4 +178,4 @@ def test_an_empty_view_is_refused(sets: list[PreparedSet]) -> None:
 
 
 def test_a_view_of_both_classes_and_one_size_is_accepted(sets: list[PreparedSet]) -> None:
-    check_view(View.joined([View.of(sets[0]), View.of(sets[1])]), "data")
+    check_view(View.join([View.of(sets[0]), View.of(sets[1])]), "data")

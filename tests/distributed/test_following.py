@@ -52,4 +52,4 @@ def test_a_server_that_cannot_do_as_asked_is_asked_again_for_as_long_as_a_run_ha
     else:
         with retry_server_errors(course):
             raise trouble
-        assert "No space left" in course.told
+        assert "No space left" in course.last_line

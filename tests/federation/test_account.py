@@ -57,8 +57,8 @@ class Heard:
 class Listening(LocalTransport):
     """A wire that remembers what the server lent, and what came back."""
 
-    def __init__(self, desks: Sequence[SiteWorker], heard: Heard) -> None:
-        super().__init__(desks)
+    def __init__(self, site_workers: Sequence[SiteWorker], heard: Heard) -> None:
+        super().__init__(site_workers)
         self.heard = heard
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:

@@ -21,8 +21,8 @@ Crossing = tuple[str, int, str, str]
 class Witness(LocalTransport):
     """A transport that notes each message, compares its notes with the ledger, and breaks after some messages."""
 
-    def __init__(self, desks: Sequence[SiteWorker], ledger: Path, seen: list[Crossing], left: int) -> None:
-        super().__init__(desks)
+    def __init__(self, site_workers: Sequence[SiteWorker], ledger: Path, seen: list[Crossing], left: int) -> None:
+        super().__init__(site_workers)
         self._ledger, self._seen, self._left = ledger, seen, left
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
@@ -53,8 +53,8 @@ def test_no_line_is_lost_by_interruptions(checkpoint_every: int, sets: Mapping[s
     run_toy(content, tmp_path / "whole")
     for left in (4, 8, 16, 9):  # after as many messages; a round has twelve
         with pytest.raises(RunFailed, match="dead"):
-            run_toy(content, out, resume=True, wire=lambda desks: Witness(desks, out / "ledger.jsonl", seen, left))  # noqa: B023
-    run_toy(content, out, resume=True, wire=lambda desks: Witness(desks, out / "ledger.jsonl", seen, 0))
+            run_toy(content, out, resume=True, wire=lambda workers: Witness(workers, out / "ledger.jsonl", seen, left))  # noqa: B023
+    run_toy(content, out, resume=True, wire=lambda site_workers: Witness(site_workers, out / "ledger.jsonl", seen, 0))
     assert len(seen) > len(set(seen)), "something was sent again"
     assert sorted(entries(out / "ledger.jsonl")) == sorted(seen)
     assert settled(out) == settled(tmp_path / "whole")

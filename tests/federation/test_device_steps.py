@@ -83,7 +83,7 @@ def test_recognition_reads_nothing_back(customisation: str, sets: Mapping[str, P
     own = {"method__customisation": {"loss": customisation}, "training__augment": {"flip": 0.5}}
     site = prepared_for_faces(sets, tmp_path, **own)
     optimizer = site.optimizer("model", "centres", own=site.held["own"])
-    view = View.joined([site.data, site.public])
+    view = View.join([site.data, site.public])
     for batch in site.batches_of(view):
         site.learn(optimizer, lambda part: fedfr.loss(site, part), batch)
     assert len(site.losses) == 2
@@ -94,7 +94,7 @@ def test_sampled_classes_are_drawn_where_labels_can_be_read(sets: Mapping[str, P
     centres = face.class_centres(site, public=True)
     optimizer = site.optimizer("model", "centres", own=site.held["own"])
     with sample_classes(site, optimizer, 4, centres):
-        for batch in site.batches_of(View.joined([site.data, site.public])):
+        for batch in site.batches_of(View.join([site.data, site.public])):
             site.learn(optimizer, lambda part: fedfr.loss(site, part), batch)
     assert len(site.losses) == 2
 
@@ -108,7 +108,7 @@ def prepared_for_faces(sets: Mapping[str, Path], folder: Path, **changes: Any) -
     site.kept.update({f"{OWNED}{name}": here.own(name, torch.Tensor).detach() for name in here.held["own"]})
     site.kept.update({f"{face.LOCAL}{name}": value for name, value in site.lent.items() if name.startswith("model.")})
     site.held["own"] = fedfr.own_parameters(site)
-    fedfr.hold_frozen(site, View.joined([site.data, site.public]))
+    fedfr.hold_frozen(site, View.join([site.data, site.public]))
     return site
 
 

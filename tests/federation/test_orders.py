@@ -23,7 +23,7 @@ ROUNDS = 3
 
 
 @pytest.fixture
-def desk(sets: Mapping[str, Path], tmp_path: Path) -> SiteWorker:
+def worker(sets: Mapping[str, Path], tmp_path: Path) -> SiteWorker:
     kept = {"training__optimizer__state": "kept"}  # so that there are generations
     content = tree(sets, "fedpad", training__rounds=ROUNDS, **kept)
     recipe = recipe_of(content)
@@ -32,10 +32,10 @@ def desk(sets: Mapping[str, Path], tmp_path: Path) -> SiteWorker:
     return SiteWorker("A", site.train, site.heldout, SiteStore(tmp_path / "A"), workspace)
 
 
-def weights(desk: SiteWorker, add: float = 0.0) -> Message:
+def weights(worker: SiteWorker, add: float = 0.0) -> Message:
     """Return an order's weights; positive ones, which can be variances."""
     generator, lent = torch.Generator().manual_seed(0), {}
-    for name, expected in desk.workspace.accepted["train"].tensors.items():
+    for name, expected in worker.workspace.accepted["train"].tensors.items():
         drawn = torch.rand(expected.shape, generator=generator) / 9 + add
         lent[name] = drawn.to(expected.dtype)
     return lent
@@ -43,31 +43,31 @@ def weights(desk: SiteWorker, add: float = 0.0) -> Message:
 
 @pytest.mark.parametrize("number", [0, -1, ROUNDS + 1, 10**30])
 @pytest.mark.parametrize("call", ["train", "heldout"])
-def test_a_round_that_the_recipe_does_not_have_is_refused(desk: SiteWorker, call: str, number: int) -> None:
+def test_a_round_that_the_recipe_does_not_have_is_refused(worker: SiteWorker, call: str, number: int) -> None:
     with failed(RefusedMessage, "order", "round", "3"):
-        desk.carry_out(Order(call, number, weights(desk), 1))
+        worker.execute(Order(call, number, weights(worker), 1))
 
 
-def test_an_order_to_train_is_carried_out_once_a_round_until_a_generation_is_restored(desk: SiteWorker) -> None:
-    first = desk.carry_out(Order("train", 1, weights(desk), 1))
-    desk.commit(1)
+def test_an_order_to_train_is_carried_out_once_a_round_until_a_generation_is_restored(worker: SiteWorker) -> None:
+    first = worker.execute(Order("train", 1, weights(worker), 1))
+    worker.commit(1)
     for visit, ticket in ((1, ""), (2, "another ticket")):
         with failed(RefusedMessage, "train", "round 1"):
-            desk.carry_out(Order("train", 1, weights(desk), visit, ticket))
-    desk.carry_out(Order("train", 2, weights(desk), 1))
+            worker.execute(Order("train", 1, weights(worker), visit, ticket))
+    worker.execute(Order("train", 2, weights(worker), 1))
     with failed(RefusedMessage, "round 2", "over"):
-        desk.carry_out(Order("train", 1, weights(desk), 1))
-    desk.restore(1)
+        worker.execute(Order("train", 1, weights(worker), 1))
+    worker.restore(1)
     with failed(RefusedMessage, "round 1", "over"):
-        desk.carry_out(Order("train", 1, weights(desk), 1))
-    desk.carry_out(Order("train", 2, weights(desk), 1))
-    desk.restore(0)
-    again = desk.carry_out(Order("train", 1, weights(desk), 1))
+        worker.execute(Order("train", 1, weights(worker), 1))
+    worker.execute(Order("train", 2, weights(worker), 1))
+    worker.restore(0)
+    again = worker.execute(Order("train", 1, weights(worker), 1))
     assert all(torch.equal(first[name], again[name]) for name in first)
 
 
-def test_undeclared_tensors_and_sizes_are_refused_by_name(desk: SiteWorker) -> None:
-    lent = weights(desk)
+def test_undeclared_tensors_and_sizes_are_refused_by_name(worker: SiteWorker) -> None:
+    lent = weights(worker)
     name = next(name for name in lent if lent[name].ndim)
     spoilt = {
         "extra": lent | {"extra": torch.zeros(1)},
@@ -77,37 +77,37 @@ def test_undeclared_tensors_and_sizes_are_refused_by_name(desk: SiteWorker) -> N
     }
     for keyword, message in spoilt.items():
         with failed(RefusedMessage, keyword):
-            desk.carry_out(Order("train", 1, message, 1))
+            worker.execute(Order("train", 1, message, 1))
     with failed(RefusedMessage, "order", "method"):
-        desk.carry_out(Order("b" * 100_000, 1, {}, 1))
-    desk.carry_out(Order("train", 1, lent, 1))
+        worker.execute(Order("b" * 100_000, 1, {}, 1))
+    worker.execute(Order("train", 1, lent, 1))
 
 
-def test_questions_about_finished_models_are_as_many_as_the_recipe_evaluates(desk: SiteWorker) -> None:
+def test_questions_about_finished_models_are_as_many_as_the_recipe_evaluates(worker: SiteWorker) -> None:
     """The recipe evaluates after every round, and thresholds are chosen after the last one; one more model is spare."""
     for number in range(ROUNDS + 2):
-        desk.carry_out(Order("heldout", 1 + number % ROUNDS, weights(desk, number / 100), 1))
+        worker.execute(Order("heldout", 1 + number % ROUNDS, weights(worker, number / 100), 1))
     with failed(RefusedMessage, "heldout", "5 models"):
-        desk.carry_out(Order("heldout", 1, weights(desk, 0.5), 1))
-    desk.carry_out(Order("heldout", ROUNDS, weights(desk), 9))  # asked before: no new answer
-    desk.restore(0)
+        worker.execute(Order("heldout", 1, weights(worker, 0.5), 1))
+    worker.execute(Order("heldout", ROUNDS, weights(worker), 9))  # asked before: no new answer
+    worker.restore(0)
     with failed(RefusedMessage, "heldout", "5 models"):
-        desk.carry_out(Order("heldout", 1, weights(desk, 0.9), 1))
+        worker.execute(Order("heldout", 1, weights(worker, 0.9), 1))
 
 
 def test_what_is_asked_for_every_batch_is_asked_no_more_often(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, "fedsis", training__rounds=ROUNDS)
     recipe = recipe_of(content)
     site, workspace = opened(content, tmp_path).sites["A"], set_up(recipe, find(recipe.method)).workspace()
-    desk = SiteWorker("A", site.train, site.heldout, SiteStore(tmp_path / "A"), workspace)
+    worker = SiteWorker("A", site.train, site.heldout, SiteStore(tmp_path / "A"), workspace)
     state = workspace.own_parts()
     opening = Order("tokens", 1, {"average": torch.tensor(0)} | state, 1)
-    rows = len(desk.carry_out(opening)["tokens"])
+    rows = len(worker.execute(opening)["tokens"])
     width = workspace.accepted["head"].tensors["pseudo"].shape[1]
     head = Order("head", 1, {"pseudo": torch.zeros(rows, width)}, 1)
-    desk.carry_out(head)
-    desk.carry_out(head)  # the toy has two batches a round
+    worker.execute(head)
+    worker.execute(head)  # the toy has two batches a round
     with failed(RefusedMessage, "head", "batches"):
-        desk.carry_out(head)
+        worker.execute(head)
     with failed(RefusedMessage, "tokens", "round 1"):
-        desk.carry_out(replace(opening, visit=2))
+        worker.execute(replace(opening, visit=2))

@@ -22,7 +22,7 @@ def test_an_own_parameter_is_made_once_trained_and_kept(sets: Mapping[str, Path]
     assert site.own("W", make) is weight
     optimizer = site.optimizer("model", own=("W",))
     site.step(optimizer, (weight * torch.arange(16.0)).sum())
-    kept = site.put_away()
+    kept = site.private_state()
     assert not torch.equal(kept["own/W"], torch.ones(3, 16))
     again = site_of(sets, tmp_path, 2)
     again.kept.update(kept)
@@ -34,7 +34,7 @@ def test_an_own_parameter_is_made_once_trained_and_kept(sets: Mapping[str, Path]
 def test_a_rounds_batches_go_through_a_view_as_often_as_asked(sets: Mapping[str, Path], tmp_path: Path) -> None:
     site = site_of(sets, tmp_path, training__local={"epochs": 2}, training__batch=4, training__augment={})
     assert site.public is not None
-    view = View.joined([site.data, site.public.subset(torch.arange(5).numpy())])
+    view = View.join([site.data, site.public.subset(torch.arange(5).numpy())])
     batches = list(site.batches_of(view))
     assert [len(batch.images) for batch in batches] == [4, 4, 4, 2] * 2
     classes = [torch.cat([batch.identities for batch in half]).tolist() for half in (batches[:4], batches[4:])]

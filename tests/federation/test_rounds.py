@@ -31,11 +31,11 @@ class Wire(LocalTransport):
 
     def __init__(
         self,
-        desks: Sequence[SiteWorker],
+        site_workers: Sequence[SiteWorker],
         down: Callable[[Order], Order] = lambda order: order,
         up: Callable[[Order, Message], Message | None] = lambda order, message: message,
     ) -> None:
-        super().__init__(desks)
+        super().__init__(site_workers)
         self.down, self.up = down, up
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
@@ -139,9 +139,9 @@ def test_a_site_whose_disk_fails_is_lost_and_the_others_go_on(
     sets: Mapping[str, Path], without_b: Path, tmp_path: Path
 ) -> None:
     class Broken(LocalTransport):
-        def __init__(self, desks: Any, **others: Any) -> None:
-            super().__init__(desks, **others)
-            self.desks["B"].carry_out = unreadable  # type: ignore[method-assign]
+        def __init__(self, site_workers: Any, **others: Any) -> None:
+            super().__init__(site_workers, **others)
+            self.site_workers["B"].execute = unreadable  # type: ignore[method-assign]
 
     def unreadable(order: Order) -> Message:
         raise OSError(5, "Input/output error", "images.npy")

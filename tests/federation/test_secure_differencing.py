@@ -75,18 +75,18 @@ class Trusting(LocalTransport):
 
     def __init__(
         self,
-        desks: Sequence[SiteWorker],
+        site_workers: Sequence[SiteWorker],
         kits: Path,
         place: Path,
         run: str = "first",
         lost: str = "",
         allowed: Sequence[frozenset[str]] = (),
     ) -> None:
-        super().__init__(desks)
+        super().__init__(site_workers)
         self.lost = lost
-        for desk in desks:
-            images = images_of(desk.train, place / "cache")
-            desk.trust = trust_in(kits, desk.name, place, run, images, allowed)
+        for worker in site_workers:
+            images = images_of(worker.train, place / "cache")
+            worker.trust = trust_in(kits, worker.name, place, run, images, allowed)
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
         for reply in super().call(orders):
@@ -221,7 +221,7 @@ def substituted(message: Message) -> None:
     """Put keys of the server's own in the place of B's and C's."""
     roster = message["roster"].clone()
     for place in (1, 2):
-        public = Secrets.drawn(np.random.default_rng(place).bytes).public()
+        public = Secrets.draw(np.random.default_rng(place).bytes).public()
         rows = np.frombuffer(public.sealing + public.masking + public.seed_hash, np.uint8).reshape(3, 32)
         roster[place] = torch.from_numpy(rows.copy())
     message["roster"] = roster
@@ -368,7 +368,7 @@ def test_a_damaged_memory_lets_nothing_through(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sites", range(2, 40))
 def test_any_two_groups_that_could_unmask_share_more_sites_than_collude(sites: int) -> None:
     for colluders in range(sites - 1):
-        needed = Secure(colluders=colluders).needed(sites)
+        needed = Secure(colluders=colluders).sites_needed(sites)
         assert 2 * needed - sites > colluders
         assert 3 * needed >= 2 * sites
         assert needed <= sites

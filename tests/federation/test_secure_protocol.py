@@ -46,7 +46,7 @@ class Together:
 def together(
     count: int, threshold: int, draws: np.random.Generator, present: Collection[int] | None = None
 ) -> Together:
-    secrets = [Secrets.drawn(draws.bytes) for _ in range(count)]
+    secrets = [Secrets.draw(draws.bytes) for _ in range(count)]
     roster, here = [one.public() for one in secrets], sorted(range(count) if present is None else present)
     sealed = {site: protocol.shares_of(secrets[site], roster, site, threshold, draws.bytes) for site in here}
     envelopes = {to: {sender: sealed[sender][to] for sender in here} for to in here}

@@ -89,8 +89,8 @@ def test_the_operating_systems_entropy_changes_the_masks_and_not_the_model(
 class Losing(LocalTransport):
     """A wire on which B's answer to one call is lost, after B has given it."""
 
-    def __init__(self, desks: Sequence[SiteWorker], lost: str) -> None:
-        super().__init__(desks)
+    def __init__(self, site_workers: Sequence[SiteWorker], lost: str) -> None:
+        super().__init__(site_workers)
         self.lost = lost
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
@@ -262,8 +262,8 @@ def test_a_key_of_low_order_is_refused_by_whoever_should_agree_with_it(
 class Twice(LocalTransport):
     """A server that asks for shares again, to get the other halves."""
 
-    def __init__(self, desks: Sequence[SiteWorker], answers: list[str]) -> None:
-        super().__init__(desks)
+    def __init__(self, site_workers: Sequence[SiteWorker], answers: list[str]) -> None:
+        super().__init__(site_workers)
         self.answers = answers
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:

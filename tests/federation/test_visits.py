@@ -70,7 +70,7 @@ METHOD: Method = replace(
 
 
 @pytest.fixture
-def desks(sets: Mapping[str, Path], tmp_path: Path) -> dict[str, SiteWorker]:
+def site_workers(sets: Mapping[str, Path], tmp_path: Path) -> dict[str, SiteWorker]:
     content = tree(sets, METHOD)
     recipe = recipe_of(content, METHOD)
     workspace = Workspace(METHOD, recipe, resolve_compute("cpu", "fp32"))
@@ -80,58 +80,58 @@ def desks(sets: Mapping[str, Path], tmp_path: Path) -> dict[str, SiteWorker]:
     }
 
 
-def found(desk: SiteWorker, number: int, visit: int, **message: torch.Tensor) -> dict[str, int]:
-    value = int(desk.carry_out(Order("count", number, message, visit))["examples"]) - 1
+def found(worker: SiteWorker, number: int, visit: int, **message: torch.Tensor) -> dict[str, int]:
+    value = int(worker.execute(Order("count", number, message, visit))["examples"]) - 1
     return {name: value // unit % 10 for name, unit in (("held", 1000), ("scratch", 100), ("kept", 10), ("part", 1))}
 
 
 def test_what_is_held_ends_with_the_visit_scratch_with_the_round_and_the_rest_stays(
-    desks: dict[str, SiteWorker],
+    site_workers: dict[str, SiteWorker],
 ) -> None:
-    desk = desks["A"]
-    assert found(desk, 1, 1) == {"held": 0, "scratch": 0, "kept": 0, "part": 0}
-    assert found(desk, 1, 1) == {"held": 1, "scratch": 1, "kept": 1, "part": 1}
-    assert found(desk, 1, 2) == {"held": 0, "scratch": 2, "kept": 2, "part": 2}
-    assert found(desk, 2, 1) == {"held": 0, "scratch": 0, "kept": 3, "part": 3}
+    worker = site_workers["A"]
+    assert found(worker, 1, 1) == {"held": 0, "scratch": 0, "kept": 0, "part": 0}
+    assert found(worker, 1, 1) == {"held": 1, "scratch": 1, "kept": 1, "part": 1}
+    assert found(worker, 1, 2) == {"held": 0, "scratch": 2, "kept": 2, "part": 2}
+    assert found(worker, 2, 1) == {"held": 0, "scratch": 0, "kept": 3, "part": 3}
 
 
-def test_sites_that_share_a_workspace_see_nothing_of_each_other(desks: dict[str, SiteWorker]) -> None:
+def test_sites_that_share_a_workspace_see_nothing_of_each_other(site_workers: dict[str, SiteWorker]) -> None:
     for visit in (1, 2, 3):
-        for desk in desks.values():
-            assert found(desk, 1, visit) == {"held": 0, "scratch": visit - 1, "kept": visit - 1, "part": visit - 1}
+        for worker in site_workers.values():
+            assert found(worker, 1, visit) == {"held": 0, "scratch": visit - 1, "kept": visit - 1, "part": visit - 1}
 
 
-def test_a_visit_that_fails_leaves_no_trace_in_the_private_state(desks: dict[str, SiteWorker]) -> None:
-    desk = desks["A"]
-    found(desk, 1, 1)
-    found(desk, 1, 2)
+def test_a_visit_that_fails_leaves_no_trace_in_the_private_state(site_workers: dict[str, SiteWorker]) -> None:
+    worker = site_workers["A"]
+    found(worker, 1, 1)
+    found(worker, 1, 2)
     with pytest.raises(TrainingFailed):
-        found(desk, 1, 2, fail=torch.tensor(1))
-    assert found(desk, 1, 3) | {"scratch": 0} == {"held": 0, "scratch": 0, "kept": 1, "part": 1}
+        found(worker, 1, 2, fail=torch.tensor(1))
+    assert found(worker, 1, 3) | {"scratch": 0} == {"held": 0, "scratch": 0, "kept": 1, "part": 1}
 
 
-def test_what_a_method_did_not_declare_cannot_leave_the_site(desks: dict[str, SiteWorker]) -> None:
+def test_what_a_method_did_not_declare_cannot_leave_the_site(site_workers: dict[str, SiteWorker]) -> None:
     with pytest.raises(RefusedMessage, match=r"^pixels: .*declared"):
-        desks["A"].carry_out(Order("leak", 1, {}, 1))
+        site_workers["A"].execute(Order("leak", 1, {}, 1))
 
 
-def test_private_state_goes_back_to_the_generation_that_the_server_names(desks: dict[str, SiteWorker]) -> None:
-    transport = LocalTransport(list(desks.values()))
+def test_private_state_goes_back_to_the_generation_that_the_server_names(site_workers: dict[str, SiteWorker]) -> None:
+    transport = LocalTransport(list(site_workers.values()))
     for number in (1, 2):
-        assert found(desks["A"], number, 1)["kept"] == number - 1
+        assert found(site_workers["A"], number, 1)["kept"] == number - 1
         assert transport.commit(number) == {"A": number, "B": 0, "C": 0}
-    found(desks["A"], 3, 1)
+    found(site_workers["A"], 3, 1)
     transport.restore({"A": 1, "B": 0, "C": 0})
-    assert found(desks["A"], 2, 1) == {"held": 0, "scratch": 0, "kept": 1, "part": 1}
+    assert found(site_workers["A"], 2, 1) == {"held": 0, "scratch": 0, "kept": 1, "part": 1}
 
 
-def test_no_part_that_lives_at_the_server_is_in_a_sites_network(desks: dict[str, SiteWorker]) -> None:
-    assert set(desks["A"].workspace.net) == set(METHOD.parts_at(Home.SITE)) == {"tokenizer", "head"}
+def test_no_part_that_lives_at_the_server_is_in_a_sites_network(site_workers: dict[str, SiteWorker]) -> None:
+    assert set(site_workers["A"].workspace.net) == set(METHOD.parts_at(Home.SITE)) == {"tokenizer", "head"}
 
 
-def test_library_draws_differ_from_order_to_order_and_are_the_same_again(desks: dict[str, SiteWorker]) -> None:
+def test_library_draws_differ_from_order_to_order_and_are_the_same_again(site_workers: dict[str, SiteWorker]) -> None:
     orders = [Order("draw", number, {}, visit) for number in (1, 2) for visit in (1, 1, 2)]
-    draws = [[int(desks[name].carry_out(order)["examples"]) for order in orders] for name in ("A", "B")]
+    draws = [[int(site_workers[name].execute(order)["examples"]) for order in orders] for name in ("A", "B")]
     assert len({value for site in draws for value in site}) == 12
-    desks["A"].restore(0)
-    assert [int(desks["A"].carry_out(order)["examples"]) for order in orders] == draws[0]
+    site_workers["A"].restore(0)
+    assert [int(site_workers["A"].execute(order)["examples"]) for order in orders] == draws[0]

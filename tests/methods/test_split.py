@@ -153,7 +153,7 @@ def test_a_site_that_was_sent_back_behind_the_average_says_so_and_is_given_it(
     class Losing(LocalTransport):
         def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
             if (order := orders.get("B")) and order.round == 2:
-                self.desks["B"].restore(0)
+                self.site_workers["B"].restore(0)
                 yield Reply("B", None, "did not answer", order.ticket)
             else:
                 yield from super().call(orders)

@@ -106,7 +106,7 @@ def test_shifts_are_what_training_the_biases_would_be() -> None:
 def test_merged_it_computes_the_same_without_a_piece(arch: str) -> None:
     size = 56 if "eva" in arch else SIZE
     net = shaken(built(arch, size, rank=2, biases=True, blocks=(0,)))
-    plain = net.merged()
+    plain = net.fold_adapters()
     assert not any(isinstance(one, FrozenNetwork) or one._forward_hooks for one in plain.modules())
     with torch.no_grad():
         found, changed = plain(draw_images(size=size)), net(draw_images(size=size))

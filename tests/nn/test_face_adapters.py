@@ -72,7 +72,7 @@ def test_values_and_gradients_are_those_of_lora_on_the_flattened_kernels() -> No
 
 def test_merged_it_is_a_plain_network_that_computes_the_same() -> None:
     net = built(stages=(3, 4), rank=2)
-    alone = net.merged()
+    alone = net.fold_adapters()
     assert isinstance(alone, FaceBackbone)
     assert not any(one._forward_hooks for one in alone.modules())
     assert alone.network.state_dict().keys() == plain().state_dict().keys()

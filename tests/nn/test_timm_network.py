@@ -48,7 +48,7 @@ def pixels(channels: int, count: int = 2) -> Tensor:
 def test_features_and_the_last_layer_compose_to_the_network(arch: str) -> None:
     whole = built(arch).eval()
     with torch.no_grad():
-        features = whole.pooled(pixels(6))
+        features = whole.pool_features(pixels(6))
         found, expected = whole.classify(features), whole(pixels(6))
     assert features.ndim == 2
     assert found.shape == (2, 1)
@@ -63,7 +63,7 @@ def test_a_network_of_features_has_them_as_its_output(arch: str) -> None:
         {name: value for name, value in whole.network.state_dict().items() if name in features.network.state_dict()}
     )
     with torch.no_grad():
-        torch.testing.assert_close(features(pixels(3)), whole.pooled(pixels(3)))
+        torch.testing.assert_close(features(pixels(3)), whole.pool_features(pixels(3)))
 
 
 def test_a_new_network_is_in_training_mode_and_untouched_by_being_tried() -> None:
@@ -125,7 +125,7 @@ def test_a_file_of_three_channels_gives_a_network_of_six_the_same_features(publi
     images = pixels(6)
     rgb = (images[:, :3] - whole.mean[:3]) / whole.std[:3]
     with torch.no_grad():
-        torch.testing.assert_close(whole.pooled(images), theirs(rgb))
+        torch.testing.assert_close(whole.pool_features(images), theirs(rgb))
     kept = whole.network.get_classifier().state_dict()  # type: ignore[operator]
     assert all(torch.equal(kept[name], value) for name, value in last.items()), "the last layer is its own"
 

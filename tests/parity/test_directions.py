@@ -219,6 +219,6 @@ def test_an_affine_transformation_has_a_bias_that_learns_and_is_the_personal_mod
     assert float(gradient.abs().max()) > 0
     with torch.no_grad():
         affine.own(face.SHIFT, lambda: torch.empty(0)).add_(0.25)
-    affine.put_away()
+    affine.private_state()
     rows = torch.arange(32.0).reshape(2, 16)
     torch.testing.assert_close(face.own_transformation(affine)(rows), rows + 0.25)

@@ -286,7 +286,7 @@ def test_timms_names_become_weights_for_timm_and_the_last_layer_stays_out(tmp_pa
     taken = (images - whole.mean) / whole.std
     with torch.no_grad():
         theirs_ = net.forward_head(net.forward_features(taken), pre_logits=True)  # type: ignore[operator]
-        torch.testing.assert_close(whole.pooled(images), theirs_)
+        torch.testing.assert_close(whole.pool_features(images), theirs_)
 
 
 def test_positions_are_fitted_to_the_size_that_is_asked_for(tmp_path: Path) -> None:

@@ -301,8 +301,8 @@ def test_benchmarks_below_a_root_are_imported_and_their_figures_are_columns(tmp_
 
 
 def section_of_the_page() -> str:
-    page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-    return page[page.index("### Studies on a folder of datasets") :]
+    page = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
+    return page[page.index("## A folder of datasets") :]
 
 
 def test_the_pages_study_of_a_protocol_is_read(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ class ClaimTrial:
 
     name: str
     claim: Budget
-    one: Release
+    first: Release
     other: Release
     releases: int = 1000
     """Number of releases per data set that makes a meaningful test."""
@@ -80,7 +80,7 @@ def lower_bound(trial: ClaimTrial, releases: int, draws: Draws, confidence: floa
     half = releases // 2
     outputs = [
         torch.stack([release(draws).double().flatten() for _ in range(2 * half)])
-        for release in (trial.one, trial.other)
+        for release in (trial.first, trial.other)
     ]
     direction = outputs[0][:half].mean(dim=0) - outputs[1][:half].mean(dim=0)
     # One number per output: its projection onto the difference of the two means.
@@ -98,24 +98,24 @@ class OutputSet:
     inside: bool
     swapped: bool
 
-    def hits(self, one: Values, other: Values) -> tuple[int, int]:
+    def hits(self, left: Values, right: Values) -> tuple[int, int]:
         """Count the outputs of each data set in this set; the data set that is expected in it comes first."""
-        first, second = (other, one) if self.swapped else (one, other)
+        first, second = (right, left) if self.swapped else (left, right)
         counts = [int((values >= self.threshold).sum()) for values in (first, second)]
         if not self.inside:
             counts = [len(first) - counts[0], len(second) - counts[1]]
         return counts[0], counts[1]
 
 
-def best_set(one: Values, other: Values, delta: float, confidence: float) -> OutputSet:
+def best_set(first: Values, second: Values, delta: float, confidence: float) -> OutputSet:
     """Return the set of outputs that separates the two data sets best."""
-    thresholds = np.quantile(np.concatenate([one, other]), np.linspace(0.01, 0.99, 99))
+    thresholds = np.quantile(np.concatenate([first, second]), np.linspace(0.01, 0.99, 99))
     variants = itertools.product(thresholds.tolist(), (True, False), (False, True))
     sets = [OutputSet(threshold, inside, swapped) for threshold, inside, swapped in variants]
 
     def epsilon(choice: OutputSet) -> float:
-        inside, others_inside = choice.hits(one, other)
-        return epsilon_of(inside, others_inside, len(one), delta, confidence)
+        inside, others_inside = choice.hits(first, second)
+        return epsilon_of(inside, others_inside, len(first), delta, confidence)
 
     return max(sets, key=epsilon)
 
@@ -145,12 +145,12 @@ class ClaimSettings:
     claim: Budget = CLAIM
 
     @property
-    def asked(self) -> ClusteringSettings:
+    def clustering(self) -> ClusteringSettings:
         """Return the parameters of one query that accepts groups of any size."""
         return ClusteringSettings(self.margin, queries=1, minimum=1, budget=self.claim)
 
     @property
-    def exchanged(self) -> Budget:
+    def replace_one_claim(self) -> Budget:
         """Return the claim for replacing an identity: removal plus addition, unless ``relation`` is replace-one."""
         if self.how.relation == "replace-one":
             return self.claim
@@ -162,7 +162,7 @@ def trials(claimed: ClaimSettings) -> Iterator[ClaimTrial]:
     yield ClaimTrial("Algorithm 1 as printed", CLAIM, paper_release(two_groups(0)), paper_release(two_groups(1)))
     first_larger, second_larger = (full_release(two_groups(extra), claimed) for extra in (0, 1))
     yield ClaimTrial(
-        "private, one of two groups is larger", claimed.exchanged, first_larger, second_larger, releases=200
+        "private, one of two groups is larger", claimed.replace_one_claim, first_larger, second_larger, releases=200
     )
     base, extended = one_more(claimed)
     yield ClaimTrial(
@@ -208,7 +208,7 @@ def paper_release(centres: Tensor) -> Release:
 def full_release(centres: Tensor, claimed: ClaimSettings) -> Release:
     """Return the complete release of a site, with the axes of the groups as candidates."""
     candidates = torch.eye(centres.shape[1], dtype=centres.dtype)[:2]
-    return lambda draws: release(centres, candidates, claimed.asked, claimed.how, draws).centres
+    return lambda draws: release(centres, candidates, claimed.clustering, claimed.how, draws).centres
 
 
 def noisy_sums(centres: Tensor, claimed: ClaimSettings) -> Release:
@@ -230,11 +230,11 @@ def resumed_release(centres: Tensor, claimed: ClaimSettings) -> Release:
 
 
 def _clipped_statistic(centres: Tensor, claimed: ClaimSettings) -> Tensor:
-    return statistics(centres, torch.eye(centres.shape[1], dtype=centres.dtype)[0], claimed.asked, claimed.how)
+    return statistics(centres, torch.eye(centres.shape[1], dtype=centres.dtype)[0], claimed.clustering, claimed.how)
 
 
 def _sigma(claimed: ClaimSettings) -> float:
-    return private_charges(claimed.asked, claimed.how, candidates=1, release="")[0].sigma
+    return private_charges(claimed.clustering, claimed.how, candidates=1, release="")[0].sigma
 
 
 def obstacle(subject: AuditedRun) -> str:

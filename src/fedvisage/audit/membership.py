@@ -78,7 +78,7 @@ def attack(subject: AuditedRun) -> Finding:
     assert people is not None
     assert benchmark is not None
     model = open_feature_model(subject)
-    members = closeness(model.faces(View.joined([site.heldout for site in people.apart.values()])))
+    members = closeness(model.faces(View.join([site.heldout for site in people.apart.values()])))
     others = closeness(model.faces(benchmark))
     if min(len(members), len(others)) < LEAST:
         return Finding("Too few people have two photographs each: nothing can be said.", {})

@@ -46,7 +46,7 @@ class Matches:
 class HitRate:
     """The share of vectors with a right identity among the first k, for each k, and the expected share by chance."""
 
-    found: dict[int, float]
+    hits: dict[int, float]
     chance: dict[int, float]
     vectors: int
 
@@ -117,30 +117,30 @@ def gallery(subject: AuditedRun) -> View:
     assert people is not None
     strangers = next((view for view in people.strangers.values() if view is not None), None)
     others = [view for view in (subject.data.target, strangers) if view is not None]
-    return View.joined([*(site.heldout for site in people.apart.values()), *others])
+    return View.join([*(site.heldout for site in people.apart.values()), *others])
 
 
-def kinds(found: list[tuple[ReleasedVectors, Matches]]) -> list[str]:
+def kinds(matches: list[tuple[ReleasedVectors, Matches]]) -> list[str]:
     """Return the kinds of vectors, in order of appearance."""
-    return list(dict.fromkeys(vectors.kind for vectors, _ in found))
+    return list(dict.fromkeys(vectors.kind for vectors, _ in matches))
 
 
-def row(kind: str, found: list[tuple[ReleasedVectors, Matches]], faces: Faces) -> dict[str, str | float]:
+def row(kind: str, matches: list[tuple[ReleasedVectors, Matches]], faces: Faces) -> dict[str, str | float]:
     """Return one row of the table: the hit rates of one kind of vector over all sites."""
     looked = Matches(
-        np.concatenate([nearby.identities for _, nearby in found]),
-        np.concatenate([nearby.faces for _, nearby in found]),
+        np.concatenate([nearby.identities for _, nearby in matches]),
+        np.concatenate([nearby.faces for _, nearby in matches]),
     )
-    rate = hit_rate(looked, [truth for released, _ in found for truth in released.right], faces)
+    rate = hit_rate(looked, [truth for released, _ in matches for truth in released.right], faces)
     figures: dict[str, str | float] = {"told": kind, "right is": "the identity" if kind == CENTRES else "anybody there"}
     for top in TOPS:
-        figures |= {f"top-{top}": rate.found[top], f"by chance, top-{top}": rate.chance[top]}
+        figures |= {f"top-{top}": rate.hits[top], f"by chance, top-{top}": rate.chance[top]}
     return figures | {"vectors": rate.vectors}
 
 
-def picture(found: list[tuple[ReleasedVectors, Matches]], view: View, people: SitePeople) -> Picture:
+def picture(matches: list[tuple[ReleasedVectors, Matches]], view: View, people: SitePeople) -> Picture:
     """Return the first site's vectors, grouped by kind: per row a mean photograph and the three nearest faces."""
-    shown = [(released, looked) for released, looked in found if released.site == found[0][0].site]
+    shown = [(released, looked) for released, looked in matches if released.site == matches[0][0].site]
     positions = np.concatenate([looked.faces[:SHOWN, :3].reshape(-1) for _, looked in shown])
     images = view.batch(positions.astype(np.int64)).images.permute(0, 2, 3, 1).numpy()
     behind = torch.cat([people.behind(released)[:SHOWN] for released, _ in shown])

@@ -89,7 +89,7 @@ class PlotSetting:
 
     panel: str
     label: str
-    asked: ClusteringSettings
+    clustering: ClusteringSettings
     row: int = 0
     project: int | None = None
 
@@ -121,15 +121,15 @@ def attack(subject: AuditedRun) -> Finding:
     return Finding(says, {}, rows, pictures)
 
 
-def settings(asked: ClusteringSettings, project: int | None, most: int) -> Iterator[PlotSetting]:
+def settings(clustering: ClusteringSettings, project: int | None, most: int) -> Iterator[PlotSetting]:
     """Yield the boxes; each panel varies one setting of the run. ``most`` is the number of available directions."""
-    single, delta = replace(asked, queries=1), asked.budget.delta
+    single, delta = replace(clustering, queries=1), clustering.budget.delta
     for margin in MARGINS:
         yield PlotSetting("ρ", f"{margin:g}", replace(single, margin=margin), project=project)
     for epsilon in EPSILONS:
         yield PlotSetting("ε", f"{epsilon:g}", replace(single, budget=Budget(epsilon, delta)), project=project)
     for number in range(QUERIES):
-        yield PlotSetting("query", str(number + 1), replace(asked, queries=QUERIES), number, project)
+        yield PlotSetting("query", str(number + 1), replace(clustering, queries=QUERIES), number, project)
     for number in SPANNED:
         if number <= most:
             little = replace(single, budget=Budget(SPANNED_EPSILON, delta))
@@ -138,12 +138,12 @@ def settings(asked: ClusteringSettings, project: int | None, most: int) -> Itera
 
 def paper_cosines(centres: MechanismInputs, setting: PlotSetting) -> Cosines:
     """Return the cosines under Algorithm 1; NaN if the site has too few clusters of the required size."""
-    clusters = densest_clusters(centres.own, setting.asked)
+    clusters = densest_clusters(centres.own, setting.clustering)
     if setting.row >= len(clusters):
         return np.full(RUNS, np.nan)
     cluster, source = clusters[setting.row], draws_for(centres, PRINTED, setting)
     mean = directions(cluster.mean[None])
-    rows = [sanitise_clusters((cluster,), setting.asked, len(cluster.mean), source) for _ in range(RUNS)]
+    rows = [sanitise_clusters((cluster,), setting.clustering, len(cluster.mean), source) for _ in range(RUNS)]
     return np.asarray((torch.cat(rows) @ mean.T).squeeze(1).double())
 
 
@@ -158,9 +158,9 @@ def private_cosines(centres: MechanismInputs, setting: PlotSetting) -> Cosines:
         released, mean = (
             release(centres.own, centres.candidates, clustering, centres.how, source, within).centres[setting.row]
             for clustering, source, within in (
-                (setting.asked, draws_for(centres, PRIVATE, setting, number), basis),
+                (setting.clustering, draws_for(centres, PRIVATE, setting, number), basis),
                 (
-                    replace(setting.asked, minimum=1),
+                    replace(setting.clustering, minimum=1),
                     NoiselessDraws(draws_for(centres, PRIVATE, setting, number)),
                     mean_basis,
                 ),
@@ -176,15 +176,15 @@ def draws_for(centres: MechanismInputs, *purpose: str | int | PlotSetting) -> Dr
     return DerivedDraws(torch_rng(centres.seed, "audit", "noise on clusters", *names))
 
 
-def row(mechanism: str, setting: PlotSetting, found: Cosines) -> dict[str, str | float]:
+def row(mechanism: str, setting: PlotSetting, cosines: Cosines) -> dict[str, str | float]:
     """Return one row of the table."""
-    released = found[~np.isnan(found)]
+    released = cosines[~np.isnan(cosines)]
     low, middle, high = np.quantile(released, (0.05, 0.5, 0.95)).tolist() if len(released) else ("–",) * 3
     return {
         "mechanism": mechanism,
         "where": f"{setting.panel} {setting.label}",
-        "draws": len(found),
-        "told": len(released) / len(found),
+        "draws": len(cosines),
+        "told": len(released) / len(cosines),
         "5 %": low,
         "median": middle,
         "95 %": high,

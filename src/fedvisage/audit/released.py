@@ -73,14 +73,14 @@ class SitePeople:
     means: Tensor
     cosine: float
 
-    def behind(self, one: ReleasedVectors) -> Tensor:
+    def behind(self, released: ReleasedVectors) -> Tensor:
         """Return the mean photograph of the people that each vector represents; black if there are none.
 
         A class centre represents its person. A cluster represents all people of the site within its margin.
         """
         within = torch.eye(len(self.centres))
-        if one.kind != CENTRES:
-            within = (torch.from_numpy(one.vectors).to(self.centres) @ self.centres.T >= self.cosine).float()
+        if released.kind != CENTRES:
+            within = (torch.from_numpy(released.vectors).to(self.centres) @ self.centres.T >= self.cosine).float()
         faces = within @ self.means.flatten(1) / within.sum(1, keepdim=True).clamp(min=1)
         return faces.reshape(-1, *self.means.shape[1:])
 

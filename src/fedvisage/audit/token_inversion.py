@@ -110,10 +110,10 @@ def structural_similarity(images: Tensor, others: Tensor) -> Tensor:
     return similar / ((mean**2 + other_mean**2 + 0.01**2) * (variance + other_variance + 0.03**2))
 
 
-def quality(found: Tensor, images: Tensor) -> ReconstructionQuality:
+def quality(decoded: Tensor, images: Tensor) -> ReconstructionQuality:
     """Compare decoded images with the originals, both in [0, 1]."""
-    errors = (found - images).square().mean(dim=(1, 2, 3)).clamp_min(1e-12)
-    similarity = structural_similarity(found, images).mean()
+    errors = (decoded - images).square().mean(dim=(1, 2, 3)).clamp_min(1e-12)
+    similarity = structural_similarity(decoded, images).mean()
     return ReconstructionQuality(float((-10 * errors.log10()).mean()), float(similarity))
 
 

@@ -46,15 +46,15 @@ class RunTerminated(RunFailed):
     code = 143
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
+def suggestion(name: str, valid_names: Iterable[str]) -> str:
     """Return a hint with the known name nearest to this one; an empty text if none is near."""
-    near = get_close_matches(name, list(known), n=1)
+    near = get_close_matches(name, list(valid_names), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def choice_hint(name: str, known: Iterable[str]) -> str:
+def choice_hint(name: str, valid_names: Iterable[str]) -> str:
     """Return a hint with the known name nearest to this one, else the list of known names."""
-    offered = sorted(known)
+    offered = sorted(valid_names)
     return suggestion(name, offered) or f"; choose one of {', '.join(offered)}"
 
 

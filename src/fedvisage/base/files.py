@@ -260,7 +260,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
         if (format := _other_format(path)) is not None:
             raise UserError(
                 str(path),
-                f"is {format}, which is not read here; weights are safetensors, and docs/recipes.md shows in three"
+                f"is {format}, which is not read here; weights are safetensors, and docs/starts.md shows in three"
                 " lines how to convert them",
             ) from error
         raise UserError(str(path), f"is not a whole safetensors file ({error})") from error

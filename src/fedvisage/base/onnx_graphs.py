@@ -68,7 +68,7 @@ def parse_graph(place: str, content: bytes, remedy: str) -> ModelProto:
         raise UserError(place, f"is not a whole ONNX graph; {remedy}") from None
     messages = list(_messages(model))
     # Check external data first: it is the sign of an attack on files, so no other fault may hide it.
-    for fault in (_external, _unknown, _undecodable, _find_forbidden, _oversized):
+    for fault in (_find_external, _find_unknown, _find_undecodable, _find_forbidden, _find_oversized):
         for message in messages:
             if (reason := fault(message)) is not None:
                 raise UserError(place, f"{reason}; {remedy}")
@@ -88,7 +88,7 @@ def _messages(model: Any) -> Iterator[Any]:
                 stack.extend([value] if isinstance(value, Message) else value)
 
 
-def _external(message: Any) -> str | None:
+def _find_external(message: Any) -> str | None:
     """Report a tensor whose values are in another file, or in memory, which ONNX Runtime addresses in the same way."""
     from onnx import TensorProto
 
@@ -97,7 +97,7 @@ def _external(message: Any) -> str | None:
     return None
 
 
-def _unknown(message: Any) -> str | None:
+def _find_unknown(message: Any) -> str | None:
     """Report fields that the installed onnx does not know: a newer ONNX Runtime may know them and act on them."""
     from google.protobuf.unknown_fields import UnknownFieldSet  # type: ignore[import-untyped]
 
@@ -106,7 +106,7 @@ def _unknown(message: Any) -> str | None:
     return None
 
 
-def _undecodable(message: Any) -> str | None:
+def _find_undecodable(message: Any) -> str | None:
     """Report texts that are not UTF-8: protobuf passes them on as bytes, and ONNX Runtime fails when it prints them."""
     for field, value in message.ListFields():
         texts = [value] if isinstance(value, str | bytes) else value
@@ -129,7 +129,7 @@ def _find_forbidden(message: Any) -> str | None:
     return None
 
 
-def _oversized(message: Any) -> str | None:
+def _find_oversized(message: Any) -> str | None:
     """Report a tensor that declares more elements than its bytes can hold, or a value of an absurd shape."""
     from onnx import TensorProto, TypeProto
 

@@ -315,6 +315,6 @@ def percent(value: float | None) -> str:
     return "   –  " if value is None else f"{100 * value:6.2f} %"
 
 
-def format_count(number: int, one: str, many: str | None = None) -> str:
+def format_count(number: int, singular: str, many: str | None = None) -> str:
     """Return a number with its noun: "1 file", "2 files", "1 person", "2 people"."""
-    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+    return f"{number:,} {singular if number == 1 else many or f'{singular}s'}"

@@ -16,10 +16,27 @@ from fedvisage.base.version import VERSION
 from fedvisage.cli import data, device, evaluate, federation, models, recipes, runs
 from fedvisage.cli.options import Verbs, exit_on_sigterm
 
+PANELS = {
+    "Start": ("demo", "run", "study"),
+    "Look": ("report", "compare", "audit", "evaluate"),
+    "Data": ("data", "recipes", "recipe", "methods"),
+    "Use a model": ("predict", "watch", "export", "adapt", "gallery", "serve", "web", "model"),
+    "Federate": ("provision", "server", "site", "status"),
+}
+"""The verbs by what a reader wants to do."""
+
+
+class AllVerbs(Verbs):
+    """All verbs of the program, in five sections."""
+
+    panels = PANELS
+
+
 app = typer.Typer(
     help="Federated learning for faces, where the faces never leave their owners.",
     no_args_is_help=True,
-    cls=Verbs,
+    cls=AllVerbs,
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     epilog="Start with: fedvisage demo",
@@ -42,7 +59,7 @@ app.add_typer(
 app.add_typer(
     device.web_app, name="web", cls=Verbs, help="A page that checks faces in the browser.", no_args_is_help=True
 )
-app.add_typer(data.app, name="data", cls=Verbs, help="Make, import and look at prepared sets.", no_args_is_help=True)
+app.add_typer(data.app, name="data", cls=Verbs, help="Make, import and inspect prepared sets.", no_args_is_help=True)
 
 
 @app.callback(invoke_without_command=True)

@@ -195,7 +195,7 @@ def kinds(
 @app.command()
 def protocols(
     name: Annotated[str, typer.Argument(help="One of them.", show_default=False)] = "",
-    sets: Annotated[Path, typer.Option(help="Where the prepared sets lie, or will lie.")] = Path("sets"),
+    sets: Annotated[Path, typer.Option(help="Folder of the prepared sets, existing or planned.")] = Path("sets"),
     target: Annotated[
         str, typer.Option("--target", "--user", help="Which target or fold, where there are several.")
     ] = "",
@@ -215,7 +215,7 @@ def pretend(
     ] = 0,
     some_people: Annotated[
         int,
-        typer.Option("--people", help="replay-attack: so many people who enrol, come back and are attacked.", min=0),
+        typer.Option("--people", help="replay-attack: number of people who enrol, return and are attacked.", min=0),
     ] = 0,
 ) -> None:
     """Write a small copy of a dataset's layout with rendered faces, to show the expected files and to try an import."""
@@ -233,7 +233,7 @@ def show(
     verify: Annotated[bool, typer.Option(help="Compare all digests, reading every file.")] = False,
     shortcuts: Annotated[
         bool,
-        typer.Option("--shortcuts", help="Measure how well single numbers (sharpness, noise, …) tell the classes."),
+        typer.Option("--shortcuts", help="Measure how well single numbers (sharpness, noise, …) separate the classes."),
     ] = False,
 ) -> None:
     """Describe a prepared set, draw a contact sheet of it, and search it for shortcuts."""

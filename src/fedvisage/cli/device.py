@@ -34,13 +34,13 @@ Counters = Annotated[
     Path | None,
     typer.Option(
         "--counters",
-        help="The folder of counters, by which an older copy of the file is noticed; default: the variable "
+        help="Folder of counters that reveal an older copy of the file; default: the variable "
         "FEDVISAGE_GALLERY_COUNTERS, or KEY.counters beside the key.",
         show_default=False,
     ),
 ]
 In = Annotated[str, typer.Option("--collection", help="The collection of people.")]
-Pad = Annotated[Path, typer.Option("--pad", help="An exported model that tells attacks.", show_default=False)]
+Pad = Annotated[Path, typer.Option("--pad", help="An exported model that detects attacks.", show_default=False)]
 Recognition = Annotated[
     Path, typer.Option("--recognition", help="An exported model that recognises people.", show_default=False)
 ]
@@ -122,7 +122,7 @@ def search(
     key: Key = None,
     counters: Counters = None,
     collection: In = COLLECTION,
-    limit: Annotated[int, typer.Option(help="The most people who are named.", min=1, max=1000)] = 5,
+    limit: Annotated[int, typer.Option(help="Maximum number of people in the result.", min=1, max=1000)] = 5,
     as_json: AsJson = False,
 ) -> None:
     """List the enrolled people most similar to the face in a picture; an attack is not searched for."""
@@ -176,7 +176,7 @@ def remove(
 @gallery_app.command("rotate-key")
 def rotate_key(
     gallery: At,
-    new_key: Annotated[Path, typer.Option("--new-key", help="The file of the new key; drawn if it is not there.")],
+    new_key: Annotated[Path, typer.Option("--new-key", help="File of the new key; generated if missing.")],
     key: Key = None,
     counters: Counters = None,
 ) -> None:
@@ -339,14 +339,14 @@ def fetch(
 @web_app.command()
 def build(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory for the page, a new one.")],
-    pad: Annotated[Path, typer.Option(help="An exported model that tells attacks.", show_default=False)],
+    pad: Annotated[Path, typer.Option(help="An exported model that detects attacks.", show_default=False)],
     recognition: Annotated[
         Path | None, typer.Option(help="An exported model that recognises people.", show_default=False)
     ] = None,
-    int8: Annotated[bool, typer.Option("--int8", help="Take the exported directories' graphs in 8 bits.")] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="Use the int8 graphs of the exported directories.")] = False,
     runtime: Annotated[
         Path | None,
-        typer.Option(help="Where the files of `web fetch` are; default: where it puts them.", show_default=False),
+        typer.Option(help="Folder with the files of `web fetch`; default: its own folder.", show_default=False),
     ] = None,
 ) -> None:
     """Write a page that checks faces in the browser, as a folder for any web server; no picture leaves the browser."""
@@ -368,7 +368,7 @@ app = typer.Typer()
 
 @app.command()
 def serve(
-    pad: Annotated[Path, typer.Option(help="An exported model that tells attacks.", show_default=False)],
+    pad: Annotated[Path, typer.Option(help="An exported model that detects attacks.", show_default=False)],
     recognition: Annotated[
         Path | None, typer.Option(help="An exported model that recognises people.", show_default=False)
     ] = None,
@@ -389,11 +389,9 @@ def serve(
     host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port.", min=0, max=65535)] = 8080,
     api_keys: Annotated[
-        Path | None, typer.Option(help="A file with the keys of those who may ask, one a line.", show_default=False)
+        Path | None, typer.Option(help="A file with the clients' keys, one per line.", show_default=False)
     ] = None,
-    without_keys: Annotated[
-        bool, typer.Option("--without-keys", help="Answer everybody who reaches this machine.")
-    ] = False,
+    without_keys: Annotated[bool, typer.Option("--without-keys", help="Answer every client without a key.")] = False,
     tls_cert: Annotated[Path | None, typer.Option(help="A certificate (PEM): serve HTTPS.", show_default=False)] = None,
     tls_key: Annotated[Path | None, typer.Option(help="The certificate's key (PEM).", show_default=False)] = None,
     rate: Annotated[float, typer.Option(help="Requests a second of one key; 0: no limit.", min=0.0)] = 20.0,

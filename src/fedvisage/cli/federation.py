@@ -113,7 +113,7 @@ def site(
     log_format: LogFormat = "text",
     verbose: Verbose = False,
 ) -> None:
-    """Run a site of a federation, until stopped: train where the data is."""
+    """Run a site of a federation until stopped; it trains on local data."""
     from fedvisage.nvflare.commands import start_site
     from fedvisage.nvflare.terminal import Terminal
 

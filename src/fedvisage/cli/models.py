@@ -42,16 +42,16 @@ def export_model(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Prepared set (or synth: line) on whose crops the graph is compared with torch; default: the recipe's"
+            help="Prepared set (or synth: line) for the comparison of the graph with torch; default: the recipe's"
             " target.",
             show_default=False,
         ),
     ] = None,
-    member: Annotated[str, typer.Option(help="Which site's model, where a run has one a site.")] = "",
+    member: Annotated[str, typer.Option(help="The site whose model is used, if the run has one per site.")] = "",
     int8: Annotated[bool, typer.Option("--int8", help="Write a graph in whole numbers of 8 bits, too.")] = False,
     calibrate: Annotated[
         str | None,
-        typer.Option(help="With --int8: a set that a site trained on, whose ranges it takes.", show_default=False),
+        typer.Option(help="With --int8: a training set of a site, to calibrate the ranges.", show_default=False),
     ] = None,
     cache: Cache = CACHE,
     as_json: AsJson = False,
@@ -82,7 +82,7 @@ def watch_source(
     pad: Annotated[Path | None, typer.Option(help="Exported model of attack detection.", show_default=False)] = None,
     recognition: Annotated[Path | None, typer.Option(help="Exported recognition model.", show_default=False)] = None,
     window: Annotated[int, typer.Option(min=1, help="Frames of a face over which scores are averaged.")] = 10,
-    every: Annotated[int, typer.Option(min=1, help="Look at each so-manieth frame only.")] = 1,
+    every: Annotated[int, typer.Option(min=1, help="Process every Nth frame.")] = 1,
     threads: Annotated[int, typer.Option(min=1, help="Threads that compute.")] = 1,
     int8: Int8 = False,
 ) -> None:
@@ -112,13 +112,13 @@ def predict_images(
     ] = None,
     paths_from: Annotated[
         Path | None,
-        typer.Option(help="A file with a path a line (or NUL between them), - for standard input.", show_default=False),
+        typer.Option(help="A file with one path per line, or NUL-separated; - is standard input.", show_default=False),
     ] = None,
     against: Annotated[
         Path | None,
         typer.Option(help="Recognition: the face, or the folder of faces, to compare with.", show_default=False),
     ] = None,
-    member: Annotated[str, typer.Option(help="Which site's model, where a run has one a site.")] = "",
+    member: Annotated[str, typer.Option(help="The site whose model is used, if the run has one per site.")] = "",
     crop: Annotated[str, typer.Option(help="How a face is cut out: face (detector), centre or none.")] = "face",
     int8: Int8 = False,
     exit_code: Annotated[
@@ -126,7 +126,7 @@ def predict_images(
         typer.Option(
             "--exit-code",
             help="End with 0 if every image is live (or the same person), 1 if one is an attack (or another person),"
-            " 3 if none is but one could not be judged.",
+            " 3 if no image is but one has no decision.",
         ),
     ] = False,
     as_json: AsJson = False,
@@ -221,7 +221,7 @@ def adapt_model(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Directory for the adapted export, a new one.")],
-    member: Annotated[str, typer.Option(help="Which site's model, where a run has one a site.")] = "",
+    member: Annotated[str, typer.Option(help="The site whose model is used, if the run has one per site.")] = "",
     enlarge: Annotated[
         bool,
         typer.Option("--enlarge", help="For an export: take faces, too, that are smaller than the model's crops."),
@@ -282,13 +282,11 @@ def convert_weights(
     ],
     reference: Annotated[
         Path | None,
-        typer.Option(
-            help="An ONNX graph of the same weights, whose features of pictures are compared.", show_default=False
-        ),
+        typer.Option(help="An ONNX graph of the same weights, to compare features of images.", show_default=False),
     ] = None,
     colour: Annotated[
         str | None,
-        typer.Option(help="Whether the source takes rgb or bgr, where its names do not tell.", show_default=False),
+        typer.Option(help="Channel order of the source, rgb or bgr, if its names do not show it.", show_default=False),
     ] = None,
     size: Annotated[
         int | None, typer.Option(min=16, max=1024, help="Pixels a side, for timm's networks.", show_default=False)

@@ -7,11 +7,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_origin, get_type_hints
 
 import typer
 from typer import Context
@@ -81,22 +81,20 @@ Out = Annotated[
     Path | None,
     typer.Option("--out", parser=_directory, metavar="PATH", help="Directory for the result.", show_default=False),
 ]
-Cache = Annotated[Path, typer.Option("--cache", help="Where rendered sets are kept for the next run.")]
+Cache = Annotated[Path, typer.Option("--cache", help="Folder of rendered sets, kept for later runs.")]
 MixedCrops = Annotated[
-    bool, typer.Option("--allow-mixed-crops", help="Take sets whose faces were cut out in different ways.")
+    bool, typer.Option("--allow-mixed-crops", help="Allow sets whose faces were cropped in different ways.")
 ]
 Overlap = Annotated[
-    bool, typer.Option("--allow-overlap", help="Take pictures that are at two places, such as a site and the target.")
+    bool, typer.Option("--allow-overlap", help="Allow images that are in two places, such as a site and the target.")
 ]
 Verify = Annotated[bool, typer.Option("--verify", help="Read every byte of the sets and compare all digests.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Say only the result, and what went wrong.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the result and errors.")]
 LogFormat = Annotated[
     str,
-    typer.Option(
-        "--log-format", help="What is said meanwhile: text, or json, an object a line on standard error for programs."
-    ),
+    typer.Option("--log-format", help="Progress output: text, or json with one object per line on standard error."),
 ]
-Int8 = Annotated[bool, typer.Option("--int8", help="Take the exported directory's graph in 8 bits.")]
+Int8 = Annotated[bool, typer.Option("--int8", help="Use the int8 graph of the exported directory.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table for people.")]
 
 
@@ -286,9 +284,16 @@ class Verbs(TyperGroup):
         with interruptible():
             return super().invoke(ctx)
 
+    panels: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Titles of sections, and the verbs in each; verbs without a section are listed under "Commands"."""
+
     def format_commands(self, ctx: Context, formatter: Any) -> None:  # type: ignore[override]
-        """Write each verb with the first sentence of its help."""
-        verbs = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        rows = [(name, verb.get_short_help_str(limit=LONGEST)) for name, verb in verbs if verb and not verb.hidden]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        """Write each verb with the first sentence of its help, section by section."""
+        named = {verb for verbs in self.panels.values() for verb in verbs}
+        others = tuple(name for name in self.list_commands(ctx) if name not in named)
+        for title, names in [*self.panels.items(), ("Commands", others)]:
+            verbs = [(name, self.get_command(ctx, name)) for name in names]
+            rows = [(name, verb.get_short_help_str(limit=LONGEST)) for name, verb in verbs if verb and not verb.hidden]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)

@@ -127,7 +127,9 @@ def study(
     out: Out = None,
     runs: Annotated[
         Path | None,
-        typer.Option(help="Where the runs lie; studies that share it share equal runs.", show_default="OUT/cells"),
+        typer.Option(
+            help="Folder of the runs; studies with the same folder share equal runs.", show_default="OUT/cells"
+        ),
     ] = None,
     smoke: Annotated[
         bool, typer.Option("--smoke", help="Try the whole grid in a minute: one batch, tiny rendered sets, one seed.")
@@ -135,12 +137,12 @@ def study(
     root: Annotated[
         Path | None,
         typer.Option(
-            help="The folder below which datasets lie, as they are distributed or imported; what lacks is imported.",
+            help="Folder that contains the datasets, original or imported; missing sets are imported.",
             show_default=False,
         ),
     ] = None,
     sets: Annotated[
-        Path | None, typer.Option(help="With --root: where sets are imported to.", show_default="beside OUT")
+        Path | None, typer.Option(help="With --root: folder for imported sets.", show_default="beside OUT")
     ] = None,
     workers: Annotated[
         int, typer.Option(help="Processes; give the recipe as many threads as cores / workers.", min=1)
@@ -183,7 +185,7 @@ def study(
 @app.command("compare")
 def compare_runs(
     runs: Runs,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, with a row a method.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown with one row per method.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare runs: mean ± std over seeds, and differences to the first with a t interval over targets."""
@@ -208,7 +210,7 @@ def report(
         bool | None,
         typer.Option(
             "--images/--no-images",
-            help="Show the worst images of the target's set; default: what the recipe says, or those of rendered people"
+            help="Show the worst images of the target's set; default: as in the recipe, or those of rendered people"
             " only.",
             show_default=False,
         ),
@@ -226,7 +228,7 @@ def report(
 
 @app.command()
 def audit(
-    run: Annotated[Path, typer.Argument(help="The directory of a finished run, whose data is at hand.")],
+    run: Annotated[Path, typer.Argument(help="The directory of a finished run; its data must be available.")],
     out: Out = None,
     cache: Cache = CACHE,
     quiet: Quiet = False,
@@ -243,13 +245,28 @@ def audit(
 
 
 @app.command()
-def methods(as_json: AsJson = False) -> None:
-    """List the methods: name, paper, task, and the values that leave a site."""
-    from fedvisage.methods import all_methods
+def methods(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="A method, such as fedpad: print its details.", metavar="NAME", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the methods with advice when to use which, or print one method's paper, parts and uploads."""
+    from fedvisage.base.errors import choice_hint
+    from fedvisage.methods import advice, all_methods
     from fedvisage.tasks.catalogue import block, describe
 
-    rows = [describe(method) for method in all_methods().values()]
+    known = all_methods()
+    if name is not None and name not in known:
+        raise UserError("methods", f"{name!r} is no method{choice_hint(name, known)}")
+    chosen = list(known.values()) if name is None else [known[name]]
     if as_json:
-        print_json(rows)
+        print_json([describe(method) for method in chosen])
+    elif name is None:
+        say(*advice.as_lines(known))
+        say("Details: fedvisage methods NAME. Advice and networks: docs/choosing-a-method.md.")
     else:
-        say("\n\n".join(map(block, rows)))
+        title, *details = block(describe(known[name])).splitlines()
+        line = advice.advice_on(name)
+        say(title, *([f"  when to use    {line}"] if line else []), *details)

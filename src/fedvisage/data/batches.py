@@ -47,13 +47,13 @@ class View:
         return View((Slice(source, source.select(split)),))
 
     @staticmethod
-    def joined(views: Sequence["View"]) -> "View":
+    def join(views: Sequence["View"]) -> "View":
         """Concatenate views."""
         return View(tuple(part for view in views for part in view.slices))
 
     def subset(self, positions: Positions) -> "View":
         """Return a view of the images at these positions, in that order."""
-        slice_numbers, indices = self._located(positions)
+        slice_numbers, indices = self._locate(positions)
         # Consecutive positions in the same slice become one slice of the result.
         starts = np.flatnonzero(np.diff(slice_numbers, prepend=-1))
         return View(
@@ -130,11 +130,11 @@ class View:
 
     def batch(self, positions: Positions) -> Batch:
         """Read the images at these positions into memory."""
-        slice_numbers, indices = self._located(positions)
-        images = self._gathered("images", slice_numbers, indices)
+        slice_numbers, indices = self._locate(positions)
+        images = self._gather_rows("images", slice_numbers, indices)
         depth = None
         if all(part.set.depth is not None for part in self.slices):
-            depth = torch.from_numpy(self._gathered("depth", slice_numbers, indices)).float() / 255
+            depth = torch.from_numpy(self._gather_rows("depth", slice_numbers, indices)).float() / 255
         return Batch(
             images=torch.from_numpy(images).permute(0, 3, 1, 2),
             labels=torch.from_numpy(self.labels[positions].astype(np.float32)),
@@ -146,7 +146,7 @@ class View:
     def _ends(self) -> Positions:
         return np.cumsum([len(part.indices) for part in self.slices], dtype=np.int64)
 
-    def _located(self, positions: Positions) -> tuple[Positions, Positions]:
+    def _locate(self, positions: Positions) -> tuple[Positions, Positions]:
         """Return, for each position, the number of its slice and its index within the set of that slice."""
         if len(positions) and not (positions.min() >= 0 and positions.max() < len(self)):
             raise IndexError(f"positions must be in 0 … {len(self) - 1}")
@@ -158,7 +158,7 @@ class View:
             indices[in_slice] = part.indices[positions[in_slice] - starts[number]]
         return slice_numbers, indices
 
-    def _gathered(self, field: str, which: Positions, indices: Positions) -> npt.NDArray[np.uint8]:
+    def _gather_rows(self, field: str, which: Positions, indices: Positions) -> npt.NDArray[np.uint8]:
         """Read rows of an array field of the sets, in order."""
         first = getattr(self.slices[0].set, field)
         if len(self.slices) == 1:

@@ -99,7 +99,7 @@ def from_source(source: str) -> CropRecord | None:
     return CropRecord(how=how, rotation=people, alignment="points" if people else "none")
 
 
-def are_incompatible(one: CropRecord | None, other: CropRecord | None) -> bool:
+def are_incompatible(first: CropRecord | None, second: CropRecord | None) -> bool:
     """Return True if two kinds of crops are incompatible.
 
     Crops without a record never clash. Faces that are aligned by five points lie in the same places with any tool,
@@ -107,12 +107,14 @@ def are_incompatible(one: CropRecord | None, other: CropRecord | None) -> bool:
     have been made in the same way; images that were delivered as crops count as equal, whether they were kept whole or
     cut at the centre.
     """
-    if one is None or other is None:
+    if first is None or second is None:
         return False
-    if one.alignment == other.alignment == "points":
-        both_detectors_known = one.detector is not None and other.detector is not None
-        return one.outdated != other.outdated or (both_detectors_known and _detector_key(one) != _detector_key(other))
-    return _kind(one) != _kind(other)
+    if first.alignment == second.alignment == "points":
+        both_detectors_known = first.detector is not None and second.detector is not None
+        return first.outdated != second.outdated or (
+            both_detectors_known and _detector_key(first) != _detector_key(second)
+        )
+    return _kind(first) != _kind(second)
 
 
 def _kind(record: CropRecord) -> tuple[object, ...]:

@@ -64,15 +64,15 @@ class PictureContents:
     plain: npt.NDArray[np.bool_]
 
 
-def contents_of(found: PreparedSet, cache: Path, say: Say = discard) -> PictureContents:
+def contents_of(prepared: PreparedSet, cache: Path, say: Say = discard) -> PictureContents:
     """Return the digests and hashes of a set from the cache; otherwise compute them and cache them if possible."""
-    path = cache / FOLDER / f"{found.digest}-{VERSION}.safetensors"
-    cached = _read_cached(path, len(found))
+    path = cache / FOLDER / f"{prepared.digest}-{VERSION}.safetensors"
+    cached = _read_cached(path, len(prepared))
     if cached is not None:
         return cached
-    if len(found) >= _LONG:
-        say(f"looking at the {len(found):,} pictures of {found.path}, once")
-    contents = compute_contents(found.images)
+    if len(prepared) >= _LONG:
+        say(f"looking at the {len(prepared):,} pictures of {prepared.path}, once")
+    contents = compute_contents(prepared.images)
     tensors = {
         "exact": torch.from_numpy(contents.exact.view(np.int64)),
         "hashes": torch.from_numpy(contents.hashes.view(np.int64)),
@@ -289,11 +289,11 @@ def _find_near(pictures: _Pictures, probes: Numbers) -> Numbers:
     return np.unique(np.concatenate(pairs), axis=0)
 
 
-def _remove_rows(found: Numbers, known: Numbers) -> Numbers:
-    """Remove the rows of `known` from `found`."""
-    places = int(max(found[:, 1].max(initial=0), known[:, 1].max(initial=0))) + 1
-    return found[~np.isin(found @ [places, 1], known @ [places, 1])]
+def _remove_rows(rows: Numbers, excluded: Numbers) -> Numbers:
+    """Remove the rows of `excluded` from `rows`."""
+    places = int(max(rows[:, 1].max(initial=0), excluded[:, 1].max(initial=0))) + 1
+    return rows[~np.isin(rows @ [places, 1], excluded @ [places, 1])]
 
 
-def _count_by_pair(found: Numbers, pictures: _Pictures) -> Counter[tuple[int, int]]:
-    return Counter(zip(pictures.place[found[:, 0]].tolist(), found[:, 1].tolist(), strict=True))
+def _count_by_pair(matches: Numbers, pictures: _Pictures) -> Counter[tuple[int, int]]:
+    return Counter(zip(pictures.place[matches[:, 0]].tolist(), matches[:, 1].tolist(), strict=True))

@@ -67,7 +67,7 @@ class TemplateLists:
     probes: Table | None = None
 
     @property
-    def named(self) -> dict[str, Table]:
+    def tables(self) -> dict[str, Table]:
         """Return the lists that exist, keyed by their names beside a set."""
         tables = {
             PAIRS: self.pairs,
@@ -79,13 +79,13 @@ class TemplateLists:
 
 def write_lists(directory: Path, lists: TemplateLists) -> dict[str, int]:
     """Write lists beside a set and return the number of lines of each."""
-    for name, table in lists.named.items():
+    for name, table in lists.tables.items():
         parts = []
         for start in range(0, len(table), _LINES):
             rows = table[start : start + _LINES].tolist()
             parts.append("".join(f"{' '.join(map(str, row))}\n" for row in rows).encode())
         write_atomically(list_beside(directory, OF_TEMPLATES, name), b"".join(parts))
-    return {name: len(table) for name, table in lists.named.items()}
+    return {name: len(table) for name, table in lists.tables.items()}
 
 
 def read_lists(directory: Path) -> TemplateLists:

@@ -43,7 +43,7 @@ class SharedSubjects:
     place: str
     other: str
     subjects: int
-    one: str
+    example: str
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def refuse_overlap(overlap: Overlap, allowed: bool, target_name: str = "") -> li
     if not allowed:
         for named in overlap.named:
             raise UserError(
-                named.place, _refusal(f"{named.subjects} subjects, such as {named.one!r},", named, target_name)
+                named.place, _refusal(f"{named.subjects} subjects, such as {named.example!r},", named, target_name)
             )
         for worst in sorted(overlap.too_much, key=lambda copies: -copies.share):
             raise UserError(worst.place, _refusal(_format_count(worst), worst, target_name))
@@ -158,21 +158,21 @@ def describe_place(place: str, target_name: str) -> str:
     return description if owner == place else f"the held-out subjects of {description}"
 
 
-def _refusal(what: str, found: SharedSubjects | Copies, target_name: str) -> str:
-    if found.place == TARGET:
+def _refusal(what: str, overlap: SharedSubjects | Copies, target_name: str) -> str:
+    if overlap.place == TARGET:
         why = "a target must be unseen in training"
-    elif found.place.endswith(HELD_OUT):
+    elif overlap.place.endswith(HELD_OUT):
         why = "who is held out must not train"
     else:
         why = "what is at two places counts twice, and is no other owner's"
-    place = describe_place(found.other, target_name)
+    place = describe_place(overlap.other, target_name)
     return f"shares {what} with {place}: {why}; take them out of one of the two, or add {ALLOW}"
 
 
-def _format_count(one: Copies) -> str:
-    if one.near and one.looked_at < one.of:
-        return f"{one.exact} of {one.of} pictures, and near ones of {one.near} of {one.looked_at} others,"
-    return f"{one.exact + one.near} of {one.of} pictures"
+def _format_count(copies: Copies) -> str:
+    if copies.near and copies.looked_at < copies.of:
+        return f"{copies.exact} of {copies.of} pictures, and near ones of {copies.near} of {copies.looked_at} others,"
+    return f"{copies.exact + copies.near} of {copies.of} pictures"
 
 
 def _find_shared_subjects(target: Sequence[View], place: str, views: Sequence[View]) -> SharedSubjects | None:

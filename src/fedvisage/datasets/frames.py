@@ -138,24 +138,25 @@ def _walk_arrays(file: Any) -> Iterator[tuple[str, Any]]:
                 yield f"{path}{name}", entry
 
 
-def _choose_arrays(found: dict[str, Any]) -> list[Any]:
+def _choose_arrays(arrays_by_path: dict[str, Any]) -> list[Any]:
     """Return the colour frames: arrays with a colour name first, else the only candidates."""
     films: dict[str, list[str]] = defaultdict(list)
-    for path, array in found.items():
+    for path, array in arrays_by_path.items():
         stacked = array.ndim == 4 and _channel_axis(array.shape[1:]) is not None
         if array.dtype == np.uint8 and (stacked or (array.ndim == 3 and _channel_axis(array.shape) is not None)):
             films[path if stacked else _group_of(path)].append(path)
     named = sorted(film for film in films if _COLOUR.search(film))
     if not named and len(films) != 1:
         shown = [
-            f"{printable(path)} {'×'.join(map(str, found[path].shape))} {found[path].dtype}" for path in sorted(found)
+            f"{printable(path)} {'×'.join(map(str, arrays_by_path[path].shape))} {arrays_by_path[path].dtype}"
+            for path in sorted(arrays_by_path)
         ]
         contents = (
             f"it has {', '.join(shown[:_SHOWN])}{', …' if len(shown) > _SHOWN else ''}" if shown else "it is empty"
         )
         raise BadFile(f"no array with a name of colour and frames of three 8-bit channels; {contents}")
     film = named[0] if named else next(iter(films))
-    arrays = [found[path] for path in sorted(films[film], key=_by_number)]
+    arrays = [arrays_by_path[path] for path in sorted(films[film], key=_by_number)]
     for array in arrays:
         _check_array(array)
     return arrays

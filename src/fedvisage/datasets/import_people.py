@@ -183,7 +183,7 @@ def _write_person(
     """
     before, skipped, contents = out.count, list[tuple[str, str]](), dict[str, str]()
 
-    def taken() -> Iterator[tuple[int, Shot, Aligned]]:
+    def usable_faces() -> Iterator[tuple[int, Shot, Aligned]]:
         for number, (shot, done) in enumerate(shots):
             if fault := course.take(shot, done):
                 skipped.append((shot.name, fault))
@@ -195,14 +195,14 @@ def _write_person(
 
     left_out = 0
     if course.distinct:
-        pictures = [*taken()]
+        pictures = [*usable_faces()]
         left_out = len(pictures) if len(pictures) < least else 0
         chosen = [] if left_out else pictures
         for (_, shot, aligned), split in zip(chosen, draw(len(chosen)), strict=True):
             _add(out, shot, aligned, split)
     else:
         splits = draw(count)
-        for number, shot, aligned in taken():
+        for number, shot, aligned in usable_faces():
             _add(out, shot, aligned, splits[number])
     single = int(out.count == before + 1)
     course.single += single
@@ -370,7 +370,7 @@ def import_people(
         for list_name, folds in sorted(album.pairs.items())
     }
     templates = album.templates or TemplateLists()
-    for path in (*lists, *(list_beside(destination, OF_TEMPLATES, list_name) for list_name in templates.named)):
+    for path in (*lists, *(list_beside(destination, OF_TEMPLATES, list_name) for list_name in templates.tables)):
         if path.exists():
             raise UserError(str(path), "already exists; choose another destination or remove it first")
     origin = f"people {printable(source.resolve().name)} {settings_of_people(layout, options)}"

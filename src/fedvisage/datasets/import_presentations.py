@@ -51,7 +51,7 @@ class ImportState:
 
     def take(self, item: Item, outcome: ItemResult) -> Record:
         """Count an item and return its record; its pictures are written only if the record has no fault."""
-        fault = self._known(item, outcome.digest) or outcome.fault
+        fault = self._find_duplicate(item, outcome.digest) or outcome.fault
         record: dict[str, Any] = {"item": item.name, "digest": outcome.digest, "fault": fault}
         if not fault:
             enlarged = sum(picture.cropped.upscaled for picture in outcome.pictures)
@@ -73,7 +73,7 @@ class ImportState:
         if record["fault"]:
             self.tally.skip(item.name, record["fault"])
 
-    def _known(self, item: Item, digest: str) -> str:
+    def _find_duplicate(self, item: Item, digest: str) -> str:
         """Return a fault if an earlier item has the same content; raise UserError if their classes differ."""
         earlier = self.contents.setdefault(digest, item) if digest else item
         if earlier is item:

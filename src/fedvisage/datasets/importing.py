@@ -100,11 +100,11 @@ def _import_one(
     return importer(source, destination, name=name, progress=progress, **values)
 
 
-def _import_below(one: FoundDataset, target: Path, *, say: Say, options: ImportOptions) -> list[str]:
+def _import_below(dataset: FoundDataset, target: Path, *, say: Say, options: ImportOptions) -> list[str]:
     """Import a dataset below a folder with the options that apply to its kind."""
-    enrolled = options.enroll and one.kind in SCANNERS and SCANNERS[one.kind].enrolment
-    people = one.kind in LAYOUTS
-    boxes = LAYOUTS[one.kind].points if people else SCANNERS[one.kind].boxes is not None
+    enrolled = options.enroll and dataset.kind in SCANNERS and SCANNERS[dataset.kind].enrolment
+    people = dataset.kind in LAYOUTS
+    boxes = LAYOUTS[dataset.kind].points if people else SCANNERS[dataset.kind].boxes is not None
     applicable = replace(
         options,
         enroll=enrolled,
@@ -114,7 +114,7 @@ def _import_below(one: FoundDataset, target: Path, *, say: Say, options: ImportO
         boxes=options.boxes if boxes else "detect",
         crop="face" if people and options.crop == "centre" else options.crop,  # recognition needs faces aligned
     )
-    return import_dataset(one.kind, one.source, target, say, name=one.name, options=applicable)
+    return import_dataset(dataset.kind, dataset.source, target, say, name=dataset.name, options=applicable)
 
 
 def check_disjoint(source: Path, destination: Path) -> None:

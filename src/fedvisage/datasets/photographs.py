@@ -62,11 +62,11 @@ def points_around(image: Image, box: NDArray[np.float64], detect: Detect) -> Poi
     return np.asarray(best.points / factor + low)
 
 
-def _overlap(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+def _overlap(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
     """Return the intersection over union of two boxes."""
-    low, high = np.maximum(one[:2], other[:2]), np.minimum(one[:2] + one[2:], other[:2] + other[2:])
+    low, high = np.maximum(first[:2], second[:2]), np.minimum(first[:2] + first[2:], second[:2] + second[2:])
     common = float((high - low).clip(0).prod())
-    return common / (float(one[2:].prod() + other[2:].prod()) - common)
+    return common / (float(first[2:].prod() + second[2:].prod()) - common)
 
 
 Aligned = tuple[Image, NDArray[np.float32] | None]

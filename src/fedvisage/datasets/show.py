@@ -94,15 +94,17 @@ class Shortcuts:
         return []
 
 
-def shortcuts_of(found: PreparedSet) -> Shortcuts:
+def shortcuts_of(prepared: PreparedSet) -> Shortcuts:
     """Measure a set: a table for each species, and one for all species together if there are several."""
-    rows = found.rows
-    chosen = {kind: _draw_indices(found, kind) for kind in (BONA_FIDE, *sorted({*rows.species.tolist()} - {BONA_FIDE}))}
+    rows = prepared.rows
+    chosen = {
+        kind: _draw_indices(prepared, kind) for kind in (BONA_FIDE, *sorted({*rows.species.tolist()} - {BONA_FIDE}))
+    }
     images = {kind: len(indices) for kind, indices in chosen.items()}
     attacks = [kind for kind in chosen if kind != BONA_FIDE and images[kind] >= LEAST]
     if images[BONA_FIDE] < LEAST or not attacks:
         return Shortcuts({}, {}, images)
-    tables = {kind: _table(found, indices) for kind, indices in chosen.items()}
+    tables = {kind: _table(prepared, indices) for kind, indices in chosen.items()}
     groups: dict[str, Sequence[str]] = {kind: [kind] for kind in attacks}
     if len(attacks) > 1:
         groups[ANY] = attacks
@@ -150,14 +152,14 @@ def linear_auc(values: Array, label: npt.NDArray[np.bool_], subjects: Texts) -> 
     return auc_of(scores, label)
 
 
-def _draw_indices(found: PreparedSet, species: str) -> npt.NDArray[np.int64]:
-    indices = np.flatnonzero(found.rows.species == species)
+def _draw_indices(prepared: PreparedSet, species: str) -> npt.NDArray[np.int64]:
+    indices = np.flatnonzero(prepared.rows.species == species)
     order = numpy_rng(0, "shortcuts", species).permutation(len(indices))[:MOST]
     return indices[np.sort(order)].astype(np.int64)
 
 
-def _table(found: PreparedSet, indices: npt.NDArray[np.int64]) -> Array:
-    measured: list[Mapping[str, float]] = [cues(np.ascontiguousarray(found.images[index])) for index in indices]
+def _table(prepared: PreparedSet, indices: npt.NDArray[np.int64]) -> Array:
+    measured: list[Mapping[str, float]] = [cues(np.ascontiguousarray(prepared.images[index])) for index in indices]
     return np.array([[values[name] for name in NAMES] for values in measured], np.float64)
 
 
@@ -198,16 +200,16 @@ class _Grid:
         return self.left + column * (self.side + _GAP), self.top + row * (self.side + _GAP)
 
 
-def describe(found: PreparedSet) -> list[str]:
+def describe(prepared: PreparedSet) -> list[str]:
     """Return a table with the numbers of images, subjects and videos of each split and species, line by line."""
-    rows = found.rows
+    rows = prepared.rows
     table = [("split", "species", "images", "subjects", "videos")]
     for split in (part for part in SPLITS if part in rows.split):
-        for species in species_of(found):
+        for species in species_of(prepared):
             selected = (rows.split == split) & (rows.species == species)
             if selected.any():
-                table.append((split, species, *_counts(found, selected)))
-    table.append(("all", "", *_counts(found, np.ones(len(found), bool))))
+                table.append((split, species, *_counts(prepared, selected)))
+    table.append(("all", "", *_counts(prepared, np.ones(len(prepared), bool))))
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
     lines = [
         "  ".join(cell.ljust(width) if column < 2 else cell.rjust(width) for column, (cell, width) in enumerate(line))
@@ -222,15 +224,15 @@ def _values(texts: Texts) -> str:
     return ", ".join(values[:_VALUES]) + (f" and {len(values) - _VALUES} more" if len(values) > _VALUES else "")
 
 
-def warnings_about(found: PreparedSet) -> list[str]:
+def warnings_about(prepared: PreparedSet) -> list[str]:
     """Return warnings about sets unusable for training."""
-    live = int((found.rows.label == 1).sum())
-    classes = (live, len(found) - live) if found.rows.group is None else (None, None)
-    return shortcomings(len(np.unique(found.rows.subject)), *classes)
+    live = int((prepared.rows.label == 1).sum())
+    classes = (live, len(prepared) - live) if prepared.rows.group is None else (None, None)
+    return shortcomings(len(np.unique(prepared.rows.subject)), *classes)
 
 
 def contact_sheet(
-    found: PreparedSet, *, columns: int = 8, per_species: int = 2, split: str | None = None, seed: int = 0
+    prepared: PreparedSet, *, columns: int = 8, per_species: int = 2, split: str | None = None, seed: int = 0
 ) -> Image.Image:
     """Draw images of a set: one column per subject, `per_species` rows per species, chosen by the seed.
 
@@ -238,18 +240,18 @@ def contact_sheet(
     Images are shown at their own size up to 256 pixels, which preserves details; very small ones are enlarged by a
     whole number. The heading describes the set and the scale.
     """
-    indices = found.select(split)
+    indices = prepared.select(split)
     if len(indices) == 0:
-        raise UserError(str(found.path), f"has no images in split {split!r}")
-    species, subjects = species_of(found), _choose_subjects(found, indices, columns, seed)
+        raise UserError(str(prepared.path), f"has no images in split {split!r}")
+    species, subjects = species_of(prepared), _choose_subjects(prepared, indices, columns, seed)
     font = ImageFont.load_default(_LETTERS)
-    scale = max(1, -(-_CELL_LEAST // found.size))
-    side, kept = min(found.size * scale, _CELL_LIMIT), len(np.unique(found.rows.subject[indices]))
+    scale = max(1, -(-_CELL_LEAST // prepared.size))
+    side, kept = min(prepared.size * scale, _CELL_LIMIT), len(np.unique(prepared.rows.subject[indices]))
     heading = [
-        f"{found.name}, {_splits(found, indices)}",
+        f"{prepared.name}, {_splits(prepared, indices)}",
         f"{format_count(len(indices), 'image')} of {format_count(kept, 'subject')}, "
-        f"{found.size} x {found.size} pixels, "
-        f"shown {_scale(found.size, side)}",
+        f"{prepared.size} x {prepared.size} pixels, "
+        f"shown {_scale(prepared.size, side)}",
     ]
     margin = int(min(_WIDEST_MARGIN, max(_MARGIN, *(font.getlength(name) + 4 * _GAP for name in species))))
     grid = _Grid(side, margin, (len(heading) + 1) * _LINE + _GAP)
@@ -258,11 +260,11 @@ def contact_sheet(
         left, top = grid.place(column, 0)
         draw.text((left, top - _LINE), _shorten_to_fit(subject, side, font), fill=_INK, font=font)
         for number, name in enumerate(species):
-            matching = (found.rows.subject[indices] == subject) & (found.rows.species[indices] == name)
+            matching = (prepared.rows.subject[indices] == subject) & (prepared.rows.species[indices] == name)
             # Each subject and species has its own random stream, so its images do not depend on the rest of the sheet.
             chosen = numpy_rng(seed, "contact sheet", subject, name).permutation(indices[matching])[:per_species]
             for turn, index in enumerate(chosen):
-                picture = Image.fromarray(np.array(found.images[index])).resize((side, side), Image.Resampling.BOX)
+                picture = Image.fromarray(np.array(prepared.images[index])).resize((side, side), Image.Resampling.BOX)
                 sheet.paste(picture, grid.place(column, number * per_species + turn))
     # Names of species, left of their first rows.
     for number, name in enumerate(species):
@@ -272,9 +274,9 @@ def contact_sheet(
     return sheet
 
 
-def species_of(found: PreparedSet) -> list[str]:
+def species_of(prepared: PreparedSet) -> list[str]:
     """Return the species of a set, bona fide first."""
-    names = {str(name) for name in np.unique(found.rows.species)}
+    names = {str(name) for name in np.unique(prepared.rows.species)}
     return sorted(names, key=lambda name: (name != BONA_FIDE, name))
 
 
@@ -293,9 +295,9 @@ def _choose_subjects(prepared: PreparedSet, indices: np.ndarray, count: int, see
     return sorted(drawn, key=lambda subject: -len(species_by_subject[subject]))[:count]
 
 
-def _splits(found: PreparedSet, indices: np.ndarray) -> str:
+def _splits(prepared: PreparedSet, indices: np.ndarray) -> str:
     """Name the splits of images."""
-    names = [name for name in SPLITS if name in found.rows.split[indices]]
+    names = [name for name in SPLITS if name in prepared.rows.split[indices]]
     return f"split {names[0]}" if len(names) == 1 else f"splits {', '.join(names)}"
 
 

@@ -105,12 +105,12 @@ def layers_of(graph: Any, weights: Arrays) -> list[NormLayer]:
     return layers
 
 
-def _have_equal_numbers(found: Sequence[NormLayer]) -> bool:
+def _have_equal_numbers(layers: Sequence[NormLayer]) -> bool:
     """Return whether layers of one name have equal numbers, so that a mix-up between them does not matter."""
     return all(
         np.array_equal(left.scale, right.scale) and np.array_equal(left.variance, right.variance)
-        for left in found
-        for right in found
+        for left in layers
+        for right in layers
         if left.name == right.name
     )
 
@@ -125,7 +125,9 @@ def _read_stored_statistics(weights: Arrays) -> Iterator[tuple[str, tuple[Values
             yield layer, (scale, shift, mean, variance)
 
 
-def _find_folded_layer(node: Any, held: Mapping[str, Any], weights: Arrays, known: Sequence[Any]) -> NormLayer | None:
+def _find_folded_layer(
+    node: Any, held: Mapping[str, Any], weights: Arrays, candidates: Sequence[Any]
+) -> NormLayer | None:
     """Return the layer that was folded into a node; None if there is none."""
     from onnx import numpy_helper
 
@@ -148,7 +150,7 @@ def _find_folded_layer(node: Any, held: Mapping[str, Any], weights: Arrays, know
     if np.allclose(factor, 1, atol=1e-7) and np.allclose(bias, plain_bias, atol=1e-7):
         return None
     # Search for the stored layer whose numbers explain both the factor and the new bias.
-    for name, (scale, shift, mean, variance) in known:
+    for name, (scale, shift, mean, variance) in candidates:
         for epsilon in EPSILONS:
             if len(scale) != len(bias):
                 continue
@@ -202,7 +204,7 @@ def with_statistics_outputs(model: Any, layers: Sequence[NormLayer]) -> Any:
     return copy
 
 
-def _normalise(graph: Any, layer: NormLayer, number: int, found: str, out: str, channels_second: bool) -> list[Any]:
+def _normalise(graph: Any, layer: NormLayer, number: int, source: str, out: str, channels_second: bool) -> list[Any]:
     """Write (t − m)/√(v + ε/σ²) · γ + β, where t = (y − β)/γ comes from the folded y; flat channels are β."""
     from onnx import helper, numpy_helper
 
@@ -221,7 +223,7 @@ def _normalise(graph: Any, layer: NormLayer, number: int, found: str, out: str, 
     graph.initializer.extend(numpy_helper.from_array(value, name[key]) for key, value in constants.items())
     mean, variance = f"{MEAN}/{number}", f"{VARIANCE}/{number}"
     steps = (
-        ("Sub", (found, name["shift"]), name["a"]),
+        ("Sub", (source, name["shift"]), name["a"]),
         ("Mul", (name["a"], name["inverse"]), name["t"]),
         ("ReduceMean", (name["t"], name["axes"]), mean),
         ("Sub", (name["t"], mean), name["c"]),
@@ -237,15 +239,15 @@ def _normalise(graph: Any, layer: NormLayer, number: int, found: str, out: str, 
     return [helper.make_node(kind, list(inputs), [output]) for kind, inputs, output in steps]
 
 
-def average_statistics(said: Sequence[Sequence[NDArray[Any]]]) -> list[LayerStatistics]:
+def average_statistics(batches: Sequence[Sequence[NDArray[Any]]]) -> list[LayerStatistics]:
     """Average the statistics of each layer over the batches: means, and unbiased variances, as BatchNorm stores them.
 
-    ``said`` has one row per batch, with mean, variance and number of values of the first layer, then of the next.
+    ``batches`` has one row per batch, with mean, variance and number of values of the first layer, then of the next.
     """
     averages = []
-    for number in range(0, len(said[0]), 3):
+    for number in range(0, len(batches[0]), 3):
         means, variances = [], []
-        for row in said:
+        for row in batches:
             mean, variance = (np.asarray(values, np.float64).ravel() for values in row[number : number + 2])
             count = int(row[number + 2]) / len(mean)
             means.append(mean)

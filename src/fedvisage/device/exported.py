@@ -176,10 +176,10 @@ def read_config(directory: Path) -> Config:
         raise UserError(str(path), f"is not whole JSON ({str(error)[:200]}); {AGAIN}") from None
 
 
-def check_metadata(path: Path, found: Mapping[str, str], expected: Description) -> None:
+def check_metadata(path: Path, metadata: Mapping[str, str], expected: Description) -> None:
     """Refuse a graph whose metadata differs from the description in the directory."""
     for key, value in expected.metadata().items():
-        if found.get(key) != value:
+        if metadata.get(key) != value:
             name = key.removeprefix(_KEY)
             raise UserError(str(path), f"says another {name} inside than {CONFIG} does; {AGAIN}")
 

@@ -196,12 +196,12 @@ class FaceTrack:
         self._box = None
 
 
-def overlap(one: Box, other: Box) -> float:
+def overlap(first: Box, second: Box) -> float:
     """Return the intersection of two boxes over their union."""
-    width = min(one.x + one.width, other.x + other.width) - max(one.x, other.x)
-    height = min(one.y + one.height, other.y + other.height) - max(one.y, other.y)
+    width = min(first.x + first.width, second.x + second.width) - max(first.x, second.x)
+    height = min(first.y + first.height, second.y + second.height) - max(first.y, second.y)
     common = max(0.0, width) * max(0.0, height)
-    union = one.width * one.height + other.width * other.height - common
+    union = first.width * first.height + second.width * second.height - common
     return common / union if union > 0 else 0.0
 
 
@@ -242,7 +242,7 @@ class Pipeline:
         """
         detected = detect_upright(image, self._find)
         alone = len(detected.faces) == 1
-        faces = [self._checked(detected, number, alone, report) for number in range(len(detected.faces))]
+        faces = [self._check_face(detected, number, alone, report) for number in range(len(detected.faces))]
         return Checked(tuple(faces), detected.turned)
 
     def watch(self, frames: Iterable[Image]) -> Iterator[Watched]:
@@ -288,20 +288,20 @@ class Pipeline:
             raise UserError("recognition", "no recognition model was given")
         return _embedding(self.recognition, align(image, face.points, self.recognition.size)[0])
 
-    def _checked(self, found: DetectedFaces, number: int, alone: bool, report: bool) -> CheckedFace:
-        face = found.faces[number]
-        aligned = align(found.picture, face.points, SIDE)[0]
-        measured = measure(found.picture, face, alone, self.settings, aligned)
-        verdict, quality = self._check_attack(found.picture, face, measured)
-        x, y, width, height = found.boxes[number]
+    def _check_face(self, detected: DetectedFaces, number: int, alone: bool, report: bool) -> CheckedFace:
+        face = detected.faces[number]
+        aligned = align(detected.picture, face.points, SIDE)[0]
+        measured = measure(detected.picture, face, alone, self.settings, aligned)
+        verdict, quality = self._check_attack(detected.picture, face, measured)
+        x, y, width, height = detected.boxes[number]
         box = Box(x, y, width, height, round(face.confidence, 6))
-        points = tuple((float(x), float(y)) for x, y in np.round(_original_points(found, face), 1))
+        points = tuple((float(x), float(y)) for x, y in np.round(_original_points(detected, face), 1))
         checked = CheckedFace(box, points, quality, verdict)
         passed = verdict is None or verdict.decision == BONA_FIDE or report
         if self.recognition is None or not quality.ok or not passed:
             return checked
         same = self.recognition.size == SIDE
-        embedding = _embedding(self.recognition, aligned) if same else self.embed(found.picture, face)
+        embedding = _embedding(self.recognition, aligned) if same else self.embed(detected.picture, face)
         matches = () if self._search is None else tuple(self._search(embedding))
         return replace(checked, embedding=embedding, matches=matches)
 
@@ -334,15 +334,15 @@ def _embedding(recognition: Exported, aligned: Image) -> Embedding:
     return embedding
 
 
-def _original_points(found: DetectedFaces, face: Face) -> NDArray[np.float64]:
-    height, width = found.picture.shape[:2]
-    return np.array([width, height]) - face.points if found.turned else face.points
+def _original_points(detected: DetectedFaces, face: Face) -> NDArray[np.float64]:
+    height, width = detected.picture.shape[:2]
+    return np.array([width, height]) - face.points if detected.turned else face.points
 
 
-def _open_model(given: Path | str | Exported | None, task: str, threads: int) -> Exported | None:
-    if given is None:
+def _open_model(model: Path | str | Exported | None, task: str, threads: int) -> Exported | None:
+    if model is None:
         return None
-    exported = given if isinstance(given, Exported) else Exported.open(Path(given), threads=threads)
+    exported = model if isinstance(model, Exported) else Exported.open(Path(model), threads=threads)
     if exported.task != task:
         raise UserError(str(exported.directory), f"is a model of {exported.task}, and one of {task} is wanted")
     return exported

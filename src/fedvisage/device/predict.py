@@ -176,9 +176,9 @@ def read_in_batches(
             batch = []
 
 
-def notes_of(found: DetectedFaces | None, *, grey: bool = False) -> tuple[str, ...]:
+def notes_of(detected: DetectedFaces | None, *, grey: bool = False) -> tuple[str, ...]:
     """Return the notes on a picture and on its detected faces, if there was a detection."""
-    several, turned = found is not None and len(found.faces) > 1, found is not None and found.turned
+    several, turned = detected is not None and len(detected.faces) > 1, detected is not None and detected.turned
     return tuple(note for note, applies in ((SEVERAL, several), (UPSIDE_DOWN, turned), (GREY, grey)) if applies)
 
 
@@ -304,9 +304,10 @@ def score_line(logit: float, threshold: float) -> str:
     return f"score (logit) {logit:+.9g} {sign} threshold {threshold:+.9g}"
 
 
-def _prediction_line(one: Prediction, threshold: Threshold) -> str:
-    result = one.reason if one.logit is None else score_line(one.logit, threshold.value)
-    return f"{one.decision:9}{result}  {printable(one.path)}{describe_notes(one.notes, one.faces)}"
+def _prediction_line(prediction: Prediction, threshold: Threshold) -> str:
+    result = prediction.reason if prediction.logit is None else score_line(prediction.logit, threshold.value)
+    notes = describe_notes(prediction.notes, prediction.faces)
+    return f"{prediction.decision:9}{result}  {printable(prediction.path)}{notes}"
 
 
 def _operating_point(threshold: Threshold) -> str:
@@ -330,7 +331,7 @@ class CroppedFace:
     crop: Image | None = None
     reason: str = ""
     notes: tuple[str, ...] = ()
-    found: DetectedFaces | None = None
+    detected: DetectedFaces | None = None
     """The faces, if they were searched for."""
 
 
@@ -363,22 +364,22 @@ def face_cropper(crop: str, size: int, threads: int = 1) -> FindFace:
     def look(picture: Image) -> CroppedFace:
         detected = detect_upright(picture, detect)
         if not detected.faces:
-            return CroppedFace(reason="no face found", found=detected)
+            return CroppedFace(reason="no face found", detected=detected)
         return _cropped_face_from(crop_face(detected.picture, detected.faces, size), detected)
 
     return look
 
 
-def _cropped_face_from(cropped: CroppedPicture, found: DetectedFaces | None) -> CroppedFace:
-    notes = notes_of(found, grey=is_grey(cropped.image))
+def _cropped_face_from(cropped: CroppedPicture, detected: DetectedFaces | None) -> CroppedFace:
+    notes = notes_of(detected, grey=is_grey(cropped.image))
     if cropped.upscaled:
         reason = "the face is too small: enlarging it would blur what tells attacks apart"
-        return CroppedFace(None, reason, notes, found)
-    return CroppedFace(cropped.image, "", notes, found)
+        return CroppedFace(None, reason, notes, detected)
+    return CroppedFace(cropped.image, "", notes, detected)
 
 
 def _prediction(name: str, seen: CroppedFace, logit: float | None, threshold: Threshold) -> Prediction:
-    faces, boxes = (None, None) if seen.found is None else (len(seen.found.faces), seen.found.boxes)
+    faces, boxes = (None, None) if seen.detected is None else (len(seen.detected.faces), seen.detected.boxes)
     if logit is None:
         return Prediction(name, reason=seen.reason, notes=seen.notes, faces=faces, boxes=boxes)
     decision = LIVE if logit >= threshold.value else ATTACK
@@ -495,10 +496,11 @@ def face_aligner(crop: str, size: int, threads: int = 1) -> Callable[[Image], Al
     return look
 
 
-def _match_line(one: FaceComparison) -> str:
-    score = "" if one.similarity is None else f"similarity {one.similarity:+.4f}  "
-    reason = f"  {one.reason}" if one.reason else ""
-    return f"{one.decision:13}{score}{printable(one.path)}{reason}{describe_notes(one.notes, one.faces)}"
+def _match_line(comparison: FaceComparison) -> str:
+    score = "" if comparison.similarity is None else f"similarity {comparison.similarity:+.4f}  "
+    reason = f"  {comparison.reason}" if comparison.reason else ""
+    notes = describe_notes(comparison.notes, comparison.faces)
+    return f"{comparison.decision:13}{score}{printable(comparison.path)}{reason}{notes}"
 
 
 def operating_point(threshold: Threshold) -> str:

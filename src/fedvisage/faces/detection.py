@@ -186,16 +186,16 @@ class BoxNetwork:
     def __init__(self, net: Net, image: Image, side: int) -> None:
         """Prepare to cut boxes from a picture at the input size of the network."""
         self._net, self._image, self._side = net, image, side
-        self._known: dict[bytes, Sequence[Floats]] = {}
+        self._outputs: dict[bytes, Sequence[Floats]] = {}
 
     def __call__(self, boxes: Boxes) -> tuple[Boxes, list[NDArray[np.float64]]]:
         """Return the boxes in whole pixels, and the network's outputs for each."""
         rounded = self._whole(boxes)
         keys = [box.tobytes() for box in rounded]
-        self._show({key: box for key, box in zip(keys, rounded, strict=True) if key not in self._known})
+        self._show({key: box for key, box in zip(keys, rounded, strict=True) if key not in self._outputs})
         if not keys:
             return rounded, [part.astype(np.float64) for part in self._net(self._pieces([]))]
-        outputs = zip(*(self._known[key] for key in keys), strict=True)
+        outputs = zip(*(self._outputs[key] for key in keys), strict=True)
         return rounded, [np.array(part, np.float64) for part in outputs]
 
     def _show(self, boxes: Mapping[bytes, Boxes]) -> None:
@@ -203,7 +203,7 @@ class BoxNetwork:
         for start in range(0, len(waiting), _BOXES_AT_ONCE):
             keys, batch = zip(*waiting[start : start + _BOXES_AT_ONCE], strict=True)
             outputs = self._net(self._pieces(batch))
-            self._known.update(zip(keys, zip(*outputs, strict=True), strict=True))
+            self._outputs.update(zip(keys, zip(*outputs, strict=True), strict=True))
 
     def _whole(self, boxes: Boxes) -> Boxes:
         """Return squares of whole pixels that touch the picture; the network's outputs are relative to these."""

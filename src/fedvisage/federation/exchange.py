@@ -106,7 +106,7 @@ class Exchange:
         orders, common = {}, self._lines(message, self._promise(call))
         for name in names:
             if name in self._offline:
-                yield self._failed(name, "offline")
+                yield self._report_failure(name, "offline")
                 continue
             extra = self._travelling(call, each.get(name, {})) if each else {}
             self._enter(name, "down", call, [*common, *self._lines(extra, "")])
@@ -131,19 +131,19 @@ class Exchange:
                 del waiting[reply.site]
                 yield self._admit(call, reply)
         for name in waiting:
-            yield self._failed(name, "did not answer")
+            yield self._report_failure(name, "did not answer")
 
     def as_lent(self, weights: Message) -> Message:
         """Return weights in the precision in which this round's sites receive them."""
         if self.recipe.federation.wire == "fp32":
             return weights
         names = weights_in(weights)
-        return widen_message(self._narrowed(weights, names), names)
+        return widen_message(self._narrow(weights, names), names)
 
     def _travelling(self, call: str, message: Message) -> Message:
-        return self._narrowed(message, weights_in(message)) if self.schemas[call].narrow else message
+        return self._narrow(message, weights_in(message)) if self.schemas[call].narrow else message
 
-    def _narrowed(self, message: Message, names: set[str]) -> Message:
+    def _narrow(self, message: Message, names: set[str]) -> Message:
         """Round weights; within a round, equal weights are rounded alike for all sites."""
         seed, number = self.recipe.runtime.seed, self.record.round
         return narrow_message(message, names, lambda name: torch_rng(seed, "server", number, "wire", name))
@@ -162,11 +162,11 @@ class Exchange:
         if reply.spent and schema.releases:  # other calls cannot spend a budget, whatever the reply claims
             self._note_spent(reply)
         if reply.message is None:
-            return self._failed(reply.site, reply.failure)
+            return self._report_failure(reply.site, reply.failure)
         try:
             cost = ADMIT.reply(reply.message, schema, self.recipe)
         except RefusedMessage as error:
-            return self._failed(reply.site, f"refused: {error}")
+            return self._report_failure(reply.site, f"refused: {error}")
         groups = schema.group(reply.message)
         lines = [
             (
@@ -195,7 +195,7 @@ class Exchange:
         if remaining < max(1, self.recipe.federation.quorum):
             raise BudgetSpent(plain_line(reply.failure, LONGEST_REASON))
 
-    def _failed(self, name: str, reason: str) -> Reply:
+    def _report_failure(self, name: str, reason: str) -> Reply:
         self.note_failure(name, reason)
         return Reply(name, None, plain_line(reason, LONGEST_REASON))
 

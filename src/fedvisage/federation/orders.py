@@ -131,6 +131,6 @@ class Orders:
             )
         earlier_questions.add(question)
 
-    def restored(self, generation: int) -> None:
+    def admit_again(self, generation: int) -> None:
         """Admit the rounds after a generation again; answers about finished models stay counted."""
         self.after, self.round, self._visits, self._times = generation, 0, {}, Counter()

@@ -244,7 +244,7 @@ class Server:
         secret = self.recipe.federation.secure is not None
         assert not secret or (call == SUMMED and isinstance(weight, str) and to is None), "a secure sum is of all"
         reduced = self._in_secret(message or {}) if secret else self._singly(call, message or {}, weight, to)
-        return replace(reduced, value=self._settled(call, reduced.value, len(reduced.replied)))
+        return replace(reduced, value=self._finish_mean(call, reduced.value, len(reduced.replied)))
 
     def _singly(
         self, call: str, message: Message, weight: str | Mapping[str, float], to: Sequence[str] | None
@@ -278,7 +278,7 @@ class Server:
         self.check_quorum(len(mean.replied))
         return Reduced(mean.value, mean.replied, mean.failed, {})
 
-    def _settled(self, call: str, mean: Message, count: int) -> Message:
+    def _finish_mean(self, call: str, mean: Message, count: int) -> Message:
         """Return a mean of ``count`` uploads in the types of the uploads, with the noise that the recipe requests."""
         for step in self._incoming(call):
             mixed = RoundMean(mean, count, self.round, lambda: self.tensors(*self.net), self.releases)

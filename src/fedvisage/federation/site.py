@@ -127,7 +127,7 @@ class Site:
 
     def released(self, name: str) -> Message | None:
         """Return the value released earlier under a name, or None; sending it again costs nothing."""
-        return None if self.releases is None else self.releases.stored(name)
+        return None if self.releases is None else self.releases.find(name)
 
     def forget(self, name: str) -> None:
         """Drop a released value that no order can request again; its cost stays in the log."""
@@ -145,14 +145,14 @@ class Site:
 
     def batches_numbered(self, numbers: Sequence[int]) -> Iterator[Batch]:
         """Iterate over batches by their numbers, counted from the beginning of the run."""
-        batches = prefetch(numbers, self._numbered, Batch.tensors, self.compute.side)
+        batches = prefetch(numbers, self._read_numbered, Batch.tensors, self.compute.side)
         for number in numbers:
-            self._begun(number)
+            self._report_batch(number)
             yield next(batches)
 
     def next_batch(self) -> Batch:
         """Return the next batch of this round, for methods that exchange messages within a round."""
-        position, count = self.taken, self.batches_per_round
+        position, count = self.batches_taken, self.batches_per_round
         self.scratch["batches"] = position + 1
         if position >= count:  # the round's batches are used up; go on with those of the next round
             return self.batch((self.round - 1) * count + position)
@@ -161,7 +161,7 @@ class Site:
         return next(self._coming)
 
     @property
-    def taken(self) -> int:
+    def batches_taken(self) -> int:
         """Return the number of batches that ``next_batch`` has returned in this round, over all visits."""
         return int(self.scratch.get("batches", 0))
 
@@ -177,14 +177,14 @@ class Site:
 
     def batch(self, number: int) -> Batch:
         """Return the batch with a number, counted from the beginning of the run."""
-        self._begun(number)
-        return self._numbered(number)
+        self._report_batch(number)
+        return self._read_numbered(number)
 
-    def _begun(self, number: int) -> None:
+    def _report_batch(self, number: int) -> None:
         count = self.batches_per_round
         self.on_batch(self.name, number % count, count)
 
-    def _numbered(self, number: int) -> Batch:
+    def _read_numbered(self, number: int) -> Batch:
         epoch, index = divmod(number, self.batches_per_epoch)
         if self._epoch[0] != epoch:
             training = self.recipe.training
@@ -204,7 +204,7 @@ class Site:
         def make(key: tuple[int, Positions]) -> Batch:
             return self._read(view, key[1], *purposes, self.round, key[0])
 
-        progress_steps, read_steps = itertools.tee(self._ordered(view, local, purposes))
+        progress_steps, read_steps = itertools.tee(self._order_batches(view, local, purposes))
         batches = prefetch(
             ((number, positions) for number, positions, _ in read_steps), make, Batch.tensors, self.compute.side
         )
@@ -212,13 +212,15 @@ class Site:
             self.on_batch(self.name, number, total)
             yield next(batches)
 
-    def _ordered(self, view: View, local: Local, named: tuple[str, ...]) -> Iterator[tuple[int, Positions, int]]:
+    def _order_batches(
+        self, view: View, local: Local, purposes: tuple[str, ...]
+    ) -> Iterator[tuple[int, Positions, int]]:
         """Yield for each batch of a round's work on a view its number, its images, and the number of all batches."""
         number = 0
         for epoch in itertools.count():
             if epoch == local.epochs:
                 return
-            rng = numpy_rng(self.recipe.runtime.seed, self.name, "order", *named, self.round, epoch)
+            rng = numpy_rng(self.recipe.runtime.seed, self.name, "order", *purposes, self.round, epoch)
             ordered = epoch_batches(view, rng, size=self.recipe.training.batch.of(self.name), sampling="shuffled")
             for positions in ordered:
                 if number == local.batches:
@@ -329,7 +331,7 @@ class Site:
             raise TrainingFailed("the training loss is not finite; a lower learning rate or clip_norm may help")
         return {"examples": torch.tensor(len(self.data)), "loss": torch.tensor(mean, dtype=torch.float64)}
 
-    def put_away(self) -> Message:
+    def private_state(self) -> Message:
         """Return ``kept`` with all values that must survive the visit."""
         self.kept.update({f"{OWNED}{name}": plain(value) for name, value in self._owned.items()})
         if self.recipe.training.optimizer.state == "kept":

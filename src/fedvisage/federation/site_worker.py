@@ -56,7 +56,7 @@ class Workspace:
     accepted: Mapping[str, AcceptedTensors] = field(init=False)
     on_batch: OnBatch = discard_batches
     """Called at the start of each batch of a site."""
-    guest: SiteWorker | None = None
+    current: SiteWorker | None = None
     common: dict[str, Any] = field(default_factory=dict)
     digests: Digests = field(default_factory=Digests)
 
@@ -124,7 +124,7 @@ class SiteWorker:
         self._order_check = Orders(
             workspace.calls, workspace.about_finished, workspace.accepted, workspace.recipe.training.rounds
         )
-        self._answered = "", b""
+        self._last_answer = "", b""
         self._private_questions = 0
 
     @property
@@ -132,7 +132,7 @@ class SiteWorker:
         """Return whether the site has private state or has released values, so far."""
         return self.store.uncommitted or self.store.generation > 0 or self.releases.directory.exists()
 
-    def carry_out(self, order: Order) -> Message:
+    def execute(self, order: Order) -> Message:
         """Run an ordered call that the recipe provides for, and return its reply, checked against its declaration."""
         self._order_check.admit(order)
         if self._round != order.round:
@@ -152,33 +152,33 @@ class SiteWorker:
             failing.pop_all()
         return reply
 
-    def leave(self) -> None:
+    def end_visit(self) -> None:
         """End the visit: store the state that must survive it, and free the workspace for another site."""
         if self._site is not None:
             own_parts = {f"{OWN}{name}": value for name, value in self.workspace.own_parts().items()}
-            kept = {**self._site.put_away(), **own_parts}
+            kept = {**self._site.private_state(), **own_parts}
             if kept:
                 self.store.save(kept)
         self._forget_visit()
 
     def commit(self, generation: int) -> int:
         """Make the private state durable under a generation's number, and return the current generation."""
-        self.leave()
+        self.end_visit()
         return self.store.commit(generation)
 
     def restore(self, generation: int) -> None:
         """Return to a generation that the server's checkpoint names."""
         self._forget_visit()
         self.store.restore(generation)
-        self._order_check.restored(generation)
+        self._order_check.admit_again(generation)
 
     def _enter(self, order: Order) -> Site:
         """Begin a visit: end that of the workspace's current site, and load this site's own parts."""
-        if self.workspace.guest is not None:
-            self.workspace.guest.leave()
+        if self.workspace.current is not None:
+            self.workspace.current.end_visit()
         site = self._make_site(order.round, self.train, self.store.load())
         self.workspace.enter(site.kept)
-        self.workspace.guest, self._visit = self, (order.round, order.visit)
+        self.workspace.current, self._visit = self, (order.round, order.visit)
         return site
 
     def _evaluate(self, order: Order) -> Message:
@@ -194,18 +194,21 @@ class SiteWorker:
         digest = self.workspace.digests.of(order.message)
         self._order_check.question(order.call, digest)
         question = f"{order.round} {order.call} {digest}"
-        if self._answered[0] != question:
+        if self._last_answer[0] != question:
             reply = self._reply(order, self._evaluating_site(order), 0)
-            self._answered = question, zlib.compress(encode(reply), 1)  # mostly empty bins; a process holds many sites
+            self._last_answer = (
+                question,
+                zlib.compress(encode(reply), 1),
+            )  # mostly empty bins; a process holds many sites
             return reply
-        return decode(zlib.decompress(self._answered[1]))
+        return decode(zlib.decompress(self._last_answer[1]))
 
     def _evaluating_site(self, order: Order) -> Site:
         """Return the site for a call about a finished model, with private state if the call reads it."""
         if not self.workspace.calls[order.call].private:
             return self._make_site(order.round, self.held_out, {})
-        if self.workspace.guest is not None:
-            self.workspace.guest.leave()
+        if self.workspace.current is not None:
+            self.workspace.current.end_visit()
         site = self._make_site(order.round, self.train, self.store.load())
         self.workspace.enter(site.kept)
         return site
@@ -238,16 +241,16 @@ class SiteWorker:
             # finished model only read the message.
             copied = order.call not in self.workspace.about_finished
             message = {name: value.to(site.compute.device, copy=copied) for name, value in order.message.items()}
-            reply = self.workspace.calls[order.call].run(site, self._widened(order.call, message))
-        reply = self._narrowed(order, {name: plain(value) for name, value in reply.items()})
+            reply = self.workspace.calls[order.call].run(site, self._widen(order.call, message))
+        reply = self._narrow(order, {name: plain(value) for name, value in reply.items()})
         check(reply, self.workspace.schemas[order.call])
         return reply
 
-    def _widened(self, call: str, message: Message) -> Message:
+    def _widen(self, call: str, message: Message) -> Message:
         """Return an order's message with weights in the network's types."""
         return widen_message(message, weights_in(message)) if self.workspace.schemas[call].narrow else message
 
-    def _narrowed(self, order: Order, reply: Message) -> Message:
+    def _narrow(self, order: Order, reply: Message) -> Message:
         """Return a reply with weights in the types of the wire."""
         if not self.workspace.schemas[order.call].narrow:
             return reply
@@ -256,24 +259,24 @@ class SiteWorker:
 
     def _forget_visit(self) -> None:
         self._site = None
-        if self.workspace.guest is self:
-            self.workspace.guest = None
+        if self.workspace.current is self:
+            self.workspace.current = None
 
 
 class LocalTransport:
     """The transport of simulations, and the default: all sites in this process, one after another."""
 
-    def __init__(self, desks: Sequence[SiteWorker], tap: Callable[[str, Message], None] | None = None) -> None:
+    def __init__(self, site_workers: Sequence[SiteWorker], tap: Callable[[str, Message], None] | None = None) -> None:
         """Take the sites; ``tap`` receives every message that leaves a site, like a recorder on the wire."""
-        self.desks = {desk.name: desk for desk in sorted(desks, key=lambda desk: desk.name)}
-        self.names = tuple(self.desks)
+        self.site_workers = {worker.name: worker for worker in sorted(site_workers, key=lambda worker: worker.name)}
+        self.names = tuple(self.site_workers)
         self.tap = tap
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
         """Execute the orders, in sorted order of sites."""
         for name in sorted(orders):
             try:
-                message = self.desks[name].carry_out(orders[name])
+                message = self.site_workers[name].execute(orders[name])
             except BudgetSpent as error:
                 yield Reply(name, None, str(error), orders[name].ticket, spent=True)
                 continue
@@ -286,11 +289,11 @@ class LocalTransport:
 
     def commit(self, generation: int) -> dict[str, int]:
         """Commit every site."""
-        return {name: desk.commit(generation) for name, desk in self.desks.items()}
+        return {name: worker.commit(generation) for name, worker in self.site_workers.items()}
 
     def restore(self, generations: Mapping[str, int]) -> None:
         """Restore every site."""
-        for name, desk in self.desks.items():
+        for name, worker in self.site_workers.items():
             if name not in generations:
                 raise UserError("checkpoint", f"knows nothing of site {name}")
-            desk.restore(generations[name])
+            worker.restore(generations[name])

@@ -98,17 +98,17 @@ class Point:
 
 
 def evaluate_presentations(
-    found: Presentations, at: Point, resamples: int = 0, rng: np.random.Generator | None = None
+    presentations: Presentations, at: Point, resamples: int = 0, rng: np.random.Generator | None = None
 ) -> Any:
     """Return all figures as nested dictionaries: values, 95 % intervals if requested, and counts."""
-    presented, enrolled = found.clusters
+    presented, enrolled = presentations.clusters
     count = int(max([-1, *presented.tolist(), *enrolled.tolist()])) + 1
-    point = figures(found, at, np.ones((1, count)))
+    point = figures(presentations, at, np.ones((1, count)))
     tree: dict[str, Any] = {}
     spread: Figures = {}
     if resamples and rng is not None and count:
         draws = rng.multinomial(count, np.full(count, 1 / count), size=resamples).astype(np.float64)
-        spread = figures(found, at, draws)
+        spread = figures(presentations, at, draws)
     for key, values in point.items():
         entry: dict[str, Any] = {"value": _plain(values[0])}
         if key in spread and entry["value"] is not None:
@@ -116,82 +116,85 @@ def evaluate_presentations(
             low, high = np.quantile(defined, [0.025, 0.975]) if len(defined) else (np.nan, np.nan)
             entry["interval"] = [_plain(low), _plain(high)]
         _set_nested(tree, key, entry)
-    for key, number in counts(found, at).items():
+    for key, number in counts(presentations, at).items():
         _set_nested(tree, key, number)
     return tree
 
 
-def figures(found: Presentations, at: Point, draws: FloatArray) -> Figures:
+def figures(presentations: Presentations, at: Point, draws: FloatArray) -> Figures:
     """Return each figure for each row of `draws`, the counts of the subjects; a row of ones gives the plain value."""
-    results = {key: _share(found, draws, hit, base) for key, hit, base in _shares(found, at)}
-    results |= _at_apcer(found, draws)
+    results = {key: _share(presentations, draws, hit, base) for key, hit, base in _shares(presentations, at)}
+    results |= _at_apcer(presentations, draws)
     for part, missed in (("recognition", "fnmr"), ("system", "frr")):
-        for name in found.kinds:
+        for name in presentations.kinds:
             if (accepted := results.get((part, "species", name, "iapar"))) is not None:
                 results[part, "species", name, "riapar"] = accepted + results[part, missed]
     for part in ("pad", "recognition", "system"):
         for rate in WORST:
-            rows = [results[key] for name in found.kinds if (key := (part, "species", name, rate)) in results]
+            rows = [results[key] for name in presentations.kinds if (key := (part, "species", name, rate)) in results]
             if rows:
                 results[part, f"{rate}_max"] = _highest(rows)
     return results
 
 
-def counts(found: Presentations, at: Point) -> dict[Key, int]:
+def counts(presentations: Presentations, at: Point) -> dict[Key, int]:
     """Return the numbers of presentations, answers and comparisons behind the figures."""
     pad_counts = {
         (
             *key[:-1],
             {"apcer": "answered", "bpcer": "answered", "apnrr": "presented", "bpnrr": "presented"}[key[-1]],
         ): int(base.sum())
-        for key, _, base in _shares(found, at)
+        for key, _, base in _shares(presentations, at)
         if key[0] == "pad"
     }
     names = {"fnmr": "mated", "fmr": "non_mated", "frr": "mated", "far": "non_mated", "iapar": "presented"}
     recognition_counts = {
-        (*key[:-1], names[key[-1]]): int(base.sum()) for key, _, base in _shares(found, at) if key[0] != "pad"
+        (*key[:-1], names[key[-1]]): int(base.sum()) for key, _, base in _shares(presentations, at) if key[0] != "pad"
     }
     return pad_counts | recognition_counts
 
 
-def _shares(found: Presentations, at: Point) -> Iterator[tuple[Key, BoolArray, BoolArray]]:
+def _shares(presentations: Presentations, at: Point) -> Iterator[tuple[Key, BoolArray, BoolArray]]:
     """Yield the key, numerator mask and denominator mask of each share.
 
     Masks have N entries for presentations and N×enrolled entries for comparisons.
     """
-    answered = np.isfinite(found.live)
-    live = answered & (found.live >= at.pad)
+    answered = np.isfinite(presentations.live)
+    live = answered & (presentations.live >= at.pad)
     # Attack detection: error and non-response rates of the bona fide, then of each species.
     for prefix, in_group, error, nonresponse in (
-        (("pad", "bona_fide"), found.bona_fide, ("bpcer", ~live), "bpnrr"),
-        *((("pad", "species", name), found.species == name, ("apcer", live), "apnrr") for name in found.kinds),
+        (("pad", "bona_fide"), presentations.bona_fide, ("bpcer", ~live), "bpnrr"),
+        *(
+            (("pad", "species", name), presentations.species == name, ("apcer", live), "apnrr")
+            for name in presentations.kinds
+        ),
     ):
         yield (*prefix, error[0]), error[1] & answered & in_group, answered & in_group
         yield (*prefix, nonresponse), ~answered & in_group, in_group
     if at.recognition is None:
         return
     # Recognition alone ignores comparisons that could not be made; the system counts them as rejections.
-    claimed, compared = found.claimed, np.isfinite(found.similarity)
-    matched = compared & (found.similarity >= at.recognition)
-    bona_fide = found.bona_fide[:, None]
-    non_mated = bona_fide & (found.subject != "")[:, None] & ~claimed
+    claimed, compared = presentations.claimed, np.isfinite(presentations.similarity)
+    matched = compared & (presentations.similarity >= at.recognition)
+    bona_fide = presentations.bona_fide[:, None]
+    non_mated = bona_fide & (presentations.subject != "")[:, None] & ~claimed
     yield ("recognition", "fnmr"), ~matched & compared & claimed & bona_fide, compared & claimed & bona_fide
     yield ("recognition", "fmr"), matched & non_mated, compared & non_mated
     accepted = matched & live[:, None]
     yield ("system", "frr"), ~accepted & claimed & bona_fide, claimed & bona_fide
     yield ("system", "far"), accepted & non_mated, non_mated
-    for name in found.kinds:
-        attempts = (found.species == name)[:, None] & claimed
+    for name in presentations.kinds:
+        attempts = (presentations.species == name)[:, None] & claimed
         yield ("recognition", "species", name, "iapar"), matched & attempts, attempts
         yield ("system", "species", name, "iapar"), accepted & attempts, attempts
 
 
-def _share(found: Presentations, draws: FloatArray, hit: BoolArray, base: BoolArray) -> FloatArray:
+def _share(presentations: Presentations, draws: FloatArray, hit: BoolArray, base: BoolArray) -> FloatArray:
     """Return a share per draw.
 
     A comparison within a person is weighted by the person's count, a pair of people by the product of both counts.
     """
-    presented, enrolled = found.clusters
+    presented, enrolled = presentations.clusters
     size = draws.shape[1]
 
     def total(mask: BoolArray) -> FloatArray:
@@ -209,17 +212,17 @@ def _share(found: Presentations, draws: FloatArray, hit: BoolArray, base: BoolAr
         return np.asarray(total(hit) / total(base))
 
 
-def _at_apcer(found: Presentations, draws: FloatArray) -> Figures:
+def _at_apcer(presentations: Presentations, draws: FloatArray) -> Figures:
     """Return the lowest BPCER at which every species' APCER is at most a target."""
-    presented, _ = found.clusters
-    answered = np.isfinite(found.live)
+    presented, _ = presentations.clusters
+    answered = np.isfinite(presentations.live)
     rows: dict[str, list[FloatArray]] = {name: [] for name in BPCER_TARGETS}
-    for name in found.kinds:
-        selected = answered & (found.bona_fide | (found.species == name))
-        label = found.bona_fide[selected].astype(np.int64)
+    for name in presentations.kinds:
+        selected = answered & (presentations.bona_fide | (presentations.species == name))
+        label = presentations.bona_fide[selected].astype(np.int64)
         if len(np.unique(label)) < 2:
             continue
-        curve = error_curve(found.live[selected], label, draws[:, presented[selected]])
+        curve = error_curve(presentations.live[selected], label, draws[:, presented[selected]])
         for target, share in BPCER_TARGETS.items():
             first = (curve.far <= share + _EQUAL).argmax(axis=-1)
             rows[target].append(np.take_along_axis(curve.frr, first[:, None], -1)[:, 0])

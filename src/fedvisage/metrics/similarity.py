@@ -62,8 +62,8 @@ class HighestValues:
 
     def __init__(self, wanted: int) -> None:
         """Allocate the buffer; memory pages are only used once they are written."""
-        self._wanted, self._filled = wanted, 0
-        self._kept: Features = np.empty(max(2 * wanted, wanted + SPARE), np.float32)
+        self._count, self._filled = wanted, 0
+        self._values: Features = np.empty(max(2 * wanted, wanted + SPARE), np.float32)
         self._bar = np.float32(-np.inf)
 
     def add(self, values: Features) -> None:
@@ -71,26 +71,26 @@ class HighestValues:
         flat = values.ravel()
         passing = flat[flat > self._bar]
         while len(passing):
-            chunk = passing[: len(self._kept) - self._filled]
-            self._kept[self._filled : self._filled + len(chunk)] = chunk
+            chunk = passing[: len(self._values) - self._filled]
+            self._values[self._filled : self._filled + len(chunk)] = chunk
             self._filled += len(chunk)
             passing = passing[len(chunk) :]
-            if self._filled == len(self._kept):
+            if self._filled == len(self._values):
                 self._forget()
 
     def values(self) -> Features:
         """Return the highest numbers in descending order; fewer if the stream was shorter."""
         self._forget()
-        return np.sort(self._kept[: self._filled])[::-1]
+        return np.sort(self._values[: self._filled])[::-1]
 
     def _forget(self) -> None:
         """Discard all but the highest numbers and raise the bar to the lowest of them."""
-        excess = self._filled - self._wanted
+        excess = self._filled - self._count
         if excess < 0:
             return
-        self._kept[: self._filled].partition(excess)
-        self._kept[: self._wanted] = self._kept[excess : self._filled]
-        self._filled, self._bar = self._wanted, self._kept[0]
+        self._values[: self._filled].partition(excess)
+        self._values[: self._count] = self._values[excess : self._filled]
+        self._filled, self._bar = self._count, self._values[0]
 
 
 def label_features(features: ArrayLike, identity: ArrayLike) -> Faces:

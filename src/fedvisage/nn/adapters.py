@@ -74,9 +74,9 @@ class LowRank(nn.Module):
         self.scale = alpha / rank
         nn.init.kaiming_uniform_(self.a, a=math.sqrt(5))
 
-    def beside(self, _: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    def beside(self, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         """Add to the output of the layer (a forward hook)."""
-        return output + self.scale * linear(linear(given[0], self.a), self.b)
+        return output + self.scale * linear(linear(inputs[0], self.a), self.b)
 
     def merge(self, layer: nn.Module) -> None:
         """Add the product to the weights of the layer."""
@@ -149,7 +149,7 @@ class FrozenNetwork(nn.Module):
         """Return the frozen network's tensors under their names in a finished model."""
         return {f"{FROZEN}{name}": value for name, value in self.frozen.network.state_dict().items()}
 
-    def merged(self) -> NormalisedNetwork | FaceBackbone:
+    def fold_adapters(self) -> NormalisedNetwork | FaceBackbone:
         """Return a plain network with the additions merged into its weights, which computes the same."""
         merged_copy = deepcopy(self)
         for layer in merged_copy.frozen.modules():
@@ -271,9 +271,9 @@ class LowRankConvolution(nn.Module):
         self.scale = alpha / rank
         nn.init.kaiming_uniform_(self.a, a=math.sqrt(5))
 
-    def beside(self, _: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    def beside(self, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         """Add to the output of the layer (a forward hook)."""
-        images: Tensor = given[0]
+        images: Tensor = inputs[0]
         a: Tensor = self.a
         if has_gradient_overrun(a, self.stride):
             images, a = images.contiguous(), a.to(memory_format=torch.contiguous_format)

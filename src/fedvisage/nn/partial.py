@@ -46,19 +46,19 @@ class Sampler:
     ) -> None:
         """Replace the centres in their optimizer; classes are numbered from the first to the last of the centres."""
         self._parts = [PartialRows(optimizer, parameter) for parameter in centres]
-        self._wanted, self._rng, self._device = wanted, rng, centres[0].device
+        self._count, self._rng, self._device = wanted, rng, centres[0].device
         self._labels: Tensor | None = None
-        self._drawn = BatchClasses(torch.empty(0), torch.empty(0))
+        self._sample = BatchClasses(torch.empty(0), torch.empty(0))
 
     def of(self, labels: Tensor) -> BatchClasses:
         """Return the classes of a batch with these labels, which are on the CPU to avoid waiting for a device."""
         if labels is not self._labels:
-            sample = sample_classes(labels, sum(map(len, self._parts)), self._wanted, self._rng)
+            sample = sample_classes(labels, sum(map(len, self._parts)), self._count, self._rng)
             self._labels = labels
-            self._drawn = BatchClasses(
+            self._sample = BatchClasses(
                 self._take(sample.classes), to_device(sample.labels, self._device), sample.classes
             )
-        return self._drawn
+        return self._sample
 
     def _take(self, classes: Tensor) -> Tensor:
         row_parts: list[Tensor] = []

@@ -40,13 +40,13 @@ def load_pretrained(net: nn.ModuleDict, path: Path) -> None:
     _load(tokenizer, rest, "", path)
 
 
-def fit_positions(found: dict[str, Tensor], tokenizer: Tokenizer) -> dict[str, Tensor]:
+def fit_positions(weights: dict[str, Tensor], tokenizer: Tokenizer) -> dict[str, Tensor]:
     """Return the weights with one position embedding per token of the tokenizer."""
     from timm.layers import resample_abs_pos_embed
 
-    if "pos_embed" not in found or found["pos_embed"].dim() != 3:
+    if "pos_embed" not in weights or weights["pos_embed"].dim() != 3:
         raise UserError(PLACE, "the file has no positions (pos_embed); it is not of a vision transformer")
-    positions, fitted_weights = found["pos_embed"], dict(found)
+    positions, fitted_weights = weights["pos_embed"], dict(weights)
     if tokenizer.cls_token is None:
         fitted_weights.pop("cls_token", None)
         positions = positions[:, 1:]

@@ -52,13 +52,13 @@ class NormalisedNetwork(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the outputs."""
-        logits: Tensor = self.network(self._normalised(images))
+        logits: Tensor = self.network(self._normalise(images))
         return logits
 
-    def pooled(self, images: Tensor) -> Tensor:
+    def pool_features(self, images: Tensor) -> Tensor:
         """Return the inputs of the last layer."""
         network = cast(Any, self.network)
-        features: Tensor = network.forward_head(network.forward_features(self._normalised(images)), pre_logits=True)
+        features: Tensor = network.forward_head(network.forward_features(self._normalise(images)), pre_logits=True)
         return features
 
     def classify(self, features: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ class NormalisedNetwork(nn.Module):
             return cast(Tensor, last(features[..., None, None])).flatten(1)
         return cast(Tensor, last(features))
 
-    def _normalised(self, images: Tensor) -> Tensor:
+    def _normalise(self, images: Tensor) -> Tensor:
         return (images - self.mean) / self.std
 
 
@@ -111,7 +111,7 @@ def _try(whole: NormalisedNetwork, arch: str, images: Tensor) -> None:
     whole.eval()
     try:
         with torch.no_grad():
-            expected, classified = whole(images), whole.classify(whole.pooled(images))
+            expected, classified = whole(images), whole.classify(whole.pool_features(images))
     except (AssertionError, IndexError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(place, f"{arch} cannot take images of {images.shape[-1]} pixels: {error}") from error
     whole.train()

@@ -55,7 +55,7 @@ class Admission:
     """Called with the name of a member whose connection is cut."""
     _stamp: tuple[int, int] | None = None
     _list: x509.CertificateRevocationList | None = None
-    _told: set[str] = field(default_factory=set)
+    _reported: set[str] = field(default_factory=set)
 
     @property
     def path(self) -> Path:
@@ -71,7 +71,7 @@ class Admission:
             return
         stamp = state.st_mtime_ns, state.st_size
         if stamp != self._stamp:
-            self._list = self._not_older(self._parsed())
+            self._list = self._not_older(self._read_list())
             self._stamp = stamp
 
     def follow(self) -> None:
@@ -99,13 +99,13 @@ class Admission:
     def _tell(self, text: str) -> None:
         """Log a message every time, and print it the first time."""
         logger.warning("%s", text)
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._reported:
+            self._reported.add(text)
             self.say(text)
 
     def _tell_once(self, text: str) -> None:
         """Log and print a message the first time only, because the list is checked every second."""
-        if text not in self._told:
+        if text not in self._reported:
             self._tell(text)
 
     def _accept_missing(self) -> None:
@@ -114,10 +114,10 @@ class Admission:
             raise UserError(str(self.path), f"is missing, and list {newest[0]} was in force; {AGAIN}")
         self._tell_once(f"{self.path} does not exist: this kit is older than numbered lists, which counts as list 0")
 
-    def _not_older(self, found: x509.CertificateRevocationList) -> x509.CertificateRevocationList:
+    def _not_older(self, revocations: x509.CertificateRevocationList) -> x509.CertificateRevocationList:
         """Refuse a list that is older than the newest one read so far, and remember a newer one."""
-        number, newest = _number_of(found), self._newest()
-        order = number or 0, found.last_update_utc.isoformat()
+        number, newest = _number_of(revocations), self._newest()
+        order = number or 0, revocations.last_update_utc.isoformat()
         if newest is not None and order < newest:
             raise UserError(
                 str(self.path),
@@ -127,10 +127,10 @@ class Admission:
         if number is None:
             self._tell_once(f"{self.path} has no number: it was made before lists had them, and counts as list 0")
         if order != newest:
-            remembered = self._known()
+            remembered = self._read_memory()
             self.memory.parent.mkdir(parents=True, exist_ok=True)
             write_json(self.memory, {**remembered, self._federation(): list(order)})
-        return found
+        return revocations
 
     @property
     def memory(self) -> Path:
@@ -139,13 +139,13 @@ class Admission:
 
     def _newest(self) -> tuple[int, str] | None:
         """Return number and date of the newest list of this federation that this server has read."""
-        entry = self._known().get(self._federation())
+        entry = self._read_memory().get(self._federation())
         try:
             return None if entry is None else (int(entry[0]), str(entry[1]))
         except (TypeError, ValueError, IndexError, KeyError) as error:
             raise UserError(str(self.memory), "is damaged; bring it back from a copy") from error
 
-    def _known(self) -> dict[str, Any]:
+    def _read_memory(self) -> dict[str, Any]:
         """Return the newest list of each federation."""
         return read_json(self.memory, "bring it back from a copy") if self.memory.exists() else {}
 
@@ -156,7 +156,7 @@ class Admission:
     def _root(self) -> x509.Certificate:
         return x509.load_pem_x509_certificate(read_plain(self.kit / "startup" / ROOT))
 
-    def _parsed(self) -> x509.CertificateRevocationList:
+    def _read_list(self) -> x509.CertificateRevocationList:
         """Read the list, and check its signature."""
         try:
             revocations = x509.load_pem_x509_crl(read_plain(self.path))
@@ -169,10 +169,10 @@ class Admission:
         return revocations
 
 
-def _number_of(found: x509.CertificateRevocationList) -> int | None:
+def _number_of(revocations: x509.CertificateRevocationList) -> int | None:
     """Return a list's number, or None for a list from before numbers."""
     try:
-        return found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+        return revocations.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
     except x509.ExtensionNotFound:
         return None
 

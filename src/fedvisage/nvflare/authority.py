@@ -153,11 +153,11 @@ class FederationMember:
         """The latest end of its certificates; None if all are revoked."""
         return max((issued.until for issued in self.holding), default=None)
 
-    def given(self, certificate: x509.Certificate) -> FederationMember:
+    def with_certificate(self, certificate: x509.Certificate) -> FederationMember:
         """Return the member with one more certificate."""
         return replace(self, issued=(*self.issued, IssuedCertificate(certificate)))
 
-    def refused(self, now: datetime) -> FederationMember:
+    def revoke_all(self, now: datetime) -> FederationMember:
         """Return the member with all its certificates revoked."""
         return replace(self, issued=tuple(replace(issued, revoked=issued.revoked or now) for issued in self.issued))
 
@@ -188,7 +188,7 @@ class Authority:
         }
         write_json(self.directory / BOOK, book)
 
-    def renewed(self, old: x509.Certificate) -> x509.Certificate:
+    def renew(self, old: x509.Certificate) -> x509.Certificate:
         """Return a certificate with the same content for the same key, valid from now."""
         now = datetime.now(UTC)
         until = min(now + (old.not_valid_after_utc - old.not_valid_before_utc), self.root.not_valid_after_utc)

@@ -69,12 +69,12 @@ def limit(extents: Iterable[MessageLimits], cell: Any = None) -> None:
 def _note_large_messages(handle: Callable[..., int], most: int) -> Callable[..., int]:
     """Wrap NVFlare's end of a stream, and note the sender of a message that is too large."""
 
-    def handled(future: Any, stream: Any, *arguments: Any, **options: Any) -> int:
+    def check_and_handle(future: Any, stream: Any, *arguments: Any, **options: Any) -> int:
         if stream.get_size() > most:
             _note(str((stream.headers or {}).get(MessageHeaderKey.ORIGIN)), f"a message has more than {most} bytes")
         return handle(future, stream, *arguments, **options)
 
-    return handled
+    return check_and_handle
 
 
 def install() -> None:

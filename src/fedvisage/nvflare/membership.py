@@ -133,7 +133,7 @@ def _add(
             raise UserError(str(directory / member.kit), "exists, but belongs to no member; take it away first")
     with new_kits(authority, placed.get(authority.host) or authority.members[authority.host], placed) as kits:
         for name, kit in kits.items():
-            authority.members[name] = placed[name].given(certificate_in(kit, placed[name].kind))
+            authority.members[name] = placed[name].with_certificate(certificate_in(kit, placed[name].kind))
             if placed[name].kind == "server":  # the server requires a list from its first start on
                 write_atomically(kit / "startup" / REVOKED, authority.revocations())
                 streams = {"streams": str(server.streams), "streams_each": str(server.streams_each)}
@@ -155,7 +155,7 @@ def _revoke(authority: Authority, names: Iterable[str], directory: Path) -> dict
     """Revoke all certificates of members; the list is an update for the server."""
     names, now = list(names), datetime.now(UTC).replace(microsecond=0)
     for name in names:
-        authority.members[name] = authority.members[name].refused(now)
+        authority.members[name] = authority.members[name].revoke_all(now)
         shutil.rmtree(directory / UPDATES / name, ignore_errors=True)
     if not names:
         return {}
@@ -181,13 +181,13 @@ def _renew(authority: Authority, names: Iterable[str], directory: Path) -> dict[
             for ending in ("key", "crt"):
                 file = Path("startup") / f"{stem_of(revoked[name].kind)}.{ending}"
                 shutil.move(kit / file, updates[name] / file)
-            authority.members[name] = revoked[name].given(certificate_in(updates[name], revoked[name].kind))
+            authority.members[name] = revoked[name].with_certificate(certificate_in(updates[name], revoked[name].kind))
     for name, member in members.items():
         if name not in revoked:
-            certificate = authority.renewed(member.holding[-1].certificate)
+            certificate = authority.renew(member.holding[-1].certificate)
             file = Path("startup") / f"{stem_of(member.kind)}.crt"
             write_atomically(updates[name] / file, certificate.public_bytes(Encoding.PEM))
-            authority.members[name] = member.given(certificate)
+            authority.members[name] = member.with_certificate(certificate)
     return {update: name for name, update in updates.items()}
 
 

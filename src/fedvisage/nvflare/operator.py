@@ -99,7 +99,7 @@ class RunProgress:
     """Time of the program's last answer, moved on by the time in which it could not have answered."""
     answering: str = ""
     """The job whose program has answered."""
-    told: str = ""
+    last_line: str = ""
     """The last message about waiting."""
     quiet: tuple[float, float] = (0.0, QUIET)
     """The end of the last round, and the seconds after which a line reports that the current one is still running."""
@@ -120,7 +120,7 @@ class RunProgress:
             )
 
     @contextmanager
-    def uncounted(self) -> Iterator[None]:
+    def exclude_from_silence(self) -> Iterator[None]:
         """Exclude time in which the run cannot answer from its silence."""
         began = time.monotonic()
         try:
@@ -130,8 +130,8 @@ class RunProgress:
 
     def tell(self, text: str) -> None:
         """Report a reason for waiting, once."""
-        if text != self.told:
-            self.told = text
+        if text != self.last_line:
+            self.last_line = text
             self.reporter.say(text)
 
 
@@ -246,8 +246,8 @@ def _give_up_in_time(session: Session, course: RunProgress, number: str) -> None
     except UNANSWERED:
         logger.debug("job %s could not be aborted", number, exc_info=True)
     raise RunFailed(
-        f"nothing was heard of the run for {silent:.0f} s ({course.told}); it was ended. `fedvisage status` says who is"
-        " connected, the logs of server and sites why; --resume tries again, --patience waits longer"
+        f"nothing was heard of the run for {silent:.0f} s ({course.last_line}); it was ended. `fedvisage status` says"
+        " who is connected, the logs of server and sites why; --resume tries again, --patience waits longer"
     )
 
 
@@ -333,7 +333,7 @@ def _run_until_finished(course: RunProgress, kit: Kit, out: Path, wait: float) -
         number, failed_status, before, left_out = None, "", attempts, course.left_out
         try:
             with ExitStack() as stack:
-                with course.uncounted():
+                with course.exclude_from_silence():
                     session = stack.enter_context(connect_to_server(kit, wait, course.tell))
                 stack.enter_context(retry_server_errors(course))
                 # A job of an earlier session is followed instead of submitted again.
@@ -394,7 +394,7 @@ def _open_session(kit: Kit, began: float, until: float, say: Say) -> Session:
 
 def _submit(session: Session, course: RunProgress, wait: float) -> str:
     """Submit the run once its sites are connected, or a quorum of them after the time for waiting."""
-    with course.uncounted():
+    with course.exclude_from_silence():
         sites = _wait_for_sites(session, course, wait)
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch) / course.job.run

@@ -55,7 +55,7 @@ class SiteProgram:
         """Start empty: NVFlare builds this object before it knows the job, and passes no arguments."""
         self._lock = threading.Lock()
         self._held = ExitStack()
-        self._desk: SiteWorker | None = None
+        self._worker: SiteWorker | None = None
         self._log: RunLog | None = None
         self._threads = 1
         bounds.install()
@@ -68,7 +68,7 @@ class SiteProgram:
     @collab.publish
     def carry_out(self, order: dict) -> transport.Parcel:  # type: ignore[type-arg]  # noqa: D102
         ticket = transport.ticket_of(order)
-        return self._answer(lambda: self._at_desk().carry_out(transport.unpack_order(order)), ticket)
+        return self._answer(lambda: self._opened_worker().execute(transport.unpack_order(order)), ticket)
 
     @collab.publish
     def commit(self, generation: int) -> transport.Parcel:  # noqa: D102
@@ -95,24 +95,24 @@ class SiteProgram:
                 self._log.note("failed", reason)
             return transport.pack_failure(reason, ticket, spent=spent)
 
-    def _at_desk(self) -> SiteWorker:
+    def _opened_worker(self) -> SiteWorker:
         """Return the site worker, which ``restore`` opens."""
-        if self._desk is None:
+        if self._worker is None:
             raise NotReady("was asked before it was told where to begin")
-        return self._desk
+        return self._worker
 
     def _commit(self, generation: int) -> Message:
         """Commit a generation, and return the one that is committed."""
-        committed = self._at_desk().commit(generation)
+        committed = self._opened_worker().commit(generation)
         if self._log is not None:
             self._log.advance(generation, 0, "committed")
         return {"generation": torch.tensor(committed)}
 
     def _restore(self, context: Any, generation: int) -> Message:
         """Open the site worker on the first call, and restore a generation."""
-        if self._desk is None:
-            self._desk = self._open(context)
-        self._desk.restore(generation)
+        if self._worker is None:
+            self._worker = self._open(context)
+        self._worker.restore(generation)
         return {}
 
     def _open(self, context: Any) -> SiteWorker:

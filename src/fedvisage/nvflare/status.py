@@ -182,25 +182,25 @@ class RoundHistory:
 
     def __init__(self) -> None:
         """Start empty."""
-        self._told: dict[str, dict[str, Any]] = {}
+        self._details: dict[str, dict[str, Any]] = {}
         self._certificates: tuple[CertificateStatus, ...] = ()
         self._due = 0.0
 
     def ask(self, session: Session, number: str) -> dict[str, Any] | None:
         """Ask a job for its new rounds, and return all that it has reported."""
-        rows = self._told.get(number, {}).get("rounds", [])
+        rows = self._details.get(number, {}).get("rounds", [])
         reply = ask(session, number, int(rows[-1]["round"]) if rows else 0, more=True)
         if reply is not None:
-            self._told[number] = reply | {"rounds": [*rows, *reply["rounds"]]}
-        return self._told.get(number)
+            self._details[number] = reply | {"rounds": [*rows, *reply["rounds"]]}
+        return self._details.get(number)
 
     def look(self, session: Session, kit: Kit) -> FederationState:
         """Return the present state of the federation."""
         if time.monotonic() >= self._due:
             self._certificates, self._due = certificates(kit), time.monotonic() + AGAIN
         status = replace(query_status(session, self.ask), certificates=self._certificates)
-        details = {run.run: self._told.get(run.job, {}) for run in status.runs}
-        self._told = {run.job: self._told[run.job] for run in status.runs if run.job in self._told}
+        details = {run.run: self._details.get(run.job, {}) for run in status.runs}
+        self._details = {run.job: self._details[run.job] for run in status.runs if run.job in self._details}
         return FederationState(str(address_in(kit)), asdict(status), details, datetime.now(UTC))
 
 

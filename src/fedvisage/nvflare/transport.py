@@ -84,14 +84,14 @@ def unpack_reply(site: str, parcel: object) -> Reply:
     return Reply(site, tensors, ticket=ticket)
 
 
-def _open_parcel(parcel: object, known: frozenset[str]) -> tuple[dict[str, Any], Message]:
+def _open_parcel(parcel: object, allowed: frozenset[str]) -> tuple[dict[str, Any], Message]:
     """Return a parcel's plain values and tensors; refuse a parcel with anything else."""
     if type(parcel) is not dict or parcel.keys() != {"words", "tensors"}:
         raise RefusedMessage("parcel", "must hold words and tensors, and nothing else")
     words, tensors = parcel["words"], parcel["tensors"]
     if type(words) is not dict or type(tensors) is not dict:
         raise RefusedMessage("parcel", "must hold words and tensors by name")
-    if unknown := sorted(str(word)[:LONGEST] for word in words.keys() - known):
+    if unknown := sorted(str(word)[:LONGEST] for word in words.keys() - allowed):
         raise RefusedMessage("parcel", f"holds the unknown word {unknown[0]!r}")
     if not all(type(name) is str and len(name) <= LONGEST and is_plain(value) for name, value in tensors.items()):
         raise RefusedMessage(
@@ -141,7 +141,7 @@ class CollabTransport:
         """Have sites execute their orders in parallel, and yield the replies in sorted order."""
         for order in orders.values():
             self._round = order.round
-        waiting = self._side_by_side(sorted(orders), lambda name: self._carry_out(name, orders[name]))
+        waiting = self._side_by_side(sorted(orders), lambda name: self._send_order(name, orders[name]))
         for _, reply in waiting:
             yield reply
 
@@ -185,7 +185,7 @@ class CollabTransport:
         for name, future in futures.items():
             yield name, future.result()
 
-    def _carry_out(self, name: str, order: Order) -> Reply:
+    def _send_order(self, name: str, order: Order) -> Reply:
         """Send an order to a site, unless it is not connected or sits out; a site that is behind catches up."""
         if name not in self._here:
             return Reply(name, None, "is not connected", order.ticket)

@@ -63,7 +63,7 @@ class SiteWatch(FLComponent):  # type: ignore[misc]
         if event_type == EventType.AFTER_CLIENT_REGISTER:
             cell = fl_ctx.get_prop(FLContextKey.SITE_OBJ).cell
             place = CellChannel.SERVER_MAIN, CellChannelTopic.HEART_BEAT
-            cell.core_cell.add_incoming_reply_filter(*place, self._answered)
+            cell.core_cell.add_incoming_reply_filter(*place, self._process_answer)
             self._heard = time.monotonic()
         elif event_type == EventType.SYSTEM_START:
             self._become("connected", f"connected to {address_in(ProcessContext.kit)}, waiting for runs")
@@ -71,7 +71,7 @@ class SiteWatch(FLComponent):  # type: ignore[misc]
             self._become("lost", "lost the server; trying again until it answers")
             self._look_again(ProcessContext.kit, ProcessContext.front)
 
-    def _answered(self, message: Any) -> None:
+    def _process_answer(self, message: Any) -> None:
         """Process the server's answer to a heartbeat."""
         self._heard = time.monotonic()
         if message.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.OK:

@@ -29,7 +29,7 @@ class Adapt(Section):
     case."""
 
     @model_validator(mode="after")
-    def _nothing_is_ignored(self) -> Adapt:
+    def _refuse_ignored_options(self) -> Adapt:
         if self.stream != "shuffled" and self.loop in ("settled", "episodic"):
             raise ValueError(f"stream is for the loops two-pass and online; {self.loop} does not go by it")
         if self.gate and self.loop == "episodic":

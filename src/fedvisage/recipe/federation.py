@@ -39,7 +39,7 @@ class Combine(Section):
     """norm-clip: the norm to which an update is clipped; by default the median of the round's norms."""
 
     @model_validator(mode="after")
-    def _nothing_is_ignored(self) -> Combine:
+    def _refuse_ignored_options(self) -> Combine:
         if self.hostile != 1 and self.rule not in ("trimmed-mean", "krum"):
             raise ValueError(f"hostile is for trimmed-mean and krum; {self.rule} does not go by it")
         if self.select != 1 and self.rule != "krum":
@@ -79,7 +79,7 @@ class Secure(Section):
     def _former_default_is_unset(cls, value: float | None) -> float | None:
         return None if value == FORMER_SHARE else value
 
-    def needed(self, asked: int) -> int:
+    def sites_needed(self, asked: int) -> int:
         """Return how many of the selected sites must finish: two at least.
 
         More than (n + colluders) / 2, so that any two groups of this size share an honest site.
@@ -127,7 +127,7 @@ class HostileSites(Section):
     """sign-flip, scaling: factor of the update."""
 
     @model_validator(mode="after")
-    def _nothing_is_ignored(self) -> HostileSites:
+    def _refuse_ignored_options(self) -> HostileSites:
         if self.how == "label-flip" and self.factor != 1:
             raise ValueError("factor is for sign-flip and scaling; label-flip does not go by it")
         return self

@@ -125,15 +125,15 @@ class _Values:
     """Converts nodes to plain values. Aliases become copies, and their total number is limited by ``MOST``."""
 
     def __init__(self) -> None:
-        self._made = 0
+        self._count = 0
         self._pairs_of: dict[yaml.Node, dict[str, tuple[yaml.Node, yaml.Node]]] = {}
         self._open: set[yaml.Node] = set()
 
     def of(self, node: yaml.Node | None) -> Any:
         if node is None:
             return None
-        self._made += 1
-        if self._made > MOST:
+        self._count += 1
+        if self._count > MOST:
             raise _ForbiddenYaml(f"has more than {MOST:,} values", node.start_mark)
         self._enter(node)
         value = self._value(node)
@@ -163,7 +163,7 @@ class _Values:
         merged: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for key, value in node.value:
             if key.tag == f"{_TAG}merge":
-                merged = {**self._merged(value), **merged}
+                merged = {**self._merge_sections(value), **merged}
                 continue
             if not isinstance(key, yaml.ScalarNode):
                 raise _ForbiddenYaml("has a key that is no name", key.start_mark)
@@ -174,7 +174,7 @@ class _Values:
         self._pairs_of[node] = {**merged, **own_pairs}
         return self._pairs_of[node]
 
-    def _merged(self, node: yaml.Node) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+    def _merge_sections(self, node: yaml.Node) -> dict[str, tuple[yaml.Node, yaml.Node]]:
         """Return the pairs of a section, or of a list of sections in which earlier sections win."""
         self._enter(node)
         pairs: dict[str, tuple[yaml.Node, yaml.Node]] = {}

@@ -18,7 +18,7 @@ class Change(Section):
     least: float
     """The least amount; the default depends on the change."""
     most: float
-    """The largest amount."""
+    """The largest amount; the default depends on the change."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Change:
@@ -240,7 +240,7 @@ class ServerOptimizer(Section):
         return value
 
     @model_validator(mode="after")
-    def _nothing_is_ignored(self) -> ServerOptimizer:
+    def _refuse_ignored_options(self) -> ServerOptimizer:
         if self.name != "sgd" and self.momentum:
             raise ValueError(f"momentum is for sgd; {self.name} has beta1")
         if self.name == "sgd" and {"beta1", "beta2", "tau"} & self.model_fields_set:

@@ -315,7 +315,7 @@ class Frames:
         ]
 
     @staticmethod
-    def joined(parts: Sequence["Frames"]) -> "Frames":
+    def join(parts: Sequence["Frames"]) -> "Frames":
         """Return all frames, part after part."""
         return Frames(
             np.concatenate([part.images for part in parts]),

@@ -124,7 +124,7 @@ def print_attack(
 ) -> Tensor:
     """Return the radiance, B×3×S×S, of printed B×3×S×S sRGB photographs held up in a room (radiance)."""
 
-    def drawn(name: str) -> Tensor:
+    def draw(name: str) -> Tensor:
         return between(videos, f"print/{name}", [getattr(printer, name) for printer in printers])
 
     size = photographs.shape[-1]
@@ -134,17 +134,17 @@ def print_attack(
     # Ink covers the photograph only; the margin around it is bare paper.
     coverage = ink_coverage(decode(picture)) * inside(view)
     white = torch.tensor([printer.white for printer in printers])[:, :, None, None]
-    layers = _dots(coverage, view, drawn("dots"), drawn("dot_strength"), grid)
-    reflectance = print_reflectance(layers, drawn("dot_gain"), drawn("purity"))
+    layers = _dots(coverage, view, draw("dots"), draw("dot_strength"), grid)
+    reflectance = print_reflectance(layers, draw("dot_gain"), draw("purity"))
     if printers[0].density is not None:
-        reflectance = with_black_point(reflectance, drawn("density"))
+        reflectance = with_black_point(reflectance, draw("density"))
     reflectance = white * reflectance
-    reflectance = reflectance * (1 + column(drawn("grain")) * grain)
+    reflectance = reflectance * (1 + column(draw("grain")) * grain)
     # The light of the second room, then mirrored light, which does not depend on the ink.
-    lit = reflectance * _light_on(view, drawn("light"), drawn("warmth"), drawn("gradient"), videos)
-    lit = lit + _gloss(view, drawn("gloss") * drawn("light"), videos)
+    lit = reflectance * _light_on(view, draw("light"), draw("warmth"), draw("gradient"), videos)
+    lit = lit + _gloss(view, draw("gloss") * draw("light"), videos)
     if printers[0].sheen is not None:
-        lit = lit + _mirrored_lamp(view, drawn("sheen") * drawn("light"), videos)
+        lit = lit + _mirrored_lamp(view, draw("sheen") * draw("light"), videos)
     margins = [between(videos, f"print/margin {side}", [printer.margin for printer in printers]) for side in range(4)]
     return torch.lerp(room, lit, inside(view, torch.stack(margins, dim=1)))
 

@@ -97,27 +97,27 @@ def replay_attack(
 ) -> Tensor:
     """Return the radiance, B×3×S×S, of B×3×S×S sRGB photographs on displays in a room (radiance B×3×S×S)."""
 
-    def drawn(name: str) -> Tensor:
+    def draw(name: str) -> Tensor:
         return between(videos, f"replay/{name}", [getattr(display, name) for display in displays])
 
-    picture = shown_light(resample(photographs, view).clamp(0, 1), drawn("gamma"), drawn("gamut"), drawn("leak"))
+    picture = shown_light(resample(photographs, view).clamp(0, 1), draw("gamma"), draw("gamut"), draw("leak"))
     if displays[0].primaries is not None:
-        picture = on_panel(picture, drawn("primaries"))
+        picture = on_panel(picture, draw("primaries"))
     # Outside the photograph the display shows its black.
-    picture = torch.lerp(column(drawn("leak")), picture, inside(view))
-    blue = drawn("blue")
+    picture = torch.lerp(column(draw("leak")), picture, inside(view))
+    blue = draw("blue")
     white = torch.stack([1 - blue, torch.ones_like(blue), 1 + blue], dim=1)[:, :, None, None]
-    lit = picture * white * pixel_grid(view, displays, drawn("pixels"), grid)
-    lit = lit * column(0.6 * drawn("brightness")) * _unevenness(view, drawn("uneven"), videos)
-    flicker = drawn("flicker")
+    lit = picture * white * pixel_grid(view, displays, draw("pixels"), grid)
+    lit = lit * column(0.6 * draw("brightness")) * _unevenness(view, draw("uneven"), videos)
+    flicker = draw("flicker")
     if displays[0].dimming is not None:
-        flicker = band_strength(flicker, drawn("dimming"), torch.ones_like(flicker))
+        flicker = band_strength(flicker, draw("dimming"), torch.ones_like(flicker))
     lit = lit * _bands(lit, flicker, videos, frames)
-    lit = lit + _reflections(view, room, drawn("mirror"), drawn("glare"), videos)
+    lit = lit + _reflections(view, room, draw("mirror"), draw("glare"), videos)
     # From the outside in: the room, the bezel, the screen.
     frame = torch.tensor([display.frame for display in displays])
     bezel = torch.tensor([display.bezel for display in displays])
-    margin = drawn("margin")
+    margin = draw("margin")
     screen, device = inside(view, margin), inside(view, margin + frame)
     rim = column(bezel) * luminance(room).mean((2, 3), keepdim=True) / 0.18
     return torch.lerp(torch.lerp(room, rim.expand_as(room), device), lit, screen)

@@ -312,7 +312,7 @@ def film_subject(videos: Sequence[Video], domain: Domain, size: int) -> Frames:
         for start in range(0, len(same), step):
             batch = same[start : start + step]
             filmed |= zip((video.name for video in batch), film(batch, domain, size).split(batch), strict=True)
-    return Frames.joined([filmed[video.name] for video in videos])
+    return Frames.join([filmed[video.name] for video in videos])
 
 
 def _write(out: Writer, videos: Sequence[Video], filmed: Frames, split: str) -> None:

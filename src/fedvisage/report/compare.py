@@ -82,13 +82,13 @@ def _of_recognition(metrics: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _columns(place: str, known: set[str]) -> Columns:
+def _columns(place: str, metrics: set[str]) -> Columns:
     """Return a model's columns: rates from the strictest on, then accuracies."""
     columns: Columns = {}
     for short, title in _TITLES.items():
-        rates = [name.rpartition("@")[2] for name in known if name.startswith(f"{place}.{short}@")]
+        rates = [name.rpartition("@")[2] for name in metrics if name.startswith(f"{place}.{short}@")]
         columns |= {f"{place}.{short}@{rate}": f"{title} {rate}" for rate in sorted(rates, key=float)}
-    return columns | {f"{place}.{name}": title for name, title in _ACCURACY.items() if f"{place}.{name}" in known}
+    return columns | {f"{place}.{name}": title for name, title in _ACCURACY.items() if f"{place}.{name}" in metrics}
 
 
 # Members of a comparison: the settings, evaluation data and figures of each run.
@@ -201,9 +201,9 @@ def _source(path: Path) -> Settings:
     return () if sha256 is None else (("method.source", str(sha256)[:SHOWN_DIGITS]),)
 
 
-def _digest(said: str, scores: Path) -> str:
+def _digest(content: str, scores: Path) -> str:
     """Return the digest that identifies a run: of its content, and of the bytes of its scores."""
-    digest = hashlib.sha256(said.encode())
+    digest = hashlib.sha256(content.encode())
     for piece in pieces_of(scores, LARGEST) if scores.exists() else ():
         digest.update(piece)
     return digest.hexdigest()

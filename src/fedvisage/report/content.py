@@ -74,8 +74,8 @@ def _pairs(name: str, counts: NDArray[np.int64], edge: int) -> Row:
     return {"what": name, "one": _share(as_genuine, count), "two": _share(count - as_genuine, count), "count": count}
 
 
-def _share(some: int, count: int) -> str:
-    return f"{some:,} ({100 * some / count:.2f} %)".replace(",", "\u202f") if count else "0"
+def _share(part: int, count: int) -> str:
+    return f"{part:,} ({100 * part / count:.2f} %)".replace(",", "\u202f") if count else "0"
 
 
 HEADLINES = {

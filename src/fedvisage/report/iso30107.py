@@ -51,10 +51,11 @@ def lines(values: Row) -> list[str]:
     return report
 
 
-def page(values: Row, found: Presentations, at: Point) -> str:
+def page(values: Row, presentations: Presentations, at: Point) -> str:
     """Return the report as one page without scripts, external resources or names of people."""
     drawings = [
-        (title, meaning, apply_theme(drawing, title)) for title, meaning, drawing in _drawings(values, found, at)
+        (title, meaning, apply_theme(drawing, title))
+        for title, meaning, drawing in _drawings(values, presentations, at)
     ]
     return (
         environment()
@@ -180,44 +181,48 @@ def _conditions(test: Row) -> list[tuple[str, str]]:
     ]
 
 
-def _drawings(values: Row, found: Presentations, at: Point) -> Iterator[tuple[str, str, str]]:
-    groups = _groups(found)
+def _drawings(values: Row, presentations: Presentations, at: Point) -> Iterator[tuple[str, str, str]]:
+    groups = _groups(presentations)
     if groups:
         explanation = (
             "Errors of attack detection at every threshold, a line a species; below and to the left is better."
         )
         thresholds = dict.fromkeys(groups, at.pad)
         yield "DET of attack detection", explanation, det(groups, thresholds, attacks="APCER of the species")
-    if at.recognition is not None and np.isfinite(found.similarity).any():
+    if at.recognition is not None and np.isfinite(presentations.similarity).any():
         explanation = "What would come of other similarity thresholds, with the pipeline's attack detection as it is."
-        yield "Acceptance at every similarity", explanation, over_similarity(found, at)
+        yield "Acceptance at every similarity", explanation, over_similarity(presentations, at)
 
 
-def _groups(found: Presentations) -> dict[str, Scores]:
+def _groups(presentations: Presentations) -> dict[str, Scores]:
     """Return the answered bona fide presentations together with the attacks of each species."""
     groups = {}
-    for name in found.kinds:
-        answered = np.isfinite(found.live) & (found.bona_fide | (found.species == name))
-        label = found.bona_fide[answered].astype(np.int64)
+    for name in presentations.kinds:
+        answered = np.isfinite(presentations.live) & (presentations.bona_fide | (presentations.species == name))
+        label = presentations.bona_fide[answered].astype(np.int64)
         if len(np.unique(label)) == 2:
-            texts = {"item": found.item[answered], "video": found.item[answered], "subject": found.subject[answered]}
+            texts = {
+                "item": presentations.item[answered],
+                "video": presentations.item[answered],
+                "subject": presentations.subject[answered],
+            }
             groups[name] = from_columns(
-                found.live[answered],
+                presentations.live[answered],
                 label,
-                species=found.species[answered].tolist(),
+                species=presentations.species[answered].tolist(),
                 **{kind: values.tolist() for kind, values in texts.items()},
             )
     return groups
 
 
-def over_similarity(found: Presentations, at: Point) -> str:
+def over_similarity(presentations: Presentations, at: Point) -> str:
     """Draw the rates of recognition and of the system over the similarity threshold."""
     assert at.recognition is not None
-    compared = found.similarity[np.isfinite(found.similarity)]
+    compared = presentations.similarity[np.isfinite(presentations.similarity)]
     ends = (min(float(compared.min()), at.recognition) - 0.02, max(float(compared.max()), at.recognition) + 0.02)
     thresholds = np.linspace(*ends, STEPS)
-    weights = np.ones((1, 1 + max(int(part.max(initial=0)) for part in found.clusters)))
-    rows = [figures(found, Point(at.pad, float(threshold)), weights) for threshold in thresholds]
+    weights = np.ones((1, 1 + max(int(part.max(initial=0)) for part in presentations.clusters)))
+    rows = [figures(presentations, Point(at.pad, float(threshold)), weights) for threshold in thresholds]
     series = {
         "FNMR": ("recognition", "fnmr"),
         "FMR": ("recognition", "fmr"),

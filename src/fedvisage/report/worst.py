@@ -42,7 +42,7 @@ class WorstImage:
 class WorstImages:
     """A description of the source set, and the faces of each kind, the worst first."""
 
-    said: str
+    description: str
     kinds: tuple[tuple[str, tuple[WorstImage, ...]], ...]
 
 
@@ -100,14 +100,14 @@ def worst_of(scores: Scores) -> list[int]:
     return list(chosen.values())[:EACH]
 
 
-def _pictures(found: PreparedSet, scores: Scores, threshold: float | None) -> tuple[WorstImage, ...]:
-    places = {item: index for index, item in enumerate(found.rows.item.tolist())}
+def _pictures(prepared: PreparedSet, scores: Scores, threshold: float | None) -> tuple[WorstImage, ...]:
+    places = {item: index for index, item in enumerate(prepared.rows.item.tolist())}
     pictures = []
     for index in worst_of(scores):
         place, score = places.get(str(scores.item[index])), float(scores.live[index])
         if place is not None:
             wrong = threshold is not None and (score >= threshold) != (scores.label[index] == 1)
-            pictures.append(WorstImage(_address(np.array(found.images[place])), f"{score:+.2f}", bool(wrong)))
+            pictures.append(WorstImage(_address(np.array(prepared.images[place])), f"{score:+.2f}", bool(wrong)))
     return tuple(pictures)
 
 
@@ -120,10 +120,12 @@ def _address(pixels: np.ndarray) -> str:
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
 
 
-def _describe_source(found: PreparedSet, recipe: Row, model: str) -> str:
+def _describe_source(prepared: PreparedSet, recipe: Row, model: str) -> str:
     split = str((recipe.get("data") or {}).get("target_split") or "all")
-    kind = "Rendered people" if found.source.startswith(RENDERED) else "Photographs: mind who gets this page"
-    scale = "at their own size" if found.size <= SIDE else f"at {SIDE} × {SIDE}"
+    kind = "Rendered people" if prepared.source.startswith(RENDERED) else "Photographs: mind who gets this page"
+    scale = "at their own size" if prepared.size <= SIDE else f"at {SIDE} × {SIDE}"
     splits = "all splits" if split == "all" else f"split {split}"
     scorer = f", scored by the model of {model}" if model else ""
-    return f"Set {found.name}, {splits}, images of {found.size} × {found.size} pixels, {scale}{scorer}. {kind}."
+    return (
+        f"Set {prepared.name}, {splits}, images of {prepared.size} × {prepared.size} pixels, {scale}{scorer}. {kind}."
+    )

@@ -212,7 +212,7 @@ def _deliver(future: Future[Any], finished: Future[Any]) -> None:
             stored.path.unlink()
     except (BrokenProcessPool, CancelledError):
         future.set_exception(WorkerLost())
-    except Exception as error:
+    except Exception as error:  # the caller gets every exception of its job
         future.set_exception(error)
     else:
         future.set_result(result)

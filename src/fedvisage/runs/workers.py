@@ -68,32 +68,32 @@ def execute_order(site: str, order: Order, names: Sequence[str], *parts: Message
 
 def end_visits() -> set[str]:
     """End all visits after a round, and return the sites that keep state here."""
-    sites = _Process.sites.desks.values()
+    sites = _Process.sites.site_workers.values()
     for site in sites:
-        site.leave()
+        site.end_visit()
     return {site.name for site in sites if site.keeps_state}
 
 
 def commit_site(site: str, generation: int) -> tuple[int, bytes]:
     """Commit a site's private state, and return its generation and, if that is new, the content of its file."""
-    worker = _Process.sites.desks[site]
+    worker = _Process.sites.site_workers[site]
     before = worker.store.generation
     reached = worker.commit(generation)
-    return reached, worker.store.committed() if reached != before else b""
+    return reached, worker.store.committed_content() if reached != before else b""
 
 
 def restore_site(site: str, generation: int, content: bytes, releases: Mapping[str, bytes | None]) -> None:
     """Give a site the private state of a generation, and its log of releases."""
-    worker = _Process.sites.desks[site]
+    worker = _Process.sites.site_workers[site]
     if generation:
         worker.store.receive(generation, content)
     worker.releases.receive(releases)
     worker.restore(generation)
 
 
-def release_files(site: str, known: frozenset[str]) -> dict[str, bytes | None]:
+def release_files(site: str, known_names: frozenset[str]) -> dict[str, bytes | None]:
     """Return the files of a site's log of releases, without the values that the caller knows."""
-    return _Process.sites.desks[site].releases.files(known)
+    return _Process.sites.site_workers[site].releases.files(known_names)
 
 
 # Methods and recipes as the setup of another process.
@@ -168,7 +168,7 @@ class WorkerPool:
 
     def __init__(self, asked: Workers, out: Path) -> None:
         """Store the number of workers that the recipe asks for, and the run's directory."""
-        self._asked = asked
+        self._requested = asked
         self.engine: Engine = LocalEngine(out / SCRATCH, MODULES)
         self.workers: Sequence[Worker] = ()
         self.peaks_kb: list[int] = []
@@ -181,12 +181,12 @@ class WorkerPool:
         after another, as without the key. ``ours`` is false if the caller passed in another transport.
         """
         sites, threads = 1 if method.pooled else len(recipe.data.sites), recipe.runtime.threads
-        if self._asked in (None, 1) or sites == 1:
+        if self._requested in (None, 1) or sites == 1:
             return
         slots = self.engine.capacity(threads, 0.0)
         # With "auto", if the sites do not divide evenly, the operating system shares the cores among one more process.
         best = slots + (slots > 1 and sites % slots > 0)
-        count = min(sites, best if isinstance(self._asked, str) else self._asked or 1)
+        count = min(sites, best if isinstance(self._requested, str) else self._requested or 1)
         reason = "one process has all cores with its threads" if count == 1 else _why_not_parallel(recipe, method, ours)
         if reason is not None:
             say(f"note: {reason}; runtime.workers changes nothing")
@@ -291,7 +291,7 @@ class WorkerTransport:
                 site.store.restore(generations[name])
                 site.store.load()  # a damaged file is reported by its path in the run's directory
                 if site.keeps_state:
-                    content = site.store.committed() if site.store.generation else b""
+                    content = site.store.committed_content() if site.store.generation else b""
                     worker.submit(restore_site, name, site.store.generation, content, site.releases.files()).result()
 
     def _jobs_of(self, orders: Mapping[str, Order]) -> dict[str, tuple[Any, ...]]:

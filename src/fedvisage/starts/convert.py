@@ -180,11 +180,11 @@ def metadata_of(done: Conversion) -> dict[str, Any]:
     }
 
 
-def _describe_pixels(one: ConvertedNetwork) -> str:
+def _describe_pixels(network: ConvertedNetwork) -> str:
     """Return the source's normalisation of pixels in words."""
-    if set(one.mean) == set(one.std) == {0.5}:
+    if set(network.mean) == set(network.std) == {0.5}:
         return "from -1 to 1"
-    return f"less {_format_numbers(one.mean)}, by {_format_numbers(one.std)}"
+    return f"less {_format_numbers(network.mean)}, by {_format_numbers(network.std)}"
 
 
 def _format_numbers(values: tuple[float, ...]) -> str:

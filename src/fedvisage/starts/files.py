@@ -60,15 +60,15 @@ def read_graph(path: Path) -> tuple[dict[str, Tensor], tuple[GraphLayer, ...]]:
     return tensors, tuple(_layer(node, values) for node in model.graph.node if _has_weights(node, values))
 
 
-def _has_weights(node: Any, known: dict[str, Tensor]) -> bool:
+def _has_weights(node: Any, weights: dict[str, Tensor]) -> bool:
     """Return whether a node is a layer with at least one stored weight."""
-    return node.op_type in LAYERS and any(name in known for name in node.input)
+    return node.op_type in LAYERS and any(name in weights for name in node.input)
 
 
-def _layer(node: Any, known: dict[str, Tensor]) -> GraphLayer:
+def _layer(node: Any, stored: dict[str, Tensor]) -> GraphLayer:
     """Return a node's weights in the layout of torch."""
-    names = [name for name in node.input if name in known]
-    weights = [known[name] for name in names]
+    names = [name for name in node.input if name in stored]
+    weights = [stored[name] for name in names]
     if node.op_type == "MatMul" or (node.op_type == "Gemm" and not _attribute(node, "transB")):
         weights[0] = weights[0].T.contiguous()
     if node.op_type == "PRelu":
@@ -194,18 +194,18 @@ class NoWeights(Exception):
     """A checkpoint holds no set of named tensors, or several."""
 
 
-def weights_in(found: Any, key: str | None = None) -> dict[str, Tensor]:
+def weights_in(contents: Any, key: str | None = None) -> dict[str, Tensor]:
     """Return the named tensors of a checkpoint: the whole mapping, or the value under a key."""
     if key is not None:
         for part in key.split("."):
-            if not isinstance(found, Mapping) or part not in found:
+            if not isinstance(contents, Mapping) or part not in contents:
                 raise NoWeights(f"has no key {key!r}")
-            found = found[part]
-    if not isinstance(found, Mapping):
+            contents = contents[part]
+    if not isinstance(contents, Mapping):
         raise NoWeights("holds no mapping of names to tensors")
-    if tensors := {str(name): value for name, value in found.items() if isinstance(value, Tensor)}:
+    if tensors := {str(name): value for name, value in contents.items() if isinstance(value, Tensor)}:
         return tensors
-    inner = {name: value for name, value in found.items() if isinstance(value, Mapping) and _has_tensors(value)}
+    inner = {name: value for name, value in contents.items() if isinstance(value, Mapping) and _has_tensors(value)}
     usual_keys = [name for name in HOLDERS if name in inner]
     chosen = usual_keys[:1] if usual_keys else list(inner) if len(inner) == 1 else []
     if not chosen:

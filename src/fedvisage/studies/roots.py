@@ -162,7 +162,7 @@ class Need:
 
     name: str
     source: SizedSet
-    wanted: ImportSpec | None
+    spec: ImportSpec | None
     prepared: Path | None = None
     original: Path | None = None
     target: Path | None = None
@@ -251,9 +251,9 @@ def missing_files(cells: Sequence[Cell]) -> list[str]:
 
 
 def _import_of(need: Need) -> tuple[ImportSpec, Path]:
-    assert need.wanted is not None
+    assert need.spec is not None
     assert need.original is not None
-    return need.wanted, need.original
+    return need.spec, need.original
 
 
 def _describe_need(need: Need) -> str:
@@ -263,22 +263,22 @@ def _describe_need(need: Need) -> str:
 
 
 def _title(need: Need) -> str:
-    return dataset_of(need.wanted.kind).title if need.wanted is not None else "dataset not said"
+    return dataset_of(need.spec.kind).title if need.spec is not None else "dataset not said"
 
 
 def _what_lacks(need: Need, root: Root) -> str:
     """Describe a missing set: the dataset, the searched folder, its download page, and the command to import it."""
-    if need.wanted is None:
+    if need.spec is None:
         return (
             f"{need.name}: the study does not say which dataset it is; looked for a prepared set called {need.name}"
             f" of {need.source[1]} pixels below {root.folder}"
         )
-    dataset = dataset_of(need.wanted.kind)
+    dataset = dataset_of(need.spec.kind)
     layout = " ".join(dataset.expects.split("\n")[0].split())
     assert need.target is not None
     message = f"{need.name}: {dataset.title}, looked for a folder below {root.folder} with {layout}"
     if need.almost is not None:
-        settings = f"{need.wanted.settings} at {need.wanted.options.size} px"
+        settings = f"{need.spec.settings} at {need.spec.options.size} px"
         message += f"; {need.almost} is of it, but not imported with {settings}"
     download = f"; it is asked for at {dataset.page}" if dataset.page else ""
-    return f"{message}{download}. If it lies elsewhere: {need.wanted.command('DIRECTORY', need.target)}"
+    return f"{message}{download}. If it lies elsewhere: {need.spec.command('DIRECTORY', need.target)}"

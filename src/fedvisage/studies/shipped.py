@@ -25,24 +25,24 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(path.relative_to(ROOT).with_suffix("").as_posix() for path in ROOT.rglob(f"*{ENDING}")))
 
 
-def locate(given: str | Path, beside: Path = Path(), *, verb: str = "") -> Path:
+def locate(name_or_path: str | Path, beside: Path = Path(), *, verb: str = "") -> Path:
     """Return the requested file: an existing one relative to ``beside``, or the shipped one of this name.
 
     Only the entries of :func:`names` are shipped names, so no name leads out of the package. With a ``verb``, the file
     must be one that the verb runs; for ``study`` the folder of studies may be omitted.
     """
-    path = beside / given
+    path = beside / name_or_path
     if _is_there(path):
         return path
-    name = plain_name(given)
+    name = plain_name(name_or_path)
     if verb == "study" and name not in names() and f"{STUDIES}/{name}" in names():
         name = f"{STUDIES}/{name}"
     if name in names():
         right = "study" if name.startswith(f"{STUDIES}/") else "run"
         if verb not in ("", right):
-            raise UserError(str(given), f"is not for {verb}; call fedvisage {right} {name}")
+            raise UserError(str(name_or_path), f"is not for {verb}; call fedvisage {right} {name}")
         return file_of(name)
-    raise UserError(str(given), f"is no file, and no shipped recipe or study is called so{_did_you_mean(name)}")
+    raise UserError(str(name_or_path), f"is no file, and no shipped recipe or study is called so{_did_you_mean(name)}")
 
 
 def _is_there(path: Path) -> bool:
@@ -52,11 +52,11 @@ def _is_there(path: Path) -> bool:
         return False
 
 
-def find(given: str) -> str:
+def find(requested: str) -> str:
     """Return the requested shipped name; files in the current directory are ignored."""
-    name = plain_name(given)
+    name = plain_name(requested)
     if name not in names():
-        raise UserError(given, f"no shipped recipe or study is called so{_did_you_mean(name)}")
+        raise UserError(requested, f"no shipped recipe or study is called so{_did_you_mean(name)}")
     return name
 
 
@@ -65,9 +65,9 @@ def file_of(name: str) -> Path:
     return ROOT / f"{name}{ENDING}"
 
 
-def plain_name(given: str | Path) -> str:
+def plain_name(requested: str | Path) -> str:
     """Return a name in the form of :func:`names`, from the form used in the repository."""
-    return Path(given).as_posix().removeprefix("recipes/").removesuffix(ENDING)
+    return Path(requested).as_posix().removeprefix("recipes/").removesuffix(ENDING)
 
 
 def _did_you_mean(name: str) -> str:
@@ -89,9 +89,9 @@ def _near_by_last(last: str) -> list[str]:
 _FILE = re.compile(r"[\w./-]+\.yaml\b")
 
 
-def copy_out(given: str, destination: Path | None) -> Path:
+def copy_out(requested: str, destination: Path | None) -> Path:
     """Write a copy of the named recipe or study to a file, or into a directory, and return its path."""
-    name = find(given)
+    name = find(requested)
     file_name = Path(f"{posixpath.basename(name)}{ENDING}")
     path = file_name if destination is None else destination / file_name if destination.is_dir() else destination
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -106,11 +106,11 @@ def copy_out(given: str, destination: Path | None) -> Path:
 def with_shipped_names(text: str, folder: str) -> str:
     """Return the text of a file in this folder with shipped names in place of relative paths."""
 
-    def renamed(match: re.Match[str]) -> str:
+    def rename(match: re.Match[str]) -> str:
         name = posixpath.normpath(posixpath.join(folder, match[0])).removesuffix(ENDING)
         return name if name in names() else match[0]
 
-    return _FILE.sub(renamed, text)
+    return _FILE.sub(rename, text)
 
 
 # The list of ``fedvisage recipes``. Files without a title are parts of studies, such as printed tables: they can be
@@ -133,12 +133,12 @@ def entries() -> list[ShippedFile]:
     return [_shipped_file(name) for name in names() if "title" in _tree(file_of(name))]
 
 
-def as_lines(found: Sequence[ShippedFile]) -> list[str]:
+def as_lines(files: Sequence[ShippedFile]) -> list[str]:
     """Return the list as text lines: recipes, then studies."""
-    width = max((len(entry.name) for entry in found), default=0)
+    width = max((len(entry.name) for entry in files), default=0)
     lines = []
     for kind, heading in (("recipe", "Recipes"), ("study", "Studies")):
-        rows = [f"  {entry.name:{width}}  {entry.task:11}  {entry.title}" for entry in found if entry.kind == kind]
+        rows = [f"  {entry.name:{width}}  {entry.task:11}  {entry.title}" for entry in files if entry.kind == kind]
         lines += [heading, *rows]
     return lines
 

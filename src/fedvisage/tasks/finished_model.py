@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -73,6 +74,16 @@ class FinishedModel:
         return self.saved.thresholds
 
     @property
+    def threshold(self) -> Threshold:
+        """The threshold of a model with a single operating point: its value, its rule and its rates at the sites."""
+        if "" not in self.thresholds:
+            sites = ", ".join(sorted(self.thresholds))
+            each = f"this model has one threshold per site; use model.thresholds ({sites})"
+            none = "this model has no threshold; train it with a source- rule in evaluation.threshold"
+            raise UserError("model.threshold", each if sites else none)
+        return self.thresholds[""]
+
+    @property
     def notices(self) -> list[str]:
         """Notices about the crops of the training data, usually none."""
         data = self.recipe.data
@@ -91,14 +102,18 @@ class FinishedModel:
         logits = []
         for weights in self._members().values():
             self.scorer.load(weights)
-            logits.append(self.scorer.score_images(self._checked(images)).double().cpu().numpy())
+            logits.append(self.scorer.score_images(self._require_size(images)).double().cpu().numpy())
         return mean_score(logits) if len(logits) > 1 else logits[0]
+
+    def is_live(self, images: Tensor) -> NDArray[np.bool_]:
+        """Return for each face crop, uint8 B×3×H×W in RGB, whether its score reaches the model's threshold."""
+        return np.asarray(self.score(images) >= self.threshold.value)
 
     def embed(self, faces: Tensor) -> Tensor:
         """Return the feature of each aligned face, uint8 B×3×H×W in RGB, at unit length."""
         self._require("recognition", "embed", "score")
         self.scorer.load(next(iter(self._members().values())))
-        return torch.nn.functional.normalize(self.scorer.score_images(self._checked(faces)).cpu())
+        return torch.nn.functional.normalize(self.scorer.score_images(self._require_size(faces)).cpu())
 
     def _members(self) -> dict[str, Message]:
         return dict(sorted(members_of(self.saved.finished).items()))
@@ -107,7 +122,7 @@ class FinishedModel:
         if self.task != task:
             raise UserError(f"model.{verb}", f"this model is for {self.task}; use model.{other}")
 
-    def _checked(self, images: Tensor) -> Tensor:
+    def _require_size(self, images: Tensor) -> Tensor:
         size = self.recipe.input.size
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1:] != (3, size, size):
             got = f"{str(images.dtype).removeprefix('torch.')} {tuple(images.shape)}"

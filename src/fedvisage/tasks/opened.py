@@ -212,5 +212,5 @@ def _check_prepared(prepared: PreparedSet, place: str, recipe: Recipe) -> Prepar
 
 def merge_sites(sites: dict[str, SiteData]) -> dict[str, SiteData]:
     """Return one pseudo-site with the data of all sites."""
-    train = View.joined([site.train for site in sites.values()])
-    return {POOLED: SiteData(train, View.joined([site.heldout for site in sites.values()]))}
+    train = View.join([site.train for site in sites.values()])
+    return {POOLED: SiteData(train, View.join([site.heldout for site in sites.values()]))}

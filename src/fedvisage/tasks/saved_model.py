@@ -141,18 +141,18 @@ def first_nonfinite(weights: Message) -> str:
     return next(unsound, "")
 
 
-def _threshold(said: Mapping[str, Any], score: str) -> Threshold:
+def _threshold(values: Mapping[str, Any], score: str) -> Threshold:
     """Read a threshold and its error rates, which are shares or missing."""
-    rates = [None if said[name] is None else float(said[name]) for name in ("far", "frr")]
+    rates = [None if values[name] is None else float(values[name]) for name in ("far", "frr")]
     if not all(rate is None or 0 <= rate <= 1 for rate in rates):
         raise ValueError("a threshold's far or frr is no share")
-    return Threshold(float(said[score]), str(said["rule"]), *rates)
+    return Threshold(float(values[score]), str(values["rule"]), *rates)
 
 
-def _crops(said: Any) -> tuple[CropRecord, ...]:
+def _crops(records: Any) -> tuple[CropRecord, ...]:
     """Read crop records."""
     try:
-        return tuple(CropRecord.model_validate(record) for record in said)
+        return tuple(CropRecord.model_validate(record) for record in records)
     except ValidationError as error:
         raise ValueError(f"crops: {error.errors(include_url=False)[0]['msg']}") from error
 
@@ -194,14 +194,14 @@ def _outline(settings: Path, method: Declared, recipe: Recipe) -> nn.ModuleDict:
         raise UserError(str(settings), f"describes a network that cannot be built: {error}") from error
 
 
-def _problem(found: Message, expected: Message) -> str:
-    if lacking := sorted(expected.keys() - found.keys()):
+def _problem(weights: Message, expected: Message) -> str:
+    if lacking := sorted(expected.keys() - weights.keys()):
         return f"lacks {lacking[0]}"
-    if extra := sorted(found.keys() - expected.keys()):
+    if extra := sorted(weights.keys() - expected.keys()):
         return f"has {extra[0]}, unknown to the network"
     for name, value in expected.items():
         have, want = (
-            (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for tensor in (found[name], value)
+            (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for tensor in (weights[name], value)
         )
         if have != want:
             return f"{name} is {have[0]} {have[1]}, the network's is {want[0]} {want[1]}"

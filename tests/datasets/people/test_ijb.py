@@ -64,7 +64,7 @@ def test_lists_lie_beside_the_set_as_numbers(copy: tuple[str, Path], tmp_path: P
     kind, source = copy
     imported(kind, source, tmp_path / "set")
     first, second = GALLERIES[kind]
-    assert {name: table.tolist() for name, table in read_lists(tmp_path / "set").named.items()} == {
+    assert {name: table.tolist() for name, table in read_lists(tmp_path / "set").tables.items()} == {
         "pairs": [[1, 2, 1], [1, 4, 0], [3, 4, 1], [3, 6, 0], [5, 6, 1], [5, 2, 0]],
         f"gallery-{first}": [[1, 100], [3, 101]],
         f"gallery-{second}": [[5, 102]],

@@ -61,7 +61,7 @@ def test_of_two_faces_in_a_photograph_each_template_has_its_own(made: Path) -> N
 
 
 def test_lists_lie_beside_the_set_and_pairs_say_who_is_one_person(made: Path) -> None:
-    assert {name: table.tolist() for name, table in read_lists(made).named.items()} == {
+    assert {name: table.tolist() for name, table in read_lists(made).tables.items()} == {
         "pairs": [[1, 2, 1], [1, 4, 0], [3, 4, 1], [3, 6, 0], [5, 6, 1], [5, 2, 0]],
         "gallery-g1": [[1, 100], [3, 101]],
         "gallery-g2": [[5, 102]],

@@ -68,8 +68,8 @@ def test_an_update_is_within_the_bound_also_after_rounding(bound: float) -> None
 class Boasting(LocalTransport):
     """A wire on which B's weights are replaced by absurd, yet admissible ones."""
 
-    def __init__(self, desks: Sequence[SiteWorker], seen: list[Message]) -> None:
-        super().__init__(desks)
+    def __init__(self, site_workers: Sequence[SiteWorker], seen: list[Message]) -> None:
+        super().__init__(site_workers)
         self.seen = seen
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:

@@ -29,8 +29,8 @@ from fedvisage.tasks.catalogue import task_of
 class Listening(LocalTransport):
     """A wire that keeps what was lent to B and what B sent."""
 
-    def __init__(self, desks: Sequence[SiteWorker], heard: list[tuple[Message, Message]]) -> None:
-        super().__init__(desks)
+    def __init__(self, site_workers: Sequence[SiteWorker], heard: list[tuple[Message, Message]]) -> None:
+        super().__init__(site_workers)
         self.heard = heard
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:

@@ -227,7 +227,7 @@ def test_a_log_of_another_process_becomes_the_own_one(tmp_path: Path) -> None:
     receiver.receive(files)
     assert charged(receiver.directory) == charged(sender)
     for name, value in (("round 1", first), ("round 2", second)):
-        stored = receiver.stored(name)
+        stored = receiver.find(name)
         assert stored is not None
         assert digest_of(stored) == digest_of(value)
     Releases(sender).drop("round 1")

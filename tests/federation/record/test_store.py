@@ -56,13 +56,13 @@ def test_a_generation_of_another_process_becomes_the_current_one(tmp_path: Path,
     for generation in (1, 2):
         receiver.receive(generation, (tmp_path / "sender" / "generation-000002.safetensors").read_bytes())
     receiver.save({"number": torch.tensor(9)})
-    receiver.receive(3, sender.committed())
+    receiver.receive(3, sender.committed_content())
     assert (number_in(receiver), receiver.generation, receiver.uncommitted) == (3, 3, False)
     assert sorted(path.name for path in (tmp_path / "receiver").iterdir()) == [
         "generation-000002.safetensors",
         "generation-000003.safetensors",
     ]
-    assert receiver.committed() == sender.committed()
+    assert receiver.committed_content() == sender.committed_content()
 
 
 @pytest.mark.parametrize("room", [0, 10, 1000])

@@ -63,7 +63,7 @@ class SurfNameReader:
         extra = {"cut": fields["cut"], "form": FORMS[fields["form"]]}
         return Entry("cut", fields["person"], SPLITS[fields["part"]], extra)
 
-    def numbered(self, fields: Mapping[str, str], _: ImportOptions) -> Entry | str:
+    def read_image(self, fields: Mapping[str, str], _: ImportOptions) -> Entry | str:
         """Read the name of a numbered image: its class comes from lists, its person is unknown."""
         if fields["stream"] != "color":
             return OTHER_STREAMS
@@ -76,7 +76,7 @@ class SurfNameReader:
     def names(self) -> tuple[Name, ...]:
         """The kinds of names, with their readers."""
         videos = (Name(REAL, self.real, "frames"), Name(FAKE, self.fake, "frames"))
-        return (*videos, Name(NUMBERED, self.numbered, "image"))
+        return (*videos, Name(NUMBERED, self.read_image, "image"))
 
 
 def _key(item: Item) -> str:

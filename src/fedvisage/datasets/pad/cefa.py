@@ -79,7 +79,7 @@ class CefaNameReader:
         extra |= {"session": SESSIONS[fields["session"]], "instrument": fields["folder"]}
         return Entry(MASKS[fields["mask"]], fields["person"], "test", extra, fields["folder"])
 
-    def numbered(self, fields: Mapping[str, str], _: ImportOptions) -> Entry | str:
+    def read_folder(self, fields: Mapping[str, str], _: ImportOptions) -> Entry | str:
         """Read the name of a numbered folder: its class comes from lists, its person is unknown."""
         if fields["stream"] != self.stream:
             return OTHER_STREAMS
@@ -91,7 +91,7 @@ class CefaNameReader:
     @property
     def names(self) -> tuple[Name, ...]:
         """The kinds of names, with their readers."""
-        readers = ((PERSON, self.person), (MASK, self.mask), (NUMBERED, self.numbered))
+        readers = ((PERSON, self.person), (MASK, self.mask), (NUMBERED, self.read_folder))
         return tuple(Name(grammar, read, "frames") for grammar, read in readers)
 
 

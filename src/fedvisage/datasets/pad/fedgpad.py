@@ -76,8 +76,8 @@ def scan(_: Scanner, tree: Tree, options: ImportOptions) -> Listing:
     return Listing(items, tuple(skipped))
 
 
-def _sort_key(found: re.Match[str]) -> tuple[int, str]:
-    return list(SPECIES).index(found["what"].casefold()), found.string
+def _sort_key(match: re.Match[str]) -> tuple[int, str]:
+    return list(SPECIES).index(match["what"].casefold()), match.string
 
 
 def _find_source(folder: str, options: ImportOptions) -> SourceDataset:

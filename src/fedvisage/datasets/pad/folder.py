@@ -51,10 +51,10 @@ def scan_folder(_: Scanner, tree: Tree, __: ImportOptions) -> Listing:
     return Listing(items, tuple(skipped))
 
 
-def _check_species(root: Path, found: list[Item]) -> None:
+def _check_species(root: Path, items: list[Item]) -> None:
     """Refuse subjects in place of species: a folder directly below the attacks with a subject's name."""
-    subjects = {item.subject for item in found if item.label == 1 and not item.own_subject}
-    for item in found:
+    subjects = {item.subject for item in items if item.label == 1 and not item.own_subject}
+    for item in items:
         if item.label == 0 and item.species in subjects:
             above = PurePosixPath(item.name).parts[0]
             raise UserError(
@@ -104,11 +104,11 @@ def _check_polarity(name: str, label: int, inner: str, root: Path) -> None:
         raise UserError(str(root), message)
 
 
-def _check_labels(path: Path, found: list[Item]) -> None:
+def _check_labels(path: Path, items: list[Item]) -> None:
     """Compare the folders with `labels.csv` (path,label; 1 = bona fide, 0 = attack) if it exists."""
     if not path.is_file():
         return
-    labels = {entry.name: entry.label for entry in found}
+    labels = {entry.name: entry.label for entry in items}
     wrong = [
         (name, label)
         for name, label in _read_labels(path)

@@ -144,7 +144,7 @@ class _ScanState:
             return
         self._add(name, file, tail, sighting)
 
-    def _add(self, name: Name, file: str, tail: str, said: Entry) -> None:
+    def _add(self, name: Name, file: str, tail: str, entry: Entry) -> None:
         """Add an item; the first file of a folder of frames represents the folder."""
         framed = name.kind == "frames"
         located = str(PurePosixPath(file).parent) if framed else file
@@ -154,20 +154,20 @@ class _ScanState:
         if tail in self.items:
             return
         item_name = tail if framed else tail + file[len(without_ending(file)) :]
-        subject = "/".join(part for part in (self.scanner.kind, said.part, said.subject or tail) if part)
-        video = str(PurePosixPath(tail).with_name(said.video)) if said.video else tail
+        subject = "/".join(part for part in (self.scanner.kind, entry.part, entry.subject or tail) if part)
+        video = str(PurePosixPath(tail).with_name(entry.video)) if entry.video else tail
         self.items[tail] = Item(
             self.tree.path(located),
             item_name,
             name.kind,
-            said.species,
+            entry.species,
             subject,
             video,
-            said.split,
-            said.extra,
+            entry.split,
+            entry.extra,
             boxes=self._boxes(located, item_name),
-            frame=said.frame,
-            own_subject=not said.subject,
+            frame=entry.frame,
+            own_subject=not entry.subject,
             bgr=self.options.colour == "bgr",
         )
 

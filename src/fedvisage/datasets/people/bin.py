@@ -160,7 +160,7 @@ class _PickleReader:
         self.file.seek(position)
         return content
 
-    def named(self, module: bytes, name: bytes) -> None:
+    def push_symbol(self, module: bytes, name: bytes) -> None:
         pair = module.decode("latin1"), name.decode("latin1")
         if pair not in _NAMES:
             raise InvalidPickle(f"it names {'.'.join(pair)[:100]!r}, which pictures and truth values do not need")
@@ -217,7 +217,7 @@ def _push_value(value: Any) -> Callable[[_PickleReader], None]:
 
 def _global_of_stack(reader: _PickleReader) -> None:
     name, module = reader.pop(), reader.pop()
-    reader.named(reader.short(module), reader.short(name))
+    reader.push_symbol(reader.short(module), reader.short(name))
 
 
 def _append_value(reader: _PickleReader) -> None:
@@ -256,7 +256,7 @@ _STEPS: dict[bytes, Callable[[_PickleReader], None]] = {
     b"l": lambda reader: reader.push(reader.to_mark()),
     b"e": lambda reader: reader.append(reader.to_mark()),
     b"a": _append_value,
-    b"c": lambda reader: reader.named(reader.line(), reader.line()),
+    b"c": lambda reader: reader.push_symbol(reader.line(), reader.line()),
     b"\x93": _global_of_stack,
     b"R": lambda reader: reader.reduce(),
     b"b": lambda reader: reader.build(),

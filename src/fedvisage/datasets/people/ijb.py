@@ -218,10 +218,10 @@ def notes_of(lists: TemplateLists, templates: int) -> tuple[str, ...]:
     parts = [format_count(templates, "template")]
     if lists.pairs is not None:
         parts.append(f"{len(lists.pairs):,} pairs of them, {int(lists.pairs[:, 2].sum()):,} of one person")
-    for name, table in lists.named.items():
+    for name, table in lists.tables.items():
         if table is not lists.pairs:
             parts.append(f"{len(table):,} in {name.replace('-', ' ')}")
-    if not lists.named:
+    if not lists.tables:
         return (
             parts[0],
             "no list of pairs, galleries or probes lies beside the crops, so nothing can be asked of them",

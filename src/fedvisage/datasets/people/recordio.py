@@ -237,7 +237,7 @@ def scan(layout: Layout, source: Path) -> Album:
         begin, count = ranges[name]
         return _Shots(path, records, keys, order[begin : begin + count], name)
 
-    expected = _expected(path.with_name(PROPERTY), len(order) if _has_identities(records) else 0)
+    expected = _expected_counts(path.with_name(PROPERTY), len(order) if _has_identities(records) else 0)
     in_order = {names[place]: ranges[names[place]][1] for place in appearing}
     return Album(in_order, shots, notes=notes, expected=expected, in_order=True)
 
@@ -330,7 +330,7 @@ def _check_labels(path: Path, labels: NDArray[np.float32]) -> None:
         raise UserError(str(path), f"a picture has the label {labels[wrong[0]]:g}; people have whole numbers")
 
 
-def _expected(path: Path, pictures: int) -> tuple[int, int] | None:
+def _expected_counts(path: Path, pictures: int) -> tuple[int, int] | None:
     """Return the numbers of people, from the file `property`, and of pictures in a complete copy."""
     if not path.is_file() or path.stat().st_size > 1000 or fault_of_file(path, path.name, path.parent, ("",)):
         return (0, pictures) if pictures else None

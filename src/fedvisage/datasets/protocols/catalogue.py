@@ -88,10 +88,10 @@ def _comments(protocol: Protocol, fold: str, sets: Path) -> list[str]:
     return _as_comments(lines, protocol.of_fold(fold), sets)
 
 
-def _as_comments(said: list[str], imports: Mapping[str, Import], sets: Path) -> list[str]:
+def _as_comments(remarks: list[str], imports: Mapping[str, Import], sets: Path) -> list[str]:
     commands = [
         f"fedvisage data import {spec.kind} DIRECTORY {sets / name} {spec.options}".rstrip()
         for name, spec in imports.items()
     ]
-    lines = [line for text in said for line in textwrap.wrap(text, WIDE, subsequent_indent="  ")]
+    lines = [line for text in remarks for line in textwrap.wrap(text, WIDE, subsequent_indent="  ")]
     return [f"# {line}" for line in [*lines, *commands]]

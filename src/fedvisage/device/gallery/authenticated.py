@@ -58,10 +58,10 @@ class AuthenticatedFile:
         self.path, self._patience = path, patience
         self._lock = threading.RLock()
         self._contents: GalleryContents | None = None
-        self._opened = file.open_file(path, patience)
+        self._database = file.open_file(path, patience)
         try:
             with file.errors_in_one_line(path):
-                meta = dict(self._opened.execute("SELECT name, value FROM meta"))
+                meta = dict(self._database.execute("SELECT name, value FROM meta"))
             salt, secret = meta.get("salt"), meta.get("secret")
             if not isinstance(salt, bytes) or not isinstance(secret, bytes):
                 raise UserError(str(path), CHANGED)
@@ -73,13 +73,13 @@ class AuthenticatedFile:
             self._counter = None if counters is None else self._counter_in(counters)
             self._catch_up()
         except BaseException:  # close the file on any failure
-            self._opened.close()
+            self._database.close()
             raise
 
     def close(self) -> None:
         """Close the file."""
         with self._lock:
-            self._opened.close()
+            self._database.close()
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -93,41 +93,41 @@ class AuthenticatedFile:
     def _reading(self) -> Iterator[sqlite3.Connection]:
         """Read the file in one transaction, after a check of its state."""
         with self._lock, file.errors_in_one_line(self.path):
-            if self._opened.in_transaction:
-                yield self._opened
+            if self._database.in_transaction:
+                yield self._database
                 return
-            self._opened.execute("BEGIN")
+            self._database.execute("BEGIN")
             try:
                 self._check_state()
-                yield self._opened
+                yield self._database
             finally:
-                if self._opened.in_transaction:
-                    self._opened.execute("ROLLBACK")
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
 
     @contextmanager
     def _writing(self, number: int = 0) -> Iterator[sqlite3.Connection]:
         """Change the file completely or not at all; the new state has at least this number."""
-        with self._lock, self._held(), file.errors_in_one_line(self.path):
-            self._opened.execute("BEGIN IMMEDIATE")
+        with self._lock, self._hold_counter(), file.errors_in_one_line(self.path):
+            self._database.execute("BEGIN IMMEDIATE")
             try:
                 self._check_state()
-                yield self._opened
+                yield self._database
                 state = self._next_state(number)
-                self._opened.execute("COMMIT")
+                self._database.execute("COMMIT")
             except BaseException:  # undo the change on any failure
                 self._contents = None
-                if self._opened.in_transaction:
-                    self._opened.execute("ROLLBACK")
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
                 raise
             if self._counter is not None:
                 self._counter.count(state)
 
     @contextmanager
-    def _held(self) -> Iterator[None]:
+    def _hold_counter(self) -> Iterator[None]:
         if self._counter is None:
             yield
         else:
-            with self._counter.held():
+            with self._counter.hold():
                 yield
 
     def _counter_in(self, folder: Path) -> Counter:
@@ -139,7 +139,7 @@ class AuthenticatedFile:
             state = self._now.state
         if self._counter is None or ((mark := self._counter.read()) and mark.number == state.number):
             return
-        with suppress(UserError, RunFailed), self._counter.held(), self._reading():
+        with suppress(UserError, RunFailed), self._counter.hold(), self._reading():
             self._counter.count(self._now.state)
 
     @property
@@ -151,7 +151,7 @@ class AuthenticatedFile:
 
     def _check_state(self) -> None:
         """Authenticate models and collections, unless they are unchanged since the last check."""
-        meta = dict(self._opened.execute("SELECT name, value FROM meta"))
+        meta = dict(self._database.execute("SELECT name, value FROM meta"))
         if meta.get("secret") != self._secret:
             raise WrongKey(str(self.path), "was turned to another key meanwhile; open it again with that one")
         if self._contents is None or self._contents.state.sealed != meta.get("state"):
@@ -164,9 +164,9 @@ class AuthenticatedFile:
         if state is None:
             raise UserError(str(self.path), CHANGED)
         contents = GalleryContents(state)
-        for number, digest, size in self._opened.execute("SELECT id, digest, size FROM models"):
+        for number, digest, size in self._database.execute("SELECT id, digest, size FROM models"):
             contents.models[digest] = (number, size)
-        for row in self._opened.execute("SELECT id, name, created, seed, members FROM collections"):
+        for row in self._database.execute("SELECT id, name, created, seed, members FROM collections"):
             collection = StoredCollection.unseal(self._owned.sums, row)
             if collection is None:
                 raise UserError(str(self.path), f"collection {row[1]} {CHANGED}")
@@ -182,12 +182,12 @@ class AuthenticatedFile:
             if collection.changed:
                 collection.seal(self._owned.sums)
                 change = "UPDATE collections SET members = ? WHERE id = ?"
-                self._opened.execute(change, (collection.sealed, collection.id))
+                self._database.execute(change, (collection.sealed, collection.id))
                 collection.changed = False
         number = max(number, contents.state.number + 1)
         root = contents.root(self._owned.rows, self._secret)
         contents.state = State.seal(self._owned.sums, number, contents.state.digest, root)
-        self._opened.execute("UPDATE meta SET value = ? WHERE name = 'state'", (contents.state.sealed,))
+        self._database.execute("UPDATE meta SET value = ? WHERE name = 'state'", (contents.state.sealed,))
         return contents.state
 
     def _collection(self, name: str) -> StoredCollection:
@@ -202,10 +202,10 @@ class AuthenticatedFile:
         """Return the people of some buckets, after a check that the owner of the key put exactly these there."""
         bounds = (collection.id, *bounds_of(buckets))
         faces = defaultdict[str, list[StoredFace]](list)
-        for row in self._opened.execute(_FACES, bounds):
+        for row in self._database.execute(_FACES, bounds):
             faces[row[2]].append(StoredFace(*row))
         people: list[list[StoredPerson]] = [[] for _ in buckets]
-        for row in self._opened.execute(_PEOPLE, bounds):
+        for row in self._database.execute(_PEOPLE, bounds):
             person = StoredPerson(*row)._replace(faces=tuple(faces.get(row[0], ())))
             index = bucket_of(person.tag) - buckets.start
             if not 0 <= index < len(people):

@@ -39,10 +39,10 @@ class CountedState(NamedTuple):
     digest: bytes
 
 
-def counters_of(key: Path | None, given: Path | None, environment: Mapping[str, str] = os.environ) -> Path:
+def counters_of(key: Path | None, folder: Path | None, environment: Mapping[str, str] = os.environ) -> Path:
     """Return the folder of counters: the given one, else that of the environment, else the one beside the key."""
-    if given is not None:
-        return given
+    if folder is not None:
+        return folder
     if configured := environment.get(VARIABLE):
         return Path(configured)
     if key is not None:
@@ -84,7 +84,7 @@ class Counter:
             raise UserError(
                 str(self._gallery), f"has a counter {self.path} that cannot be read ({error.strerror})"
             ) from None
-        marks = [mark for line in content.splitlines()[:2] if (mark := self._parsed(line)) is not None]
+        marks = [mark for line in content.splitlines()[:2] if (mark := self._parse_line(line)) is not None]
         if not marks:
             raise UserError(
                 str(self._gallery),
@@ -112,7 +112,7 @@ class Counter:
             )
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Lock the counter; this checks that it can be written before anything changes."""
         try:
             self._handle = os.open(self.path, os.O_RDWR)
@@ -156,7 +156,7 @@ class Counter:
         content = f"{mark.number:016d} {mark.digest.hex()}"
         return f"{content} {hmac.digest(self._key, content.encode(), 'sha256').hex()}\n".encode()
 
-    def _parsed(self, line: bytes) -> CountedState | None:
+    def _parse_line(self, line: bytes) -> CountedState | None:
         content, _, sealed = line.rpartition(b" ")
         expected = hmac.digest(self._key, content, "sha256").hex().encode()
         if not hmac.compare_digest(sealed, expected):

@@ -233,7 +233,7 @@ def figures_of(
     # Strangers get numbers after those of the enrolled people.
     strangers = {name: len(number) + index for index, name in enumerate(sorted(set(names) - number.keys()))}
     enrolled = Faces(vectors, np.arange(len(ids), dtype=np.int64))
-    queries = np.stack([loaded.form.asked(face) for face in faces])
+    queries = np.stack([loaded.form.make_query(face) for face in faces])
     probes = Faces(queries, np.array([(number | strangers)[name] for name in names], np.int64))
     results = search_all(enrolled, probes)
     if not results.mated.any():

@@ -160,7 +160,7 @@ class Gallery(GalleryRecords):
             raise UserError("limit", f"must be at least 1, got {most}")
         with self._lock:
             loaded = self.load(collection, model, faces.shape[1])
-            queries = np.stack([loaded.form.asked(embedding) for embedding in normalise(faces)])
+            queries = np.stack([loaded.form.make_query(embedding) for embedding in normalise(faces)])
             return [
                 [SearchHit(person, loaded.names[person], loaded.form.similarity(product)) for person, product in hits]
                 for hits in loaded.index.search(queries, most)
@@ -170,12 +170,12 @@ class Gallery(GalleryRecords):
         """Return the similarity of a face to one person, without any other comparison."""
         with self._reading():
             row = self._collection(collection)
-            stored = self._wanted(row, wanted)
-            form, name = self._form(row, len(face)), self._opened_person(stored).name
+            stored = self._require_person(row, wanted)
+            form, name = self._form(row, len(face)), self._open_person(stored).name
             if other_digest := _other_model(stored, model):
                 raise model_changed_error([(name, other_digest)], 1, collection, model)
             if stored.faces:
-                product = float(self._vector(stored, form) @ form.asked(normalise(face[None])[0]))
+                product = float(self._vector(stored, form) @ form.make_query(normalise(face[None])[0]))
                 return SearchHit(stored.id, name, form.similarity(product))
         raise UnknownName(name, "has no face left; enrol one")
 
@@ -213,7 +213,7 @@ class Gallery(GalleryRecords):
                 raise model_changed_error(named, len(loaded.others), collection, model)
             return loaded
 
-    def _left(self, collection: int) -> None:
+    def _forget_collection(self, collection: int) -> None:
         self._loaded = {key: loaded for key, loaded in self._loaded.items() if key[0] != collection}
 
     def _renew(self, loaded: LoadedCollection, place: StoredCollection, buckets: range, model: str) -> None:
@@ -230,7 +230,7 @@ class Gallery(GalleryRecords):
         loaded.members.take(place.members, buckets)
 
     def _take(self, loaded: LoadedCollection, person: StoredPerson, model: str) -> None:
-        loaded.names[person.id] = self._opened_person(person).name
+        loaded.names[person.id] = self._open_person(person).name
         if other_digest := _other_model(person, model):
             loaded.others[person.id] = other_digest
             loaded.index.drop(person.id)
@@ -242,7 +242,7 @@ class Gallery(GalleryRecords):
         templates = self._templates(person)
         if any(len(template) != form.length for template in templates):
             raise UserError(str(self.path), f"a template of {person.id} {CHANGED}")
-        return form.joined(templates)
+        return form.make_vector(templates)
 
 
 def _other_model(person: StoredPerson, model: str) -> str | None:

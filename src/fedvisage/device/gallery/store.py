@@ -85,7 +85,7 @@ class GalleryRecords(GalleryRows):
             number = self._collection(name).id
             write.execute("DELETE FROM collections WHERE id = ?", (number,))
             del self._now.collections[name]
-        self._left(number)
+        self._forget_collection(number)
 
     def collections(self) -> list[Collection]:
         """Return all collections, sorted by name."""
@@ -116,14 +116,14 @@ class GalleryRecords(GalleryRows):
             row = self._collection(collection)
             form = self._form(row, embeddings.shape[1])
             self._add_model(model, embeddings.shape[1])
-            stored = self._stored(row, name) or self._add_person(row, name)
-            person, key = self._opened_person(stored), self._unwrapped(stored.key, "key", stored.id)
+            stored = self._find_person(row, name) or self._add_person(row, name)
+            person, key = self._open_person(stored), self._unwrap(stored.key, "key", stored.id)
             # Templates of different models cannot be compared, so a person keeps those of one model only.
             old = [face for face in stored.faces if face.model != model]
             self._drop_faces(row, stored, old)
             faces = [Face(f"f_{secrets.token_hex(8)}", person.id, model, now(), score) for score in scores]
             for face, embedding in zip(faces, normalise(embeddings), strict=True):
-                sealed = file.seal(key, form.kept(embedding), "face", face.id, person.id, model)
+                sealed = file.seal(key, form.make_template(embedding), "face", face.id, person.id, model)
                 face_row = StoredFace(0, face.id, person.id, model, sealed, face.created, face.pad_score)
                 self._put_face(row, stored, face_row)
         return person, faces, len(old)
@@ -140,36 +140,36 @@ class GalleryRecords(GalleryRows):
                 row = self._collection(collection)
                 buckets = range(start, min(start + step_of(row), BUCKETS))
                 for members in self._people_of(row, buckets):
-                    people += [(self._opened_person(item), _faces(item)) for item in members]
+                    people += [(self._open_person(item), _faces(item)) for item in members]
             start = buckets.stop
         return sorted(people, key=lambda item: item[0].name)
 
     def has(self, collection: str, name: str) -> bool:
         """Return whether a person of this name is enrolled, by its keyed hash."""
         with self._reading():
-            return not re.fullmatch(ID, name) and self._stored(self._collection(collection), name) is not None
+            return not re.fullmatch(ID, name) and self._find_person(self._collection(collection), name) is not None
 
     def person(self, collection: str, wanted: str) -> Person:
         """Return a person by id or name."""
         with self._reading():
-            return self._opened_person(self._wanted(self._collection(collection), wanted))
+            return self._open_person(self._require_person(self._collection(collection), wanted))
 
     def faces(self, collection: str, wanted: str) -> list[Face]:
         """Return a person's faces in order of enrolment."""
         with self._reading():
-            return _faces(self._wanted(self._collection(collection), wanted))
+            return _faces(self._require_person(self._collection(collection), wanted))
 
     def owner(self, collection: str, face: str) -> Person:
         """Return the person of a face."""
         with self._reading():
-            return self._opened_person(self._owner(self._collection(collection), face))
+            return self._open_person(self._owner(self._collection(collection), face))
 
     def remove(self, collection: str, wanted: str) -> Person:
         """Delete a person: key, name and templates are overwritten with zeros in the file."""
         with self._writing() as write:
             row = self._collection(collection)
-            stored = self._wanted(row, wanted)
-            person = self._opened_person(stored)
+            stored = self._require_person(row, wanted)
+            person = self._open_person(stored)
             write.execute("DELETE FROM persons WHERE id = ?", (stored.id,))
             self._count(row, stored.tag, -whole_digest(self._owned.rows, row.id, stored))
             row.members.count -= 1
@@ -181,12 +181,12 @@ class GalleryRecords(GalleryRows):
             row = self._collection(collection)
             stored = self._owner(row, face)
             self._drop_faces(row, stored, [candidate for candidate in stored.faces if candidate.id == face])
-            return self._opened_person(stored)
+            return self._open_person(stored)
 
     def compact(self) -> None:
         """Rewrite the file without the space of deleted rows; the time grows with the size of the file."""
         with self._lock, file.errors_in_one_line(self.path):
-            self._opened.execute("VACUUM")
+            self._database.execute("VACUUM")
 
     def check(self) -> int:
         """Check all members of all collections, and decrypt all names and templates; return the number of people."""
@@ -196,7 +196,7 @@ class GalleryRecords(GalleryRows):
                 for _, members in self._everybody_of(collection):
                     people += len(members)
                     for stored in members:
-                        self._opened_person(stored)
+                        self._open_person(stored)
                         self._templates(stored)
         return people
 
@@ -212,7 +212,7 @@ class GalleryRecords(GalleryRows):
             counted = False  # restart a damaged counter
         if not counted:
             counter.begin(CountedState(0, FIRST))
-        with counter.held():
+        with counter.hold():
             mark = counter.read()
             with self._writing(mark.number + 1 if mark else 0):
                 self.check()
@@ -243,7 +243,7 @@ class GalleryRecords(GalleryRows):
             before.remove()
         return people
 
-    def _left(self, collection: int) -> None:
+    def _forget_collection(self, collection: int) -> None:
         """Hook for subclasses: this object removed a collection."""
 
     def _turn(self, owned: file.OwnerKeys) -> int:
@@ -252,18 +252,18 @@ class GalleryRecords(GalleryRows):
             members = Members()
             for bucket, people in self._everybody_of(collection):
                 for stored in people:
-                    key = file.seal(owned.wrapping, self._unwrapped(stored.key, "key", stored.id), "key", stored.id)
-                    self._opened.execute("UPDATE persons SET key = ? WHERE id = ?", (key, stored.id))
+                    key = file.seal(owned.wrapping, self._unwrap(stored.key, "key", stored.id), "key", stored.id)
+                    self._database.execute("UPDATE persons SET key = ? WHERE id = ?", (key, stored.id))
                     members.add(bucket, whole_digest(owned.rows, collection.id, stored._replace(key=key)))
             members.count = collection.members.count
             if collection.seed is not None:
                 record = ("seed", collection.name)
-                collection.seed = file.seal(owned.wrapping, self._unwrapped(collection.seed, *record), *record)
+                collection.seed = file.seal(owned.wrapping, self._unwrap(collection.seed, *record), *record)
                 change = "UPDATE collections SET seed = ? WHERE id = ?"
-                self._opened.execute(change, (collection.seed, collection.id))
+                self._database.execute(change, (collection.seed, collection.id))
             collection.members, collection.changed = members, True
-        self._secret = file.seal(owned.wrapping, self._unwrapped(self._secret, "secret"), "secret")
-        self._opened.execute("UPDATE meta SET value = ? WHERE name = 'secret'", (self._secret,))
+        self._secret = file.seal(owned.wrapping, self._unwrap(self._secret, "secret"), "secret")
+        self._database.execute("UPDATE meta SET value = ? WHERE name = 'secret'", (self._secret,))
         self._owned = owned
         return sum(collection.members.count for collection in self._now.collections.values())
 

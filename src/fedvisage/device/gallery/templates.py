@@ -71,13 +71,13 @@ class Form(Protocol):
     def width(self) -> int:
         """The length of a vector in the index."""
 
-    def kept(self, embedding: Features) -> bytes:
+    def make_template(self, embedding: Features) -> bytes:
         """Return the template of a face (a unit embedding)."""
 
-    def joined(self, templates: Sequence[bytes]) -> Features:
+    def make_vector(self, templates: Sequence[bytes]) -> Features:
         """Return a person's unit vector from all of their templates."""
 
-    def asked(self, embedding: Features) -> Features:
+    def make_query(self, embedding: Features) -> Features:
         """Return the search vector of a face."""
 
     def similarity(self, product: float) -> float:
@@ -91,16 +91,16 @@ class Plain:
         """Store the length of an embedding."""
         self.length, self.width = 4 * size, size
 
-    def kept(self, embedding: Features) -> bytes:
+    def make_template(self, embedding: Features) -> bytes:
         """Return the bytes of the numbers."""
         return embedding.astype("<f4").tobytes()
 
-    def joined(self, templates: Sequence[bytes]) -> Features:
+    def make_vector(self, templates: Sequence[bytes]) -> Features:
         """Return the mean, at unit length."""
         rows = np.stack([np.frombuffer(template, "<f4") for template in templates])
         return np.asarray(normalise(rows.mean(axis=0, keepdims=True))[0])
 
-    def asked(self, embedding: Features) -> Features:
+    def make_query(self, embedding: Features) -> Features:
         """Return the embedding."""
         return embedding
 
@@ -117,17 +117,17 @@ class Renewable:
         self.length, self.width = BITS // 8, BITS
         self._directions = directions(seed, size)
 
-    def kept(self, embedding: Features) -> bytes:
+    def make_template(self, embedding: Features) -> bytes:
         """Return the signs, one bit each."""
         return protect(embedding, self._directions)
 
-    def joined(self, templates: Sequence[bytes]) -> Features:
+    def make_vector(self, templates: Sequence[bytes]) -> Features:
         """Return the majority of the signs."""
         return as_vector(templates)
 
-    def asked(self, embedding: Features) -> Features:
+    def make_query(self, embedding: Features) -> Features:
         """Return the signs of the embedding; the embedding itself is never compared."""
-        return as_vector([self.kept(embedding)])
+        return as_vector([self.make_template(embedding)])
 
     def similarity(self, product: float) -> float:
         """Return the cosine estimated by the agreement of signs."""

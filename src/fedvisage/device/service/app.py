@@ -229,7 +229,7 @@ def _add_pages(app: FastAPI, work: ServiceContext, place: str) -> None:
 def _add_refusals(app: FastAPI, work: ServiceContext, log: Callable[[str], None]) -> None:
     gallery_path = None if work.gallery is None else work.gallery.path
 
-    async def refused(request: Request, error: Exception) -> Response:
+    async def answer_fault(request: Request, error: Exception) -> Response:
         return refuse(_fault(error), request.scope[REQUEST])
 
     def _fault(error: Exception) -> Fault:
@@ -252,4 +252,4 @@ def _add_refusals(app: FastAPI, work: ServiceContext, log: Callable[[str], None]
 
     kinds: tuple[Any, ...] = (Fault, RequestValidationError, HTTPException, UserError, RunFailed, BadFile)
     for kind in kinds:
-        app.add_exception_handler(kind, refused)
+        app.add_exception_handler(kind, answer_fault)

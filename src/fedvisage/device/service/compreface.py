@@ -95,7 +95,7 @@ def _add_recognition(router: APIRouter, work: ServiceContext) -> None:
         def some() -> Values:
             owner = gallery.owner(COLLECTION, image_id)
 
-            def said(face: CheckedFace) -> Values:
+            def compare_with_owner(face: CheckedFace) -> Values:
                 if face.embedding is None:
                     return {"subject": owner.name, "similarity": None}
                 match = enrolment.verify(gallery, work.engine, COLLECTION, owner.id, face.embedding)
@@ -103,7 +103,8 @@ def _add_recognition(router: APIRouter, work: ServiceContext) -> None:
 
             return {
                 "result": [
-                    {**_face(face), **said(face)} for face in _faces(work, content, "file", limit, det_prob_threshold)
+                    {**_face(face), **compare_with_owner(face)}
+                    for face in _faces(work, content, "file", limit, det_prob_threshold)
                 ]
             }
 
@@ -169,9 +170,9 @@ def _faces(work: ServiceContext, asked: RequestContent, name: str, limit: int, s
     return faces[:limit] if limit else faces
 
 
-def _face(one: CheckedFace) -> Values:
+def _face(face: CheckedFace) -> Values:
     """Return a face in CompreFace's form, with its liveness."""
-    box, pad = one.box, one.pad
+    box, pad = face.box, face.pad
     ends = {"x_min": box.x, "y_min": box.y, "x_max": box.x + box.width, "y_max": box.y + box.height}
     live = None if pad is None else {"probability": pad.score, "decision": pad.decision}
     return {

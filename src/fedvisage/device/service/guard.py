@@ -49,19 +49,19 @@ class RateLimiter:
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         """Store the rate and the size of the buckets."""
         self._limits, self._clock = limits, clock
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._tokens: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait(self, caller: str) -> float:
         """Count a request; return 0 if it may proceed, else the seconds until the next one may come."""
         if self._limits.rate <= 0:
             return 0.0
         now = self._clock()
-        tokens, last = self._left.pop(caller, (float(self._limits.burst), now))
+        tokens, last = self._tokens.pop(caller, (float(self._limits.burst), now))
         tokens = min(self._limits.burst, tokens + (now - last) * self._limits.rate)
         allowed = tokens >= 1
-        self._left[caller] = (tokens - 1 if allowed else tokens, now)
-        if len(self._left) > CALLERS:
-            self._left.popitem(last=False)
+        self._tokens[caller] = (tokens - 1 if allowed else tokens, now)
+        if len(self._tokens) > CALLERS:
+            self._tokens.popitem(last=False)
         return 0.0 if allowed else (1 - tokens) / self._limits.rate
 
 
@@ -117,7 +117,7 @@ class RequestGuard:
         try:
             self._admit(scope, headers)
             async with limit:
-                await self._app(scope, self._bounded(receive), sending)
+                await self._app(scope, self._limit_length(receive), sending)
         except Fault as fault:
             await refuse(fault, request)(scope, receive, sending)
         except TimeoutError:
@@ -151,7 +151,7 @@ class RequestGuard:
         if not announced.isdecimal() or int(announced[:20]) > self._limits.body:
             raise too_large(self._limits)
 
-    def _bounded(self, receive: Receive) -> Receive:
+    def _limit_length(self, receive: Receive) -> Receive:
         """Stop reading a request that is longer than allowed, whatever length it declared."""
         read = 0
 
@@ -165,12 +165,12 @@ class RequestGuard:
 
         return receiving
 
-    def _note(self, scope: Scope, request: str, status: int, seconds: float, said: str) -> None:
+    def _note(self, scope: Scope, request: str, status: int, seconds: float, remark: str) -> None:
         route = str(getattr(scope.get("route"), "path", "none"))
         method = scope["method"] if scope["method"] in _METHODS else "other"
-        self._counts.answered(method, route, status, seconds)
+        self._counts.count_answer(method, route, status, seconds)
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        self._log(f"{now} {request} {method} {route} {status} {seconds * 1000:.0f} ms{said}")
+        self._log(f"{now} {request} {method} {route} {status} {seconds * 1000:.0f} ms{remark}")
 
 
 def too_large(limits: Limits) -> Fault:

@@ -27,17 +27,17 @@ class Counts:
         self.waiting = 0
         self._lock = threading.Lock()
 
-    def came(self, number: int) -> None:
+    def add_waiting(self, number: int) -> None:
         """Change the number of requests that wait or are being answered; thread-safe."""
         with self._lock:
             self.waiting += number
 
-    def decided(self, decision: str) -> None:
+    def count_decision(self, decision: str) -> None:
         """Count the decision on a face."""
         with self._lock:
             self.decisions[decision] += 1
 
-    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+    def count_answer(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request."""
         self.requests[method, route, status] += 1
         self.seconds[route] += seconds
@@ -103,9 +103,9 @@ class Keys:
         """Return whether there are keys."""
         return bool(self._digests)
 
-    def owner(self, given: str) -> int | None:
+    def owner(self, key: str) -> int | None:
         """Return the number of a key; None if it is unknown."""
-        digest, match = _digest(given), None
+        digest, match = _digest(key), None
         for number, candidate in enumerate(self._digests):
             if hmac.compare_digest(digest, candidate):
                 match = number

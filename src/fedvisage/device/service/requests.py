@@ -98,17 +98,17 @@ class ServiceContext:
         self.engine, self.gallery, self.limits, self.counts = engine, gallery, limits, Counts()
         self._pool = ThreadPoolExecutor(limits.workers, "answering")
 
-    async def do(self, some: Callable[[], Result]) -> Result:
+    async def do(self, function: Callable[[], Result]) -> Result:
         """Run a function in a thread, once one is free."""
         if self.counts.waiting >= self.limits.waiting + self.limits.workers:
             raise Fault(503, "busy", "too many requests are waiting; ask again").again_in(1)
-        self.counts.came(1)
-        future = self._pool.submit(some)
-        future.add_done_callback(self._done)
+        self.counts.add_waiting(1)
+        future = self._pool.submit(function)
+        future.add_done_callback(self._count_finished)
         return await asyncio.wrap_future(future)
 
-    def _done(self, _: Future[Result]) -> None:
-        self.counts.came(-1)
+    def _count_finished(self, _: Future[Result]) -> None:
+        self.counts.add_waiting(-1)
 
     def people(self) -> Gallery:
         """Return the gallery."""
@@ -125,7 +125,7 @@ class StepTimes:
         self._last = time.perf_counter()
         self.values: dict[str, float] = {}
 
-    def done(self, step: str) -> None:
+    def record_step(self, step: str) -> None:
         """Record the end of a step."""
         now = time.perf_counter()
         self.values[step] = round((now - self._last) * 1000, 1)

@@ -67,17 +67,17 @@ def describe_match(match: PersonMatch) -> Values:
     }
 
 
-def describe_person(one: Person, faces: Sequence[Face] = ()) -> Values:
+def describe_person(person: Person, faces: Sequence[Face] = ()) -> Values:
     """Return an enrolled person, with faces if any are given."""
-    values: Values = {"id": one.id, "name": one.name, "created": one.created}
+    values: Values = {"id": person.id, "name": person.name, "created": person.created}
     if faces:
         values["faces"] = [asdict(face) for face in faces]
     return values
 
 
-def describe_collection(one: Collection) -> Values:
+def describe_collection(collection: Collection) -> Values:
     """Return a collection."""
-    return asdict(one)
+    return asdict(collection)
 
 
 def describe_pipeline(engine: Engine) -> Values:
@@ -148,9 +148,9 @@ def _add_faces(router: APIRouter, work: ServiceContext) -> None:
 
         def some() -> Values:
             times, image = StepTimes(), _image(work, content)
-            times.done("read")
+            times.record_step("read")
             faces = [describe_face(face, image) for face in work.engine.detect(image)]
-            times.done("detect")
+            times.record_step("detect")
             return _reply(request, work, times, faces=faces)
 
         return await work.do(some)
@@ -182,7 +182,7 @@ def _add_comparing(router: APIRouter, work: ServiceContext) -> None:
                 faces = _faces(work, image, report=pad == "report")
                 images.append({"faces": [describe_checked_face(face, image) for face in faces]})
                 largest += faces[:1]
-            times.done("check")
+            times.record_step("check")
             embeddings = [face.embedding for face in largest if face.embedding is not None]
             result: Values = {"decision": "no_decision", "similarity": None}
             if len(embeddings) == 2:
@@ -218,15 +218,15 @@ def _add_comparing(router: APIRouter, work: ServiceContext) -> None:
 
         def some() -> Values:
             times, image = StepTimes(), _image(work, content)
-            times.done("read")
+            times.record_step("read")
             person = gallery.person(collection, name)
             faces = _faces(work, image, report=pad == "report")
-            times.done("check")
+            times.record_step("check")
             result: Values = {"decision": "no_decision", "match": None}
             if faces and (embedding := faces[0].embedding) is not None:
                 match = enrolment.verify(gallery, work.engine, collection, person.id, embedding)
                 result = {"decision": match.decision, "match": describe_match(match)}
-            times.done("search")
+            times.record_step("search")
             return _reply(request, work, times, faces=[describe_checked_face(face, image) for face in faces], **result)
 
         return await work.do(some)
@@ -329,11 +329,11 @@ async def _evaluate_picture(
     def some() -> Values:
         ready()
         times, image = StepTimes(), _image(work, content)
-        times.done("read")
+        times.record_step("read")
         checked = _faces(work, image, report=report)
-        times.done("check")
+        times.record_step("check")
         faces = [{**describe_checked_face(face, image, embedding=embedding), **more(face)} for face in checked]
-        times.done("search")
+        times.record_step("search")
         return _reply(request, work, times, faces=faces)
 
     return await work.do(some)
@@ -346,7 +346,7 @@ def _image(work: ServiceContext, asked: RequestContent, name: str = "image") -> 
 def _faces(work: ServiceContext, image: Image, *, report: bool) -> list[CheckedFace]:
     faces = list(work.engine.check(image, report=report).faces)
     for face in faces:
-        work.counts.decided("unjudged" if face.pad is None else face.pad.decision)
+        work.counts.count_decision("unjudged" if face.pad is None else face.pad.decision)
     return faces
 
 
@@ -355,11 +355,11 @@ def _enrol_person(work: ServiceContext, asked: RequestContent, collection: str, 
     return {**describe_person(done.person, done.faces), "replaced": done.replaced}
 
 
-def _reply(request: Request, work: ServiceContext, times: StepTimes, **said: Any) -> Values:
+def _reply(request: Request, work: ServiceContext, times: StepTimes, **values: Any) -> Values:
     """Return a response with its request ID, its models, and its durations."""
     return {
         "request_id": request.scope[REQUEST],
-        **said,
+        **values,
         "pipeline": describe_pipeline(work.engine),
         "execution_ms": times.values,
     }

@@ -25,7 +25,7 @@ def check_protection(recipe: Recipe, method: Declared) -> None:
             raise UserError(
                 f"recipe.federation.{key}",
                 f"is about one mean of all uploads, on which {method.name} does not rest; leave it out, or "
-                "use an averaging method (`fedvisage methods` says which)",
+                "use an averaging method (`fedvisage methods NAME` shows which)",
             )
     if federation.wire != "fp32":
         _check_wire(recipe)
@@ -61,7 +61,7 @@ def _check_secure(recipe: Recipe, secure: Secure) -> None:
         raise UserError(
             f"{place}.threshold", f"{secure.threshold:g} is less than two thirds of the sites; leave it out"
         )
-    if secure.needed(site_count) > site_count:
+    if secure.sites_needed(site_count) > site_count:
         raise UserError(
             f"{place}.colluders",
             f"with {secure.colluders} of {site_count} sites on the server's side a sum hides nothing; give fewer",

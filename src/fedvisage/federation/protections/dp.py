@@ -199,7 +199,7 @@ class Account:
             replace(charge, relation=relation) for charge in (*releases, between.charge("noise on the models", times))
         )
 
-    def spent(self, rounds: int) -> JointCost:
+    def total_cost(self, rounds: int) -> JointCost:
         """Return the composed cost of ``rounds`` rounds."""
         return _joint_cost(self.charges(rounds), self.delta)
 
@@ -207,7 +207,7 @@ class Account:
         """Return the account for ``metrics.json``."""
         charges = self.charges(rounds)
         return {
-            **asdict(self.spent(rounds)),
+            **asdict(self.total_cost(rounds)),
             "site": "each",
             "relation": sorted({charge.relation for charge in charges}),
             "noise": self.entropy,
@@ -216,7 +216,7 @@ class Account:
 
     def guarantee(self, rounds: int) -> str:
         """Return the ledger's text about weights to which ``rounds`` rounds contributed."""
-        total, relation = self.spent(rounds), self.charges(rounds)[0].relation
+        total, relation = self.total_cost(rounds), self.charges(rounds)[0].relation
         return (
             f"together with what sites released, {relation} level: ε {total.epsilon:.4g}, δ {total.delta:.3g} by their "
             f"sum, ε {total.tight_epsilon:.4g} tightly"
@@ -254,10 +254,10 @@ def promise_of(recipe: Recipe, method: Declared) -> Callable[[int], str]:
     return promise
 
 
-def figures_of(recipe: Recipe, method: Declared, rounds: int, told: dict[str, Any]) -> dict[str, Any]:
-    """Return the privacy section of ``metrics.json``; ``told`` is the cost of the site that released most."""
+def figures_of(recipe: Recipe, method: Declared, rounds: int, costs: dict[str, Any]) -> dict[str, Any]:
+    """Return the privacy section of ``metrics.json``; ``costs`` is the cost of the site that released most."""
     plan, dp, account = plan_of(recipe), recipe.federation.dp, account_of(recipe, method)
     if plan is None or dp is None:
-        return told
+        return costs
     models = plan.figures(rounds, dp.entropy)
-    return models if account is None else account.figures(rounds) | {"models": models, "releases": told}
+    return models if account is None else account.figures(rounds) | {"models": models, "releases": costs}

@@ -40,7 +40,7 @@ class Outgoing(Protocol):
         """Return the step's name."""
         ...
 
-    def wanted(self, federation: Federation) -> bool:
+    def applies_to(self, federation: Federation) -> bool:
         """Return whether a recipe requests the step."""
         ...
 
@@ -65,7 +65,7 @@ class Incoming:
 
     name: str = ""
 
-    def wanted(self, federation: Federation) -> bool:
+    def applies_to(self, federation: Federation) -> bool:
         """Return whether a recipe requests the step."""
         raise NotImplementedError
 
@@ -84,7 +84,7 @@ class Admit(Incoming):
 
     name: str = "admit"
 
-    def wanted(self, federation: Federation) -> bool:
+    def applies_to(self, federation: Federation) -> bool:
         """Return True: every recipe needs the check."""
         return True
 
@@ -106,7 +106,7 @@ class ClipAtSite:
 
     name: str = "clip"
 
-    def wanted(self, federation: Federation) -> bool:
+    def applies_to(self, federation: Federation) -> bool:
         """Return whether the recipe has differential privacy of sites."""
         return federation.dp is not None
 
@@ -122,7 +122,7 @@ class ClipAtSite:
             lent = {name: value.cpu() for name, value in site.lent.items()}
             weights = {name: value for name, value in reply.items() if name.split(".")[0] in parts}
             return reply | clip_after_rounding(
-                weights, lent, _bound(dp, weights, in_secret=recipe.federation.secure is not None)
+                weights, lent, _clip_bound(dp, weights, in_secret=recipe.federation.secure is not None)
             )
 
         uploads = tuple(
@@ -137,7 +137,7 @@ class ClipAtServer(Incoming):
 
     name: str = "clip"
 
-    def wanted(self, federation: Federation) -> bool:
+    def applies_to(self, federation: Federation) -> bool:
         """Return whether the recipe has differential privacy of sites, or norm clipping with a fixed bound."""
         return _fixed_bound(federation) is not None
 
@@ -165,7 +165,7 @@ def clip_after_rounding(upload: Message, base: Mapping[str, Tensor], bound: floa
     return scaled
 
 
-def _bound(dp: Dp, weights: Message, *, in_secret: bool) -> float:
+def _clip_bound(dp: Dp, weights: Message, *, in_secret: bool) -> float:
     """Return ``clip`` less the largest norm that fixed-point rounding can add under secure aggregation."""
     if not in_secret:
         return dp.clip
@@ -181,7 +181,7 @@ class Combine(Incoming):
 
     name: str = "combine"
 
-    def wanted(self, federation: Federation) -> bool:
+    def applies_to(self, federation: Federation) -> bool:
         """Return True: every recipe combines uploads."""
         return True
 
@@ -196,7 +196,7 @@ class MaskUpload:
 
     name: str = "mask"
 
-    def wanted(self, federation: Federation) -> bool:
+    def applies_to(self, federation: Federation) -> bool:
         """Return whether the recipe has secure aggregation."""
         return federation.secure is not None
 
@@ -211,7 +211,7 @@ class Noise(Incoming):
 
     name: str = "noise"
 
-    def wanted(self, federation: Federation) -> bool:
+    def applies_to(self, federation: Federation) -> bool:
         """Return whether the recipe has differential privacy of sites with noise, not clipping alone."""
         return federation.dp is not None and federation.dp.noise != 0
 
@@ -251,7 +251,7 @@ class Poison:
 
     name: str = "poison"
 
-    def wanted(self, federation: Federation) -> bool:
+    def applies_to(self, federation: Federation) -> bool:
         """Return whether the recipe names hostile sites."""
         return federation.poisoned is not None
 
@@ -307,19 +307,19 @@ INCOMING: tuple[Incoming, ...] = (ADMIT, ClipAtServer(), COMBINE, Noise())
 def protect_calls(calls: Mapping[str, Call], recipe: Recipe, net: nn.ModuleDict) -> Mapping[str, Call]:
     """Return a method's calls wrapped in the site's chain."""
     for step in OUTGOING:
-        if step.wanted(recipe.federation):
+        if step.applies_to(recipe.federation):
             calls = step.around(calls, recipe, net)
     return calls
 
 
 def server_steps(federation: Federation) -> tuple[Incoming, ...]:
     """Return the server's steps for a recipe."""
-    return tuple(step for step in INCOMING if step.wanted(federation))
+    return tuple(step for step in INCOMING if step.applies_to(federation))
 
 
 def step_names(federation: Federation) -> dict[str, list[str]]:
     """Return the names of a recipe's steps at the site and at the server, in order."""
     return {
-        "site": [step.name for step in OUTGOING if step.wanted(federation)],
+        "site": [step.name for step in OUTGOING if step.applies_to(federation)],
         "server": [step.name for step in server_steps(federation)],
     }

@@ -65,8 +65,8 @@ class JsonLines:
             write_atomically(self.path, marked)
             self._file = self.path.open("ab")
 
-    def _check_length(self, found: int, length: int) -> None:
-        if found < length:
+    def _check_length(self, actual: int, expected: int) -> None:
+        if actual < expected:
             raise UserError(str(self.path), "is shorter than it was at the last checkpoint; put it back to resume")
 
     def close(self) -> None:

@@ -89,10 +89,10 @@ class Releases:
         """
         if not NAME.fullmatch(name):
             raise ValueError(f"{name!r} is no name of a release")
-        with self._locked() as file:
+        with self._lock_charges() as file:
             charges = self._read(file)
             if self._path(name).exists():
-                return self._stored(name, charges)
+                return self._read_value(name, charges)
             fresh = new_charges(charges, cost, allowance.total, allowance.count)
             # All charges exist but the value is missing: another draw would release a second value for one charge.
             if cost and not fresh and charges[-1] != cost[-1]:
@@ -110,18 +110,18 @@ class Releases:
         """Remove a value that no order can request again; its charge stays."""
         self._path(name).unlink(missing_ok=True)
 
-    def stored(self, name: str) -> Message | None:
+    def find(self, name: str) -> Message | None:
         """Return the stored value of a name, or None."""
         if not self._path(name).exists():
             return None
-        with self._locked() as file:
-            return self._stored(name, self._read(file))
+        with self._lock_charges() as file:
+            return self._read_value(name, self._read(file))
 
     def charges(self) -> tuple[Charge, ...]:
         """Return all charges."""
         if not (self.directory / CHARGES).exists():
             return ()
-        with self._locked() as file:
+        with self._lock_charges() as file:
             return tuple(self._read(file))
 
     @property
@@ -129,10 +129,10 @@ class Releases:
         """Return the names of the files of stored values."""
         return frozenset(path.name for path in self.directory.glob("*.safetensors"))
 
-    def files(self, known: Collection[str] = ()) -> dict[str, bytes | None]:
+    def files(self, known_names: Collection[str] = ()) -> dict[str, bytes | None]:
         """Return the log's files for another process; None for values that it knows, because a value never changes."""
         paths = sorted(self.directory.iterdir()) if self.directory.exists() else []
-        return {path.name: None if path.name in known else path.read_bytes() for path in paths}
+        return {path.name: None if path.name in known_names else path.read_bytes() for path in paths}
 
     def receive(self, files: Mapping[str, bytes | None]) -> None:
         """Store the log of another process durably, each charge before the value that it pays for."""
@@ -147,7 +147,7 @@ class Releases:
             (self.directory / name).unlink()
 
     @contextmanager
-    def _locked(self) -> Iterator[BinaryIO]:
+    def _lock_charges(self) -> Iterator[BinaryIO]:
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory / CHARGES).open("a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -173,7 +173,7 @@ class Releases:
         sync_directory(self.directory)
         sync_directory(self.directory.parent)
 
-    def _stored(self, name: str, written: Sequence[Charge]) -> Message:
+    def _read_value(self, name: str, written: Sequence[Charge]) -> Message:
         value, details = store.read_sealed(self._path(name), "what was released there cannot be sent again: start anew")
         missing = set(details["charges"]) - {charge.release for charge in written}
         if missing:

@@ -230,7 +230,7 @@ class SiteStore:
             self._begin_generation(generation)
         return self.generation
 
-    def committed(self) -> bytes:
+    def committed_content(self) -> bytes:
         """Return the content of the current generation's file, for another process."""
         return self._path(self.generation).read_bytes()
 

@@ -51,7 +51,7 @@ class SumState:
     last: str = KEYS
     """The last executed call."""
 
-    def named(self, indices: Sequence[int]) -> tuple[str, ...]:
+    def names_of(self, indices: Sequence[int]) -> tuple[str, ...]:
         """Return the names of sites of the roster."""
         return tuple(self.names[index] for index in indices)
 
@@ -110,7 +110,7 @@ def settings_of(recipe: Recipe) -> Secure:
 def threshold_of(recipe: Recipe, round_number: int) -> int:
     """Return the number of a round's selected sites that must finish."""
     names = select_sites(sorted(recipe.data.sites), recipe.federation, recipe.runtime.seed, round_number)
-    return settings_of(recipe).needed(len(names))
+    return settings_of(recipe).sites_needed(len(names))
 
 
 def _weight(examples: int, recipe: Recipe) -> float:
@@ -130,7 +130,7 @@ def _keys(site: Site, message: Message) -> Message:
     if site.scratch.get(PLACE) == DONE:
         raise RefusedMessage(PLACE, "this round was summed already")
     site.trust.check_roster(sorted(site.recipe.data.sites))
-    secrets = Secrets.drawn(_draw(site, KEYS))
+    secrets = Secrets.draw(_draw(site, KEYS))
     site.scratch[PLACE] = SumState(secrets)
     public = secrets.public()
     signature = site.trust.sign(keys_statement(site.round, site.name, public))
@@ -209,9 +209,9 @@ def _agree(site: Site, message: Message) -> Message:
         raise RefusedMessage("survivors", "are too few for a sum, or did not all share their keys")
     if survivors != tuple(sorted(set(survivors))) or state.own not in survivors:
         raise RefusedMessage("survivors", "name a site twice, or leave this one out")
-    site.trust.remember_survivors(sorted(site.recipe.data.sites), site.round, state.named(survivors))
+    site.trust.remember_survivors(sorted(site.recipe.data.sites), site.round, state.names_of(survivors))
     state.survivors = survivors
-    statement = survivors_statement(site.round, state.names, state.roster, state.named(survivors))
+    statement = survivors_statement(site.round, state.names, state.roster, state.names_of(survivors))
     return {"signature": bytes_to_rows([site.trust.sign(statement)])[0]}
 
 
@@ -231,7 +231,7 @@ def _unmask(site: Site, message: Message) -> Message:
     needed = threshold_of(site.recipe, site.round)
     if len(set(signers)) < max(needed, len(signers)):
         raise RefusedMessage("signers", f"are {len(set(signers))} sites, {needed} needed, each once")
-    statement = survivors_statement(site.round, state.names, state.roster, state.named(state.survivors))
+    statement = survivors_statement(site.round, state.names, state.roster, state.names_of(state.survivors))
     for signer, signature in zip(signers, signatures, strict=True):
         site.trust.verify(state.names[signer], statement, signature)
     rows = protocol.shares_to_reveal(state.secrets, state.roster, state.own, state.envelopes, set(state.survivors))

@@ -247,7 +247,7 @@ class Secrets:
     seed: bytes
 
     @staticmethod
-    def drawn(draw: Draw) -> Secrets:
+    def draw(draw: Draw) -> Secrets:
         """Draw all three."""
         return Secrets(draw(KEY), draw(KEY), draw(KEY))
 
@@ -328,8 +328,8 @@ def unmask_sum(
     return result
 
 
-def _recover_secret(given: Mapping[int, bytes], site: int, threshold: int) -> bytes:
-    usable = {holder: share for holder, share in given.items() if share != NOTHING}
+def _recover_secret(shares: Mapping[int, bytes], site: int, threshold: int) -> bytes:
+    usable = {holder: share for holder, share in shares.items() if share != NOTHING}
     if len(usable) < threshold:
         raise CannotOpen(f"{len(usable)} shares for site {site + 1} in the roster, {threshold} needed")
     return join_shares(usable, threshold)

@@ -39,21 +39,21 @@ def sum_uploads(exchange: Exchange, message: Message, like: Layout, threshold: i
     # Round 0 of the protocol: keys. Only sites that published keys take part in the following steps.
     keys = _ask(exchange, KEYS, {}, {})
     names = tuple(keys)
-    _need(len(names), threshold, "published keys")
+    _require_sites(len(names), threshold, "published keys")
     roster = torch.stack([reply["public"] for reply in keys.values()])
     signed = _signed_roster(exchange, keys) | {"roster": roster}
     # Round 1: shares of the secrets, as envelopes that the server forwards but cannot open.
     sealed = _tables(exchange, _ask(exchange, SHARES, signed, {name: {} for name in names}), "sealed", len(names))
-    _need(len(sealed), threshold, "shared their keys")
+    _require_sites(len(sealed), threshold, "shared their keys")
     present = [index for index, name in enumerate(names) if name in sealed]
     envelopes = {names[to]: _envelopes_for(sealed, names, present, to) for to in present}
     # Round 2: masked uploads.
     total, survivors, failed = _sum(exchange, message, envelopes, protocol.size_of(like))
-    _need(len(survivors), threshold, "sent their numbers")
+    _require_sites(len(survivors), threshold, "sent their numbers")
     kept = [index for index in present if names[index] in survivors]
     # Round 3: the survivors sign their list. Round 4: the signers reveal shares.
     agreed = _sign_survivors(exchange, names, kept)
-    _need(len(agreed["signers"]), threshold, "signed the list of survivors")
+    _require_sites(len(agreed["signers"]), threshold, "signed the list of survivors")
     answers = _ask(exchange, UNMASK, agreed, {names[index]: {} for index in agreed["signers"].tolist()}, late=True)
     shares = _tables(exchange, answers, "shares", len(names))
     revealed = {names.index(name): rows_to_bytes(rows) for name, rows in shares.items()}
@@ -132,6 +132,6 @@ def _sum(
     return total, tuple(survivors), failed
 
 
-def _need(count: int, threshold: int, what: str) -> None:
+def _require_sites(count: int, threshold: int, what: str) -> None:
     if count < threshold:
         raise TooFewSites(f"{count} sites {what}, {threshold} needed for a secure sum")

@@ -42,7 +42,7 @@ def constant_weights(net: nn.ModuleDict) -> Message:
 def fold_adapters(net: nn.ModuleDict) -> None:
     """Merge the parameters trained within the frozen network into its weights, permanently."""
     for part, body in list(_bodies(net)):
-        net[part] = body.merged()
+        net[part] = body.fold_adapters()
 
 
 def _bodies(net: nn.ModuleDict) -> Iterator[tuple[str, FrozenNetwork]]:

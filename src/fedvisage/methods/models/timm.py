@@ -47,7 +47,7 @@ def begin(s: Server) -> None:
 
 def represent(net: nn.ModuleDict, images: Tensor) -> Tensor:
     """Return the input of the last layer."""
-    return _whole_network(net).pooled(images)
+    return _whole_network(net).pool_features(images)
 
 
 def head(net: nn.ModuleDict, features: Tensor) -> Tensor:

@@ -87,7 +87,7 @@ class ReleaseNoise:
         )
         return full_pass, replace(full_pass, release=name, epsilon=0.0, delta=0.0, times=0)
 
-    def noised(self, rows: Tensor, draws: Draws) -> Tensor:
+    def add_noise(self, rows: Tensor, draws: Draws) -> Tensor:
         """Clip each image's values to the length and add noise, both in float64."""
         return clip_rows(rows, self.length) + noise(tuple(rows.shape), self.sigma, draws)
 
@@ -148,9 +148,9 @@ def release(site: Site, kind: str, rows: Tensor, pack: Callable[[Tensor], Messag
     guard = release_noise_of(limits, kind, Budget(privacy.epsilon, privacy.delta), passes, privacy.count)
     if guard.length + FAR * guard.sigma > LARGEST_MAGNITUDE:
         raise TrainingFailed(f"the budget asks for noise of σ {guard.sigma:.3g} on {kind}, more than a reply may hold")
-    number = (site.round - 1) * site.batches_per_round + site.taken
+    number = (site.round - 1) * site.batches_per_round + site.batches_taken
     cost = guard.charges(release_name(number, kind), (number - 1) // site.batches_per_epoch + 1)
-    reply = site.release(release_name(number, kind), lambda draws: pack(guard.noised(rows, draws).float()), cost)
+    reply = site.release(release_name(number, kind), lambda draws: pack(guard.add_noise(rows, draws).float()), cost)
     # A resumed run receives the stored reply again; replies that no checkpoint can request any more are deleted.
     site.forget(release_name(number - out_of_reach(recipe) * site.batches_per_round, kind))
     return reply

@@ -83,12 +83,12 @@ def tokens(site: Site, message: Message) -> Message:
         take_over(site, message)
     else:
         step_tokenizer(site, message)
-    if site.taken == site.batches_per_round:
+    if site.batches_taken == site.batches_per_round:
         raise TrainingFailed("has no batch left in this round")
     site.held["batch"] = site.next_batch()
     with site.autocast():
         site.held["tokens"] = site.net["tokenizer"](site.held["batch"].images).float()
-    left = torch.tensor(site.batches_per_round - site.taken)
+    left = torch.tensor(site.batches_per_round - site.batches_taken)
     return encode_rows(site, "tokens", site.held["tokens"]) | {"left": left}
 
 
@@ -110,12 +110,12 @@ def head(site: Site, message: Message) -> Message:
 
 def encode_rows(site: Site, kind: str, rows: Tensor) -> Message:
     """Return per-image values in the recipe's wire format, with noise if the recipe requires it."""
-    rounding = site.rng("rounding", site.taken) if kind == "gradient" else None
+    rounding = site.rng("rounding", site.batches_taken) if kind == "gradient" else None
 
-    def packed(values: Tensor) -> Message:
+    def pack_values(values: Tensor) -> Message:
         return pack(kind, values, form_of(site.recipe), rounding)
 
-    return leakage.release(site, kind, rows, packed) if leakage.needs_noise(site.recipe) else packed(rows)
+    return leakage.release(site, kind, rows, pack_values) if leakage.needs_noise(site.recipe) else pack_values(rows)
 
 
 def learn_head(site: Site, pseudo: Tensor, *, learn: bool = True) -> Tensor:

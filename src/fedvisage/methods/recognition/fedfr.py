@@ -212,11 +212,11 @@ def with_hard_negatives(site: Site) -> View:
         return site.data
     assert site.public is not None, "a recipe with public identities has a public set"
     if threshold == -1:
-        return View.joined([site.data, site.public])
+        return View.join([site.data, site.public])
     public, local = site.public_features("model"), face.lent_features(site)
     rows = hard_negatives(normalise(public), normalise(local.numpy()), threshold)
     site.held["mined"] = torch.cat([local, torch.from_numpy(public[rows])])
-    return View.joined([site.data, site.public.subset(rows)])
+    return View.join([site.data, site.public.subset(rows)])
 
 
 def what_to_train(site: Site) -> tuple[View, list[str]]:

@@ -109,7 +109,7 @@ class Options(ClusterOptions):
         return self
 
     @model_validator(mode="after")
-    def _nothing_is_ignored(self) -> Options:
+    def _refuse_ignored_options(self) -> Options:
         if self.clustering == "paper" and self.project is not None:
             raise ValueError("project is for the private clustering; paper does not go by it")
         if self.project is not None and self.project > self.network.embedding:

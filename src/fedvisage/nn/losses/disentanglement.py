@@ -12,9 +12,9 @@ from torch.nn.functional import mse_loss
 Form = Literal["mean", "printed"]
 
 
-def squared_error(found: Tensor, wanted: Tensor, form: Form) -> Tensor:
+def squared_error(output: Tensor, target: Tensor, form: Form) -> Tensor:
     """Return Eq. 5 and Eq. 6: the squared L2 distance, summed over the batch, or the mean over all elements."""
-    return mse_loss(found, wanted, reduction="sum" if form == "printed" else "mean")
+    return mse_loss(output, target, reduction="sum" if form == "printed" else "mean")
 
 
 def difference(invariant: Tensor, specific: Tensor, form: Form) -> Tensor:

@@ -25,12 +25,12 @@ ALLOWED = re.compile(r"[^\w./ -]")
 class Mlflow:
     """Writes a run of an experiment into a file store."""
 
-    def start(self, run: TrackedRun, known: str) -> str:
+    def start(self, run: TrackedRun, earlier: str) -> str:
         """Create a run, or reopen an earlier one."""
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # or it refuses stores that are not databases
         self._client = MlflowClient(tracking_uri=(run.store.resolve() / FOLDER).as_uri())
-        if known and self._goes_on(known):
-            return known
+        if earlier and self._goes_on(earlier):
+            return earlier
         existing = self._client.get_experiment_by_name(run.project)
         experiment = existing.experiment_id if existing else self._client.create_experiment(run.project)
         self._run = str(self._client.create_run(experiment, run_name=run.name).info.run_id)
@@ -39,12 +39,12 @@ class Mlflow:
             self._client.log_batch(self._run, params=settings[first : first + MOST])
         return self._run
 
-    def _goes_on(self, known: str) -> bool:
+    def _goes_on(self, earlier: str) -> bool:
         try:
-            self._client.update_run(known, status="RUNNING")
+            self._client.update_run(earlier, status="RUNNING")
         except MlflowException:
             return False  # another store, or an emptied one
-        self._run = known
+        self._run = earlier
         return True
 
     def log(self, step: int, figures: Mapping[str, float], when: float) -> None:

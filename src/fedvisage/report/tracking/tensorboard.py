@@ -18,9 +18,9 @@ DIRECTORY = "tensorboard"
 class TensorBoard:
     """Writes event files into the run's directory."""
 
-    def start(self, run: TrackedRun, known: str) -> str:
+    def start(self, run: TrackedRun, earlier: str) -> str:
         """Create an event file; files of an earlier process stay next to it."""
-        return self.begin(run.run, anew=not known)
+        return self.begin(run.run, anew=not earlier)
 
     def begin(self, run: Path, *, anew: bool) -> str:
         """Create an event file in a run's directory; ``anew`` removes the files of earlier processes."""

@@ -81,7 +81,7 @@ class TrackedRun:
 class Tracker(Protocol):
     """Receives the figures of one run. Its exceptions are reported as warnings, and the run continues without it."""
 
-    def start(self, run: TrackedRun, known: str) -> str:
+    def start(self, run: TrackedRun, earlier: str) -> str:
         """Start a run, or continue the one named by an earlier ``start``; return the run's name for the next call."""
 
     def log(self, step: int, figures: Mapping[str, float], when: float) -> None:

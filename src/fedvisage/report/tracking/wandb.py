@@ -18,9 +18,9 @@ from fedvisage.report.tracking.tracker import End, TrackedRun
 class WeightsAndBiases:
     """Writes an offline run."""
 
-    def start(self, run: TrackedRun, known: str) -> str:
+    def start(self, run: TrackedRun, earlier: str) -> str:
         """Create a run, or a further part of it, without the data that the package collects by default."""
-        name = known or secrets.token_hex(4)
+        name = earlier or secrets.token_hex(4)
         run.store.mkdir(parents=True, exist_ok=True)
         settings = wandb.Settings(
             mode="offline",

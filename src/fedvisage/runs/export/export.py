@@ -234,11 +234,13 @@ def export(
     return written
 
 
-def parity_values(found: list[Parity], compared_on: str, moved: QuantisationEffect | None, task: str) -> dict[str, Any]:
+def parity_values(
+    parities: list[Parity], compared_on: str, moved: QuantisationEffect | None, task: str
+) -> dict[str, Any]:
     """Return the difference between graph and torch in the format of `parity.json`."""
     return {
         "compared_on": compared_on,
-        "batches": [parity.as_values() for parity in found],
+        "batches": [parity.as_values() for parity in parities],
         "allowed": {"score_difference": SCORE, "cosine": COSINE},
         "torch": torch.__version__,
         "onnxruntime": version("onnxruntime"),

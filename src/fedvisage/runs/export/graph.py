@@ -89,9 +89,9 @@ def measure(graph: Compute, torch: Compute, crops: Crops, task: str) -> list[Par
     return parity
 
 
-def require_parity(found: list[Parity]) -> None:
+def require_parity(parities: list[Parity]) -> None:
     """Raise an error if the outputs of the graph differ from those of torch."""
-    for parity in found:
+    for parity in parities:
         if not parity.holds:
             difference = (
                 f"scores differ by {parity.score_difference:.2g}"

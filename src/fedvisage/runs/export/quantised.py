@@ -203,11 +203,11 @@ class _CropReader:
     """A reader that gives the calibration one crop at a time."""
 
     def __init__(self, crops: NDArray[np.uint8]) -> None:
-        self._left = iter(crops)
+        self._remaining = iter(crops)
 
     def get_next(self) -> dict[str, NDArray[np.uint8]] | None:
         """Return the next crop, or None after the last."""
-        crop = next(self._left, None)
+        crop = next(self._remaining, None)
         return None if crop is None else {INPUT: crop[None]}
 
 

@@ -255,8 +255,8 @@ def adapt_weights(
         scorer.load(member)
         adapted: list[Message] = []
 
-        def keep(found: list[Message] = adapted) -> None:
-            found.append(_weights(scorer))
+        def keep(weights: list[Message] = adapted) -> None:
+            weights.append(_weights(scorer))
 
         source = sources.get(name) or sources[""]
         _, outcome = adapt_to_view(scorer, view, settings, source, keep)

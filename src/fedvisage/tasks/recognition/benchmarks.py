@@ -278,7 +278,7 @@ def check_templates(view: View, lists: TemplateLists, place: str) -> None:
             f"has a template, {names[np.argmin(weight)]}, of whose images a detector was not sure at"
             " all; take it out of the set",
         )
-    for name, table in lists.named.items():
+    for name, table in lists.tables.items():
         if not _has_templates(table, names, 1 + (table is lists.pairs)).any():
             raise UserError(
                 place,
@@ -411,7 +411,7 @@ def _open_benchmark(entry: str, place: str, recipe: Recipe, cache: Path, say: Sa
         raise UserError(place, "has no images")
     path = resolve(name, cache, workers=recipe.runtime.threads, say=say)
     benchmark = Benchmark(entry, path, view, prepared.crop, prepared.digest + (f" {part}" if part else ""))
-    if are_templates(view) and (lists := read_lists(path)).named:
+    if are_templates(view) and (lists := read_lists(path)).tables:
         check_templates(view, lists, place)
     for listed in lists_beside(path, PAIR_LISTS).values():
         pairs_among(view, str(listed))
@@ -452,21 +452,21 @@ def evaluate_benchmarks(
 
 
 def _evaluate_benchmark(
-    scorer: Scorer, finished: Message, one: Benchmark, thresholds: Mapping[str, Threshold]
+    scorer: Scorer, finished: Message, benchmark: Benchmark, thresholds: Mapping[str, Threshold]
 ) -> dict[str, Any]:
     """Evaluate each member; with several members, return the means and each member's own metrics."""
-    figures: dict[str, Any] = {"images": len(one.view), "identities": len(one.view.identities)}
-    pairs = lists_beside(one.path, PAIR_LISTS)
-    lists = read_lists(one.path) if are_templates(one.view) else None
-    if not pairs and not (lists and lists.named):
-        return {**figures, "generic": evaluate_generic(scorer, finished, one.view, thresholds).figures}
+    figures: dict[str, Any] = {"images": len(benchmark.view), "identities": len(benchmark.view.identities)}
+    pairs = lists_beside(benchmark.path, PAIR_LISTS)
+    lists = read_lists(benchmark.path) if are_templates(benchmark.view) else None
+    if not pairs and not (lists and lists.tables):
+        return {**figures, "generic": evaluate_generic(scorer, finished, benchmark.view, thresholds).figures}
     members = {}
     for name, member in sorted(members_of(finished).items()):
         scorer.load(member)
-        if lists and lists.named:
-            members[name] = evaluate_templates(scorer, one.view, lists, one.entry)
+        if lists and lists.tables:
+            members[name] = evaluate_templates(scorer, benchmark.view, lists, benchmark.entry)
         else:
-            members[name] = _on_lists(scorer, one.view, pairs)
+            members[name] = _on_lists(scorer, benchmark.view, pairs)
     rows = list(members.values())
     return {**figures, **_mean(rows), **({"members": members} if len(rows) > 1 else {})}
 

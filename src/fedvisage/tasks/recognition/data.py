@@ -192,7 +192,7 @@ def _strangers(recipe: Recipe, sites: Mapping[str, SiteData], heldout: View | No
     if settings.impostors == "pooled":
         if len(sites) < 2:
             raise UserError("recipe.evaluation.recognition.impostors", "pooled needs a second site")
-        return {name: View.joined([data.heldout for site, data in sites.items() if site != name]) for name in sites}
+        return {name: View.join([data.heldout for site, data in sites.items() if site != name]) for name in sites}
     if heldout is not None and not len(heldout):
         raise UserError(
             PUBLIC,

@@ -201,16 +201,16 @@ def personal_of_merged(scorer: Scorer, finished: Message, people: RecognitionDat
     }
 
 
-def personal_figures(recipe: Recipe, found: Mapping[str, Mapping[str, SiteFigures]]) -> dict[str, Any] | None:
+def personal_figures(recipe: Recipe, rates_by_model: Mapping[str, Mapping[str, SiteFigures]]) -> dict[str, Any] | None:
     """Return the entry of the sites' own models in metrics.json; the last model is the headline."""
-    if not found or not any(found.values()):
+    if not rates_by_model or not any(rates_by_model.values()):
         return None
-    models = {model: _mean_of_sites(sites) for model, sites in found.items()}
-    headline = list(found)[-1]
+    models = {model: _mean_of_sites(sites) for model, sites in rates_by_model.items()}
+    headline = list(rates_by_model)[-1]
     names = ("genuine_pairs", "impostor_pairs", "probes_of_own_people", "probes_of_strangers")
     sites = {
         name: {**rates_of(site_rates.tar, site_rates.tpir), **dict(zip(names, site_rates.counts, strict=True))}
-        for name, site_rates in found[headline].items()
+        for name, site_rates in rates_by_model[headline].items()
     }
     return {
         **models[headline],
