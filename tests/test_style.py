@@ -1,0 +1,88 @@
+"""The language of docstrings, comments and pages: constructions that read as translated stay rare."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MOST_PER_THOUSAND_WORDS = 1.0
+CONSTRUCTIONS = (
+    r"^(What|Whether|Who|How|Whose|Where|That)\b(?!.*\?)",  # a statement that begins like a question
+    r"\b(of who|who has|who have|whoever|whom|nobody|somebody|everybody|nothing that|that is none)\b",
+    r"\bwhat (\w+ ){1,5}(is|are|was|were|has|have)\b",
+    r"\b(is|are|was|were) (told|said|asked|looked|spoken|heard)\b",
+    r"\b(a|an|one) (line|row|file|object|number|image|method|site|field|page|process|batch) (a|an|each) \w+",  # "per"
+    r"\b(so many|so much|so long as it|for good)\b",
+    r"\b(stands? (in|beside|behind|there|for itself)|lies (in|beside|there)|goes (up|down|with))\b",
+    r"\bjudg(e|es|ed|ing|ement)\b",  # evaluate
+    r"\bthe user('s)?\b(?!.*\b(command|terminal|keyboard)\b)",  # the target
+)
+PATTERNS = [re.compile(pattern, re.IGNORECASE) for pattern in CONSTRUCTIONS]
+
+
+def prose_of_module(source: str) -> Iterator[str]:
+    """Yield the first paragraphs of docstrings, the attribute docstrings and the comments of a module."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield (ast.get_docstring(node) or "").split("\n\n")[0].replace("\n", " ")
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value.value.replace("\n", " ")
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string.lstrip("# ")
+
+
+def prose_of_page(text: str) -> Iterator[str]:
+    """Yield the lines of a page outside of code and tables."""
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    return (line for line in text.splitlines() if line.strip() and not line.startswith("|"))
+
+
+def count(texts: Iterator[str]) -> tuple[int, list[str]]:
+    """Return the number of words, and the texts that contain one of the constructions."""
+    words, hits = 0, []
+    for text in texts:
+        words += len(text.split())
+        hits += [text for pattern in PATTERNS for _ in pattern.finditer(text)]
+    return words, hits
+
+
+def sources(kind: str) -> Iterator[str]:
+    if kind == "docstrings and comments":
+        for path in sorted((ROOT / "src").rglob("*.py")):
+            yield from prose_of_module(path.read_text(encoding="utf-8"))
+        return
+    for path in sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]):
+        if path.parent.name != "decisions":  # decisions keep the words of their day
+            yield from prose_of_page(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("kind", ["docstrings and comments", "pages"])
+def test_constructions_that_read_as_translated_are_rare(kind: str) -> None:
+    words, hits = count(sources(kind))
+    assert words > 10_000
+    assert 1000 * len(hits) / words <= MOST_PER_THOUSAND_WORDS, hits[:20]
+
+
+def test_each_construction_is_found_in_an_example() -> None:
+    examples = (
+        "What the server combines.",
+        "A note for whoever reads it.",
+        "It changes what the site has.",
+        "The server is told.",
+        "It prints a line a field.",
+        "It takes so many images.",
+        "The name stands beside it.",
+        "Models are judged.",
+        "The images of the user.",
+    )
+    for example, pattern in zip(examples, PATTERNS, strict=True):
+        assert pattern.search(example), pattern.pattern
+    assert count(iter(["The server combines the uploads of all sites."]))[1] == []
