@@ -1,8 +1,8 @@
 """The tests that `make test` leaves to `make test-all`, and for each the tests that keep its promise in `make test`.
 
-`make test` shows in about five minutes that everything works: every method trains and resumes, a federation of processes
-gives the bytes of one process, and bad input is refused. A test moves to `make test-all` if it takes long
-and a shorter one, named beside it, covers the same promise.
+`make test` shows in about five minutes that everything works: every method trains and resumes, a federation of
+processes gives the bytes of one process, and bad input is refused. A test moves to `make test-all` if it takes long and
+a shorter one, named beside it, covers the same promise.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WHOLE = (
     *("methods/test_fedbn.py", "methods/test_fedma_passes.py", "methods/test_adapters_in_runs.py"),
     *("methods/test_face_adapters_in_runs.py", "methods/test_holding_a_start.py"),
     *("test_documentation.py", "test_processors.py", "test_shipped.py", "test_wheel.py", "test_website.py"),
-    *("test_schemas.py", "test_broad.py", "test_layers.py", "test_tiers.py"),
+    *("test_schemas.py", "test_broad.py", "test_layers.py", "test_tiers.py", "test_toy_runs.py"),
 )
 """Below this folder: tests of whole recipes and processes, and long computations, which `make quick` leaves out."""
 
