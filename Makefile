@@ -6,10 +6,13 @@ WORKERS ?= 2
 # One more than there are cores: tests of federations wait for each other's processes.
 TESTERS ?= 3
 MINUTES ?= 60
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# Tests go to whichever worker is free, except those that share a costly fixture (group_of in tests/conftest.py).
+SPREAD := --dist loadgroup --no-loadscope-reorder
 # Tests start hundreds of processes, each of which would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs notebooks setup demo test quick test-slow test-wheel test-processors distributed faults soak hostile web browser lint reference calibrate benchmark wheel release-check clean
+.PHONY: docs notebooks setup demo test test-all quick test-slow test-wheel test-processors distributed faults soak hostile web browser lint reference calibrate benchmark wheel release-check clean
 
 setup: $(VENV)/.ready
 
@@ -21,13 +24,19 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/fedvisage demo --resume
 
+# Shows in about five minutes that everything works: every method trains, a federation of processes
+# gives the bytes of one process, bad input is refused. tests/tiers.py names what is left to test-all, and why.
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TESTERS) --dist loadscope --no-loadscope-reorder
-	@echo "left out: tests marked slow (make test-slow: detector on rendered faces, every study at smoke size, full-size transformers, the wheel in an environment of its own, methods and models that share their code with another one), make browser (the page in Chromium, after make web), make test-processors (the same tests as other processors would compute), make distributed (every method through NVFlare), make calibrate, make benchmark"
+	$(PYTEST) -n $(TESTERS) $(SPREAD) -m "not slow and not browser and not full"
+	@echo "left out: tests marked full (make test-all), tests marked slow (make test-slow: detector on rendered faces, every study at smoke size, full-size transformers, the wheel in an environment of its own, methods and models that share their code with another one), make browser (the page in Chromium, after make web), make test-processors (the same tests as other processors would compute), make distributed (every method through NVFlare), make calibrate, make benchmark"
+
+# All that make test runs, and the tests marked full: longer ones with a shorter sibling in make test.
+test-all: setup
+	$(PYTEST) -n $(TESTERS) $(SPREAD) -m "not slow and not browser"
 
 # The loop while writing: every room's own tests, without those that run whole recipes or processes again and again.
 quick: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder -m "not slow and not distributed and not whole and not browser"
+	$(PYTEST) -n $(WORKERS) $(SPREAD) -m "not slow and not distributed and not whole and not browser and not full"
 
 test-slow: setup
 	$(BIN)/python -m pytest -m "slow and not distributed and not browser"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from tests.tiers import LONG, MOVED, SPREAD, WHOLE
 from tests.toy import THREADS, make_sets, run_toy, tree
 from typer.testing import CliRunner
 
@@ -57,37 +58,30 @@ def recognition(recognition_run: Path) -> Path:
     return out
 
 
-WHOLE = (
-    *("contract/", "distributed/", "faults/", "hostile/", "audit/", "studies/", "soak/", "door/", "datasets/rendered/"),
-    *("cli/test_command_line.py", "cli/test_gallery_verbs.py", "cli/test_predict.py", "cli/test_signs_of_life.py"),
-    *("datasets/test_make.py", "parity/test_algorithms.py", "report/test_page.py", "runs/test_run.py"),
-    *("federation/test_secure_run.py", "federation/test_admission.py", "federation/test_rounds.py"),
-    "federation/test_secure_differencing.py",
-    *("federation/test_robust.py", "federation/protections/test_dp.py", "federation/protections/test_poison.py"),
-    *("federation/wire/test_wire_weights.py", "methods/test_algorithms_on_models.py", "methods/test_split.py"),
-    *("methods/test_leakage.py", "methods/test_fedbn.py", "methods/test_fedma_passes.py", "tasks/test_overlap.py"),
-    *("tasks/recognition/test_recognition.py", "tracking/", "workers/test_processes.py", "conversion/", "web/"),
-    *("device/test_adaptation.py", "device/test_assessment.py", "runs/test_workers.py"),
-    *("methods/test_adapters_in_runs.py", "datasets/importers/test_pipeline.py", "tasks/pad/adapt/test_target.py"),
-    *("tasks/test_mixed_crops.py", "tasks/pad/test_evaluation.py", "report/test_page_in_browser.py"),
-    *("tasks/pad/test_as_published.py", "test_website.py", "parity/test_fedgpad_rounds.py", "device/test_exported.py"),
-    *("device/test_device_page.py", "device/test_device_pipeline.py", "privacy/test_accountant.py"),
-    *("datasets/protocols/test_protocols_on_copies.py", "cli/test_hostile_runs.py", "runs/test_snapshots.py"),
-    *("methods/test_face_adapters_in_runs.py", "tasks/test_exact_statistics.py", "cli/test_documented_prediction.py"),
-    *("test_documentation.py", "test_extensions.py", "test_processors.py", "test_shipped.py", "test_wheel.py"),
-)
-"""Below this folder: tests that run whole recipes or processes again and again, or compute for long."""
-
-
-LONG = ("distributed/", "studies/", "contract/", "faults/", "audit/")
-"""Files of tests that take long: begun last, one of them would go on alone."""
-
-
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what ``make quick`` leaves out, and begin with what takes long."""
+    """Mark what `make quick` and `make test` leave out, group what shares a fixture, and begin with what takes long."""
     root = Path(__file__).parent
-    names = {item.path: item.path.relative_to(root).as_posix() for item in items}
-    for item in items:
-        if names[item.path].startswith(WHOLE):
+    names = {item: f"{item.path.relative_to(root).as_posix()}::{item.nodeid.split('::', 1)[1]}" for item in items}
+    for item, name in names.items():
+        if name.startswith(WHOLE):
             item.add_marker("whole")
-    items.sort(key=lambda item: not names[item.path].startswith(LONG))
+        if any(row.covers(name) for row in MOVED):
+            item.add_marker("full")
+        group = group_of(item, name)
+        if group is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: not names[item].startswith(LONG))
+
+
+def group_of(item: pytest.Item, name: str) -> str | None:
+    """Return the group of tests that one worker runs, or nothing for a test that any worker can run."""
+    file = name.split("::")[0]
+    fixtures = getattr(item, "fixturenames", ())
+    for federation in ("people_federation", "federation"):
+        if federation in fixtures:
+            return federation
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    if file == "contract/test_every_method.py" and "recorded" in fixtures:
+        return f"{file} {parameters['method']}"
+    return None if file.startswith(SPREAD) else file

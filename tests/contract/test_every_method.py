@@ -65,20 +65,18 @@ def method(request: pytest.FixtureRequest) -> Method:
 
 
 @pytest.fixture(scope="module")
-def finished(method: Method, sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One run of the method that the tests below compare others with."""
-    out = tmp_path_factory.mktemp(method.name) / "run"
-    run_toy(contract(sets, method), out, method=method)
-    return out
+def recorded(method: Method, sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """One run of the method, with a recorder on the wire; the tests below compare others with it."""
+    run = Recorded(tmp_path_factory.mktemp(method.name) / "run", [])
+    tapped = partial(LocalTransport, tap=lambda site, message: run.sent.append((site, message)))
+    run_toy(contract(sets, method), run.out, method=method, wire=tapped)
+    return run
 
 
 @pytest.fixture(scope="module")
-def recorded(method: Method, sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    """The same run once more, with a recorder on the wire."""
-    again = Recorded(tmp_path_factory.mktemp(f"{method.name}-recorded") / "run", [])
-    tapped = partial(LocalTransport, tap=lambda site, message: again.sent.append((site, message)))
-    run_toy(contract(sets, method), again.out, method=method, wire=tapped)
-    return again
+def finished(recorded: Recorded) -> Path:
+    """The directory of that run."""
+    return recorded.out
 
 
 def contract(sets: Mapping[str, Path], method: Method, **changes: Any) -> dict[str, Any]:
@@ -111,8 +109,11 @@ def test_training_moves_every_delivered_part(method: Method, finished: Path, set
             assert not torch.equal(before, after), f"{part}.{name} is as it was at first"
 
 
-def test_the_same_seed_gives_the_same_bytes(finished: Path, recorded: Recorded) -> None:
-    assert settled(recorded.out) == settled(finished)
+def test_the_same_seed_gives_the_same_bytes(
+    method: Method, finished: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    run_toy(contract(sets, method), tmp_path / "again", method=method)
+    assert settled(tmp_path / "again") == settled(finished)
 
 
 def test_another_seed_gives_another_model_and_the_global_random_state_is_left_alone(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
-from tests.toy import SITES, run_toy, tree
+from tests.toy import SITES, run_toy, run_toy_once, tree
 from torch import Tensor, nn
 
 from fedvisage.federation.method import Home
@@ -39,7 +39,7 @@ def test_fedgpad_without_disentanglement_is_averaging_of_its_shared_parts(
 
 def test_fused_members_are_those_of_single(sets: Mapping[str, Path], tmp_path: Path) -> None:
     for name in ("single", "fused"):
-        run_toy(tree(sets, name, training__rounds=2), tmp_path / name)
+        run_toy_once(tree(sets, name, training__rounds=2), tmp_path / name)
     single, fused = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("single", "fused"))
     assert single == fused
 
@@ -47,7 +47,7 @@ def test_fused_members_are_those_of_single(sets: Mapping[str, Path], tmp_path: P
 @pytest.fixture(scope="module")
 def fedpad_weights(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> bytes:
     out = tmp_path_factory.mktemp("fedpad") / "run"
-    run_toy(tree(sets), out)
+    run_toy_once(tree(sets), out)
     return (out / "model.safetensors").read_bytes()
 
 
@@ -57,7 +57,7 @@ def test_an_averaging_method_whose_own_term_is_zero_is_fedpad(
 ) -> None:
     weights = {}
     for value in (0.0, 0.5):
-        run_toy(tree(sets, method, **{f"method__{option}": value}), tmp_path / str(value))
+        run_toy_once(tree(sets, method, **{f"method__{option}": value}), tmp_path / str(value))
         weights[value] = (tmp_path / str(value) / "model.safetensors").read_bytes()
     assert weights[0.0] == fedpad_weights
     assert weights[0.5] != fedpad_weights

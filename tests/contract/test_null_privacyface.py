@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.refusals import failed, refused
-from tests.toy import make_people, of_task, run_toy, tree
+from tests.toy import make_people, of_task, run_toy_once, tree
 
 from fedvisage.federation.privacy.accountant import BudgetSpent
 
@@ -23,7 +23,7 @@ def run_to_weights(
 ) -> bytes:
     content = tree(sets, method, **changes)
     content["method"] |= own
-    run_toy(content, out)
+    run_toy_once(content, out)
     return (out / "model.safetensors").read_bytes()
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 from tests.refusals import refused
-from tests.toy import make_people, make_sets, of_task, run_toy, tree
+from tests.toy import make_people, make_sets, of_task, run_toy, run_toy_once, tree
 
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.message import encode
@@ -22,7 +22,7 @@ PRIVATE = ("W", "Omega", "Pi", "b")
 
 
 def run_to_weights(content: dict[str, Any], out: Path) -> bytes:
-    run_toy(content, out)
+    run_toy_once(content, out)
     return (out / "model.safetensors").read_bytes()
 
 

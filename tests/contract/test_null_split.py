@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.toy import run_toy, tree, weights
+from tests.toy import run_toy_once, tree, weights
 
 ONE_BATCH = ({"encoder_update": "gradient"}, {"batches": 1})
 EACH_BATCH = ({"encoder_update": "average"}, {"batches": 3})
 
 
 def trained(content: dict[str, Any], out: Path) -> bytes:
-    run_toy(content, out)
+    run_toy_once(content, out)
     return weights(out)
 
 

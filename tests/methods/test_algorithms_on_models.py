@@ -54,10 +54,21 @@ SELDOM = [("adapters", name) for name in ("fedprox", "afl", "fedadam", "fedyogi"
 """Models with algorithms that see no more of them than those that are always tried."""
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "model"),
-    [pytest.param(*pair, marks=pytest.mark.slow) if pair[::-1] in SELDOM else pair for pair in PAIRS],
-)
+ONE_PER_TASK = ("resnet18", "sphere20")
+"""`make test` tries every algorithm on these models and every model with FedAvg, `make test-all` all pairs."""
+
+
+def marked(algorithm: str, model: str) -> Any:
+    """Return a pair of parameters with the mark of the tier that tries it."""
+    marks = ()
+    if (model, algorithm) in SELDOM:
+        marks = pytest.mark.slow
+    elif model not in ONE_PER_TASK and algorithm != "fedavg" and (algorithm, model) not in TWICE:
+        marks = pytest.mark.full
+    return pytest.param(algorithm, model, marks=marks)
+
+
+@pytest.mark.parametrize(("algorithm", "model"), [marked(*pair) for pair in PAIRS])
 def test_two_rounds_end_in_finite_weights_and_figures(
     algorithm: str, model: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:

@@ -45,6 +45,14 @@ def test_several_releases_in_one_charge_cost_as_much_as_in_several() -> None:
     assert tight_epsilon([replace(RELEASE, times=4)], DELTA) == pytest.approx(tight_epsilon(gaussians(4), DELTA))
 
 
+def test_the_order_of_charges_does_not_change_the_tight_figure() -> None:
+    charges = [RELEASE, CHOICE, replace(CHOICE, release="round 2, selection", epsilon=0.3)]
+    assert tight_epsilon(charges[::-1], DELTA) == tight_epsilon(charges, DELTA)
+    assert tight_epsilon([*charges, replace(CHOICE, release="round 3, selection")], DELTA) > tight_epsilon(
+        charges, DELTA
+    )
+
+
 def test_selections_cost_what_the_binomial_formula_of_randomised_response_gives() -> None:
     times, epsilon = 20, 0.2
     wins = stats.binom(times, math.exp(epsilon) / (1 + math.exp(epsilon)))

@@ -9,6 +9,7 @@ comes from privacy loss distributions (S. Meiser and E. Mohammadi, "Tight on bud
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,8 @@ from fedvisage.federation.privacy.mechanisms import Budget
 Relation = Literal["add-remove", "replace-one", "paper", "site", "image", "person", "person-exchanged"]
 Mechanism = Literal["gaussian", "selection"]
 Count = Literal["sum", "tight"]
+Selections = tuple[tuple[float, int], ...]
+"""Pairs of an ε and the number of selections that have it, in ascending order."""
 
 PROTECTED_UNIT: Mapping[Relation, str] = {
     "add-remove": "one class centre added or removed",
@@ -111,7 +114,7 @@ def tight_epsilon(charges: Sequence[Charge], delta: float) -> float:
     if not selections:
         return float(get_epsilon_gaussian(multiplier, delta))
     return min(
-        _by_loss_distributions(multiplier, selections, delta),
+        _by_loss_distributions(multiplier, tuple(sorted(selections.items())), delta),
         math.fsum(epsilon * times for epsilon, times in selections.items())
         + float(get_epsilon_gaussian(multiplier, delta)),
     )
@@ -201,17 +204,19 @@ def _is_within(cost: JointCost, total: Budget, count: Count) -> bool:
     return cost.epsilon <= total.epsilon * slack and cost.delta <= total.delta * slack
 
 
-def _step(multiplier: float, selections: Mapping[float, int]) -> float:
+def _step(multiplier: float, selections: Selections) -> float:
     """Return the step of loss distributions; with very little noise they reach too far for the finest step.
 
     Wider steps round losses up, so that the figure stays an upper bound.
     """
     shift = 1 / multiplier
-    reach = shift**2 / 2 + TAILS * shift + math.fsum(epsilon * times for epsilon, times in selections.items())
+    reach = shift**2 / 2 + TAILS * shift + math.fsum(epsilon * times for epsilon, times in selections)
     return max(FINEST_STEP, reach / MOST_STEPS)
 
 
-def _by_loss_distributions(multiplier: float, selections: Mapping[float, int], delta: float) -> float:
+# The figure takes seconds, and the server and each site need the same one for every release.
+@functools.cache
+def _by_loss_distributions(multiplier: float, selections: Selections, delta: float) -> float:
     """Return an upper bound for one Gaussian release composed with selections that are known by their ε only."""
     from dp_accounting.pld import common
     from dp_accounting.pld import privacy_loss_distribution as losses
@@ -220,7 +225,7 @@ def _by_loss_distributions(multiplier: float, selections: Mapping[float, int], d
     composed = losses.identity(step)
     if math.isfinite(multiplier):
         composed = losses.from_gaussian_mechanism(multiplier, value_discretization_interval=step)
-    for epsilon, times in sorted(selections.items()):
+    for epsilon, times in selections:
         selection = losses.from_privacy_parameters(common.DifferentialPrivacyParameters(epsilon, 0.0), step)
         composed = composed.compose(selection.self_compose(times))
     return float(composed.get_epsilon_for_delta(delta))

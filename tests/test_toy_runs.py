@@ -1,0 +1,44 @@
+"""A copied toy run equals a real one, file by file, and only runs of the same recipe are copied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tests.toy import make_sets, run_toy, run_toy_once, settled, tree, weights
+
+TIMED = {"metrics.json", "rounds.jsonl", "environment.json", "seal.json"}
+"""Files with durations, sizes of memory or the digests of such files."""
+
+
+@pytest.fixture(scope="module")
+def own_sets(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """Sets that no other test has used, so that the first run is a real one."""
+    return make_sets(tmp_path_factory.mktemp("own") / "sets")
+
+
+def files_of(out: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+def test_a_copied_run_equals_a_real_one_file_by_file(own_sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = tree(own_sets, training__rounds=1)
+    first, copied, real = (tmp_path / name for name in ("first", "copied", "real"))
+    run_toy_once(content, first)
+    run_toy_once(content, copied)
+    run_toy(content, real)
+    assert files_of(copied) == files_of(first), "it was copied, with its durations"
+    assert settled(copied) == settled(real)
+    assert files_of(copied).keys() == files_of(real).keys()
+    untimed = files_of(real).keys() - TIMED
+    assert {name: files_of(copied)[name] for name in untimed} == {name: files_of(real)[name] for name in untimed}
+
+
+@pytest.mark.parametrize(("key", "values"), [("runtime__seed", (0, 1)), ("method__mu", (0.0, 1.0))])
+def test_another_recipe_is_trained(
+    key: str, values: tuple[float, float], own_sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    for value in values:
+        run_toy_once(tree(own_sets, "fedprox", training__rounds=1, **{key: value}), tmp_path / f"{value}")
+    assert weights(tmp_path / f"{values[0]}") != weights(tmp_path / f"{values[1]}")
