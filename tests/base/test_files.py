@@ -102,7 +102,7 @@ def test_a_sealed_file_notices_every_flipped_bit(tmp_path: Path) -> None:
 
 def test_a_file_without_a_seal_is_refused(tmp_path: Path) -> None:
     save_file({"w": torch.ones(1)}, tmp_path / "t")
-    with refused("t", "program"):
+    with refused("t", "code"):
         store.read_sealed(tmp_path / "t", "")
 
 
@@ -155,7 +155,7 @@ def test_what_would_never_end_is_not_begun(read: Callable[[Path], object], tmp_p
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "device").symlink_to("/dev/zero")
     for name in ("pipe", "device"):
-        with refused(name, "plain file"):
+        with refused(name, "regular file"):
             read(tmp_path / name)
 
 

@@ -237,9 +237,9 @@ class RowRules:
             )
         first = self._first_of.get(row.video, row)
         if first.label != row.label:
-            return f"video {row.video!r} mixes bona fide images and attacks; use one video name per class"
+            return f"video {row.video!r} mixes bona fide images and attacks; use one video per class"
         if first.subject != row.subject:
-            return f"video {row.video!r} shows two subjects, {first.subject!r} and {row.subject!r}; use one name per subject"
+            return f"video {row.video!r} shows two subjects, {first.subject!r} and {row.subject!r}; rename one"
         return None
 
 

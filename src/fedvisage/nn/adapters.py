@@ -305,7 +305,7 @@ def load_frozen(body: FaceBackbone, path: Path) -> None:
         suffix = f" and {len(wrong) - FEW} more" if len(wrong) > FEW else ""
         raise UserError(
             f"{PLACE}.weights",
-            f"{path} is missing {', '.join(wrong[:FEW])}{suffix}, or differs in shape; it belongs to a different network",
+            f"{path} is missing {', '.join(wrong[:FEW])}{suffix}, or differs in shape; it is for another network",
         )
     body.network.load_state_dict({name: tensors[name] for name in state})
 

@@ -124,6 +124,6 @@ def test_a_set_and_its_list_of_pairs_in_ten_folds_are_made(tmp_path: Path) -> No
     assert [values[one] for one in listed.first] == list(range(0, 40, 2))
     assert [values[one] for one in listed.second] == list(range(1, 40, 2))
     assert "heldout" not in made.rows.split
-    assert "within a pair only" in "\n".join(report.lines())
+    assert "only known within pairs" in "\n".join(report.lines())
     with refused("set-pairs.txt", "exists"):
         import_people(BIN, path, tmp_path / "set", ImportOptions(size=112), name="B")
