@@ -133,7 +133,7 @@ def test_json_of_other_programs_has_no_numbers_that_are_none() -> None:
     assert parse_json('"\\ud83d\\ude00"') == "😀"
 
 
-@pytest.mark.parametrize(("content", "keyword"), [(b"[]", "mapping"), (b"{", "JSON"), (b"\xff", "UTF-8")])
+@pytest.mark.parametrize(("content", "keyword"), [(b"[]", "object"), (b"{", "JSON"), (b"\xff", "UTF-8")])
 def test_a_file_that_holds_no_json_is_named_with_advice(content: bytes, keyword: str, tmp_path: Path) -> None:
     path = tmp_path / "some.json"
     path.write_bytes(content)

@@ -88,7 +88,7 @@ class Searches:
 def identify(galleries: Sequence[Faces], probes: Faces, fpirs: Sequence[float], mode: Mode) -> list[Identification]:
     """Return TPIR@FPIR: one result for all galleries joined (`published`), or one per gallery (`nist`)."""
     if not galleries:
-        raise UserError("gallery", "is empty; enrol at least one identity")
+        raise UserError("gallery", "no galleries; enrol at least one identity")
     if mode == "nist":
         return [_identify_as_nist(gallery, probes, fpirs) for gallery in galleries]
     features, identity = zip(*((gallery.features, gallery.identity) for gallery in galleries), strict=True)
