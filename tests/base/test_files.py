@@ -102,7 +102,7 @@ def test_a_sealed_file_notices_every_flipped_bit(tmp_path: Path) -> None:
 
 def test_a_file_without_a_seal_is_refused(tmp_path: Path) -> None:
     save_file({"w": torch.ones(1)}, tmp_path / "t")
-    with refused("t", "program"):
+    with refused("t", "code"):
         store.read_sealed(tmp_path / "t", "")
 
 
@@ -133,7 +133,7 @@ def test_json_of_other_programs_has_no_numbers_that_are_none() -> None:
     assert parse_json('"\\ud83d\\ude00"') == "😀"
 
 
-@pytest.mark.parametrize(("content", "keyword"), [(b"[]", "mapping"), (b"{", "JSON"), (b"\xff", "UTF-8")])
+@pytest.mark.parametrize(("content", "keyword"), [(b"[]", "object"), (b"{", "JSON"), (b"\xff", "UTF-8")])
 def test_a_file_that_holds_no_json_is_named_with_advice(content: bytes, keyword: str, tmp_path: Path) -> None:
     path = tmp_path / "some.json"
     path.write_bytes(content)
@@ -155,7 +155,7 @@ def test_what_would_never_end_is_not_begun(read: Callable[[Path], object], tmp_p
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "device").symlink_to("/dev/zero")
     for name in ("pipe", "device"):
-        with refused(name, "plain file"):
+        with refused(name, "regular file"):
             read(tmp_path / name)
 
 

@@ -95,7 +95,7 @@ def test_a_worker_that_was_killed_is_a_run_that_failed(start: Start) -> None:
     worker = next(child for child in children if "spawn_main" in " ".join(child.cmdline()))
     worker.kill()
     said = running.communicate(timeout=60)[1]
-    assert "ended by itself" in said
+    assert "died" in said
     assert said.endswith("[1]\n")
     assert psutil.wait_procs(children, timeout=60)[1] == []
 

@@ -68,7 +68,7 @@ def test_a_slow_round_shows_life_within_seconds_and_then_once_a_minute() -> None
         train(reporter, watch, "A", 150, 1.0)
     first, second, third = told.getvalue().splitlines()
     for line, done in ((first, FIRST), (second, FIRST + EVERY), (third, FIRST + 2 * EVERY)):
-        for word in ("round 1", "site A", f"batch {done:.0f} of 150", "1.0 a second", "left"):
+        for word in ("round 1", "site A", f"batch {done:.0f} of 150", "1.0 per second", "left"):
             assert word in line
     assert "27 s left" in third  # 150 batches, 123 done, one a second
 
@@ -135,7 +135,7 @@ def test_what_was_done_before_does_not_count_as_speed() -> None:
             steps(done, 10_000)
     first, second = told.getvalue().splitlines()
     assert first == "importing: 501 of 10000"
-    assert second == "importing: 504 of 10000, 3.0 a minute, 52 h 45 min left"
+    assert second == "importing: 504 of 10000, 3.0 per minute, 52 h 45 min left"
 
 
 def test_many_runs_together_say_once_a_minute_that_they_live() -> None:

@@ -400,9 +400,9 @@ def test_all_data_is_looked_at_before_anything_is_rendered_or_written(
 @pytest.mark.parametrize(
     ("name", "content", "keyword"),
     [
-        ("weights.pt", b"PK\3\4 torch", "torch's"),
-        ("weights", b"\x80\2 pickled", "torch's"),
-        ("weights.bin", b"whatever", "torch's"),
+        ("weights.pt", b"PK\3\4 torch", "PyTorch"),
+        ("weights", b"\x80\2 pickled", "PyTorch"),
+        ("weights.bin", b"whatever", "PyTorch"),
         ("weights.onnx", b"\x08\x07", "ONNX"),
         ("weights.safetensors", b"whatever else", "safetensors"),
     ],

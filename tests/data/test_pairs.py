@@ -37,7 +37,7 @@ def test_without_it_a_fold_begins_where_pairs_of_one_person_begin_again(tmp_path
 @pytest.mark.parametrize(
     ("lines", "place", "keyword"),
     [
-        ((), "pairs.txt", "pair"),
+        ((), "pairs.txt", "no pairs"),
         ((*LINES, "A\t1\tB\t2\t3"), "pairs.txt, line 5", "5 fields"),
         ((*LINES, "A\t1\tB"), "pairs.txt, line 5", "images"),
         (("many\tfolds", *LINES), "pairs.txt, line 1", "folds"),

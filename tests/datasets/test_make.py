@@ -131,13 +131,13 @@ def test_all_known_datasets_below_a_folder_are_imported_and_one_that_fails_keeps
     save(root / "holiday/1.png", picture(1))
     save(root / "crops/train/real/1_1_frame0.png", picture(2))
     lines = import_dataset("all", root, tmp_path / "sets", unheard, name="", options=options)
-    assert {"not known, and left alone: holiday", "not known, and left alone: crops"} < {*lines}
+    assert {"unknown, ignored: holiday", "unknown, ignored: crops"} < {*lines}
     assert sorted(path.name for path in (tmp_path / "sets").iterdir()) == ["msu-mfsd", "oulu-npu"]
     assert len(PreparedSet.open(tmp_path / "sets/oulu-npu")) == 8
     again = import_dataset("all", root, tmp_path / "sets", unheard, name="", options=options)
-    assert [line for line in again if "is there already" in line] == [
-        "msu-mfsd: is there already",
-        "oulu-npu: is there already",
+    assert [line for line in again if "already imported" in line] == [
+        "msu-mfsd: already imported",
+        "oulu-npu: already imported",
     ]
     protocol = root / "Copy of oulu-npu/Protocols/Protocol_1/Train.txt"
     protocol.write_text(protocol.read_text().replace("-1", "+1"))

@@ -32,7 +32,7 @@ def test_every_field_has_a_docstring_and_is_an_option_of_the_command() -> None:
 
 @pytest.mark.parametrize("text", ["oulu-npu --sise 32", "oulu-npu --few 3", "oulu-npu --frames 1 size 32"])
 def test_a_misspelt_option_of_an_import_string_is_refused_in_one_line(text: str) -> None:
-    with pytest.raises(UserError, match="is no option of data import") as caught:
+    with pytest.raises(UserError, match="is not an option of data import") as caught:
         read_spec(text, "imports.O")
     assert caught.value.place == "imports.O"
     assert "\n" not in str(caught.value)

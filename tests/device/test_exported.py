@@ -259,7 +259,7 @@ def test_scores_that_are_no_numbers_end_it(copy: Path, value: float) -> None:
 def test_a_pipe_in_the_place_of_a_graph_is_refused(copy: Path) -> None:
     (copy / GRAPH).unlink()
     os.mkfifo(copy / GRAPH)
-    with refused("copy/onnx/model.onnx", "plain file"):
+    with refused("copy/onnx/model.onnx", "regular file"):
         Exported.open(copy)
 
 

@@ -105,11 +105,11 @@ def test_what_cannot_be_measured_is_refused() -> None:
     first, second, probes = scene(0)
     nobody = first.take(np.zeros(0, np.int64))
     for mode in ("published", "nist"):
-        with refused("gallery", "none"):
+        with refused("gallery", "no galleries"):
             identify([], probes, FPIRS, mode)
         with refused("gallery", "empty"):
             identify([nobody], probes, FPIRS, mode)
-        with refused("probes", "none"):
+        with refused("probes", "no searches"):
             identify([first], nobody, FPIRS, mode)
         with refused("evaluation.fpir", "0.001", "below"):
             identify([first], probes, [0.001], mode)

@@ -41,7 +41,7 @@ def test_a_table_without_model_column_reads_as_one_model(tmp_path: Path) -> None
         ("item,video,subject,species,site,label,logit\na,v,s,,U,1,high\n", "'high'"),
         ("item,video,subject,species,site,label,logit\na,v,s,,U,2,0.1\n", "labels"),
         ("item,video,subject,species,site,label,logit\na,v,s,,U,1,nan\n", "finite"),
-        ("item,video,subject,species,site,label,logit\na,v,s\n", "lines"),
+        ("item,video,subject,species,site,label,logit\na,v,s\n", "complete"),
     ],
 )
 def test_a_broken_table_is_refused_with_its_path(tmp_path: Path, content: str, keyword: str) -> None:

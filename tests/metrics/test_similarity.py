@@ -69,9 +69,9 @@ def test_a_feature_without_direction_is_refused(bad: list[list[float]]) -> None:
 
 
 def test_features_and_identities_must_be_as_many() -> None:
-    with pytest.raises(ValueError, match="do not go with"):
+    with pytest.raises(ValueError, match="do not match"):
         label_features(np.ones((3, 2)), [1, 2])
-    with pytest.raises(ValueError, match="not a number"):
+    with pytest.raises(ValueError, match="not finite"):
         Faces(np.full((1, 2), np.nan, np.float32), np.zeros(1, np.int64))
 
 

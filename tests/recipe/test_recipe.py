@@ -156,7 +156,7 @@ def test_target_and_public_sets_are_entries_too_and_can_be_taken_away(content: d
 def test_an_entry_without_quotes_in_a_file_is_told_to_have_some(tmp_path: Path) -> None:
     for line in ("    O: synth: O subjects=6", "    O: sets/M only: bonafide=1/2", "    {O: synth: O subjects=6}"):
         (tmp_path / "recipe.yaml").write_text(f"data:\n  sites:\n{line}\n")
-        with refused(tmp_path / "recipe.yaml", "quotes", "line 3"):
+        with refused(tmp_path / "recipe.yaml", "quote", "line 3"):
             load(tmp_path / "recipe.yaml", [], read_method)
 
 

@@ -151,7 +151,7 @@ def test_figures_that_are_undefined_are_dashes(finished: Path, tmp_path: Path) -
     ("name", "content", "keyword"),
     [
         ("metrics.json", "{", "JSON"),
-        ("metrics.json", "[]", "mapping"),
+        ("metrics.json", "[]", "object"),
         ("rounds.jsonl", "{}\nnot json\n", "line 2"),
         ("features.safetensors", "short", "safetensors"),
         ("scores.csv", "a,b\n", "column"),

@@ -165,7 +165,7 @@ def test_a_lone_row_of_a_method_and_a_number_is_a_point_beside_the_curves_of_oth
     study = toy.model_copy(update={"rows": dict.fromkeys(values, next(iter(toy.rows.values())))})
     table = a_table(study, {row: (value,) for row, value in values.items()})
     ((_, _, drawing),) = curves_over_rows(study, table)
-    assert all(f">{name}</text>" in drawing for name in ("Start", "FedAvg", "number in the row's name"))
+    assert all(f">{name}</text>" in drawing for name in ("Start", "FedAvg", "number in the row name"))
     groups = re.findall(r'<g id="line2d_\d+">(.*?)</g>\s*</g>', drawing, flags=re.DOTALL)
     pairs = [re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"', group) for group in groups]
     points = [[(float(x), float(y)) for x, y in found] for found in pairs]

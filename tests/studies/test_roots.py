@@ -95,7 +95,7 @@ def test_datasets_are_imported_beside_the_output_and_the_root_is_left_alone(
     assert {path.name for path in root.iterdir()} == {f"copy of {name}" for name in LETTERS}
     assert "2 cells, 2 of them to be run" in said
     assert any(line.startswith("imports: 50 images") for line in said)  # two of each of 10, 8 and 7 files
-    assert any("training: nobody knows" in line for line in said)
+    assert any("training: no estimate" in line for line in said)
 
 
 def test_cells_are_those_of_sets_that_were_imported_by_hand(
@@ -151,7 +151,7 @@ def test_what_is_not_found_is_listed_with_what_to_do_and_nothing_begins(root: Pa
     said = {line.partition(":")[0]: line for line in heard.getvalue().splitlines()}
     assert "https://www.idiap.ch" in said["I"]
     assert "train_release" not in said["I"]
-    assert "does not say which dataset" in said["X"]
+    assert "does not name its dataset" in said["X"]
     command = shlex.split(said["M"].partition("elsewhere: ")[2])
     assert command[:4] == ["fedvisage", "data", "import", "msu-mfsd"]
     assert "C" not in said

@@ -267,7 +267,7 @@ def test_cells_that_run_beside_each_other_give_the_same_table_and_their_sites_ha
     ("change", "place", "keyword"),
     [
         ({"seeds": []}, "seeds", "1"),
-        ({"seeds": [0, 0]}, "seeds", "twice"),
+        ({"seeds": [0, 0]}, "seeds", "repeated"),
         ({"figures": ["hterr"]}, "figures.", "hterr"),
         ({"colour": "red"}, "colour", "unknown"),
         ({"rows": {"Fused": {"trained_by": "Single"}}}, "rows.Fused.trained_by", "Single"),

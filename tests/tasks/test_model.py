@@ -79,7 +79,7 @@ def test_a_model_of_another_format_is_refused_by_its_number(saved: Path) -> None
     ("text", "keyword"),
     [
         ("", "JSON"),
-        ("[]", "mapping"),
+        ("[]", "object"),
         ("{}", "'format'"),
         ('{"recipe": {}, "weights_sha256": "", "thresholds": []}', "'format'"),
         ('{"format": 3}', "'recipe'"),

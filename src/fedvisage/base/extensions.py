@@ -51,5 +51,5 @@ def load(group: str, name: str, kind: type[Any] | None = None) -> Any:
     except (ImportError, AttributeError) as error:
         raise UserError(place, f"{entry.value} cannot be loaded: {error}") from error
     if kind is not None and not isinstance(value, kind):
-        raise UserError(place, f"{entry.value} is no {kind.__name__}")
+        raise UserError(place, f"{entry.value} is not a {kind.__name__}")
     return value

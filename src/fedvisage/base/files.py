@@ -82,7 +82,7 @@ def lock_directory(directory: Path, patience: float = 0.0) -> Iterator[None]:
             except BlockingIOError as error:
                 if time.monotonic() >= until:
                     file.seek(0)
-                    holder = file.read().strip() or "of which nothing is known"
+                    holder = file.read().strip() or "of unknown identity"
                     raise UserError(str(directory), f"is in use by another process, {holder}; end it first") from error
                 time.sleep(0.1)
         file.truncate(0)
@@ -146,14 +146,14 @@ def _number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def read_json(path: Path, advice: str = "put it back as it was") -> dict[str, Any]:
+def read_json(path: Path, advice: str = "restore it") -> dict[str, Any]:
     """Read a JSON file that holds a mapping; raise a :class:`UserError` with some advice if that is impossible."""
     try:
         value = parse_json(read_text(path))
     except ValueError as error:
-        raise UserError(str(path), f"is not whole JSON ({_short(error)}); {advice}") from None
+        raise UserError(str(path), f"is incomplete or invalid JSON ({_short(error)}); {advice}") from None
     if not isinstance(value, dict):
-        raise UserError(str(path), f"holds no mapping; {advice}")
+        raise UserError(str(path), f"is not a JSON object;  {advice}")
     return value
 
 
@@ -162,7 +162,7 @@ def read_text(path: Path, most: int = LARGEST_TEXT) -> str:
     try:
         return read_plain(path, most).decode()
     except UnicodeDecodeError as error:
-        raise UserError(str(path), f"is not text in UTF-8 ({error.reason} at byte {error.start})") from None
+        raise UserError(str(path), f"is not UTF-8 text ({error.reason} at byte {error.start})") from None
 
 
 def read_plain(path: Path, most: int = LARGEST_TEXT) -> bytes:
@@ -175,7 +175,7 @@ def pieces_of(path: Path, most: int = LARGEST_TEXT) -> Iterator[bytes]:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise UserError(str(path), "is no plain file")
+            raise UserError(str(path), "is not a regular file")
         with path.open("rb") as file:
             size, read = status.st_size, 0
             while size <= most and (part := file.read(PIECE)):
@@ -183,7 +183,7 @@ def pieces_of(path: Path, most: int = LARGEST_TEXT) -> Iterator[bytes]:
                 read += len(part)
                 size = max(size, read)
         if size > most:
-            raise UserError(str(path), f"has {size:,} bytes; no such file has more than {most:,}")
+            raise UserError(str(path), f"has {size:,} bytes; the limit is {most:,}")
     except FileNotFoundError:
         raise UserError(str(path), "does not exist") from None
     except OSError as error:
@@ -246,16 +246,16 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise UserError(str(path), "is no plain file")
+            raise UserError(str(path), "is not a regular file")
         if (size := status.st_size) > (memory := _memory()):
-            raise UserError(str(path), f"has {size:,} bytes, more than this machine has memory ({memory:,})")
+            raise UserError(str(path), f"has {size:,} bytes, more than this machine's memory ({memory:,})")
         with safe_open(path, framework="pt") as file:
             meta = (file.metadata() or {}).get(META, "")
             return {name: file.get_tensor(name) for name in file.keys()}, meta  # noqa: SIM118
     except FileNotFoundError as error:
         raise UserError(str(path), "does not exist") from error
     except MemoryError as error:
-        raise UserError(str(path), "is larger than the memory that there is") from error
+        raise UserError(str(path), "does not fit in memory") from error
     except (SafetensorError, OSError, ValueError) as error:
         if (format := _other_format(path)) is not None:
             raise UserError(
@@ -263,7 +263,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
                 f"is {format}, which is not read here; weights are safetensors, and docs/starts.md shows in three"
                 " lines how to convert them",
             ) from error
-        raise UserError(str(path), f"is not a whole safetensors file ({error})") from error
+        raise UserError(str(path), f"is not a valid safetensors file ({error})") from error
 
 
 def check_weights(path: Path, place: str) -> None:

@@ -61,11 +61,11 @@ def parse_graph(place: str, content: bytes, remedy: str) -> ModelProto:
     from onnx import ModelProto
 
     if len(content) > LARGEST:
-        raise UserError(place, f"has {len(content):,} bytes; no graph has more than {LARGEST:,}; {remedy}")
+        raise UserError(place, f"has {len(content):,} bytes; the limit for a graph is {LARGEST:,}; {remedy}")
     try:
         model: ModelProto = ModelProto.FromString(content)
     except DecodeError:
-        raise UserError(place, f"is not a whole ONNX graph; {remedy}") from None
+        raise UserError(place, f"is not a valid ONNX graph; {remedy}") from None
     messages = list(_messages(model))
     # Check external data first: it is the sign of an attack on files, so no other fault may hide it.
     for fault in (_find_external, _find_unknown, _find_undecodable, _find_forbidden, _find_oversized):
@@ -93,7 +93,9 @@ def _find_external(message: Any) -> str | None:
     from onnx import TensorProto
 
     if isinstance(message, TensorProto) and (message.external_data or message.data_location != TensorProto.DEFAULT):
-        return f"takes the values of {_escape_name(message.name)} from another file; a graph must hold all its tensors"
+        return (
+            f"loads the values of {_escape_name(message.name)} from another file; a graph must contain all its tensors"
+        )
     return None
 
 
@@ -102,7 +104,7 @@ def _find_unknown(message: Any) -> str | None:
     from google.protobuf.unknown_fields import UnknownFieldSet  # type: ignore[import-untyped]
 
     if len(UnknownFieldSet(message)):
-        return f"has fields in {type(message).__name__} that the installed package onnx does not know"
+        return f"contains fields in {type(message).__name__} that are unknown to the installed onnx package"
     return None
 
 
@@ -111,7 +113,7 @@ def _find_undecodable(message: Any) -> str | None:
     for field, value in message.ListFields():
         texts = [value] if isinstance(value, str | bytes) else value
         if field.type == field.TYPE_STRING and any(isinstance(text, bytes) for text in texts):
-            return f"has text in {type(message).__name__} that is not UTF-8"
+            return f"contains text in {type(message).__name__} that is not UTF-8"
     return None
 
 
@@ -121,11 +123,11 @@ def _find_forbidden(message: Any) -> str | None:
 
     if isinstance(message, NodeProto) and (message.domain not in _STANDARD or message.op_type not in OPERATORS):
         name = f"{message.domain}.{message.op_type}" if message.domain else message.op_type
-        return f"uses the operator {_escape_name(name)}, which is not on the list of allowed ones"
+        return f"uses the operator {_escape_name(name)}, which is not on the allowlist"
     if isinstance(message, SparseTensorProto):
-        return "has a sparse tensor, which no exported network has"
+        return "contains a sparse tensor; exported networks never do"
     if isinstance(message, FunctionProto | TrainingInfoProto):
-        return "has functions or training steps of its own, which no exported network has"
+        return "defines functions or training steps; exported networks never do"
     return None
 
 
@@ -136,7 +138,7 @@ def _find_oversized(message: Any) -> str | None:
     if isinstance(message, TensorProto):
         negative = min(message.dims, default=0) < 0
         if negative or math.prod(message.dims) > _PER_BYTE * message.ByteSize():
-            return f"declares a larger {_escape_name(message.name)} than it holds"
+            return f"declares a larger {_escape_name(message.name)} than it contains"
     if isinstance(message, TypeProto.Tensor):
         elements = math.prod(max(size.dim_value, 1) for size in message.shape.dim)
         if elements > LARGEST_VALUE:
@@ -168,7 +170,7 @@ def open_session(
     try:
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except runtime_errors() as error:
-        raise UserError(place, f"is no graph that can be run ({short(error)}); {remedy}") from None
+        raise UserError(place, f"cannot be run ({short(error)}); {remedy}") from None
 
 
 def runtime_errors() -> tuple[type[Exception], ...]:

@@ -82,7 +82,7 @@ def _address_space() -> int:
 
 def _filter_calls() -> None:
     if not can_sandbox():
-        raise SandboxUnavailable(f"{sys.platform} on {platform.machine()} has no filter of system calls")
+        raise SandboxUnavailable(f"{sys.platform} on {platform.machine()} does not support system-call filters")
     machine, refused = REFUSED[platform.machine()]
     code = [_step(_LOAD, _MACHINE), _step(_EQUAL, machine, 1, 0), _step(_RETURN, _KILL), _step(_LOAD, _NUMBER)]
     code += [_step(_AT_LEAST, _LOW_CALLS, 0, 1), _step(_RETURN, _REFUSE)]
@@ -95,7 +95,7 @@ def _filter_calls() -> None:
     for arguments in ((_NO_NEW_PRIVILEGES, 1, 0, 0, 0), (_SET_FILTER, _FILTER, ctypes.addressof(header), 0, 0)):
         if system.prctl(*(ctypes.c_ulong(argument) for argument in arguments)) != 0:
             raise SandboxUnavailable(
-                f"this system refuses a filter of system calls ({errno.errorcode[ctypes.get_errno()]})"
+                f"this system rejects a system-call filter ({errno.errorcode[ctypes.get_errno()]})"
             )
 
 
@@ -195,7 +195,7 @@ def worker_processes(count: int, begin: Callable[[], None] | None = None) -> Ite
         yield pool
         finished = True
     except BrokenProcessPool:
-        raise RunFailed("a worker process ended by itself, perhaps for lack of memory; use fewer workers") from None
+        raise RunFailed("a worker process died, possibly out of memory; use fewer workers") from None
     finally:
         if not finished:
             for child in active_children():

@@ -186,7 +186,7 @@ class Reporter:
             self.console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def part(self, name: str) -> Reporter:
-        """Return a reporter for one of many runs; it reports progress only, once a minute for all runs together."""
+        """Return a reporter for one of many runs; it reports progress only, once per minute for all runs together."""
         return _Part(self, name)
 
     def _new_pace(self) -> Pace:
@@ -245,7 +245,7 @@ class JsonReporter(Reporter):
 
 
 class _Part(Reporter):
-    """Reports one of many runs: only its progress, prefixed by its name, and once a minute for all runs together."""
+    """Reports one of many runs: only its progress, prefixed by its name, and once per minute for all runs together."""
 
     def __init__(self, whole: Reporter, name: str) -> None:
         self._whole, self._name = whole, name
@@ -289,7 +289,7 @@ def _pace_in_words(figures: Mapping[str, float]) -> str:
     if not figures:
         return ""
     rate = figures["per_second"]
-    speed = f"{rate:.1f} a second" if rate >= 1 else f"{60 * rate:.1f} a minute"
+    speed = f"{rate:.1f} per second" if rate >= 1 else f"{60 * rate:.1f} per minute"
     return f", {speed}, {duration_in_words(figures['seconds_left'])} left"
 
 

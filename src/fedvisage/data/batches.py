@@ -191,7 +191,7 @@ def check_view(view: View, place: str) -> None:
     bona_fide = int(view.labels.sum())
     if bona_fide in (0, len(view)):
         missing = "bona fide images" if bona_fide == 0 else "attacks"
-        raise UserError(place, f"has no {missing} among its {len(view)} images; both classes are needed")
+        raise UserError(place, f"has no {missing} among its {len(view)} images; training needs both classes")
 
 
 def epoch_batches(view: View, generator: np.random.Generator, *, size: int, sampling: Sampling) -> list[Positions]:

@@ -71,7 +71,7 @@ def contents_of(prepared: PreparedSet, cache: Path, say: Say = discard) -> Pictu
     if cached is not None:
         return cached
     if len(prepared) >= _LONG:
-        say(f"looking at the {len(prepared):,} pictures of {prepared.path}, once")
+        say(f"hashing the {len(prepared):,} images of {prepared.path} (only once)")
     contents = compute_contents(prepared.images)
     tensors = {
         "exact": torch.from_numpy(contents.exact.view(np.int64)),

@@ -53,7 +53,7 @@ def _check(path: Path, cache: Path, whole: bool, say: Say) -> None:
         check_file(path / name, entry, verify=True)
     blocks = {name: _digest_of_blocks(path / name, name, manifest) for name in sorted(manifest.files)}
     if times != _times(path, manifest):
-        raise UserError(str(path), "was changed while it was read; wait until it is complete")
+        raise UserError(str(path), "changed while it was being read; wait until it is complete")
     with suppress(OSError, RunFailed):  # optional: without the record the next check reads everything
         record.parent.mkdir(parents=True, exist_ok=True)
         write_json(record, {"version": VERSION, "set": manifest.digest, "times": times, "blocks": blocks})
@@ -81,8 +81,8 @@ def _compare(path: Path, manifest: Manifest, blocks: Any) -> None:
         if not isinstance(blocks, dict) or blocks.get(name) != _digest_of_blocks(path / name, name, manifest):
             raise UserError(
                 str(path / name),
-                "is not what it was when all of it was last checked: the file was "
-                "changed or damaged, though its times were not; copy or make the set again",
+                "differs from its last full check: the file was "
+                "changed or damaged although its timestamps are the same; copy or make the set again",
             )
 
 

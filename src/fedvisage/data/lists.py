@@ -108,10 +108,10 @@ def read_table(path: Path, columns: int) -> Table:
             table: Table = np.loadtxt(file, np.int32, comments=None, ndmin=2)
     except (ValueError, OverflowError) as error:
         expected = "two templates and 0 or 1" if columns == 3 else "a template and a person"
-        raise UserError(str(path), f"is no list of whole numbers, {expected} a line: {error}") from None
+        raise UserError(str(path), f"is not a list of whole numbers, with {expected} per line: {error}") from None
     if table.shape[1] != columns or (table < 0).any() or (columns == 3 and (table[:, 2] > 1).any()):
         expected = "two templates, and 1 for one person or 0 for two" if columns == 3 else "a template and a person"
-        raise UserError(str(path), f"must have {expected} in each line, as whole numbers")
+        raise UserError(str(path), f"must have {expected} per line, as whole numbers")
     return table
 
 
@@ -159,7 +159,7 @@ def read_numbered_pairs(path: Path) -> tuple[list[Pair], NDArray[np.bool_], NDAr
     header = rows.pop(0)[1] if rows and len(rows[0][1]) < 3 else []
     pairs = [_pair(fields, f"{path}, line {number}") for number, fields in rows]
     if not pairs:
-        raise UserError(str(path), "holds no pair")
+        raise UserError(str(path), "contains no pairs")
     flags = np.array([len(fields) == 3 for _, fields in rows], dtype=bool)
     return pairs, flags, _folds(header, flags, path)
 
@@ -213,7 +213,7 @@ def _pair(fields: list[str], place: str) -> Pair:
     elif len(fields) != 4:
         raise UserError(place, f"has {len(fields)} fields; a pair has three (one person) or four (two)")
     if not (fields[1].isdecimal() and fields[3].isdecimal()):
-        raise UserError(place, "has no numbers of images; write NAME 1 4, or NAME 1 OTHER 2")
+        raise UserError(place, "is missing image numbers; write NAME 1 4, or NAME 1 OTHER 2")
     return (fields[0], int(fields[1])), (fields[2], int(fields[3]))
 
 
@@ -222,10 +222,12 @@ def _folds(header: list[str], same: NDArray[np.bool_], path: Path) -> NDArray[np
         begins = np.concatenate([[False], same[1:] & ~same[:-1]])
         return np.cumsum(begins).astype(np.int64)
     if not all(field.isdecimal() and int(field) for field in header):
-        raise UserError(f"{path}, line 1", "is neither a pair nor the numbers of folds and of pairs of a kind in each")
+        raise UserError(
+            f"{path}, line 1", "is neither a pair nor a header with the number of folds and of pairs per kind"
+        )
     folds, of_a_kind = (1, int(header[0])) if len(header) == 1 else (int(header[0]), int(header[1]))
     if len(same) != 2 * folds * of_a_kind:
         raise UserError(
-            str(path), f"has {len(same)} pairs, but its first line speaks of {folds} × 2 × {of_a_kind}; is it cut off?"
+            str(path), f"has {len(same)} pairs, but its first line announces {folds} × 2 × {of_a_kind}; is it cut off?"
         )
     return np.repeat(np.arange(folds), 2 * of_a_kind)

@@ -162,9 +162,9 @@ def _refusal(what: str, overlap: SharedSubjects | Copies, target_name: str) -> s
     if overlap.place == TARGET:
         why = "a target must be unseen in training"
     elif overlap.place.endswith(HELD_OUT):
-        why = "who is held out must not train"
+        why = "held-out subjects must not be trained on"
     else:
-        why = "what is at two places counts twice, and is no other owner's"
+        why = "an image at two sites is counted twice and does not belong to one owner"
     place = describe_place(overlap.other, target_name)
     return f"shares {what} with {place}: {why}; take them out of one of the two, or add {ALLOW}"
 

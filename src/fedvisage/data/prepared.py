@@ -59,7 +59,7 @@ FileName = Literal["images.npy", "depth.npy", "points.npy", "rows.csv", "import-
 def _check_printable(text: str) -> str:
     """Reject texts with characters that a terminal would interpret."""
     if not text.isprintable():
-        raise ValueError("has characters that cannot be shown")
+        raise ValueError("contains unprintable characters")
     return text
 
 
@@ -101,7 +101,7 @@ class Manifest(BaseModel):
 def read_manifest(path: Path) -> Manifest:
     """Read and check `set.json` in the directory of a set."""
     if not path.is_dir():
-        raise UserError(str(path), "no such directory; give the directory of a prepared set")
+        raise UserError(str(path), "directory not found; give the directory of a prepared set")
     place = path / SET
     try:
         if regular_size(place) > _MANIFEST_LIMIT:
@@ -135,7 +135,7 @@ def regular_size(path: Path) -> int:
     """Return the size of a regular file; raise a UserError for links and devices, which could lead out of the set."""
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode):
-        raise UserError(str(path), "is a link or not a plain file; a set holds its own files only")
+        raise UserError(str(path), "is a link or not a regular file; a set may only contain its own files")
     return status.st_size
 
 
@@ -237,9 +237,9 @@ class RowRules:
             )
         first = self._first_of.get(row.video, row)
         if first.label != row.label:
-            return f"video {row.video!r} has bona fide images and attacks; a video is of one class, so name them apart"
+            return f"video {row.video!r} mixes bona fide images and attacks; use one video per class"
         if first.subject != row.subject:
-            return f"video {row.video!r} is of two subjects, {first.subject!r} and {row.subject!r}; name them apart"
+            return f"video {row.video!r} shows two subjects, {first.subject!r} and {row.subject!r}; rename one"
         return None
 
 
@@ -403,19 +403,19 @@ class PreparedSet:
 def _reopen_set(path: Path, digest: str) -> PreparedSet:
     reopened = PreparedSet.open(path)
     if reopened.digest != digest:
-        raise UserError(str(path), "was made anew while it was in use; start anew")
+        raise UserError(str(path), "was replaced while it was in use; start again")
     return reopened
 
 
 def _open_set(path: Path, verify: bool) -> PreparedSet:
     manifest = read_manifest(path)
     for missing in {IMAGES, ROWS} - manifest.files.keys():
-        raise UserError(str(path / SET), f"lists no {missing}; make the set again")
+        raise UserError(str(path / SET), f"is missing {missing}; make the set again")
     for name, entry in manifest.files.items():
         check_file(path / name, entry, verify)
     points = _map_optional(path, manifest, POINTS, (POINT_COUNT, 2), np.float32)
     if points is not None and not np.isfinite(points).all():
-        raise UserError(str(path / POINTS), "holds points that are not finite; make the set again")
+        raise UserError(str(path / POINTS), "contains points that are not finite; make the set again")
     count, size = manifest.count, manifest.size
     return PreparedSet(
         path=path,
@@ -446,5 +446,5 @@ def _map_array(path: Path, shape: tuple[int, ...], dtype: Any) -> Any:
     if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
         actual = f"{array.dtype} {'×'.join(map(str, array.shape))}"
         expected = f"{np.dtype(dtype)} {'×'.join(map(str, shape))}"
-        raise UserError(str(path), f"holds {actual}, expected {expected}; make the set again")
+        raise UserError(str(path), f"contains {actual}, expected {expected}; make the set again")
     return array

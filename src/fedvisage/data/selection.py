@@ -94,7 +94,7 @@ def splits_of(prepared: PreparedSet, selection: Selection, place: str) -> tuple[
 def select(view: View, selection: Selection, place: str) -> View:
     """Return a view of the selected images for a place that holds nothing out."""
     if selection.heldout is not None:
-        raise UserError(place, "heldout= is for a site, which trains on the rest; leave it out here")
+        raise UserError(place, "heldout= only applies to a site, which trains on the rest; remove it here")
     return _select_images(view, selection, place)
 
 
@@ -183,13 +183,13 @@ def _parse_selection(text: str, entry: str) -> Selection:
         else:
             raise UserError(entry, f"cannot read {word!r}; {_HOW}")
     if not words and not columns:
-        raise UserError(entry, "says only: and nothing after it; write attacks=…, bonafide=1/2 or subjects=0-90")
+        raise UserError(entry, "has nothing after only:; write attacks=…, bonafide=1/2 or subjects=0-90")
     choices = {name: _parse_choice(name, value) for name, value in words.items()}
     if bad := [f"{name}={words[name]}" for name, choice in choices.items() if choice is None]:
         raise UserError(entry, f"cannot read {bad[0]!r}; {_HOW}")
     by_videos = choices.pop("by", False)
     if by_videos and "bonafide" not in choices:
-        raise UserError(entry, "by=videos says what shares of bona fide images are of; give bonafide=1/2 beside it")
+        raise UserError(entry, "by=videos requires a share of bona fide images; add bonafide=1/2")
     return Selection(**choices, by_videos=by_videos, columns=columns)  # type: ignore[arg-type]
 
 

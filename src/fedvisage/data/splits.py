@@ -17,7 +17,7 @@ def split_subjects(
     with both. Each of these kinds is in both splits if it has at least two subjects.
     """
     if not 0 <= share < 1:
-        raise ValueError(f"share must be from 0 to below 1, got {share}")
+        raise ValueError(f"share must be in [0, 1), got {share}")
     classes: dict[str, set[int]] = {}
     for subject, label in zip(subjects, labels, strict=True):
         classes.setdefault(subject, set()).add(int(label))

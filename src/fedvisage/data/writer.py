@@ -334,7 +334,7 @@ class Writer:
         if not (source.isprintable() and len(source) <= SOURCE_LIMIT):
             raise ValueError(f"source must be at most {SOURCE_LIMIT} printable characters")
         if not are_further(further):
-            raise ValueError(f"{further} cannot be the names of further columns")
+            raise ValueError(f"{further} cannot be names of extra columns")
         self.path, self.name, self.size, self.source, self.crop = path, name, size, source, crop
         self.done: list[Record] = []
         self.further = tuple(further)
@@ -418,7 +418,7 @@ class Writer:
             raise ValueError(f"the further columns are {self.further}")
         texts = [*zip(*further.values(), strict=True)] if further else [()] * len(item)
         if (group is None) != (GROUP not in self._columns):
-            raise ValueError("an identity set's images come with groups, those of other sets do not")
+            raise ValueError("images need groups in an identity set, and must not have them in other sets")
         columns = (item, label, species, subject, video, frame, split)
         arrays: dict[FileName, Any] = {IMAGES: images, DEPTH: depth, POINTS: points}
         groups = [None] * len(item) if group is None else [str(name) for name in group]
@@ -482,7 +482,7 @@ class Writer:
 
     def _finish(self) -> None:
         if self.count == 0:
-            raise UserError(str(self.path), "no image was added; a prepared set needs at least one")
+            raise UserError(str(self.path), "no images were added; a prepared set needs at least one")
         self._open_files.close()
         if self._journal is not None:
             self._journal.remove()
@@ -510,7 +510,7 @@ class Writer:
             os.rename(self._partial, self.path)
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                message = "was made by another process meanwhile and left alone"
+                message = "was created by another process in the meantime and left unchanged"
                 raise UserError(str(self.path), message) from None
             raise
         sync_directory(self.path.parent)
@@ -534,7 +534,7 @@ def _disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in NO_ROOM:
-            message = "the disk is full; nothing was kept. Free some space and run again"
+            message = "the disk is full; nothing was saved. Free some space and run again"
             raise RunFailed(f"{path}: {message}") from error
         raise UserError(str(path), f"cannot be written: {error.strerror or error}") from error
 

@@ -119,7 +119,7 @@ def describe_kinds(kind: str) -> list[str]:
     for dataset in [dataset_of(kind)] if kind else everything:
         lines += [f"{dataset.kind}: {dataset.title}", *(f"    {line}" for line in dataset.expects.splitlines())]
         lines += [f"    {line}" for line in dataset.whole_copy]
-        lines += [f"    asked for at {dataset.page}"] if dataset.page else []
+        lines += [f"    available on request at {dataset.page}"] if dataset.page else []
     others = [name for name in all_kinds() if name not in SCANNERS and name not in LAYOUTS]
     return lines + ([] if kind else [f"also: {', '.join(others)}"])
 
@@ -128,7 +128,7 @@ def dataset_of(kind: str) -> Scanner | Layout:
     """Return the dataset with this name."""
     dataset: Scanner | Layout | None = SCANNERS.get(kind) or LAYOUTS.get(kind)
     if dataset is None:
-        raise UserError("KIND", f"{kind!r} is no known dataset; choose one of {', '.join([*SCANNERS, *LAYOUTS])}")
+        raise UserError("KIND", f"unknown dataset {kind!r}; choose one of {', '.join([*SCANNERS, *LAYOUTS])}")
     return dataset
 
 
@@ -147,5 +147,5 @@ def importer_of(kind: str) -> Importer:
     """Return the importer of a layout without a scanner."""
     importer: Importer | None = IMPORTERS.get(kind) or extensions.load("datasets", kind)
     if importer is None:
-        raise UserError("KIND", f"{kind!r} is no known layout; choose one of {', '.join(all_kinds())}")
+        raise UserError("KIND", f"unknown layout {kind!r}; choose one of {', '.join(all_kinds())}")
     return importer

@@ -39,7 +39,7 @@ def make_depth(choice: str, crop: Crop, size: int) -> DepthMaker | None:
         return None
     if choice == "canonical":
         if crop != "face":
-            message = f"canonical needs the five points that crop=face finds, got crop={crop}; give a directory of maps"
+            message = f"canonical needs the five points found with crop=face, got crop={crop}; give a directory of maps"
             raise UserError("depth", message)
         return lambda label, _, cropped: _fit_map(cropped, size) if label else flat_map()
     root = directory_of_maps(choice)
@@ -75,7 +75,7 @@ def _read_map(root: Path, names: tuple[str, ...], place: CropPlace) -> Map:
     height, width = image.shape
     if abs(width * place.height / (height * place.width) - 1) > _PROPORTIONS:
         shapes = f"{width}×{height} and {place.width}×{place.height}"
-        raise BadFile(f"its depth map has other proportions than the image ({shapes}); it must show the whole image")
+        raise BadFile(f"its depth map has a different aspect ratio ({shapes}); it must cover the whole image")
     scale = width / place.width
     left, top, side = (round(scale * length) for length in (place.left, place.top, place.side))
     square = image[top : top + max(1, side), left : left + max(1, side)]
@@ -92,10 +92,10 @@ def _find_map(root: Path, names: tuple[str, ...]) -> Path:
                 if fault := fault_of_file(path, path.relative_to(root).as_posix(), root, MAP_ENDINGS):
                     raise BadFile(f"its depth map is {fault}")
                 return path
-    raise BadFile(f"no {stems[0].name}_depth.jpg or .png at its place in the directory of depth maps")
+    raise BadFile(f"no {stems[0].name}_depth.jpg or .png at the matching path in the directory of depth maps")
 
 
 def _read_grey(image: Image) -> Map:
     if int(np.ptp(image.astype(np.int16), axis=2).max()) > _COLOURED:
-        raise BadFile("its depth map is in colour; 255 must be near and 0 no face, in grey")
+        raise BadFile("its depth map is in colour; it must be grey, with 255 for near and 0 for no face")
     return np.ascontiguousarray(image[..., 1])

@@ -46,7 +46,7 @@ class FolderContents:
         sources = [dataset.source for dataset in self.datasets if dataset.kind == kind]
         if len(sources) > 1:
             both = f"{sources[0].name} and {sources[1].name}"
-            raise UserError(str(root), f"{both} both hold {kind}; import that dataset by itself, or move one away")
+            raise UserError(str(root), f"{both} both contain {kind}; import that dataset separately, or move one away")
         return sources[0] if sources else None
 
 
@@ -57,15 +57,15 @@ def find_datasets(root: Path) -> FolderContents:
         below.of_kind(kind, root)
     if not below.datasets:
         contents = f"found {', '.join(below.unknown[:8])}" if below.unknown else "it has no folders"
-        message = "holds no dataset that is known: each must lie in a folder of its own"
-        raise UserError(str(root), f"{message}; {contents}; `fedvisage data kinds` lists what is known")
+        message = "contains no known dataset: each must be in a folder of its own"
+        raise UserError(str(root), f"{message}; {contents}; `fedvisage data kinds` lists the known datasets")
     return below
 
 
 def scan_folders(root: Path) -> FolderContents:
     """Look into each folder below the root for datasets of the catalogue; several may be of the same kind."""
     if not root.is_dir():
-        raise UserError(str(root), "no such directory; give the folder that holds the datasets")
+        raise UserError(str(root), "directory not found; give the folder that contains the datasets")
     datasets: list[FoundDataset] = []
     unknown = []
     for folder in sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")):

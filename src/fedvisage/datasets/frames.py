@@ -108,7 +108,7 @@ def _open_colours(item: Item) -> Iterator[list[Any]]:
         with open_arrays(item.path, "r") as file:
             yield _choose_arrays(dict(_walk_arrays(file)))
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:  # damaged bytes can raise any of these
-        raise BadFile(f"no HDF5 file that can be read: {printable(str(error))[:120]}") from None
+        raise BadFile(f"not a readable HDF5 file: {printable(str(error))[:120]}") from None
 
 
 def _walk_arrays(file: Any) -> Iterator[tuple[str, Any]]:
@@ -154,7 +154,7 @@ def _choose_arrays(arrays_by_path: dict[str, Any]) -> list[Any]:
         contents = (
             f"it has {', '.join(shown[:_SHOWN])}{', …' if len(shown) > _SHOWN else ''}" if shown else "it is empty"
         )
-        raise BadFile(f"no array with a name of colour and frames of three 8-bit channels; {contents}")
+        raise BadFile(f"no colour array with frames of three 8-bit channels; {contents}")
     film = named[0] if named else next(iter(films))
     arrays = [arrays_by_path[path] for path in sorted(films[film], key=_by_number)]
     for array in arrays:
@@ -182,13 +182,13 @@ def _check_array(array: Any) -> None:
     shape = array.shape if array.ndim == 3 else array.shape[1:]
     sides = shape[:2] if _channel_axis(shape) == 2 else shape[1:]
     if array.is_virtual or array.external:
-        raise BadFile(f"{printable(array.name)} is kept in other files")
+        raise BadFile(f"{printable(array.name)} is stored in other files")
     if min(sides) < SIDE_MINIMUM or sides[0] * sides[1] > PIXEL_LIMIT:
-        raise BadFile(f"frames of {sides[1]}×{sides[0]} pixels are not accepted")
+        raise BadFile(f"frames of {sides[1]}×{sides[0]} pixels are not supported")
     if array.ndim == 4 and array.shape[0] > FRAME_LIMIT:
         raise BadFile(f"more than {FRAME_LIMIT} frames")
     if array.chunks and np.prod(array.chunks, dtype=np.float64) > CHUNK_LIMIT:
-        raise BadFile(f"is packed in pieces of more than {CHUNK_LIMIT >> 20} MiB")
+        raise BadFile(f"is stored in chunks of more than {CHUNK_LIMIT >> 20} MiB")
 
 
 def _count_frames(arrays: list[Any]) -> int:
@@ -294,7 +294,7 @@ class FrameFolder:
                 read = True
                 yield number, image
         if not read:
-            raise BadFile("no image of the folder can be read")
+            raise BadFile("no readable image in the folder")
 
     def name(self, number: int) -> str:
         """Return the name of an image."""
@@ -380,7 +380,9 @@ def read_choice(text: str | int) -> FrameChoice:
         return FrameChoice(words[0], count=int(words[0]))
     places = [_POSITION.fullmatch(word) for word in words if word]
     if not places or None in places:
-        message = "must be a number of frames, such as 10, or places among those with a face, such as 6,6+n/2 or 6,"
+        message = (
+            "must be a number of frames, such as 10, or positions among the frames with a face, such as 6,6+n/2 or 6,"
+        )
         raise UserError("frames", f"{message}; got {str(text)!r}")
     positions = tuple(
         FramePosition(int(match["first"] or 0), int(match["after"] or match["share"] or 0) or None)
@@ -511,7 +513,7 @@ def _take_frames(item: Item, film: FrameSource, reading: ReadSettings, finder: F
         outcome.pictures.append(FramePicture(name, item.frame if still else number, cropped, depth_map))
     outcome.lost = len(faults)
     if not outcome.pictures:
-        raise NoFace(f"none of its frames can be used: {faults[0] if faults else 'it has none'}")
+        raise NoFace(f"no usable frames: {faults[0] if faults else 'it has no frames'}")
 
 
 def _frames_with_face(film: FrameSource, choice: FrameChoice, finder: Finder, outcome: ItemResult) -> Iterable[Frame]:

@@ -79,7 +79,7 @@ class _PeopleImportState:
             name, person = self.seen.setdefault(done.digest, (shot.name, shot.person))
             if person != shot.person:
                 both = f"{name!r} and {shot.name!r}"
-                raise UserError(str(self.tally.source), f"{both} are the same file under two people; remove one")
+                raise UserError(str(self.tally.source), f"{both} are the same file for two people; remove one")
             if name != shot.name:
                 return f"the same content as {name}"
         return done.fault
@@ -121,7 +121,7 @@ def write_people(
     tally.stop_if_too_many()
     people = sorted(person for person, count in album.counts.items() if count >= division.least)
     if not people:
-        raise UserError("least", f"nobody in {source} has {division.least} photographs; ask for fewer")
+        raise UserError("least", f"no person in {source} has {division.least} photographs; choose fewer")
     heldout_people, total = (
         draw_held_out(people, division.heldout, division.seed),
         sum(album.counts[person] for person in people),
@@ -252,7 +252,7 @@ def _key(origin: str, album: Album, people: Sequence[str]) -> str:
 def draw_held_out(people: list[str], share: float, seed: int) -> set[str]:
     """Draw the people to hold out; at least one person remains."""
     if not 0 <= share < 1:
-        raise UserError("heldout", f"must be a share from 0 to below 1, got {share}")
+        raise UserError("heldout", f"must be in [0, 1), got {share}")
     order = numpy_rng(seed, "import", "heldout").permutation(len(people))
     return {people[index] for index in order[: min(round(share * len(people)), len(people) - 1)]}
 
@@ -335,7 +335,10 @@ def read_groups(path: Path) -> dict[str, str]:
 def _check_folders(photographs: list[PhotographFile], source: Path) -> None:
     loose = [photograph.name for photograph in photographs if photograph.own_subject]
     if loose:
-        raise UserError(str(source), f"{loose[0]} is in no folder; each person's photographs lie in one named for them")
+        raise UserError(
+            str(source),
+            f"{loose[0]} is not in a folder; put each person's photographs into a folder with the person's name",
+        )
 
 
 BY_POINTS = CropRecord(how="boxes", rotation=True, alignment="points")
@@ -412,7 +415,7 @@ def _compare_counts(album: Album) -> list[str]:
         return []
     lines = [", ".join(f"{count:,} of {most:,} {noun}" for count, most, noun in compared)]
     incomplete = any(count < most for count, most, _ in compared)
-    return [*lines, "this is an incomplete copy: a whole one has more"] if incomplete else lines
+    return [*lines, "this copy is incomplete: a complete one has more"] if incomplete else lines
 
 
 def settings_of_people(layout: Layout, options: ImportOptions) -> str:
@@ -444,11 +447,11 @@ def boxes_of(layout: Layout, options: ImportOptions) -> str:
 def _check_choice(layout: Layout, options: ImportOptions) -> None:
     """Refuse unknown parts, and parts of a benchmark, whose lists need all photographs."""
     if options.split not in ("", *PARTS):
-        raise UserError("--split", f"{options.split!r} is no known part; choose one of {', '.join(PARTS)}")
+        raise UserError("--split", f"{options.split!r} is not a known part; choose one of {', '.join(PARTS)}")
     if layout.benchmark and subset_text(options):
         raise UserError(
             "--split" if options.split else "--people" if options.people else "--most",
-            f"leaves out what the lists of {layout.title} ask for; leave it out",
+            f"excludes photographs that the lists of {layout.title} need; leave it out",
         )
 
 
@@ -459,14 +462,14 @@ def _alignment(layout: Layout, crop: Crop, boxes: str, size: int) -> tuple[Align
     if boxes == "detect":
         return alignment_of(crop, size), record_of(crop, aligned=True, search="all" if layout.boxed else LARGEST)
     if not layout.points or crop != "face":
-        fault = "goes with --crop face" if layout.points else f"cannot be chosen: {layout.title} has no points"
+        fault = "requires --crop face" if layout.points else f"cannot be chosen: {layout.title} has no points"
         raise UserError("boxes", f"dataset {fault}; use detect")
     return Alignment(crop, size, "dataset"), BY_POINTS
 
 
 def _check_points(album: Album, source: Path, layout: Layout) -> None:
     if all(shot.points is None for person in album.counts for shot in album.shots(person)):
-        raise UserError(str(source), f"has no list with points of {layout.title}; leave --boxes dataset out")
+        raise UserError(str(source), f"contains no list with points for {layout.title}; leave out --boxes dataset")
 
 
 def _count(text: str) -> int:

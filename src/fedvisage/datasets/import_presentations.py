@@ -137,7 +137,7 @@ def import_items(
     Every `every` seconds, the finished items are made safe against a kill.
     """
     if not 0 <= options.heldout <= 0.99:
-        raise UserError("heldout", f"must be a share from 0 to 0.99, got {options.heldout}")
+        raise UserError("heldout", f"must be in [0, 0.99], got {options.heldout}")
     reading = read_settings_of(scanner, options)
     listing = scanner.list(walk(source, leave_out=directory_of_maps(options.depth)), options)
     listing = replace(listing, items=limit_items(listing.items, options.few))
@@ -238,10 +238,10 @@ def read_settings_of(scanner: Scanner, options: ImportOptions) -> ReadSettings:
     if options.boxes not in ("detect", "dataset"):
         raise UserError("boxes", f"must be detect or dataset, got {options.boxes!r}")
     if options.boxes == "dataset" and scanner.boxes is None:
-        raise UserError("boxes", f"{scanner.title} has no boxes that are read; use detect")
+        raise UserError("boxes", f"fedvisage reads no boxes of {scanner.title}; use detect")
     if options.boxes == "dataset" and (options.crop != "face" or options.depth == "canonical"):
         raise UserError(
-            "boxes", "dataset goes with --crop face, and without canonical depth maps: boxes have no points"
+            "boxes", "dataset requires --crop face, and excludes canonical depth maps: boxes have no points"
         )
     return ReadSettings(
         read_choice(options.frames),

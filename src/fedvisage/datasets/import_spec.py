@@ -73,12 +73,12 @@ def read_spec(text: str, place: str) -> ImportSpec:
     try:
         kind, *words = shlex.split(text)
     except ValueError:
-        raise UserError(place, f"must be the kind of a dataset and options of its import, got {text!r}") from None
+        raise UserError(place, f"must be a dataset kind with import options, got {text!r}") from None
     try:
         dataset_of(kind)
         options = _options(words)
         spec = ImportSpec(kind, ImportOptions(**options), " ".join(_without_size(words)))
-        assert spec.settings, "every import says how it was made"
+        assert spec.settings, "the import already records this"
     except UserError as error:
         raise UserError(place, f"{text!r}: {error}") from None
     return spec
@@ -91,7 +91,7 @@ def _options(words: list[str]) -> dict[str, Any]:
         word = remaining.pop(0)
         name = word.removeprefix("--").replace("-", "_")
         if not word.startswith("--") or name not in _DEFAULTS:
-            raise UserError(word, "is no option of data import")
+            raise UserError(word, "is not an option of data import")
         kind = type(_DEFAULTS[name])
         if kind is bool:
             values[name] = True

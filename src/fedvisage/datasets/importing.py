@@ -31,11 +31,11 @@ ImportOne = Callable[[FoundDataset, Path], list[str]]
 def import_all(root: Path, destination: Path, say: Say, import_one: ImportOne) -> list[str]:
     """Import each known dataset below a folder into a set with its name; a failure does not stop the others."""
     below = find_datasets(root)
-    lines, failed = [f"not known, and left alone: {name}" for name in below.unknown], []
+    lines, failed = [f"unknown, ignored: {name}" for name in below.unknown], []
     for dataset in below.datasets:
         target = destination / dataset.name
         if (target / SET).is_file():
-            lines.append(f"{dataset.name}: is there already")
+            lines.append(f"{dataset.name}: already imported")
             continue
         try:
             report_lines = import_one(dataset, target)
@@ -64,10 +64,10 @@ def import_dataset(
     """Import a dataset, or all known ones below a folder; return the lines of the report."""
     check_disjoint(source, destination)
     if options.aligned and (kind in SCANNERS or kind == ALL_DATASETS):
-        raise UserError("--aligned", "is for photographs of people, to be recognised; leave it out for this kind")
+        raise UserError("--aligned", "requires photographs of people, for recognition; leave it out for this kind")
     for option, value in (("--split", options.split), ("--people", options.people), ("--most", options.most)):
         if value and kind not in LAYOUTS:
-            raise UserError(option, f"is for known datasets of people such as rec, and not for {kind}; leave it out")
+            raise UserError(option, f"requires a known dataset of people, such as rec, not {kind}; leave it out")
     if kind == ALL_DATASETS:
         return import_all(source, destination, say, partial(_import_below, say=say, options=options))
     with in_steps(f"importing {source.name}", say) as progress:
@@ -121,7 +121,7 @@ def check_disjoint(source: Path, destination: Path) -> None:
     """Refuse a set inside its source, which the next import would read as part of it, and the reverse."""
     inner, outer = destination.resolve(), source.resolve()
     if inner.is_relative_to(outer) or outer.is_relative_to(inner):
-        raise UserError(str(destination), f"and {source} lie within each other; write the set somewhere else")
+        raise UserError(str(destination), f"and {source} contain each other; write the set to another directory")
 
 
 # Rendered sets, for ``fedvisage data synth``.

@@ -147,7 +147,7 @@ def _read_portraits(
             if reading:
                 reading(done, len(chosen))
     if not portraits:
-        raise UserError(str(photos), f"holds no photograph that can be used: {reasons(tally.skipped)}")
+        raise UserError(str(photos), f"contains no usable photographs: {reasons(tally.skipped)}")
     return list(portraits.values()), tally
 
 

@@ -65,9 +65,7 @@ class ImportOptions:
         """Refuse labels of another form."""
         word, _, value = self.labels.partition("=")
         if self.labels and not self.released and (word != "live" or not value):
-            raise UserError(
-                "--labels", f"must say what is bona fide, such as live=0, or be {RELEASED}; got {self.labels!r}"
-            )
+            raise UserError("--labels", f"must define bona fide, such as live=0, or be {RELEASED}; got {self.labels!r}")
 
     @property
     def released(self) -> bool:

@@ -114,7 +114,7 @@ def read_photograph(shot: Shot, alignment: Alignment) -> PhotographResult:
 def alignment_of(crop: Crop, size: int) -> Alignment:
     """Return the alignment by a detected face, or the one for crops that are already aligned."""
     if crop == "centre":
-        raise UserError("crop", "recognition needs faces aligned: use face, or none if they are aligned already")
+        raise UserError("crop", "recognition needs aligned faces: use face, or none if they are aligned already")
     return Alignment(crop, size)
 
 
@@ -135,10 +135,10 @@ def _aligner(crop: Crop, size: int) -> Callable[[Image], Aligned]:
 
 def _crop_by_points(image: Image, shot: Shot, size: int) -> Aligned:
     if shot.points is None:
-        raise BadFile("the dataset's lists have no points of it")
+        raise BadFile("the dataset's lists have no points for it")
     crop, points = _align_crop(image, shot.points, size)
     if not np.isfinite(points).all():
-        raise BadFile("its points in the dataset's lists are all one")
+        raise BadFile("its points in the dataset's lists coincide")
     return crop, points
 
 

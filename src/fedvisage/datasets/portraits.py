@@ -53,7 +53,7 @@ class Portrait:
 def list_photographs(root: Path) -> tuple[list[PhotographFile], list[SkippedFile]]:
     """List possible photographs in order of their names, and the unusable files with their faults."""
     if not root.is_dir():
-        raise UserError(str(root), "is no directory; give a folder of face photographs")
+        raise UserError(str(root), "is not a directory; give a folder of face photographs")
     photographs, skipped = [], []
     for name, path in sorted((path.relative_to(root).as_posix(), path) for path in files_below(root)):
         fault = fault_of_file(path, name, root, ENDINGS)
@@ -62,7 +62,7 @@ def list_photographs(root: Path) -> tuple[list[PhotographFile], list[SkippedFile
         else:
             photographs.append(PhotographFile(path, name))
     if not photographs:
-        raise UserError(str(root), f"holds no photographs ({', '.join(ENDINGS)})")
+        raise UserError(str(root), f"contains no photographs ({', '.join(ENDINGS)})")
     return photographs, skipped
 
 

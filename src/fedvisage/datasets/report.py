@@ -123,26 +123,26 @@ class ImportReport:
         lines = []
         if self.one_photograph:
             single = format_count(self.one_photograph, "person", "people")
-            lines.append(f"{single} with one photograph: trained on, not tested with")
+            lines.append(f"{single} with one photograph: used for training only")
         if self.people_left_out:
             left_out = format_count(self.people_left_out, "person", "people")
             amounts = f"{left_out} with {format_count(self.photographs_left_out or 0, 'photograph')} left out"
-            lines.append(f"{amounts}: fewer than was asked for")
+            lines.append(f"{amounts}: fewer than requested")
         return lines
 
     def _images_and_files(self) -> list[str]:
         lines = []
         if self.upscaled:
             lines.append(
-                f"{format_count(self.upscaled, 'image')} had to be enlarged, which blurs what tells attacks apart: use"
+                f"{format_count(self.upscaled, 'image')} had to be enlarged, which blurs the cues for attacks: use"
                 " a smaller size"
             )
         if self.own_subjects:
             alone = format_count(self.own_subjects, "file")
-            lines.append(f"{alone} with no subject folder: each counts as a subject of its own")
+            lines.append(f"{alone} without a subject folder: each counts as its own subject")
         if self.lost_frames:
             lines.append(
-                f"{format_count(self.lost_frames, 'frame')} of videos left out: no face that was found, or no depth map"
+                f"{format_count(self.lost_frames, 'frame')} of videos left out: no face found, or no depth map"
             )
         if self.skipped:
             lines.append(f"{format_count(len(self.skipped), 'file')} skipped:")
@@ -153,12 +153,12 @@ class ImportReport:
         lines = []
         if self.stray:
             others = ", ".join(f"{reason} ({count:,})" for reason, count in self.stray.items())
-            lines.append(f"other files were passed over: {others}")
+            lines.append(f"other files were skipped: {others}")
             lines += [f"  {name}" for name in self.strangers or ()]
         counts = {
-            "videos with fewer frames with a face than asked for, whose last one was taken": self.short,
-            "videos that stood upside down and were turned": self.turned,
-            "frames without a box, whose faces were sought": self.without_box,
+            "videos with fewer face frames than requested (last one used)": self.short,
+            "upside-down videos, rotated": self.turned,
+            "frames without a box (face detected instead)": self.without_box,
         }
         return lines + [f"{what}: {count}" for what, count in counts.items() if count]
 
@@ -187,7 +187,7 @@ class Tally:
     def __post_init__(self) -> None:
         """Refuse a limit that is not a share."""
         if not 0 <= self.max_bad <= 1:
-            raise UserError("max_bad", f"must be a share from 0 to 1, got {self.max_bad}")
+            raise UserError("max_bad", f"must be in [0, 1], got {self.max_bad}")
 
     def skip(self, path: str, reason: str) -> None:
         """Record an unusable file; raise a UserError if there are too many."""
@@ -208,7 +208,7 @@ class Tally:
     ) -> ImportReport:
         """Attach the report to the written set, and return it; `counts` are fields of datasets of one kind."""
         if out.count == 0:
-            raise UserError(str(self.source), f"holds no image that can be used: {reasons(self.skipped)}")
+            raise UserError(str(self.source), f"contains no usable image: {reasons(self.skipped)}")
         report = ImportReport(
             files=self.files,
             images=out.count,

@@ -49,9 +49,7 @@ class Shortcuts:
     def lines(self) -> list[str]:
         """Return a table, then warnings."""
         if not self.cues:
-            return [
-                f"shortcuts: too few images to say; {LEAST} of bona fide faces and of a species of attacks are needed"
-            ]
+            return [f"shortcuts: too few images; needs {LEAST} bona fide images and {LEAST} of one attack species"]
         heads = [*self.cues]
         rows = [(name, *(_format_auc(self.cues[kind][name]) for kind in heads)) for name in NAMES]
         rows += [("linear, all", *(_format_plain_auc(self.linear[kind][0]) for kind in heads))]
@@ -65,7 +63,7 @@ class Shortcuts:
             for row in table
         ]
         counts = ", ".join(f"{count:,} {name}" for name, count in self.images.items())
-        head = f"shortcuts: AUC of single numbers over {counts}; 0.50 says nothing, - attacks have more of it"
+        head = f"shortcuts: AUC of single numbers over {counts}; 0.50 means no difference, - means more in attacks"
         return [head, *shown, *self.warnings()]
 
     def warnings(self) -> list[str]:
@@ -82,14 +80,14 @@ class Shortcuts:
             count = len({cue for _, cue, _ in strong})
             more = f" ({count} cues reach {WARN})" if count > 1 else ""
             return [
-                f"warning: {name} alone tells bona fide images from {kind} with an AUC of {auc:.2f}{more}: a model can"
-                " learn the camera instead of the presentation; record both classes with the same cameras and light"
+                f"warning: {name} alone separates bona fide images from {kind} with an AUC of {auc:.2f}{more}: a model"
+                " can learn the camera instead of the presentation; record both classes with the same cameras and light"
             ]
         if linear:
             auc, kind = max(linear)
             return [
-                f"warning: what a camera decides, taken together, tells bona fide images from {kind} with an AUC of "
-                f"{auc:.2f}, though no single number does; record both classes with the same cameras and light"
+                f"warning: camera properties together separate bona fide images from {kind} with an AUC of "
+                f"{auc:.2f}, although no single one does; record both classes with the same cameras and light"
             ]
         return []
 
@@ -237,7 +235,7 @@ def contact_sheet(
     """Draw images of a set: one column per subject, `per_species` rows per species, chosen by the seed.
 
     Subjects with the most species come first; a cell stays grey if a subject has no (further) image of a species.
-    Images are shown at their own size up to 256 pixels, which preserves details; very small ones are enlarged by a
+    Images are shown at original size up to 256 pixels, which preserves details; very small ones are enlarged by a
     whole number. The heading describes the set and the scale.
     """
     indices = prepared.select(split)
@@ -302,7 +300,7 @@ def _splits(prepared: PreparedSet, indices: np.ndarray) -> str:
 
 
 def _scale(size: int, side: int) -> str:
-    return "at their own size" if size == side else f"at {side} x {side}"
+    return "at original size" if size == side else f"at {side} x {side}"
 
 
 def _empty_sheet(

@@ -63,7 +63,7 @@ def write_copy(dataset: Scanner | Layout, root: Path, subjects: int = 0, people:
     example = (*dataset.example, *_further(dataset, subjects))
     if people:
         if isinstance(dataset, Layout) or dataset.crowd is None:
-            raise UserError("--people", f"copies of {dataset.title} have the people of their example; leave it out")
+            raise UserError("--people", f"small copies of {dataset.title} have a fixed number of people; leave it out")
         example = tuple(dataset.crowd(people))
     if root.exists() and not (root.is_dir() and not any(root.iterdir())):
         raise UserError(str(root), "already exists; choose another directory or remove it first")
@@ -83,11 +83,11 @@ def write_copy(dataset: Scanner | Layout, root: Path, subjects: int = 0, people:
 def _further(dataset: Scanner | Layout, subjects: int) -> Iterator[Clip]:
     """Yield the clips of additional people, for studies that divide datasets finely."""
     if not 0 <= subjects <= MOST:
-        raise UserError("--subjects", f"must be from 0 to {MOST}, got {subjects}")
+        raise UserError("--subjects", f"must be in [0, {MOST}], got {subjects}")
     if not subjects:
         return
     if not isinstance(dataset, Scanner) or dataset.further is None:
-        raise UserError("--subjects", f"no further people of {dataset.title} can be pretended; leave it out")
+        raise UserError("--subjects", f"no more people of {dataset.title} can be generated; leave it out")
     for number in range(subjects):
         yield from dataset.further(number)
 

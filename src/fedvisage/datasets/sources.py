@@ -42,7 +42,9 @@ def without_part(entry: str) -> tuple[str, Part | None]:
         return entry, None
     part = Part(int(match[1]), int(match[3]), int(match[2] or match[1]))
     if not 1 <= part.number <= part.last <= part.of:
-        raise UserError(entry, f"part={part} is no share; the first of three is part=1/3, the others part=2-3/3")
+        raise UserError(
+            entry, f"part={part} is not a valid share; the first of three is part=1/3, the others part=2-3/3"
+        )
     return entry[: match.start()], part
 
 
@@ -59,7 +61,9 @@ def check_source(entry: str, size: int | None = None) -> None:
         name, *settings = line.split() or [""]
         set_size = (parse_identities(settings) if name == NAME else parse_synthesis(line)).size
     if size not in (None, set_size):
-        raise UserError(entry, f"has {set_size}×{set_size} images, but input.size is {size}; prepare it at that size")
+        raise UserError(
+            entry, f"has {set_size}×{set_size} images, but input.size is {size}; make it again at that size"
+        )
 
 
 def resolve(entry: str, cache: Path, *, workers: int = 1, say: Say = discard) -> Path:

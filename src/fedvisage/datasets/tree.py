@@ -45,7 +45,7 @@ class Tree:
         try:
             text = path.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
-            raise UserError(str(path), f"is no text: {error}") from None
+            raise UserError(str(path), f"is not text: {error}") from None
         return [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
 
     def listing(self) -> str:
@@ -82,7 +82,7 @@ def walk(root: Path, leave_out: Path | None = None) -> Tree:
     The files in the directory `leave_out`, such as depth maps, are not part of the dataset and are left out.
     """
     if not root.is_dir():
-        raise UserError(str(root), "no such directory; give the folder that holds the dataset")
+        raise UserError(str(root), "directory not found; give the folder that contains the dataset")
     outside, hidden = _folder_below(root, leave_out), Counter[str]()
     names = sorted(path.relative_to(root).as_posix() for path in files_below(root, hidden))
     return Tree(root, tuple(name for name in names if not (outside and name.startswith(outside))), hidden.total())
@@ -93,7 +93,7 @@ def _folder_below(root: Path, folder: Path | None) -> str | None:
     if folder is None or not folder.resolve().is_relative_to(root.resolve()):
         return None
     if folder.resolve() == root.resolve():
-        raise UserError(str(folder), "is the dataset itself; maps need a directory of their own")
+        raise UserError(str(folder), "is the dataset itself; depth maps need a directory of their own")
     return f"{folder.resolve().relative_to(root.resolve()).as_posix()}/"
 
 
@@ -110,20 +110,20 @@ def files_below(root: Path, hidden: Counter[str] | None = None) -> Iterator[Path
 def fault_of_file(path: Path, name: str, root: Path, endings: tuple[str, ...]) -> str | None:
     """Return the reason why a directory entry is unusable as a file of the dataset, if any, without reading it."""
     if not name.isprintable() or len(name) > _NAME_LIMIT or not is_safe_path(name):
-        return f"its name is longer than {_NAME_LIMIT} characters or has characters that cannot be kept"
+        return f"its name is longer than {_NAME_LIMIT} characters or has unsupported characters"
     if path.is_symlink():
         if path.is_dir():
             return "a link to a directory; links to directories are not followed"
         if not _resolve_link(path).is_relative_to(_resolve_link(root)):
-            return "a link that leads out of the folder"
+            return "a link to outside the folder"
     try:
         status = path.stat()
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     if not stat.S_ISREG(status.st_mode):
-        return "not a plain file"
+        return "not a regular file"
     if path.suffix.lower() not in endings:
-        return f"files that end in {printable(path.suffix)!r} are not taken"
+        return f"files that end in {printable(path.suffix)!r} are not supported"
     return "an empty file" if status.st_size == 0 else None
 
 

@@ -121,7 +121,7 @@ def _centre_square(image: Image) -> tuple[int, int, int]:
 def _scale_whole(image: Image, size: int) -> CroppedPicture:
     height, width = image.shape[:2]
     if height != width:
-        raise BadFile(f"not square ({width}×{height}), and no crop was asked for")
+        raise BadFile(f"not square ({width}×{height}), and no crop was requested")
     return _cut_square(image, 0, 0, width, size)
 
 

@@ -142,7 +142,9 @@ def read_checked(folder: Traversable, name: str) -> bytes:
         raise UserError(place, f"cannot be read ({error.strerror or error}); {REMEDY}") from None
     actual = hashlib.sha256(content).hexdigest()
     if actual != DIGESTS[name]:
-        raise UserError(place, f"is not the file that this version was tested with (SHA-256 {actual[:12]}…); {REMEDY}")
+        raise UserError(
+            place, f"differs from the file that this version was tested with (SHA-256 {actual[:12]}…); {REMEDY}"
+        )
     return content
 
 

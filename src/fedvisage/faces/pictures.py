@@ -96,16 +96,16 @@ def _check(image: Image.Image, pixels: int) -> None:
         raise BadFile(f"smaller than {SIDE_MINIMUM} pixels ({width}×{height})")
     # Phones write MPO: a JPEG with a second picture behind it (depth, a preview); the first is the photograph.
     if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
-        raise BadFile("holds several pictures; export each, or give a video")
+        raise BadFile("contains several images; export each one, or give a video")
     if image.mode not in _PLAIN_MODES + _TRANSPARENT_MODES:
-        raise BadFile(f"colours of kind {image.mode} are not accepted; convert it to 8-bit RGB")
+        raise BadFile(f"the colour mode {image.mode} is not supported; convert it to 8-bit RGB")
 
 
 def _upright_rgb(image: Image.Image) -> Image.Image:
     if image.mode in _TRANSPARENT_MODES or "transparency" in image.info:
         lowest, _ = image.convert("RGBA").getchannel("A").getextrema()
         if not isinstance(lowest, int) or lowest < 255:
-            raise BadFile("has transparent pixels; put it on a background first")
+            raise BadFile("has transparent pixels; flatten it onto a background first")
     return ImageOps.exif_transpose(image).convert("RGB")
 
 
@@ -214,7 +214,7 @@ def _open_frames(path: Path) -> Iterator[cv2.VideoCapture]:
             raise BadFile("the video cannot be opened")
         width, height = capture.get(cv2.CAP_PROP_FRAME_WIDTH), capture.get(cv2.CAP_PROP_FRAME_HEIGHT)
         if min(width, height) < SIDE_MINIMUM or width * height > PIXEL_LIMIT:
-            raise BadFile(f"frames of {width:.0f}×{height:.0f} pixels are not accepted")
+            raise BadFile(f"frames of {width:.0f}×{height:.0f} pixels are not supported")
         for _ in range(FRAME_LIMIT):
             if not capture.grab():
                 return

@@ -88,7 +88,7 @@ class Searches:
 def identify(galleries: Sequence[Faces], probes: Faces, fpirs: Sequence[float], mode: Mode) -> list[Identification]:
     """Return TPIR@FPIR: one result for all galleries joined (`published`), or one per gallery (`nist`)."""
     if not galleries:
-        raise UserError("gallery", "there is none; enrol somebody")
+        raise UserError("gallery", "no galleries; enrol at least one identity")
     if mode == "nist":
         return [_identify_as_nist(gallery, probes, fpirs) for gallery in galleries]
     features, identity = zip(*((gallery.features, gallery.identity) for gallery in galleries), strict=True)
@@ -122,7 +122,7 @@ def _identify_as_published(gallery: Faces, probes: Faces, fpirs: Sequence[float]
     searches = search(gallery, probes, max(rank.values()))
     mated = _mated_similarities(searches)
     if len(searches.highest) < max(rank.values()):
-        message = f"has too few entries for FPIR {max(fpirs):g}: {searches.strangers} similarities to somebody else"
+        message = f"has too few entries for FPIR {max(fpirs):g}: {searches.strangers} similarities to other identities"
         raise UserError("gallery", message)
     threshold = {fpir: just_above(searches.highest, at - 1, searches.strangers) for fpir, at in rank.items()}
     tpir = {fpir: float(np.mean(mated >= line)) for fpir, line in threshold.items()}
@@ -133,7 +133,7 @@ def _identify_as_nist(gallery: Faces, probes: Faces, fpirs: Sequence[float]) -> 
     searches = search(gallery, probes)
     mated, unmated = _mated_similarities(searches), np.sort(searches.rival[~searches.mated])[::-1]
     if not len(unmated):
-        raise UserError("probes", "all have a mate in the gallery; false positives need some that have none")
+        raise UserError("probes", "all searches have a mate in the gallery; false positives need searches without one")
     require_measurable(fpirs, len(unmated), PLACE, "searches without a mate")
     first = mated > searches.rival[searches.mated]
     threshold = {fpir: just_above(unmated, largest_count(fpir, len(unmated)), len(unmated)) for fpir in fpirs}
@@ -144,19 +144,19 @@ def _identify_as_nist(gallery: Faces, probes: Faces, fpirs: Sequence[float]) -> 
 def _mated_similarities(searches: Searches) -> Features:
     """Return the similarities of mates; without mates TPIR is undefined."""
     if not searches.mated.any():
-        raise UserError("probes", "none has a mate in the gallery; give images of enrolled identities")
+        raise UserError("probes", "no search has a mate in the gallery; give images of enrolled identities")
     return np.asarray(searches.mate[searches.mated])
 
 
 def _check(gallery: Faces, probes: Faces) -> None:
     if not len(gallery):
-        raise UserError("gallery", "is empty; enrol somebody")
+        raise UserError("gallery", "is empty; enrol at least one identity")
     if not len(probes):
-        raise UserError("probes", "there are none; give images to search for")
+        raise UserError("probes", "no searches; give images to search for")
     names, entries = np.unique(gallery.identity, return_counts=True)
     if (entries > 1).any():
         twice = int(names[np.argmax(entries > 1)])
-        raise UserError("gallery", f"identity {twice} is enrolled twice; join its images into one entry")
+        raise UserError("gallery", f"identity {twice} is enrolled twice; merge its images into one entry")
 
 
 # FedFR's personalised benchmark.
@@ -230,7 +230,7 @@ def identify_site(gallery: Faces, test: Faces, others: Faces, fpirs: Sequence[fl
     check_disjoint(gallery.identity.tolist(), others.identity.tolist(), "identification")
     unknown = sorted(set(test.identity.tolist()) - set(gallery.identity.tolist()))
     if unknown:
-        message = f"{len(unknown)} identities have test images but none to enrol, such as {unknown[0]}"
+        message = f"{len(unknown)} identities have test images but no images to enrol, such as {unknown[0]}"
         raise UserError("gallery", message + "; give each images of both kinds, or leave it out")
     both = [test, others] if len(others) else [test]
     probes = Faces(
@@ -246,7 +246,7 @@ def mean_over_sites(verified: Sequence[Verification], identified: Sequence[Ident
 
 def _mean(tables: Sequence[dict[float, float]]) -> dict[float, float]:
     if len({tuple(table) for table in tables}) > 1:
-        raise ValueError("sites were asked for different rates")
+        raise ValueError("sites were evaluated at different rates")
     return {rate: float(np.mean([table[rate] for table in tables])) for rate in (tables[0] if tables else ())}
 
 

@@ -44,7 +44,7 @@ class Band:
 def intervals(scores: Scores, threshold: float, resamples: int, rng: np.random.Generator) -> Intervals:
     """Return a 95 % interval for each of FIGURES; empty unless both classes are present."""
     if resamples < 1:
-        raise ValueError(f"at least one resample is needed, got {resamples}")
+        raise ValueError(f"needs at least one resample, got {resamples}")
     if len(np.unique(scores.label)) < 2:
         return Intervals({}, 0, resamples)
     draws = draw_subjects(scores, resamples, rng)

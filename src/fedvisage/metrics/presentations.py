@@ -60,7 +60,7 @@ class Presentations:
             if shape != expected:
                 raise ValueError(f"{field.name} must have the shape {expected}, got {shape}")
         if len(np.unique(self.enrolled)) != columns:
-            raise ValueError("a person is enrolled once")
+            raise ValueError("each person can only be enrolled once")
 
     def __len__(self) -> int:
         """Return the number of presentations."""

@@ -42,7 +42,7 @@ COLUMNS = ("item", "video", "subject", "species", "site", "model", "label", "log
 LARGEST = 1 << 33
 """Size limit of a score table in bytes; a line has about a hundred."""
 
-AGAIN = "put it back as it was, or run again"
+AGAIN = "restore it, or run again"
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +201,7 @@ def read_complete_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
         names = next(table, [])
         rows = [dict(zip(names, row, strict=True)) for row in table]
     except (csv.Error, ValueError) as error:
-        raise UserError(str(path), f"is not a table of scores in whole lines ({error}); {AGAIN}") from None
+        raise UserError(str(path), f"is not a complete table of scores ({error}); {AGAIN}") from None
     if not text.endswith("\n"):
         raise UserError(str(path), f"was cut off in its last line; {AGAIN}")
     return names, rows

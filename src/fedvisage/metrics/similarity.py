@@ -32,9 +32,9 @@ class Faces:
     def __post_init__(self) -> None:
         """Reject inputs that would silently make every figure wrong."""
         if self.features.ndim != 2 or self.identity.shape != self.features.shape[:1]:
-            raise ValueError(f"{self.features.shape} features do not go with {self.identity.shape} identities")
+            raise ValueError(f"{self.features.shape} features do not match {self.identity.shape} identities")
         if not np.isfinite(self.features).all():
-            raise ValueError("a feature is not a number")
+            raise ValueError("a feature is not finite")
 
     def __len__(self) -> int:
         """Return the number of faces."""
@@ -103,7 +103,7 @@ def normalise(features: ArrayLike) -> Features:
     rows = np.ascontiguousarray(features, np.float32)
     length = np.linalg.norm(rows, axis=1, keepdims=True)
     if not (np.isfinite(length) & (length > 0)).all():
-        raise ValueError("a feature is zero or not a number")
+        raise ValueError("a feature is zero or not finite")
     return np.asarray(rows / length)
 
 
@@ -174,11 +174,11 @@ def require_measurable(rates: Sequence[float], count: int, place: str, counted: 
     """Raise a UserError for a rate below one comparison, which would only be a guess."""
     for rate in rates:
         if not 0 < rate <= 1:
-            raise UserError(place, f"a rate lies above 0 and is at most 1, got {rate}")
+            raise UserError(place, f"a rate must be in (0, 1], got {rate}")
         if not measurable_rates([rate], count):
             raise UserError(
                 place,
-                f"{rate:g} is below one in {count} {counted}, so it cannot be measured; ask for "
+                f"{rate:g} is below one in {count} {counted}, too low to measure; choose "
                 f"{1 / count:.1e} or more, or add faces",
             )
 

@@ -67,7 +67,7 @@ class ErrorRates:
 def histogram(logits: FloatArray, labels: NDArray[np.int64]) -> Histogram:
     """Count logits in the fixed bins: attacks in row 0, bona fide in row 1."""
     if np.isnan(logits).any():
-        raise ValueError("a score is not a number")
+        raise ValueError("a score is NaN")
     index = np.clip(np.searchsorted(EDGES, logits, side="right") - 1, 0, BINS - 1)
     return np.stack([np.bincount(index[labels == row], minlength=BINS) for row in (0, 1)]).astype(np.int64)
 
@@ -85,7 +85,7 @@ def average_rates(histograms: Sequence[Histogram]) -> ErrorRates:
 def threshold_from_histograms(histograms: Sequence[Histogram], rule: str = "source-eer") -> Threshold:
     """Choose a threshold by one of SOURCE_RULES from the sites' histograms, in sorted site order."""
     if rule not in SOURCE_RULES:
-        raise UserError("evaluation.threshold", f"no rule {rule!r}; choose one of {', '.join(RULES)}")
+        raise UserError("evaluation.threshold", f"unknown rule {rule!r}; choose one of {', '.join(RULES)}")
     rates = average_rates([np.sum(histograms, axis=0)] if rule == ON_TRAINING and histograms else histograms)
     if rule == "fixed":
         value = FIXED

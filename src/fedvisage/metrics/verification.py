@@ -65,9 +65,9 @@ def needed_count(impostors: int, fars: Sequence[float]) -> int:
 def tar_at_far(genuine: Features, highest: Features, impostors: int, fars: Sequence[float]) -> Verification:
     """Return TAR@FAR from all genuine similarities and the highest (`needed`) impostor similarities, descending."""
     if not len(genuine):
-        raise UserError("verification", "there is no genuine pair; some identity needs two images")
+        raise UserError("verification", "no genuine pairs; at least one identity needs two images")
     if not impostors:
-        raise UserError("verification", "there is no impostor pair; give images of other identities")
+        raise UserError("verification", "no impostor pairs; add images of other identities")
     require_measurable(fars, impostors, PLACE, "impostor pairs")
     threshold = {far: just_above(highest, largest_count(far, impostors), impostors) for far in fars}
     tar = {far: float(np.mean(genuine >= threshold[far])) for far in fars}
@@ -129,7 +129,7 @@ def accuracy_on_folds(similarity: Features, same: NDArray[np.bool_], folds: int 
     Each fold is evaluated at the threshold that is best on the other folds.
     """
     if len(same) < folds:
-        raise UserError("verification", f"{len(same)} pairs make no {folds} folds; add pairs")
+        raise UserError("verification", f"{len(same)} pairs are too few for {folds} folds; add pairs")
     sizes = [len(fold) for fold in np.array_split(np.arange(len(same)), folds)]
     return accuracy_by_fold(similarity, same, np.repeat(np.arange(folds), sizes))
 
@@ -147,7 +147,7 @@ def accuracy_by_fold(similarity: Features, same: NDArray[np.bool_], fold: NDArra
 def best_threshold(similarity: Features, same: NDArray[np.bool_]) -> float:
     """Return the threshold of highest accuracy: the middle of the lowest optimal interval."""
     if same.all() or not same.any():
-        raise UserError("verification", "a threshold needs pairs of one person and pairs of two")
+        raise UserError("verification", "a threshold needs pairs of the same person and pairs of different people")
     level, levels = np.unique(similarity, return_inverse=True)
     # The change in the number of correct decisions when the threshold passes each level.
     gain = np.bincount(levels, weights=np.where(same, -1.0, 1.0))

@@ -208,9 +208,7 @@ def _adapted_layers(
     attends = re.compile(rf"blocks\.(\d+)\.({'|'.join(PATHS['attention'])})(\.|$)")
     numbers = sorted({int(match[1]) for name, _ in network.named_modules() if (match := attends.match(name))})
     if not numbers:
-        raise UserError(
-            f"{PLACE}.arch", f"{settings.arch} has no blocks of a transformer; adapters are for those that do"
-        )
+        raise UserError(f"{PLACE}.arch", f"{settings.arch} has no transformer blocks; adapters require them")
     selected = numbers if settings.blocks == "all" else list(settings.blocks)
     if missing := sorted(set(selected) - set(numbers)):
         raise UserError(f"{PLACE}.blocks", f"{settings.arch} has no block {missing[0]}, its last is {numbers[-1]}")
@@ -253,9 +251,9 @@ class FaceAdapters(Section):
     @model_validator(mode="after")
     def _something_learns(self) -> FaceAdapters:
         if not {*self.stages} <= {1, 2, 3, 4}:
-            raise ValueError("stages counts the four stages from 1 to 4")
+            raise ValueError("stages must be numbers from 1 to 4")
         if not self.stages and not self.linear:
-            raise ValueError("name stages, or leave linear true: without either nothing would learn")
+            raise ValueError("set stages, or leave linear: true; with neither, nothing would be trained")
         return self
 
 
@@ -307,7 +305,7 @@ def load_frozen(body: FaceBackbone, path: Path) -> None:
         suffix = f" and {len(wrong) - FEW} more" if len(wrong) > FEW else ""
         raise UserError(
             f"{PLACE}.weights",
-            f"{path} lacks {', '.join(wrong[:FEW])}{suffix}, or has it in another shape; it is of another network",
+            f"{path} is missing {', '.join(wrong[:FEW])}{suffix}, or differs in shape; it is for another network",
         )
     body.network.load_state_dict({name: tensors[name] for name in state})
 

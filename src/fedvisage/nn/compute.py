@@ -212,7 +212,7 @@ def has_fast_bf16(device: torch.device) -> bool:
 def resolve_compute(device: str, precision: str, layout: Layout = "last") -> Compute:
     """Resolve ``auto`` for this machine."""
     if device.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError("recipe.runtime.device", f"{device} was asked for, but this torch sees no CUDA device")
+        raise UserError("recipe.runtime.device", f"{device} was requested, but PyTorch finds no CUDA device")
     name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     target_device = torch.device(name)
     half = has_fast_bf16(target_device) if precision == "auto" else precision == "bf16"

@@ -287,12 +287,12 @@ class FaceNetwork(Backbone):
     @model_validator(mode="after")
     def _arch_is_for_timm(self) -> FaceNetwork:
         if (self.arch is None) == (self.name == "timm-embedding"):
-            raise ValueError("arch names an architecture of timm's for timm-embedding, and for no other network")
+            raise ValueError("arch requires the network timm-embedding, and names its timm architecture")
         if self.adapters is not None and not self.name.startswith("iresnet"):
-            raise ValueError(f"adapters are for iresnet18, iresnet50 and iresnet100, not for {self.name}")
+            raise ValueError(f"adapters require iresnet18, iresnet50 or iresnet100, not {self.name}")
         if self.weights is not None and self.name != "timm-embedding" and self.adapters is None:
             raise ValueError(
-                f"weights is for timm-embedding and for adapters; {self.name} starts from training.start or pretrain"
+                f"weights requires timm-embedding or adapters; {self.name} starts from training.start or pretrain"
             )
         return self
 

@@ -70,7 +70,7 @@ class TableII(Width):
     @model_validator(mode="after")
     def _the_stem_is_of_table_ii(self) -> TableII:
         if self.encoder == "resnet18" and self.stem is not None:
-            raise ValueError("stem is for Table II's encoders; leave it out with encoder: resnet18")
+            raise ValueError("stem only applies to the encoders of Table II; remove it with encoder: resnet18")
         return self
 
 

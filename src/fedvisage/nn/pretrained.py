@@ -23,7 +23,7 @@ LEFT_OUT = ("head", "pre_logits", "fc_norm")
 def load_pretrained(net: nn.ModuleDict, path: Path) -> None:
     """Load a file's weights into tokenizer, blocks and norm; adapter and head keep their weights."""
     if not path.is_file():
-        raise UserError(PLACE, f"{path} does not exist; give a safetensors file of timm's, or none")
+        raise UserError(PLACE, f"{path} does not exist; give a safetensors file from timm, or none")
     weights, _ = read_tensors(path)
     tokenizer = net["tokenizer"]
     assert isinstance(tokenizer, Tokenizer)
@@ -45,7 +45,7 @@ def fit_positions(weights: dict[str, Tensor], tokenizer: Tokenizer) -> dict[str,
     from timm.layers import resample_abs_pos_embed
 
     if "pos_embed" not in weights or weights["pos_embed"].dim() != 3:
-        raise UserError(PLACE, "the file has no positions (pos_embed); it is not of a vision transformer")
+        raise UserError(PLACE, "the file has no position embeddings (pos_embed); it is not from a vision transformer")
     positions, fitted_weights = weights["pos_embed"], dict(weights)
     if tokenizer.cls_token is None:
         fitted_weights.pop("cls_token", None)
@@ -64,8 +64,8 @@ def _load(part: nn.Module, weights: dict[str, Tensor], prefix: str, path: Path) 
     tensors = {key.removeprefix(prefix): value for key, value in weights.items()}
     for key, value in state.items():
         if key not in tensors:
-            raise UserError(PLACE, f"{path} has no {prefix}{key}; it is of another network")
+            raise UserError(PLACE, f"{path} has no {prefix}{key}; it belongs to a different network")
         if tensors[key].shape != value.shape:
-            shapes = f"{tuple(tensors[key].shape)}, the network's is {tuple(value.shape)}"
+            shapes = f"{tuple(tensors[key].shape)}, but the network expects {tuple(value.shape)}"
             raise UserError(PLACE, f"{path}: {prefix}{key} has shape {shapes}")
     part.load_state_dict({key: tensors[key] for key in state})

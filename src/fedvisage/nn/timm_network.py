@@ -79,7 +79,7 @@ def check_architecture(arch: str) -> None:
     if not timm.is_model(arch):
         near = get_close_matches(arch, timm.list_models(), n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else "; `timm.list_models()` names them"
-        raise UserError(f"{PLACE}.arch", f"{arch!r} is no architecture of timm's{hint}")
+        raise UserError(f"{PLACE}.arch", f"{arch!r} is not a timm architecture{hint}")
 
 
 def timm_network(settings: TimmNetwork, image: Input, outputs: int) -> NormalisedNetwork:
@@ -105,26 +105,26 @@ def _try(whole: NormalisedNetwork, arch: str, images: Tensor) -> None:
     """Raise a UserError if a network rejects the images, or its last layer does not follow its pooled features."""
     place, shapes = f"{PLACE}.arch", ("forward_features", "forward_head", "get_classifier")
     if not all(hasattr(whole.network, name) for name in shapes):
-        raise UserError(place, f"{arch} does not show its features; choose another")
+        raise UserError(place, f"{arch} does not expose its features; choose another")
     if not isinstance(cast(Any, whole.network).get_classifier(), nn.Module):
-        raise UserError(place, f"{arch} has several last layers; choose one that is not distilled")
+        raise UserError(place, f"{arch} has several classifier heads; choose one that is not distilled")
     whole.eval()
     try:
         with torch.no_grad():
             expected, classified = whole(images), whole.classify(whole.pool_features(images))
     except (AssertionError, IndexError, RuntimeError, TypeError, ValueError) as error:
-        raise UserError(place, f"{arch} cannot take images of {images.shape[-1]} pixels: {error}") from error
+        raise UserError(place, f"{arch} does not accept images of {images.shape[-1]} pixels: {error}") from error
     whole.train()
     alike = expected.is_meta or torch.allclose(classified, expected, atol=1e-4)  # meta tensors have no values
     if classified.shape != expected.shape or not alike:
-        raise UserError(place, f"{arch} does more to its features than its last layer does; choose another")
+        raise UserError(place, f"{arch} applies more than its last layer to its features; choose another")
 
 
 def load_weights(whole: NormalisedNetwork, path: Path) -> None:
     """Load a file's weights into the network, except the last layer, which is for other classes."""
     place = f"{PLACE}.weights"
     if not path.is_file():
-        raise UserError(place, f"{path} does not exist; give a safetensors file of timm's, or leave it out")
+        raise UserError(place, f"{path} does not exist; give a safetensors file from timm, or leave it out")
     weights, _ = read_tensors(path)
     state = whole.network.state_dict()
     # Tensors of the last layer are matched by identity, because their names differ between architectures.
@@ -132,10 +132,10 @@ def load_weights(whole: NormalisedNetwork, path: Path) -> None:
     last_names = {name for name, value in whole.network.state_dict(keep_vars=True).items() if id(value) in last}
     for name in (name for name in state if name not in last_names):
         if name not in weights:
-            raise UserError(place, f"{path} has no {name}; it is of another network")
+            raise UserError(place, f"{path} has no {name}; it belongs to a different network")
         value = _of_channels(weights[name], state[name])
         if value.shape != state[name].shape:
-            shapes = f"{tuple(weights[name].shape)}, the network's is {tuple(state[name].shape)}"
+            shapes = f"{tuple(weights[name].shape)}, but the network expects {tuple(state[name].shape)}"
             raise UserError(place, f"{path}: {name} has shape {shapes}")
         state[name] = value
     whole.network.load_state_dict(state)

@@ -69,7 +69,7 @@ def last_side(size: int) -> int:
     """Return the side of the last map; raise a UserError for sizes that cannot be halved four times."""
     if size < REDUCTION or size % REDUCTION:
         raise UserError(
-            "recipe.input.size", f"these networks take multiples of {REDUCTION} pixels, got {size}; use 112"
+            "recipe.input.size", f"input sizes of these networks must be multiples of {REDUCTION}, got {size}; use 112"
         )
     return size // REDUCTION
 

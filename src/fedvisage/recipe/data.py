@@ -36,7 +36,7 @@ def expand_sites(entries: Mapping[Any, Any]) -> dict[str, Any]:
     for key, entry in entries.items():
         for name, site_entry in _expand_key(str(key), entry):
             if name in sites:
-                raise ValueError(f"site {name} stands twice, once as a part of {key}; keep one")
+                raise ValueError(f"site {name} appears twice, once as a part of {key}; keep one")
             sites[name] = site_entry
     return sites
 

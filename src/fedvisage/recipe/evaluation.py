@@ -31,11 +31,11 @@ class Adapt(Section):
     @model_validator(mode="after")
     def _refuse_ignored_options(self) -> Adapt:
         if self.stream != "shuffled" and self.loop in ("settled", "episodic"):
-            raise ValueError(f"stream is for the loops two-pass and online; {self.loop} does not go by it")
+            raise ValueError(f"stream requires the loop two-pass or online; it does not apply to {self.loop}")
         if self.gate and self.loop == "episodic":
-            raise ValueError("the gate lets no single video pass; give gate: false with the loop episodic")
+            raise ValueError("the gate never passes a single video; set gate: false with the loop episodic")
         if self.gate and self.loop != "settled" and self.batch < 16:
-            raise ValueError(f"the gate lets no batch below 16 pass, got {self.batch}")
+            raise ValueError(f"the gate never passes a batch smaller than 16, got {self.batch}")
         return self
 
 
@@ -128,13 +128,17 @@ class Evaluation(Section):
         if not isinstance(value, str) or value == "none":
             return None if value == "none" else value
         if value not in ADAPTATIONS:
-            raise ValueError(f"{value!r} is no adaptation; choose none, {', '.join(ADAPTATIONS)}, or write a section")
+            raise ValueError(
+                f"{value!r} is not an adaptation method; choose none, {', '.join(ADAPTATIONS)}, or give a section"
+            )
         return ADAPTATIONS[value]
 
     @model_validator(mode="after")
     def _training_scores_choose_no_round(self) -> Evaluation:
         if self.threshold == "source-train-eer" and self.every:
-            raise ValueError("every scores held-out images, and source-train-eer those of training; leave every at 0")
+            raise ValueError(
+                "every evaluates held-out images, but source-train-eer uses training images; leave every at 0"
+            )
         return self
 
     @property

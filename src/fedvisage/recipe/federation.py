@@ -41,11 +41,11 @@ class Combine(Section):
     @model_validator(mode="after")
     def _refuse_ignored_options(self) -> Combine:
         if self.hostile != 1 and self.rule not in ("trimmed-mean", "krum"):
-            raise ValueError(f"hostile is for trimmed-mean and krum; {self.rule} does not go by it")
+            raise ValueError(f"hostile requires the rule trimmed-mean or krum; it does not apply to {self.rule}")
         if self.select != 1 and self.rule != "krum":
-            raise ValueError(f"select is for krum; {self.rule} does not go by it")
+            raise ValueError(f"select requires the rule krum; it does not apply to {self.rule}")
         if self.bound is not None and self.rule != "norm-clip":
-            raise ValueError(f"bound is for norm-clip; {self.rule} does not go by it")
+            raise ValueError(f"bound requires the rule norm-clip; it does not apply to {self.rule}")
         return self
 
     @property
@@ -112,7 +112,7 @@ class Dp(Section):
         if (self.noise is None) == (self.epsilon is None):
             raise ValueError("give either epsilon, for the whole run, or noise, in units of clip")
         if self.noise != 0 and self.delta is None:
-            raise ValueError("delta is missing: Gaussian noise gives no guarantee without one")
+            raise ValueError("delta is missing: without it, Gaussian noise gives no privacy guarantee")
         return self
 
 
@@ -129,7 +129,7 @@ class HostileSites(Section):
     @model_validator(mode="after")
     def _refuse_ignored_options(self) -> HostileSites:
         if self.how == "label-flip" and self.factor != 1:
-            raise ValueError("factor is for sign-flip and scaling; label-flip does not go by it")
+            raise ValueError("factor requires sign-flip or scaling; it does not apply to label-flip")
         return self
 
 

@@ -25,7 +25,7 @@ def rename_keys(
     former = [key for key in names if key in section]
     for key in former:
         if names[key] in section:
-            raise UserError(f"{place}{key}", f"is the former name of {names[key]}, which is there, too; remove {key}")
+            raise UserError(f"{place}{key}", f"is the former name of {names[key]}, which is also set; remove {key}")
     if former:
         pairs = [f"{prefix}{key} is now called {prefix}{names[key]}" for key in former]
         say(", ".join(pairs))

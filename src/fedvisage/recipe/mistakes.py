@@ -38,7 +38,7 @@ _WORDS: Mapping[str, str] = {
     "less_than": "must be less than {lt}",
     "too_short": "must have at least {min_length}",
     "too_long": "must have at most {max_length}",
-    "string_pattern_mismatch": "must be written as {pattern}",
+    "string_pattern_mismatch": "must match the pattern {pattern}",
 }
 """Messages by pydantic's error types; pydantic supplies the values in braces."""
 

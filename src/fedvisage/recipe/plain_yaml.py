@@ -37,7 +37,7 @@ class _YamlReader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         self.depth += 1
         if self.depth > DEEPEST:
-            raise _ForbiddenYaml(f"has more than {DEEPEST} sections within each other", self.get_mark())
+            raise _ForbiddenYaml(f"has more than {DEEPEST} levels of nested sections", self.get_mark())
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
@@ -75,17 +75,17 @@ def read_file(path: Path) -> Any:
     """Return the plain values in a YAML file."""
     try:
         if path.is_fifo():
-            raise UserError(str(path), "is a pipe, which may never end; give a file")
+            raise UserError(str(path), "is a pipe, which might never end; give a regular file")
         with path.open("rb") as file:
             data = file.read(LARGEST + 1)
     except OSError as error:
         raise UserError(str(path), f"cannot be read ({error.strerror})") from error
     if len(data) > LARGEST:
-        raise UserError(str(path), f"is larger than {LARGEST >> 20} MiB: this is no recipe, study or federation")
+        raise UserError(str(path), f"is larger than {LARGEST >> 20} MiB: not a recipe, study or federation file")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(str(path), f"is not YAML: {error}") from error
+        raise UserError(str(path), f"is not valid YAML: {error}") from error
     return parse(text, str(path))
 
 
@@ -118,7 +118,7 @@ def _advice(text: str, error: yaml.YAMLError) -> str:
     lines = text.splitlines()
     if mark is None or mark.line >= len(lines) or not _ENTRY.search(lines[mark.line]):
         return ""
-    return f'; in a file an entry with a colon stands in quotes: "synth: O subjects=6" (line {mark.line + 1})'
+    return f'; quote an entry that contains a colon: "synth: O subjects=6" (line {mark.line + 1})'
 
 
 class _Values:
@@ -142,7 +142,7 @@ class _Values:
 
     def _enter(self, node: yaml.Node) -> None:
         if node in self._open:
-            raise _ForbiddenYaml("has a section that is within itself", node.start_mark)
+            raise _ForbiddenYaml("has a section that contains itself", node.start_mark)
         self._open.add(node)
 
     def _value(self, node: yaml.Node) -> Any:
@@ -153,7 +153,7 @@ class _Values:
             return [self.of(item) for item in node.value]
         if isinstance(node, yaml.ScalarNode):
             return _scalar(kind, node)
-        raise _ForbiddenYaml(f"has a value of the kind {node.tag}, which no recipe has", node.start_mark)
+        raise _ForbiddenYaml(f"has a value with the YAML tag {node.tag}, which recipes do not support", node.start_mark)
 
     def _pairs(self, node: yaml.MappingNode) -> dict[str, tuple[yaml.Node, yaml.Node]]:
         """Return keys and values by the keys' text; the section's own keys replace those that ``<<`` merges in."""
@@ -166,7 +166,7 @@ class _Values:
                 merged = {**self._merge_sections(value), **merged}
                 continue
             if not isinstance(key, yaml.ScalarNode):
-                raise _ForbiddenYaml("has a key that is no name", key.start_mark)
+                raise _ForbiddenYaml("has a key that is not a plain name", key.start_mark)
             if key.value in own_pairs:
                 lines = f"{own_pairs[key.value][0].start_mark.line + 1} and {key.start_mark.line + 1}"
                 raise _ForbiddenYaml(f"says {key.value!r} twice in one section, in lines {lines}; keep one")
@@ -180,7 +180,7 @@ class _Values:
         pairs: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for section in node.value if isinstance(node, yaml.SequenceNode) else [node]:
             if not isinstance(section, yaml.MappingNode):
-                raise _ForbiddenYaml("has a << that names no section", node.start_mark)
+                raise _ForbiddenYaml("has a << that does not refer to a section", node.start_mark)
             pairs = {**self._pairs(section), **pairs}
         self._open.remove(node)
         return pairs
@@ -199,5 +199,6 @@ def _scalar(kind: str, node: yaml.ScalarNode) -> Any:
     if kind == "float" and (_FLOAT.fullmatch(text) or _INT.fullmatch(text)):
         return float(re.sub(r"^([-+]?)\.(inf|nan)$", r"\1\2", text.lower()))
     raise _ForbiddenYaml(
-        f"has {text!r} of the kind {node.tag}, which it is not, or which no recipe has", node.start_mark
+        f"has {text!r} with the YAML tag {node.tag}, which does not fit the value or is unsupported in recipes",
+        node.start_mark,
     )

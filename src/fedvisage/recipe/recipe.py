@@ -50,10 +50,10 @@ class Recipe(Section):
         # Site names in other sections must be keys of data.sites.
         unknown = sorted(set(self.training.batch.per_site) - set(self.data.sites))
         if unknown:
-            raise ValueError(f"training.batch.per_site names {', '.join(unknown)}, not among data.sites")
+            raise ValueError(f"training.batch.per_site names {', '.join(unknown)}, missing in data.sites")
         joining = sorted(set(self.federation.joins) - set(self.data.sites))
         if joining:
-            raise ValueError(f"federation.joins names {', '.join(joining)}, not among data.sites")
+            raise ValueError(f"federation.joins names {', '.join(joining)}, missing in data.sites")
         if min(self.federation.joins.get(name, 1) for name in self.data.sites) > 1:
             raise ValueError("federation.joins leaves no site for the first round")
         # Held-out figures exist only where a site evaluates them.
@@ -64,22 +64,24 @@ class Recipe(Section):
             )
         if self.input.size < 32 and self.runtime.precision != "fp32":
             raise ValueError(
-                "input.size below 32 needs runtime.precision: fp32; bf16 convolutions on such maps are unsound"
+                "input.size below 32 needs runtime.precision: fp32; bf16 convolutions are unreliable on maps this small"
             )
         # Every round must be able to reach its quorum and the minimum of its combination rule.
         per_round = self.federation.asks(len(self.data.sites))
         if self.federation.quorum > per_round:
-            raise ValueError(f"federation.quorum is {self.federation.quorum}, but a round asks {per_round} sites")
+            raise ValueError(f"federation.quorum is {self.federation.quorum}, but each round samples {per_round} sites")
         combine = self.federation.combine
         if combine.least > per_round:
             raise ValueError(
-                f"federation.combine: {combine.rule} needs {combine.least} uploads, but a round asks {per_round} sites"
+                f"federation.combine: {combine.rule} needs {combine.least} uploads, but rounds sample {per_round} sites"
             )
         strangers = set(self.federation.poisoned.sites if self.federation.poisoned else ()) - set(self.data.sites)
         if strangers:
-            raise ValueError(f"federation.poisoned.sites names {', '.join(sorted(strangers))}, not among data.sites")
+            raise ValueError(f"federation.poisoned.sites names {', '.join(sorted(strangers))}, missing in data.sites")
         if self.federation.secure is not None and per_round < 2:
-            raise ValueError("federation.secure needs two sites a round at least: a sum of one hides nothing")
+            raise ValueError(
+                "federation.secure needs at least two sites per round: the sum of one upload hides nothing"
+            )
         if self.evaluation.features and self.data.target is None:
-            raise ValueError("evaluation.features compares the sites with a target; name data.target")
+            raise ValueError("evaluation.features compares the sites with a target; set data.target")
         return self

@@ -30,7 +30,7 @@ class Privacy(Section):
     @model_validator(mode="after")
     def _both_or_none(self) -> Privacy:
         if (self.epsilon is None) != (self.delta is None):
-            raise ValueError("a budget is epsilon and delta; give both")
+            raise ValueError("a budget needs both epsilon and delta")
         return self
 
 

@@ -48,9 +48,9 @@ def apply_override(tree: dict[str, Any], override: str, say: Say = discard) -> N
     """Set one ``dotted.key=value`` in a recipe tree; the value is parsed as YAML, but a data entry is kept as text."""
     key, sign, text = override.partition("=")
     if not sign or not key.strip():
-        raise UserError(override, "an override is written key=value, such as training.rounds=5")
+        raise UserError(override, "an override must have the form key=value, such as training.rounds=5")
     entry = ENTRY_KEY.fullmatch(present_key(key.strip())) and ENTRY.fullmatch(text.strip())
-    value = text.strip() if entry else plain_yaml.parse(text, override, "the value is not YAML")
+    value = text.strip() if entry else plain_yaml.parse(text, override, "the value is not valid YAML")
     set_value(tree, key.strip(), value, override, say)
 
 

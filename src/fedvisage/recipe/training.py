@@ -145,7 +145,7 @@ class Optimizer(Section):
     @model_validator(mode="after")
     def _momentum_is_for_sgd(self) -> Optimizer:
         if self.name == "adam" and self.momentum:
-            raise ValueError("momentum is for sgd; adam has its own")
+            raise ValueError("momentum is an option of sgd; adam has its own")
         return self
 
 
@@ -208,7 +208,9 @@ class Pretrain(Section):
     @model_validator(mode="after")
     def _stops_on_the_way(self) -> Pretrain:
         if self.stop is not None and self.stop > self.epochs:
-            raise ValueError(f"stop lies on the way: it is {self.stop} and there are {self.epochs} epochs")
+            raise ValueError(
+                f"stop must not exceed the number of epochs: stop is {self.stop}, but there are {self.epochs} epochs"
+            )
         return self
 
 
@@ -242,9 +244,9 @@ class ServerOptimizer(Section):
     @model_validator(mode="after")
     def _refuse_ignored_options(self) -> ServerOptimizer:
         if self.name != "sgd" and self.momentum:
-            raise ValueError(f"momentum is for sgd; {self.name} has beta1")
+            raise ValueError(f"momentum is an option of sgd; {self.name} has beta1")
         if self.name == "sgd" and {"beta1", "beta2", "tau"} & self.model_fields_set:
-            raise ValueError("beta1, beta2 and tau are for adam and yogi; sgd does not go by them")
+            raise ValueError("beta1, beta2 and tau are options of adam and yogi; they do not apply to sgd")
         return self
 
 
@@ -303,7 +305,7 @@ class Training(Section):
     @model_validator(mode="after")
     def _a_pull_has_a_start(self) -> Training:
         if self.l2sp is not None and self.start is None:
-            raise ValueError("l2sp holds sites near the weights that start names; name a file there")
+            raise ValueError("l2sp keeps sites close to the weights in start; set start to a file")
         return self
 
     @property

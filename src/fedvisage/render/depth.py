@@ -68,7 +68,7 @@ def fit_pose(points: Points) -> Conditions:
     around = (landmarks_of[0] - PIVOT).numpy()
     target = np.asarray(points, np.float64)
     if not (np.isfinite(target).all() and np.ptp(target) > 1e-3):
-        raise ValueError("five points on one spot, or not finite, are no face")
+        raise ValueError("the five points of a face must be finite and must not coincide")
     spread = np.sqrt(target.var(axis=0).sum() / float(landmarks_of[0, :, :2].var(dim=0, correction=0).sum()))
 
     def misfit(pose: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -350,5 +350,5 @@ def find_domain(name: str) -> Domain:
     """Return the domain with this one-letter name."""
     if name not in DOMAINS:
         titles = ", ".join(f"{domain.name} ({domain.title})" for domain in DOMAINS.values())
-        raise UserError("synth", f"no domain is called {name!r}; there are {titles}")
+        raise UserError("synth", f"unknown domain {name!r}; choose one of {titles}")
     return DOMAINS[name]

@@ -68,7 +68,7 @@ class Identities:
         for name in ("first", "seed"):
             check(name, getattr(self, name), getattr(self, name) >= 0, "at least 0")
         for name in ("test", "heldout"):
-            check(name, getattr(self, name), 0 <= getattr(self, name) < 1, "a share from 0 to below 1")
+            check(name, getattr(self, name), 0 <= getattr(self, name) < 1, "a share in [0, 1)")
         check("group", self.group, self.group is None or 0 <= self.group < len(GROUPS), "0, 1, 2 or 3")
 
     @property

@@ -70,7 +70,7 @@ class Synthesis:
             check(name, value, value is None or value >= 1, "at least 1")
             check(name, value, value is None or value <= most, f"at most {most:,}")
         check_images(self.most_of_one(), self.subjects or find_domain(self.domain).subjects, self.size)
-        check("heldout", self.heldout, 0 <= self.heldout < 1, "a share from 0 to below 1")
+        check("heldout", self.heldout, 0 <= self.heldout < 1, "a share in [0, 1)")
         if self.species is not None:
             chosen = set(self.species)
             offered = {attack.species for attack in find_domain(self.domain).attacks}
@@ -78,7 +78,7 @@ class Synthesis:
                 "species",
                 ",".join(self.species),
                 bool(chosen) and chosen <= offered,
-                f"a selection of what {self.domain} has: {', '.join(sorted(offered))}",
+                f"a selection of the species of {self.domain}: {', '.join(sorted(offered))}",
             )
         check("generation", self.generation, self.generation in (1, SECOND_GENERATION), f"1 or {SECOND_GENERATION}")
         for name, offered_names in (
@@ -102,7 +102,7 @@ class Synthesis:
         if not attacks:
             raise UserError("synth", f"domain {self.domain} has only masks here, which cannot be made from photographs")
         attacks = [attack for attack in attacks if self.media is None or medium_of(attack) in self.media]
-        check("media", ",".join(self.media or ()), bool(attacks), "media of the species that are asked for")
+        check("media", ",".join(self.media or ()), bool(attacks), "media of the selected species")
         return attacks
 
     def most_of_one(self) -> int:
@@ -178,7 +178,7 @@ def parse_synthesis(line: str) -> Synthesis:
 def check_selection(spec: Synthesis) -> Synthesis:
     """Refuse a choice of media or cameras in the first generation, where they belong to the domain's sessions."""
     for name in _SECOND_GENERATION_SETTINGS[1:]:
-        expected = f"left out, or stand beside generation={SECOND_GENERATION}"
+        expected = f"left out, or combined with generation={SECOND_GENERATION}"
         check(name, ",".join(getattr(spec, name) or ()), spec.generation != 1 or not getattr(spec, name), expected)
     return spec
 
@@ -189,9 +189,9 @@ def read_settings(settings: Sequence[str], readers: Mapping[str, Callable[[str],
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals or name not in readers:
-            raise UserError("synth", f"{setting!r} is no setting; write name=value with one of {', '.join(readers)}")
+            raise UserError("synth", f"{setting!r} is not a setting; write name=value with one of {', '.join(readers)}")
         if name in values:
-            raise UserError(f"synth.{name}", "is given twice")
+            raise UserError(f"synth.{name}", "is set twice")
         try:
             values[name] = readers[name](text)
         except ValueError:
@@ -204,7 +204,7 @@ def read_species(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
     unknown = [name for name in names if name not in SPECIES]
     if unknown:
-        raise UserError("synth.species", f"no species is called {unknown[0]!r}; there are {', '.join(SPECIES)}")
+        raise UserError("synth.species", f"unknown species {unknown[0]!r}; choose from {', '.join(SPECIES)}")
     return names
 
 
@@ -219,13 +219,13 @@ def check_images(each: int, people: int, size: int) -> None:
         raise UserError(
             "synth",
             f"{each:,} images of one subject at size {size} are more than the "
-            f"{MOST_AT_ONCE >> 30} GiB that are in memory together; ask for fewer",
+            f"{MOST_AT_ONCE >> 30} GiB that fit in memory at once; choose fewer",
         )
     if each * people > MOST_IMAGES:
         raise UserError(
             "synth",
-            f"{each * people:,} images are more than the {MOST_IMAGES:,} that a set may have; "
-            "make several sets, with other seeds",
+            f"{each * people:,} images are more than the {MOST_IMAGES:,} allowed per set; "
+            "make several sets with different seeds",
         )
 
 

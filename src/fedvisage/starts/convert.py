@@ -41,7 +41,7 @@ class FeatureDistance:
 
 def make_pictures(size: int) -> Tensor:
     """Return the pictures for the comparison: RGB from 0 to 1."""
-    draw = torch_rng(0, "pictures of a conversion")
+    draw = torch_rng(0, "images for a conversion")
     smooth = interpolate(torch.rand(PICTURES, 3, COARSE, COARSE, generator=draw), size=(size, size), mode="bilinear")
     return (0.9 * smooth + 0.1 * torch.rand(PICTURES, 3, size, size, generator=draw)).clamp(0, 1)
 
@@ -56,7 +56,7 @@ def compare_features(converted: ConvertedNetwork, reference: Path) -> FeatureDis
     if not furthest <= converted.tolerance:
         raise UserError(
             OPTION,
-            f"{reference} sees other features: at unit length they are up to {furthest:.3g} apart, "
+            f"{reference} computes different features: at unit length they differ by up to {furthest:.3g}, "
             f"and {converted.tolerance:g} is what rounding explains; is it of these weights, in the order "
             f"of colours {converted.colour}?",
         )
@@ -72,19 +72,19 @@ def _reference_features(converted: ConvertedNetwork, reference: Path, shown: Ten
     session = open_session(str(reference), read_plain(reference, LARGEST), threads=1, remedy=REMEDY)
     graph_inputs = session.get_inputs()
     if len(graph_inputs) != 1 or graph_inputs[0].type != "tensor(float)":
-        raise UserError(OPTION, f"{reference} must take one tensor of floats, a batch of pictures")
+        raise UserError(OPTION, f"{reference} must have one input, a float tensor with a batch of images")
     try:
         # One picture per run: the graph may have a fixed batch size of one.
         answers = [session.run(None, {graph_inputs[0].name: inputs[index : index + 1]}) for index in range(len(inputs))]
     except runtime_errors() as error:
         raise UserError(
-            OPTION, f"{reference} does not take pictures of {converted.size} pixels ({short(error)})"
+            OPTION, f"{reference} does not accept images of {converted.size} pixels ({short(error)})"
         ) from error
     # The features are the first output with the right number of values.
     for position, output in enumerate(answers[0]):
         if output.reshape(-1).shape == (length,):
             return torch.stack([torch.from_numpy(answer[position]).reshape(-1).float() for answer in answers])
-    raise UserError(OPTION, f"{reference} gives no features of {length} numbers, as the network here does")
+    raise UserError(OPTION, f"{reference} does not output features of length {length}, as the converted network does")
 
 
 FORMAT = 1
@@ -110,7 +110,7 @@ class Conversion:
             f"as {result.project} writes them"
         )
         lines.append(
-            f"the source takes {result.colour.upper()}, {_describe_pixels(result)}; "
+            f"the source expects {result.colour.upper()}, {_describe_pixels(result)}; "
             f"the result RGB from 0 to 1, {result.size} pixels"
         )
         lines += [f"note: {result.note}"] if result.note else []
@@ -152,11 +152,11 @@ def convert(
 ) -> Conversion:
     """Convert another project's file to a start for one of our networks; write nothing unless everything fits."""
     if destination.exists():
-        raise UserError(str(destination), "exists; give the name of a new file")
+        raise UserError(str(destination), "exists; give a new file name")
     if not destination.parent.is_dir():
-        raise UserError(str(destination.parent), "is no directory")
+        raise UserError(str(destination.parent), "is not a directory")
     if len(licence) > LONGEST_LICENCE:
-        raise UserError("--licence", f"has {len(licence):,} letters; no licence has more than {LONGEST_LICENCE:,}")
+        raise UserError("--licence", f"has {len(licence):,} characters; the limit is {LONGEST_LICENCE:,}")
     source = read_source(path, key)
     result = convert_to_network(source, name, size, colour)
     # An ONNX source is its own reference.
@@ -194,7 +194,7 @@ def _format_numbers(values: tuple[float, ...]) -> str:
 def _describe_comparison(agreement: FeatureDistance | None) -> str:
     """Return a line about the comparison, or about the lack of one."""
     if agreement is None:
-        return "compared with nothing: give --reference ONNX, a graph of the same weights"
+        return "not verified: give --reference ONNX, a graph with the same weights"
     return (
         f"compared: features of {agreement.pictures} pictures are at most {agreement.furthest:.2g} from the "
         "graph's, at unit length"

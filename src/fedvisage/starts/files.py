@@ -55,7 +55,7 @@ def read_graph(path: Path) -> tuple[dict[str, Tensor], tuple[GraphLayer, ...]]:
             if attribute.name == "value"
         }
     except (ValueError, TypeError, IndexError) as error:
-        raise UserError(str(path), f"is not a whole ONNX graph ({' '.join(str(error).split())[:160]})") from error
+        raise UserError(str(path), f"is not a valid ONNX graph ({' '.join(str(error).split())[:160]})") from error
     values = constants | tensors
     return tensors, tuple(_layer(node, values) for node in model.graph.node if _has_weights(node, values))
 
@@ -116,8 +116,8 @@ def read_checkpoint(path: Path, key: str | None) -> dict[str, Tensor]:
     if not can_sandbox():
         raise UserError(
             str(path),
-            "is a pickle, which is read in a process without network, and only Linux closes one "
-            "off; convert it there, or write safetensors where it was made",
+            "is a pickle, which is only read in a sandboxed process, and sandboxing requires Linux; "
+            "convert it there, or save safetensors where it was made",
         )
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
@@ -139,19 +139,19 @@ def _receive_tensors(ours: Connection, path: Path) -> dict[str, Tensor]:
     """Return the tensors that the child sends, or raise its reason for sending none."""
     try:
         if not ours.poll(PATIENCE):
-            raise UserError(str(path), f"was not read within {PATIENCE} seconds")
+            raise UserError(str(path), f"could not be read within {PATIENCE} seconds")
         reply = ours.recv_bytes()
     except EOFError:
         raise UserError(
             str(path),
-            "ended the process that read it; it needs more memory than a file of its size may, or is not what it says",
+            "crashed the process that read it; it needs more memory than its size allows, or is not a valid checkpoint",
         ) from None
     if reply[:1] != b"+":
         raise UserError(str(path), reply[1:].decode("utf-8", "replace"))
     try:
         return decode(reply[1:])
     except MalformedMessage as error:
-        raise UserError(str(path), f"holds no plain tensors ({error})") from error
+        raise UserError(str(path), f"contains no plain tensors ({error})") from error
 
 
 def _send_tensors(path: str, key: str | None, memory: int, out: Connection) -> None:
@@ -168,7 +168,7 @@ def _send_tensors(path: str, key: str | None, memory: int, out: Connection) -> N
     except MemoryError:
         out.send_bytes(b"-needs more memory than a file of its size may")
     except SandboxUnavailable as error:
-        out.send_bytes(f"-is a pickle, which is only read where a process can be closed off: {error}".encode())
+        out.send_bytes(f"-is a pickle, which is only read where processes can be sandboxed: {error}".encode())
     except Exception as error:  # a file can raise anything; the parent gets the reason, and this process ends
         out.send_bytes(f"-{_describe_error(error)}".encode())
     finally:
@@ -181,13 +181,13 @@ def _describe_error(error: Exception) -> str:
     if isinstance(error, NoWeights):
         return text
     if "TorchScript" in text:
-        return "is a TorchScript archive, which is a program; save the state_dict of the model instead"
+        return "is a TorchScript archive, which contains code; save the state_dict of the model instead"
     if "weights_only" in text or "Unsupported" in text or "GLOBAL" in text:
         return (
-            "holds more than tensors, and the rest would have to be run to be read; save model.state_dict() where "
+            "contains more than tensors, and reading the rest would run code; save model.state_dict() where "
             f"it was made ({text[:120]})"
         )
-    return f"is not a whole checkpoint ({type(error).__name__}: {text[:160]})"
+    return f"is not a valid checkpoint ({type(error).__name__}: {text[:160]})"
 
 
 class NoWeights(Exception):
@@ -202,7 +202,7 @@ def weights_in(contents: Any, key: str | None = None) -> dict[str, Tensor]:
                 raise NoWeights(f"has no key {key!r}")
             contents = contents[part]
     if not isinstance(contents, Mapping):
-        raise NoWeights("holds no mapping of names to tensors")
+        raise NoWeights("does not contain a mapping of names to tensors")
     if tensors := {str(name): value for name, value in contents.items() if isinstance(value, Tensor)}:
         return tensors
     inner = {name: value for name, value in contents.items() if isinstance(value, Mapping) and _has_tensors(value)}
@@ -239,13 +239,13 @@ class WeightsFile:
 def read_source(path: Path, key: str | None = None) -> WeightsFile:
     """Read a file. Its first bytes determine the format; an ONNX graph is recognised by its suffix."""
     if not path.is_file():
-        raise UserError(str(path), "does not exist, or is no plain file")
+        raise UserError(str(path), "does not exist or is not a regular file")
     size, free = path.stat().st_size, free_memory()
     if size > free // 2:
-        raise UserError(str(path), f"has {size:,} bytes, more than half of the memory that is free ({free:,})")
+        raise UserError(str(path), f"has {size:,} bytes, more than half of the free memory ({free:,})")
     form, layers = _format(path), tuple[GraphLayer, ...]()
     if key is not None and form != "torch":
-        raise UserError("--key", f"is for a checkpoint of torch's; {path.name} is {form}")
+        raise UserError("--key", f"requires a PyTorch checkpoint; {path.name} is {form}")
     if form == "onnx":
         tensors, layers = read_graph(path)
     elif form == "torch":
@@ -268,7 +268,7 @@ def _format(path: Path) -> str:
 
 def _check_sound(path: Path, tensors: Mapping[str, Tensor]) -> None:
     if not tensors:
-        raise UserError(str(path), "holds no tensor")
+        raise UserError(str(path), "contains no tensors")
     for name, value in tensors.items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            raise UserError(str(path), f"{name} has values that are no numbers, or infinite")
+            raise UserError(str(path), f"{name} contains NaN or infinite values")

@@ -73,7 +73,11 @@ class FitResult:
     def problem(self) -> str:
         """The mismatches, by name; empty if everything fits."""
         problems = []
-        for names, verb in ((self.lacking, "lacks"), (self.wrong, "does not fit in"), (self.unknown, "has left over")):
+        for names, verb in (
+            (self.lacking, "lacks"),
+            (self.wrong, "has mismatched shapes in"),
+            (self.unknown, "has extra tensors"),
+        ):
             if names:
                 more = f" and {len(names) - 4} more" if len(names) > 4 else ""
                 problems.append(f"{verb} {', '.join(names[:4])}{more}")
@@ -239,7 +243,7 @@ def rows_from(pairs: Iterator[tuple[str | None, str]]) -> tuple[LayerRow, ...]:
 def check_fit(path: Path, network: str, fitted: FitResult) -> None:
     """Raise ``UserError`` for a file that does not fit, with the names of the mismatches."""
     if problem := fitted.problem:
-        raise UserError(str(path), f"is no {network} as {fitted.layout.project} writes it: it {problem}")
+        raise UserError(str(path), f"is not a {network} in the layout of {fitted.layout.project}: it {problem}")
 
 
 def to_rgb(state: Mapping[str, Tensor], net: nn.Module, order: Colour) -> dict[str, Tensor]:

@@ -123,7 +123,7 @@ def convert_to_network(source: WeightsFile, name: str, size: int | None, colour:
 
     if not timm.is_model(name):
         choices = [*FACES, "resnet18", "an architecture of timm's"]
-        raise UserError(OPTION, f"{name!r} is no network{choice_hint(name, choices)}")
+        raise UserError(OPTION, f"{name!r} is not a known network{choice_hint(name, choices)}")
     return convert_timm(source, name, size, colour)
 
 
@@ -137,7 +137,7 @@ def _convert_face(source: WeightsFile, name: str, size: int | None, colour: Colo
     check_fit(source.path, name, fitted)
     # The last layer of a face network determines the size of its pictures.
     if size is not None and size != side:
-        raise UserError("--size", f"is {size}, and the last layer of this network is for pictures of {side} pixels")
+        raise UserError("--size", f"is {size}, but the last layer of this network expects images of {side} pixels")
     order = colour or fitted.colour
     # Some layouts exist for both orders of colours, and the order is never guessed.
     if order is None:
@@ -215,7 +215,7 @@ def _sizes(tensors: Mapping[str, Tensor], layout: WeightsLayout, name: str) -> t
     except ValidationError:
         raise UserError(
             OPTION,
-            f"{name} has another shape: the file's first layer has {first[0]} channels, and its "
+            f"{name} has a different shape: the file's first layer has {first[0]} channels, and its "
             f"features have {last[0]} numbers",
         ) from None
 
@@ -230,7 +230,9 @@ def _convert_resnet18(source: WeightsFile, colour: Colour | None) -> ConvertedNe
     try:
         options = ResNet18(width=width)
     except ValidationError:
-        raise UserError(OPTION, f"resnet18 has another shape: the file's first layer has {width} channels") from None
+        raise UserError(
+            OPTION, f"resnet18 has a different shape: the file's first layer has {width} channels"
+        ) from None
     net = resnet18(options, "rgb")
     layers = [
         name

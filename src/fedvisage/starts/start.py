@@ -52,7 +52,7 @@ class StartWeights:
         ):
             sentences += [f"{self.file} {verb} {shorten_names(names)}"] if names else []
         if self.untouched or self.lacking or self.reshaped:
-            sentences.append("what the file does not give begins at random")
+            sentences.append("all other parts are initialised randomly")
         return [f"note: training.start: {line}" for line in sentences]
 
     def as_json(self) -> dict[str, Any]:
@@ -76,14 +76,16 @@ def read_start(path: Path, start: Start, present: Message) -> StartWeights:
         part_names = {name.split(".")[0] for name in present}
         for part in start.parts:
             if part not in part_names:
-                raise UserError(f"{PLACE}.parts", f"{part!r} is no part of this network{choice_hint(part, part_names)}")
+                raise UserError(
+                    f"{PLACE}.parts", f"{part!r} is not a part of this network{choice_hint(part, part_names)}"
+                )
     expected = {name: value for name, value in present.items() if _is_in_parts(name, start.parts)}
     offered = {name: value for name, value in tensors.items() if _is_in_parts(name, start.parts)}
     if start.strict:
         _check_whole(path, offered, expected, start.parts, origin)
     fitting = [name for name in expected if name in offered and offered[name].shape == expected[name].shape]
     if not fitting:
-        raise UserError(PLACE, f"{path} has nothing that fits this network{_hint(origin)}")
+        raise UserError(PLACE, f"{path} contains no tensor that matches this network{_hint(origin)}")
     # A part that takes any tensor is returned completely: its other tensors keep their initial values.
     touched = {name.split(".")[0] for name in fitting}
     complete = {name: value for name, value in expected.items() if name.split(".")[0] in touched}
@@ -108,7 +110,7 @@ def _check_whole(
     path: Path, weights: Message, expected: Message, parts: tuple[str, ...] | None, origin: Mapping[str, Any] | None
 ) -> None:
     """Refuse a file with a tensor that the network cannot take, or with an incomplete part."""
-    advice = "; strict: false takes what fits"
+    advice = "; strict: false loads only the matching tensors"
     for name, tensor in weights.items():
         if name not in expected:
             raise UserError(PLACE, f"{path} has tensor {name}, unknown to this network{advice}{_hint(origin)}")
@@ -116,7 +118,7 @@ def _check_whole(
             raise UserError(
                 PLACE,
                 f"{path}: {name} has shape {tuple(tensor.shape)}, "
-                f"the network's is {tuple(expected[name].shape)}{_hint(origin)}",
+                f"but the network expects {tuple(expected[name].shape)}{_hint(origin)}",
             )
     complete_parts = set(parts or ()) | {name.split(".")[0] for name in weights}
     missing = [name for name in expected if name.split(".")[0] in complete_parts and name not in weights]
@@ -141,4 +143,4 @@ def _hint(origin: Mapping[str, Any] | None) -> str:
         return ""
     network = ", ".join(f"{key}: {value}" for key, value in origin["network"].items())
     size = origin.get("input", {}).get("size") if isinstance(origin.get("input"), dict) else None
-    return f"; the file was converted for network {{{network}}} and pictures of {size} pixels"
+    return f"; the file was converted for network {{{network}}} and images of {size} pixels"

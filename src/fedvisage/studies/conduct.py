@@ -63,12 +63,12 @@ def shrink_for_smoke(study: Study, *, rendered: bool = True) -> Study:
     if rendered and study.protocol is not None:
         raise UserError(
             "--smoke",
-            "a protocol needs datasets: give --root, below which `fedvisage data pretend KIND"
+            "a protocol needs datasets; give --root, the directory in which `fedvisage data pretend KIND"
             " ROOT/KIND` has written small copies",
         )
     small = study.model_copy(
         update={
-            "title": f"SMOKE TEST, figures without meaning: {study.title}",
+            "title": f"SMOKE TEST, metrics are meaningless: {study.title}",
             "seeds": study.seeds[:1],
             **{
                 key: {name: _tiny(name, entry, study) if rendered else entry for name, entry in entries.items()}
@@ -92,7 +92,9 @@ def _tiny(name: str, entry: str, study: Study) -> str:
     elif domain in DOMAINS:
         spec = Synthesis(domain, seed=_of_the_domain(entry, domain, study))
     else:
-        raise UserError(f"sets.{name}", "a smoke test renders a stand-in by the set's name, and no domain is called so")
+        raise UserError(
+            f"sets.{name}", "a smoke test renders a substitute by the set's name, but there is no domain with that name"
+        )
     species = f" species={','.join(spec.species)}" if spec.species else ""
     further = [*([f"seed={spec.seed}"] if spec.seed else []), *spec.further]
     amount = " ".join(["subjects=4 videos=1 frames=1 heldout=0.5", f"size={SIZE}{species}", *further])
@@ -178,7 +180,7 @@ def run_study(
     if root is not None:
         cells = on_root(study, cells, Root(root, sets or out.parent / "sets", workers, few=smoke), say)
     elif sets is not None:
-        raise UserError("--sets", "is where datasets below a root are imported to; give --root, too")
+        raise UserError("--sets", "is the directory for sets imported from --root; give --root, too")
     # All data is checked before the first cell trains, because a study may run for days.
     for cell in cells:
         if not (cell.out / METRICS).exists():

@@ -23,7 +23,7 @@ def demonstrate(out: Path, cache: Path, say: Say, course: Say, *, resume: bool =
         raise UserError(str(out), "is not empty; give another --out, or --resume to continue the demo in it")
     course("Rendering faces and attacks, then training four methods on three sites.")
     _show(out, "study.yaml", cache, say, course)
-    course("Rendering people, then training two methods of recognition at three sites.")
+    course("Rendering people, then training two recognition methods at three sites.")
     _show(out / "people", "people.yaml", cache, say, course)
 
 
@@ -38,6 +38,6 @@ def _show(out: Path, study: str, cache: Path, say: Say, course: Say) -> None:
     for entry, name in {without_part(entry)[0]: name for name, entry in sets.items()}.items():
         contact_sheet(PreparedSet.open(resolve(entry, cache))).save(out / "pictures" / f"{name}.png")
     say(f"table:    {out / 'table.md'}")
-    say(f"pictures: {out / 'pictures'} (what each set looks like)")
+    say(f"pictures: {out / 'pictures'} (examples from each set)")
     for report in reports:
         say(f"report:   {report}")

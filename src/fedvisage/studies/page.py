@@ -94,9 +94,7 @@ def rocs(study: Study, cells: Sequence[Cell]) -> list[Figure]:
                 groups[cell.row], thresholds[cell.row] = scores, float(metrics["threshold"])
         plotted = dict(list(groups.items())[:MOST_LINES])
         if len(plotted) > 1:
-            explanation = (
-                f"Seed {study.seeds[0]}; filled points: at the threshold, hollow ones: where both errors are equal."
-            )
+            explanation = f"Seed {study.seeds[0]}; filled points: at the threshold, hollow points: at the EER."
             operating = {name: thresholds[name] for name in plotted}
             drawings.append((f"ROC at target {target}", explanation, curves.roc(plotted, operating)))
     return drawings
@@ -142,12 +140,12 @@ def curves_over_rows(study: Study, table: Mapping[str, Any]) -> list[Figure]:
         }
         series = {kind: points for kind, points in series.items() if points}
         if any(len(points) >= FEWEST_POINTS for points in series.values()):
-            title = f"{heading(figure)} over what rows set"
+            title = f"{heading(figure)} by the value that each row sets"
             spread = ", with one standard deviation over seeds" if len(study.seeds) > 1 else ""
             explanation = f"Mean over targets{spread}."
             name = f"over-{figure.replace('.', '-')}"
             numbered = all(kind.endswith(SET_LAST) for kind in series)
-            axis = "number in the row's name" if numbered and len(series) > 1 else " / ".join(series)
+            axis = "number in the row name" if numbered and len(series) > 1 else " / ".join(series)
             lines = {kind.removesuffix(SET_LAST): points for kind, points in series.items()} if numbered else series
             drawings.append((title, explanation, curves.over_values(lines, (axis, heading(figure)), name)))
     return drawings

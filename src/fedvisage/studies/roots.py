@@ -49,7 +49,7 @@ POINTS_BYTES = 8
 def describe_needs(cells: Sequence[Cell], sets: Mapping[str, str], plans: Plans, room: Path, workers: int) -> list[str]:
     """Report the sets, the imports, and their effort; raise UserError if the disk has too little space."""
     unfinished = [cell for cell in cells if not (cell.out / METRICS).exists()]
-    lines = [f"{format_count(len(cells), 'cell')}, {len(unfinished)} of them to be run"]
+    lines = [f"{format_count(len(cells), 'cell')}, {len(unfinished)} of them still to run"]
     lines += [f"{name}: {description}" for name, description in sets.items()]
     images = size = 0
     seconds = list[float]()
@@ -63,7 +63,7 @@ def describe_needs(cells: Sequence[Cell], sets: Mapping[str, str], plans: Plans,
         seconds.append(count * reading / workers)
     if plans:
         free = shutil.disk_usage(_nearest_existing(room)).free
-        disk = f"{_gigabytes(size)} of {_gigabytes(free)} free on the disk of {room}"
+        disk = f"{_gigabytes(size)} of the {_gigabytes(free)} free on the disk of {room}"
         lines.append(f"imports: {format_count(images, 'image')}, {disk}, about {duration_in_words(sum(seconds))}")
         if size > free:
             raise UserError(
@@ -122,12 +122,12 @@ def _training(cells: Sequence[Cell], todo: Sequence[Cell], workers: int) -> str:
         return "training: all cells are finished"
     measured = [(cell.row, seconds) for cell in cells if (seconds := _seconds(cell.out / METRICS)) is not None]
     if not measured:
-        return "training: nobody knows how long before the first cell is finished; then the same command says it"
+        return "training: no estimate before the first cell is finished; run the same command again after that"
     mean_seconds = fmean(seconds for _, seconds in measured)
     by_row = {name: _mean(seconds for row, seconds in measured if row == name) for name in {cell.row for cell in todo}}
     remaining = sum(by_row[cell.row] or mean_seconds for cell in todo)
     count = format_count(len(measured), "cell")
-    return f"training: about {duration_in_words(remaining / workers)}, by {count} that are finished"
+    return f"training: about {duration_in_words(remaining / workers)}, estimated from {count} that are finished"
 
 
 def _mean(values: Iterable[float]) -> float:
@@ -183,13 +183,11 @@ def on_root(study: Study, cells: Sequence[Cell], root: Root, say: Say) -> list[C
         for need in missing:
             say(_what_lacks(need, root))
     for file in files:
-        say(f"{file}: no such file, and recipes name it")
+        say(f"{file}: file not found, but recipes name it")
     if missing or files:
         names = ", ".join([*(f"{need.name} ({_title(need)})" for need in missing), *files])
-        message = (
-            f"{format_count(len(missing) + len(files), 'thing')} that the study needs not found, and nothing was done"
-        )
-        raise UserError(str(root.folder), f"{message}: {names}. The lines above say how to get them")
+        message = f"{format_count(len(missing) + len(files), 'thing')} that the study needs not found; nothing was run"
+        raise UserError(str(root.folder), f"{message}: {names}. See the lines above for how to get them")
     plans = {need.place: _import_of(need) for need in needs if need.original is not None and need.place is not None}
     for line in describe_needs(
         cells, {need.name: _describe_need(need) for need in needs}, plans, root.sets, root.workers
@@ -263,22 +261,22 @@ def _describe_need(need: Need) -> str:
 
 
 def _title(need: Need) -> str:
-    return dataset_of(need.spec.kind).title if need.spec is not None else "dataset not said"
+    return dataset_of(need.spec.kind).title if need.spec is not None else "dataset not given"
 
 
 def _what_lacks(need: Need, root: Root) -> str:
     """Describe a missing set: the dataset, the searched folder, its download page, and the command to import it."""
     if need.spec is None:
         return (
-            f"{need.name}: the study does not say which dataset it is; looked for a prepared set called {need.name}"
+            f"{need.name}: the study does not name its dataset; searched for a prepared set named {need.name}"
             f" of {need.source[1]} pixels below {root.folder}"
         )
     dataset = dataset_of(need.spec.kind)
     layout = " ".join(dataset.expects.split("\n")[0].split())
     assert need.target is not None
-    message = f"{need.name}: {dataset.title}, looked for a folder below {root.folder} with {layout}"
+    message = f"{need.name}: {dataset.title}, searched for a folder below {root.folder} with {layout}"
     if need.almost is not None:
         settings = f"{need.spec.settings} at {need.spec.options.size} px"
-        message += f"; {need.almost} is of it, but not imported with {settings}"
-    download = f"; it is asked for at {dataset.page}" if dataset.page else ""
+        message += f"; {need.almost} is from this dataset, but was not imported with {settings}"
+    download = f"; request it at {dataset.page}" if dataset.page else ""
     return f"{message}{download}. If it lies elsewhere: {need.spec.command('DIRECTORY', need.target)}"

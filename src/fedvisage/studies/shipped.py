@@ -40,9 +40,9 @@ def locate(name_or_path: str | Path, beside: Path = Path(), *, verb: str = "") -
     if name in names():
         right = "study" if name.startswith(f"{STUDIES}/") else "run"
         if verb not in ("", right):
-            raise UserError(str(name_or_path), f"is not for {verb}; call fedvisage {right} {name}")
+            raise UserError(str(name_or_path), f"cannot be used with {verb}; run fedvisage {right} {name}")
         return file_of(name)
-    raise UserError(str(name_or_path), f"is no file, and no shipped recipe or study is called so{_did_you_mean(name)}")
+    raise UserError(str(name_or_path), f"not found: neither a file nor a shipped recipe or study{_did_you_mean(name)}")
 
 
 def _is_there(path: Path) -> bool:
@@ -56,7 +56,7 @@ def find(requested: str) -> str:
     """Return the requested shipped name; files in the current directory are ignored."""
     name = plain_name(requested)
     if name not in names():
-        raise UserError(requested, f"no shipped recipe or study is called so{_did_you_mean(name)}")
+        raise UserError(requested, f"no shipped recipe or study has that name{_did_you_mean(name)}")
     return name
 
 
@@ -99,7 +99,7 @@ def copy_out(requested: str, destination: Path | None) -> Path:
         with path.open("x", encoding="utf-8") as file:
             file.write(with_shipped_names(file_of(name).read_text(encoding="utf-8"), posixpath.dirname(name)))
     except FileExistsError as error:
-        raise UserError(str(path), "exists already; give another place, or remove it first") from error
+        raise UserError(str(path), "exists already; give another path, or remove it first") from error
     return path
 
 

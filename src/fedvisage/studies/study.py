@@ -137,7 +137,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def _of_benchmark(figures: Mapping[str, Any], figure: str) -> float | None:
     """Return a figure of a further benchmark; for a group whose site has its own model, the figure of that model."""
     match = _BENCHMARK.fullmatch(figure)
-    assert match is not None, "what is of a benchmark has its form"
+    assert match is not None, "a benchmark metric needs its full form"
     _, part, accuracy, kind, rate = match.groups()
     if (generic := figures.get("generic")) is not None:
         if accuracy and part:
@@ -240,7 +240,7 @@ def printing_errors(tables: Sequence[PrintedTable], rows: Sequence[str], targets
                 if name in means and abs(means[name] - average) > ROUNDING:
                     contradictions.append(
                         f"{table.source}, prints {average:.2f} as the average {heading(name)} of {row}; "
-                        f"its rows average {means[name]:.2f}, which stands above."
+                        f"its rows average {means[name]:.2f}, as shown above."
                     )
     return contradictions
 
@@ -319,7 +319,7 @@ class Study(Section):
     @classmethod
     def _seeds_differ(cls, value: list[int]) -> list[int]:
         if len(set(value)) < len(value):
-            raise ValueError("the same seed twice gives the same run twice")
+            raise ValueError("a repeated seed repeats the same run")
         return value
 
     @field_validator("benchmarks")
@@ -329,7 +329,7 @@ class Study(Section):
             if not SITE_NAME.fullmatch(name) or name in OWN:
                 reserved = ", ".join(OWN)
                 raise ValueError(
-                    f"{name!r}: use letters, digits, '-' and '_', and not {reserved}, as figures begin with them"
+                    f"{name!r}: use letters, digits, '-' and '_', and not {reserved}, which metric names begin with"
                 )
         return value
 
@@ -350,11 +350,11 @@ class Study(Section):
     @model_validator(mode="after")
     def _there_are_targets_beside_sites(self) -> Study:
         if self.protocol is None and len(self.sets) < 2:
-            raise ValueError("sets must have two at least, one to train on and one to evaluate on")
+            raise ValueError("sets needs at least two entries, one to train on and one to evaluate on")
         if self.protocol is not None and self.public is not None:
-            raise ValueError("public is for recognition, and protocols are about attacks; leave one out")
+            raise ValueError("public requires recognition, but protocols are about attacks; remove one")
         if self.protocol is not None and self.trains:
-            raise ValueError("trains stands beside sets, and a protocol says itself who trains on what; leave one out")
+            raise ValueError("trains requires sets, but a protocol defines its own training data; remove one")
         return self
 
 
@@ -362,7 +362,7 @@ def _expand_protocol(tree: Tree) -> Tree:
     """Replace a protocol with its sets: all sites of all folds, with the folds as targets."""
     protocol = PROTOCOLS.get(tree["protocol"])
     if protocol is None:
-        raise ValueError(f"{tree['protocol']!r} is no known protocol; `fedvisage data protocols` lists them")
+        raise ValueError(f"{tree['protocol']!r} is not a known protocol; `fedvisage data protocols` lists them")
     entries = {site: entry for fold in protocol.folds.values() for site, entry in fold.sites.items()}
     sites = {
         name: entries[name] for name in (*protocol.folds, *entries) if name in entries
@@ -380,7 +380,7 @@ def load_study(path: Path, say: Say = discard) -> Study:
     for number, (name, row) in enumerate(study.rows.items()):
         place = f"{path}: rows.{name}"
         if row.trained_by is not None and row.trained_by not in list(study.rows)[:number]:
-            raise UserError(f"{place}.trained_by", f"{row.trained_by!r} is no row above this one")
+            raise UserError(f"{place}.trained_by", f"{row.trained_by!r} is not a row above this one")
         if row.recipe is not None and row.recipe not in study.recipes:
             raise UserError(
                 f"{place}.recipe",
@@ -389,13 +389,15 @@ def load_study(path: Path, say: Say = discard) -> Study:
         _check_names(row.sites or [], study, f"{place}.sites")
         _check_names([] if row.public is None else [row.public], study, f"{place}.public")
         if places.setdefault(slug(name), name) != name:
-            raise UserError(place, f"has the same directory as {places[slug(name)]!r}; give it another name")
+            raise UserError(place, f"has the same output directory as {places[slug(name)]!r}; give it another name")
     _check_names(study.sites, study, f"{path}: sites")
     _check_names(list(study.trains), study, f"{path}: trains")
     # A site may train on another part of its set, but not on another set.
     for name, entry in study.trains.items():
         if split_entry(entry)[0] != split_entry(study.sets[name])[0]:
-            raise UserError(f"{path}: trains.{name}", f"{entry!r} is of another set than {study.sets[name]!r}")
+            raise UserError(
+                f"{path}: trains.{name}", f"{entry!r} selects from a different set than {study.sets[name]!r}"
+            )
     for name, text in study.imports.items():  # raises for malformed settings
         read_spec(text, f"{path}: imports.{name}")
     if study.protocol is None:
@@ -403,7 +405,7 @@ def load_study(path: Path, say: Say = discard) -> Study:
     elif unknown := [target for target in study.targets if target not in PROTOCOLS[study.protocol].folds]:
         folds = PROTOCOLS[study.protocol].folds
         raise UserError(
-            f"{path}: targets", f"{unknown[0]!r} is no target of {study.protocol}{choice_hint(unknown[0], folds)}"
+            f"{path}: targets", f"{unknown[0]!r} is not a target of {study.protocol}{choice_hint(unknown[0], folds)}"
         )
     _check_names([] if study.public is None else [study.public], study, f"{path}: public")
     # The pattern of figures allows any benchmark name; only the study knows its benchmarks.
@@ -412,7 +414,7 @@ def load_study(path: Path, say: Say = discard) -> Study:
             place = f"{path}: figures"
             raise UserError(
                 place,
-                f"{figure} is of {benchmark!r}, which is not among the study's benchmarks"
+                f"{figure} belongs to {benchmark!r}, which is not among the study's benchmarks"
                 f"{choice_hint(str(benchmark), study.benchmarks)}",
             )
     return study
@@ -443,7 +445,7 @@ def _read_inherited(path: Path, say: Say, above: tuple[Path, ...] = ()) -> Tree:
     for name in _likes(content.pop("like", []), path):
         inherited = locate(name, path.parent)
         if inherited.resolve() in above:
-            raise UserError(f"{path}: like", f"{name} takes over what takes over from it")
+            raise UserError(f"{path}: like", f"{name} inherits from a study that inherits from it")
         tree |= _read_inherited(inherited, say, above)
     if "recipe" in content:
         content["recipe"] = _read_named(content["recipe"], path)

@@ -154,10 +154,10 @@ def link_outwards(path: Path) -> None:
     ("spoil", "reason"),
     [
         (coloured, "in colour"),
-        (too_wide, "other proportions than the image"),
+        (too_wide, "different aspect ratio"),
         (of_sixteen_bits, "colours of kind I;16"),
         (broken, "not an image"),
-        (link_outwards, "leads out of the folder"),
+        (link_outwards, "to outside the folder"),
     ],
 )
 def test_a_map_that_cannot_be_one_is_skipped_with_its_image(root: Path, spoil: object, reason: str) -> None:

@@ -182,7 +182,7 @@ def test_a_dangling_link_is_skipped(root: Path) -> None:
 
 def test_a_named_pipe_is_skipped_without_waiting(root: Path) -> None:
     os.mkfifo(root / "real/s0/x.png")
-    assert "plain file" in only_fault(root)
+    assert "regular file" in only_fault(root)
 
 
 def test_a_file_in_an_unknown_class_folder_is_skipped(root: Path) -> None:

@@ -45,7 +45,7 @@ def test_the_older_layout_has_classes_in_lists_and_what_has_none_is_left_out(old
         ("Val/0007/007243-color.jpg", "bonafide", "casia-surf/Val/0007", "dev"),
         ("Val/0007/007244-color.jpg", "cut", "casia-surf/Val/0007", "dev"),
     ]
-    assert found.stray == {"images of depth and infrared": 10, "images without a label in the private lists": 1}
+    assert found.stray == {"depth and infrared images": 10, "images without a label in the private lists": 1}
     notes = "; ".join(found.notes)
     assert "val_public_list.txt has no labels: 3 lines" in notes
     assert "1 is bona fide: 1 of them" in notes

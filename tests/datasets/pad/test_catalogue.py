@@ -139,8 +139,8 @@ def test_the_report_has_found_and_published_counts_and_says_that_the_copy_is_inc
         assert report.found[place] == (bona_fide, len(here) - bona_fide)
         assert any(line.startswith(f"{place}: {bona_fide}") for line in report.lines())
     assert report.incomplete == bool(SCANNERS[kind].counts)
-    assert any("incomplete copy" in line for line in report.lines()) == report.incomplete
-    assert report.stray == {} or set(report.stray) == {"enrolment videos, which --enroll would take"}
+    assert any("incomplete" in line for line in report.lines()) == report.incomplete
+    assert report.stray == {} or set(report.stray) == {"enrolment videos (add them with --enroll)"}
     found = PreparedSet.open(tmp_path / "set", verify=True)
     assert sorted(set(found.rows.subject.tolist())) == sorted({row[1] for row in rows})
     columns = [
@@ -245,7 +245,7 @@ def test_links_out_of_the_folder_are_not_read(kind: str, copies: Mapping[str, Pa
     first = media(kind, root)[0]
     outside = first.rename(tmp_path / first.name)
     first.symlink_to(outside)
-    assert [one.reason for one in listed(kind, root).skipped] == ["a link that leads out of the folder"]
+    assert [one.reason for one in listed(kind, root).skipped] == ["a link to outside the folder"]
 
 
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: grammar.template)

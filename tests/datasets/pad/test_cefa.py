@@ -53,7 +53,7 @@ def test_depth_infrared_and_the_second_cut_are_left_out(copies: Mapping[str, Pat
         save(root / "Ethnicity/AF/AF-001/1_001_1_1_1" / stream / "0001.png", picture(7))
     found = listed("cefa", root)
     assert len(found.items) == 8
-    assert found.stray == {"images of depth, infrared or a second cut": 3}
+    assert found.stray == {"depth, infrared or re-cropped images": 3}
 
 
 def challenge(root: Path) -> Path:

@@ -71,5 +71,5 @@ def test_an_empty_folder_of_damaged_images_is_one_bad_file(tmp_path: Path) -> No
         SCANNER, root, tmp_path / "set", ImportOptions(size=24, frames="2", max_bad=0.5, crop="centre"), name="F"
     )
     assert [(one.path, one.reason) for one in report.skipped] == [
-        ("real/P2/b/colour", "no image of the folder can be read")
+        ("real/P2/b/colour", "no readable image in the folder")
     ]

@@ -21,7 +21,7 @@ def test_a_type_that_contradicts_the_folder_is_no_name_of_siw(name: str) -> None
     ("kind", "name"), [("siw", "Train/live/003/004-1-1-1-1.mov"), ("hkbu-mars-v2", "real/03/07_06_9.avi")]
 )
 def test_a_video_in_another_persons_folder_is_left_out_and_counted(kind: str, name: str) -> None:
-    assert said(kind, name) == "videos in the folder of another person"
+    assert said(kind, name) == "videos in another person's folder"
 
 
 def test_every_person_of_rose_youtu_is_in_one_part() -> None:

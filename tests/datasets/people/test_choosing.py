@@ -67,7 +67,7 @@ def test_the_released_division_is_that_of_the_released_scripts(people: int) -> N
     assert list(other.counts) == public
     assert other.splits is not None
     assert set(other.splits(public[0], 61)) == {"train"}
-    assert "not the authors'" in other.notes[-1]
+    assert "differs from the authors'" in other.notes[-1]
 
 
 def test_a_share_of_forty_is_a_released_client() -> None:

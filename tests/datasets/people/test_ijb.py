@@ -120,8 +120,8 @@ def test_crops_that_are_missing_or_in_no_list_are_counted_and_whom_no_list_names
     album = LAYOUTS["ijb-c"].scan(LAYOUTS["ijb-c"], source)
     assert album.counts == {"ijb-c/100": 3, "ijb-c/101": 2, "ijb-c/template-5": 2, "ijb-c/template-6": 1}
     assert [(one.path, one.reason) for one in album.skipped] == [
-        ("loose_crop/10.jpg", "no list names it"),
-        ("4.jpg", "a list names it, and it is not there"),
+        ("loose_crop/10.jpg", "it is in no list"),
+        ("4.jpg", "it is in a list, but missing"),
     ]
 
 

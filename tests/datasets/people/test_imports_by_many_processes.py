@@ -173,6 +173,6 @@ def test_all_imports_people_beside_attacks(pretended: Path, tmp_path: Path) -> N
     (pairs,) = (name for name in names if name.startswith("bin-bin-"))
     assert names == {"casia-fasd", "lfw", "rec-rec-train", pairs}
     assert (tmp_path / "sets" / "lfw-pairs.txt").exists()
-    assert "not known, and left alone: digiface" in said
+    assert "unknown, ignored: digiface" in said
     again = import_dataset("all", root, tmp_path / "sets", unheard, name="", options=options)
-    assert sum("is there already" in line for line in again) == 4
+    assert sum("already imported" in line for line in again) == 4

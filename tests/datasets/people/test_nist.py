@@ -105,7 +105,7 @@ def test_faces_without_a_box_or_a_picture_are_counted(tmp_path: Path) -> None:
     album = LAYOUTS["ijb-b-nist"].scan(LAYOUTS["ijb-b-nist"], source)
     assert [(one.path, one.reason) for one in album.skipped] == [
         ("img/5.jpg/5-2", "its table has no box"),
-        ("img/4.jpg/4", "a table names it, and it is not there"),
+        ("img/4.jpg/4", "it is in a table, but missing"),
     ]
 
 

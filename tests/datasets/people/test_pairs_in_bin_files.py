@@ -77,13 +77,13 @@ def test_a_pickle_that_would_do_something_does_nothing(protocol: int, tmp_path: 
         (b"(lp0\nS'a'\np1\na.", "protocol"),
         (b"\x80\x02}.", "b'}'"),
         (b"\x80\x02cposix\nsystem\nU\x02ls\x85R.", "posix.system"),
-        (b"\x80\x02c_codecs\nencode\nX\x01\0\0\0aX\x05\0\0\0utf-8\x86R.", "form"),
-        (b"\x80\x02h\x05.", "kept"),
+        (b"\x80\x02c_codecs\nencode\nX\x01\0\0\0aX\x05\0\0\0utf-8\x86R.", "encoding"),
+        (b"\x80\x02h\x05.", "stored"),
         (b"\x80\x02a.", "value"),
         (b"\x80\x02]e.", "mark"),
         (b"\x80\x02]q\0h\0a]\x86.", "not bytes"),
         (b"\x80\x02](NNe]\x88a\x86.", "not bytes"),
-        (b"\x80\x02](U\1aU\1be]K\x02a\x86.", "yes"),
+        (b"\x80\x02](U\1aU\1be]K\x02a\x86.", "true"),
         (b"\x80\x02](U\1aU\1be.", "lists"),
         (b"\x80\x02](U\1ae]\x88a\x86.", "1 pairs"),
         (b"\x80\x02](" + b"\x88" * (1 << 22) + b"e.", "2,097,152"),
@@ -124,6 +124,6 @@ def test_a_set_and_its_list_of_pairs_in_ten_folds_are_made(tmp_path: Path) -> No
     assert [values[one] for one in listed.first] == list(range(0, 40, 2))
     assert [values[one] for one in listed.second] == list(range(1, 40, 2))
     assert "heldout" not in made.rows.split
-    assert "within a pair only" in "\n".join(report.lines())
+    assert "only known within pairs" in "\n".join(report.lines())
     with refused("set-pairs.txt", "exists"):
         import_people(BIN, path, tmp_path / "set", ImportOptions(size=112), name="B")

@@ -77,7 +77,7 @@ def test_records_are_written_as_they_are_read_also_around_the_magic_number(tmp_p
         (struct.pack("<II", MAGIC, (1 << 29) - 1) + b"\0" * 30, None, "train.rec", "536,870,911"),
         (struct.pack("<II", MAGIC, 3 << 29) + b"\0" * 30, None, "train.rec", "another record"),
         (struct.pack("<IIIfQQ", MAGIC, 24, 2**31, 0, 0, 0), None, "train.rec", "2,147,483,648 labels"),
-        (struct.pack("<IIIfQQ", MAGIC, 24, 0, float("nan"), 0, 0), None, "train.rec", "no number"),
+        (struct.pack("<IIIfQQ", MAGIC, 24, 0, float("nan"), 0, 0), None, "train.rec", "NaN"),
         (GOLDEN[:124] + GOLDEN[124:128] + struct.pack("<If", 0, 0.5) + GOLDEN[136:], INDEX, "train.rec", "0.5"),
         (GOLDEN[:188] + struct.pack("<ff", 1, 4) + GOLDEN[196:], INDEX, "train.rec", "record 4"),
     ],

@@ -39,7 +39,7 @@ NUMBERED = Grammar(
 )
 FORMS = {"s": "flat", "b": "bent"}
 
-OTHER_STREAMS = "images of depth and infrared"
+OTHER_STREAMS = "depth and infrared images"
 WITHOUT_LABEL = "images without a label in the private lists"
 
 
@@ -113,7 +113,10 @@ def scan(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
         raise UserError(error.place, "; ".join((error.message, *notes))) from None
     numbers = Counter(NUMBERED.parse(item.video) is not None for item in listing.items)
     if numbers[True]:
-        notes = (*notes, f"the persons of {format_count(numbers[True], 'image')} are not known: a folder counts as one")
+        notes = (
+            *notes,
+            f"the people in {format_count(numbers[True], 'image')} are unknown: each folder counts as one person",
+        )
     return replace(listing, notes=(*listing.notes, *notes))
 
 
@@ -127,16 +130,18 @@ def _read_classes(tree: Tree, live: str) -> tuple[dict[str, bool], tuple[str, ..
             continue
         place, lines = str(tree.path(name)), tree.lines(name)
         if match["what"].casefold() == "public":
-            notes.append(f"{name} has no labels: {format_count(len(lines), 'line')} passed over")
+            notes.append(f"{name} has no labels: {format_count(len(lines), 'line')} skipped")
             continue
         for number, path, label in _parse_labels(lines, place):
             if classes.setdefault(path, label == live) != (label == live):
-                raise UserError(place, f"line {number}: {path} has another label further up or in another list")
+                raise UserError(
+                    place, f"line {number}: {path} has a different label on an earlier line or in another list"
+                )
     if classes:
         bona_fide = sum(classes.values())
         count = format_count(len(classes), "image")
         notes.append(
-            f"classes of {count} with numbers are from lists alone, in which {live} is bona fide: {bona_fide} of them"
+            f"classes of {count} with numbers come only from lists, in which {live} is bona fide: {bona_fide} of them"
         )
     return classes, tuple(notes)
 
@@ -146,12 +151,12 @@ def _parse_labels(lines: Iterable[tuple[int, str]], place: str) -> Iterator[tupl
         *paths, label = line.split()
         if label not in ("0", "1"):
             raise UserError(
-                place, f"line {number}: has no label of 0 or 1; the class of such images stands nowhere else"
+                place, f"line {number}: must have a label, 0 or 1; nothing else gives the class of such images"
             )
         parsed = [NUMBERED.parse(path.rpartition(".")[0]) for path in paths]
         names = [entry.name.rpartition("-")[0] for entry in parsed if entry]
         if not names:
-            raise UserError(place, f"line {number}: {line[:80]!r} names no image of the dataset")
+            raise UserError(place, f"line {number}: {line[:80]!r} is not an image of the dataset")
         yield number, names[0], label
 
 

@@ -45,7 +45,7 @@ MASK = Grammar(
 )  # fmt: skip
 NUMBERED = Grammar("{part}/{number}/{stream}", part="dev|test", number="[0-9]{6}", stream=_STREAMS)
 
-OTHER_STREAMS = "images of depth, infrared or a second cut"
+OTHER_STREAMS = "depth, infrared or re-cropped images"
 WITHOUT_LABEL = "frames of folders without a label in the lists 4@…"
 
 
@@ -62,7 +62,7 @@ class CefaNameReader:
         if fields["stream"] != self.stream:
             return OTHER_STREAMS
         if not fields["folder"].startswith(f"{ethnicity}-{fields['subject']}"):
-            return "images whose name and folder are of two persons"
+            return "images whose name and folder give different people"
         split = "train" if number < FIRST_OF_DEV else "dev" if number < FIRST_OF_TEST else "test"
         extra = {
             "ethnicity": ethnicity, "device": fields["device"], "session": SESSIONS[fields["session"]],
@@ -144,14 +144,14 @@ def _read_classes(tree: Tree, live: str) -> tuple[dict[str, bool], tuple[str, ..
         if bare and (len(bare) < len(rows) or "_ref" in name.casefold()):
             raise UserError(
                 str(tree.path(name)),
-                f"line {bare[0][0]}: {bare[0][1]} has no label; the class of such folders stands nowhere else",
+                f"line {bare[0][0]}: {bare[0][1]} has no label; nothing else gives the class of such folders",
             )
         if bare:
             unlabelled_counts[name] = len(bare)
             continue
         for number, path, label in _parse_labels(rows, str(tree.path(name))):
             if classes.setdefault(path, label == live) != (label == live):
-                raise UserError(str(tree.path(name)), f"line {number}: {path} has another label in another list")
+                raise UserError(str(tree.path(name)), f"line {number}: {path} has a different label in another list")
     notes = [
         f"{name} has no labels: {format_count(count, 'folder')} left out" for name, count in unlabelled_counts.items()
     ]
@@ -159,8 +159,8 @@ def _read_classes(tree: Tree, live: str) -> tuple[dict[str, bool], tuple[str, ..
         bona_fide = sum(classes.values())
         count = format_count(len(classes), "folder")
         notes.append(
-            f"classes of {count} with numbers are from lists alone, in which {live}"
-            f" is bona fide: {bona_fide} of them; their persons are not known"
+            f"classes of {count} with numbers come only from lists, in which {live}"
+            f" is bona fide: {bona_fide} of them; their people are unknown"
         )
     return classes, tuple(notes)
 
@@ -168,7 +168,7 @@ def _read_classes(tree: Tree, live: str) -> tuple[dict[str, bool], tuple[str, ..
 def _parse_labels(rows: list[tuple[int | str, ...]], place: str) -> Iterator[tuple[int | str, str, str]]:
     for number, *words in rows:
         if len(words) != 2 or words[1] not in ("0", "1", "-1"):
-            raise UserError(place, f"line {number}: is no folder and a label of 0 or 1")
+            raise UserError(place, f"line {number}: must be a folder and a label of 0 or 1")
         yield number, "/".join(str(words[0]).strip("/").split("/")[-2:]), str(words[1])
 
 

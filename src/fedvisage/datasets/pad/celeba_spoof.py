@@ -108,7 +108,7 @@ def _read_divisions(tree: Tree, items: Mapping[str, Item]) -> dict[str, dict[str
         ):
             _apply_meta(items[key], meta, [name], tree)
             if parts_of[key].setdefault(column, part) != part:
-                message = f"names {key[:80]}, and so does the list of the other part"
+                message = f"contains {key[:80]}, but the list of the other part contains it, too"
                 raise UserError(str(tree.path(name)), message)
     return parts_of
 
@@ -124,7 +124,7 @@ def _read_metas(tree: Tree, name: str) -> Iterator[tuple[str, ImageMeta]]:
     for path, values in read_json(tree.path(name), "unpack the archive again").items():
         numbers = _parse_meta(values)
         if numbers is None:
-            raise UserError(place, f"{path[:80]!r} does not have {NUMBERS} whole numbers that such files have")
+            raise UserError(place, f"{path[:80]!r} does not have {NUMBERS} whole numbers expected in such files")
         yield without_ending(path), numbers
 
 
@@ -149,7 +149,7 @@ def _notes(items: Iterable[Item], files: Iterable[str]) -> Iterator[str]:
     counts = Counter(item.split or "" for item in items)
     yield "; ".join(f"{part}: {counts[part]:,} of {count:,} images" for part, count in LISTED.items())
     if without_species := sum(item.species == "attack" for item in items):
-        source = "metas/intra_test/*_label.json" if files else "metas/intra_test/*_label.json, which are not here"
+        source = "metas/intra_test/*_label.json" if files else "metas/intra_test/*_label.json, which are missing"
         yield f"{without_species:,} attacks have the species attack: theirs stands in {source}"
 
 

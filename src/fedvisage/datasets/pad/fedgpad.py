@@ -86,7 +86,7 @@ def _find_source(folder: str, options: ImportOptions) -> SourceDataset:
         if options.of == source.scanner.kind or (not options.of and source.folder.casefold() == name):
             return source
     folders = ", ".join(source.folder for source in SOURCES)
-    message = f"its folder is called none of {folders}; say with --of which dataset these frames are of"
+    message = f"its folder has none of the names {folders}; name the dataset of these frames with --of"
     raise UserError(printable(folder), message)
 
 
@@ -99,10 +99,12 @@ def _read_species(tree: Tree, lists: list[re.Match[str]]) -> dict[str, str]:
         for number, path, label in _read_lines(tree, match.string):
             place, bona_fide = str(tree.path(match.string)), species == "bonafide"
             if labels.setdefault(label, bona_fide) != bona_fide:
-                message = f"line {number}: {label} is the label of {WORDS[not bona_fide]} in another line or list"
+                message = (
+                    f"line {number}: {label} is the label for {WORDS[not bona_fide]} on another line or in another list"
+                )
                 raise UserError(place, message)
             if (listed.setdefault(path, species) == "bonafide") != bona_fide:
-                raise UserError(place, f"line {number}: {path} stands in a list of {WORDS[not bona_fide]} frames, too")
+                raise UserError(place, f"line {number}: {path} is also in a list of {WORDS[not bona_fide]} frames")
     return listed
 
 
@@ -110,7 +112,7 @@ def _read_lines(tree: Tree, name: str) -> Iterator[tuple[int, str, str]]:
     for number, line in tree.lines(name):
         path, _, label = line.rpartition(" ")
         if not path or not label.lstrip("-").isdecimal():
-            raise UserError(str(tree.path(name)), f"line {number}: {line[:80]!r} is no path and a whole number")
+            raise UserError(str(tree.path(name)), f"line {number}: {line[:80]!r} must be a path and a whole number")
         yield number, PurePosixPath(path.strip()).as_posix(), label
 
 
@@ -137,9 +139,7 @@ def _make_item(
             depth_name=str(depth),
         )
     if (sighting.species == "bonafide") != (species == "bonafide"):
-        message = (
-            f"{path} is by its name {WORDS[sighting.species == 'bonafide']}, but stands in a list of the other class"
-        )
+        message = f"{path} is by its name {WORDS[sighting.species == 'bonafide']}, but is in a list of the other class"
         raise UserError(str(tree.root), message)
     subject = "/".join(part for part in (kind, sighting.part, sighting.subject) if part)
     return Item(

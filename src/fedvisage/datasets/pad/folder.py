@@ -33,7 +33,7 @@ def scan_folder(_: Scanner, tree: Tree, __: ImportOptions) -> Listing:
     """List the usable files of a dataset in order of their names, and the unusable ones with the reason."""
     if not any(entry.is_dir() and _polarity(entry.name) is not None for entry in tree.root.iterdir()):
         folders = ", ".join(REAL_FOLDERS + ATTACK_FOLDERS)
-        raise UserError(str(tree.root), f"has none of the folders {folders}; {tree.listing()}{tree.hints()}")
+        raise UserError(str(tree.root), f"contains none of the folders {folders}; {tree.listing()}{tree.hints()}")
     items: list[Item] = []
     frames: Counter[str] = Counter()
     skipped: list[SkippedFile] = []
@@ -59,7 +59,7 @@ def _check_species(root: Path, items: list[Item]) -> None:
             above = PurePosixPath(item.name).parts[0]
             raise UserError(
                 str(root / above / item.species),
-                f"{item.species!r} is a subject, where the kind of attack is expected; move it to "
+                f"{item.species!r} is a subject, but the attack species is expected here; move it to "
                 f"{above}/<species>/{item.species}/, such as {above}/print/{item.species}/",
             )
 
@@ -100,7 +100,7 @@ def _check_polarity(name: str, label: int, inner: str, root: Path) -> None:
     opposite = REAL_FOLDERS if label == 0 else ATTACK_FOLDERS + _SPECIES_OF_ATTACKS
     if inner.casefold() in opposite:
         outer = PurePosixPath(name).parts[0]
-        message = f"{name!r} is in {outer!r} and in {inner!r}, which contradict each other; move or rename the folder"
+        message = f"{name!r} is in both {outer!r} and {inner!r}, which contradict each other; move or rename the folder"
         raise UserError(str(root), message)
 
 
@@ -119,7 +119,7 @@ def _check_labels(path: Path, items: list[Item]) -> None:
         raise UserError(
             str(path),
             f"{len(wrong)} labels contradict the folders: {name!r} is labelled {label} but lies in "
-            f"{PurePosixPath(name).parts[0]!r}; 1 is bona fide and 0 is attack here; turn the labels or move the files",
+            f"{PurePosixPath(name).parts[0]!r}; 1 is bona fide and 0 is attack here; swap the labels or move the files",
         )
 
 
@@ -128,7 +128,7 @@ def _read_labels(path: Path) -> list[tuple[str, int]]:
         with path.open(encoding="utf-8-sig", newline="") as lines:
             reader = csv.DictReader(lines, strict=True)
             if not {"path", "label"} <= set(reader.fieldnames or ()):
-                raise UserError(str(path), "its first line must name the columns path,label")
+                raise UserError(str(path), "its first line must be path,label")
             rows = [(row["path"] or "", row["label"]) for row in reader]
     except (csv.Error, UnicodeDecodeError) as error:
         raise UserError(str(path), f"not a readable table: {error}") from None

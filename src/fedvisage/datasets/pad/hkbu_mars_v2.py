@@ -24,7 +24,7 @@ VIDEO = Grammar(
 def _parse_name(fields: Mapping[str, str], _: ImportOptions) -> Entry | str:
     person = int(fields["subject"])
     if person != int(fields["folder"]):
-        return "videos in the folder of another person"
+        return "videos in another person's folder"
     species = "bonafide" if fields["class"] == "real" else "mask_rigid"
     return Entry(species, f"{person:02d}", extra={"camera": fields["camera"], "light": fields["light"]})
 

@@ -134,7 +134,7 @@ def check_lists(lists: LabelLists, tree: Tree, items: Iterable[Item], live: str 
         absent |= _check(lists, tree, name, classes, live)
     notes = [f"labels in lists agree with the names: {format_count(len(names), 'list')}"] if names else []
     if absent:
-        notes.append(f"{format_count(len(absent), 'name')} in lists without a file here, such as {min(absent)}")
+        notes.append(f"{format_count(len(absent), 'name')} in lists have no file here, such as {min(absent)}")
     return tuple(notes)
 
 

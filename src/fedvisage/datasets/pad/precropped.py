@@ -44,7 +44,7 @@ WHOLE = FOLDER = Grammar("{part}/{class}/{stem}", **_FOLDERS)
 
 _SURF_VIDEO = re.compile(r"(Training|Val|Testing)_(real_part|fake_part)_(CLKJ_[A-Z]{2}[0-9]{4})_(.*[.]rssdk)_(color)")
 
-UNREAD = "images whose names are not of the dataset"
+UNREAD = "images with names that the dataset does not use"
 
 
 @dataclass(frozen=True)
@@ -164,13 +164,13 @@ def scan(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
             else:
                 unread[kind].append(printable(file))
     if not matched:
-        templates = f"looked for {FRAME.template}.png and {FOLDER.template}/000.png"
-        message = f"holds no frames of {' or '.join(scanners)}: {templates}; {tree.listing()}{tree.hints()}"
+        templates = f"searched for {FRAME.template}.png and {FOLDER.template}/000.png"
+        message = f"contains no frames of {' or '.join(scanners)}: {templates}; {tree.listing()}{tree.hints()}"
         raise UserError(str(tree.root), message)
     kind = _most_frequent(matched, tree)
     if len(unread[kind]) > UNKNOWN_SHARE * (len(unread[kind]) + matched[kind]):
-        message = f"{len(unread[kind])} images have names that {kind} does not have: {', '.join(unread[kind][:3])}"
-        raise UserError(str(tree.root), f"{message}; give the folder of one dataset, or say which with --of")
+        message = f"{len(unread[kind])} images have names that {kind} does not use: {', '.join(unread[kind][:3])}"
+        raise UserError(str(tree.root), f"{message}; give the folder of one dataset, or choose it with --of")
     listing = scan_by_name(scanners[kind], tree, options)
     return replace(listing, notes=(*listing.notes, f"frames of {kind}, by their names"))
 
@@ -178,7 +178,7 @@ def scan(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
 def _most_frequent(matched: Counter[str], tree: Tree) -> str:
     (kind, count), *others = matched.most_common(2)
     if others and others[0][1] == count:
-        message = f"names may be of {kind} or of {others[0][0]}; say which with --of"
+        message = f"the names fit both {kind} and {others[0][0]}; choose one with --of"
         raise UserError(str(tree.root), message)
     return kind
 
@@ -188,9 +188,7 @@ def check_folders(tree: Tree, items: Sequence[Item]) -> None:
     for item in items:
         folder = item.name.split("/")[1]
         if (folder in REAL) != bool(item.label):
-            message = (
-                f"{item.name} lies in {folder!r}, but by its name it is {WORDS[item.label]}; move it, or remove it"
-            )
+            message = f"{item.name} is in {folder!r}, but by its name it is {WORDS[item.label]}; move it, or remove it"
             raise UserError(str(tree.root), message)
 
 

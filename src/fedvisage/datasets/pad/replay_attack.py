@@ -47,7 +47,7 @@ def _parse_attack(fields: Mapping[str, str], _: ImportOptions) -> Entry:
 
 def _parse_enrolment(fields: Mapping[str, str], options: ImportOptions) -> Entry | str:
     if not options.enroll:
-        return "enrolment videos, which --enroll would take"
+        return "enrolment videos (add them with --enroll)"
     return Entry("bonafide", fields["client"], _split(fields), _extra(fields) | {PURPOSE: ENROL})
 
 

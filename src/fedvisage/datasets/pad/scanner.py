@@ -77,9 +77,9 @@ class Scanner(Dataset):
         if options.enroll and not self.enrolment:
             raise UserError("--enroll", f"{self.title} has no enrolment videos")
         if options.live is not None and self.lists is None:
-            raise UserError("--labels", f"{self.title} has no lists with labels that are read")
+            raise UserError("--labels", f"fedvisage reads no label lists of {self.title}")
         if options.released and not self.released:
-            raise UserError("--labels", f"no lists that were released with FedSIS call anything of {self.title} wrong")
+            raise UserError("--labels", f"the lists released with FedSIS mislabel nothing in {self.title}")
         if options.of and options.of not in self.of:
             remedy = f"choose one of {', '.join(self.of)}" if self.of else f"{self.title} is a dataset of its own"
             raise UserError("--of", f"{options.of!r} cannot be named here; {remedy}")
@@ -100,13 +100,13 @@ def scan_by_name(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listin
     if not state.items:
         raise UserError(
             str(tree.root),
-            f"is no {scanner.title}: looked for {_expected_names(scanner)}; {tree.listing()}{tree.hints()}",
+            f"does not match {scanner.title}: searched for {_expected_names(scanner)}; {tree.listing()}{tree.hints()}",
         )
     state.refuse_many_unknown()
     items = [state.items[key] for key in sorted(state.items)]
     notes = check_lists(scanner.lists, tree, items, options.live) if scanner.lists else ()
     if any(item.kind == "arrays" for item in items) and not options.colour:
-        notes = (*notes, "arrays are read as red, green, blue; --colour bgr reads them the other way round")
+        notes = (*notes, "arrays are read as RGB; --colour bgr reads them as BGR")
     if tree.hidden:
         state.stray["hidden files"] += tree.hidden
     return Listing(items, tuple(state.skipped), state.stray, tuple(state.unknown[:_EXAMPLES]), notes)
@@ -150,7 +150,9 @@ class _ScanState:
         located = str(PurePosixPath(file).parent) if framed else file
         if self.where.setdefault(tail, located) != located:
             paths = f"{self.where[tail]} and {located}"
-            raise UserError(str(self.tree.root), f"holds two copies of one item, {paths}; give the folder of one copy")
+            raise UserError(
+                str(self.tree.root), f"contains two copies of one item, {paths}; give the folder of one copy"
+            )
         if tail in self.items:
             return
         item_name = tail if framed else tail + file[len(without_ending(file)) :]
@@ -184,7 +186,7 @@ class _ScanState:
         if any(fnmatch(file.casefold(), pattern.casefold()) for pattern in self.scanner.beside):
             return
         if file in self.others:
-            self.stray[f"files that end in {printable(ending_of(file)) or 'nothing'}"] += 1
+            self.stray[f"files ending in {printable(ending_of(file)) or 'nothing'}"] += 1
         else:
             self.unknown.append(printable(file))
             self.stray["videos and images with other names"] += 1
@@ -195,8 +197,8 @@ class _ScanState:
             shown = ", ".join(self.unknown[:_EXAMPLES])
             raise UserError(
                 str(self.tree.root),
-                f"{len(self.unknown)} of {count} videos and images have names that {self.scanner.title} does not have:"
-                f" {shown}; remove them, or look for another kind in `fedvisage data kinds`",
+                f"{len(self.unknown)} of {count} videos and images have names that {self.scanner.title} does not use:"
+                f" {shown}; remove them, or find another kind with `fedvisage data kinds`",
             )
 
 

@@ -27,7 +27,7 @@ SPECIES = {"2": "print", "3": "replay"}
 
 def _parse_name(fields: Mapping[str, str], _: ImportOptions) -> Entry | str:
     if fields["folder"] != fields["subject"]:
-        return "videos in the folder of another person"
+        return "videos in another person's folder"
     extra = {name: fields[name] for name in ("sensor", "medium", "session")}
     species = SPECIES[fields["type"]] if "type" in fields else "bonafide"
     return Entry(species, fields["subject"], fields["part"].lower(), extra)

@@ -65,7 +65,7 @@ def species_of(kind: str, instrument: int) -> str | None:
 def _parse_name(fields: Mapping[str, str], _: ImportOptions) -> Entry | str:
     species = species_of(fields["type"], int(fields["instrument"]))
     if species is None:
-        return "masks with a number that the dataset does not have"
+        return "masks with a number unknown in the dataset"
     extra = {name: fields[name] for name in ("session", "presenter", "type", "instrument")}
     return Entry(species, fields["client"], extra=extra)
 
@@ -102,8 +102,8 @@ def scan(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
 
 
 def _names(*, cut_out: bool) -> tuple[Name, ...]:
-    many = partial(_skip_name, why="arrays of grey, depth, infrared and heat")
-    station = partial(_skip_name, why="recordings of which the cut-out frames are there") if cut_out else _parse_name
+    many = partial(_skip_name, why="grey, depth, infrared and thermal arrays")
+    station = partial(_skip_name, why="recordings whose cropped frames are present") if cut_out else _parse_name
     return (
         Name(MANY, many, "arrays"),
         Name(CUT, _parse_name, "arrays"),

@@ -44,7 +44,7 @@ def benchmark_album(
     """Combine photographs and lists; add a note if there is no list."""
     counts, person_shots = group_by_person(shots)
     if not pairs:
-        notes = (*notes, "no list of pairs lies beside the photographs, so none is written")
+        notes = (*notes, "no list of pairs found next to the photographs, so none is written")
     return Album(counts, person_shots, skipped, pairs, notes, layout.columns, layout.counts)
 
 
@@ -57,7 +57,7 @@ def _scan_lfw(layout: Layout, source: Path) -> Album:
 
 def _parse_lfw(fields: Mapping[str, str], _: ImportOptions) -> Entry | str:
     if fields["person"] != fields["again"]:
-        return "its name and its folder's are of two people"
+        return "its name and its folder give different people"
     return Entry(BONA_FIDE, fields["person"])
 
 
@@ -89,7 +89,7 @@ def _scan_calfw(layout: Layout, source: Path) -> Album:
     merged = [
         folds[number] + list(different_pairs) for number, different_pairs in zip(sorted(folds), different, strict=False)
     ]
-    note = f"{name} gives no folds for pairs of two people: they are taken in its order, as many in each"
+    note = f"{name} gives no folds for impostor pairs: they are split in list order into folds of equal size"
     return benchmark_album(layout, shots, skipped, {"": merged or different}, note)
 
 
@@ -100,7 +100,7 @@ def _scan_cplfw(layout: Layout, source: Path) -> Album:
         return benchmark_album(layout, shots, skipped, {})
     pairs = [pair for _, pair in read_two_line_pairs(tree, name, _number_by_name(shots))]
     return benchmark_album(
-        layout, shots, skipped, {"": cut_into_folds(pairs, FOLDS)}, f"folds of {name} are taken in its order"
+        layout, shots, skipped, {"": cut_into_folds(pairs, FOLDS)}, f"folds of {name} follow its order"
     )
 
 
@@ -137,7 +137,7 @@ def _read_protocol(tree: Tree, protocol: str) -> PairList:
                 pair = first[number_1], second[number_2]
                 if (pair[0][0] == pair[1][0]) != (kind == "same"):
                     message = (
-                        f"is a pair of {'two people' if kind == 'same' else 'one person'}, and the file says {kind}"
+                        f"is a pair of {'two people' if kind == 'same' else 'one person'}, but the file says {kind}"
                     )
                     raise UserError(f"{tree.path(name)}, line {at_line}", message)
                 pairs.append(pair)
@@ -300,7 +300,7 @@ _RFW = Grammar(
 
 def _parse_rfw(fields: Mapping[str, str], _: ImportOptions) -> Entry | str:
     if fields["person"] != fields["again"]:
-        return "its name and its folder's are of two people"
+        return "its name and its folder give different people"
     whose = f"{fields['race']}-{fields['person']}"
     return Entry(BONA_FIDE, whose, group=fields["race"].lower(), name=image_name(whose, int(fields["number"])))
 

@@ -55,7 +55,7 @@ class Portion:
         try:
             return content.decode().encode("latin1")
         except UnicodeError:
-            raise BadFile("is a text and no picture") from None
+            raise BadFile("is text, not an image") from None
 
 
 @dataclass
@@ -92,15 +92,15 @@ class _PickleReader:
 
     def run(self) -> Any:
         if self.take(1) != b"\x80" or (protocol := self.number("B")) not in (2, 3, 4, 5):
-            raise InvalidPickle("it does not begin as a pickle of protocol 2 to 5 does")
+            raise InvalidPickle("it does not start like a pickle of protocol 2 to 5")
         del protocol
         while (step := self.take(1)) != b".":
             action = _STEPS.get(step)
             if action is None:
-                raise InvalidPickle(f"step {step!r} at byte {self.file.tell() - 1:,} is not among those that are read")
+                raise InvalidPickle(f"step {step!r} at byte {self.file.tell() - 1:,} is not supported")
             action(self)
         if len(self.stack) != 1 or self.file.tell() != self.size:
-            raise InvalidPickle("it goes on behind its end")
+            raise InvalidPickle("it continues after its end")
         return self.stack[0]
 
     def take(self, count: int) -> bytes:
@@ -124,7 +124,7 @@ class _PickleReader:
 
     def pop(self) -> Any:
         if not self.stack or self.stack[-1] is _MARK:
-            raise InvalidPickle("a step lacks its value")
+            raise InvalidPickle("a step is missing its value")
         return self.stack.pop()
 
     def to_mark(self) -> list[Any]:
@@ -133,27 +133,27 @@ class _PickleReader:
         while self.stack and self.stack[-1] is not _MARK:
             values.append(self.stack.pop())
         if not self.stack:
-            raise InvalidPickle("a step lacks its mark")
+            raise InvalidPickle("a step is missing its mark")
         self.stack.pop()
         return values[::-1]
 
     def top_list(self) -> list[Any]:
         if not self.stack or not isinstance(self.stack[-1], list):
-            raise InvalidPickle("a step adds to something that is no list")
+            raise InvalidPickle("a step appends to something other than a list")
         return self.stack[-1]
 
     def portion(self, form: str, text: bool = False) -> None:
         length = self.number(form)
         offset = self.file.tell()
         if length < 0 or offset + length > self.size:
-            raise InvalidPickle(f"{length:,} bytes at byte {offset:,} are more than the file has; copy it again")
+            raise InvalidPickle(f"{length:,} bytes at byte {offset:,} are more than the file contains; copy it again")
         self.file.seek(length, 1)
         self.push(Portion(self.path, offset, length, text))
 
     def short(self, value: Any) -> bytes:
         """Return a short text or bytes."""
         if not isinstance(value, Portion) or value.length > _SHORT:
-            raise InvalidPickle("a name is no short text")
+            raise InvalidPickle("a name is not a short string")
         position = self.file.tell()
         self.file.seek(value.offset)
         content = self.take(value.length)
@@ -163,7 +163,7 @@ class _PickleReader:
     def push_symbol(self, module: bytes, name: bytes) -> None:
         pair = module.decode("latin1"), name.decode("latin1")
         if pair not in _NAMES:
-            raise InvalidPickle(f"it names {'.'.join(pair)[:100]!r}, which pictures and truth values do not need")
+            raise InvalidPickle(f"it names {'.'.join(pair)[:100]!r}, which images and booleans do not need")
         self.push(PickleSymbol(pair[1]))
 
     def line(self) -> bytes:
@@ -174,12 +174,12 @@ class _PickleReader:
 
     def recall(self, key: int) -> None:
         if key not in self.memo:
-            raise InvalidPickle("a step asks for a value that was not kept")
+            raise InvalidPickle("a step requests a value that was not stored")
         self.push(self.memo[key])
 
     def keep(self, key: int) -> None:
         if not self.stack or self.stack[-1] is _MARK:
-            raise InvalidPickle("a step lacks its value")
+            raise InvalidPickle("a step is missing its value")
         self.memo[key] = self.stack[-1]
 
     def tuple_of(self, count: int) -> None:
@@ -188,7 +188,7 @@ class _PickleReader:
     def reduce(self) -> None:
         arguments, name = self.pop(), self.pop()
         if not isinstance(name, PickleSymbol) or name.arguments is not None or not isinstance(arguments, tuple):
-            raise InvalidPickle("a step calls something that has no name here")
+            raise InvalidPickle("a step calls something unknown")
         if name.name == "encode":
             self._encode(arguments)
         else:
@@ -197,14 +197,14 @@ class _PickleReader:
     def _encode(self, arguments: tuple[Any, ...]) -> None:
         text, encoding = arguments if len(arguments) == 2 else (None, None)
         if not (isinstance(text, Portion) and text.text) or self.short(encoding) not in (b"latin1", b"latin-1"):
-            raise InvalidPickle("bytes are written in a form that is not known")
+            raise InvalidPickle("bytes have an unknown encoding")
         self.push(text)
 
     def build(self) -> None:
         state = self.pop()
         top = self.stack[-1] if self.stack else None
         if not isinstance(top, PickleSymbol) or top.arguments is None:
-            raise InvalidPickle("a step sets something that has no state here")
+            raise InvalidPickle("a step sets the state of something stateless")
         top.state = state
 
     def append(self, values: list[Any]) -> None:
@@ -284,12 +284,12 @@ def scan(layout: Layout, source: Path) -> Album:
     path = find_file(source, ENDING, layout)
     pictures, same = read_pickle(path)
     if len(pictures) != 2 * len(same) or not same:
-        raise UserError(str(path), f"has {len(pictures):,} pictures for {len(same):,} pairs; a pair has two")
+        raise UserError(str(path), f"has {len(pictures):,} pictures for {len(same):,} pairs; each pair needs two")
     pairs = [_pair(number, alike) for number, alike in enumerate(same)]
     counts, person_shots = group_by_person(_shots(layout, path, pictures, pairs))
     notes = (
-        f"{len(pairs):,} pairs, {sum(same):,} of one person; who is on them is known within a pair only: evaluate with"
-        " --pairs, and leave the other figures of such a set alone",
+        f"{len(pairs):,} pairs, {sum(same):,} of one person; identities are only known within pairs: evaluate with"
+        " --pairs, and ignore the other metrics of such a set",
     )
     return Album(counts, person_shots, pairs={"": cut_into_folds(pairs, FOLDS)}, notes=notes)
 
@@ -312,13 +312,13 @@ def read_pickle(path: Path) -> tuple[list[Portion], list[bool]]:
         with path.open("rb") as file:
             return _as_lists(*interpret_pickle(path, file, path.stat().st_size))
     except InvalidPickle as refused:
-        raise UserError(str(path), f"is no list of pairs in the form of InsightFace's .bin files: {refused}") from None
+        raise UserError(str(path), f"is not an InsightFace .bin file of pairs: {refused}") from None
 
 
 def _as_lists(value: Any, short: Short) -> tuple[list[Portion], list[bool]]:
     """Return the list of pictures and the list of truth values."""
     if not isinstance(value, tuple | list) or len(value) != 2 or not all(isinstance(item, list) for item in value):
-        raise InvalidPickle("it does not hold two lists")
+        raise InvalidPickle("it does not contain two lists")
     return [_picture(item, short) for item in value[0]], [_truth_value(item, short) for item in value[1]]
 
 
@@ -330,13 +330,13 @@ def _picture(value: Any, short: Short) -> Portion:
         value, kind, shape, _ = _check_tuple(value.arguments, 4)
         _plain_bytes(shape, kind, value, short)
     if not isinstance(value, Portion):
-        raise InvalidPickle("a picture is not bytes")
+        raise InvalidPickle("an image is not bytes")
     return value
 
 
 def _check_tuple(values: Any, count: int) -> tuple[Any, ...]:
     if not isinstance(values, tuple) or len(values) != count:
-        raise InvalidPickle("an array is written in a form that is not known")
+        raise InvalidPickle("an array has an unknown encoding")
     return values
 
 
@@ -344,12 +344,12 @@ def _plain_bytes(shape: Any, kind: Any, content: Any, short: Short) -> None:
     """Refuse an array that is not a row of bytes."""
     sizes = [size for size in shape if size != 1] if isinstance(shape, tuple) else None
     if _kind(kind, short) != b"u1" or sizes is None or len(sizes) > 1 or not isinstance(content, Portion):
-        raise InvalidPickle("a picture is an array that is no row of bytes; keep the encoded file")
+        raise InvalidPickle("an image is an array that is not a row of bytes; store the encoded file")
 
 
 def _kind(value: Any, short: Short) -> bytes:
     if not isinstance(value, PickleSymbol) or value.name != "dtype" or not value.arguments:
-        raise InvalidPickle("an array has no type that is known")
+        raise InvalidPickle("an array has an unknown type")
     return short(value.arguments[0])
 
 
@@ -360,7 +360,7 @@ def _truth_value(value: Any, short: Short) -> bool:
             value = {b"\0": False, b"\1": True}.get(short(content), value)
     if value in (0, 1) and isinstance(value, bool | int):
         return bool(value)
-    raise InvalidPickle("whether a pair is of one person is neither yes nor no")
+    raise InvalidPickle("the label of a pair is neither true nor false")
 
 
 def pack(root: Path) -> None:

@@ -109,7 +109,7 @@ def _released_public(album: Album, options: ImportOptions) -> Album:
 def _shuffle_people(album: Album) -> list[str]:
     """Return all people in the order of the released code."""
     if not album.in_order:
-        raise UserError("--split", "fedfr-released goes by the order of people in a .rec file; import kind rec")
+        raise UserError("--split", "fedfr-released depends on the order of people in a .rec file; import kind rec")
     order = list(album.counts)
     random.Random(SEED).shuffle(order)
     return order
@@ -119,7 +119,9 @@ def _note_difference(album: Album, whole: Album) -> Album:
     """Add a note if the division cannot be the authors'."""
     if len(whole.counts) == MS1MV2:
         return album
-    note = f"MS1MV2 has {MS1MV2:,} people, and this file {len(whole.counts):,}: the division is not the authors'"
+    note = (
+        f"MS1MV2 has {MS1MV2:,} people, but this file has {len(whole.counts):,}: the division differs from the authors'"
+    )
     return replace(album, notes=(*album.notes, note))
 
 
@@ -141,7 +143,7 @@ def _take_people(people: Sequence[str], wanted: int, who: str) -> list[str]:
     if len(people) < wanted:
         raise UserError(
             "--people",
-            f"there are {len(people):,} people {who}, and {wanted:,} are asked for; ask for"
+            f"there are {len(people):,} people {who}, and {wanted:,} are requested; choose"
             " fewer, or give the whole dataset",
         )
     return list(people[:wanted])
@@ -158,7 +160,7 @@ def _limit_album(album: Album, people: Sequence[str], most: int, seed: int) -> A
         return [every[place] for place in sorted(drawn.tolist())]
 
     counts = {person: min(album.counts[person], most) for person in people}
-    note = f"{len(people):,} of {len(album.counts):,} people are taken, and {sum(counts.values()):,} photographs"
+    note = f"{len(people):,} of {len(album.counts):,} people are used, and {sum(counts.values()):,} photographs"
     return replace(album, counts=counts, shots=shots, expected=None, notes=(*album.notes, note))
 
 

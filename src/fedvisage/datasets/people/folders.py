@@ -25,13 +25,13 @@ def _scan_vggface2(layout: Layout, source: Path) -> Album:
     tree = walk(source)
     shots, skipped = shots_of(layout, tree)
     people = _read_people(tree)
-    notes = () if people else ("no identity_meta.csv: who is female or male is not known",)
+    notes = () if people else ("no identity_meta.csv: genders are unknown",)
     # A folder and the table must agree on the split of a person.
     for shot in shots:
         person = shot.person.rpartition("/")[2]
         if people and (person not in people or people[person][0] != shot.extra[OFFICIAL]):
             fault = "does not name it" if person not in people else f"says {people[person][0]}"
-            raise UserError(str(source), f"{person} lies in {shot.extra[OFFICIAL]}, and identity_meta.csv {fault}")
+            raise UserError(str(source), f"{person} is in {shot.extra[OFFICIAL]}, but identity_meta.csv {fault}")
     lists = [name for part in ("train", "test") if (name := find_list(tree, f"loose_landmark_{part}.csv"))]
     points = points_of(tree, lists) if lists else {}
     shots = [

@@ -69,13 +69,15 @@ def _crops(tree: Tree, layout: Layout, short: str) -> _CropLists:
     lists = {what: find_list(tree, f"{short}_{what}.txt") for what in ("face_tid_mid", "name_5pts_score")}
     if missing := [f"{short}_{what}.txt" for what, name in lists.items() if name is None]:
         names = f"{CROPS}/1.jpg and {', '.join(missing)}"
-        raise UserError(str(tree.root), f"is no {layout.title}: looked for {names}; {tree.listing()}{tree.hints()}")
+        raise UserError(
+            str(tree.root), f"does not match {layout.title}: searched for {names}; {tree.listing()}{tree.hints()}"
+        )
     media, faces = (_fields(tree, str(name), count) for name, count in zip(lists.values(), (3, 12), strict=True))
     if media.keys() != faces.keys():
         crop = min(media.keys() ^ faces.keys())
         raise UserError(
             str(tree.root),
-            f"{crop} stands in one of {' and '.join(map(str, lists.values()))} only; take all lists from one copy",
+            f"{crop} is in only one of {' and '.join(map(str, lists.values()))}; take all lists from one copy",
         )
     numbers = _as_numbers([media[name] for name in media], tree.path(str(lists["face_tid_mid"])))
     places = _as_numbers([faces[name] for name in media], tree.path(str(lists["name_5pts_score"])))
@@ -106,7 +108,7 @@ def _as_numbers(rows: list[list[str]], path: Path) -> NDArray[np.float64]:
     try:
         values = np.array(rows, np.float64)
     except ValueError as error:
-        raise UserError(str(path), f"has something else than numbers behind a name: {error}") from None
+        raise UserError(str(path), f"has non-numbers after a name: {error}") from None
     if not np.isfinite(values).all():
         raise UserError(str(path), "has numbers that are not finite")
     return values
@@ -121,18 +123,16 @@ def _files(tree: Tree, crops: _CropLists, layout: Layout) -> tuple[dict[str, str
             continue
         fault = fault_of_file(tree.path(file), file, tree.root, pictures.ENDINGS)
         if name not in listed or fault is not None:
-            skipped.append(SkippedFile(printable(file), fault or "no list names it"))
+            skipped.append(SkippedFile(printable(file), fault or "it is in no list"))
         else:
             files[name] = file
     skipped += [
-        SkippedFile(printable(name), "a list names it, and it is not there")
-        for name in crops.names
-        if name not in paths
+        SkippedFile(printable(name), "it is in a list, but missing") for name in crops.names if name not in paths
     ]
     if not files:
         raise UserError(
             str(tree.root),
-            f"has none of the crops of {layout.title} that its lists name: looked for"
+            f"contains none of the crops in the lists of {layout.title}: searched for"
             f" {CROPS}/{printable(crops.names[0])}; {tree.listing()}{tree.hints()}",
         )
     return files, tuple(skipped)
@@ -159,7 +159,7 @@ def _persons(tree: Tree, name: str) -> NDArray[np.int32]:
         if index == 0 and not fields[0].isdecimal():
             continue  # header of the table
         if len(fields) < 2 or not all(cell.isdecimal() and len(cell) < 10 for cell in fields):
-            raise UserError(f"{tree.path(name)}, line {number}", "must begin with a template and a person, as numbers")
+            raise UserError(f"{tree.path(name)}, line {number}", "must start with a template and a person, as numbers")
         rows.append((int(fields[0]), int(fields[1])))
     if not rows:
         raise UserError(str(tree.path(name)), "names no template")
@@ -186,7 +186,7 @@ def _check_pairs(lists: TemplateLists, whose: Mapping[int, int], tree: Tree, sho
         return
     most = int(max(lists.pairs[:, :2].max(), max(whose)))
     if most >= 1 << 26:
-        raise UserError(str(tree.root), f"has a template with the number {most}, which is larger than any")
+        raise UserError(str(tree.root), f"has a template with the number {most}, above the largest allowed")
     person = np.full(most + 1, -1, np.int32)
     person[list(whose)] = list(whose.values())
     first_person, second_person = person[lists.pairs[:, 0]], person[lists.pairs[:, 1]]
@@ -224,7 +224,7 @@ def notes_of(lists: TemplateLists, templates: int) -> tuple[str, ...]:
     if not lists.tables:
         return (
             parts[0],
-            "no list of pairs, galleries or probes lies beside the crops, so nothing can be asked of them",
+            "no list of pairs, galleries or probes found next to the crops, so they cannot be evaluated",
         )
     return (", ".join(parts),)
 

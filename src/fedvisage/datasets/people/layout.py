@@ -121,7 +121,9 @@ def find_list(tree: Tree, ending: str) -> str | None:
     """Return the list whose path has this ending, in any folder."""
     matches = [name for name in tree.files if name == ending or name.endswith(f"/{ending}")]
     if len(matches) > 1:
-        raise UserError(str(tree.root), f"holds two lists, {matches[0]} and {matches[1]}; give the folder of one copy")
+        raise UserError(
+            str(tree.root), f"contains two lists, {matches[0]} and {matches[1]}; give the folder of one copy"
+        )
     return matches[0] if matches else None
 
 
@@ -149,7 +151,7 @@ def read_two_line_pairs(tree: Tree, name: str, people: Mapping[str, tuple[str, i
     """
     lines, place = tree.lines(name), str(tree.path(name))
     if not lines or len(lines) % 2:
-        raise UserError(place, f"has {len(lines)} lines; a pair has two: is it cut off?")
+        raise UserError(place, f"has {len(lines)} lines; each pair needs two: is it cut off?")
     numbered_pairs = []
     for (line_number, first), (_, second) in zip(lines[::2], lines[1::2], strict=True):
         (first_file, number), (second_file, second_number) = (
@@ -158,7 +160,7 @@ def read_two_line_pairs(tree: Tree, name: str, people: Mapping[str, tuple[str, i
         )
         if number != second_number:
             raise UserError(
-                f"{place}, line {line_number}", f"and the next say {number} and {second_number} of one pair"
+                f"{place}, line {line_number}", f"and the next give {number} and {second_number} for the same pair"
             )
         pair = people.get(first_file, (first_file, 0)), people.get(second_file, (second_file, 0))
         if (pair[0][0] == pair[1][0]) != (number > 0):
@@ -173,7 +175,7 @@ def read_two_line_pairs(tree: Tree, name: str, people: Mapping[str, tuple[str, i
 def _parse_half(line: str, place: str) -> tuple[str, int]:
     name, _, number = line.replace("\t", " ").rpartition(" ")
     if not name or not number.isdecimal():
-        raise UserError(place, "is no picture with a number")
+        raise UserError(place, "is not an image with a number")
     return without_ending(name.strip().rpartition("/")[2]), int(number)
 
 
@@ -202,7 +204,7 @@ def points_of(tree: Tree, lists: Sequence[str]) -> Mapping[str, Points]:
         if _faces(pairs) < _ENOUGH and _faces(columns) < _ENOUGH:
             raise UserError(
                 str(tree.path(name)),
-                "has ten numbers a line that are not the five points of faces: eyes,"
+                "has ten numbers per line that are not the five points of faces: eyes,"
                 " nose, corners of the mouth, from left to right and from above",
             )
         by_pairs = _faces(pairs) >= _faces(columns)
@@ -294,15 +296,17 @@ def shots_of(layout: Layout, tree: Tree) -> tuple[list[Shot], tuple[SkippedFile,
             _add_shot(shots, tree, file, tail, entry)
     if not shots:
         templates = ", ".join(f"{name.grammar.template}.jpg" for name in layout.names)
-        raise UserError(str(tree.root), f"is no {layout.title}: looked for {templates}; {tree.listing()}{tree.hints()}")
+        raise UserError(
+            str(tree.root), f"does not match {layout.title}: searched for {templates}; {tree.listing()}{tree.hints()}"
+        )
     # A few unknown names are skipped; many indicate another dataset.
     if len(others) > UNKNOWN_SHARE * (len(shots) + len(others)):
         shown = ", ".join(others[:_SHOWN])
-        message = f"{len(others)} of {len(shots) + len(others)} images have names that {layout.title} does not have"
+        message = f"{len(others)} of {len(shots) + len(others)} images have names that {layout.title} does not use"
         raise UserError(
-            str(tree.root), f"{message}: {shown}; remove them, or look for another kind with `fedvisage data kinds`"
+            str(tree.root), f"{message}: {shown}; remove them, or find another kind with `fedvisage data kinds`"
         )
-    skipped += [SkippedFile(name, f"no name of {layout.title}") for name in others]
+    skipped += [SkippedFile(name, f"not a name of {layout.title}") for name in others]
     return [replace(shot, person=f"{layout.kind}/{shot.person}") for _, shot in sorted(shots.items())], tuple(skipped)
 
 
@@ -311,7 +315,7 @@ def _add_shot(shots: dict[str, Shot], tree: Tree, file: str, tail: str, entry: E
     key = entry.name or tail
     if key in shots:
         both = f"{shots[key].content.path.relative_to(tree.root)} and {file}"
-        raise UserError(str(tree.root), f"holds two copies of one photograph, {both}; give the folder of one copy")
+        raise UserError(str(tree.root), f"contains two copies of one photograph, {both}; give the folder of one copy")
     shots[key] = Shot(name, entry.subject, WholeFile(path), entry.group, tail + ending_of(file), entry.extra)
 
 

@@ -60,8 +60,7 @@ def scan(layout: Layout, source: Path, galleries: tuple[str, str]) -> Album:
     if not shots:
         raise UserError(
             str(source),
-            f"has none of the pictures that its tables name: looked for {probes[0].file};"
-            f" {tree.listing()}{tree.hints()}",
+            f"contains none of the images in its tables: searched for {probes[0].file}; {tree.listing()}{tree.hints()}",
         )
     counts, person_shots = group_by_person(shots)
     notes = (*notes_of(lists, len(whose)), WITHOUT_SCORE)
@@ -72,7 +71,8 @@ def _read_table(tree: Tree, name: str, layout: Layout) -> list[FaceLine]:
     """Read a table of faces."""
     if (place := find_list(tree, name)) is None:
         raise UserError(
-            str(tree.root), f"is no {layout.title}: looked for img/1.jpg and {name}; {tree.listing()}{tree.hints()}"
+            str(tree.root),
+            f"does not match {layout.title}: searched for img/1.jpg and {name}; {tree.listing()}{tree.hints()}",
         )
     lines = tree.lines(place)
     rows = csv.reader(line for _, line in lines)
@@ -99,7 +99,7 @@ def _parse_line(fields: list[str], place: str) -> FaceLine:
     if line is None or len(fields) < len(HEAD) or min(line.template, line.person) < 0 or not file or not sighting:
         raise UserError(place, "must have a template and a person as numbers, a file, a sighting and a box's numbers")
     if line.box and not (np.isfinite(line.box).all() and min(line.box[2:]) > 0):
-        raise UserError(place, f"has a box that is none: {', '.join(map(str, line.box))}")
+        raise UserError(place, f"has an invalid box: {', '.join(map(str, line.box))}")
     return line
 
 
@@ -114,14 +114,14 @@ def _pairs(path: Path, whose: Mapping[int, int]) -> Table:
         with path.open(encoding="utf-8-sig") as file:
             pairs = np.loadtxt(file, np.int32, comments=None, delimiter=",", ndmin=2)
     except (ValueError, OverflowError) as error:
-        raise UserError(str(path), f"is no list of pairs of templates: {error}") from None
+        raise UserError(str(path), f"is not a list of template pairs: {error}") from None
     if pairs.shape[1:] != (2,) or not len(pairs):
-        raise UserError(str(path), "must have two templates a line")
+        raise UserError(str(path), "must have two templates per line")
     templates = np.array(sorted(whose), np.int32)
     person = np.array([whose[template] for template in templates.tolist()], np.int32)
     place = np.searchsorted(templates, pairs).clip(max=len(templates) - 1)
     if (wrong := np.flatnonzero((templates[place] != pairs).any(axis=1))).size:
-        raise UserError(f"{path}, line {wrong[0] + 1}", "names a template that is in no gallery and no probe")
+        raise UserError(f"{path}, line {wrong[0] + 1}", "names a template that is in no gallery or probe")
     same = person[place[:, 0]] == person[place[:, 1]]
     return np.column_stack([pairs, same]).astype(np.int32)
 
@@ -138,7 +138,7 @@ def _shots(layout: Layout, tree: Tree, lines: Iterable[FaceLine]) -> tuple[list[
         file = files.get(_tail(line.file))
         if file is not None and file not in faults:
             faults[file] = fault_of_file(tree.path(file), file, tree.root, pictures.ENDINGS) or ""
-        fault = "its table has no box" if not line.box else "a table names it, and it is not there"
+        fault = "its table has no box" if not line.box else "it is in a table, but missing"
         if file is None or faults[file] or not line.box:
             skipped.append(SkippedFile(printable(name), faults.get(file or "") or fault))
             continue
@@ -156,7 +156,7 @@ def _files(tree: Tree) -> dict[str, str]:
         if ending_of(file) in pictures.ENDINGS and paths.setdefault(_tail(file), file) != file:
             duplicates = f"{paths[_tail(file)]} and {file}"
             raise UserError(
-                str(tree.root), f"holds two copies of one picture, {duplicates}; give the folder of one copy"
+                str(tree.root), f"contains two copies of one image, {duplicates}; give the folder of one copy"
             )
     return paths
 

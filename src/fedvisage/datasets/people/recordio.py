@@ -121,10 +121,10 @@ def read_index(path: Path) -> Iterator[tuple[int, int]]:
             for number, line in enumerate(iter(lambda: lines.readline(64), ""), 1):
                 fields = line.split()
                 if len(fields) != 2 or not all(cell.isdecimal() for cell in fields):
-                    raise UserError(f"{path}, line {number}", "must be a key and a place, such as 12<TAB>34567")
+                    raise UserError(f"{path}, line {number}", "must be a key and a position, such as 12<TAB>34567")
                 yield int(fields[0]), int(fields[1])
     except UnicodeDecodeError:
-        raise UserError(str(path), "is no text; an index has a key and a place in every line") from None
+        raise UserError(str(path), "is not text; an index has a key and a position on every line") from None
 
 
 def write_record(flag: int, labels: Sequence[float], number: int, content: bytes = b"") -> bytes:
@@ -151,11 +151,11 @@ def _part(handle: int, offset: int, size: int) -> tuple[int, int, int]:
         raise _TornRecord("the file ends within it; copy the file again")
     magic, word = _FRAME.unpack(os.pread(handle, _FRAME.size, offset))
     if magic != MAGIC:
-        raise _TornRecord("does not begin with the magic number of RecordIO")
+        raise _TornRecord("does not start with the magic number of RecordIO")
     kind, length = word >> 29, word & _LENGTH
     end = offset + _FRAME.size + length + -length % 4
     if end > size:
-        raise _TornRecord(f"claims {length:,} bytes, more than the file has; copy the file again")
+        raise _TornRecord(f"claims {length:,} bytes, more than the file contains; copy the file again")
     return kind, length, end
 
 
@@ -163,7 +163,7 @@ def _parts(handle: int, offset: int, size: int) -> Iterator[tuple[int, int, int]
     """Yield the offset of each part's content, its length, and the offset of the next part."""
     kind, length, end = _part(handle, offset, size)
     if kind not in (_WHOLE, _FIRST):
-        raise _TornRecord("begins with a part of another record")
+        raise _TornRecord("starts with a part of another record")
     yield offset + _FRAME.size, length, end
     total = length
     while kind not in (_WHOLE, _LAST):
@@ -199,10 +199,10 @@ def _parse_heading(content: bytes, length: int) -> Heading:
         raise _TornRecord("is too short for a header")
     flag, label, _, _ = HEADER.unpack_from(content)
     if HEADER.size + 4 * flag > length:
-        raise _TornRecord(f"claims {flag:,} labels, more than it has room for")
+        raise _TornRecord(f"claims {flag:,} labels, more than fit in it")
     labels = struct.unpack_from(f"<{min(flag, _LABELS)}f", content, HEADER.size) if flag else (label,)
     if not all(math.isfinite(value) for value in labels):
-        raise _TornRecord("has a label that is no number")
+        raise _TornRecord("has a label that is NaN")
     return Heading(flag, labels)
 
 
@@ -223,7 +223,7 @@ def scan(layout: Layout, source: Path) -> Album:
     unnamed = pictures[labels[pictures] < 0]
     pictures = pictures[labels[pictures] >= 0]
     if len(unnamed):
-        notes += (f"{len(unnamed):,} pictures of nobody (their label is negative) are left out",)
+        notes += (f"{len(unnamed):,} images without a person (negative label) are left out",)
     _check_labels(path, labels[pictures])
     # Sorting by label and key groups the pictures of a person, so that a range of `order` describes each.
     order = pictures[np.lexsort((keys[pictures], labels[pictures]))]
@@ -262,13 +262,13 @@ def find_file(source: Path, ending: str, layout: Layout) -> Path:
     if source.suffix.lower() == ending and source.is_file():
         return source
     if not source.is_dir():
-        raise UserError(str(source), f"no such directory; give the folder with the {ending} file")
+        raise UserError(str(source), f"directory not found; give the folder with the {ending} file")
     candidates = sorted(path for path in source.iterdir() if path.suffix.lower() == ending and path.name[0] != ".")
     if len(candidates) != 1:
         names = (
             f"has {', '.join(printable(path.name) for path in candidates)}; give one of them"
             if candidates
-            else (f"has no {ending} file; looked for {layout.expects.splitlines()[0].split('  ')[0]}")
+            else (f"has no {ending} file; searched for {layout.expects.splitlines()[0].split('  ')[0]}")
         )
         raise UserError(str(source), names)
     if fault := fault_of_file(candidates[0], candidates[0].name, source, (ending,)):
@@ -288,12 +288,12 @@ def _keys(path: Path, records: RecordTable) -> tuple[NDArray[np.int64], tuple[st
     for key, offset in read_index(index):
         place = int(np.searchsorted(offsets, offset))
         if place == len(offsets) or offsets[place] != offset:
-            raise UserError(str(index), f"key {key} is at byte {offset}, where no record begins; copy both files again")
+            raise UserError(str(index), f"key {key} is at byte {offset}, where no record starts; copy both files again")
         keys[place] = key
     if len(np.unique(keys[keys >= 0])) != (keys >= 0).sum():
         raise UserError(str(index), "has a key twice")
     missing = int((keys < 0).sum())
-    return keys, (f"{missing:,} records that {index.name} does not name are left out",) if missing else ()
+    return keys, (f"{missing:,} records that {index.name} does not list are left out",) if missing else ()
 
 
 def _has_identities(records: RecordTable) -> bool:
@@ -318,16 +318,18 @@ def _pictures(path: Path, records: RecordTable, keys: NDArray[np.int64]) -> NDAr
         person_labels = labels[pictures[max(low - 1, 0) : max(high - 1, 0)]]
         if records.flags[place] < 2 or not 1 <= low <= high <= end or len(np.unique(person_labels)) > 1:
             fault = f"its record {int(keys[place])} says that the pictures {low} to {high - 1} are of one person"
-            raise UserError(str(path), f"{fault}, and their labels do not; copy the file again")
+            raise UserError(str(path), f"{fault}, but their labels do not; copy the file again")
     return pictures
 
 
 def _check_labels(path: Path, labels: NDArray[np.float32]) -> None:
     if not len(labels):
-        raise UserError(str(path), "holds no picture of anybody")
+        raise UserError(str(path), "contains no image of any person")
     wrong = np.flatnonzero((labels != np.floor(labels)) | (labels >= _MOST))
     if len(wrong):
-        raise UserError(str(path), f"a picture has the label {labels[wrong[0]]:g}; people have whole numbers")
+        raise UserError(
+            str(path), f"an image has the label {labels[wrong[0]]:g}; labels of people must be whole numbers"
+        )
 
 
 def _expected_counts(path: Path, pictures: int) -> tuple[int, int] | None:

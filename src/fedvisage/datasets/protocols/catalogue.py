@@ -43,10 +43,10 @@ def describe_protocol(name: str, sets: Path, target: str = "") -> list[str]:
 
 def _of_people(protocol: PeopleProtocol, sets: Path, target: str) -> list[str]:
     if target:
-        raise UserError("--target", f"{protocol.name} has one division; leave --target out")
+        raise UserError("--target", f"{protocol.name} has a single split; leave out --target")
     lines = [f"{protocol.name}: {protocol.title}", f"after {protocol.source}"]
     lines += [f"note: {note}" for note in protocol.notes]
-    lines.append("the images have 112 pixels, and recognition looks at rgb: input says so")
+    lines.append("recognition uses RGB images of 112 pixels: set by input")
     return [*_as_comments(lines, protocol.sets, sets), *_as_yaml(protocol.sections(sets))]
 
 
@@ -57,7 +57,7 @@ def _as_yaml(tree: dict[str, Any]) -> list[str]:
 def protocol_of(name: str, place: str) -> Protocol:
     """Return the protocol with this name."""
     if name not in PROTOCOLS:
-        raise UserError(place, f"{name!r} is no known protocol; choose one of {', '.join((*PROTOCOLS, *PEOPLE))}")
+        raise UserError(place, f"{name!r} is not a known protocol; choose one of {', '.join((*PROTOCOLS, *PEOPLE))}")
     return PROTOCOLS[name]
 
 
@@ -84,7 +84,7 @@ def _comments(protocol: Protocol, fold: str, sets: Path) -> list[str]:
     lines = [f"{protocol.name}: {protocol.title}", f"after {protocol.source}"]
     lines += [f"note: {note}" for note in protocol.notes]
     if protocol.size is not None:
-        lines.append(f"the images have {protocol.size} pixels: input.size says so")
+        lines.append(f"images have {protocol.size} pixels: set by input.size")
     return _as_comments(lines, protocol.of_fold(fold), sets)
 
 

@@ -60,7 +60,7 @@ PROTOCOLS = (
              {quality: Fold({"A": f"A only: sensors_{quality}=train heldout=none"}, f"A only: sensors_{quality}=test")
               for quality in ("high", "middle", "low")}, level="frame",
              notes=("needs the lists metas/protocol2/*/*_label.json beside the images when the set is imported",
-                    "the mean of the three folds is told")),
+                    "report the mean of the three folds")),
     Protocol("celeba-cross", "from CelebA-Spoof to CASIA-FASD", CELEBA,
              {"A": Import("celeba-spoof"), "C": Import("casia-fasd", "--frames 10")},
              {"C": Fold({"A": "A only: official=train heldout=none"}, "C only: official=train,test")}, level="frame"),
