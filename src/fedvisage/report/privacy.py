@@ -110,7 +110,8 @@ def _of_noise(privacy: Row) -> Iterator[str]:
         yield (
             f"Differential privacy of sites: {tight_cost}, for {relation}. Updates were clipped to "
             f"{privacy['clip']:g}, with noise of {privacy['noise_multiplier']:.4g} times that on each of "
-            f"{privacy['releases']} sums. It covers the weights sent to the sites, not the statistics beside them."
+            f"{privacy['releases']} sums. It covers the weights sent to the sites, but not the statistics sent "
+            "with them."
         )
     else:
         yield (
@@ -216,12 +217,12 @@ def _together(joint: Row) -> str:
     """Describe the joint account: the protected change of the data, the adversaries, and the gaps."""
     relation = "; ".join(PROTECTED_UNIT.get(name, name) for name in joint["relation"])
     return (
-        "Noise went on the mean of the models, too. Together with it, all that sites released and all models cost ε "
-        f"{joint['tight_epsilon']:.4g} at δ {joint['at_delta']:.3g}, or ε {joint['epsilon']:.4g} at δ "
-        f"{joint['delta']:.3g} summed, for this change of the data: {relation}. It holds against users and other "
-        "sites. The server adds the noise and sees each site's weights without it. Not covered: training losses, "
-        "numbers of images and of people, counts and figures of held-out images, the sites' own models, and somebody "
-        "whose images are at two sites, or in two runs, where costs add up."
+        "Noise was also added to the mean of the models. Together, all releases of the sites and all models "
+        f"cost ε {joint['tight_epsilon']:.4g} at δ {joint['at_delta']:.3g}, or ε {joint['epsilon']:.4g} at δ "
+        f"{joint['delta']:.3g} summed, for this change of the data: {relation}. It holds against users and "
+        "other sites. The server adds the noise and sees each site's weights without it. Not covered: "
+        "training losses, numbers of images and of people, counts and figures of held-out images, the sites' "
+        "own models, and somebody whose images are at two sites, or in two runs, where costs add up."
     )
 
 

@@ -359,4 +359,4 @@ def _require(outcomes: dict[str, AdaptationOutcome]) -> None:
     """Raise an error if no member was adapted: the source model must not be exported as an adapted one."""
     reasons = sorted({reason for outcome in outcomes.values() for reason in (*outcome.skipped, *outcome.taken_back)})
     if not any(outcome.adapted and not outcome.taken_back for outcome in outcomes.values()):
-        raise RunFailed(f"the gate keeps the model as it is ({', '.join(reasons)}); nothing was written")
+        raise RunFailed(f"the gate rejected the adaptation ({', '.join(reasons)}); nothing was written")
