@@ -70,7 +70,9 @@ def synth(
     source: Annotated[
         Path | None,
         typer.Option(
-            "--from", help="A folder of real face photos to use instead of rendered people.", show_default=False
+            "--from",
+            help="A folder of real face photos to make attacks from, instead of rendered people.",
+            show_default=False,
         ),
     ] = None,
     crop: Annotated[

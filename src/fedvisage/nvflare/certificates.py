@@ -33,7 +33,7 @@ SOON = timedelta(days=30)
 
 ANEW = "ask the person who provisioned the federation for this kit again"
 RENEW = "ask the person who provisioned the federation to renew it (`provision --renew {}`)"
-NEW = "the federation's root has expired or will expire: every member needs a new kit"
+NEW = "the federation's root cannot be renewed: every member needs a new kit"
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,9 @@ def check(papers: Credentials, name: str, now: datetime | None = None) -> None:
     if (actual_name := name_of(kit_certificate)) != name:
         raise UserError(str(papers.certificate), f"belongs to {actual_name!r}, but the kit belongs to {name!r}; {ANEW}")
     if not leads_to(chain, root):
-        raise UserError(str(papers.certificate), f"does not belong to the federation of {papers.root.name}; {ANEW}")
+        raise UserError(
+            str(papers.certificate), f"does not belong to the same federation as {papers.root.name}; {ANEW}"
+        )
     for path, certificate, advice in (
         (papers.certificate, kit_certificate, RENEW.format(name)),
         (papers.root, root, NEW),

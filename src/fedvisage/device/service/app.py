@@ -165,9 +165,7 @@ def _check_certificate(certificate: Path, key: Path | None) -> None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=_no_password)
     except (ssl.SSLError, ValueError) as error:
-        raise UserError(
-            str(certificate), f"and {key} are not a certificate and its key ({error}); give PEM files"
-        ) from None
+        raise UserError(str(certificate), f"is not a certificate for the key {key} ({error}); give PEM files") from None
     except OSError as error:
         raise UserError(str(certificate), f"or {key} cannot be read ({error.strerror})") from None
 
