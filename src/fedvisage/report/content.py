@@ -64,7 +64,7 @@ def _on_pairs(run: RunFiles) -> Table | None:
         return None
     edge = round((float(threshold) + 1) * BINS / 2)
     rows = [_pairs("one person", counts[1], edge), _pairs("two people", counts[0], edge)]
-    columns = {"what": "pairs of", "one": "called one person", "two": "called two", "count": "together"}
+    columns = {"what": "pairs of", "one": "taken as one person", "two": "taken as two", "count": "together"}
     note = "On the benchmark. Two people taken as one are false matches, one person taken as two false non-matches."
     return table("Decisions at the threshold", [row for row in rows if row["count"]], columns, note=note)
 

@@ -44,7 +44,7 @@ WORDS: dict[TaskName, SettingsTexts] = {
     ),
     "recognition": SettingsTexts(
         "values / 255; the network takes them to [-1, 1]. Aligned by five points, see faces/align.py",
-        "a feature; two faces are the same person if the cosine of their features is at least the threshold",
+        "a feature; two faces are called one person if the cosine of their features is at least the threshold",
         "similarity",
     ),
 }
