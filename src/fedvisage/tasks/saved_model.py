@@ -200,7 +200,7 @@ def _problem(weights: Message, expected: Message) -> str:
     if lacking := sorted(expected.keys() - weights.keys()):
         return f"lacks {lacking[0]}"
     if extra := sorted(weights.keys() - expected.keys()):
-        return f"has {extra[0]}, which the network does not"
+        return f"has {extra[0]}, which is unknown to the network"
     for name, value in expected.items():
         have, want = (
             (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for tensor in (weights[name], value)
