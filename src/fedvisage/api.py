@@ -409,6 +409,6 @@ def _entries(data: Mapping[str, DatasetSource], recipe: Recipe) -> dict[str, str
     entries = {}
     for name, dataset in data.items():
         if not isinstance(dataset, PreparedSet | str | Path):
-            raise UserError(f"data.{name}", f"must be a prepared set or where one lies, got {type(dataset).__name__}")
+            raise UserError(f"data.{name}", f"must be a prepared set or its path, got {type(dataset).__name__}")
         entries[keys[name]] = str(dataset.path.resolve() if isinstance(dataset, PreparedSet) else dataset)
     return entries

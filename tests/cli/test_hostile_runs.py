@@ -75,7 +75,7 @@ def test_the_python_door_names_the_damaged_file(name: str, run: Path) -> None:
 
 def test_the_python_door_says_what_is_wrong_with_a_runs_figures(run: Path) -> None:
     (run / "metrics.json").write_text("{}")
-    with refused("run", "put"):
+    with refused("run", "restore"):
         str(fv.Run(run))
     with refused("run", "metrics.json"):
         fv.compare([run])

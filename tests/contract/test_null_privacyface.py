@@ -86,7 +86,7 @@ def test_a_run_whose_budget_ends_keeps_the_model_of_the_last_round_that_it_paid_
     assert metrics["rounds"] == 2
     assert metrics["privacy"]["epsilon"] == pytest.approx(2.0)
     assert metrics["ended"]["cause"] == "budget"
-    assert "would bring the cost to ε 3" in metrics["ended"]["reason"]
+    assert "would raise the cost to ε 3" in metrics["ended"]["reason"]
     assert "ended" not in json.loads((tmp_path / "short" / "metrics.json").read_text())
 
 

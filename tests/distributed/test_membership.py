@@ -212,7 +212,7 @@ def test_a_kit_from_before_lists_had_numbers_works_and_is_named(kits: Path) -> N
     at_server = admission(kits, said)
     at_server.follow()
     assert len(said) == 1
-    assert "older than numbered lists" in said[0]
+    assert "predates numbered lists" in said[0]
     path.write_bytes(unnumbered(kits, "bank"))
     at_server.follow()
     assert "has no number" in said[-1]
@@ -262,7 +262,7 @@ def test_a_list_that_nobody_of_this_federation_signed_changes_nothing(kits: Path
     path = kits / "server/startup/revoked.pem"
     for wrong, word in (
         ((foreign / "updates/server/startup/revoked.pem").read_bytes(), "signed"),
-        (b"nothing", "no list"),
+        (b"nothing", "not contain a list"),
     ):
         path.write_bytes(wrong)
         said.clear()

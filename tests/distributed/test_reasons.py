@@ -37,7 +37,7 @@ QUOTING = (
 def test_what_an_exception_quotes_stays_at_the_site(error: Exception) -> None:
     reply = unpack_reply("A", SiteProgram()._answer(raising(error), "ticket"))  # type: ignore[arg-type]
     assert reply.message is None
-    assert "its log says" in reply.failure
+    assert "see its log" in reply.failure
     assert "secret" not in reply.failure
     assert reply.ticket == "ticket"
 
@@ -52,4 +52,4 @@ def test_reasons_of_our_own_are_told(error: Exception) -> None:
 
 def test_an_order_before_the_beginning_is_answered_with_a_reason() -> None:
     parcel = SiteProgram().carry_out({"words": {"ticket": "first"}, "tensors": {}})
-    assert "before it was told where to begin" in unpack_reply("A", parcel).failure
+    assert "before its starting point" in unpack_reply("A", parcel).failure

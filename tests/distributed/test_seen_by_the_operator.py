@@ -116,7 +116,7 @@ def test_a_site_that_dies_while_a_run_starts_costs_seconds(
 
     class Striker(Observer):
         def say(self, text: str) -> None:
-            if "begun at the server" in text and not any("begun at the server" in one for one in self.told):
+            if "started at the server" in text and not any("started at the server" in one for one in self.told):
                 federation.kill("B")
                 federation.start("B")
             super().say(text)
@@ -143,7 +143,7 @@ def test_a_server_whose_disk_is_full_for_a_moment_is_asked_again(
 
     observer = Filler(federation.operator.path)
     run_through(federation, tree(sets, training__rounds=6), tmp_path / "filled", reporter=observer)
-    assert any("asking again" in text for text in observer.told)
+    assert any("trying again" in text for text in observer.told)
     assert (tmp_path / "filled" / "metrics.json").exists()
 
 

@@ -84,10 +84,10 @@ FLOATS: list[Wrong] = [
     planted(float("nan"), "is not finite"),
     planted(float("inf"), "is not finite"),
     planted(float("-inf"), "is not finite"),
-    planted(1e38, "beyond"),
-    planted(-1.01 * LARGEST_MAGNITUDE, "beyond"),
+    planted(1e38, "above the limit"),
+    planted(-1.01 * LARGEST_MAGNITUDE, "above the limit"),
 ]
-COUNTS: list[Wrong] = [planted(-1, "below zero"), planted(2.0**60, "beyond")]
+COUNTS: list[Wrong] = [planted(-1, "negative count"), planted(2.0**60, "count above")]
 ANY: list[Wrong] = [missing, extra, other_type, broadcastable, empty]
 
 
@@ -100,5 +100,5 @@ def spoil(message: Message, draws: np.random.Generator) -> tuple[str, str]:
     if name == "tokens":
         wrongs = [*wrongs, oversize]
     if name.endswith("running_var"):
-        wrongs = [*wrongs, planted(-0.01, "is a variance below zero")]
+        wrongs = [*wrongs, planted(-0.01, "is a negative variance")]
     return name, wrongs[int(draws.integers(len(wrongs)))](message, name, draws)

@@ -293,8 +293,8 @@ def test_a_recipe_names_an_algorithm_and_its_model_and_its_resolved_text_names_t
         ({"name": "fedprox", "model": "vit", "network": "vit"}, "network", []),
         ({"name": ["fedprox"], "network": {"name": "sphere20"}}, "name", []),
         ({"name": "fedprox", "network": {"name": ["sphere20"]}}, "network.name", []),
-        ({"name": "fedprox", "model": 3}, "model", ["no model"]),
-        ({"name": "fedprox", "model": ["vit"]}, "model", ["no model"]),
+        ({"name": "fedprox", "model": 3}, "model", ["unknown model"]),
+        ({"name": "fedprox", "model": ["vit"]}, "model", ["unknown model"]),
         ({"name": "afl", "model": "vit", "weight": "uniform"}, "weight", ["unknown"]),
     ],
 )

@@ -320,7 +320,7 @@ def test_images_of_another_set_and_of_a_federation_are_not_shown(judged_here: Pa
     (judged_here / "data.json").write_text(json.dumps(digests | {"data.target": "another"}))
     page = write_report(judged_here, images=True).read_text()
     assert "data:image" not in page
-    assert "not at hand" in page
+    assert "not available" in page
 
 
 def test_a_lost_ledger_is_never_taken_for_nothing_left_a_site(finished: Path, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_what_is_allowed_is_said_kept_and_in_the_report(sets: Mapping[str, Path]
     assert kept["shared"] == [{"place": "data.target", "with": "data.sites.B", "exact": 12, "near": 0}]
     assert "secret" not in (out / OVERLAP).read_text()
     page = write_report(out).read_text()
-    assert "12 of whose 24 images took part in training" in page
+    assert "12 of whose 24 images were trained on" in page
     assert "Target U shares 12 of 24 pictures with site B" in page
     (out / "metrics.json").unlink()
     toy(content, out, resume=True)  # what was allowed when it began need not be said again
@@ -95,8 +95,8 @@ def test_sets_that_share_nothing_run_as_before_and_the_report_says_that_it_was_l
     assert settled(tmp_path / "first") == settled(tmp_path / "second")
     assert json.loads((tmp_path / "first" / OVERLAP).read_text())["shared"] == []
     page = write_report(tmp_path / "first").read_text()
-    assert "whose images took no part in training" in page
-    assert "was found at two of its places" in page
+    assert "whose images were not trained on" in page
+    assert "was found in two of its places" in page
 
 
 def test_a_trace_is_said_and_the_run_goes_on(sets: Mapping[str, Path], tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_trace_is_said_and_the_run_goes_on(sets: Mapping[str, Path], tmp_path:
     toy(with_target(sets, target), tmp_path / "run")
     kept = json.loads((tmp_path / "run" / OVERLAP).read_text())
     assert (kept["pictures"]["data.target"], kept["elsewhere"]["data.target"]["exact"]) == (120, 1)
-    assert "1 of whose 120 images took part in training" in write_report(tmp_path / "run").read_text()
+    assert "1 of whose 120 images were trained on" in write_report(tmp_path / "run").read_text()
 
 
 def test_two_sites_with_the_same_set_are_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:

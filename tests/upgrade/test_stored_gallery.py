@@ -76,7 +76,7 @@ def test_an_old_copy_is_not_migrated_a_second_time(here: Path) -> None:
     (here / "door.gallery.v1").replace(here / "door.gallery")
     error = call("migrate", "door.gallery", "--key", "gallery.key").exception
     assert isinstance(error, UserError)
-    assert "migrated before" in str(error)
+    assert "already migrated" in str(error)
 
 
 def test_a_wrong_key_a_damaged_record_and_a_name_that_is_taken_leave_the_old_gallery(here: Path) -> None:

@@ -260,8 +260,9 @@ def attack(subject: AuditedRun) -> Finding:
         )
     wrong = [str(row["mechanism"]) for row in rows if row["claim"] == "proved wrong"]
     says = (
-        "With 99.9 % confidence for each line, outputs on two neighbouring data sets show an ε of at least the third "
-        f"column's. Proved wrong: {'; '.join(wrong) or 'none'}. A claim that stands is not thereby proved."
+        "With 99.9 % confidence for each line, outputs on two neighbouring data sets show an ε of at least "
+        f"the third column's. Proved wrong: {'; '.join(wrong) or 'none'}. A claim that was not refuted is not "
+        "thereby proved."
     )
     return Finding(says, {}, rows)
 

@@ -56,8 +56,9 @@ def attack(subject: AuditedRun) -> Finding:
     )
     count = sum(map(len, labels))
     says = (
-        f"A server that knows the head's average reads {100 * right:.1f} % of {count} labels off the gradients of the "
-        f"sites' heads; by guessing the larger class it would be right on {100 * max(share, 1 - share):.1f} %."
+        f"A server that knows the head's average reads {100 * right:.1f} % of {count} labels off the "
+        "gradients of the sites' heads; guessing the larger class would be right on "
+        f"{100 * max(share, 1 - share):.1f} %."
     )
     numbers = {
         "labels_right": right,

@@ -68,7 +68,7 @@ def obstacle(subject: AuditedRun) -> str:
     """Report that the attack needs a benchmark, whose people serve as non-members."""
     reason = common(subject)
     return reason or (
-        "" if subject.data.target is not None else "there is no benchmark, whose people nobody trained on"
+        "" if subject.data.target is not None else "there is no benchmark with people that nobody trained on"
     )
 
 
@@ -81,12 +81,13 @@ def attack(subject: AuditedRun) -> Finding:
     members = closeness(model.faces(View.join([site.heldout for site in people.apart.values()])))
     others = closeness(model.faces(benchmark))
     if min(len(members), len(others)) < LEAST:
-        return Finding("Too few people have two photographs each: nothing can be said.", {})
+        return Finding("Too few people have two photographs each for an estimate.", {})
     inferred = membership(members, others)
     says = (
-        f"Photographs of people whom a site trained on lie closer to each other than those of others with probability "
-        f"{inferred.auc:.3f}; ½ is a guess (p = {inferred.p_value:.2g}). With one wrong accusation in a hundred, "
-        f"{100 * inferred.tpr_at_fpr_1pct:.1f} % of {inferred.members} members are found out."
+        "Photographs of people whom a site trained on lie closer to each other than those of others with "
+        f"probability {inferred.auc:.3f}; ½ is random guessing (p =  {inferred.p_value:.2g}). With one wrong "
+        f"accusation in a hundred, {100 * inferred.tpr_at_fpr_1pct:.1f} % of {inferred.members} members are "
+        "identified."
     )
     numbers = {"auc": inferred.auc, "p_value": inferred.p_value, "tpr_at_fpr_1pct": inferred.tpr_at_fpr_1pct}
     return Finding(says, numbers | {"members": float(inferred.members), "others": float(inferred.others)})

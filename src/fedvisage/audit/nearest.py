@@ -98,14 +98,14 @@ def attack(subject: AuditedRun) -> Finding:
     rows = [row(kind, [pair for pair in matches if pair[0].kind == kind], faces) for kind in kinds(matches)]
     first = rows[0]
     says = (
-        f"Of {first['vectors']} class centres, {100 * float(first['top-1']):.1f} % lead to their own identity at once. "
-        "A cluster leads to somebody of its site as often as the table says, beside what a blind guess would find. "
-        f"{uploads_sentence(subject)}"
+        f"Of {first['vectors']} class centres, {100 * float(first['top-1']):.1f} % lead to their own identity "
+        "at once. The table shows how often a cluster leads to somebody at its site, compared with a random "
+        f"guess. {uploads_sentence(subject)}"
     )
     shown = "; ".join(kinds(matches))
     caption = (
-        f"Up to {SHOWN} vectors of each kind of the first site, from the top: {shown}. At the left the mean "
-        "photograph of those behind a vector, then the three nearest faces"
+        f"Up to {SHOWN} vectors of each kind of the first site, from the top: {shown}. On the left the mean "
+        "photograph of the people behind a vector, then the three nearest faces"
     )
     people = people_of(subject, model, matches[0][0].site)
     return Finding(says, {}, rows, {"faces": (caption, picture(matches, view, people))})

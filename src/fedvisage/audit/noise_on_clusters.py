@@ -112,8 +112,8 @@ def attack(subject: AuditedRun) -> Finding:
         for setting, cosines in by_setting.items()
     ]
     says = (
-        f"Of the {len(local)} class centres of {name}: cosines between a cluster's mean and what is told of it, and in "
-        "what share of draws anything is told."
+        f"Of the {len(local)} class centres of {name}: cosines between a cluster's mean and its release, and "
+        "the share of draws with any release."
     )
     caption = f"Cosines of p and p̂ at {name} (after Figure 4 of PrivacyFace), whiskers at 5 % and 95 % of the draws"
     share = f"Share of the sphere in a cap (after Figure 3 of PrivacyFace); solid: {local.shape[1]} dimensions, as here"

@@ -90,7 +90,7 @@ def obstacle(subject: AuditedRun) -> str:
     if subject.data.people is None:
         return "nobody's identity is learned"
     if subject.data.people.public is None:
-        return "there are no public people, from whom an attacker would learn"
+        return "there are no public people for an attacker to learn from"
     return ""
 
 
@@ -100,7 +100,7 @@ def uploads_sentence(subject: AuditedRun) -> str:
     sent = [name for upload, name in (("centres", "class centres"), ("clusters", "clusters")) if upload in declared]
     if sent:
         return f"In this run sites send {' and '.join(sent)}."
-    return "In this run sites send none of these: the figures are of what they would tell."
+    return "In this run sites send none of these: the numbers describe what they would reveal."
 
 
 def open_feature_model(subject: AuditedRun) -> FeatureModel:

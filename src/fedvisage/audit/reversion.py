@@ -157,8 +157,9 @@ def attack(subject: AuditedRun) -> Finding:
     )
     kinds = "; ".join(str(row["told"]) for row in table)
     caption = (
-        f"Rebuilt at the first site from, row by row: {kinds}. Below each row the mean photographs of those behind: "
-        "of a class centre its person, of a cluster all whose centres lie within its margin"
+        f"Rebuilt at the first site from, row by row: {kinds}. Below each row the mean photographs of the "
+        "people behind the vectors: the person of a class centre, or everybody whose class centre lies "
+        "within a cluster's margin"
     )
     return Finding(says, {}, table, {"faces": (caption, picture(drawn))})
 

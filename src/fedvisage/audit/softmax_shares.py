@@ -44,9 +44,9 @@ def attack(subject: AuditedRun) -> Finding:
     sites, edge = _site_data(subject)
     rows = [_row(sites, margin, loss.scale) for margin in MARGINS]
     says = (
-        "Shares of the softmax of Eq. 5, without the margin of the own class: of the own class, of the site's other "
-        "people, and of the other sites' clusters. Where clusters take nearly all, a site's people hardly repel each "
-        "other."
+        "Shares of the softmax of Eq. 5, without the margin of the own class: of the own class, of the "
+        "site's other people, and of the other sites' clusters. Where clusters take nearly all of it, a "
+        "site's people hardly repel each other."
     )
     return Finding(says, cluster_geometry(sites, edge), rows)
 

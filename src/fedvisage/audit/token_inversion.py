@@ -165,7 +165,10 @@ def attack(subject: AuditedRun) -> Finding:
     )
     numbers = {"ssim_fp32": plain.ssim, "ssim_without_tokens": none.ssim, "images": float(len(sites.images))}
     drawings = {"original": sites.images, **{name: drawn for name, (_, drawn) in redrawn.items()}}
-    caption = f"Images of the sites, and what decoders make of their tokens; from the top: {', '.join(drawings)}."
+    caption = (
+        "Images of the sites, and the images that decoders rebuild from their tokens; from the top: "
+        f"{', '.join(drawings)}."
+    )
     return Finding(says, numbers, rows, {"images": (caption, sheet(drawings))})
 
 
@@ -174,7 +177,7 @@ def conditions(subject: AuditedRun, tokens: Tensor) -> Mapping[str, Change]:
     changes: dict[str, Change] = {form: _change_format(form) for form in FORMS}
     length = float(tokens.flatten(1).norm(dim=1).median())
     for epsilon in EPSILONS:
-        changes[f"noise, ε {epsilon:g} a release"] = _noise_within_budget(length, Budget(epsilon, DELTA))
+        changes[f"noise, ε {epsilon:g} per release"] = _noise_within_budget(length, Budget(epsilon, DELTA))
     recipe = subject.recipe
     limits = recipe.options(leakage.Options).leakage
     if limits is not None and recipe.privacy.epsilon is not None and recipe.privacy.delta is not None:

@@ -24,26 +24,29 @@ app = typer.Typer()
 
 @app.command()
 def synth(
-    destination: Annotated[Path, typer.Argument(help="Where the prepared set is written.")],
-    domain: Annotated[str, typer.Option(help="O C I M S 3 H W E F or A, after the datasets of the papers.")] = "O",
-    size: Annotated[
-        int, typer.Option(help="Pixels, an even number; images are rendered at it.", min=32, max=512)
-    ] = 128,
+    destination: Annotated[Path, typer.Argument(help="Output directory of the prepared set.")],
+    domain: Annotated[
+        str, typer.Option(help="O C I M S 3 H W E F or A, named after the datasets of the papers.")
+    ] = "O",
+    size: Annotated[int, typer.Option(help="Image size in pixels, an even number.", min=32, max=512)] = 128,
     subjects: Annotated[
         int | None,
-        typer.Option(help="People; default: the domain's.", show_default=False, min=1),
+        typer.Option(help="Number of people; default: the domain's.", show_default=False, min=1),
     ] = None,
     videos: Annotated[
         int | None,
         typer.Option(
-            help="Bona fide videos a person; default: the domain's. With --from: photographs a person; default: all.",
+            help="Bona fide videos per person; default: the domain's. With --from: photographs per person; default: "
+            "all.",
             show_default=False,
             min=1,
         ),
     ] = None,
     frames: Annotated[
         int,
-        typer.Option(help="Frames a video. With --from: of each take of a photograph, bona fide or attack.", min=1),
+        typer.Option(
+            help="Frames per video. With --from: frames per recording of a photograph, bona fide or attack.", min=1
+        ),
     ] = 4,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     heldout: Annotated[float, typer.Option(help="Share of subjects held out.", min=0.0, max=0.9)] = 0.25,
@@ -53,7 +56,9 @@ def synth(
     generation: Annotated[
         int,
         typer.Option(
-            help="2: both classes pass one simulated capture, as with --from. 1: sessions of the papers.", min=1, max=2
+            help="2: both classes pass through the same simulated camera, as with --from. 1: sessions of the papers.",
+            min=1,
+            max=2,
         ),
     ] = 1,
     media: Annotated[
@@ -65,14 +70,16 @@ def synth(
     source: Annotated[
         Path | None,
         typer.Option(
-            "--from", help="A folder of real face photos to attack instead of rendered people.", show_default=False
+            "--from",
+            help="A folder of real face photos to make attacks from, instead of rendered people.",
+            show_default=False,
         ),
     ] = None,
     crop: Annotated[
         str,
         typer.Option(
-            help="With --from: face finds the face in each photo and cuts it out, as import and predict do; centre is"
-            " for photos that are face crops already; none takes square photos as they are."
+            help="With --from: face detects and crops the face in each photo, as import and predict do; centre is for "
+            "photos that are already face crops; none keeps square photos unchanged."
         ),
     ] = "face",
     max_bad: Annotated[
@@ -116,10 +123,12 @@ def synth(
 
 @app.command()
 def people(
-    destination: Annotated[Path, typer.Argument(help="Where the identity set is written.")],
+    destination: Annotated[Path, typer.Argument(help="Output directory of the identity set.")],
     identities: Annotated[int, typer.Option(help="People.", min=1)] = 40,
-    images: Annotated[int, typer.Option(help="Photographs of each.", min=1)] = 20,
-    size: Annotated[int, typer.Option(help="Pixels of the aligned crops, an even number.", min=32, max=384)] = 112,
+    images: Annotated[int, typer.Option(help="Photographs per person.", min=1)] = 20,
+    size: Annotated[
+        int, typer.Option(help="Size of the aligned crops in pixels, an even number.", min=32, max=384)
+    ] = 112,
     first: Annotated[
         int, typer.Option(help="Number of the first person; sets with other numbers are disjoint.", min=0)
     ] = 0,
@@ -128,11 +137,13 @@ def people(
         float, typer.Option(help="Share of each person's photographs kept for testing.", min=0.0, max=0.9)
     ] = 0.4,
     heldout: Annotated[
-        float, typer.Option(help="Share of people held out whole, as impostors.", min=0.0, max=0.9)
+        float, typer.Option(help="Share of people held out entirely, as impostors.", min=0.0, max=0.9)
     ] = 0.0,
     group: Annotated[
         int | None,
-        typer.Option(help="One of the four groups, 0 to 3; default: all in turn.", show_default=False, min=0, max=3),
+        typer.Option(
+            help="One of the four groups, 0 to 3; default: all groups in turn.", show_default=False, min=0, max=3
+        ),
     ] = None,
     workers: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
     quiet: Quiet = False,
@@ -162,9 +173,11 @@ def people(
 @app.command("import")
 @with_options(leave_out=("few",))
 def import_set(
-    kind: Annotated[str, typer.Argument(help="Dataset or layout (fedvisage data kinds), or all: each below SOURCE.")],
+    kind: Annotated[
+        str, typer.Argument(help="Dataset or layout (fedvisage data kinds), or all: every dataset in SOURCE.")
+    ],
     source: Annotated[Path, typer.Argument(help="Directory of the dataset.")],
-    destination: Annotated[Path, typer.Argument(help="Where the prepared set is written; with all, the sets.")],
+    destination: Annotated[Path, typer.Argument(help="Output directory of the prepared set; with all, of all sets.")],
     options: ImportOptions,
     name: Annotated[str, typer.Option(help="Name of the set; default: the source's directory.")] = "",
     quiet: Quiet = False,
@@ -195,10 +208,8 @@ def kinds(
 @app.command()
 def protocols(
     name: Annotated[str, typer.Argument(help="One of them.", show_default=False)] = "",
-    sets: Annotated[Path, typer.Option(help="Folder of the prepared sets, existing or planned.")] = Path("sets"),
-    target: Annotated[
-        str, typer.Option("--target", "--user", help="Which target or fold, where there are several.")
-    ] = "",
+    sets: Annotated[Path, typer.Option(help="Directory of the prepared sets, existing or to be made.")] = Path("sets"),
+    target: Annotated[str, typer.Option("--target", "--user", help="Target or fold, if there are several.")] = "",
 ) -> None:
     """List published protocols, or print one as part of a recipe, with the imports that it needs."""
     from fedvisage.datasets.protocols.catalogue import describe_protocol, list_protocols
@@ -209,9 +220,9 @@ def protocols(
 @app.command()
 def pretend(
     kind: Annotated[str, typer.Argument(help="Dataset or layout, such as oulu-npu.")],
-    directory: Annotated[Path, typer.Argument(help="Where it is written.")],
+    directory: Annotated[Path, typer.Argument(help="Output directory.")],
     subjects: Annotated[
-        int, typer.Option(help="Further people, each as every kind of attack: for studies that divide finely.")
+        int, typer.Option(help="Additional people, each with every kind of attack, for studies with many splits.")
     ] = 0,
     some_people: Annotated[
         int,
@@ -230,7 +241,7 @@ def pretend(
 def show(
     directory: Annotated[Path, typer.Argument(help="A prepared set.")],
     sheet: Annotated[Path | None, typer.Option(help="Write a contact sheet (PNG).", show_default=False)] = None,
-    verify: Annotated[bool, typer.Option(help="Compare all digests, reading every file.")] = False,
+    verify: Annotated[bool, typer.Option(help="Verify the digests of all files.")] = False,
     shortcuts: Annotated[
         bool,
         typer.Option("--shortcuts", help="Measure how well single numbers (sharpness, noise, …) separate the classes."),

@@ -47,7 +47,7 @@ class RunOptions:
     """The options for the model of a finished run."""
 
     run: Annotated[
-        Path | None, typer.Argument(help="The directory of a finished run; none with --pipeline.", show_default=False)
+        Path | None, typer.Argument(help="The directory of a finished run; not with --pipeline.", show_default=False)
     ] = None
     adapt: Annotated[
         str | None,
@@ -69,8 +69,8 @@ class RunOptions:
         list[str] | None,
         typer.Option(
             metavar="[NAME=]SET",
-            help="Recognition: a set to evaluate on by the lists in its directory; may be given several times. Without"
-            " --data, only these are evaluated.",
+            help="Recognition: a set to evaluate on with the lists in its directory; repeatable. Without --data, only "
+            "these are evaluated.",
             show_default=False,
         ),
     ] = None
@@ -93,11 +93,11 @@ class PipelineOptions:
     ] = None
     iso30107: Annotated[
         bool,
-        typer.Option("--iso30107", help="With --pipeline and --out: a report in the terms of ISO/IEC 30107-3."),
+        typer.Option("--iso30107", help="With --pipeline and --out: write a report as defined by ISO/IEC 30107-3."),
     ] = False
     kind: Annotated[
         str,
-        typer.Option(help="With --pipeline: which dataset (fedvisage data kinds); default: recognised by file names."),
+        typer.Option(help="With --pipeline: dataset (fedvisage data kinds); default: detected from file names."),
     ] = ""
     split: Annotated[
         str, typer.Option(help="With --pipeline: one of the dataset's own splits, such as test; default: all.")
@@ -122,8 +122,8 @@ class CommonOptions:
     data: Annotated[
         str | None,
         typer.Option(
-            help="Prepared set (or synth: line) to evaluate on; default: the recipe's target. With --pipeline: the"
-            " folder of a dataset as it was downloaded, or of your own videos and pictures.",
+            help="Prepared set (or synth: line) to evaluate on; default: the recipe's target. With --pipeline: the "
+            "folder of a dataset as it was downloaded, or of your own videos and images.",
             show_default=False,
         ),
     ] = None
@@ -147,10 +147,10 @@ def evaluate(common: CommonOptions, of_run: RunOptions, of_pipeline: PipelineOpt
     """
     progress = reporter(common.quiet, common.log_format, aside=True)
     if common.pipeline:
-        _refuse_any(of_run, "is for a run; leave it out, or --pipeline")
+        _refuse_any(of_run, "applies to a run; leave out this option or --pipeline")
         figures, lines = _evaluate_pipeline(of_pipeline, common, progress)
     else:
-        _refuse_any(of_pipeline, "goes with --pipeline")
+        _refuse_any(of_pipeline, "requires --pipeline")
         figures, lines = _evaluate_run(of_run, common, progress)
     if common.as_json:
         print_json(figures)
@@ -191,7 +191,7 @@ def _evaluate_run(options: RunOptions, common: CommonOptions, progress: Reporter
     if options.run is None:
         raise UserError("RUN", "is missing; name a run, or give --pipeline to evaluate exported models")
     if options.pairs is not None and options.benchmark and common.data is None:
-        raise UserError("--pairs", "is for the set of --data; the lists of a benchmark lie in its directory")
+        raise UserError("--pairs", "applies to the set of --data; the lists of a benchmark are in its directory")
     from fedvisage.runs.evaluate import evaluate
     from fedvisage.tasks.catalogue import summary
     from fedvisage.tasks.finished_model import open_model

@@ -39,7 +39,7 @@ Public = Annotated[
 ]
 State = Annotated[
     Path | None,
-    typer.Option(help="Where runs (or private state) are kept; default: in the kit.", show_default=False),
+    typer.Option(help="Directory of runs (or private state); default: in the kit.", show_default=False),
 ]
 
 Rosters = Annotated[
@@ -51,19 +51,21 @@ Rosters = Annotated[
     ),
 ]
 
-Verbose = Annotated[bool, typer.Option("--verbose", help="Show NVFlare's log here, too; it is always in the kit.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Also print NVFlare's log; the kit always keeps it.")]
 
 
 @app.command()
 def provision(
-    federation: Annotated[Path, typer.Argument(help="Who serves, trains and operates (YAML).")],
-    directory: Annotated[Path, typer.Argument(help="Where kits are written, and the authority that signs them.")],
+    federation: Annotated[Path, typer.Argument(help="Federation file: server, sites and operators (YAML).")],
+    directory: Annotated[
+        Path, typer.Argument(help="Output directory of the kits and of the authority that signs them.")
+    ],
     revoke: Annotated[
-        list[str] | None, typer.Option(help="A member whose certificates end now.", show_default=False)
+        list[str] | None, typer.Option(help="Member whose certificates to revoke.", show_default=False)
     ] = None,
     renew: Annotated[
         list[str] | None,
-        typer.Option(help="A member (or 'server') whose certificate begins anew.", show_default=False),
+        typer.Option(help="Member (or 'server') whose certificate to renew.", show_default=False),
     ] = None,
 ) -> None:
     """Make a kit for the server, each site and each operator: keys, certificates and permissions.
@@ -77,7 +79,7 @@ def provision(
     say(*(f"{kit} → {owner}" for kit, owner in changes.kits.items()))
     say(*(f"{update} → to be copied over the kit of {owner}" for update, owner in changes.updates.items()))
     say(*changes.notes)
-    say(f"{directory / 'authority'} stays with you: its key can let anyone in")
+    say(f"{directory / 'authority'} stays with you: its key can admit anyone")
 
 
 @app.command()
@@ -129,14 +131,16 @@ def site(
 def status(
     kit: Annotated[Path, typer.Argument(help="The operator's kit.")],
     as_json: AsJson = False,
-    metrics: Annotated[bool, typer.Option("--metrics", help="Print Prometheus' text format instead.")] = False,
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="Print metrics in Prometheus text format instead.")
+    ] = False,
     html: Annotated[
-        Path | None, typer.Option("--html", help="Write a page about it into this file instead.", show_default=False)
+        Path | None, typer.Option("--html", help="Write an HTML page to this file instead.", show_default=False)
     ] = None,
     serve: Annotated[
         int | None,
         typer.Option(
-            help="Show that page to browsers on this machine, at this port, until stopped.",
+            help="Serve that page on this port of this machine until stopped.",
             min=1,
             max=65535,
             show_default=False,
@@ -148,7 +152,7 @@ def status(
     from fedvisage.nvflare.status import prometheus, serve_console, status_of, write_page
 
     if sum((as_json, metrics, html is not None, serve is not None)) > 1:
-        raise UserError("status", "answers in one way; give one of --json, --metrics, --html and --serve")
+        raise UserError("status", "has one output format; give only one of --json, --metrics, --html and --serve")
     if html is not None:
         write_page(html, kit, wait)
         say(str(html))

@@ -330,7 +330,7 @@ class AdaptationResult:
     def lines(self) -> list[str]:
         """Return the result as lines, for people."""
         summary = f"{self.directory}: statistics of {self.layers} layers from {self.images} images, without labels"
-        summary += f"; {self.passed_over} pictures had no face to use" if self.passed_over else ""
+        summary += f"; {self.passed_over} images had no usable face" if self.passed_over else ""
         return [summary, f"live before {self.live_before}, after {self.live_after}; {self.changed} decisions changed"]
 
 
@@ -340,7 +340,7 @@ def adapt(model: Exported, crops: Crops, out: Path, *, threads: int = 1, passed_
     threshold = _check_adaptable(model)
     before = model.run(crops).astype(np.float64)
     if reason := refusal_reason(SourcePredictions(before, len(crops), None), threshold, 0.0):
-        raise RunFailed(f"the gate keeps the model as it is ({reason}); nothing was written")
+        raise RunFailed(f"the gate rejected the adaptation ({reason}); nothing was written")
     graph, weights = _parse_graph_of(model), _weights(model.directory / WEIGHTS)
     layers = layers_of(graph.graph, weights)
     collected = measure_statistics(graph, layers, crops, threads)
@@ -355,7 +355,7 @@ def adapt(model: Exported, crops: Crops, out: Path, *, threads: int = 1, passed_
         # Evaluate the model from its files, as a device will load it, before they get their final place.
         after = Exported.open(directory, threads=threads).run(crops).astype(np.float64)
         if reason := collapse_reason(before, after, threshold):
-            raise RunFailed(f"the adaptation is taken back ({reason}); nothing was written")
+            raise RunFailed(f"the adaptation was reverted ({reason}); nothing was written")
         live, live_now = before >= threshold, after >= threshold
         outcome = AdaptationResult(
             out,
@@ -386,7 +386,7 @@ def _check_adaptable(model: Exported) -> float:
     if description.arithmetic != "float32":
         raise UserError("--int8", "an int8 graph is not adapted; adapt the float32 one")
     if description.adapted is not None:
-        raise UserError(str(model.directory), "was adapted already; begin with what it was adapted from")
+        raise UserError(str(model.directory), "is already adapted; start from the model that it was adapted from")
     return model.threshold.value
 
 
@@ -401,9 +401,11 @@ def _weights(path: Path) -> dict[str, NDArray[Any]]:
     try:
         return dict(load_file(path))
     except FileNotFoundError:
-        raise UserError(str(path), "does not exist; layers are known by the weights as they were trained") from None
+        raise UserError(
+            str(path), "does not exist; it is needed to identify the layers by their trained weights"
+        ) from None
     except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(str(path), f"is not a whole safetensors file ({error})") from None
+        raise UserError(str(path), f"is not a valid safetensors file ({error})") from None
 
 
 def _replace_statistics(
@@ -447,9 +449,9 @@ def _digest(weights: Arrays) -> str:
 def _card(description: Description) -> str:
     assert description.adapted is not None
     return (
-        f"# {description.method}, adapted on a device\n\nBatchNorm's statistics were counted again on"
-        f" {description.adapted.images} images of its target, without labels; the model was"
-        f" `{description.adapted.from_sha256}` before, and is `{description.model_sha256}` now. The threshold is still"
-        f" the one that the sites chose. `{RECORD}` says how many decisions changed. What the model is for, and its"
-        " limits, stand in the card of what it was adapted from.\n"
+        f"# {description.method}, adapted on a device\n\nBatchNorm's statistics were counted again on "
+        f"{description.adapted.images} images of its target, without labels; the model was "
+        f"`{description.adapted.from_sha256}` before, and is `{description.model_sha256}` now. The threshold "
+        f"is still the one that the sites chose. `{RECORD}` says how many decisions changed. What the model "
+        "is for, and its limits, are described in the card of the model that it was adapted from.\n"
     )

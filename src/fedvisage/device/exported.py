@@ -50,7 +50,7 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 def _check_printable(text: str) -> str:
     if not text.isprintable():
-        raise ValueError("has characters that cannot be shown")
+        raise ValueError("has unprintable characters")
     return text
 
 
@@ -150,7 +150,7 @@ class Config(_Strict):
             excluded = {"arithmetic", "threshold"}
             float32, int8 = (graph.description.model_dump(exclude=excluded) for graph in (self.float32, self.int8))
             if float32 != int8:
-                raise ValueError("its two graphs are of different models")
+                raise ValueError("its two graphs belong to different models")
         return self
 
 
@@ -173,7 +173,7 @@ def read_config(directory: Path) -> Config:
             str(path), f"is not the description of an exported model ({location}: {first['msg']}); {AGAIN}"
         ) from None
     except ValueError as error:
-        raise UserError(str(path), f"is not whole JSON ({str(error)[:200]}); {AGAIN}") from None
+        raise UserError(str(path), f"is not valid JSON ({str(error)[:200]}); {AGAIN}") from None
 
 
 def check_metadata(path: Path, metadata: Mapping[str, str], expected: Description) -> None:
@@ -181,7 +181,7 @@ def check_metadata(path: Path, metadata: Mapping[str, str], expected: Descriptio
     for key, value in expected.metadata().items():
         if metadata.get(key) != value:
             name = key.removeprefix(_KEY)
-            raise UserError(str(path), f"says another {name} inside than {CONFIG} does; {AGAIN}")
+            raise UserError(str(path), f"records a different {name} than {CONFIG}; {AGAIN}")
 
 
 def as_values(config: Config) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def as_values(config: Config) -> dict[str, Any]:
 def check_free(out: Path) -> None:
     """Refuse a directory that is not empty."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(str(out), "is not empty; give a new directory, so that nothing is written over")
+        raise UserError(str(out), "is not empty; give a new directory, so that nothing is overwritten")
 
 
 @contextmanager
@@ -255,7 +255,7 @@ class Exported:
         if description.crop != expected:
             raise UserError(
                 str(directory / CONFIG),
-                f"wants crops that this version does not make ({description.crop}; here {expected}); {AGAIN}",
+                f"expects crops that this version does not make ({description.crop}; here {expected}); {AGAIN}",
             )
         _check_files_beside(directory, config)
         session = open_session(str(path), _read_checked_graph(path, graph), threads, remedy=AGAIN)
@@ -304,18 +304,18 @@ class Exported:
         try:
             (output,) = self.session.run([name], {INPUT: np.ascontiguousarray(crops)})
         except runtime_errors() as error:
-            raise RunFailed(f"{self.directory}: the graph cannot be computed ({short(error)}); {AGAIN}") from None
+            raise RunFailed(f"{self.directory}: the graph cannot be run ({short(error)}); {AGAIN}") from None
         if output.shape[:1] != crops.shape[:1] or not np.isfinite(output).all():
-            raise RunFailed(f"{self.directory}: the model gives what is no number; {AGAIN}")
+            raise RunFailed(f"{self.directory}: the model returned NaN or infinity; {AGAIN}")
         if self.task == "recognition" and not (np.abs(np.linalg.norm(output, axis=1) - 1) < _LENGTH).all():
-            raise RunFailed(f"{self.directory}: the model gives embeddings whose length is not one; {AGAIN}")
+            raise RunFailed(f"{self.directory}: the model returned embeddings whose length is not 1; {AGAIN}")
         return np.asarray(output, np.float32)
 
 
 def _read_checked_graph(path: Path, graph: Graphs) -> bytes:
     if graph.file.bytes > LARGEST:
         raise UserError(
-            str(path), f"is said to have {graph.file.bytes:,} bytes; no graph here has more than {LARGEST:,}"
+            str(path), f"has {graph.file.bytes:,} bytes according to its description; at most {LARGEST:,} are allowed"
         )
     content = read_plain(path, LARGEST)
     if len(content) != graph.file.bytes or hashlib.sha256(content).hexdigest() != graph.file.sha256:
@@ -350,4 +350,4 @@ def _check_form(path: Path, session: onnxruntime.InferenceSession, description: 
     if inputs != [(INPUT, "tensor(uint8)", [size, size, 3])] or outputs != [
         (name, "tensor(float)", rank) for name in names
     ]:
-        raise UserError(str(path), f"has other inputs or outputs than an exported model has; {AGAIN}")
+        raise UserError(str(path), f"does not have the inputs and outputs of an exported model; {AGAIN}")

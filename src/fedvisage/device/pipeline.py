@@ -258,7 +258,7 @@ class Pipeline:
         pipeline itself does not change.
         """
         if self.pad is None:
-            raise UserError("pad", "no model of attack detection was given")
+            raise UserError("pad", "no attack-detection model was given")
         from fedvisage.device import adaptation
 
         crops: list[NDArray[np.uint8]] = []
@@ -279,7 +279,7 @@ class Pipeline:
             else:
                 crops.append(cropped.image)
         if not crops:
-            raise UserError("images", "no picture shows a face that this pipeline would take")
+            raise UserError("images", "no image shows a face that this pipeline accepts")
         return adaptation.adapt(self.pad, np.stack(crops), out, threads=self.settings.threads, passed_over=passed_over)
 
     def embed(self, image: Image, face: Face) -> Embedding:
@@ -325,7 +325,7 @@ def decide_by_logit(logit: float | None, threshold: Threshold) -> PadVerdict:
 
 def _threshold(pad: Exported) -> Threshold:
     if pad.threshold is None:
-        raise UserError(str(pad.directory), "has no threshold to decide by; export a run whose sites chose one")
+        raise UserError(str(pad.directory), "has no decision threshold; export a run whose sites chose one")
     return pad.threshold
 
 
@@ -344,5 +344,5 @@ def _open_model(model: Path | str | Exported | None, task: str, threads: int) ->
         return None
     exported = model if isinstance(model, Exported) else Exported.open(Path(model), threads=threads)
     if exported.task != task:
-        raise UserError(str(exported.directory), f"is a model of {exported.task}, and one of {task} is wanted")
+        raise UserError(str(exported.directory), f"is a model for {exported.task}, but {task} is required")
     return exported

@@ -36,7 +36,7 @@ def frames_of(source: str) -> Iterator[Image]:
     if path.is_dir():
         return _folder(path)
     if not path.is_file():
-        raise UserError(printable(source), "is no picture, folder or video; a number names a camera")
+        raise UserError(printable(source), "is not an image, folder or video; a number selects a camera")
     return _picture(path) if path.suffix.lower() in ENDINGS else _video(path)
 
 
@@ -78,7 +78,7 @@ def _camera(number: int) -> Iterator[Image]:
         while True:
             success, frame = capture.read()
             if not success:
-                raise RunFailed(f"camera {number}: gives no more frames")
+                raise RunFailed(f"camera {number}: stopped sending frames")
             yield cv2.cvtColor(frame, cv2.COLOR_BGR2RGB).astype(np.uint8, copy=False)
     finally:
         capture.release()
@@ -122,7 +122,7 @@ class InputPictures:
             return []
         endings = sorted(self.passed_over.items())
         counts = ", ".join(f"{printable(ending) or 'no ending'} {count}" for ending, count in endings)
-        return [f"{format_count(self.passed_over.total(), 'file')} passed over, by the ending: {counts}"]
+        return [f"{format_count(self.passed_over.total(), 'file')} skipped by file extension: {counts}"]
 
 
 def list_input_pictures(
@@ -134,7 +134,7 @@ def list_input_pictures(
     """
     inputs = InputPictures([])
     if list(paths).count(PIPE) > 1:
-        raise UserError("PATH", "standard input holds one picture; name - once")
+        raise UserError("PATH", "standard input contains one image; give - once")
     for path in paths:
         if path == PIPE and piped is not None:
             inputs.pictures.append(InputPicture("-", partial(_decode_piped, piped)))
@@ -150,7 +150,7 @@ def list_input_pictures(
         else:
             inputs.pictures.append(picture_at(path))
     if not inputs.pictures:
-        raise UserError("PATH", "no image is named; give files, folders, - or --paths-from")
+        raise UserError("PATH", "no image is given; give files, folders, - or --paths-from")
     return inputs
 
 
@@ -186,8 +186,8 @@ def describe_notes(notes: Sequence[str], faces: int | None) -> str:
     """Return notes as text to print after a picture's name; empty without notes."""
     sentences = {
         SEVERAL: f"{faces} faces: the largest",
-        UPSIDE_DOWN: "upside down: turned first",
-        GREY: "grey, as infrared is: the model knows colours",
+        UPSIDE_DOWN: "upside down: rotated first",
+        GREY: "grey, like infrared: the model expects colour",
     }
     return f"  ({'; '.join(sentences[note] for note in notes)})" if notes else ""
 
@@ -373,7 +373,7 @@ def face_cropper(crop: str, size: int, threads: int = 1) -> FindFace:
 def _cropped_face_from(cropped: CroppedPicture, detected: DetectedFaces | None) -> CroppedFace:
     notes = notes_of(detected, grey=is_grey(cropped.image))
     if cropped.upscaled:
-        reason = "the face is too small: enlarging it would blur what tells attacks apart"
+        reason = "the face is too small: enlarging it would blur the traces of attacks"
         return CroppedFace(None, reason, notes, detected)
     return CroppedFace(cropped.image, "", notes, detected)
 
@@ -480,7 +480,7 @@ def compare_crops(
 def face_aligner(crop: str, size: int, threads: int = 1) -> Callable[[Image], AlignedFace]:
     """Return the function that aligns the face of a picture, or raises BadFile; ``threads`` are for the detector."""
     if crop == "centre":
-        raise UserError("crop", "recognition needs faces aligned: use face, or none if they are aligned already")
+        raise UserError("crop", "recognition needs aligned faces: use face, or none if they are already aligned")
     if crop != "face":
         cut = make_cropper(crop, size, threads)  # type: ignore[arg-type]  # it refuses other words itself
         return lambda picture: AlignedFace(cut(picture).image)
@@ -524,7 +524,7 @@ def predict(model: Exported, asked: InputPictures, *, crop: str = "face", steps:
     """Score pictures: read and crop them one at a time, score their crops in batches."""
     if model.task != "pad":
         raise UserError(
-            "--against", "this model recognises people: name a picture, or a folder of them, to compare with"
+            "--against", "this model recognises people: name an image or a folder of images to compare with"
         )
     if model.threshold is None:
         raise UserError(str(model.directory), "has no threshold to predict with; export a run whose sites chose one")

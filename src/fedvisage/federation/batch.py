@@ -177,14 +177,13 @@ def too_large_error(optimizer: Optimizer, loss: Loss, batch: Batch, lack: str) -
     if fits < LEAST:
         return UserError(
             "recipe.training.batch",
-            f"not even {LEAST} images at once fit into memory ({lack}); choose a "
-            "smaller network or input.size, or another runtime.device",
+            f"not even {LEAST} images at once fit in memory ({lack}); choose a smaller network or input.size, or "
+            "another runtime.device",
         )
     return UserError(
         "recipe.training.batch",
-        f"{count} images at once do not fit into memory ({lack}); {fits} do: set "
-        f"training.batch to {fits}, or training.micro_batch, which adds up the gradients of a batch's "
-        "parts",
+        f"{count} images at once do not fit in memory ({lack}); {fits} do: set training.batch to {fits}, or "
+        "training.micro_batch, which accumulates gradients over parts of a batch",
     )
 
 

@@ -126,7 +126,9 @@ class Exchange:
                 fault = "again" if reply.site in orders else "unasked"
                 self.note_failure(f"{reply.site} ({fault})", f"refused: answered {fault}")
             elif reply.ticket != order.ticket:
-                self.note_failure(f"{reply.site} (stale)", f"refused: answers {reply.ticket!r}, asked {order.ticket!r}")
+                self.note_failure(
+                    f"{reply.site} (stale)", f"refused: answers {reply.ticket!r}, expected {order.ticket!r}"
+                )
             else:
                 del waiting[reply.site]
                 yield self._admit(call, reply)

@@ -49,7 +49,7 @@ class AcceptedTensors:
             if expected is None:
                 raise RefusedMessage(f"order: {plain_line(name, QUOTED)}", "is not declared for this call")
             if not is_plain(tensor):
-                raise RefusedMessage(f"order: {name}", "is no plain tensor")
+                raise RefusedMessage(f"order: {name}", "is not a plain tensor")
             if wide_type(tensor.dtype) != wide_type(expected.dtype):
                 raise RefusedMessage(f"order: {name}", f"has type {tensor.dtype}, declared {expected.dtype}")
             shape, declared = tuple(tensor.shape), expected.shape
@@ -95,9 +95,9 @@ class Orders:
     def admit(self, order: Order) -> None:
         """Raise an error for an order that the recipe does not provide for, and remember the others."""
         if order.call not in self.calls:
-            raise RefusedMessage("order", f"asks for {order.call[:QUOTED]!r}, which this method does not have")
+            raise RefusedMessage("order", f"requests {order.call[:QUOTED]!r}, which this method does not have")
         if not 1 <= order.round <= self.rounds:
-            raise RefusedMessage("order", f"is of round {str(order.round)[:QUOTED]}, the recipe has {self.rounds}")
+            raise RefusedMessage("order", f"is for round {str(order.round)[:QUOTED]}, but the recipe has {self.rounds}")
         self.accepted[order.call].check(order.message)
         if order.call not in self.about_finished:
             self._admit_training(order)
@@ -106,13 +106,13 @@ class Orders:
         call = self.calls[order.call]
         if order.round <= self.after or order.round < self.round:
             last = max(self.after, self.round)
-            raise RefusedMessage("order", f"is of round {order.round}, and round {last} is over")
+            raise RefusedMessage("order", f"is for round {order.round}, but round {last} is over")
         if order.round > self.round:
             self.round, self._visits, self._times = order.round, {}, Counter()
         visits = self._visits.setdefault(order.call, [])
         repeated = order.visit in visits
         if (repeated and not call.repeats) or (not repeated and len(visits) >= call.visits):
-            raise RefusedMessage("order", f"asks for {order.call!r} again in round {order.round}")
+            raise RefusedMessage("order", f"requests {order.call!r} again in round {order.round}")
         if not repeated:
             visits.append(order.visit)
 
@@ -120,14 +120,14 @@ class Orders:
         """Count an order, and raise an error if a visit repeats it more often than there are batches."""
         self._times[order.call] += 1
         if self.calls[order.call].repeats and self._times[order.call] > batches * self.calls[order.call].visits:
-            raise RefusedMessage("order", f"asks for {order.call!r} more often than there are batches")
+            raise RefusedMessage("order", f"requests {order.call!r} more often than there are batches")
 
     def question(self, call: str, question: str) -> None:
         """Raise an error for evaluations of more models than the recipe has; a repetition does not count again."""
         earlier_questions, limit = self._questions.setdefault(call, set()), self.about_finished[call].questions
         if question not in earlier_questions and len(earlier_questions) >= limit:
             raise RefusedMessage(
-                "order", f"asks {call!r} about more than {limit} models, more than the recipe evaluates"
+                "order", f"requests {call!r} for more than {limit} models, more than the recipe evaluates"
             )
         earlier_questions.add(question)
 

@@ -119,7 +119,9 @@ class Site:
         """
         settings = self.recipe.privacy
         if settings.epsilon is None or settings.delta is None:
-            raise UserError("recipe.privacy", "names no budget; give epsilon and delta for all releases of the run")
+            raise UserError(
+                "recipe.privacy", "does not set a budget; give epsilon and delta for all releases of the run"
+            )
         assert self.releases is not None, "a site without a disk releases nothing"
         draws = SystemDraws() if settings.noise == "system" else DerivedDraws(self.rng("noise", name))
         allowance = Allowance(Budget(settings.epsilon, settings.delta), settings.count)

@@ -295,5 +295,5 @@ class LocalTransport:
         """Restore every site."""
         for name, worker in self.site_workers.items():
             if name not in generations:
-                raise UserError("checkpoint", f"knows nothing of site {name}")
+                raise UserError("checkpoint", f"has no data of site {name}")
             worker.restore(generations[name])

@@ -107,7 +107,7 @@ def model_named(name: str) -> Model:
     model: Model | None = MODELS.get(name) or extensions.load("models", name, Model)
     if model is None:
         names = [*MODELS, *extensions.names("models")]
-        raise UserError("recipe.method.model", f"{name!r} is no model{choice_hint(name, names)}")
+        raise UserError("recipe.method.model", f"unknown model {name!r}{choice_hint(name, names)}")
     return model
 
 
@@ -158,7 +158,7 @@ def find(section: Mapping[str, Any] | MethodOptions) -> Method:
         problem = "is missing" if name is None else f"must be the name of a method, got {name!r}"
         raise UserError("recipe.method.name", f"{problem}{choice_hint('', names)}")
     if (method := method_named(name)) is None:
-        raise UserError("recipe.method.name", f"{name!r} is no method{choice_hint(name, names)}")
+        raise UserError("recipe.method.name", f"unknown method {name!r}{choice_hint(name, names)}")
     if (model := _model_of(tree)) is None:
         return method
     if name not in ALGORITHMS:
@@ -185,7 +185,7 @@ def _model_of(tree: Mapping[str, Any]) -> str | None:
     if not isinstance(named, str) or tree["name"] not in ALGORITHMS:
         return None
     if named not in MODELS:
-        raise UserError("recipe.method.network.name", f"{named!r} is no model{choice_hint(named, MODELS)}")
+        raise UserError("recipe.method.network.name", f"unknown model {named!r}{choice_hint(named, MODELS)}")
     return None if tree["name"] in FOR_FACES and named in face.MODELS else named
 
 
@@ -224,4 +224,4 @@ def _expand_model(section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _stated_twice_error(key: str, here: object, other: str, there: object) -> UserError:
-    return UserError(f"recipe.method.network.{key}", f"is {here!r}, and {other} is {there!r}; leave one of them out")
+    return UserError(f"recipe.method.network.{key}", f"is {here!r}, but {other} is {there!r}; leave one of them out")

@@ -37,8 +37,8 @@ def check_name(method: Method) -> None:
     if not any(method is listed or digest == digest_of(listed) for listed in _listed_methods(method)):
         raise UserError(
             "method",
-            f"{method.name} is the name of a listed method, and this is another one; give it a name of its own:"
-            " dataclasses.replace(method, name=...)",
+            f"{method.name} is already the name of a listed method; give this method another name: "
+            "dataclasses.replace(method, name=...)",
         )
 
 

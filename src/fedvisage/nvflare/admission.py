@@ -41,7 +41,7 @@ OPERATOR = "project_admin"
 NEWEST = "revocations.json"
 """The server's file, next to its runs, with the newest list that it has read for each federation."""
 
-AGAIN = "copy the newest one from updates/server of the federation's kits"
+AGAIN = "copy the newest one from updates/server in the directory of the federation's kits"
 
 
 @dataclass
@@ -89,7 +89,7 @@ class Admission:
         if entry is None:
             return None
         reason = f"it was revoked on {entry.revocation_date_utc:%Y-%m-%d}"
-        self._tell(f"refused {name_of(certificate)}: its certificate does not hold, {reason}")
+        self._tell(f"refused {name_of(certificate)}: its certificate is invalid: {reason}")
         return reason
 
     def enter(self, certificate: x509.Certificate) -> None:
@@ -112,7 +112,7 @@ class Admission:
         """Accept a missing list if this server never read one; otherwise refuse, because it was removed."""
         if (newest := self._newest()) is not None:
             raise UserError(str(self.path), f"is missing, and list {newest[0]} was in force; {AGAIN}")
-        self._tell_once(f"{self.path} does not exist: this kit is older than numbered lists, which counts as list 0")
+        self._tell_once(f"{self.path} does not exist: this kit predates numbered lists, so it counts as list 0")
 
     def _not_older(self, revocations: x509.CertificateRevocationList) -> x509.CertificateRevocationList:
         """Refuse a list that is older than the newest one read so far, and remember a newer one."""
@@ -125,7 +125,7 @@ class Admission:
                 f"{newest[1][:10]}, which was in force; {AGAIN}",
             )
         if number is None:
-            self._tell_once(f"{self.path} has no number: it was made before lists had them, and counts as list 0")
+            self._tell_once(f"{self.path} has no number: it predates numbered lists, so it counts as list 0")
         if order != newest:
             remembered = self._read_memory()
             self.memory.parent.mkdir(parents=True, exist_ok=True)
@@ -143,11 +143,11 @@ class Admission:
         try:
             return None if entry is None else (int(entry[0]), str(entry[1]))
         except (TypeError, ValueError, IndexError, KeyError) as error:
-            raise UserError(str(self.memory), "is damaged; bring it back from a copy") from error
+            raise UserError(str(self.memory), "is damaged; restore it from a backup") from error
 
     def _read_memory(self) -> dict[str, Any]:
         """Return the newest list of each federation."""
-        return read_json(self.memory, "bring it back from a copy") if self.memory.exists() else {}
+        return read_json(self.memory, "restore it from a backup") if self.memory.exists() else {}
 
     def _federation(self) -> str:
         """Return the fingerprint of the federation's root: one directory may serve several federations in turn."""
@@ -163,7 +163,7 @@ class Admission:
             key = self._root().public_key()
             is_signed = isinstance(key, RSAPublicKey) and revocations.is_signature_valid(key)
         except ValueError as error:
-            raise UserError(str(self.path), "holds no list of revoked certificates; copy it again") from error
+            raise UserError(str(self.path), "does not contain a list of revoked certificates; copy it again") from error
         if not is_signed:
             raise UserError(str(self.path), "is not signed by this federation's authority; copy it again")
         return revocations
@@ -271,7 +271,7 @@ def _admit(context: Any) -> x509.Certificate:
     assert AdmissionListener.admission is not None
     certificate = _certificate(context)
     if certificate is None:
-        context.abort(grpc.StatusCode.PERMISSION_DENIED, "it shows none")
+        context.abort(grpc.StatusCode.PERMISSION_DENIED, "it did not present one")
     assert certificate is not None
     AdmissionListener.admission.follow()
     if reason := AdmissionListener.admission.refusal(certificate):

@@ -49,7 +49,9 @@ class ServerEntry(Section):
     @classmethod
     def _host_is_a_name(cls, value: str) -> str:
         if not HOST.fullmatch(value):
-            raise ValueError(f"{value!r} is no host name; write it as sites will look it up, such as fed.example.org")
+            raise ValueError(
+                f"{value!r} is not a host name; write the name that sites connect to, such as fed.example.org"
+            )
         return value
 
 
@@ -97,7 +99,7 @@ class FederationFile(Section):
     def _names_differ(self) -> FederationFile:
         names = [self.server.host, *self.sites, *(operator.email for operator in self.operator)]
         if repeated := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"{repeated[0]!r} is named twice; server, sites and operators need names of their own")
+            raise ValueError(f"{repeated[0]!r} is named twice; server, sites and operators need distinct names")
         return self
 
 
@@ -118,7 +120,7 @@ FOLDER = "authority"
 ROOT_DAYS = 3650
 """Days that a root is valid: no certificate outlives it, and only new kits for all members replace it."""
 
-LOST = "bring it back from a copy, or provision a new federation in another directory"
+LOST = "restore it from a backup, or provision a new federation in another directory"
 
 
 @dataclass(frozen=True)

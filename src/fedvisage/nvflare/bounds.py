@@ -225,7 +225,7 @@ class BoundedTensors(TensorDecomposer):  # type: ignore[misc]
         if self.items_key in manager.fobs_ctx:
             reason = "a message has two tables of tensors"
         elif parse_json(datum.value)["fqcn"] != origin:
-            reason = "a message has tensors that lie with somebody else"
+            reason = "a message has tensors stored outside it"
         if reason:
             _note(origin, reason)
             raise LimitExceeded(reason)

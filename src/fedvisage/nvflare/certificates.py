@@ -31,9 +31,9 @@ REVOKED = "revoked.pem"
 SOON = timedelta(days=30)
 """Time before the end of a certificate in which warnings appear."""
 
-ANEW = "ask the one who provisioned the federation for this kit anew"
-RENEW = "ask the one who provisioned the federation to renew it (`provision --renew {}`)"
-NEW = "nothing outlives the federation's root: it needs new kits for all"
+ANEW = "ask the person who provisioned the federation for this kit again"
+RENEW = "ask the person who provisioned the federation to renew it (`provision --renew {}`)"
+NEW = "the federation's root cannot be renewed: every member needs a new kit"
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,11 @@ def check(papers: Credentials, name: str, now: datetime | None = None) -> None:
     if _public(key) != kit_certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo):
         raise UserError(str(papers.key), f"is not the key of {papers.certificate.name}; {ANEW}")
     if (actual_name := name_of(kit_certificate)) != name:
-        raise UserError(str(papers.certificate), f"is that of {actual_name!r}, the kit is that of {name!r}; {ANEW}")
+        raise UserError(str(papers.certificate), f"belongs to {actual_name!r}, but the kit belongs to {name!r}; {ANEW}")
     if not leads_to(chain, root):
-        raise UserError(str(papers.certificate), f"is not of the federation that {papers.root.name} belongs to; {ANEW}")
+        raise UserError(
+            str(papers.certificate), f"does not belong to the same federation as {papers.root.name}; {ANEW}"
+        )
     for path, certificate, advice in (
         (papers.certificate, kit_certificate, RENEW.format(name)),
         (papers.root, root, NEW),
@@ -115,7 +117,7 @@ def _check_day(path: Path, certificate: x509.Certificate, now: datetime, advice:
         raise UserError(str(path), f"expired on {certificate.not_valid_after_utc:%Y-%m-%d}; {advice}")
     if now < certificate.not_valid_before_utc:
         began = certificate.not_valid_before_utc
-        raise UserError(str(path), f"is valid from {began:%Y-%m-%d %H:%M} UTC on; is this machine's clock right?")
+        raise UserError(str(path), f"is not valid before {began:%Y-%m-%d %H:%M} UTC; is this machine's clock right?")
 
 
 def leads_to(chain: Sequence[x509.Certificate], root: x509.Certificate) -> bool:
@@ -133,7 +135,7 @@ def certificates_in(path: Path) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(_bytes(path))
     except ValueError as error:
-        raise UserError(str(path), f"holds no certificate; {ANEW}") from error
+        raise UserError(str(path), f"does not contain a certificate; {ANEW}") from error
 
 
 def key_in(path: Path) -> PrivateKeyTypes:
@@ -141,7 +143,7 @@ def key_in(path: Path) -> PrivateKeyTypes:
     try:
         return load_pem_private_key(_bytes(path), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise UserError(str(path), f"holds no key; {ANEW}") from error
+        raise UserError(str(path), f"does not contain a key; {ANEW}") from error
 
 
 def _public(key: PrivateKeyTypes) -> bytes:

@@ -94,7 +94,7 @@ def check_handshake(kit: Kit, seconds: float = SECONDS) -> None:
             raise refusal_error(address, papers.certificate, alert) from error
         if isinstance(error, ssl.SSLEOFError):
             raise _no_server_error(address) from error
-        raise Unreachable(f"what answers at {address} does not speak TLS") from error
+        raise Unreachable(f"the service at {address} does not use TLS") from error
     except OSError as error:
         if error.errno in ENDED:
             raise _no_server_error(address) from error
@@ -106,9 +106,9 @@ def _await_first_byte(shaken: ssl.SSLSocket, where: Address) -> None:
     try:
         first_byte = shaken.recv(1)
     except ConnectionResetError as error:
-        raise ConnectionClosed(f"the server at {where} hangs up") from error
+        raise ConnectionClosed(f"the server at {where} closed the connection") from error
     if not first_byte:
-        raise ConnectionClosed(f"the server at {where} hangs up")
+        raise ConnectionClosed(f"the server at {where} closed the connection")
 
 
 def wait_for_greeting(kit: Kit, say: Say, *, until: float | None = None, seconds: float = SECONDS) -> None:
@@ -125,7 +125,7 @@ def wait_for_greeting(kit: Kit, say: Say, *, until: float | None = None, seconds
             hang_ups = hang_ups + 1 if isinstance(reason, ConnectionClosed) else 0
             if hang_ups >= HANG_UPS:
                 papers = credentials_in(kit.path, at_server=False)
-                raise refusal_error(address_in(kit), papers.certificate, "it hangs up") from reason
+                raise refusal_error(address_in(kit), papers.certificate, "it closed the connection") from reason
             # Hang-ups are repeated quickly, because only several in a row are a refusal.
             pause = PAUSES[min(tries, len(PAUSES) - 1)] if not hang_ups else PAUSES[0]
             if until is not None:
@@ -141,7 +141,7 @@ def wait_for_greeting(kit: Kit, say: Say, *, until: float | None = None, seconds
 
 def _no_server_error(where: Address) -> Unreachable:
     """Return the error for an address that accepts and ends connections, like a proxy whose server is down."""
-    return Unreachable(f"{where} ends connections before TLS begins; is the server behind it up?")
+    return Unreachable(f"{where} closes connections before TLS begins; is the server behind it running?")
 
 
 def _context(papers: Credentials) -> ssl.SSLContext:
@@ -156,15 +156,18 @@ def _context(papers: Credentials) -> ssl.SSLContext:
 def _unverified_error(error: ssl.SSLCertVerificationError, where: Address, root: Path) -> UserError:
     """Return the error for a server whose certificate fails verification."""
     if error.verify_code in FOREIGN:
-        fault = "is of another federation: its certificate is not signed by this one's; is the kit the right one?"
+        fault = (
+            "belongs to another federation: its certificate is not signed by this federation's authority; is "
+            "this the right kit?"
+        )
     elif error.verify_code == EXPIRED:
-        fault = "has a certificate that has expired; whoever runs it needs it renewed"
+        fault = "has an expired certificate; ask its operator to renew it"
     elif error.verify_code == EARLY:
         fault = "has a certificate that is not valid yet; is this machine's clock right?"
     elif error.verify_code == OTHER_HOST:
-        fault = "has a certificate for another host name; use the name in the federation's file"
+        fault = "has a certificate for a different host name; use the name in the federation's file"
     else:
-        fault = f"has a certificate that does not hold ({error.verify_message})"
+        fault = f"has an invalid certificate ({error.verify_message})"
     return UserError(str(root), f"the server at {where} {fault}")
 
 
@@ -197,11 +200,11 @@ def request_admission(kit: Kit, seconds: float = SECONDS) -> dict[str, datetime]
         if error.code() == grpc.StatusCode.PERMISSION_DENIED:
             raise refusal_error(address, papers.certificate, error.details()) from error
         if error.code() == grpc.StatusCode.UNIMPLEMENTED:
-            message = f"the server at {address} is of another version; all members need the same one"
+            message = f"the server at {address} has a different version; all members need the same one"
             raise UserError(str(kit.path), message) from error
         raise Unreachable(f"the server at {address} does not answer ({error.details()})") from error
     except (ValueError, TypeError, AttributeError) as error:
-        raise Unreachable(f"what the server at {address} answers makes no sense") from error
+        raise Unreachable(f"the server at {address} sent an invalid answer") from error
 
 
 def wait_for_admission(kit: Kit, say: Say, *, until: float | None = None) -> None:

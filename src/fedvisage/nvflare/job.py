@@ -68,11 +68,12 @@ def check_travels(recipe: Recipe) -> None:
     task_of(method).check_real(recipe)
     if recipe.evaluation.features:
         raise UserError(
-            "recipe.evaluation.features", "shows features of sites' images; leave it out, or use --on local"
+            "recipe.evaluation.features", "requires features of the sites' images; leave it out, or use --on local"
         )
     if recipe.evaluation.snapshots is not None:
         raise UserError(
-            "recipe.evaluation.snapshots", "evaluates rounds at the target, whom no federation sees; use --on local"
+            "recipe.evaluation.snapshots",
+            "evaluates rounds at the target, which a federation does not see; use --on local",
         )
 
 
@@ -101,7 +102,7 @@ def read_job(config: Path) -> Job:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(RECIPE_FILE, "is missing from the job, or damaged") from error
     if not isinstance(run, str) or not RUN_NAME.fullmatch(run):
-        raise UserError(f"{RECIPE_FILE}: run", "is no name of a run")
+        raise UserError(f"{RECIPE_FILE}: run", "is not a run name")
     if not isinstance(tree, dict):
         raise UserError(f"{RECIPE_FILE}: recipe", "must be a mapping")
     check_named_by_digest(tree)

@@ -88,7 +88,7 @@ Runs are kept in KIT/runs; --state DIR keeps them elsewhere.""",
 
 It connects to {host}:{port}; nobody connects to it. The data stays where it is, and so does its path.
 Private state is kept in KIT/state; --state DIR keeps it elsewhere.""",
-    "operator": """Run a recipe that names the sites, and look how the federation is:
+    "operator": """Run a recipe that names the sites, and show the state of the federation:
 
     fedvisage run RECIPE --on nvflare --kit KIT --out DIR
     fedvisage status KIT
@@ -99,13 +99,13 @@ Both connect to {host}:{port}.""",
 PAGE = """The kit of {whose} in the federation {federation}
 {line}
 
-This directory is a secret, like a password: its key (startup/*.key) lets whoever has it be {whose}.
+This directory is a secret, like a password: its key (startup/*.key) lets its holder act as {whose}.
 
 {start}
 
 KIT is this directory. One process uses it at a time. NVFlare's log is log.txt; what this machine allows is in local.
-The certificates are checked at every start: a message names the file and what to do, and says 30 days ahead when one
-ends. To renew: cp -r UPDATE/. KIT, and start again. docs/deploy.md says more.
+The certificates are checked at every start: a message names the file and the remedy, and warns 30 days before a
+certificate ends. To renew: cp -r UPDATE/. KIT, and start again. docs/deploy.md describes all of this.
 """
 
 
@@ -122,7 +122,7 @@ STARTUP: dict[Kind, str] = {"server": "fed_server.json", "site": "fed_client.jso
 OWN = "fedvisage.json"
 """Name of a file in a kit's ``local`` directory: settings that belong to this machine and never travel."""
 
-ANEW = "take this kit anew from the one who provisioned it"
+ANEW = "get this kit again from the person who provisioned the federation"
 """The remedy for damage to a kit's own files."""
 
 REHEARSAL = "rehearsal"
@@ -155,12 +155,13 @@ def open_kit(path: Path, kind: Kind) -> Kit:
         if (path / "startup" / file).is_file():
             if actual_kind != kind:
                 raise UserError(
-                    str(path), f"is the kit of {_article(actual_kind)}, this needs that of {_article(kind)}"
+                    str(path),
+                    f"is the kit of {_article(actual_kind)}, but this command needs the kit of {_article(kind)}",
                 )
             if not (path / "local").is_dir():
                 raise UserError(str(path / "local"), f"is missing; {ANEW}")
             return Kit(path, kind, _name_in(path / "startup" / file, kind))
-    raise UserError(str(path), "is no kit; `fedvisage provision` makes them, and each machine gets its own")
+    raise UserError(str(path), "is not a kit; `fedvisage provision` makes one for each machine")
 
 
 def _article(kind: Kind) -> str:

@@ -38,5 +38,7 @@ def hold_port(port: int) -> Iterator[None]:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(("", port))
         except OSError as error:
-            raise RunFailed(f"port {port} is taken ({error.strerror}); is another server running on it?") from error
+            raise RunFailed(
+                f"port {port} is already in use ({error.strerror}); is another server running on it?"
+            ) from error
         yield

@@ -63,7 +63,9 @@ def provision(
     """
     folder, new = directory / FOLDER, not directory.exists() or not any(directory.iterdir())
     if not new and not (folder / "members.json").exists():
-        raise UserError(str(directory), "is not empty and holds no federation; give another directory for its kits")
+        raise UserError(
+            str(directory), "is not empty and does not contain a federation; give another directory for its kits"
+        )
     with hold_directories(folder):
         authority = create_authority(federation, folder, root_days) if new else open_authority(folder)
         _check_unchanged(federation, authority)
@@ -72,7 +74,9 @@ def provision(
         revoked = [_full_name(name, authority, {}) for name in dict.fromkeys(revoke)]
         renewed = [_full_name(name, authority, joining) for name in dict.fromkeys(renew)]
         if authority.host in revoked:
-            raise UserError("--revoke", "sites would not hear of it: if the server's key is lost, provision anew")
+            raise UserError(
+                "--revoke", "sites would not be notified: if the server's key is lost, provision a new federation"
+            )
         notes = () if new else tuple(_notes(authority, described, revoked, renewed))
         kits = _add(authority, joining, directory, federation.server)
         updates = _revoke(authority, revoked, directory) | _renew(authority, renewed, directory)
@@ -99,13 +103,16 @@ def _check_unchanged(federation: FederationFile, authority: Authority) -> None:
         ("server.port", federation.server.port, authority.port),
     ):
         if now != then:
-            raise UserError(key, f"was {then!r}, which stands in every kit; provision a new federation elsewhere")
+            raise UserError(
+                key,
+                f"cannot change: every kit already contains {then!r}; provision a new federation in another directory",
+            )
     for name, member in _members_in_file(federation).items():
         existing = authority.members.get(name)
         if existing and (existing.kind, existing.organisation) != (member.kind, member.organisation):
             previous = f"a {existing.kind} of {existing.organisation!r}"
             raise UserError(
-                name, f"was {previous}, as its certificate says; revoke it and give the new one another name"
+                name, f"is {previous} according to its certificate; revoke it and give the new member another name"
             )
 
 
@@ -115,7 +122,7 @@ def _full_name(name: str, authority: Authority, joining: Mapping[str, Federation
     if full_name in joining:
         raise UserError(name, "is new in the file and gets its first kit now; there is nothing to renew")
     if full_name not in authority.members:
-        raise UserError(name, f"is no member; these are: {', '.join((SERVER, *_others(authority)))}")
+        raise UserError(name, f"is not a member; choose one of {', '.join((SERVER, *_others(authority)))}")
     return full_name
 
 
@@ -130,7 +137,7 @@ def _add(
     placed = _new_members(authority, joining)
     for member in placed.values():
         if (directory / member.kit).exists():
-            raise UserError(str(directory / member.kit), "exists, but belongs to no member; take it away first")
+            raise UserError(str(directory / member.kit), "exists, but does not belong to a member; remove it first")
     with new_kits(authority, placed.get(authority.host) or authority.members[authority.host], placed) as kits:
         for name, kit in kits.items():
             authority.members[name] = placed[name].with_certificate(certificate_in(kit, placed[name].kind))
@@ -201,7 +208,7 @@ def _notes(
             continue
         if member.until is None:
             if name in wanted:
-                yield f"{name} is revoked: take it out of the file, or let it in again with --renew {name}"
+                yield f"{name} is revoked: remove it from the file, or admit it again with --renew {name}"
         elif name not in wanted:
             yield f"{name} is no longer in the file, but can connect until {member.until:%Y-%m-%d}: --revoke {name}"
         elif member.until - now < SOON:
@@ -209,6 +216,6 @@ def _notes(
         else:
             unchanged.append(name)
     if unchanged:
-        yield f"left as they were: {', '.join(unchanged)}"
+        yield f"unchanged: {', '.join(unchanged)}"
     if authority.root.not_valid_after_utc - now < SOON:
         yield f"the federation's root ends on {authority.root.not_valid_after_utc:%Y-%m-%d}: provision a new federation"

@@ -179,7 +179,7 @@ def _weights(path: Path | None) -> dict[str, str]:
     if path is None:
         return {}
     if not path.is_file():
-        raise UserError(str(path), "does not exist; --weights names a safetensors file")
+        raise UserError(str(path), "does not exist; --weights must name a safetensors file")
     return {"weights": str(path.resolve())}
 
 
@@ -262,9 +262,9 @@ def _report_errors_of(work: Callable[[Any], object], kit: Kit, front: Terminal) 
         except Exception as error:  # the boundary to NVFlare: every exception goes to the log
             logger.exception("NVFlare ended")
             message = (
-                "the server did not take this site in" if "Login failed" in str(error) else "NVFlare ended by itself"
+                "the server did not admit this site" if "Login failed" in str(error) else "NVFlare ended unexpectedly"
             )
-            front.end(RunFailed(f"{message} ({type(error).__name__}: {error}); {kit.path / LOG} says more"))
+            front.end(RunFailed(f"{message} ({type(error).__name__}: {error}); see {kit.path / LOG}"))
 
     return run
 

@@ -115,8 +115,8 @@ class RunProgress:
         self.deaths.update(names)
         for name in sorted(self.left_out - before):
             self.reporter.say(
-                f"{name}'s process ended {DEATHS} times; the run goes on without it. Its log says why, "
-                "and --resume takes it in again"
+                f"{name}'s process ended {DEATHS} times; the run continues without it. See its log for the reason; "
+                "--resume includes it again"
             )
 
     @contextmanager
@@ -143,8 +143,8 @@ def retry_server_errors(course: RunProgress) -> Iterator[None]:
     except InternalError as error:
         silent, reason = time.monotonic() - course.heard, str(error).rpartition(": ")[2]
         if silent > course.patience:
-            raise RunFailed(f"the server could not do what it was asked for {silent:.0f} s ({reason})") from error
-        course.tell(f"the server cannot do what it is asked ({reason}); asking again")
+            raise RunFailed(f"the server could not carry out requests for {silent:.0f} s ({reason})") from error
+        course.tell(f"the server cannot carry out the request ({reason}); trying again")
         time.sleep(LOOK)
 
 
@@ -180,7 +180,7 @@ def _reason_to_begin_again(session: Session, course: RunProgress, number: str, b
     starting = course.answering != number and time.monotonic() - begun > STARTING
     if starting and (sites := _sites_without_process(session, number)):
         course.note_deaths(sites)
-        return f"{', '.join(sites)} lost its part of the run while it started: the run is begun again"
+        return f"{', '.join(sites)} lost its part of the run during the start: starting the run again"
     return ""
 
 
@@ -190,9 +190,9 @@ def report(session: Session, course: RunProgress, number: str) -> None:
     if reply is None:
         if course.answering != number:
             names = ", ".join(sorted(course.job.recipe.data.sites))
-            course.tell(f"begun at the server; waiting for {names} to start")
+            course.tell(f"started at the server; waiting for {names} to start")
         elif course.round == total:
-            course.tell("the last round is over; waiting for the server to hand out the result")
+            course.tell("the last round is over; waiting for the server to send the result")
         return
     # The first answer of a job starts the clock of its first round.
     now = course.heard = time.monotonic()
@@ -208,7 +208,7 @@ def report(session: Session, course: RunProgress, number: str) -> None:
     if reply["rounds"]:
         course.quiet = (now, QUIET)
     elif now - began > after and course.round < total:
-        course.reporter.say(f"round {course.round + 1} of {total} goes on since {now - began:.0f} s")
+        course.reporter.say(f"round {course.round + 1} of {total} has been running for {now - began:.0f} s")
         course.quiet = (began, 2 * after)
 
 
@@ -246,8 +246,9 @@ def _give_up_in_time(session: Session, course: RunProgress, number: str) -> None
     except UNANSWERED:
         logger.debug("job %s could not be aborted", number, exc_info=True)
     raise RunFailed(
-        f"nothing was heard of the run for {silent:.0f} s ({course.last_line}); it was ended. `fedvisage status` says"
-        " who is connected, the logs of server and sites why; --resume tries again, --patience waits longer"
+        f"no news of the run for {silent:.0f} s ({course.last_line}); it was stopped. `fedvisage status` "
+        "shows who is connected, the logs of server and sites show why; --resume tries again, --patience "
+        "waits longer"
     )
 
 
@@ -346,7 +347,7 @@ def _run_until_finished(course: RunProgress, kit: Kit, out: Path, wait: float) -
                     return
                 failed_status = end_status
         except (NoConnection, SessionClosed):
-            course.reporter.say("lost the server; connecting again")
+            course.reporter.say("lost the connection to the server; connecting again")
             continue
         if number is None or not failed_status:  # asking the server again costs no attempt
             attempts = before
@@ -356,7 +357,7 @@ def _run_until_finished(course: RunProgress, kit: Kit, out: Path, wait: float) -
         # Attempts count from the last progress: a new round, or a site newly left out.
         progress = course.round > last_round or course.left_out != left_out
         attempts, last_round = 0 if progress else attempts, course.round
-    raise RunFailed(f"{ATTEMPTS} jobs ended without a result or a new round; the logs of server and sites say why")
+    raise RunFailed(f"{ATTEMPTS} jobs ended without a result or a new round; see the logs of server and sites")
 
 
 @contextmanager
@@ -408,8 +409,8 @@ def _wait_for_sites(session: Session, course: RunProgress, wait: float) -> list[
     if len(expected) < course.job.recipe.federation.quorum:
         names = ", ".join(sorted(course.left_out))
         raise RunFailed(
-            f"processes of {names} ended again and again, and without them there is no quorum; their logs "
-            "say why, and --resume tries again"
+            f"processes of {names} ended repeatedly, and without them there is no quorum; see their logs for the "
+            "reason; --resume tries again"
         )
     while True:
         online = {client.name for client in session.get_connected_client_list()}
@@ -419,8 +420,10 @@ def _wait_for_sites(session: Session, course: RunProgress, wait: float) -> list[
         if time.monotonic() > until:
             present = [name for name in expected if name in online]
             if len(present) < course.job.recipe.federation.quorum:
-                raise RunFailed(f"not connected after {wait:g} s: {', '.join(missing)}; fewer than the quorum are here")
-            course.reporter.say(f"beginning without {', '.join(missing)}")
+                raise RunFailed(
+                    f"not connected after {wait:g} s: {', '.join(missing)}; fewer than the quorum are connected"
+                )
+            course.reporter.say(f"starting without {', '.join(missing)}")
             return present
         course.tell(f"waiting for {', '.join(missing)} to connect")
         time.sleep(LOOK)

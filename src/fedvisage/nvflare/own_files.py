@@ -62,7 +62,7 @@ def _public(recipe: Recipe, own: Mapping[str, str]) -> str | None:
     if recipe.data.public is None:
         return None
     if "public" not in own:
-        raise NotReady("has no copy of the public set; it is given with --public")
+        raise NotReady("has no copy of the public set; give one with --public")
     return own["public"]
 
 
@@ -87,7 +87,9 @@ def check_named_by_digest(tree: Mapping[str, Any]) -> None:
     """Refuse a job that names a path: it would be a path of this machine that another one chose."""
     for place, value in named_weights(tree).items():
         if not DIGEST.fullmatch(value):
-            raise UserError(".".join(("recipe", *place)), "names a file by its path; between machines it has a digest")
+            raise UserError(
+                ".".join(("recipe", *place)), "names a file by its path; between machines, name it by its digest"
+            )
 
 
 def weights_at_server(recipe: Recipe, own: Mapping[str, str]) -> dict[str, Path]:

@@ -86,10 +86,10 @@ class SiteProgram:
             except UserError as error:
                 logger.error("%s", error)
                 place = error.place if error.place.startswith(PLACES) else "a file"  # it may be named after a person
-                reason = f"{place} was refused at the site; its log says why"
+                reason = f"{place} was refused at the site; see its log for the reason"
             except Exception as error:  # any exception is logged, and becomes a reply without its text
                 logger.exception("an order could not be carried out")
-                reason = f"{type(error).__name__} at the site; its log says more"
+                reason = f"{type(error).__name__} at the site; see its log for details"
             logger.error("answered: %s", reason)
             if self._log is not None:
                 self._log.note("failed", reason)
@@ -98,7 +98,7 @@ class SiteProgram:
     def _opened_worker(self) -> SiteWorker:
         """Return the site worker, which ``restore`` opens."""
         if self._worker is None:
-            raise NotReady("was asked before it was told where to begin")
+            raise NotReady("received a request before its starting point")
         return self._worker
 
     def _commit(self, generation: int) -> Message:
@@ -159,4 +159,4 @@ def _check_same_data(path: Path, digests: Mapping[str, str]) -> None:
     if not path.exists():
         write_json(path, dict(digests))
     elif read_json(path) != digests:
-        raise NotReady("the data is not what this run began with")
+        raise NotReady("the data is not the data that this run began with")

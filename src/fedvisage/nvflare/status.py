@@ -242,7 +242,7 @@ def serve_console(kit: Path, port: int, wait: float, say: Say) -> None:
     opened = open_kit(kit, "operator")
     board = SharedState(str(address_in(opened)))
     with serve_page(board, port) as address:
-        say(f"{address} shows {address_in(opened)}; Ctrl-C ends it")
+        say(f"{address} shows {address_in(opened)}; press Ctrl-C to stop")
         poll_federation(opened, wait, board, threading.Event())
 
 

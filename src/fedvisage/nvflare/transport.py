@@ -56,7 +56,7 @@ def unpack_order(parcel: object) -> Order:
     types = {"call": str, "round": int, "visit": int, "ticket": str}
     for name, kind in types.items():
         if type(words.get(name)) is not kind:
-            raise RefusedMessage(f"order: {name}", "is missing, or of another type")
+            raise RefusedMessage(f"order: {name}", "is missing, or has the wrong type")
     return Order(words["call"], words["round"], tensors, words["visit"], words["ticket"])
 
 
@@ -78,7 +78,7 @@ def unpack_reply(site: str, parcel: object) -> Reply:
         return Reply(site, None, f"refused: {error}")
     ticket, failure = words.get("ticket", ""), words.get("failure", "")
     if not (isinstance(ticket, str) and isinstance(failure, str)):
-        return Reply(site, None, "refused: is no reply")
+        return Reply(site, None, "refused: is not a reply")
     if failure:
         return Reply(site, None, failure[:LONGEST], ticket, spent=words.get("spent") is True)
     return Reply(site, tensors, ticket=ticket)
@@ -87,15 +87,15 @@ def unpack_reply(site: str, parcel: object) -> Reply:
 def _open_parcel(parcel: object, allowed: frozenset[str]) -> tuple[dict[str, Any], Message]:
     """Return a parcel's plain values and tensors; refuse a parcel with anything else."""
     if type(parcel) is not dict or parcel.keys() != {"words", "tensors"}:
-        raise RefusedMessage("parcel", "must hold words and tensors, and nothing else")
+        raise RefusedMessage("parcel", "must contain only words and tensors")
     words, tensors = parcel["words"], parcel["tensors"]
     if type(words) is not dict or type(tensors) is not dict:
-        raise RefusedMessage("parcel", "must hold words and tensors by name")
+        raise RefusedMessage("parcel", "must contain words and tensors by name")
     if unknown := sorted(str(word)[:LONGEST] for word in words.keys() - allowed):
-        raise RefusedMessage("parcel", f"holds the unknown word {unknown[0]!r}")
+        raise RefusedMessage("parcel", f"contains the unknown word {unknown[0]!r}")
     if not all(type(name) is str and len(name) <= LONGEST and is_plain(value) for name, value in tensors.items()):
         raise RefusedMessage(
-            "parcel", f"holds something that is no plain tensor, or a name of more than {LONGEST} letters"
+            "parcel", f"contains a value that is not a plain tensor, or a name of more than {LONGEST} characters"
         )
     return words, dict(tensors)
 

@@ -60,7 +60,7 @@ class KitTrust(RosterMemory):
         super().__init__(memory, run, images, allowed)
         key = key_in(papers.key)
         if not isinstance(key, RSAPrivateKey):
-            raise UserError(str(papers.key), f"is no RSA key, with which secure sums are signed; {ANEW}")
+            raise UserError(str(papers.key), f"is not an RSA key, which signing secure sums requires; {ANEW}")
         self._key, self._root = key, certificates_in(papers.root)[0]
         self._certificate = certificates_in(papers.certificate)[0].public_bytes(Encoding.DER)
         self._context = b"\0fedvisage secure aggregation\0" + context.encode() + b"\0"
@@ -86,8 +86,8 @@ class KitTrust(RosterMemory):
         except (ValueError, InvalidSignature, struct.error) as error:
             raise RefusedMessage(
                 FIELD,
-                f"what should be signed by site {site} in this run is not signed by a valid certificate of it; the "
-                "server or that site is at fault, so nothing was revealed",
+                f"a message of site {site} is not signed with a valid certificate of that site; the server or that "
+                "site is at fault, so nothing was revealed",
             ) from error
 
 

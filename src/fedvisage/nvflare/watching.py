@@ -68,7 +68,7 @@ class SiteWatch(FLComponent):  # type: ignore[misc]
         elif event_type == EventType.SYSTEM_START:
             self._become("connected", f"connected to {address_in(ProcessContext.kit)}, waiting for runs")
         elif event_type == EventType.BEFORE_CLIENT_HEARTBEAT and time.monotonic() - self._heard > LOST:
-            self._become("lost", "lost the server; trying again until it answers")
+            self._become("lost", "lost the connection to the server; trying again until it answers")
             self._look_again(ProcessContext.kit, ProcessContext.front)
 
     def _process_answer(self, message: Any) -> None:
@@ -77,7 +77,7 @@ class SiteWatch(FLComponent):  # type: ignore[misc]
         if message.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.OK:
             self._become("connected", "connected again, waiting for runs")
         elif ALREADY in str(message.get_header(MessageHeaderKey.ERROR)):
-            self._become("taken", "another process has this site's place at the server; waiting for it to be silent")
+            self._become("taken", "another process is connected as this site; waiting until it disconnects")
 
     def _become(self, state: str, text: str) -> None:
         """Enter a state, and print a line if it is a new one."""

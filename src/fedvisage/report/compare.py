@@ -161,13 +161,13 @@ def read_compared_runs(paths: Sequence[Path]) -> tuple[list[ComparedRun], list[s
     for path in paths:
         place = path.resolve()
         if place in first_paths:
-            notes.append(f"{path} was given twice; it counts once")
+            notes.append(f"{path} was given twice; it is counted once")
             continue
         first_paths[place] = path
         member = read_compared_run(path)
         twin = members.setdefault(member.content, member)
         if twin is not member:
-            notes.append(f"{path} has the recipe, the data and the scores of {twin.path}; they count as one run")
+            notes.append(f"{path} has the recipe, data and scores of {twin.path}; they count as one run")
     return list(members.values()), notes
 
 
@@ -184,7 +184,7 @@ def _read_figures(path: Path) -> ComparedRun:
     digests = rename_places(read_mapping(path / "data.json"))
     figures = figures_of(metrics)
     if not figures:
-        raise UserError(str(path), "has no metrics.json with figures at a target; give finished runs")
+        raise UserError(str(path), "has no metrics.json with metrics at a target; give finished runs")
     method = str(metrics.get("method"))
     settings = tuple((key, value) for key, value in flatten(recipe) if _is_setting(key)) or (("method.name", method),)
     settings += _source(path)
@@ -401,7 +401,7 @@ def _names_of_one_task(members: Sequence[ComparedRun]) -> list[str]:
     recognise = [any("." in name for name in member.figures) for member in members]
     if len(set(recognise)) > 1:
         stranger = members[recognise.index(not recognise[0])].path
-        raise UserError(str(stranger), "has another task than the first run; compare runs of one task")
+        raise UserError(str(stranger), "has a different task from the first run; compare runs of one task")
     available = {name for member in members for name in member.figures}
     return [name for _, columns in tables_by_model(available) for name in columns]
 
@@ -417,7 +417,7 @@ def _unpaired_note(
     for member in (*first, *group):
         unknown = {member.data_of(figure).name for figure in member.figures if not member.data_of(figure).digest}
         notes += [
-            f"{member.path}: data.json has no digest of the data of {name}, so nothing evaluated there is paired"
+            f"{member.path}: data.json has no digest of the data of {name}, so its evaluations are not paired"
             for name in sorted(unknown)
         ]
     first_data, group_label, first_label = (
@@ -430,7 +430,7 @@ def _unpaired_note(
     ):
         first_names = ", ".join(sorted(called[data] for data in first_data))
         notes.append(
-            f"{group_label} was evaluated on {called[foreign]}, {first_label} on {first_names}: other data, "
+            f"{group_label} was evaluated on {called[foreign]}, {first_label} on {first_names}: different data, "
             "so these runs are not paired"
         )
     return tuple(notes)

@@ -23,7 +23,7 @@ INTERVAL = (
     f" {{first}}”: {HOLDS}, {NOT_SHOWN} or {OTHER_WAY}."
 )
 ONE_TARGET = (
-    f"{MISSING}: one target, so there is no interval over targets and no verdict; seeds are no further targets."
+    f"{MISSING}: one target, so there is no interval over targets and no verdict; seeds do not count as targets."
 )
 GAP = 3  # between columns on a terminal
 LABEL_WIDTH = 16  # longer labels are broken into lines
@@ -156,7 +156,7 @@ def _note(rows: Sequence[Comparison], columns: Columns | None = None) -> str:
 
 
 def _difference_to(rows: Sequence[Comparison]) -> str:
-    return f"Difference to {rows[0].label} in per cent points"
+    return f"Difference to {rows[0].label} in percentage points"
 
 
 def _about(about: str, text: str) -> str:

@@ -64,8 +64,8 @@ def _on_pairs(run: RunFiles) -> Table | None:
         return None
     edge = round((float(threshold) + 1) * BINS / 2)
     rows = [_pairs("one person", counts[1], edge), _pairs("two people", counts[0], edge)]
-    columns = {"what": "pairs of", "one": "called one person", "two": "called two", "count": "together"}
-    note = "Of the benchmark. Two people called one are false matches, one called two false non-matches."
+    columns = {"what": "pairs of", "one": "taken as one person", "two": "taken as two", "count": "together"}
+    note = "On the benchmark. Two people taken as one are false matches, one person taken as two false non-matches."
     return table("Decisions at the threshold", [row for row in rows if row["count"]], columns, note=note)
 
 
@@ -79,9 +79,9 @@ def _share(part: int, count: int) -> str:
 
 
 HEADLINES = {
-    "hter": ("HTER", "mean of the attacks accepted and the bona fide rejected, at the threshold"),
+    "hter": ("HTER", "mean of the rates of accepted attacks and rejected bona fide, at the threshold"),
     "auc": ("AUC", "chance that a living face scores above an attack"),
-    "eer": ("EER", "error where both kinds are equal; interpolated"),
+    "eer": ("EER", "error rate where both kinds are equal; interpolated"),
     "tpr_at_fpr_1pct": ("TPR at FPR 1 %", "attacks detected with at most 1 % false alarms"),
     "acer": ("ACER", "mean of the worst species' APCER and BPCER"),
 }
@@ -152,9 +152,9 @@ def published_table(metrics: Row) -> Table | None:
     rows: list[Row] = [
         {"figure": title, "value": percent(figures[name])} for name, title in RATES_OF_PAPERS.items() if name in figures
     ]
-    note = "For comparison with printed figures alone: two of these rules look at labels, or at what was trained on."
+    note = "Only for comparison with published numbers: two of these rules use labels or training images."
     return (
-        table("As papers work it out", rows, {"figure": "in per cent", "value": "figure"}, note=note) if rows else None
+        table("As papers calculate it", rows, {"figure": "in per cent", "value": "figure"}, note=note) if rows else None
     )
 
 
@@ -199,7 +199,7 @@ def adaptation_table(metrics: Row) -> Table | None:
         for name, outcome in (metrics.get("adaptation") or {}).items()
     ]
     columns = {"model": "model", "adapted": "adapted to", **KEPT_BACK}
-    note = "Where the gate kept images back or took an adaptation back, the source model decided."
+    note = "The source model decided where the gate withheld images or reverted an adaptation."
     return table("Test-time adaptation, in images", rows, columns, note=note) if rows else None
 
 
@@ -210,7 +210,7 @@ def heldout_table(metrics: Row) -> Table | None:
     titles = {"auc": "AUC %", "eer": "EER %", "apcer_pooled": "APCER %, pooled", "bpcer": "BPCER %"}
     titles = {key: title for key, title in titles.items() if any(row.get(key) is not None for row in sites.values())}
     rows = [{"site": name} | {key: percent(row.get(key)) for key in titles} for name, row in sites.items()]
-    kind, subjects = ("training", "the images of training") if training else ("held-out", "held-out subjects")
+    kind, subjects = ("training", "the training images") if training else ("held-out", "held-out subjects")
     note = f"From histograms of {kind} scores; the scores themselves stay at the sites."
     return table(f"At the sites, on {subjects}", rows, {"site": "site"} | titles, note=note) if rows else None
 

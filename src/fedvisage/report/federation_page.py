@@ -46,7 +46,7 @@ def page(standing: FederationState, every: float, now: datetime | None = None) -
     try:
         return _page(standing, every, now or datetime.now(UTC))
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        why = f"The server's answer cannot be read ({type(error).__name__}: {error}); is its version another one?"
+        why = f"The server's answer cannot be read ({type(error).__name__}: {error}); does it run another version?"
         return _page(FederationState(standing.federation, {}, {}, trouble=why), every, now or datetime.now(UTC))
 
 
@@ -119,7 +119,7 @@ def _run(run: Row, details: Row, sites: Sequence[Row]) -> dict[str, Any]:
             ("left the sites", size(float(run["bytes_up"]))),
             ("came to the sites", size(float(run["bytes_down"]))),
             ("last round without", _short(", ".join(map(str, run["without"])) or "nobody")),
-            ("asked and not connected now", _short(", ".join(lost) or "nobody")),
+            ("expected but not connected", _short(", ".join(lost) or "nobody")),
         ],
         "budget": _budget(details),
         "tables": [content for content in (_failures(rows), _rounds(rows)) if content is not None],
@@ -143,7 +143,7 @@ def _budget(details: Row) -> tuple[str, float] | None:
     epsilon, limit = float(spent.get("epsilon") or 0.0), budget.get("epsilon")
     words = f"ε {epsilon:.4g}, δ {float(spent.get('delta') or 0.0):.3g}"
     if limit is None:
-        return f"{words} spent; the recipe names no budget", 0.0
+        return f"{words} spent; the recipe does not set a budget", 0.0
     return f"{words} spent of ε {float(limit):.4g}, δ {float(budget['delta']):.3g}", min(1.0, epsilon / float(limit))
 
 

@@ -116,9 +116,9 @@ Figure = tuple[str, str, str]
 
 MOST_MODELS = 6  # curves per figure, and histograms per page
 RESAMPLES = 300  # of a band: a drawing needs fewer than printed intervals
-PRIVILEGE = "A simulation's privilege: a federation does not see its target. Nothing was chosen by these figures."
+PRIVILEGE = "Only in a simulation: a federation does not see its target. Nothing was chosen by these metrics."
 KINDS = (("TAR", "tar_at_far"), ("TPIR", "tpir_at_fpir"))
-SCALE = "Who lies near whom counts; distances have no unit, and far groups may be near each other in truth."
+SCALE = "Only neighbourhoods matter; distances have no unit, and distant groups may in fact be close to each other."
 
 
 def figures(run: RunFiles) -> list[Figure]:
@@ -128,12 +128,12 @@ def figures(run: RunFiles) -> list[Figure]:
         site: [(row["round"], row["loss"][site]) for row in run.rounds if _number((row.get("loss") or {}).get(site))]
         for site in sorted({site for row in run.rounds for site in row.get("loss") or {}})
     }
-    drawings += _rounds("Training loss", "Mean loss at each site while it trained.", loss, "loss")
+    drawings += _rounds("Training loss", "Mean training loss at each site.", loss, "loss")
     heldout = {
         name: [(row["round"], 100 * row["heldout"][key]) for row in run.rounds if _number(_heldout(row).get(key))]
         for key, name in (("auc", "AUC"), ("eer", "EER"))
     }
-    drawings += _rounds("Held-out subjects of the sites", "Mean over the sites, as rounds go by.", heldout, "per cent")
+    drawings += _rounds("Held-out subjects of the sites", "Mean over the sites, by round.", heldout, "per cent")
     for kind, series in by_round(run.metrics).items():
         drawings += _rounds(f"The target, round by round: {kind}", PRIVILEGE, series, "per cent")
     return drawings + _features(run)
@@ -181,11 +181,11 @@ def _error_curves(run: RunFiles) -> list[Figure]:
         note = f" Shaded: 95 % for other people, of {next(iter(groups))}, bootstrapped by subject." if shade else ""
         explanation = "Every threshold at once; up and to the left is better."
         drawings.append(("ROC", explanation + note, curves.roc(groups, thresholds, shade)))
-        explanation = "The same, on axes that spread small errors out; down is better."
+        explanation = "The same, on axes that magnify small errors; down is better."
         drawings.append(("DET", explanation + note, curves.det(groups, thresholds, shade)))
     sites = {name: counts for name, counts in run.heldout.items() if (counts.sum(axis=1) > 0).all()}
     if sites and run.metrics.get("task") != "recognition":
-        subjects = "images of training" if "sites_training" in run.metrics else "held-out subjects"
+        subjects = "training images" if "sites_training" in run.metrics else "held-out subjects"
         explanation = f"The finished model on the sites' own {subjects}, from their histograms."
         drawings.append(("ROC by site", explanation, curves.roc_by_site(sites)))
     return drawings
@@ -220,12 +220,13 @@ def _features(run: RunFiles) -> list[Figure]:
     title, count = "Features (t-SNE)", len(run.features.label)
     drawing = tsne_figure(run.features)
     if drawing is None:
-        reason = f"Not drawn: {count} images are too few to place, at least {FEWEST_POINTS} are needed"
+        reason = f"Not drawn: {count} images are too few, at least {FEWEST_POINTS} are needed"
         return [(title, f"{reason} (evaluation.features in the recipe, images of each set).", "")]
     model = f"site {run.features.model}'s model" if run.features.model else "the model"
     count_drawn = min(count, MOST_POINTS)
     explanation = (
-        f"{count_drawn} images. Points that lie together look alike to {model}; a line parts a set's classes. {SCALE}"
+        f"{count_drawn} images. Points that lie together look alike to {model}; a line separates a set's "
+        f"classes. {SCALE}"
     )
     return [(title, explanation, drawing)]
 

@@ -17,12 +17,12 @@ from fedvisage.report.tables import MISSING, Table, table
 STEPS = 120
 TARGETS = {"10pct": "10 %", "5pct": "5 %", "1pct": "1 %"}
 CARDS = (
-    (("pad", "apcer_max"), "APCER, worst species", "attacks of the most successful species, those taken as bona fide"),
-    (("pad", "bona_fide", "bpcer"), "BPCER", "of the bona fide presentations, those taken as attacks"),
-    (("system", "frr"), "FRR", "of people who came back as themselves, those not accepted, for whatever reason"),
-    (("system", "far"), "FAR", "of comparisons with another person, those accepted"),
-    (("system", "iapar_max"), "IAPAR, worst species", "of attacks on enrolled people, those accepted as that person"),
-    (("system", "riapar_max"), "RIAPAR, worst species", "FRR + IAPAR: what the system pays for keeping attacks out"),
+    (("pad", "apcer_max"), "APCER, worst species", "attacks of the most successful species taken as bona fide"),
+    (("pad", "bona_fide", "bpcer"), "BPCER", "bona fide presentations taken as attacks"),
+    (("system", "frr"), "FRR", "genuine attempts not accepted, for any reason"),
+    (("system", "far"), "FAR", "comparisons with another person that were accepted"),
+    (("system", "iapar_max"), "IAPAR, worst species", "attacks on enrolled people accepted as that person"),
+    (("system", "riapar_max"), "RIAPAR, worst species", "FRR + IAPAR: the cost of rejecting attacks"),
 )
 PARTS = {"recognition": ("Recognition alone", "fnmr", "fmr"), "system": ("The whole system", "frr", "far")}
 NAMES = {"fnmr": "FNMR", "fmr": "FMR", "frr": "FRR", "far": "FAR"}
@@ -134,7 +134,7 @@ def _species(values: Row) -> Table | None:
     ]
     cells.append({"what": "highest", "error": _cell(values["pad"].get("apcer_max"))})
     columns = {"what": "species", "presented": "presentations", "error": "APCER %", "silent": "APNRR %"}
-    note = "Species are never pooled: whoever attacks takes the one that works."
+    note = "Species are never pooled, because an attacker uses the one that works."
     return table("Attack presentations, by species of instrument", cells, columns, note=note)
 
 
@@ -145,7 +145,10 @@ def _targets(values: Row) -> Table | None:
         for name, share in TARGETS.items()
         if name in by_share
     ]
-    note = "At thresholds chosen on this very data, to compare with other reports; a deployed system cannot choose so."
+    note = (
+        "At thresholds chosen on this very data, for comparison with other reports; a deployed system cannot "
+        "choose them this way."
+    )
     return table("BPCER at fixed APCER", cells, {"at": "where", "bpcer": "BPCER %"}, note=note) if cells else None
 
 
@@ -185,12 +188,12 @@ def _drawings(values: Row, presentations: Presentations, at: Point) -> Iterator[
     groups = _groups(presentations)
     if groups:
         explanation = (
-            "Errors of attack detection at every threshold, a line a species; below and to the left is better."
+            "Errors of attack detection at every threshold, one line per species; below and to the left is better."
         )
         thresholds = dict.fromkeys(groups, at.pad)
         yield "DET of attack detection", explanation, det(groups, thresholds, attacks="APCER of the species")
     if at.recognition is not None and np.isfinite(presentations.similarity).any():
-        explanation = "What would come of other similarity thresholds, with the pipeline's attack detection as it is."
+        explanation = "Rates at other similarity thresholds, with the pipeline's attack detection unchanged."
         yield "Acceptance at every similarity", explanation, over_similarity(presentations, at)
 
 
@@ -238,6 +241,6 @@ def over_similarity(presentations: Presentations, at: Point) -> str:
             for i, path in enumerate(drawn.values())
         ]
         mark_threshold(axes, at.recognition, ends)
-        axes.set(xlabel="threshold of similarity", ylabel="rate (%)", xlim=ends, ylim=(0, None))
+        axes.set(xlabel="similarity threshold", ylabel="rate (%)", xlim=ends, ylim=(0, None))
         key(figure, handles, list(drawn))
         return svg(figure, "over-similarity")

@@ -111,7 +111,7 @@ def threshold_sentence(metrics: Row) -> str:
         return ""
     origin = {
         "fixed": "fixed beforehand",
-        "target-eer": "chosen with the target's own labels, so HTER is an oracle's",
+        "target-eer": "chosen with the target's own labels, so HTER is an oracle value",
         "source-train-eer": "chosen on the images that the sites trained on, without any data of the target",
     }
     choice = origin.get(str(rule), "chosen on the sites' held-out subjects, without any data of the target")
@@ -129,9 +129,11 @@ def threshold_sentence(metrics: Row) -> str:
 def nothing_left(run: RunFiles) -> str:
     """Explain the missing table of uploads: nothing left the sites, or the ledger is incomplete."""
     if any(LEDGER in sentence for sentence in run.lacking):
-        return "Without a whole ledger.jsonl nobody can say what left the sites."
+        return "Without a complete ledger.jsonl it is unknown what left the sites."
     if run.metrics.get("bytes_up") or any(row.get("replied") for row in run.rounds):
-        return "ledger.jsonl is empty, although sites replied: its lines are lost, so what left the sites is not known."
+        return (
+            "ledger.jsonl is empty, although sites replied: its lines are lost, so it is unknown what left the sites."
+        )
     return "The ledger is empty: nothing left a site."
 
 

@@ -61,7 +61,7 @@ def _pictures(record: Row, folder: Path) -> list[tuple[str, str]]:
 
 # Images that appear in several places of a run.
 
-UNSEEN = "whose images took no part in training"
+UNSEEN = "whose images were not trained on"
 
 
 def describe_unseen(run: RunFiles) -> str:
@@ -69,10 +69,10 @@ def describe_unseen(run: RunFiles) -> str:
     overlap = Overlap.from_json(run.overlap)
     counts = overlap.anywhere.get(TARGET)
     if overlap.about(TARGET).named:
-        return "some of whose people took part in training"
+        return "some of whose people were trained on"
     if counts is None or not counts.exact + counts.near:
         return UNSEEN
-    return f"{counts.exact + counts.near} of whose {counts.of} images took part in training"
+    return f"{counts.exact + counts.near} of whose {counts.of} images were trained on"
 
 
 def sentences(run: RunFiles) -> list[str]:
@@ -83,13 +83,13 @@ def sentences(run: RunFiles) -> list[str]:
     lines = overlap.sentences(str(run.metrics.get("target") or ""))
     if not lines:
         count = sum(place.of for place in overlap.anywhere.values())
-        return [f"None of the run's {count:,} images was found at two of its places, by equal bytes or by near hashes."]
+        return [f"None of the run's {count:,} images was found in two of its places, by equal bytes or similar hashes."]
     return [f"{line[0].upper()}{line[1:]}." for line in lines]
 
 
 # Guarantees of a run's protections: noise, secure and robust aggregation, simulated attacks.
 
-SIMULATED = "The noise follows from the run's seed, so that it can be repeated: a simulation, which protects nobody."
+SIMULATED = "The noise is derived from the run's seed and can be repeated: this is a simulation, which protects nobody."
 
 
 def promises(metrics: Row, recipe: Row) -> list[str]:
@@ -110,7 +110,8 @@ def _of_noise(privacy: Row) -> Iterator[str]:
         yield (
             f"Differential privacy of sites: {tight_cost}, for {relation}. Updates were clipped to "
             f"{privacy['clip']:g}, with noise of {privacy['noise_multiplier']:.4g} times that on each of "
-            f"{privacy['releases']} sums. It covers the weights that went down, not the statistics beside them."
+            f"{privacy['releases']} sums. It covers the weights sent to the sites, but not the statistics sent "
+            "with them."
         )
     else:
         yield (
@@ -142,20 +143,20 @@ def _of_the_sum(federation: Row) -> Iterator[str]:
         yield _secret(secure)
     if rule != "mean":
         yield (
-            f"Robust aggregation: uploads met by {rule}, which bounds what some hostile sites can do, and saw every "
-            "one of them."
+            f"Robust aggregation: uploads were combined by {rule}, which limits the influence of hostile sites "
+            "but sees every upload."
         )
     if poisoned:
-        yield f"Simulated attack: {', '.join(poisoned['sites'])} sent a {poisoned['how']} on purpose."
+        yield f"Simulated attack: {', '.join(poisoned['sites'])} sent a {poisoned['how']} deliberately."
 
 
 def _secret(secure: dict[str, Any]) -> str:
     if secure.get("entropy") == "derived":
         return (
-            "Secure aggregation, of a simulation: masks follow from the run's seed, and all who know it can take them "
-            "off."
+            "Secure aggregation in a simulation: masks are derived from the run's seed, and anybody who knows it "
+            "can remove them."
         )
-    return "Secure aggregation: the server saw the sum of the sites' weights and losses, and no upload singly."
+    return "Secure aggregation: the server saw the sum of the sites' weights and losses, but no single upload."
 
 
 NOT_COVERED = (
@@ -186,10 +187,10 @@ def _sentences(run: RunFiles, lines: list[Row]) -> Iterator[str]:
     fields = sorted({str(line["field"]) for line in lines})
     largest = size(max(int(line["bytes"]) for line in lines))
     yield (
-        f"Sites told the server, and through it each other, {', '.join(fields)}: {len(lines)} messages of at most "
-        f"{largest}. Random noise was added at the site so that nobody who sees them can be sure whether any single "
-        "record was among the data. ε says how sure they can become (0: not at all; each step of 1 multiplies the odds "
-        "by at most 2.7), and δ how likely the promise is to fail."
+        f"Sites sent the server, and through it each other, {', '.join(fields)}: {len(lines)} messages of at "
+        f"most {largest}. Random noise was added at the site so that nobody who sees them can be sure whether "
+        "any single record was among the data. ε says how sure they can become (0: not at all; each step of "
+        "1 multiplies the odds by at most 2.7), and δ how likely the promise is to fail."
     )
     relations = sorted({release["relation"] for line in lines for release in line["cost"]["releases"]})
     if relations:
@@ -199,9 +200,11 @@ def _sentences(run: RunFiles, lines: list[Row]) -> Iterator[str]:
     yield NOT_COVERED if joint is None else _together(joint)
     yield from _of_the_budget(run)
     if lines[-1]["cost"]["noise"] == "derived":
-        yield "The noise follows from the run's seed, so that it can be repeated: a rehearsal, which protects nobody."
+        yield (
+            "The noise is derived from the run's seed and can be repeated: this is a rehearsal, which protects nobody."
+        )
     else:
-        yield "The noise came from the operating system of each site and is known to nobody."
+        yield "The noise came from the operating system of each site, and nobody knows it."
 
 
 def _joint(run: RunFiles) -> Row | None:
@@ -214,12 +217,12 @@ def _together(joint: Row) -> str:
     """Describe the joint account: the protected change of the data, the adversaries, and the gaps."""
     relation = "; ".join(PROTECTED_UNIT.get(name, name) for name in joint["relation"])
     return (
-        "Noise went on the mean of the models, too. Together with it, all that sites released and all models cost ε "
-        f"{joint['tight_epsilon']:.4g} at δ {joint['at_delta']:.3g}, or ε {joint['epsilon']:.4g} at δ "
-        f"{joint['delta']:.3g} summed, for this change of the data: {relation}. It holds against users and other "
-        "sites. The server adds the noise and sees each site's weights without it. Not covered: training losses, "
-        "numbers of images and of people, counts and figures of held-out images, the sites' own models, and somebody "
-        "whose images are at two sites, or in two runs, where costs add up."
+        "Noise was also added to the mean of the models. Together, all releases of the sites and all models "
+        f"cost ε {joint['tight_epsilon']:.4g} at δ {joint['at_delta']:.3g}, or ε {joint['epsilon']:.4g} at δ "
+        f"{joint['delta']:.3g} summed, for this change of the data: {relation}. It holds against users and "
+        "other sites. The server adds the noise and sees each site's weights without it. Not covered: "
+        "training losses, numbers of images and of people, counts and figures of held-out images, the sites' "
+        "own models, and somebody whose images are at two sites, or in two runs, where costs add up."
     )
 
 
@@ -237,7 +240,7 @@ def _account(joint: Row) -> Table:
         for part in joint["account"]
     ]
     titles = {"release": "what", "mechanism": "mechanism", "sensitivity": "sensitivity Δ", "sigma": "noise σ"}
-    note = "For the site that was asked most. A person moves a site's clipped update by up to twice the clip."
+    note = "For the site with the most rounds. A person changes a site's clipped update by up to twice the clip."
     return table("Models and releases in one account", rows, titles | {"epsilon": "ε", "delta": "δ"}, 2, note)
 
 
@@ -247,8 +250,8 @@ def _of_the_budget(run: RunFiles) -> Iterator[str]:
         return
     counted = "the sum over all releases" if budget.get("count") != "tight" else "the tight figure"
     yield (
-        f"A site's budget for the whole run was ε {budget['epsilon']:g} at δ {budget['delta']:g}, by {counted}; each "
-        "release was paid for before its noise was drawn, and was never drawn twice."
+        f"A site's budget for the whole run was ε {budget['epsilon']:g} at δ {budget['delta']:g}, by "
+        f"{counted}; each release was charged before its noise was drawn, and its noise was never drawn twice."
     )
     if (run.metrics.get("ended") or {}).get("cause") == "budget":
         done, planned = run.metrics.get("rounds"), (run.recipe.get("training") or {}).get("rounds")
@@ -274,8 +277,8 @@ def _sites(run: RunFiles, lines: list[Row]) -> Table:
         rows,
         titles,
         names=4,
-        note="Summed is how the paper counts. Tight is the "
-        "least that the same releases can be shown to cost together; it is as valid.",
+        note="Summed is the paper's account. Tight is the lowest provable cost of the same releases together; it "
+        "is equally valid.",
     )
 
 

@@ -147,21 +147,19 @@ def figures(run: RunFiles) -> list[Figure]:
     counts, threshold = run.similarities, run.metrics.get("threshold")
     drawings: list[Figure] = []
     if counts:
-        note = "Counts of pairs do not say whose they were, so there is no interval by person here."
+        note = "Counts of pairs do not record the people, so there is no interval by person here."
         explanation = "Every threshold at once; FAR on a logarithmic axis. Up is better."
         drawings.append(("ROC", f"{explanation} {note}", roc(counts, threshold)))
-        explanation = "The same, on axes that spread small errors out; down is better."
+        explanation = "The same, on axes that magnify small errors; down is better."
         drawings.append(("DET", explanation, det(counts, threshold)))
     if (all_pairs := counts.get(WHOLE)) is not None:
         outside = beyond(all_pairs, threshold)
         excess = f" {outside:,} of {int(all_pairs.sum()):,} lie beyond the axis." if outside else ""
-        explanation = f"Pairs right of the threshold are called one person.{excess}"
+        explanation = f"Pairs right of the threshold are taken as one person.{excess}"
         drawings.append(("Similarities", explanation, similarities(all_pairs, threshold)))
     sites = {name: pairs for name, pairs in run.heldout.items() if (pairs.sum(axis=1) > 0).all()}
     if sites:
-        explanation = (
-            "The finished model on each site's own people and those whom it must reject, from the site's histogram."
-        )
+        explanation = "The finished model on each site's own people and impostors, from the site's histogram."
         drawings.append(("ROC by site", explanation, roc(sites, None, "roc-sites")))
     return drawings
 
@@ -289,7 +287,7 @@ def _names(counts: Mapping[str, Histogram]) -> list[str]:
 
 IMPOSTORS = {
     "public": "Impostors are held-out public people.",
-    "pooled": "Impostors are the other sites' people: the papers' protocol, which only a simulation can follow.",
+    "pooled": "Impostors are the other sites' people: the papers' protocol, possible only in a simulation.",
 }
 MODELS = {"generic": "generic model Θ_g", "local": "local model Θ_l", "own": "customised model [Θ_l, Π_l]"}
 
@@ -308,7 +306,7 @@ def headlines(metrics: Row) -> list[dict[str, str]]:
             name, explanation = f"{model} TAR at FAR {rate}", meaning.format(f"{1 / float(rate):,.0f}")
             cards.append({"name": name, "value": percent(value), "interval": "", "meaning": explanation})
     if generic.get("accuracy_on_ten_folds") is not None:
-        explanation = "fixed pairs called rightly, each fold at the others' best threshold"
+        explanation = "fixed pairs classified correctly, each fold at the others' best threshold"
         cards.append(
             {
                 "name": "ten folds",
@@ -324,13 +322,13 @@ def threshold_sentence(metrics: Row) -> str:
     """Describe the threshold of verification, and its errors on the data of its choice."""
     value, source = metrics.get("threshold"), metrics.get("threshold_source") or {}
     if value is None:
-        return "The sites have too few impostor pairs for a threshold at the false match rate that was asked for."
+        return "The sites have too few impostor pairs for a threshold at the requested false match rate."
     missed = source.get("fnmr")
     misses = f" and misses {100 * missed:.2f} % of genuine pairs" if missed is not None else ""
     return (
-        f"Two faces are called one person from similarity {value:+.4f} on, rule {metrics.get('threshold_rule')}: "
-        "chosen on counts of the sites' pairs, without any image of the target; it accepts "
-        f"{100 * source['fmr']:.4f} % of impostor pairs there{misses}."
+        f"Two faces are taken as one person from similarity {value:+.4f}, rule "
+        f"{metrics.get('threshold_rule')}: chosen on counts of the sites' pairs, without any image of the "
+        f"target; it accepts {100 * source['fmr']:.4f} % of impostor pairs there{misses}."
     )
 
 
@@ -360,7 +358,9 @@ def generic_table(metrics: Row) -> Table | None:
     decision = generic.get("decision") or {}
     if (listed := generic.get("listed_pairs")) is not None:
         description = f"accuracy on {listed['folds']} folds of {listed['list']}: {listed['pairs']:,} pairs"
-        description += f", {listed['left_out']:,} left out for want of their images" if listed["left_out"] else ""
+        description += (
+            f", {listed['left_out']:,} left out because their images are missing" if listed["left_out"] else ""
+        )
         rows.append({"what": description, "value": percent(listed["accuracy"])})
     rows += [
         {"what": name, "value": percent(decision.get(short))}
@@ -368,8 +368,9 @@ def generic_table(metrics: Row) -> Table | None:
         if decision.get(short) is not None
     ]
     note = (
-        f"{generic.get('genuine_pairs', 0):,} genuine and {generic.get('impostor_pairs', 0):,} impostor pairs of "
-        f"{generic.get('images', 0):,} images of {generic.get('identities', 0):,} people, who took no part in training."
+        f"{generic.get('genuine_pairs', 0):,} genuine and {generic.get('impostor_pairs', 0):,} impostor pairs "
+        f"of {generic.get('images', 0):,} images of {generic.get('identities', 0):,} people, who were not "
+        "trained on."
     )
     return (
         table("The generic model, on the benchmark (per cent)", rows, {"what": "", "value": "value"}, note=note)
@@ -427,14 +428,14 @@ def group_table(metrics: Row) -> Table | None:
 def left_out_table(metrics: Row) -> Table | None:
     """Return the people left out of figures, by reason."""
     names = {
-        "without_test_images": "identities at sites that have no test images, so no personal figures",
+        "without_test_images": "identities at sites without test images, so without personal metrics",
         "with_one_test_image": "identities at sites with one test image, so no genuine pair",
         "identities_without_pairs": "people of the benchmark with one image, so no genuine pair",
         "identities_not_searched": "people of the benchmark without images of both kinds, not in 1:N",
     }
     counts = {**(metrics.get("counted") or {}), **(metrics.get("generic") or {})}
     rows = [{"what": reason, "count": counts[name]} for name, reason in names.items() if counts.get(name)]
-    return table("Left out of some figures", rows, {"what": "what", "count": "how many"}) if rows else None
+    return table("Left out of some metrics", rows, {"what": "what", "count": "how many"}) if rows else None
 
 
 def _columns(rates: Row) -> Row:
@@ -454,5 +455,5 @@ def _measured_columns(rows: Sequence[Row]) -> tuple[Row, str]:
     """Return the columns with a figure in any row, and a sentence on the columns left out for lack of pairs."""
     titles = _rate_titles(next(iter(rows), {}))
     columns = {key: title for key, title in titles.items() if any(_columns(row).get(key) != MISSING for row in rows)}
-    note = " Stricter rates are left out: no site has pairs enough to show them." if len(columns) < len(titles) else ""
+    note = " Stricter rates are left out: no site has enough pairs for them." if len(columns) < len(titles) else ""
     return columns, note

@@ -24,8 +24,8 @@ Row = dict[str, Any]
 AUDIT = Path("audit") / "audit.json"
 """Path of the audit results in a run directory."""
 UNSEALED = (
-    f"This run has no {SEAL}: an earlier version of fedvisage wrote it, and nothing shows whether its files belong "
-    "together."
+    f"This run has no {SEAL}: an earlier version of fedvisage wrote it, so nothing proves that its files "
+    "belong together."
 )
 
 
@@ -81,7 +81,10 @@ def read_run(path: Path) -> RunFiles:
     lacking = [] if check_seal(path) else [UNSEALED]  # a broken seal raises; a missing one is only reported
     metrics = rename_in_metrics(read_mapping(path / "metrics.json"))
     if not isinstance(metrics.get("method"), str):
-        raise UserError(str(path / "metrics.json"), "names no method: it is not of a run; restore it, or run again")
+        raise UserError(
+            str(path / "metrics.json"),
+            "does not name a method, so it does not belong to a run; restore it, or run again",
+        )
     of_attacks = metrics.get("task") != "recognition" and (path / "scores.csv").exists()
     return RunFiles(
         path=path,
@@ -108,7 +111,7 @@ def damaged_files_are_errors(run: Path) -> Iterator[None]:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise UserError(str(run), f"has files that are not as a run writes them ({reason}); put them back") from error
+        raise UserError(str(run), f"has files that a run did not write ({reason}); restore them") from error
 
 
 def read_mapping(path: Path) -> Row:
@@ -137,7 +140,9 @@ def _audits(run: Path) -> tuple[Row, ...]:
     path = run / AUDIT
     record = read_mapping(path)
     if record and record.get("seal", "") != chain_of(run):
-        raise UserError(str(path), "is about another run, or this one before it changed; remove it, and audit again")
+        raise UserError(
+            str(path), "belongs to another run, or to this one before it changed; remove it, and audit again"
+        )
     audits = record.get("audits") or []
     if not isinstance(audits, list) or not all(isinstance(record, dict) for record in audits):
         raise UserError(str(path), "must have a list of audits; remove it, or audit the run again")
@@ -155,7 +160,7 @@ def read_features(path: Path) -> Features | None:
         values, label, site = (tensors[name].numpy() for name in ("features", "label", "site"))
         return Features(values.astype(np.float32), label.astype(np.int64), names[site], str(meta.get("model", "")))
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise UserError(str(path), f"does not hold features, label and site ({error})") from None
+        raise UserError(str(path), f"does not contain features, label and site ({error})") from None
 
 
 def read_similarities(path: Path) -> dict[str, NDArray[np.int64]]:
@@ -164,22 +169,22 @@ def read_similarities(path: Path) -> dict[str, NDArray[np.int64]]:
         return {}
     histograms = {name: tensor.numpy().astype(np.int64) for name, tensor in sorted(read_tensors(path)[0].items())}
     if any(counts.shape != (2, BINS) for counts in histograms.values()):
-        raise UserError(str(path), f"does not hold two rows of {BINS} counts")
+        raise UserError(str(path), f"does not contain two rows of {BINS} counts")
     return {name: histograms[name] for name in sorted(histograms, key=lambda name: (name != "all", name))}
 
 
 def _lines(path: Path, lacking: list[str]) -> list[Row]:
     """Read a file of JSON lines, and add missing or truncated lines to ``lacking``."""
     if not path.exists():
-        lacking.append(f"{path.name} is missing: what it said is not known.")
+        lacking.append(f"{path.name} is missing: its contents are unknown.")
         return []
     rows, rest = lines_and_rest(path)
     if path.name == LEDGER:
         for number, row in enumerate(rows, 1):
             if not _is_entry(row):
-                raise UserError(str(path), f"line {number} is no entry of a ledger; put the file back as it was")
+                raise UserError(str(path), f"line {number} is not a ledger entry; restore the original file")
     if rest:
-        lacking.append(f"The last line of {path.name} was cut off and is left out: there may have been more.")
+        lacking.append(f"The last line of {path.name} was cut off and is left out: more lines may be missing.")
     return rows
 
 

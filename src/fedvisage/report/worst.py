@@ -57,9 +57,7 @@ def images_of(run: RunFiles, cache: Path, wanted: bool | None = None) -> WorstIm
         return None
     target_set = _set_of(run, cache)
     if target_set is None and show:
-        return WorstImages(
-            "The set that the run was evaluated on is not at hand, so none of its images can be shown.", ()
-        )
+        return WorstImages("The set that the run was evaluated on is not available, so its images cannot be shown.", ())
     if target_set is None or (show is None and not target_set.source.startswith(RENDERED)):
         return None
     model = str(np.unique(scores.model)[0])
@@ -122,8 +120,10 @@ def _address(pixels: np.ndarray) -> str:
 
 def _describe_source(prepared: PreparedSet, recipe: Row, model: str) -> str:
     split = str((recipe.get("data") or {}).get("target_split") or "all")
-    kind = "Rendered people" if prepared.source.startswith(RENDERED) else "Photographs: mind who gets this page"
-    scale = "at their own size" if prepared.size <= SIDE else f"at {SIDE} × {SIDE}"
+    kind = (
+        "Rendered people" if prepared.source.startswith(RENDERED) else "Photographs: take care who receives this page"
+    )
+    scale = "at their original size" if prepared.size <= SIDE else f"at {SIDE} × {SIDE}"
     splits = "all splits" if split == "all" else f"split {split}"
     scorer = f", scored by the model of {model}" if model else ""
     return (

@@ -98,7 +98,7 @@ def presentations_in(source: Path, kind: str = "", split: str = "") -> TestData:
     if not items:
         splits = sorted({item.split for item in listing.items if item.split})
         choice = f"choose one of {', '.join(splits)}" if splits else "this data has no official splits"
-        raise UserError("--split", f"no presentation is of {split!r}; {choice}")
+        raise UserError("--split", f"no presentation belongs to split {split!r}; {choice}")
     ordered = sorted(items, key=lambda item: (item.video, item.frame, item.name))
     grouped = [(_presentation_from(tuple(group))) for _, group in groupby(ordered, key=lambda item: item.video)]
     official = any(item.extra.get(PURPOSE) == ENROL for item in items)
@@ -122,11 +122,13 @@ def _counts_by_place(scanner: Scanner, items: Sequence[Item]) -> Iterator[str]:
 
 def _scanner(source: Path, kind: str) -> Scanner:
     if not source.is_dir():
-        raise UserError(str(source), "is no folder; give a dataset as it was downloaded, or one with real/ and attack/")
+        raise UserError(
+            str(source), "is not a folder; give a dataset as it was downloaded, or one with real/ and attack/"
+        )
     name = kind or recognise(walk(source)) or OWN
     if name not in SCANNERS:
         kinds = ", ".join(SCANNERS)
-        raise UserError("--kind", f"{name} is no dataset of presentation attacks; choose one of {kinds}")
+        raise UserError("--kind", f"unknown dataset of presentation attacks {name}; choose one of {kinds}")
     return SCANNERS[name]
 
 
@@ -232,11 +234,11 @@ def assess(
     probes = [(trial, result) for trial in trials.probes if (result := reading.read(trial)) is not None]
     if reading.unreadable > PASSED_OVER * trials.count:
         raise RunFailed(
-            f"{reading.unreadable} of {trials.count} presentations cannot be read, such as {reading.example};"
-            " a report on the rest would be of other data"
+            f"{reading.unreadable} of {trials.count} presentations cannot be read, such as {reading.example}; a "
+            "report on the rest would describe different data"
         )
     if not probes:
-        raise UserError("--data", "has presentations that enrol, and none to evaluate")
+        raise UserError("--data", "has presentations for enrolment, but none to evaluate")
     presentations = _presentations(probes, templates)
     values = {
         "format": 1,
@@ -249,10 +251,10 @@ def assess(
 
 def _point(pipeline: Pipeline) -> Point:
     if pipeline.pad is None or pipeline.pad.threshold is None:
-        raise UserError("--pad", "names no model that tells attacks; a pipeline is evaluated with one")
+        raise UserError("--pad", "does not name an attack-detection model, which evaluating a pipeline requires")
     people = pipeline.recognition
     if people is not None and people.threshold is None:
-        raise UserError(str(people.directory), "has no threshold to decide by; export a run whose sites chose one")
+        raise UserError(str(people.directory), "has no decision threshold; export a run whose sites chose one")
     recognition = None if people is None or people.threshold is None else people.threshold.value
     return Point(pipeline.pad.threshold.value, recognition)
 
@@ -432,11 +434,11 @@ class AssessmentOptions:
 def assess_dataset(request: AssessmentOptions, progress: Say = discard) -> Assessment:
     """Evaluate the models on every presentation of a dataset, and write the requested files."""
     if request.pad is None:
-        raise UserError("--pad", "names no model that tells attacks; a pipeline is evaluated with one")
+        raise UserError("--pad", "does not name an attack-detection model, which evaluating a pipeline requires")
     if request.data is None:
-        raise UserError("--data", "names no folder; give a dataset as it was downloaded")
+        raise UserError("--data", "does not name a folder; give a dataset as it was downloaded")
     if request.report and request.out is None:
-        raise UserError("--out", "names no directory; the report is written into one")
+        raise UserError("--out", "does not name a directory for the report; give one")
     if request.out is not None:
         check_free(request.out)
     models = [path and Exported.open(path, int8=request.int8) for path in (request.pad, request.recognition)]

@@ -60,13 +60,17 @@ def _check_options(recipe: Recipe, method: Method) -> str | None:
     check_protection(recipe, method)
     noised = method.noised(recipe)  # also refuses settings under which the noise would protect nothing
     if recipe.privacy.epsilon is not None and not (method.releases or noised):
-        raise UserError("recipe.privacy", f"{method.name} releases nothing that noise protects; leave this section out")
+        raise UserError(
+            "recipe.privacy", f"{method.name} releases nothing that noise could protect; leave this section out"
+        )
     task_of(method).check(recipe, method)
     warning = method.check(recipe)
     if recipe.training.server_optimizer is not None and "server_optimizer" not in method.supports:
-        raise UserError("recipe.training.server_optimizer", f"{method.name} has no step towards one mean; leave it out")
+        raise UserError("recipe.training.server_optimizer", f"{method.name} does not average its uploads; leave it out")
     if recipe.training.l2sp is not None and "l2sp" not in method.supports:
-        raise UserError("recipe.training.l2sp", f"{method.name} does not hold its sites near a start; leave it out")
+        raise UserError(
+            "recipe.training.l2sp", f"{method.name} has no proximal term that keeps sites near a start; leave it out"
+        )
     if recipe.training.micro_batch is not None:
         _check_micro_batch(recipe, method)
     if recipe.evaluation.features and method.prediction.features is None:
@@ -79,13 +83,14 @@ def _check_micro_batch(recipe: Recipe, method: Method) -> None:
     if "micro_batch" not in method.supports:
         raise UserError(
             "recipe.training.micro_batch",
-            f"{method.name} looks at a batch as a whole; leave it out, and set training.batch to what fits",
+            f"{method.name} has a loss that depends on the whole batch; leave it out, and set training.batch to a "
+            "size that fits",
         )
     if getattr(recipe.method, "sampled_classes", None) is not None:
         raise UserError(
             "recipe.training.micro_batch",
-            "and method.sampled_classes, which draws classes for a whole "
-            "batch, do not go together; leave one of them out",
+            "and method.sampled_classes, which samples classes for a whole batch, exclude each other; leave one "
+            "of them out",
         )
 
 

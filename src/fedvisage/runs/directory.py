@@ -113,11 +113,11 @@ def finished_metrics(out: Path, recipe: Recipe, resume: bool) -> dict[str, Any] 
     if not out.exists() or (out.is_dir() and not _visible_entries(out)):
         return None  # a run that was killed before it wrote its recipe leaves hidden files only
     if not out.is_dir():
-        raise UserError(str(out), "is a file; --out names a directory")
+        raise UserError(str(out), "is a file, but --out must be a directory")
     if not resume:
         raise UserError(str(out), "is not empty; give another --out, or --resume to continue the run in it")
     if not (out / RECIPE).exists():
-        raise UserError(str(out), "holds no run that could be resumed")
+        raise UserError(str(out), "contains no run to resume")
     if not _contains_recipe(out, recipe):
         raise UserError(str(out), "was started with another recipe; resume with that recipe, or give another --out")
     path = out / METRICS
@@ -247,7 +247,10 @@ def _check_same_data(path: Path, digests: Mapping[str, str]) -> None:
     recorded = rename_places(read_json(path))
     changed = sorted(name for name in recorded.keys() | digests.keys() if recorded.get(name) != digests.get(name))
     if changed:
-        raise UserError(changed[0], f"is not the data that the run in {path.parent} began with; start anew elsewhere")
+        raise UserError(
+            changed[0],
+            f"is not the data that the run in {path.parent} began with; start a new run in another directory",
+        )
 
 
 def _check_same_method(path: Path, environment: Mapping[str, Any]) -> None:

@@ -38,7 +38,9 @@ def recount(trained: Path, out: Path, cache: Path, reporter: Reporter) -> dict[s
     Nothing is trained; thresholds and metrics are new.
     """
     if not (trained / METRICS).exists():
-        raise UserError(str(trained), "is no finished run; name its directory, or end it with `fedvisage run --resume`")
+        raise UserError(
+            str(trained), "is not a finished run; name its directory, or finish it with `fedvisage run --resume`"
+        )
     recipe = close_settings(load(trained / RECIPE, [EXACT], read_method), recorded_settings(trained))
     return run_and_report(Request(recipe, out, cache, resume=True, training=adoption(trained)), reporter)
 
@@ -86,7 +88,7 @@ def evaluate(
     ``say`` receives notes on the result, ``course`` receives progress.
     """
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(str(out), "is not empty; give a new directory, so that no result is written over")
+        raise UserError(str(out), "is not empty; give a new directory, so that no result is overwritten")
     evaluation, task = _Evaluation(model, cache, checks, say, course), model.setup.task
     # All sets are opened and checked before the first image is scored.
     benchmark_sets, benchmark_overlap = _open_benchmarks(benchmarks, evaluation) if benchmarks else ({}, {})
@@ -121,7 +123,11 @@ def _open_target(data: str | None, evaluation: _Evaluation) -> _Target:
     prepared = PreparedSet.open(path)
     check_bytes(path, evaluation.cache, whole=checks.verify, say=evaluation.say)
     if prepared.size != recipe.input.size:
-        raise UserError(entry, f"images are {prepared.size}×{prepared.size}, the model wants {recipe.input.size}")
+        raise UserError(
+            entry,
+            f"images are {prepared.size}×{prepared.size}, but the model expects "
+            f"{recipe.input.size}×{recipe.input.size}",
+        )
     model.setup.task.check_set(prepared, recipe, entry)
     for line in notice_of_set(prepared.crop, entry):
         evaluation.say(line)

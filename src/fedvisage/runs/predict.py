@@ -81,7 +81,7 @@ def predict(
     """Score images: read and crop them one by one, score their crops in batches."""
     if model.task != "pad":
         raise UserError(
-            "--against", "this model recognises people: name a picture, or a folder of them, to compare with"
+            "--against", "this model recognises people: name an image or a folder of images to compare with"
         )
     weights, threshold = _weights_and_threshold(model.scorer, model.saved.finished, model.saved.thresholds, member)
     look = face_cropper(crop, model.recipe.input.size, model.recipe.runtime.threads)
@@ -111,7 +111,7 @@ def _weights_and_threshold(
     members = members_of(finished)
     if scorer.method.members == "each":
         if member not in members:
-            raise UserError("--member", f"this run has one model a site; choose one of {', '.join(sorted(members))}")
+            raise UserError("--member", f"this run has one model per site; choose one of {', '.join(sorted(members))}")
         finished, thresholds = members[member], {"": thresholds[member]} if member in thresholds else {}
     elif member:
         raise UserError("--member", "this run has one model; leave --member out")

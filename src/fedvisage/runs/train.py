@@ -275,7 +275,7 @@ def _adopt(trained: Path, setup: Setup, server: Server) -> Message:
     exact = scoring.wants_exact_statistics(setup.recipe)
     theirs, ours = (training_of(recipes.tree_of(recipe), exact) for recipe in (their_recipe, setup.recipe))
     if theirs != ours or find(their_recipe.method).server is not setup.method.server:
-        raise UserError(str(trained), f"was not trained as {setup.method.name} would train here")
+        raise UserError(str(trained), f"was trained with other settings than {setup.method.name} has here")
     server.round = int(read_json(trained / METRICS)["rounds"])
     server.exchange.ledger.mark_repeated(0)  # a killed attempt may have left lines
     server.exchange.close_training(server.round)

@@ -187,7 +187,9 @@ class WorkerPool:
         # With "auto", if the sites do not divide evenly, the operating system shares the cores among one more process.
         best = slots + (slots > 1 and sites % slots > 0)
         count = min(sites, best if isinstance(self._requested, str) else self._requested or 1)
-        reason = "one process has all cores with its threads" if count == 1 else _why_not_parallel(recipe, method, ours)
+        reason = (
+            "one process uses all cores with its threads" if count == 1 else _why_not_parallel(recipe, method, ours)
+        )
         if reason is not None:
             say(f"note: {reason}; runtime.workers changes nothing")
             return
@@ -209,8 +211,8 @@ class WorkerPool:
             self.peaks_kb = [worker.submit(peak_kb).result() or 0 for worker in self.workers]
         except WorkerLost:
             raise RunFailed(
-                "a worker process ended by itself, perhaps for lack of memory; use fewer workers (runtime.workers); "
-                "--resume continues the run"
+                "a worker process ended unexpectedly, perhaps for lack of memory; use fewer workers "
+                "(runtime.workers); --resume continues the run"
             ) from None
         finally:
             self.engine.close()
@@ -286,7 +288,7 @@ class WorkerTransport:
         for worker, names in zip(self._workers, assign_sites(self._images, len(self._workers)), strict=True):
             for name in names:
                 if name not in generations:
-                    raise UserError("checkpoint", f"knows nothing of site {name}")
+                    raise UserError("checkpoint", f"has no data of site {name}")
                 site, self._homes[name] = self._sites[name], worker
                 site.store.restore(generations[name])
                 site.store.load()  # a damaged file is reported by its path in the run's directory

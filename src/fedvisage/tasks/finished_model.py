@@ -144,11 +144,13 @@ def open_model(
         recipe = _recipe_of(saved, adapt, pairs, method)
         resolved = method or find(recipe.method)
         if resolved.task != saved.task:
-            raise UserError("recipe.method", f"{resolved.name} is for {resolved.task}, the model for {saved.task}")
+            raise UserError(
+                "recipe.method", f"{resolved.name} is for {resolved.task}, but the model is for {saved.task}"
+            )
     except UserError as error:
         if adapt is not None or pairs is not None:
             raise  # the fault may be in these options
-        raise UserError(str(directory / saved_model.SETTINGS), f"holds a recipe that fails: {error}") from error
+        raise UserError(str(directory / saved_model.SETTINGS), f"contains an invalid recipe: {error}") from error
     check_fits(directory, saved.finished, resolved, recipe)
     setup = set_up(recipe, resolved)
     return FinishedModel(directory, setup, saved, setup.scorer())

@@ -36,7 +36,7 @@ def read_counts(run: Path) -> dict[str, Histogram]:
     for name, tensor in sorted(read_tensors(path)[0].items()):
         rows = tensor.numpy()
         if rows.dtype != np.int64 or rows.shape[:1] != (3,) or not _within(rows):
-            raise UserError(str(path), f"does not hold classes, bins and counts of site {name}")
+            raise UserError(str(path), f"does not contain classes, bins and counts of site {name}")
         histograms[name] = np.zeros((CLASSES, BINS), np.int64)
         histograms[name][rows[0], rows[1]] = rows[2]
     return histograms

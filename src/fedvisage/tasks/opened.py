@@ -22,7 +22,7 @@ from fedvisage.recipe.data import SITE_NAME
 # Checks that sets, or a model and a set, have crops of the same kind.
 
 ALLOW = "--allow-mixed-crops"
-_FOUND_ASIDE = "of the detector of earlier versions, which lie about 2 % of a face beside today's"
+_FOUND_ASIDE = "from the detector of earlier versions, which are about 2 % of a face away from today's"
 
 
 def check_same_crops(crops: Mapping[str, CropRecord | None], allowed: bool) -> None:
@@ -59,7 +59,9 @@ def notices_of_model(trained: Iterable[CropRecord], entries: Iterable[str], plac
         try:
             crops = [crop for entry in entries if (crop := _crop_of(entry)) is not None]
         except UserError:
-            unsure = "does not say how its training crops were made, and their sets are not here; it may have been"
+            unsure = (
+                "does not record how its training crops were made, and their sets are not available; it may have been"
+            )
             return [f"{place}: {unsure} trained on crops {_FOUND_ASIDE}"]
     return [f"{place}: was trained on crops {_FOUND_ASIDE}"] if any(crop.outdated for crop in crops) else []
 
@@ -70,7 +72,7 @@ def _crop_of(entry: str) -> CropRecord | None:
 
 
 def _otherwise(crop: CropRecord | None, others: str, other: CropRecord | None) -> str:
-    return f"its crops ({crop}) were made otherwise than {others} ({other}); import it alike, or add {ALLOW}"
+    return f"its crops ({crop}) differ from {others} ({other}); import it the same way, or add {ALLOW}"
 
 
 # Names of benchmarks from the command line.
@@ -85,9 +87,9 @@ def named_benchmarks(texts: Iterable[str]) -> dict[str, str]:
         named = _NAMED.fullmatch(text.strip())
         name, entry = (named[1], named[2].strip()) if named else (_own_name(text.strip()), text.strip())
         if not entry:
-            raise UserError("--benchmark", f"{text!r} names no set; write NAME=SET or SET")
+            raise UserError("--benchmark", f"{text!r} does not name a set; write NAME=SET or SET")
         if name in entries:
-            raise UserError("--benchmark", f"{entries[name]} and {entry} are both called {name}; write NAME=SET")
+            raise UserError("--benchmark", f"{entries[name]} and {entry} both have the name {name}; write NAME=SET")
         entries[name] = entry
     return entries
 
@@ -204,8 +206,8 @@ def _check_prepared(prepared: PreparedSet, place: str, recipe: Recipe) -> Prepar
     if prepared.size != recipe.input.size:
         raise UserError(
             place,
-            f"has {prepared.size}×{prepared.size} images, but input.size is {recipe.input.size}; "
-            "prepare it at that size",
+            f"has {prepared.size}×{prepared.size} images, but input.size is {recipe.input.size}; prepare it at "
+            "that size",
         )
     return prepared
 

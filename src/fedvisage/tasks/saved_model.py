@@ -24,7 +24,7 @@ from fedvisage.recipe import Recipe
 
 WEIGHTS, SETTINGS = "model.safetensors", "model.json"
 FORMAT = 3
-AGAIN = "put back the two model files that a run wrote"
+AGAIN = "restore the two model files that the run wrote"
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class SavedModel:
 def save(run: Path, saved: SavedModel) -> None:
     """Write weights and settings, which contain the digest of the weights; raise an error for non-finite weights."""
     if name := first_nonfinite(saved.finished):
-        raise RunFailed(f"{name} of the finished model is no number, or infinite: train with a smaller learning rate")
+        raise RunFailed(f"{name} of the finished model is NaN or infinite: train with a smaller learning rate")
     write_tensors(run / WEIGHTS, saved.finished)
     save_settings(run, saved)
 
@@ -129,7 +129,7 @@ def load(directory: Path) -> SavedModel:
     if digest_of(finished) != digest:
         raise UserError(str(directory / WEIGHTS), f"is damaged: its digest is not the one in {SETTINGS}")
     if name := first_nonfinite(finished):
-        raise UserError(str(directory / WEIGHTS), f"{name} has values that are no numbers, or infinite; {AGAIN}")
+        raise UserError(str(directory / WEIGHTS), f"{name} has NaN or infinite values; {AGAIN}")
     return SavedModel(recipe, finished, thresholds, scatter, task, crops, on_training)
 
 
@@ -145,7 +145,7 @@ def _threshold(values: Mapping[str, Any], score: str) -> Threshold:
     """Read a threshold and its error rates, which are shares or missing."""
     rates = [None if values[name] is None else float(values[name]) for name in ("far", "frr")]
     if not all(rate is None or 0 <= rate <= 1 for rate in rates):
-        raise ValueError("a threshold's far or frr is no share")
+        raise ValueError("a threshold's far or frr is not in [0, 1]")
     return Threshold(float(values[score]), str(values["rule"]), *rates)
 
 
@@ -176,11 +176,13 @@ def check_fits(directory: Path, finished: Message, method: Declared, recipe: Rec
     } | constant_weights(outline)
     path, members = directory / WEIGHTS, members_of(finished)
     if not members or (not method.several_models and set(members) != {""}):
-        raise UserError(str(path), f"does not hold one model, as method {method.name} makes")
+        raise UserError(str(path), f"does not contain a single model, which method {method.name} requires")
     for member, weights in sorted(members.items()):
         if problem := _problem(weights, expected):
             owner = f"of {member}: " if member else ""
-            raise UserError(str(path), f"{owner}{problem}; these weights are not of the network in model.json's recipe")
+            raise UserError(
+                str(path), f"{owner}{problem}; these weights do not belong to the network of the recipe in model.json"
+            )
 
 
 def _outline(settings: Path, method: Declared, recipe: Recipe) -> nn.ModuleDict:
@@ -198,11 +200,11 @@ def _problem(weights: Message, expected: Message) -> str:
     if lacking := sorted(expected.keys() - weights.keys()):
         return f"lacks {lacking[0]}"
     if extra := sorted(weights.keys() - expected.keys()):
-        return f"has {extra[0]}, unknown to the network"
+        return f"has {extra[0]}, which is unknown to the network"
     for name, value in expected.items():
         have, want = (
             (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for tensor in (weights[name], value)
         )
         if have != want:
-            return f"{name} is {have[0]} {have[1]}, the network's is {want[0]} {want[1]}"
+            return f"{name} is {have[0]} {have[1]}, but the network expects {want[0]} {want[1]}"
     return ""

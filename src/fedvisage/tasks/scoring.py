@@ -37,7 +37,7 @@ Logits = NDArray[np.float64]
 MIXED = 64
 """The batch size for comparisons of BatchNorm statistics between batches."""
 
-NO_NUMBER = "the model gives what is no number: it was damaged, or its training diverged (lower the learning rate)"
+NO_NUMBER = "the model returned NaN or infinity: it was damaged, or its training diverged (lower the learning rate)"
 LIMIT = 40.0
 """The largest absolute logit; float64 still distinguishes its probability from 0 and 1."""
 
@@ -221,7 +221,10 @@ def layers_of(scorer: Scorer) -> Mapping[str, int]:
     size = scorer.recipe.input.size
     layers = call_counts(scorer.net, lambda: scorer.score_images(torch.zeros(1, 3, size, size, dtype=torch.uint8)))
     if not layers:
-        wrong = f"exact statistics are of BatchNorm layers, and {scorer.method.name}'s network has none; leave it out"
+        wrong = (
+            f"exact statistics require BatchNorm layers, and the network of {scorer.method.name} does not have "
+            "any; leave it out"
+        )
         raise UserError("recipe.training.statistics", wrong)
     return layers
 
@@ -242,7 +245,7 @@ def with_exact_statistics(server: Server, scorer: Scorer, finished: Message) -> 
         channels = next(iter(members.values()))[f"{layer}.{MEAN}"].shape
         sites = tuple(name for name, reply in replies.items() if _fits(server, name, reply, channels))
         if not sites:
-            raise RunFailed(f"no site told the statistics before {layer}")
+            raise RunFailed(f"no site sent the statistics before {layer}")
         for member, names in {"": sites}.items() if single else ((name, (name,)) for name in sites):
             members[member] = _with_layer(members[member], layer, [replies[name] for name in names])
     return join_members(members)
@@ -261,7 +264,7 @@ def _fits(server: Server, name: str, reply: Message, channels: torch.Size) -> bo
     """Return whether a reply has one value per channel of the layer; note a failure of the site otherwise."""
     fits = reply[MEAN].shape == reply[VARIANCE].shape == channels
     if not fits:
-        server.exchange.note_failure(name, f"refused: told {len(reply[MEAN])} channels of {channels[0]}")
+        server.exchange.note_failure(name, f"refused: sent {len(reply[MEAN])} channels instead of {channels[0]}")
     return fits
 
 

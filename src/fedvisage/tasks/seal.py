@@ -74,12 +74,14 @@ def check_seal(directory: Path) -> bool:
     if not path.exists():
         figures = directory / METRICS
         if figures.exists() and read_json(figures).get(SEALED):
-            raise UserError(str(path), f"is missing, although {METRICS} says that this run has a seal; restore it")
+            raise UserError(str(path), f"is missing, although {METRICS} records a seal for this run; restore it")
         return False
     seal = _read_seal(path)
     wrong = {name: reason for name in FILES if (reason := _mismatch(directory / name, seal.files.get(name)))}
     if 2 * len(wrong) > len(seal.files) and METRICS in wrong:
-        raise UserError(str(path), "is of another run: most files beside it differ from it; restore this run's own")
+        raise UserError(
+            str(path), "belongs to another run: most files beside it differ from it; restore the seal of this run"
+        )
     for name, reason in wrong.items():
         other_files = ", ".join(file for file in wrong if file != name)
         raise UserError(str(directory / name), reason + (f" (also wrong: {other_files})" if other_files else ""))
@@ -95,14 +97,14 @@ def chain_of(directory: Path) -> str:
 def _mismatch(path: Path, entry: _Entry | None) -> str:
     """Return the difference between a file and its entry, with a remedy; empty if there is none."""
     if entry is None:
-        return f"is not of this run: {SEAL} does not list it; remove it" if path.exists() else ""
+        return f"does not belong to this run: {SEAL} does not list it; remove it" if path.exists() else ""
     if not path.exists():
         return f"is missing: {SEAL} lists it; {RESTORE}"
     if path.is_file() and (size := path.stat().st_size) != entry.bytes:
-        kind = "was cut off, or is" if size < entry.bytes else "was changed, or is"
-        return f"{kind} of another run: it has {size:,} bytes, and {entry.bytes:,} in {SEAL}; {RESTORE}"
+        kind = "was cut off or belongs to" if size < entry.bytes else "was changed or belongs to"
+        return f"{kind} another run: it has {size:,} bytes, but {entry.bytes:,} in {SEAL}; {RESTORE}"
     if _digest(path, entry.bytes) != entry.sha256:
-        return f"was changed, or is of another run: its digest is not the one in {SEAL}; {RESTORE}"
+        return f"was changed or belongs to another run: its digest is not the one in {SEAL}; {RESTORE}"
     return ""
 
 
@@ -116,7 +118,7 @@ def _read_seal(path: Path) -> _Seal:
     if seal.format != FORMAT:
         raise UserError(str(path), f"has format {seal.format}, this version reads {FORMAT}; use a newer fedvisage")
     if METRICS not in seal.files or set(seal.files) - set(FILES) or seal.chain != _chain(seal.files):
-        raise UserError(str(path), f"was changed: its list of files does not give its own digest; {RESTORE}")
+        raise UserError(str(path), f"was changed: its digest does not match its list of files; {RESTORE}")
     return seal
 
 

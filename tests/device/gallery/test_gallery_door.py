@@ -97,9 +97,9 @@ def test_nobody_is_enrolled_with_what_shows_no_living_face_well(
 
 
 def test_nobody_is_enrolled_where_nothing_tells_attacks(gallery: Gallery) -> None:
-    with refused("--pad", "attacks", error=NotEnrolled):
+    with refused("--pad", "attack-detection", error=NotEnrolled):
         enrolment.enrol(gallery, replace(ENGINE, pad_digest=None), "default", "eve", [("a.png", row_of(tile_of(5)))])
-    with refused("--recognition", "one"):
+    with refused("--recognition", "recognition"):
         enrolment.enrol(gallery, replace(ENGINE, model=None), "default", "eve", [("a.png", row_of(tile_of(5)))])
 
 

@@ -79,8 +79,8 @@ def test_what_is_no_gallery(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     check_refused(text, "SQLite")
     check_refused(other, "gallery")
-    check_refused(pipe, "plain file")
-    check_refused(tmp_path, "plain file")
+    check_refused(pipe, "regular file")
+    check_refused(tmp_path, "regular file")
     check_refused(tmp_path / "nothing", "exist")
 
 
@@ -160,6 +160,6 @@ def test_what_is_no_key(tmp_path: Path, content: str) -> None:
         key_from(file)
     with refused("FEDVISAGE_GALLERY_KEY" if content else "--key", "key" if content else "FEDVISAGE_GALLERY_KEY"):
         key_from(None, {"FEDVISAGE_GALLERY_KEY": content})
-    for path, keyword in ((tmp_path / "nothing", "exist"), (tmp_path, "plain file")):
+    for path, keyword in ((tmp_path / "nothing", "exist"), (tmp_path, "regular file")):
         with refused(path, keyword):
             key_from(path)

@@ -178,9 +178,9 @@ def test_a_key_that_was_turned_by_another_process_writes_and_reads_nothing_more(
     gallery.enrol("default", "anna", faces(0), MODEL)
     with Gallery(gallery.path, KEY) as other:
         other.turn_key(new_key())
-        with refused("door.gallery", "key", "turned", error=WrongKey):
+        with refused("door.gallery", "key", "rotated", error=WrongKey):
             gallery.enrol("default", "bob", faces(1), MODEL)
-        with refused("door.gallery", "key", "turned", error=WrongKey):
+        with refused("door.gallery", "key", "rotated", error=WrongKey):
             gallery.search("default", faces(0), MODEL)
         assert [one.name for one in other.people("default")] == ["anna"]
 

@@ -113,7 +113,7 @@ def test_a_charge_that_was_written_is_not_due_again() -> None:
 
 
 def test_a_release_at_another_price_is_refused() -> None:
-    with failed(RunFailed, "round 1, sums", "price"):
+    with failed(RunFailed, "round 1, sums", "cost"):
         new_charges([RELEASE], [replace(RELEASE, sigma=4.0)], Budget(9.0, 0.1), "sum")
 
 

@@ -217,7 +217,7 @@ def test_a_released_value_that_is_gone_is_not_drawn_anew(sets: Mapping[str, Path
     for path in [*(tmp_path / "run" / "checkpoints").iterdir(), tmp_path / "run" / "metrics.json"]:
         path.unlink()
     (tmp_path / "run" / "released" / "round 1.safetensors").unlink()
-    with failed(RunFailed, "round 1.safetensors", "gone"):
+    with failed(RunFailed, "round 1.safetensors", "missing"):
         run_toy(content, tmp_path / "run", resume=True)
 
 

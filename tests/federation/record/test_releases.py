@@ -185,7 +185,7 @@ def test_a_damaged_value_is_refused_and_not_drawn_again(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(bytes(data))
-    with refused("round 1.safetensors", "damaged", "anew"):
+    with refused("round 1.safetensors", "damaged", "new"):
         release(tmp_path)
 
 

@@ -108,5 +108,5 @@ def test_report_and_summary_say_them_with_their_rules(runs: dict[bool, Path]) ->
     for wanted, run in runs.items():
         write_report(run, run)
         page, lines = (run / "report.html").read_text(), "\n".join(summarise(metrics_of(run)))
-        assert ("As papers work it out" in page) is wanted
+        assert ("As papers calculate it" in page) is wanted
         assert ("on the scores of training" in lines) is wanted

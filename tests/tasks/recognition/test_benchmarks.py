@@ -202,7 +202,7 @@ def test_benchmarks_on_the_command_line_have_a_name_or_their_directorys() -> Non
     for texts, word in (
         (["x/lfw", "y/lfw"], "both called lfw"),
         (["synth: people images=2"], "needs a name"),
-        (["a="], "names no set"),
+        (["a="], "does not name a set"),
     ):
         with refused("--benchmark", word):
             named_benchmarks(texts)

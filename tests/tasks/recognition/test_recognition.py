@@ -253,7 +253,7 @@ def test_faces_are_compared_at_the_sites_threshold(finished: Path, tmp_path: Pat
     assert "same person" in compare_faces(recogniser, face, alone).lines()[-1]
     with refused("gallery/wall.png", "face"):
         compare_faces(recogniser, wall, alone)
-    with refused("--against", "picture"):
+    with refused("--against", "image"):
         predict(recogniser, alone)
     with refused("--member", "--member"):
         compare_faces(recogniser, face, alone, member="A")

@@ -31,7 +31,7 @@ from fedvisage.device.gallery.membership import (
     whole_digest,
 )
 
-CHANGED = "was changed without its key; put back a whole copy of the file"
+CHANGED = "was changed without its key; restore the file from a backup"
 
 AT_ONCE = 4000
 """People read from the file per transaction."""
@@ -68,7 +68,9 @@ class AuthenticatedFile:
             self._salt, self._owned, self._secret = salt, file.OwnerKeys.of(key, salt), secret
             inner = file.unseal(self._owned.wrapping, secret, "secret")
             if inner is None:
-                raise WrongKey(str(path), "is not opened by this key; give the one that it was made with or turned to")
+                raise WrongKey(
+                    str(path), "cannot be opened with this key; give the key that it was made with or rotated to"
+                )
             self._tagging, self._counting = (file.derive_key(inner, salt, purpose) for purpose in ("names", "counter"))
             self._counter = None if counters is None else self._counter_in(counters)
             self._catch_up()
@@ -153,7 +155,7 @@ class AuthenticatedFile:
         """Authenticate models and collections, unless they are unchanged since the last check."""
         meta = dict(self._database.execute("SELECT name, value FROM meta"))
         if meta.get("secret") != self._secret:
-            raise WrongKey(str(self.path), "was turned to another key meanwhile; open it again with that one")
+            raise WrongKey(str(self.path), "was rotated to another key meanwhile; open it again with that key")
         if self._contents is None or self._contents.state.sealed != meta.get("state"):
             self._contents = self._read_contents(meta.get("state"))
         if self._counter is not None:
@@ -194,7 +196,7 @@ class AuthenticatedFile:
         collection = self._now.collections.get(name)
         if collection is None:
             raise UnknownName(
-                name, f"is no collection of this gallery{choice_hint(name, list(self._now.collections)[:20])}"
+                name, f"is not a collection of this gallery{choice_hint(name, list(self._now.collections)[:20])}"
             )
         return collection
 

@@ -49,7 +49,7 @@ def counters_of(key: Path | None, folder: Path | None, environment: Mapping[str,
         return key.with_name(f"{key.name}.counters")
     raise UserError(
         "--counters",
-        f"names no folder, and {VARIABLE} is not set; a key that comes from the environment needs one of them",
+        f"does not name a folder, and {VARIABLE} is not set; a key from the environment needs one of them",
     )
 
 
@@ -88,8 +88,8 @@ class Counter:
         if not marks:
             raise UserError(
                 str(self._gallery),
-                f"does not fit its counter {self.path}, which is damaged or another "
-                f"gallery's; put the right one back, or accept the file with {ACCEPT}",
+                f"does not fit its counter {self.path}, which is damaged or belongs to another gallery; restore the "
+                f"right one, or accept the file with {ACCEPT}",
             )
         return max(marks)
 
@@ -99,16 +99,16 @@ class Counter:
         if mark is None:
             raise UserError(
                 str(self._gallery),
-                f"has no counter {self.path}; bring the folder that lay beside the key,"
-                f" or accept the file as it is with {ACCEPT}",
+                f"has no counter {self.path}; restore the folder that was next to the key, or accept the file as it "
+                f"is with {ACCEPT}",
             )
         same = mark == (state.number, state.digest)
         successor = state.number == mark.number + 1 and state.previous == mark.digest
         if not same and not successor:
             raise UserError(
                 str(self._gallery),
-                f"is not the newest copy (change {state.number} of it, the counter is "
-                f"at {mark.number}); put back the newest, or accept this one with {ACCEPT}",
+                f"is not the newest copy (change {state.number} of it, the counter is at {mark.number}); restore the "
+                f"newest, or accept this one with {ACCEPT}",
             )
 
     @contextmanager
@@ -149,7 +149,9 @@ class Counter:
                 return
             except BlockingIOError:
                 if time.monotonic() >= until:
-                    raise Busy(f"{self._gallery}: is locked by another process; try again, or end that one") from None
+                    raise Busy(
+                        f"{self._gallery}: is locked by another process; try again, or end that process"
+                    ) from None
                 time.sleep(_STEP)
 
     def _line(self, mark: CountedState) -> bytes:
@@ -167,6 +169,6 @@ class Counter:
     def _unwritable(self, error: OSError) -> UserError:
         return UserError(
             str(self._gallery),
-            f"cannot be changed, because its counter {self.path} cannot be written "
-            f"({error.strerror}); copy its folder elsewhere, and name that with --counters",
+            f"cannot be changed, because its counter {self.path} cannot be written ({error.strerror}); copy its "
+            "folder elsewhere, and give that copy with --counters",
         )

@@ -62,11 +62,11 @@ class Engine(Protocol):
 def model_of(engine: Engine) -> EmbeddingModel:
     """Return the recognition model; refuse an engine without one."""
     if engine.model is None:
-        raise UserError("--recognition", "names no model, and without one nobody can be recognised; give one")
+        raise UserError("--recognition", "does not name a recognition model, which is required; give one")
     return engine.model
 
 
-NO_PAD = "no model tells attacks; give one"
+NO_PAD = "no attack-detection model was given; give one"
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def enrol(
             usable.append(checked)
     if not usable:
         picture, reason = refused[0] if refused else ("pictures", "there are none")
-        remainder = f", and {len(refused) - 1} more pictures were not taken either" if len(refused) > 1 else ""
+        remainder = f", and {len(refused) - 1} more images were refused" if len(refused) > 1 else ""
         raise NotEnrolled(picture, f"{reason}; nobody was enrolled{remainder}")
     embeddings = np.stack([embedding for face in usable if (embedding := face.embedding) is not None])
     scores = [face.pad.score if face.pad else None for face in usable]
@@ -119,12 +119,12 @@ def face_to_enrol(engine: Engine, image: Image) -> CheckedFace | str:
         raise NotEnrolled("--pad", NO_PAD)
     checked = engine.check(image)
     if len(checked.faces) != 1:
-        return "several faces are on it" if checked.faces else "no face was found"
+        return "several faces were found" if checked.faces else "no face was found"
     (face,) = checked.faces
     if not face.quality.ok:
         return ", ".join(face.quality.reasons)
     if face.pad is None or face.pad.decision != BONA_FIDE:
-        return "it is an attack" if face.pad and face.pad.decision == ATTACK else "nothing was decided of attacks"
+        return "it is an attack" if face.pad and face.pad.decision == ATTACK else "attack detection gave no decision"
     return face if face.embedding is not None else "it has no embedding"
 
 
@@ -193,8 +193,8 @@ class SearchFigures:
         false = "" if self.fpir is None else f", and of {self.fpir:.2%} of searches for strangers somebody"
         return [
             f"{self.people} people in {self.collection}; {self.mated} searches for them, {self.unmated} for strangers",
-            *(f"not judged: {count} ({reason})" for reason, count in sorted(self.not_judged.items())),
-            f"the right person is first: {self.rank_one:.2%}",
+            *(f"not evaluated: {count} ({reason})" for reason, count in sorted(self.not_judged.items())),
+            f"the correct person is first: {self.rank_one:.2%}",
             f"at the model's threshold {self.threshold:+.4f}: finds {self.tpir:.2%}{false}",
             *(
                 f"TPIR at FPIR {rate:g}: {value:.2%} (threshold {self.threshold_at_fpir[rate]:+.4f})"
@@ -214,7 +214,7 @@ def evaluate(gallery: Gallery, engine: Engine, collection: str, pictures: Iterab
             embeddings.append(embedding)
             names.append(name)
     if not embeddings:
-        raise UserError("probes", f"no picture shows a face that can be searched for ({dict(refused)})")
+        raise UserError("probes", f"no image shows a face usable for a search ({dict(refused)})")
     return figures_of(gallery, engine, collection, normalise(np.stack(embeddings)), names, dict(refused))
 
 
@@ -237,7 +237,9 @@ def figures_of(
     probes = Faces(queries, np.array([(number | strangers)[name] for name in names], np.int64))
     results = search_all(enrolled, probes)
     if not results.mated.any():
-        raise UserError("probes", f"nobody of {collection} is on them; name folders as the people")
+        raise UserError(
+            "probes", f"none of the images show a person of {collection}; name each folder after its person"
+        )
     # Convert products of search vectors to cosines, the scale of the model's threshold.
     mate, rival = (
         np.array([loaded.form.similarity(float(vector)) for vector in values[results.mated]])

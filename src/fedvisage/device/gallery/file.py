@@ -54,7 +54,7 @@ def key_from(path: Path | None, environment: Mapping[str, str] = os.environ) -> 
         return _parse_key(_read_text(path), str(path))
     if text := environment.get(VARIABLE):
         return _parse_key(text, VARIABLE)
-    raise UserError("--key", f"names no file, and {VARIABLE} is not set; give one of them")
+    raise UserError("--key", f"does not name a file, and {VARIABLE} is not set; give one of them")
 
 
 def make_key_file(path: Path) -> bytes:
@@ -63,7 +63,7 @@ def make_key_file(path: Path) -> bytes:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise UserError(str(path), "exists already; a key is never written over") from None
+        raise UserError(str(path), "exists already; a key is never overwritten") from None
     except OSError as error:
         raise UserError(str(path), f"cannot be written ({error.strerror})") from None
     with os.fdopen(handle, "w") as file:
@@ -127,7 +127,7 @@ def _words(record: tuple[object, ...]) -> bytes:
 def _read_text(path: Path) -> str:
     try:
         if not path.is_file():
-            raise UserError(str(path), "is no plain file" if path.exists() else "does not exist")
+            raise UserError(str(path), "is not a regular file" if path.exists() else "does not exist")
         with path.open("rb") as file:
             return file.read(_LONGEST).decode("ascii", errors="replace")
     except OSError as error:
@@ -140,7 +140,9 @@ def _parse_key(text: str, place: str) -> bytes:
     except ValueError:
         key = b""
     if len(key) != LENGTH:
-        raise UserError(place, f"holds no key; a key is {2 * LENGTH} hexadecimal digits, as `gallery create` writes")
+        raise UserError(
+            place, f"does not contain a key; a key is {2 * LENGTH} hexadecimal digits, as `gallery create` writes"
+        )
     return key
 
 
@@ -200,8 +202,8 @@ TABLES = (
     "CREATE INDEX faces_of_persons ON faces (person)",
 )
 
-_OTHER = "it is migrated already, or of a newer program"
-_AGAIN = "put back a whole copy of it"
+_OTHER = "it was already migrated, or belongs to a newer version"
+_AGAIN = "restore it from a backup"
 
 
 def create_file(path: Path, rows: dict[str, bytes]) -> None:
@@ -209,7 +211,7 @@ def create_file(path: Path, rows: dict[str, bytes]) -> None:
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
-        raise NameTaken(str(path), "exists already; a gallery is never written over") from None
+        raise NameTaken(str(path), "exists already; a gallery is never overwritten") from None
     except OSError as error:
         raise UserError(str(path), f"cannot be written ({error.strerror})") from None
     try:
@@ -234,7 +236,7 @@ def open_file(
 ) -> sqlite3.Connection:
     """Open the file of a gallery after a check that it is one, complete, and of the right version and tables."""
     if not path.is_file():
-        raise UserError(str(path), "is no plain file" if path.exists() else "does not exist; see `gallery create`")
+        raise UserError(str(path), "is not a regular file" if path.exists() else "does not exist; see `gallery create`")
     with errors_in_one_line(path):
         connection = _connect(path, patience)
         try:
@@ -262,13 +264,13 @@ def errors_in_one_line(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            raise Busy(f"{path}: is locked by another process; try again, or end that one") from None
+            raise Busy(f"{path}: is locked by another process; try again, or end that process") from None
         if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-            raise NoRoom(f"{path}: the disk is full, or fails; nothing was changed") from None
+            raise NoRoom(f"{path}: the disk is full or failing; nothing was changed") from None
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
-            raise UserError(str(path), "cannot be written; see to its and its folder's permissions") from None
+            raise UserError(str(path), "cannot be written; check the permissions of the file and its folder") from None
         if code == sqlite3.SQLITE_NOTADB:
-            raise UserError(str(path), "is no SQLite file, so no gallery") from None
+            raise UserError(str(path), "is not an SQLite file, so it is not a gallery") from None
         raise UserError(str(path), f"is damaged ({error}); {_AGAIN}") from None
 
 
@@ -286,7 +288,7 @@ def _connect(path: Path, patience: float) -> sqlite3.Connection:
 def _check(opened: sqlite3.Connection, path: Path, schema: int, tables: tuple[str, ...]) -> None:
     """Refuse other files, other versions, truncated files, and unexpected tables or triggers."""
     if _number(opened, "PRAGMA application_id") != APPLICATION:
-        raise UserError(str(path), "is an SQLite file, but no gallery")
+        raise UserError(str(path), "is an SQLite file, but not a gallery")
     if (version := _number(opened, "PRAGMA user_version")) != schema:
         if version < schema:
             raise UserError(
@@ -294,13 +296,13 @@ def _check(opened: sqlite3.Connection, path: Path, schema: int, tables: tuple[st
                 f"is a gallery of version {version}; bring it to version {schema} once with "
                 f"`fedvisage gallery migrate {path}` and its key",
             )
-        raise UserError(str(path), f"is a gallery of version {version}, this command reads {schema}; {_OTHER}")
+        raise UserError(str(path), f"is a gallery of version {version}, but this command reads {schema}; {_OTHER}")
     expected = _number(opened, "PRAGMA page_count") * _number(opened, "PRAGMA page_size")
     if path.stat().st_size < expected:
         raise UserError(str(path), f"is cut off: {path.stat().st_size:,} of {expected:,} bytes; {_AGAIN}")
     present = {sql for (sql,) in opened.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")}
     if present != set(tables):
-        raise UserError(str(path), f"has other tables than a gallery; {_AGAIN}")
+        raise UserError(str(path), f"does not have the tables of a gallery; {_AGAIN}")
 
 
 def _number(opened: sqlite3.Connection, query: str) -> int:

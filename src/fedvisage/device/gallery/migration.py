@@ -74,7 +74,7 @@ def migrate(path: Path, key: bytes, counters: Path) -> tuple[Path, int]:
             meta = dict(old.execute("SELECT name, value FROM meta"))
             owned, counter = _open_old_gallery(path, key, meta, counters)
             if backup.exists() and not filecmp.cmp(path, backup, shallow=False):
-                raise NameTaken(str(backup), "exists already, and the backup has this name; move it elsewhere")
+                raise NameTaken(str(backup), "exists already, but the backup needs this name; move it elsewhere")
             temporary.unlink(missing_ok=True)
             state = first_state(owned, meta["secret"])
             file.create_file(temporary, {**meta, "state": state.sealed})
@@ -99,13 +99,13 @@ def _open_old_gallery(path: Path, key: bytes, meta: dict[str, bytes], counters: 
     owned = file.OwnerKeys.of(key, salt)
     inner = file.unseal(owned.wrapping, secret, "secret")
     if inner is None:
-        raise WrongKey(str(path), "is not opened by this key; give the one that it was made with or turned to")
+        raise WrongKey(str(path), "cannot be opened with this key; give the key that it was made with or rotated to")
     counter = Counter(counters, path, file.derive_key(inner, salt, "counter"), PATIENCE)
     if (mark := counter.read()) is not None and mark.number > 0:
         raise UserError(
             str(path),
-            f"is an older copy: this gallery was migrated before, as its counter {counter.path} "
-            "shows; put back the newest copy",
+            f"is an older copy: its counter {counter.path} shows that this gallery was already migrated; restore "
+            "the newest copy",
         )
     return owned, counter
 

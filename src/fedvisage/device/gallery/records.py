@@ -48,7 +48,7 @@ class Face:
 def checked_name(name: str, place: str) -> str:
     """Refuse a name that does not fit on a line."""
     if not name.strip() or len(name) > LONGEST or not name.isprintable():
-        raise UserError(place, f"must be a name on one line, of 1 to {LONGEST} letters")
+        raise UserError(place, f"must be a name on one line, of 1 to {LONGEST} characters")
     if re.fullmatch(ID, name):
-        raise UserError(place, f"{name} looks like an id, which the gallery gives by itself; choose another name")
+        raise UserError(place, f"{name} looks like an id, which only the gallery assigns; choose another name")
     return name

@@ -36,7 +36,7 @@ class GalleryRows(AuthenticatedFile):
         """Add a model unless it exists; all its embeddings have one size."""
         _, expected = self._now.models.get(digest, (0, size))
         if expected != size:
-            raise UserError("embedding", f"has {size} numbers, those of this model in the gallery have {expected}")
+            raise UserError("embedding", f"has {size} numbers, but those of this model in the gallery have {expected}")
         if digest not in self._now.models:
             query = "INSERT INTO models (digest, size) VALUES (?, ?)"
             self._now.models[digest] = (self._database.execute(query, (digest, size)).lastrowid or 0, size)

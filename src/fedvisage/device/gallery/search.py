@@ -177,7 +177,7 @@ class Gallery(GalleryRecords):
             if stored.faces:
                 product = float(self._vector(stored, form) @ form.make_query(normalise(face[None])[0]))
                 return SearchHit(stored.id, name, form.similarity(product))
-        raise UnknownName(name, "has no face left; enrol one")
+        raise UnknownName(name, "has no faces; enrol one")
 
     def warm(self, model: str) -> list[str]:
         """Load all collections ahead of the first search; return why a model cannot search some of them."""
@@ -255,6 +255,6 @@ def model_changed_error(named: Sequence[tuple[str, str]], count: int, collection
     names = ", ".join(name for name, _ in named) + (f" and {count - len(named)} more" if count > len(named) else "")
     return ModelChanged(
         collection,
-        f"templates of {names} are of model {named[0][1][:19]}…, this one is {model[:19]}…; "
-        "enrol these people again, or remove them",
+        f"templates of {names} belong to model {named[0][1][:19]}…, but this model is {model[:19]}…; enrol "
+        "these people again, or remove them",
     )

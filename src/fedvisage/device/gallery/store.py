@@ -56,7 +56,7 @@ class GalleryRecords(GalleryRows):
         counter = Counter(counters, path, file.derive_key(inner, salt, "counter"), 0)
         if path.exists() or counter.path.exists():
             existing = path if path.exists() else counter.path
-            raise NameTaken(str(existing), "exists already; a gallery, or its counter, is never written over")
+            raise NameTaken(str(existing), "exists already; a gallery or its counter is never overwritten")
         counter.begin(CountedState(0, state.digest))
         try:
             file.create_file(path, rows)
@@ -71,7 +71,7 @@ class GalleryRecords(GalleryRows):
         seed = file.seal(self._owned.wrapping, file.new_key(), "seed", name) if renewable else None
         with self._writing() as write:
             if name in self._now.collections:
-                raise NameTaken(name, "is a collection already; choose another name")
+                raise NameTaken(name, "is already a collection; choose another name")
             query = "INSERT INTO collections (name, created, seed, members) VALUES (?, ?, ?, x'')"
             created = now()
             number = write.execute(query, (name, created, seed)).lastrowid or 0
@@ -108,7 +108,7 @@ class GalleryRecords(GalleryRows):
         if embeddings.ndim != 2 or not len(embeddings) or embeddings.shape[1] not in SIZES:
             raise UserError("embedding", f"must have {SIZES[0]} to {SIZES[-1]} numbers, got {embeddings.shape}")
         if not (np.isfinite(embeddings).all() and embeddings.any(axis=1).all()):
-            raise UserError("embedding", "is zero, or has a value that is no number; look at the model")
+            raise UserError("embedding", "is zero, or has a value that is not a number; check the model")
         scores = [None if score is None else float(score) for score in pad_scores] or [None] * len(embeddings)
         if any(score is not None and not math.isfinite(score) for score in scores):
             raise UserError("pad score", "is not a finite number; check the model")

@@ -63,7 +63,7 @@ def open_engine(pad: Path | Exported | None, recognition: Path | Exported | None
 def _model(exported: Exported) -> EmbeddingModel:
     point = exported.threshold
     if point is None:
-        raise UserError(str(exported.directory), "has no threshold to decide by; export a run whose sites chose one")
+        raise UserError(str(exported.directory), "has no decision threshold; export a run whose sites chose one")
     return EmbeddingModel(f"sha256:{exported.digest}", point.value, point.rule)
 
 
@@ -109,7 +109,7 @@ def server_of(
 ) -> uvicorn.Server:
     """Return the server without starting it; ``run()`` serves until SIGINT or SIGTERM."""
     if (certificate is None) != (key is None):
-        raise UserError("--tls-cert", "needs --tls-key, and the other way round")
+        raise UserError("--tls-cert", "needs --tls-key, and --tls-key needs it")
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it would log bytes of broken forms
     if certificate is not None:
         _check_certificate(certificate, key)
@@ -156,8 +156,8 @@ def check_open(host: str, keys: Keys, without: bool) -> None:
     if not keys and host not in LOOPBACK and not without:
         raise UserError(
             "--api-keys",
-            f"names no file, and {host} can be reached from elsewhere; name one, serve on "
-            "127.0.0.1, or say --without-keys",
+            f"does not name a file, but {host} is reachable from other machines; name one, serve on 127.0.0.1, or "
+            "give --without-keys",
         )
 
 
@@ -165,7 +165,7 @@ def _check_certificate(certificate: Path, key: Path | None) -> None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=_no_password)
     except (ssl.SSLError, ValueError) as error:
-        raise UserError(str(certificate), f"is no certificate with its key {key} ({error}); give PEM files") from None
+        raise UserError(str(certificate), f"is not a certificate for the key {key} ({error}); give PEM files") from None
     except OSError as error:
         raise UserError(str(certificate), f"or {key} cannot be read ({error.strerror})") from None
 
@@ -241,7 +241,7 @@ def _add_refusals(app: FastAPI, work: ServiceContext, log: Callable[[str], None]
             return Fault(422, "invalid", f"{field}: {first['msg']}", field=field)
         if isinstance(error, HTTPException):
             code = _CODES.get(error.status_code, "refused")
-            refusal = Fault(error.status_code, code, "there is nothing of this kind here")
+            refusal = Fault(error.status_code, code, "not found")
             refusal.headers.update(error.headers or {})
             return refusal
         assert isinstance(error, UserError | RunFailed | BadFile)

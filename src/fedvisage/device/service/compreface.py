@@ -19,15 +19,15 @@ from fedvisage.device.service.requests import RequestContent, ServiceContext, re
 from fedvisage.device.service.routes import body
 
 Values = dict[str, Any]
-Limit = Annotated[int, Query(ge=0, le=1000, description="the most faces; 0: all")]
-Sure = Annotated[float, Query(ge=0, le=1, description="the least confidence of a face")]
-Count = Annotated[int, Query(ge=1, le=100, description="the most subjects for a face")]
+Limit = Annotated[int, Query(ge=0, le=1000, description="maximum number of faces; 0: all")]
+Sure = Annotated[float, Query(ge=0, le=1, description="minimum confidence of a face")]
+Count = Annotated[int, Query(ge=1, le=100, description="maximum number of subjects per face")]
 PICTURES = ("file", "source_image", "target_image")
 
 
 def routes(work: ServiceContext) -> APIRouter:
     """Return the routes for an engine and a gallery."""
-    router = APIRouter(prefix="/api/v1", tags=["as CompreFace has it"])
+    router = APIRouter(prefix="/api/v1", tags=["compatible with CompreFace"])
     _add_detection(router, work)
     _add_recognition(router, work)
     _add_subjects(router, work)
@@ -124,7 +124,7 @@ def _add_subjects(router: APIRouter, work: ServiceContext) -> None:
         gallery = work.people()
         return {"subject": (await work.do(lambda: gallery.remove(COLLECTION, subject))).name}
 
-    @router.post("/recognition/faces", status_code=201, openapi_extra=body("file", subject="whose face it is"))
+    @router.post("/recognition/faces", status_code=201, openapi_extra=body("file", subject="the subject of the face"))
     async def add(request: Request, subject: str = "") -> Values:
         """Enrol a face of a person, who is created if the name is new."""
         content, gallery = await read_content(request, PICTURES), work.people()

@@ -122,16 +122,14 @@ class RequestGuard:
             await refuse(fault, request)(scope, receive, sending)
         except TimeoutError:
             if not status:
-                late = Fault(503, "timeout", f"no answer within {self._limits.seconds:g} s; ask again").again_in(1)
+                late = Fault(503, "timeout", f"no answer within {self._limits.seconds:g} s; try again").again_in(1)
                 await refuse(late, request)(scope, receive, sending)
         except ClientDisconnect:
             note = " left before the end"
         except Exception as error:  # a defect: log only its type, because its message may quote a picture or a name
             note = f" defect {type(error).__name__}"
             if not status:
-                await refuse(Fault(500, "internal", "this is a defect of the service"), request)(
-                    scope, receive, sending
-                )
+                await refuse(Fault(500, "internal", "internal error of the service"), request)(scope, receive, sending)
         self._note(scope, request, status, time.monotonic() - began, note)
 
     def _admit(self, scope: Scope, headers: Headers) -> None:
@@ -142,7 +140,7 @@ class RequestGuard:
             scheme, _, bearer = headers.get("authorization", "").partition(" ")
             caller = self._keys.owner(bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", ""))
         if wait := self._rates.wait(f"key {caller}" if isinstance(caller, int) else f"from {address}"):
-            raise Fault(429, "too_many_requests", "ask more slowly").again_in(wait)
+            raise Fault(429, "too_many_requests", "too many requests; slow down").again_in(wait)
         if caller is None:
             fault = Fault(401, "unauthorised", "give a key: Authorization: Bearer KEY, or x-api-key: KEY")
             fault.headers["www-authenticate"] = "Bearer"

@@ -117,9 +117,9 @@ def read_keys(path: Path) -> Keys:
     lines = [line.strip() for line in read_text(path, _LARGEST).splitlines()]
     keys = [line for line in lines if line and not line.startswith("#")]
     if not keys:
-        raise UserError(str(path), "holds no key; write one a line")
+        raise UserError(str(path), "does not contain a key; write one key per line")
     if any(len(key) < SHORTEST or not key.isascii() or not key.isprintable() or " " in key for key in keys):
-        raise UserError(str(path), f"a key is one word of at least {SHORTEST} plain letters; draw one at random")
+        raise UserError(str(path), f"a key is one word of at least {SHORTEST} ASCII characters; generate one at random")
     return Keys(keys)
 
 

@@ -70,11 +70,11 @@ def fault_of(error: UserError | RunFailed | BadFile, gallery: Path | None) -> Fa
     if isinstance(error, BadFile):
         return Fault(422, "bad_image", str(error))
     if isinstance(error, Busy):
-        return Fault(503, "gallery_locked", "another process holds the gallery; ask again").again_in(1)
+        return Fault(503, "gallery_locked", "another process uses the gallery; try again").again_in(1)
     if isinstance(error, NoRoom):
         return Fault(503, "no_room", "the gallery's disk is full; nothing was changed").again_in(60)
     if isinstance(error, RunFailed) or error.place == str(gallery):
-        return Fault(503, "failed", "this cannot be answered; the service's log says why").again_in(60)
+        return Fault(503, "failed", "the request failed; see the service's log for the reason").again_in(60)
     for kind, (status, code) in _STATUS.items():
         if isinstance(error, kind):
             return Fault(status, code, f"{error.place}: {error.message}")
@@ -101,7 +101,7 @@ class ServiceContext:
     async def do(self, function: Callable[[], Result]) -> Result:
         """Run a function in a thread, once one is free."""
         if self.counts.waiting >= self.limits.waiting + self.limits.workers:
-            raise Fault(503, "busy", "too many requests are waiting; ask again").again_in(1)
+            raise Fault(503, "busy", "too many requests are waiting; try again").again_in(1)
         self.counts.add_waiting(1)
         future = self._pool.submit(function)
         future.add_done_callback(self._count_finished)
@@ -113,7 +113,7 @@ class ServiceContext:
     def people(self) -> Gallery:
         """Return the gallery."""
         if self.gallery is None:
-            raise UserError("gallery", "this service has none; start it with --gallery FILE")
+            raise UserError("gallery", "this service has no gallery; start it with --gallery FILE")
         return self.gallery
 
 
@@ -184,7 +184,7 @@ async def _form(request: Request) -> RequestContent:
     try:
         form = await _InMemory(request.headers, request.stream(), max_files=PARTS, max_fields=PARTS).parse()
     except (MultiPartException, KeyError, UnicodeError, ValueError) as error:
-        reason = str(error) if isinstance(error, MultiPartException) else "its parts cannot be told apart"
+        reason = str(error) if isinstance(error, MultiPartException) else "its parts cannot be separated"
         raise Fault(400, "bad_form", f"the form cannot be read: {reason}") from None
     for name, part in form.multi_items():
         if isinstance(part, UploadFile):
@@ -199,9 +199,9 @@ def _json(body: bytes, pictures: tuple[str, ...]) -> RequestContent:
     try:
         value: Any = parse_json(body)
     except ValueError:
-        raise Fault(400, "bad_json", "the body is not whole JSON") from None
+        raise Fault(400, "bad_json", "the body is not valid JSON") from None
     if not isinstance(value, dict):
-        raise Fault(400, "bad_json", "the body must be an object")
+        raise Fault(400, "bad_json", "the body must be a JSON object")
     files, words = dict[str, bytes](), dict[str, str]()
     for name, word in value.items():
         if name in pictures:
@@ -211,7 +211,7 @@ def _json(body: bytes, pictures: tuple[str, ...]) -> RequestContent:
         elif isinstance(word, str | int | float):
             words[name] = str(word)
         else:
-            raise Fault(422, "invalid", f"{name[:50]} must be a word or a number", field=name[:50])
+            raise Fault(422, "invalid", f"{name[:50]} must be a string or a number", field=name[:50])
     return RequestContent(files, words)
 
 

@@ -101,8 +101,8 @@ def _shares(image: Image, x: float, y: float, width: float, height: float) -> Va
     return {name: round(value, 5) for name, value in values.items()}
 
 
-Report = Annotated[Literal["", "report"], Query(description="report: go on with faces that are attacks, too")]
-Most = Annotated[int, Query(ge=1, le=100, description="the most people who are named for a face")]
+Report = Annotated[Literal["", "report"], Query(description="report: continue with faces that are attacks")]
+Most = Annotated[int, Query(ge=1, le=100, description="maximum number of people per face")]
 
 _PICTURE = {"type": "string", "contentEncoding": "base64", "description": "JPEG, PNG, BMP, WebP, TIFF or HEIC"}
 
@@ -267,7 +267,11 @@ def _add_people(router: APIRouter, work: ServiceContext) -> None:
         gallery = work.people()
         return {"persons": [describe_person(person) for person in await work.do(lambda: gallery.people(collection))]}
 
-    @router.post("/collections/{collection}/persons", status_code=201, openapi_extra=body("image", name="whose it is"))
+    @router.post(
+        "/collections/{collection}/persons",
+        status_code=201,
+        openapi_extra=body("image", name="the person's name or id"),
+    )
     async def enrol(request: Request, collection: str) -> Values:
         """Enrol a person with a picture of one living face."""
         content, gallery = await read_content(request), work.people()
@@ -275,7 +279,7 @@ def _add_people(router: APIRouter, work: ServiceContext) -> None:
 
         def some() -> Values:
             if gallery.has(collection, name):
-                raise NameTaken(name, "is enrolled already; add faces to them")
+                raise NameTaken(name, "is already enrolled; add faces to this person")
             return _enrol_person(work, content, collection, name)
 
         return await work.do(some)
@@ -307,7 +311,7 @@ def _add_people(router: APIRouter, work: ServiceContext) -> None:
 
         def some() -> Values:
             if gallery.owner(collection, face).id != gallery.person(collection, person).id:
-                raise Fault(404, "not_found", "this person has no face of this id")
+                raise Fault(404, "not_found", "this person has no face with this id")
             gallery.remove_face(collection, face)
             return {"deleted": face}
 

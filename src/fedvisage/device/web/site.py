@@ -159,7 +159,7 @@ class RuntimeFiles:
     def require(self) -> None:
         """Refuse to continue without the files."""
         if not self.is_there:
-            raise UserError(str(self.folder), f"does not have the files that compute in a page; {ADVICE}")
+            raise UserError(str(self.folder), f"is missing the files that run the model in a page; {ADVICE}")
 
     def read(self, name: str) -> bytes:
         """Return one of the files; refuse other bytes than those of this version."""
@@ -176,7 +176,7 @@ class RuntimeFiles:
         if actual != self.package.integrity:
             raise UserError(
                 str(archive or registry),
-                f"gives another archive than that of {self} ({actual[:19]}…); nothing was written",
+                f"is a different archive from that of {self} ({actual[:19]}…); nothing was written",
             )
         self.folder.mkdir(parents=True, exist_ok=True)
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as members:
@@ -196,13 +196,15 @@ class RuntimeFiles:
 
 def _download(url: str) -> bytes:
     if not url.startswith(("https://", "http://")):
-        raise UserError("--registry", f"{url} is no web address; give https://…")
+        raise UserError("--registry", f"{url} is not a web address; give https://…")
     try:
         with urllib.request.urlopen(url, timeout=_SECONDS) as response:
             content: bytes = response.read(_LARGEST + 1)
     except (URLError, OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
-        raise RunFailed(f"{url}: cannot be fetched ({reason}); fetch it elsewhere and give it with --archive") from None
+        raise RunFailed(
+            f"{url}: cannot be downloaded ({reason}); download it elsewhere and give it with --archive"
+        ) from None
     return content
 
 
@@ -287,7 +289,7 @@ def _page_folder_files() -> list[PageFile]:
 def _model_files(exported: Exported) -> list[PageFile]:
     """Return the files of an exported directory that the page reads, unchanged."""
     if exported.threshold is None:
-        raise UserError(str(exported.directory), "has no threshold to decide by; export a run whose sites chose one")
+        raise UserError(str(exported.directory), "has no decision threshold; export a run whose sites chose one")
     folder = f"{MODELS}/{exported.task}"
     graph = INT8_GRAPH if exported.description.arithmetic == "int8" else GRAPH
 
@@ -310,7 +312,7 @@ class BuildResult:
         """Return the result as lines, for people."""
         return [
             f"{self.directory / START}: a page of {self.files} files, {self.bytes / 1e6:.1f} MB",
-            "browsers lend it a camera when it comes from https or from localhost",
+            "browsers allow it a camera over https or from localhost",
         ]
 
 

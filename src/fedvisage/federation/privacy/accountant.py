@@ -168,12 +168,12 @@ def costs_from_table(rows: Sequence[Sequence[float]]) -> tuple[tuple[Charge, ...
         )
         return charges, JointCost(*rows[0][1:5])
     except (IndexError, TypeError, ValueError) as error:
-        raise ValueError("is no table of costs") from error
+        raise ValueError("is not a table of costs") from error
 
 
 def _index(number: float) -> int:
     if not 0 <= number == int(number):
-        raise ValueError(f"{number} is no whole number")
+        raise ValueError(f"{number} is not an integer")
     return int(number)
 
 
@@ -185,14 +185,14 @@ def new_charges(written: Sequence[Charge], wanted: Sequence[Charge], total: Budg
     charged = {charge.release: charge for charge in written}
     for charge in wanted:
         if charged.get(charge.release, charge) != charge:
-            raise RunFailed(f"{charge.release}: was already charged at another price; its settings must not change")
+            raise RunFailed(f"{charge.release}: was already charged at a different cost; its settings must not change")
     fresh = tuple(charge for charge in wanted if charge.release not in charged)
     cost = joint_cost([*written, *fresh], total.delta)
     if fresh and not _is_within(cost, total, count):
         figure = (cost.epsilon, cost.delta) if count == "sum" else (cost.tight_epsilon, cost.at_delta)
         raise BudgetSpent(
-            f"{fresh[0].release}: would bring the cost to ε {figure[0]:.4g} at δ {figure[1]:.3g}, and the budget of "
-            f"the run is ε {total.epsilon:.4g} at δ {total.delta:.3g}; nothing was released"
+            f"{fresh[0].release}: would raise the cost to ε {figure[0]:.4g} at δ {figure[1]:.3g}, and the budget "
+            f"of the run is ε {total.epsilon:.4g} at δ {total.delta:.3g}; nothing was released"
         )
     return fresh
 

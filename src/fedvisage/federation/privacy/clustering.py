@@ -86,7 +86,7 @@ def noise_within(radius: float, sigma: float, dimension: int) -> float:
 def least_cosine(length: float, noise_length: float) -> float:
     """Return the smallest cosine between a mean of some length and the same mean plus shorter noise (Property 4)."""
     if noise_length > length:
-        raise UserError("noise", f"of length {noise_length} is longer than the mean, {length}; nothing can be said")
+        raise UserError("noise", f"of length {noise_length} is longer than the mean, {length}; no estimate is possible")
     return math.sqrt(1 - (noise_length / length) ** 2)
 
 

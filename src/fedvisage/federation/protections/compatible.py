@@ -24,8 +24,8 @@ def check_protection(recipe: Recipe, method: Declared) -> None:
         if not ("one_mean" in method.supports or (key == "dp" and method.release_costs is not None)):
             raise UserError(
                 f"recipe.federation.{key}",
-                f"is about one mean of all uploads, on which {method.name} does not rest; leave it out, or "
-                "use an averaging method (`fedvisage methods NAME` shows which)",
+                f"requires a method that averages all uploads, and {method.name} does not; leave it out, or use an "
+                "averaging method (`fedvisage methods NAME` shows which)",
             )
     if federation.wire != "fp32":
         _check_wire(recipe)
@@ -43,7 +43,7 @@ def _check_wire(recipe: Recipe) -> None:
     """Raise an error for bf16 with masked integers, or with updates whose norm rounding must not change."""
     place = "recipe.federation.wire"
     if recipe.federation.secure is not None:
-        raise UserError(place, "bf16 is for weights, and federation.secure sends masked whole numbers; leave it out")
+        raise UserError(place, "bf16 compresses weights, but federation.secure sends masked integers; leave it out")
     if recipe.federation.dp is not None:
         raise UserError(place, "bf16 rounds an update after federation.dp has clipped it; leave it out")
 
@@ -54,8 +54,8 @@ def _check_secure(recipe: Recipe, secure: Secure) -> None:
     if recipe.federation.participation < 1:
         raise UserError(
             "recipe.federation.participation",
-            "asks other sites in each round, and sums over different sites show single uploads by their difference; "
-            "leave it out, or leave federation.secure out",
+            "samples different sites in each round, and differences between sums over different sites reveal "
+            "single uploads; leave it out, or leave federation.secure out",
         )
     if secure.threshold is not None and secure.threshold < LEAST_SHARE:
         raise UserError(
@@ -64,7 +64,8 @@ def _check_secure(recipe: Recipe, secure: Secure) -> None:
     if secure.sites_needed(site_count) > site_count:
         raise UserError(
             f"{place}.colluders",
-            f"with {secure.colluders} of {site_count} sites on the server's side a sum hides nothing; give fewer",
+            f"with {secure.colluders} of {site_count} sites colluding with the server, a sum hides nothing; set a "
+            "lower number",
         )
 
 
@@ -74,12 +75,14 @@ def _check_statistics(recipe: Recipe, method: Declared, protections: set[str]) -
     if protections:
         raise UserError(
             place,
-            f"exact statistics are told by each site as they are, which federation."
-            f"{min(protections)} is there to prevent or to weigh; use one of the two",
+            "exact statistics are sent unprotected by each site, which conflicts with "
+            f"federation.{min(protections)}; use one of the two",
         )
     if method.noised(recipe) or method.releases:
         raise UserError(
-            place, f"exact statistics are told without noise, beside what {method.name} releases with it; leave it out"
+            place,
+            f"exact statistics are sent without noise, although {method.name} adds noise to what it releases; "
+            "leave it out",
         )
 
 
@@ -87,12 +90,12 @@ def _check_rule(recipe: Recipe) -> None:
     """Raise an error for settings that hide uploads from a robust rule, or let a claimed weight outweigh it."""
     place, rule = "recipe.federation.combine", recipe.federation.combine.rule
     if recipe.federation.secure is not None:
-        raise UserError(place, f"{rule} has to see single uploads, which federation.secure hides; use one of the two")
+        raise UserError(place, f"{rule} needs single uploads, which federation.secure hides; use one of the two")
     if weighs_by_examples(recipe):
         raise UserError(
             place,
-            f"{rule} counts sites alike: a number of examples is a claim, with which a hostile site could outweigh all "
-            "others; set method.weight: uniform",
+            f"{rule} weights all sites equally, because a hostile site could inflate its number of examples; set "
+            "method.weight: uniform",
         )
 
 
@@ -101,20 +104,23 @@ def _check_noise(recipe: Recipe, method: Declared) -> None:
     place = "recipe.federation.dp"
     lent = method.parts_at(Home.LENT)
     if recipe.federation.combine.rule != "mean":
-        raise UserError(place, "holds for a mean of clipped updates; leave federation.combine out")
+        raise UserError(place, "requires the mean of clipped updates; leave federation.combine out")
     if weighs_by_examples(recipe):
-        raise UserError(place, "lets sites count alike: a site's weight has no bound; set method.weight: uniform")
+        raise UserError(
+            place,
+            "requires equal weights, because a site's number of examples has no bound; set method.weight: uniform",
+        )
     if method.releases and method.release_costs is None:
-        raise UserError(place, f"and what {method.name} releases by itself cannot be accounted together; leave it out")
+        raise UserError(place, f"and the releases of {method.name} cannot be accounted together; leave it out")
     if (account := account_of(recipe, method)) is not None:
         account.charges(1)  # raises an error for settings that no joint account covers
     if recipe.evaluation.keep == "best" or recipe.training.early_stop is not None:
-        raise UserError(place, "does not cover a choice among rounds by held-out images; use keep: last, no early_stop")
+        raise UserError(place, "does not cover choosing a round by held-out images; use keep: last, without early_stop")
     site_parts = [part for upload in method.calls[SUMMED].uploads for part in upload.parts if part not in lent]
     if site_parts:
         raise UserError(
             place,
-            f"clips what a site changed of what it was lent, and {site_parts[0]} is a site's own; leave it out",
+            f"clips a site's change to the shared parts, but {site_parts[0]} stays at the site; leave it out",
         )
 
 
@@ -131,11 +137,11 @@ def check_real(recipe: Recipe) -> None:
             if getattr(federation, key):
                 raise UserError(
                     f"recipe.federation.{key}",
-                    "keeps sites out of some sums, and sums over different sites show single uploads by their "
-                    "difference; leave it out, or leave federation.secure out",
+                    "excludes sites from some sums, and differences between sums over different sites reveal single "
+                    "uploads; leave it out, or leave federation.secure out",
                 )
     if federation.poisoned is not None:
-        raise UserError("recipe.federation.poisoned", "attacks on purpose, in a simulation only; leave it out")
+        raise UserError("recipe.federation.poisoned", "simulates attacks and works only in a simulation; leave it out")
     entropies = {
         "federation.secure.entropy": federation.secure and federation.secure.entropy,
         "federation.dp.entropy": federation.dp and federation.dp.entropy,
@@ -144,7 +150,7 @@ def check_real(recipe: Recipe) -> None:
     for key, entropy in entropies.items():
         if entropy == "derived":
             raise UserError(
-                f"recipe.{key}", "derived from the recipe protects nobody between organisations; use system"
+                f"recipe.{key}", "noise derived from the recipe protects nobody between organisations; use system"
             )
 
 

@@ -236,7 +236,7 @@ def account_of(recipe: Recipe, method: Declared) -> Account | None:
     if plan is None or dp is None or release_costs is None:
         return None
     if budget.delta is None:
-        raise UserError("recipe.privacy", "names no budget; give epsilon and delta for all releases of the run")
+        raise UserError("recipe.privacy", "does not set a budget; give epsilon and delta for all releases of the run")
     entropy = "derived" if "derived" in (dp.entropy, budget.noise) else "system"
     return Account(plan, lambda times: release_costs(recipe, times), plan.delta + budget.delta, entropy)
 

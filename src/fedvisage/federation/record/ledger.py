@@ -67,7 +67,7 @@ class JsonLines:
 
     def _check_length(self, actual: int, expected: int) -> None:
         if actual < expected:
-            raise UserError(str(self.path), "is shorter than it was at the last checkpoint; put it back to resume")
+            raise UserError(str(self.path), "is shorter than at the last checkpoint; restore it to resume")
 
     def close(self) -> None:
         """Close the file."""
@@ -98,9 +98,7 @@ def _rows_of(text: str, path: Path, before: int = 0) -> tuple[list[dict[str, Any
         except ValueError as error:
             if number == len(lines):  # text after the last end of line: a torn line
                 return rows, line
-            message = (
-                f"line {before + number} is not as it was written ({str(error)[:200]}); put the file back as it was"
-            )
+            message = f"line {before + number} was changed ({str(error)[:200]}); restore the original file"
             raise UserError(str(path), message) from None
         rows.append(row)
     return rows, ""

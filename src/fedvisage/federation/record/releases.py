@@ -33,7 +33,7 @@ from fedvisage.federation.wire.schema import RefusedMessage
 
 CHARGES = "charges.jsonl"
 NAME = re.compile(r"[a-z0-9][a-z0-9 ,-]{0,99}")
-DAMAGED = "put it back; without it nobody knows what this site has told, and a new run needs a budget for both"
+DAMAGED = "restore it; without it nobody knows what this site has released, and a new run needs a budget for both"
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Releases:
         The field ``cost`` of the value has its cost and the site's total so far.
         """
         if not NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is no name of a release")
+            raise ValueError(f"{name!r} is not the name of a release")
         with self._lock_charges() as file:
             charges = self._read(file)
             if self._path(name).exists():
@@ -96,7 +96,7 @@ class Releases:
             fresh = new_charges(charges, cost, allowance.total, allowance.count)
             # All charges exist but the value is missing: another draw would release a second value for one charge.
             if cost and not fresh and charges[-1] != cost[-1]:
-                raise RunFailed(f"{self._path(name)}: was released before, and is gone; start anew")
+                raise RunFailed(f"{self._path(name)}: was released before, and is missing; start a new run")
             self._append(file, fresh)
             total = joint_cost([*charges, *fresh], allowance.total.delta)
             value = {key: plain(tensor) for key, tensor in mechanism(draws).items()}
@@ -174,7 +174,7 @@ class Releases:
         sync_directory(self.directory.parent)
 
     def _read_value(self, name: str, written: Sequence[Charge]) -> Message:
-        value, details = store.read_sealed(self._path(name), "what was released there cannot be sent again: start anew")
+        value, details = store.read_sealed(self._path(name), "its releases cannot be sent again: start a new run")
         missing = set(details["charges"]) - {charge.release for charge in written}
         if missing:
             raise RunFailed(f"{self.directory / CHARGES}: lacks the charge for {min(missing)}; {DAMAGED}")

@@ -129,8 +129,8 @@ def generations_of(run: Path) -> dict[str, int]:
     """Return the generation of private state that each site of a finished run reached."""
     paths = sorted((run / CHECKPOINTS).glob("*.safetensors"))
     if not paths:
-        raise UserError(str(run), "has no checkpoint, which says what its sites had reached; train it anew")
-    return dict(read_sealed(paths[-1], "train the run anew")[1]["generations"])
+        raise UserError(str(run), "has no checkpoint, so the progress of its sites is unknown; start a new run")
+    return dict(read_sealed(paths[-1], "start a new run")[1]["generations"])
 
 
 def recipe_digest(text: str) -> str:
@@ -255,7 +255,7 @@ class SiteStore:
         self.generation, self._dirty = generation, False
         if generation and not self._path(generation).exists():
             raise RunFailed(
-                f"{self.directory}: generation {generation} of this site's private state is gone; start anew"
+                f"{self.directory}: generation {generation} of this site's private state is missing; start a new run"
             )
         for path in self.directory.glob("generation-*.safetensors"):
             if path > self._path(generation):
@@ -268,7 +268,7 @@ class SiteStore:
         self.restore(generation)
 
     def _read(self, path: Path) -> dict[str, Tensor]:
-        return read_sealed(path, "this site's private state is lost: start anew")[0]
+        return read_sealed(path, "this site's private state is lost: start a new run")[0]
 
     @property
     def _working(self) -> Path:

@@ -153,7 +153,7 @@ def _shares(site: Site, message: Message) -> Message:
         raise RefusedMessage("roster", "does not have one name and one signature per site")
     position = names.index(site.name) if site.name in names else -1
     if position < 0 or roster[position] != state.secrets.public():
-        raise RefusedMessage("roster", "does not hold this site's keys in its place")
+        raise RefusedMessage("roster", "does not contain this site's keys at its position")
     if len({public.masking for public in roster}) < len(roster):
         raise RefusedMessage("roster", "names a key twice")
     for name, public, signature in zip(names, roster, signatures, strict=True):
@@ -163,7 +163,7 @@ def _shares(site: Site, message: Message) -> Message:
         draw = _draw(site, SHARES)
         envelopes = protocol.shares_of(state.secrets, roster, position, threshold_of(site.recipe, site.round), draw)
     except ValueError as error:
-        raise RefusedMessage("roster", f"holds a key with which none can be agreed ({error})") from error
+        raise RefusedMessage("roster", f"contains an unusable key ({error})") from error
     return {"sealed": bytes_to_rows(envelopes)}
 
 
@@ -242,7 +242,7 @@ def _state(site: Site, last: str) -> SumState:
     """Return the state of a sum whose last call was ``last``."""
     state = site.scratch.get(PLACE)
     if not isinstance(state, SumState) or state.last != last:
-        raise RefusedMessage(PLACE, "was asked out of turn; the sum has to start anew")
+        raise RefusedMessage(PLACE, "was requested out of order; the sum has to start again")
     return state
 
 

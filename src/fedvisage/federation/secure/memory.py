@@ -84,7 +84,7 @@ class RosterMemory:
                 other_images = np.frombuffer(read_plain(path.with_suffix(".images")), dtype="<u8")
                 self._shares_images[path.stem] = bool(np.isin(self._images, other_images).any())
             if self._shares_images[path.stem]:
-                yield read_json(path, "without it this site cannot tell which sums would show its uploads")
+                yield read_json(path, "without it this site cannot determine which sums would reveal its uploads")
 
 
 def _refusal(before: str, now: str, earlier: Collection[str], members: Collection[str]) -> str:
@@ -92,6 +92,7 @@ def _refusal(before: str, now: str, earlier: Collection[str], members: Collectio
     words = [f"without {', '.join(missing)}"] if missing else []
     words += [f"with {', '.join(added)}"] if added else []
     return (
-        f"{before}, and {now} is {' and '.join(words)}: together the two sums can show single uploads; keep the same "
-        f"members, or have this site's administrator restart it with {ALLOW} {','.join(sorted(members))}"
+        f"{before}, and {now} is {' and '.join(words)}: together the two sums can reveal single uploads; keep "
+        f"the same members, or have this site's administrator restart it with {ALLOW} "
+        f"{','.join(sorted(members))}"
     )

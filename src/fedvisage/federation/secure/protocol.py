@@ -95,7 +95,7 @@ def implausible_part(total: Words, like: Mapping[str, Tensor], count: int) -> st
     if not 0 < weight <= count + slack:
         return f"the sites count {weight:.3g} in all"
     if not abs(float(decode(total[-1:], scalar))) <= count * LARGEST_MAGNITUDE:
-        return "the loss is beyond all bounds"
+        return "the loss is out of range"
     start = 0
     for name, value in like.items():
         low, high = -LARGEST_MAGNITUDE * weight - slack, LARGEST_MAGNITUDE * weight + slack
@@ -105,7 +105,7 @@ def implausible_part(total: Words, like: Mapping[str, Tensor], count: int) -> st
             low = -slack
         part = decode(total[start : start + value.numel()], value)
         if value.numel() and not (low <= float(part.min()) and float(part.max()) <= high):
-            return f"{name} is beyond all bounds"
+            return f"{name} is out of range"
         start += value.numel()
     return None
 

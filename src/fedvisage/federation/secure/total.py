@@ -62,7 +62,7 @@ def sum_uploads(exchange: Exchange, message: Message, like: Layout, threshold: i
     except protocol.CannotOpen as error:
         raise TooFewSites(f"the sum could not be opened: {error}") from error
     if (wrong := protocol.implausible_part(opened, like, len(survivors))) is not None:
-        raise TooFewSites(f"{wrong}: one of {', '.join(survivors)} sent numbers that are none of training")
+        raise TooFewSites(f"{wrong}: one of {', '.join(survivors)} sent numbers that cannot come from training")
     value, loss = protocol.decode_mean(opened, like, len(survivors))
     exchange.record.loss[ALL] = loss
     return SecureMean(value, survivors, failed)
@@ -108,7 +108,9 @@ def _tables(exchange: Exchange, replies: Mapping[str, Message], field: str, rows
         if len(reply[field]) == rows:
             tables[name] = reply[field]
         else:
-            exchange.note_failure(name, f"refused: {field}: has {len(reply[field])} rows, must have {rows}, one a site")
+            exchange.note_failure(
+                name, f"refused: {field}: has {len(reply[field])} rows, must have {rows}, one per site"
+            )
     return tables
 
 

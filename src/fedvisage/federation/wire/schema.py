@@ -204,7 +204,7 @@ def check(message: Message, schema: Schema) -> None:
 
 def _check_tensor(name: str, tensor: Tensor, expected: ExpectedTensor) -> None:
     if not is_plain(tensor):
-        raise RefusedMessage(name, "is no plain tensor")
+        raise RefusedMessage(name, "is not a plain tensor")
     if tensor.dtype != expected.dtype:
         raise RefusedMessage(name, f"has type {tensor.dtype}, declared {expected.dtype}")
     shape = tuple(tensor.shape)
@@ -229,9 +229,9 @@ def _check_values(name: str, tensor: Tensor) -> None:
     if not largest < float("inf"):
         raise RefusedMessage(name, "is not finite")
     if largest > LARGEST_MAGNITUDE:
-        raise RefusedMessage(name, f"reaches {largest:.3g}, beyond {LARGEST_MAGNITUDE:.0g}")
+        raise RefusedMessage(name, f"contains {largest:.3g}, above the limit of {LARGEST_MAGNITUDE:.0g}")
     if name.endswith(VARIANCE) and float(low) < 0:
-        raise RefusedMessage(name, "is a variance below zero")
+        raise RefusedMessage(name, "is a negative variance")
 
 
 def _check_encoding(name: str, message: Message) -> None:
@@ -250,6 +250,6 @@ def _check_encoding(name: str, message: Message) -> None:
 
 def _check_counts(name: str, tensor: Tensor) -> None:
     if int(tensor.min()) < 0:
-        raise RefusedMessage(name, "is a count below zero")
+        raise RefusedMessage(name, "is a negative count")
     if int(tensor.max()) > EXACT:
-        raise RefusedMessage(name, f"is a count beyond {EXACT}")
+        raise RefusedMessage(name, f"is a count above {EXACT}")

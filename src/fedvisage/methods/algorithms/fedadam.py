@@ -45,7 +45,7 @@ def adaptive(model: Model, kind: Adaptive, title: str) -> Method:
         optimizer = recipe.training.server_optimizer
         if optimizer is not None and optimizer.name != kind:
             raise UserError(
-                "recipe.training.server_optimizer.name", f"{name} steps by {kind}; set it, or use fedavg or fedpad"
+                "recipe.training.server_optimizer.name", f"{name} requires {kind}; set it, or use fedavg or fedpad"
             )
 
     options = fedavg.options_on(model)

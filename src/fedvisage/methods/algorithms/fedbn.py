@@ -46,8 +46,7 @@ def separate_norms(model: Model) -> Callable[[Recipe], nn.ModuleDict]:
         if not len(norms):
             raise UserError(
                 "recipe.method.model",
-                f"{model.title} has no normalisation layers that could stay at the "
-                "sites; choose another model, or fedavg",
+                f"{model.title} has no normalisation layers to keep at the sites; choose another model, or fedavg",
             )
         net["norms"] = norms
         return net
@@ -67,7 +66,8 @@ def check(recipe: Recipe) -> None:
     for place in (place for place, value in sources.items() if value not in (None, "none")):
         raise UserError(
             f"recipe.{place}",
-            "is for a network with its normalisation layers, which FedBN takes apart; leave it out, or use fedavg",
+            "requires a network whose normalisation layers are shared, but FedBN keeps them at the sites; leave "
+            "it out, or use fedavg",
         )
 
 

@@ -70,7 +70,7 @@ def check(recipe: Recipe) -> None:
             "bf16 rounds one step's length, which FedNova multiplies by the number of steps; leave it out",
         )
     if optimizer.name != "sgd":
-        raise UserError("recipe.training.optimizer.name", f"FedNova's steps are SGD's, got {optimizer.name}; set sgd")
+        raise UserError("recipe.training.optimizer.name", f"FedNova requires SGD, got {optimizer.name}; set sgd")
     if optimizer.momentum and optimizer.state == "kept":
         raise UserError(
             "recipe.training.optimizer.state",

@@ -123,7 +123,7 @@ def check_backbone(recipe: Recipe) -> None:
     if settings.adapters is not None and recipe.training.pretrain:
         raise UserError(
             "recipe.training.pretrain",
-            "trains a whole network, and adapters are for a finished one: name its file in method.network.weights",
+            "trains a whole network, but adapters need a finished one: name its file in method.network.weights",
         )
     if settings.weights is not None and (recipe.training.pretrain or recipe.training.start):
         raise UserError(
@@ -143,9 +143,7 @@ def begin(s: Server) -> None:
 def network_with_public_centres(recipe: Recipe) -> nn.ModuleDict:
     """Build the backbone and the centres of the public identities."""
     if recipe.data.public_identities is None:
-        raise UserError(
-            "recipe.data.public", f"{recipe.method.name} trains beside public identities; name a set of them"
-        )
+        raise UserError("recipe.data.public", f"{recipe.method.name} trains with public identities; name a set of them")
     net = network(recipe)
     net["centres"] = ClassCentres(recipe.data.public_identities, recipe.options(FaceOptions).network.embedding)
     return net

@@ -26,7 +26,9 @@ def load_constant(net: nn.ModuleDict, recipe: Recipe, files: Mapping[str, Path])
         return
     path = files.get(weights, Path(weights))
     if not path.is_file():
-        raise UserError(f"{PLACE}.weights", f"{weights} is not on this machine, and the frozen network is never sent")
+        raise UserError(
+            f"{PLACE}.weights", f"{weights} is missing on this machine, and the frozen network is never sent"
+        )
     for _, body in _bodies(net):
         if isinstance(body.frozen, FaceBackbone):
             load_frozen(body.frozen, path)

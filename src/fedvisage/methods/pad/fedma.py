@@ -98,7 +98,9 @@ def network(recipe: Recipe) -> nn.ModuleDict:
     options = recipe.options(Options)
     matching = options.matching
     if matching is not None and matching.initial == "own" and recipe.training.start is not None:
-        problem = "would be ignored, as each site draws its own; set method.matching.initial to shared"
+        problem = (
+            "would be ignored, because each site initialises its own weights; set method.matching.initial to shared"
+        )
         raise UserError("recipe.training.start", problem)
     spare = matching.growth.spare if matching is not None and matching.growth is not None else 0
     return vgg(options.network, CHANNELS[recipe.input.colour], spare)
@@ -149,7 +151,7 @@ def _initial_network(site: Site, message: Message) -> Message:
 def _continue_network(site: Site, message: Message, layer: str) -> Message:
     """Return the site's network with the matched layer, and with the next layer's inputs reordered to fit it."""
     if OWN not in site.scratch:
-        raise TrainingFailed("has lost what it trained earlier in this round")
+        raise TrainingFailed("has lost its training of this round")
     layers: Message = site.scratch[OWN] | {name: value for name, value in message.items() if name != "order"}
     weight = f"{layer}.0.weight"
     return layers | {weight: reorder_inputs(layers[weight], message["order"])}

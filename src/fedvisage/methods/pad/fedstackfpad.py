@@ -64,10 +64,12 @@ def check(recipe: Recipe) -> str | None:
     """Reject an unknown architecture and initial weights that the fit would replace; warn about further rounds."""
     check_architecture(recipe.options(Options).network.arch)
     if recipe.training.start is not None:
-        raise UserError("recipe.training.start", "gives weights that this method fits anew; use method.network.weights")
+        raise UserError(
+            "recipe.training.start", "gives weights that this method fits itself; use method.network.weights"
+        )
     if recipe.training.rounds == 1:
         return None
-    return "one round is all that fedstackfpad needs; each further one fits the same again"
+    return "fedstackfpad needs only one round; further rounds repeat the same fit"
 
 
 def fit(site: Site, _: Message) -> Message:

@@ -126,7 +126,7 @@ def needs_noise(recipe: Recipe) -> bool:
     if recipe.training.sampling != "shuffled":
         raise UserError(
             "recipe.training.sampling",
-            "must be shuffled with method.leakage: a batch that is balanced by label tells labels by its order",
+            "must be shuffled with method.leakage: the order of a batch balanced by label reveals the labels",
         )
     return True
 
@@ -147,7 +147,7 @@ def release(site: Site, kind: str, rows: Tensor, pack: Callable[[Tensor], Messag
     passes = passes_of(recipe, site.name, len(site.data))
     guard = release_noise_of(limits, kind, Budget(privacy.epsilon, privacy.delta), passes, privacy.count)
     if guard.length + FAR * guard.sigma > LARGEST_MAGNITUDE:
-        raise TrainingFailed(f"the budget asks for noise of σ {guard.sigma:.3g} on {kind}, more than a reply may hold")
+        raise TrainingFailed(f"the budget requires noise of σ {guard.sigma:.3g} on {kind}, more than a reply may hold")
     number = (site.round - 1) * site.batches_per_round + site.batches_taken
     cost = guard.charges(release_name(number, kind), (number - 1) // site.batches_per_epoch + 1)
     reply = site.release(release_name(number, kind), lambda draws: pack(guard.add_noise(rows, draws).float()), cost)

@@ -164,9 +164,9 @@ def out_of_reach(recipe: Recipe) -> str | None:
     training = recipe.training
     number = format_count(training.local.batches or 0, "batch", "batches")
     return (
-        f"{training.rounds} rounds of {number} at Adam's rate {training.optimizer.lr:g} move no weight by more than "
-        f"about {furthest:.1g}, {furthest / first:.1%} of what weights of this width begin with ({first:.2g}); "
-        "training.local={epochs: 1} passes over all data"
+        f"{training.rounds} rounds of {number} at Adam's rate {training.optimizer.lr:g} move no weight by "
+        f"more than about {furthest:.1g}, {furthest / first:.1%} of the initial scale of weights of this "
+        f"width ({first:.2g}); training.local={{epochs: 1}} passes over all data"
     )
 
 
@@ -285,7 +285,7 @@ def train_with_site(s: Server, site: Conversation, represent: Represent, step: t
         left = check_batches_left(s, site, left, int(reply["left"]))
         received = unpack("tokens", reply).requires_grad_()
         if len(received) > s.recipe.training.batch.of(site.name):
-            site.refuse("tokens", f"are of {len(received)} images, more than a batch")
+            site.refuse("tokens", f"are for {len(received)} images, more than a batch")
         with s.autocast():
             pseudo = represent(received).float()
         # Second call: the site returns the gradient, which continues through the server's parts.

@@ -17,7 +17,7 @@ def server(s: Server) -> Iterator[None]:
     """Run the rounds without training; the model stays unchanged."""
     if s.recipe.training.pretrain is None and s.recipe.training.start is None:
         raise UserError(
-            "recipe.training.pretrain", "is what this method is about; say how long, or give training.start"
+            "recipe.training.pretrain", "is required by this method; set its epochs, or give training.start"
         )
     for _ in s.rounds():
         yield

@@ -111,7 +111,7 @@ class Options(ClusterOptions):
     @model_validator(mode="after")
     def _refuse_ignored_options(self) -> Options:
         if self.clustering == "paper" and self.project is not None:
-            raise ValueError("project is for the private clustering; paper does not go by it")
+            raise ValueError("project applies to the private clustering, not to paper")
         if self.project is not None and self.project > self.network.embedding:
             raise ValueError(f"project is {self.project}, but features have {self.network.embedding} dimensions")
         return self
@@ -173,14 +173,14 @@ def release_costs(recipe: Recipe, times: int) -> tuple[Charge, ...]:
     """Return the maximum cost of this many releases of a site; joint accounts need it before the first release."""
     options, place = recipe.options(Options), "recipe.federation.dp"
     if options.delta is None:
-        raise UserError("recipe.method.delta", f"is not known before sites tell it; {place} needs it for its account")
+        raise UserError("recipe.method.delta", f"is not known before sites report it; {place} needs it for its account")
     query = ClusteringSettings(options.rho, options.queries, options.minimum, Budget(options.epsilon, options.delta))
     if options.clustering == "paper":
         charges = paper_charges((Cluster(torch.zeros(0), options.minimum),) * options.queries, query, CLUSTERS)
     elif options.clustered == "trained":
         raise UserError(
             place,
-            "has no joint account with class centres that were trained together, as each person had a part in all of "
+            "has no joint account with jointly trained class centres, because each person contributed to all of "
             "them; set method.clustered: mean-features",
         )
     else:

@@ -68,7 +68,9 @@ class ConsensusOptions(face.CosFaceOptions):
     @model_validator(mode="after")
     def _one_step_is_of_all_classes(self) -> ConsensusOptions:
         if self.algorithm == "fedsgd" and self.sampled_classes is not None:
-            raise ValueError("sampled_classes draws for each batch; fedsgd takes one step a round, over all classes")
+            raise ValueError(
+                "sampled_classes samples classes for each batch, but fedsgd takes one step per round over all classes"
+            )
         return self
 
 

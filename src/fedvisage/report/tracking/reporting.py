@@ -55,7 +55,7 @@ class TrackerReports:
             self._live.pop(name, None)
             self._started.discard(name)
             reason = plain_line(f"{type(error).__name__}: {error}", SAID)
-            self._reporter.say(f"warning: {name} cannot track this run, which goes on without it ({reason})")
+            self._reporter.say(f"warning: {name} cannot track this run, which continues without it ({reason})")
 
     def hear(self, row: Mapping[str, Any]) -> None:
         """Report a round, given as its line of ``rounds.jsonl``."""
@@ -123,10 +123,14 @@ class TrackerReports:
         try:
             self._notes = {
                 str(name): {"run": str(note["run"]), "round": int(note["round"]), "ended": note["ended"] is True}
-                for name, note in read_json(path, "trackers are told of the whole run anew").items()
+                for name, note in read_json(path, "trackers receive the whole run again").items()
             }
         except (UserError, LookupError, TypeError, ValueError) as error:
-            reason = str(error) if isinstance(error, UserError) else f"{path} is damaged; trackers are told anew"
+            reason = (
+                str(error)
+                if isinstance(error, UserError)
+                else f"{path} is damaged; trackers receive the whole run again"
+            )
             self._reporter.say(f"warning: {reason}")
 
     def _write_notes(self) -> None:

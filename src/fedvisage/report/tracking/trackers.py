@@ -34,7 +34,7 @@ def check_named(name: str) -> None:
     """Refuse the name of an unknown tracker."""
     available = [*TRACKERS, *extensions.names("trackers")]
     if name not in available:
-        raise UserError("recipe.tracking.to", f"{name!r} is no tracker{choice_hint(name, available)}")
+        raise UserError("recipe.tracking.to", f"unknown tracker {name!r}{choice_hint(name, available)}")
 
 
 def tracker_named(name: str) -> Tracker:

@@ -15,9 +15,9 @@ _MEASURED = ("hter", "eer", "auc", "apcer_worst", "bpcer")
 """Attack detection metrics on the run's target that the card repeats if the run recorded them."""
 
 _PURPOSE = {
-    "pad": "Tells a living face from a presentation attack (prints, replays, masks) in an RGB crop of a face.",
-    "recognition": "Turns an aligned face into an embedding of unit length; the cosine of two says whether they are one"
-    " person.",
+    "pad": "Distinguishes a living face from a presentation attack (prints, replays, masks) in an RGB crop of a face.",
+    "recognition": "Turns an aligned face into an embedding of unit length; the cosine of two embeddings decides "
+    "whether they are the same person.",
 }
 _OUTPUT = {
     "pad": "`score` (probability of a living face) and `logit`, N each",
@@ -106,13 +106,13 @@ def _text(model: FinishedModel, config: Config, notices: Sequence[str]) -> str:
         "",
         "## Limits",
         "- The sites' data are private and not described here. Error rates for groups of people are not known.",
-        "- A decision is a probability, no proof. Do not let it alone refuse or admit anybody.",
+        "- A decision is a probability, not proof. Do not refuse or admit anybody on it alone.",
         *([f"- {_SIMULATED}"] if description.task == "pad" else []),
         *([f"- {notice}" for notice in notices]),
         "",
         "## Digests",
-        f"weights `{description.model_sha256}`, recipe `{description.recipe_sha256}`, fedvisage {description.version}."
-        " `parity.json` says how near the graph is to torch.",
+        f"weights `{description.model_sha256}`, recipe `{description.recipe_sha256}`, fedvisage "
+        f"{description.version}. `parity.json` compares the graph with torch.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -86,14 +86,15 @@ def choose_weights(model: FinishedModel, name: str) -> ExportedWeights:
     members, method = members_of(model.saved.finished), model.setup.method
     if method.members == "each":
         if name not in members:
-            raise UserError("--member", f"this run has one model a site; choose one of {', '.join(sorted(members))}")
+            raise UserError("--member", f"this run has one model per site; choose one of {', '.join(sorted(members))}")
         members = {name: members[name]}
     elif name:
         raise UserError("--member", "this run has one model; leave --member out")
     threshold = model.thresholds.get(name)
     if threshold is None and model.task == "pad":
         raise UserError(
-            "threshold", "the model was evaluated with target-eer, an oracle; a device needs one of the sites"
+            "threshold",
+            "the model was evaluated with target-eer, an oracle; a device needs a threshold that the sites chose",
         )
     return ExportedWeights([weights for _, weights in sorted(members.items())], name, threshold)
 
@@ -297,13 +298,14 @@ def _notices(model: FinishedModel, description: Description) -> list[str]:
     notices = []
     if description.drawn:
         notices.append(
-            "The method draws blocks for each prediction; the graph is the mean over all of them, and draws nothing."
+            "The method samples blocks for each prediction; the exported graph is deterministic: the mean over "
+            "all blocks."
         )
     if description.adapted is not None:
         notices.append(
             f"The model was adapted to {format_count(description.adapted.images, 'image')} of its target without "
-            "labels; its"
-            " threshold is still the one that the sites chose, and figures of the run are those before."
+            "labels; its threshold is still the one that the sites chose, and the metrics of the run are those "
+            "before adaptation."
         )
     elif model.recipe.evaluation.adapt is not None:
         notices.append(
@@ -357,4 +359,4 @@ def _require(outcomes: dict[str, AdaptationOutcome]) -> None:
     """Raise an error if no member was adapted: the source model must not be exported as an adapted one."""
     reasons = sorted({reason for outcome in outcomes.values() for reason in (*outcome.skipped, *outcome.taken_back)})
     if not any(outcome.adapted and not outcome.taken_back for outcome in outcomes.values()):
-        raise RunFailed(f"the gate keeps the model as it is ({', '.join(reasons)}); nothing was written")
+        raise RunFailed(f"the gate rejected the adaptation ({', '.join(reasons)}); nothing was written")

@@ -100,7 +100,7 @@ def require_parity(parities: list[Parity]) -> None:
             )
             limit = f"at most {SCORE:g}" if parity.cosine is None else f"at least {COSINE:g}"
             raise RunFailed(
-                f"the graph does not say what torch says: {difference} in batches of {parity.batch}, allowed is "
+                f"the graph and torch give different results: {difference} in batches of {parity.batch}, the limit is "
                 f"{limit}; nothing was written"
             )
 

@@ -49,7 +49,11 @@ def view_of(model: FinishedModel, entry: str, place: str, cache: Path, say: Say)
     prepared = PreparedSet.open(path)
     check_bytes(path, cache, say=say)
     if prepared.size != model.recipe.input.size:
-        raise UserError(place, f"images are {prepared.size}×{prepared.size}, the model wants {model.recipe.input.size}")
+        raise UserError(
+            place,
+            f"images are {prepared.size}×{prepared.size}, but the model expects "
+            f"{model.recipe.input.size}×{model.recipe.input.size}",
+        )
     model.setup.task.check_set(prepared, model.recipe, place)
     check_for_model(model.saved.crops, prepared.crop, place, allowed=False)
     return select(share_of(View.of(prepared), part), selection, place)
@@ -59,7 +63,7 @@ def to_compare(model: FinishedModel, entry: str | None, least: int, cache: Path,
     """Return evenly spaced crops of the named set, by default the recipe's target, and the name of the set."""
     named = entry or model.recipe.data.target
     if named is None:
-        raise UserError("--data", "the run has no user; name a prepared set, on whose crops the graph is compared")
+        raise UserError("--data", "the run has no target; name a prepared set to compare the graph on")
     place = "--data" if entry else "recipe.data.target"
     try:
         view = view_of(model, named, place, cache, say)
@@ -119,8 +123,8 @@ class QuantisationEffect:
         if abs(self.int8.error - self.float32.error) > MOST + 1e-9:
             name = "HTER" if task == "pad" else "TAR"
             raise RunFailed(
-                f"int8 moves {name} on {self.set} by {100 * abs(self.int8.error - self.float32.error):.2f} points, more"
-                f" than {100 * MOST:g}: calibrate on more crops, or leave --int8 out; nothing was written"
+                f"int8 changes {name} on {self.set} by {100 * abs(self.int8.error - self.float32.error):.2f} points, "
+                f"more than {100 * MOST:g}: calibrate on more crops, or leave --int8 out; nothing was written"
             )
 
     def as_values(self, task: str) -> dict[str, Any]:
@@ -192,7 +196,7 @@ def evaluate_graph(model: Exported, view: View, recipe: Recipe, rule: str) -> Op
             raise UserError(PLACE, "has too few pairs of faces for the recipe's false match rate; give a larger set")
         return OperatingError(threshold, threshold.frr)
     if rule not in SOURCE_RULES:
-        raise UserError(PLACE, f"the run's threshold was chosen by {rule}, which is no rule for sites")
+        raise UserError(PLACE, f"the run's threshold was chosen by {rule}, which is not a rule for sites")
     threshold = threshold_from_histograms([histogram(outputs.astype(np.float64), view.labels.astype(np.int64))], rule)
     if threshold.far is None or threshold.frr is None:
         raise UserError(PLACE, "holds out no bona fide images, or no attacks; give a set with both")

@@ -114,7 +114,7 @@ def affine(net: nn.Module, over: str) -> list[nn.Parameter]:
     if alternative is None:
         raise UserError(
             "evaluation.adapt",
-            "this model has no normalisation layers, whose scale and shift would learn; leave adaptation out",
+            "this model has no normalisation layers whose scale and shift could be trained; leave adaptation out",
         )
     raise UserError("evaluation.adapt.over", f"this model has no {over} layers to adapt; choose {alternative}")
 
@@ -249,7 +249,9 @@ def adapt_weights(
     Members keep their weights if the gate skipped images or if the adaptation was taken back.
     """
     if settings.loop != "settled":
-        raise UserError("evaluation.adapt.loop", f"{settings.loop} decides as it goes and leaves no model; use settled")
+        raise UserError(
+            "evaluation.adapt.loop", f"{settings.loop} adapts during evaluation and keeps no model; use settled"
+        )
     members, outcomes = {}, {}
     for name, member in sorted(members_of(finished).items()):
         scorer.load(member)

@@ -68,8 +68,8 @@ def _site(prepared: PreparedSet, place: str, meant: Selection, rule: str) -> Sit
     if meant.heldout == ():
         raise UserError(
             place,
-            f"holds nothing out (heldout=none), and evaluation.threshold is {rule}; give "
-            f"{ON_TRAINING}, which goes by the scores of training",
+            f"holds nothing out (heldout=none), and evaluation.threshold is {rule}; use {ON_TRAINING}, which uses "
+            "the scores of the training images",
         )
     check_view(heldout, f"{place}{HELD_OUT}")
     return SiteData(train, heldout)
@@ -98,7 +98,7 @@ def summarise(figures: Mapping[str, Any]) -> list[str]:
     species = "  ".join(f"{name} {percent(value)}" for name, value in figures["apcer"].items())
     lines.append(f"  APCER {species}  BPCER {percent(figures['bpcer'])}")
     if figures.get("published"):
-        lines.append(f"  as papers work it out: {_published_line(figures['published'])}")
+        lines.append(f"  as papers calculate it: {_published_line(figures['published'])}")
     lines += [
         f"  adaptation of {name}: {_adaptation(outcome)}" for name, outcome in figures.get("adaptation", {}).items()
     ]

@@ -102,8 +102,8 @@ def find_pairs(listed: ListedPairs, images: Mapping[str, int], identity: NDArray
     if not available.any():
         raise UserError(
             place,
-            f"none of its {len(listed)} pairs, such as {listed.first[0]} and {listed.second[0]}, is "
-            "among the images; give the set that the list is about",
+            f"none of its {len(listed)} pairs, such as {listed.first[0]} and {listed.second[0]}, is among the "
+            "images; give the set that the list belongs to",
         )
     first, second, same = first[available], second[available], listed.same[available]
     wrong = np.flatnonzero((identity[first] == identity[second]) != same)
@@ -275,18 +275,18 @@ def check_templates(view: View, lists: TemplateLists, place: str) -> None:
     if (weight <= 0).any():
         raise UserError(
             place,
-            f"has a template, {names[np.argmin(weight)]}, of whose images a detector was not sure at"
-            " all; take it out of the set",
+            f"has a template, {names[np.argmin(weight)]}, whose images all have a detector score of 0; remove it "
+            "from the set",
         )
     for name, table in lists.tables.items():
         if not _has_templates(table, names, 1 + (table is lists.pairs)).any():
             raise UserError(
                 place,
-                f"the list {name} beside it names none of its {len(names)} templates; import the set"
-                " with its lists again",
+                f"the list {name} beside it does not name any of its {len(names)} templates; import the set with its "
+                "lists again",
             )
     if lists.galleries and lists.probes is None:
-        raise UserError(place, "has a gallery beside it and no list of probes; import the set with its lists again")
+        raise UserError(place, "has a gallery beside it but no list of probes; import the set with its lists again")
 
 
 def evaluate_templates(scorer: Scorer, view: View, lists: TemplateLists, place: str) -> dict[str, Any]:
@@ -364,9 +364,9 @@ def _columns(view: View, place: str) -> tuple[Numbers, Numbers, NDArray[np.float
         template, media = (view.column(name).astype(np.int64) for name in (TEMPLATE, MEDIA))
         confidence = view.column(CONFIDENCE).astype(np.float64)
     except ValueError as error:
-        raise UserError(place, f"has a template, a medium or a confidence that is no number: {error}") from None
+        raise UserError(place, f"has a template, medium or confidence that is not a number: {error}") from None
     if not np.isfinite(confidence).all() or (confidence < 0).any():
-        raise UserError(place, "has a confidence below 0, or one that is no number; import the set again")
+        raise UserError(place, "has a confidence that is negative or NaN; import the set again")
     return template, media, confidence
 
 
@@ -405,7 +405,7 @@ def _open_benchmark(entry: str, place: str, recipe: Recipe, cache: Path, say: Sa
     name, part = without_part(entry)
     prepared = open_set(name, place, recipe, cache, say)
     if prepared.rows.group is None:
-        raise UserError(place, "is no identity set; make one with `fedvisage data import` of a dataset of people")
+        raise UserError(place, "is not an identity set; make one with `fedvisage data import` of a dataset of people")
     view = share_of(View.of(prepared), part)
     if not len(view):
         raise UserError(place, "has no images")

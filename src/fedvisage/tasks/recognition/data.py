@@ -27,15 +27,15 @@ def check_recognition(recipe: Recipe, method: Declared) -> None:
     """Refuse settings that recognition cannot follow, or that would select a model by its own evaluation data."""
     if recipe.input.colour != "rgb":
         raise UserError(
-            "recipe.input.colour", f"recognition looks at rgb; set input.colour: rgb, got {recipe.input.colour}"
+            "recipe.input.colour", f"recognition requires rgb, got {recipe.input.colour}; set input.colour: rgb"
         )
     if recipe.training.sampling != "shuffled":
-        raise UserError("recipe.training.sampling", "balances live faces and attacks; recognition takes shuffled")
+        raise UserError("recipe.training.sampling", "balances live faces and attacks; recognition requires shuffled")
     if recipe.evaluation.keep == "best" or recipe.training.early_stop is not None:
         raise UserError(
             "recipe.evaluation.keep",
-            "best, and early_stop, would choose by the sites' test images, which "
-            "the personal figures are about; keep the last model",
+            "best and early_stop would choose by the sites' test images, on which the personal metrics are "
+            "computed; use keep: last",
         )
     if recipe.evaluation.adapt is not None:
         raise UserError("recipe.evaluation.adapt", "is for attack detection; leave it out")
@@ -49,7 +49,7 @@ def check_recognition(recipe: Recipe, method: Declared) -> None:
     if poisoned is not None and poisoned.how == "label-flip":
         raise UserError(
             "recipe.federation.poisoned.how",
-            f"label-flip exchanges bona fide images and attacks, and {method.name} learns identities; use another",
+            f"label-flip swaps bona fide images and attacks, but {method.name} learns identities; use another attack",
         )
 
 
@@ -59,7 +59,7 @@ def with_public_identities(recipe: Recipe, cache: Path, say: Callable[[str], Non
     if data.public is None:
         if data.public_identities is not None:
             raise UserError(
-                "recipe.data.public_identities", "is given, but no data.public; name the set or leave it out"
+                "recipe.data.public_identities", "is given without data.public; name the set or leave it out"
             )
         return recipe
     identities = _public_identities(recipe, data.public, cache, say)
@@ -92,7 +92,7 @@ def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str]
             opened[name] = open_set(name, place, recipe, cache, say)
         if opened[name].rows.group is None:
             raise UserError(
-                place, "is no identity set; make one with `fedvisage data people` or `data import identities`"
+                place, "is not an identity set; make one with `fedvisage data people` or `data import identities`"
             )
         return share_of(View.of(opened[name], split), part)
 
@@ -157,7 +157,8 @@ def _check_nobody_twice(places: Places) -> None:
         for name in sorted({str(name) for view in views for name in view.identities}):
             if name in first_place:
                 raise UserError(
-                    place, f"has identity {name!r}, who is also in {first_place[name]}; each must be at one place"
+                    place,
+                    f"has identity {name!r}, who is also in {first_place[name]}; each identity must be in one place",
                 )
             first_place[name] = place
 
@@ -170,18 +171,20 @@ def _check_site(site: SiteData, place: str, recipe: Recipe, method: Declared) ->
     if people < least and least > 2:
         raise UserError(
             place,
-            f"has {people} identities, and {method.name} asks for {least} at each site; lower "
-            "method.minimum, or give the site more",
+            f"has {people} identities, but {method.name} requires {least} at each site; lower method.minimum, or "
+            "give the site more",
         )
     if people < least:
         raise UserError(
             place,
-            f"has {people} identity, and the loss of {method.name} has no gradient with fewer than "
-            f"{least}: choose fedfr or fedface, or give the site more identities",
+            f"has {people} identity, and the loss of {method.name} has no gradient with fewer than {least}: "
+            "choose fedfr or fedface, or give the site more identities",
         )
     unknown = sorted(set(site.heldout.identities.tolist()) - set(site.train.identities.tolist()))
     if unknown:
-        raise UserError(place, f"{len(unknown)} identities have test images but none to enrol, such as {unknown[0]!r}")
+        raise UserError(
+            place, f"{len(unknown)} identities have test images but no enrolment images, such as {unknown[0]!r}"
+        )
     tested, images = np.unique(site.heldout.subjects, return_counts=True)
     return {"without_test_images": people - len(tested), "with_one_test_image": int((images == 1).sum())}
 
@@ -196,8 +199,8 @@ def _strangers(recipe: Recipe, sites: Mapping[str, SiteData], heldout: View | No
     if heldout is not None and not len(heldout):
         raise UserError(
             PUBLIC,
-            "has no held-out identities; they are the impostors from whom thresholds and personal "
-            "figures come: prepare it with a share held out",
+            "has no held-out identities, which are the impostors for thresholds and personal metrics: prepare it "
+            "with a share held out",
         )
     return dict.fromkeys(sites, heldout)
 

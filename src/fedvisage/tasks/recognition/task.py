@@ -80,7 +80,9 @@ def _benchmark_lines(benchmark: Mapping[str, Any]) -> list[str]:
 def check_real(recipe: Recipe) -> None:
     """Refuse settings that show sites each other's people."""
     if recipe.evaluation.people.impostors == "pooled":
-        raise UserError("recipe.evaluation.recognition.impostors", "pooled shows sites each other's people; use public")
+        raise UserError(
+            "recipe.evaluation.recognition.impostors", "pooled shows sites the people of other sites; use public"
+        )
 
 
 def pretrain_model(recipe: Recipe, data: RunData, compute: Compute, cache: Path, say: Say) -> Message:
@@ -115,7 +117,7 @@ def evaluate_snapshot(scorer: Scorer, saved: SavedModel, data: RunData) -> dict[
 def check_set(prepared: PreparedSet, recipe: Recipe, entry: str) -> None:
     """Refuse a set without identities, and adaptation."""
     if prepared.rows.group is None:
-        raise UserError(entry, "is no identity set, and this model recognises people")
+        raise UserError(entry, "is not an identity set, which a recognition model requires")
     if recipe.evaluation.adapt is not None:
         raise UserError("--adapt", "is for attack detection; leave it out")
 
