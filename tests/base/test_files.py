@@ -102,7 +102,7 @@ def test_a_sealed_file_notices_every_flipped_bit(tmp_path: Path) -> None:
 
 def test_a_file_without_a_seal_is_refused(tmp_path: Path) -> None:
     save_file({"w": torch.ones(1)}, tmp_path / "t")
-    with refused("t", "code"):
+    with refused("t", "program"):
         store.read_sealed(tmp_path / "t", "")
 
 

@@ -109,7 +109,7 @@ def test_the_file_says_where_it_comes_from_and_under_which_licence(tmp_path: Pat
 def test_what_is_left_over_or_lacking_or_of_another_shape_is_refused_by_name(tmp_path: Path) -> None:
     state = {name: value.clone() for name, value in theirs.shaken(NETWORKS["insightface"][0]()).state_dict().items()}
     for change, named in (
-        ({"layer2.0.se.weight": torch.zeros(3)}, "left over layer2.0.se.weight"),
+        ({"layer2.0.se.weight": torch.zeros(3)}, "extra tensors layer2.0.se.weight"),
         ({"layer3.1.bn2.bias": None}, "lacks layer3.1.bn2.bias"),
         ({"layer3.1.conv1.weight": torch.zeros(8, 8, 3, 3)}, "layer3.1.conv1.weight (8, 8, 3, 3)"),
     ):
@@ -337,7 +337,7 @@ def test_the_image_tower_of_clip_is_renamed(tmp_path: Path) -> None:
 def test_a_file_of_another_architecture_is_refused_by_name(tmp_path: Path) -> None:
     _, state = timm_state("test_resnet")
     save_file(state, tmp_path / "a.safetensors")
-    with refused("a.safetensors", "lacks cls_token", "left over bn1.bias"):
+    with refused("a.safetensors", "lacks cls_token", "extra tensors bn1.bias"):
         convert(tmp_path / "a.safetensors", "test_vit", tmp_path / "b.safetensors")
     with refused("--as", "'iresnet51'", "iresnet50"):
         convert(tmp_path / "a.safetensors", "iresnet51", tmp_path / "b.safetensors")

@@ -93,7 +93,7 @@ def test_datasets_are_imported_beside_the_output_and_the_root_is_left_alone(
     assert {*made} == {LETTERS[name] for name in "CIM"}
     assert all(one.size == 32 and " frames=2 " in one.source for one in made.values())
     assert {path.name for path in root.iterdir()} == {f"copy of {name}" for name in LETTERS}
-    assert "2 cells, 2 of them to be run" in said
+    assert "2 cells, 2 of them still to run" in said
     assert any(line.startswith("imports: 50 images") for line in said)  # two of each of 10, 8 and 7 files
     assert any("training: no estimate" in line for line in said)
 
@@ -119,7 +119,7 @@ def test_what_is_there_is_not_imported_again_and_finished_cells_tell_the_hours(
     (here / "out" / "cells" / "single-M-seed0" / "metrics.json").unlink()
     _, said = conducted(here / "study.yaml", here / "out", root)
     assert {path: path.stat().st_mtime_ns for path in (here / "sets").rglob("set.json")} == before
-    assert "2 cells, 1 of them to be run" in said
+    assert "2 cells, 1 of them still to run" in said
     assert any(line.startswith("training: about") and "1 cell" in line for line in said)
     assert not any(line.startswith("imports:") for line in said)
 
@@ -233,7 +233,7 @@ def test_a_study_of_a_protocol_runs_on_a_root(root: Path, tmp_path: Path) -> Non
     assert table["rows"]["FedPAD"]["targets"]["M"]["sites"] == ["O", "C", "I"]
     assert table["rows"]["without O"]["targets"]["M"]["sites"] == ["C", "I"]
     assert len([*(tmp_path / "elsewhere").iterdir()]) == 4
-    assert "4 cells, 4 of them to be run" in said
+    assert "4 cells, 4 of them still to run" in said
 
 
 def test_an_import_is_known_by_its_line_whatever_order_its_options_have(root: Path, tmp_path: Path) -> None:

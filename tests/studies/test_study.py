@@ -94,7 +94,7 @@ def test_a_printed_average_that_does_not_follow_from_its_rows_is_footnoted(
     text = (conducted[0] / "out" / "table.md").read_text()
     notes = [line for line in text.splitlines() if line.startswith("- ")]
     assert notes == [
-        "- A paper, prints 30.02 as the average EER of FedPAD; its rows average 30.00, which stands above.",
+        "- A paper, prints 30.02 as the average EER of FedPAD; its rows average 30.00, as shown above.",
         "- It says so.",
     ]
 

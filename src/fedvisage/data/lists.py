@@ -213,7 +213,7 @@ def _pair(fields: list[str], place: str) -> Pair:
     elif len(fields) != 4:
         raise UserError(place, f"has {len(fields)} fields; a pair has three (one person) or four (two)")
     if not (fields[1].isdecimal() and fields[3].isdecimal()):
-        raise UserError(place, "is missing image numbers; write NAME 1 4, or NAME 1 OTHER 2")
+        raise UserError(place, "has no numbers of images; write NAME 1 4, or NAME 1 OTHER 2")
     return (fields[0], int(fields[1])), (fields[2], int(fields[3]))
 
 

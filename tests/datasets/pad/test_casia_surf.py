@@ -49,7 +49,7 @@ def test_the_older_layout_has_classes_in_lists_and_what_has_none_is_left_out(old
     notes = "; ".join(found.notes)
     assert "val_public_list.txt has no labels: 3 lines" in notes
     assert "1 is bona fide: 1 of them" in notes
-    assert "the persons of 2 images are not known" in notes
+    assert "the people in 2 images are unknown" in notes
 
 
 def test_the_order_of_streams_in_a_list_says_nothing(old: Path) -> None:

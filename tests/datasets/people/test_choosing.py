@@ -155,7 +155,7 @@ def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made(faces: Path, place: Path, part: str) -> PreparedSet:
     options = ImportOptions(size=SIZE, split=f"fedfr-released-{part}", people=2)
     said = import_dataset("rec", faces, place / part, print, name="", options=options)
-    assert any("2 of 12 people are taken" in line for line in said)
+    assert any("2 of 12 people are used" in line for line in said)
     return PreparedSet.open(place / part)
 
 

@@ -106,7 +106,7 @@ def test_pictures_are_taken_as_they_were_aligned_and_nobody_who_has_no_label(tmp
     assert made.crop is not None
     assert (made.crop.how, made.crop.alignment) == ("whole", "points")
     said = "\n".join(report.lines())
-    assert "1 pictures of nobody" in said
+    assert "1 images without a person" in said
     assert "2 of 3 people" in said
 
 
