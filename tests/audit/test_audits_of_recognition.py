@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from markupsafe import escape
 from PIL import Image
 from tests.toy import run_toy, tree, unheard
 
@@ -76,7 +77,7 @@ def test_there_is_a_picture_and_the_report_shows_it(name: str, records: dict[str
     assert len(pictures) == (2 if name == "noise-on-clusters" else 1)
     for picture in pictures:
         assert Image.open(out / "audit" / picture["file"]).size[1] > 32
-        assert picture["caption"] in (out / "report.html").read_text()
+        assert escape(picture["caption"]) in (out / "report.html").read_text()
 
 
 def test_behind_a_centre_stands_its_person_and_behind_a_cluster_whoever_lies_within_its_margin() -> None:
