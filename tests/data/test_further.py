@@ -47,7 +47,7 @@ def test_only_sets_with_further_columns_have_the_second_format(tmp_path: Path) -
 
 @pytest.mark.parametrize("names", [("item",), ("group",), ("Session",), ("a", "a"), ("",), ("two words",)])
 def test_names_that_cannot_be_columns_are_refused(names: tuple[str, ...], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="further"):
+    with pytest.raises(ValueError, match="extra columns"):
         Writer(tmp_path / "T", name="T", size=8, source="", further=names)
 
 

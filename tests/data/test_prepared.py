@@ -95,7 +95,7 @@ def test_an_exception_while_writing_leaves_nothing(tmp_path: Path, error: type[B
 
 def test_a_set_without_images_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     with (
-        refused("T", "image"),
+        refused("T", "images"),
         Writer(tmp_path / "T", name="T", size=8, source=""),
     ):
         pass

@@ -120,7 +120,7 @@ def datum(marker: int, dot: int, value: bytes) -> bytes:
     ("tail", "reason"),
     [
         (datum(lobs.MARKER_DATUM_FILE, 0, b"x"), "file"),
-        (datum(lobs.MARKER_DATUM_TEXT, dots.TENSOR_DOWNLOAD, b'{"fqcn": "A.job", "ref_id": "1"}'), "somebody"),
+        (datum(lobs.MARKER_DATUM_TEXT, dots.TENSOR_DOWNLOAD, b'{"fqcn": "A.job", "ref_id": "1"}'), "outside it"),
     ],
 )
 def test_a_message_brings_no_files_and_no_tensors_of_others(installed: None, tail: bytes, reason: str) -> None:

@@ -92,7 +92,7 @@ def test_a_face_upside_down_is_turned_and_not_nodded() -> None:
 
 @pytest.mark.parametrize("points", [np.full((5, 2), 7.0), np.full((5, 2), np.nan), FRONTAL + np.inf])
 def test_points_that_are_no_face_are_refused(points: np.ndarray) -> None:
-    with pytest.raises(ValueError, match="no face"):
+    with pytest.raises(ValueError, match="five points of a face"):
         canonical_depth(points.astype(np.float32), 64)
 
 

@@ -294,7 +294,7 @@ def _other_format(path: Path) -> str | None:
     if ending == ".onnx":
         return "an ONNX graph"
     if start.startswith((b"PK\3\4", b"\x80\2")) or ending in (".pt", ".pth", ".bin", ".ckpt", ".pkl"):
-        return "a checkpoint of torch's, whose reading could run what it holds"
+        return "a PyTorch checkpoint; reading it could run code"
     return None
 
 

@@ -85,7 +85,7 @@ def test_a_bona_fide_image_without_a_map_is_skipped_and_listed(root: Path) -> No
     found, report = imported(root, maps)
     assert len(found) == 11
     assert [entry.path for entry in report.skipped] == ["real/s0/1.png"]
-    assert report.skipped[0].reason.startswith("no 1_depth.jpg or .png at its place")
+    assert report.skipped[0].reason.startswith("no 1_depth.jpg or .png at the matching path")
 
 
 def test_a_directory_without_maps_stops_the_import_and_says_so(root: Path) -> None:
@@ -155,7 +155,7 @@ def link_outwards(path: Path) -> None:
     [
         (coloured, "in colour"),
         (too_wide, "different aspect ratio"),
-        (of_sixteen_bits, "colours of kind I;16"),
+        (of_sixteen_bits, "colour mode I;16"),
         (broken, "not an image"),
         (link_outwards, "to outside the folder"),
     ],

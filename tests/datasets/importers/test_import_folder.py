@@ -102,7 +102,7 @@ def test_files_without_a_subject_folder_are_their_own_subjects_and_counted(tmp_p
     found, report = imported(tmp_path / "f")
     assert found.rows.subject.tolist() == ["b", "a"]
     assert report.own_subjects == 2
-    assert any("no subject folder" in line for line in report.lines())
+    assert any("without a subject folder" in line for line in report.lines())
 
 
 def test_frames_of_videos_are_equidistant_and_rgb(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def png_chunk(name: bytes, data: bytes) -> bytes:
     [
         (Image.new("CMYK", (32, 32)), "JPEG", "CMYK"),
         (Image.fromarray(np.zeros((32, 32), np.uint16)), "PNG", "I;16"),
-        (Image.fromarray(np.zeros((32, 32), np.float32)), "TIFF", "kind F"),
+        (Image.fromarray(np.zeros((32, 32), np.float32)), "TIFF", "mode F"),
         (Image.new("RGBA", (32, 32), (1, 2, 3, 128)), "PNG", "transparent"),
         (Image.new("RGB", (15, 99)), "PNG", "16 pixels"),
         (Image.new("RGB", (32, 32)), "GIF", "format"),

@@ -158,7 +158,7 @@ def test_other_files_are_counted_and_videos_with_other_names_are_an_error(
     root = changeable(copies[kind], tmp_path / "copy")
     (root / "notes.pdf").write_text("x")
     (root / "sums.md5").write_text("x")
-    assert listed(kind, root).stray["files that end in .pdf"] == 1
+    assert listed(kind, root).stray["files ending in .pdf"] == 1
     first = media(kind, root)[0]
     (root / "holiday").mkdir()
     (root / f"holiday/holiday{first.suffix}").write_bytes(first.read_bytes())
