@@ -231,7 +231,7 @@ def test_keys_that_a_server_put_in_the_place_of_others_are_refused(
     kits: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     run_toy(secure(sets), tmp_path / "run", wire=partial(lied(SHARES, substituted), kits=kits, place=tmp_path))
-    assert why(tmp_path / "run").startswith("secure: what should be signed by site B in this run is not")
+    assert why(tmp_path / "run").startswith("secure: a message of site B is not signed")
     assert uploads_of(tmp_path / "run", "masked") == ["B", "C"]
 
 
@@ -242,7 +242,7 @@ def test_keys_with_credentials_of_another_site_are_refused(
         message["roster"], message["signatures"] = (message[key][[0, 2, 1]] for key in ("roster", "signatures"))
 
     run_toy(secure(sets), tmp_path / "run", wire=partial(lied(SHARES, swapped), kits=kits, place=tmp_path))
-    assert "signed by site B" in why(tmp_path / "run")
+    assert "message of site B is not signed" in why(tmp_path / "run")
 
 
 def test_a_list_of_survivors_that_others_did_not_sign_reveals_nothing(
@@ -262,7 +262,7 @@ def test_a_list_of_survivors_that_others_did_not_sign_reveals_nothing(
             return super().call(orders)
 
     run_toy(secure(sets), tmp_path / "run", wire=partial(TwoLists, kits=kits, place=tmp_path))
-    assert "signed by site B" in why(tmp_path / "run")
+    assert "message of site B is not signed" in why(tmp_path / "run")
     assert uploads_of(tmp_path / "run", "shares") == ["B", "C"]
 
 
@@ -280,7 +280,7 @@ def test_each_step_of_a_sum_is_taken_once(call: str, kits: Path, sets: Mapping[s
                 answers.extend(reply.failure for reply in super().call(copies))
 
     run_toy(secure(sets), tmp_path / "run", wire=partial(Twice, kits=kits, place=tmp_path))
-    assert answers == [f"order: asks for '{call}' again in round 1"] * 3
+    assert answers == [f"order: requests '{call}' again in round 1"] * 3
 
 
 def test_a_round_has_one_sum(sets: Mapping[str, Path], tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_a_round_has_one_sum(sets: Mapping[str, Path], tmp_path: Path) -> None:
                 answers.extend(reply.failure for reply in super().call(again))
 
     run_toy(secure(sets), tmp_path / "run", wire=Again)
-    assert answers == [f"order: asks for '{KEYS}' again in round 1"] * 3
+    assert answers == [f"order: requests '{KEYS}' again in round 1"] * 3
 
 
 def test_with_one_colluder_of_three_no_two_are_summed(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -218,7 +218,7 @@ def changed(sets: Mapping[str, Path], tmp_path: Path, call: str, change: Any) ->
 @pytest.mark.parametrize(
     ("call", "field", "value", "reason"),
     [
-        (SHARES, "roster", torch.zeros(3, 3, 32, dtype=torch.uint8), "roster: does not hold"),
+        (SHARES, "roster", torch.zeros(3, 3, 32, dtype=torch.uint8), "roster: does not contain"),
         (SHARES, "roster", torch.zeros(1, 3, 32, dtype=torch.uint8), "roster: names 1 sites"),
         (SHARES, "members", torch.tensor([0, 2]), "roster: does not have one name"),
         (SHARES, "members", torch.tensor([0, 1, 3]), "roster: names a site twice, or one"),
@@ -256,7 +256,7 @@ def test_a_key_of_low_order_is_refused_by_whoever_should_agree_with_it(
         roster[0, 0] = 0
         message["roster"] = roster
 
-    assert changed(sets, tmp_path, SHARES, change).startswith("roster: holds a key")
+    assert changed(sets, tmp_path, SHARES, change).startswith("roster: contains an unusable key")
 
 
 class Twice(LocalTransport):
@@ -275,7 +275,7 @@ class Twice(LocalTransport):
 def test_a_site_reveals_shares_once(sets: Mapping[str, Path], tmp_path: Path) -> None:
     answers = list[str]()
     run_toy(secure(sets), tmp_path / "run", wire=partial(Twice, answers=answers))
-    assert answers == ["order: asks for 'secure-unmask' again in round 1"] * 3
+    assert answers == ["order: requests 'secure-unmask' again in round 1"] * 3
 
 
 @pytest.mark.parametrize("name", ["single", "fused", "afl", "fedma", "fedsis", "festa"])

@@ -30,7 +30,7 @@ def test_a_private_run_in_secret_says_so_on_its_page(sets: Mapping[str, Path], t
     [
         ({}, {}, []),
         ({}, {"combine": {"rule": "mean"}}, []),
-        ({}, {"combine": {"rule": "krum"}}, ["Robust aggregation: uploads met by krum"]),
+        ({}, {"combine": {"rule": "krum"}}, ["Robust aggregation: uploads were combined by krum"]),
         ({}, {"poisoned": {"sites": ["A", "B"], "how": "scaling"}}, ["Simulated attack: A, B sent a scaling"]),
         ({}, {"secure": {"entropy": "derived"}}, ["Secure aggregation in a simulation"]),
         ({**RELEASED, "relation": ["add-remove"], "noise": "system"}, {}, ["What site A released"]),

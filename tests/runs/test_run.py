@@ -184,7 +184,7 @@ def test_a_directory_that_holds_something_is_not_taken(
     for out, resume, keyword in (
         (finished, False, "--resume"),
         (tmp_path / "notes", False, "empty"),
-        (tmp_path / "notes", True, "resumed"),
+        (tmp_path / "notes", True, "resume"),
         (tmp_path / "file", False, "file"),
     ):
         with refused(out, keyword):

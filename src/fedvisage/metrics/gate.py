@@ -63,7 +63,7 @@ def collapse_reason(source: Logits, adapted: Logits, threshold: float) -> str:
     if not np.isfinite(adapted).all():
         return "scores are not finite"
     if rarest_share(adapted, threshold) < LOST_CLASS:
-        return "only one class is left"
+        return "one class is left"
     if rank_correlation(source, adapted) < LEAST_AGREEMENT:
         return "the order of scores has changed"
     return ""

@@ -200,7 +200,7 @@ def test_benchmarks_on_the_command_line_have_a_name_or_their_directorys() -> Non
         "b": "synth: people identities=4",
     }
     for texts, word in (
-        (["x/lfw", "y/lfw"], "both called lfw"),
+        (["x/lfw", "y/lfw"], "lfw"),
         (["synth: people images=2"], "needs a name"),
         (["a="], "does not name a set"),
     ):
