@@ -103,7 +103,12 @@ def test_the_page_draws_all_methods_in_one_panel_and_a_curve_over_what_rows_set(
     page = (conducted / "study.html").read_text()
     drawings = re.findall(r"<figure><h3>([^<]+)</h3>.*?</figure>", page, flags=re.DOTALL)
     course = "AUC at target U, round by round"
-    assert drawings == ["HTER by the value that each row sets", "AUC by the value that each row sets", course, "ROC at target U"]
+    assert drawings == [
+        "HTER by the value that each row sets",
+        "AUC by the value that each row sets",
+        course,
+        "ROC at target U",
+    ]
     panel = page[page.index("ROC at target U") :]
     assert all(
         f"rate {rate}" in page[page.index(course) : page.index("ROC at target U")] for rate in (0.001, 0.01, 0.1)
