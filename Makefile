@@ -24,7 +24,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/fedvisage demo --resume
 
-# Shows in about five minutes that everything works: every method trains, a federation of processes
+# Shows that everything works: every method trains, a federation of processes
 # gives the bytes of one process, bad input is refused. tests/tiers.py names what is left to test-all, and why.
 test: setup
 	$(PYTEST) -n $(TESTERS) $(SPREAD) -m "not slow and not browser and not full"

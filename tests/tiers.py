@@ -1,6 +1,6 @@
 """The tests that `make test` leaves to `make test-all`, and for each the tests that keep its promise in `make test`.
 
-`make test` shows in about five minutes that everything works: every method trains and resumes, a federation of
+`make test` shows that everything works: every method trains and resumes, a federation of
 processes gives the bytes of one process, and bad input is refused. A test moves to `make test-all` if it takes long and
 a shorter one, named beside it, covers the same promise.
 """

@@ -87,7 +87,7 @@ def test_the_audit_tries_every_form_and_the_runs_own_noise_and_draws_what_it_saw
         "fp32",
         "bf16",
         "int8",
-        "noise, ε 1000 per release",
+        "noise, ε 1000 a release",
         "as in this run",
     ]
     assert all(np.isfinite([row["PSNR (dB)"], row["SSIM"]]).all() for row in record["rows"])

@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 WORK = """
-import threading
+import os, threading
 
 def work(number):
-    print("working", flush=True)
+    os.write(1, b"working\\n")  # in one piece, as the processes share the pipe
     threading.Event().wait(600)
 """
 PROGRAM = """

@@ -288,7 +288,7 @@ def test_methods_lists_every_method_in_one_line_with_advice(call: Call) -> None:
     assert all(line.endswith(METHODS_ADVICE[name]) for name, line in lines.items())
     assert f"when to use    {METHODS_ADVICE['fedpad']}" in call("methods", "fedpad")[1]
     code, _, err = call("methods", "fedpaad")
-    assert (code, err) == (2, "fedvisage: methods: 'fedpaad' is no method; did you mean fedpad?\n")
+    assert (code, err) == (2, "fedvisage: methods: unknown method 'fedpaad'; did you mean fedpad?\n")
 
 
 def test_the_help_has_every_verb_in_one_of_five_sections(call: Call) -> None:

@@ -60,7 +60,15 @@ def by_keywords(source: Path, destination: Path, *, name: str, size: int, frames
     return REPORT
 
 
-@pytest.mark.parametrize("importer", [by_options, by_keywords])
+def by_the_keywords_of_version_01(
+    source: Path, destination: Path, *, name: str, size: int, frames: int, crop: str, depth: str, heldout: float,
+    test: float, least: int, max_bad: float, seed: int, workers: int, progress: object,
+) -> ImportReport:  # fmt: skip
+    assert (size, frames, name, crop) == (32, 3, "S", "face")
+    return REPORT
+
+
+@pytest.mark.parametrize("importer", [by_options, by_keywords, by_the_keywords_of_version_01])
 def test_an_importer_of_another_package_receives_the_options_whole_or_by_name(
     importer: Callable[..., ImportReport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

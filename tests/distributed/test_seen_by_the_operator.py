@@ -116,7 +116,7 @@ def test_a_site_that_dies_while_a_run_starts_costs_seconds(
 
     class Striker(Observer):
         def say(self, text: str) -> None:
-            if "started at the server" in text and not any("started at the server" in one for one in self.told):
+            if "running at the server" in text and not any("running at the server" in one for one in self.told):
                 federation.kill("B")
                 federation.start("B")
             super().say(text)

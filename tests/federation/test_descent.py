@@ -65,7 +65,7 @@ def test_parts_are_about_as_large_and_hold_all_that_is_known() -> None:
     assert torch.equal(torch.cat([part.images for part in parts]), whole.images)
     assert all(part.images.is_contiguous(memory_format=torch.channels_last) for part in parts)
     assert [one for part in parts for one in part.species.tolist()] == whole.species.tolist()
-    assert torch.cat([part.at_hand for part in parts]).tolist() == list(range(COUNT))
+    assert torch.cat([part.class_numbers for part in parts]).tolist() == list(range(COUNT))
 
 
 def narrow(net: nn.Module, most: int) -> Callable[[Batch], Tensor]:

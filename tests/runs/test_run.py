@@ -65,6 +65,19 @@ def test_a_finished_run_needs_its_public_set_no_more(sets: Mapping[str, Path], t
     assert run_toy(content, tmp_path / "run", resume=True) == metrics
 
 
+def test_a_finished_run_of_a_passed_in_method_needs_its_public_set_no_more(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    public = Path(shutil.copytree(sets["A"].parent / "people-P", tmp_path / "public"))
+    content = tree(sets, "fedavg", training__rounds=1)
+    content["data"] |= {"public": str(public), "public_identities": None}
+    content["method"]["name"] = "of-my-own"
+    method = replace(METHODS["fedavg"], name="of-my-own")
+    metrics = run_toy(content, tmp_path / "run", method=method)
+    shutil.rmtree(public)
+    assert run_toy(content, tmp_path / "run", method=method, resume=True) == metrics
+
+
 def test_a_run_leaves_what_the_contract_says(finished: Path) -> None:
     files = {path.name for path in finished.iterdir() if not path.name.startswith(".")}
     assert files >= {"recipe.yaml", "environment.json", "rounds.jsonl", "ledger.jsonl", "checkpoints", "metrics.json"}

@@ -85,7 +85,7 @@ def attack(subject: AuditedRun) -> Finding:
     inferred = membership(members, others)
     says = (
         "Photographs of people whom a site trained on lie closer to each other than those of others with "
-        f"probability {inferred.auc:.3f}; ½ is random guessing (p =  {inferred.p_value:.2g}). With one wrong "
+        f"probability {inferred.auc:.3f}; ½ is random guessing (p = {inferred.p_value:.2g}). With one wrong "
         f"accusation in a hundred, {100 * inferred.tpr_at_fpr_1pct:.1f} % of {inferred.members} members are "
         "identified."
     )

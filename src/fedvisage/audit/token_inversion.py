@@ -177,7 +177,8 @@ def conditions(subject: AuditedRun, tokens: Tensor) -> Mapping[str, Change]:
     changes: dict[str, Change] = {form: _change_format(form) for form in FORMS}
     length = float(tokens.flatten(1).norm(dim=1).median())
     for epsilon in EPSILONS:
-        changes[f"noise, ε {epsilon:g} per release"] = _noise_within_budget(length, Budget(epsilon, DELTA))
+        # The name is part of a random stream and of recorded audits, so its words stay.
+        changes[f"noise, ε {epsilon:g} a release"] = _noise_within_budget(length, Budget(epsilon, DELTA))
     recipe = subject.recipe
     limits = recipe.options(leakage.Options).leakage
     if limits is not None and recipe.privacy.epsilon is not None and recipe.privacy.delta is not None:

@@ -153,7 +153,7 @@ def read_json(path: Path, advice: str = "restore it") -> dict[str, Any]:
     except ValueError as error:
         raise UserError(str(path), f"is incomplete or invalid JSON ({_short(error)}); {advice}") from None
     if not isinstance(value, dict):
-        raise UserError(str(path), f"is not a JSON object;  {advice}")
+        raise UserError(str(path), f"is not a JSON object; {advice}")
     return value
 
 

@@ -170,16 +170,16 @@ def _evaluate_pipeline(options: PipelineOptions, common: CommonOptions, progress
     from fedvisage.runs.assess_pipeline import AssessmentOptions, assess_dataset
 
     request = AssessmentOptions(
-        common.data,
-        options.pad,
-        options.recognition,
-        options.kind,
-        options.split,
-        options.frames or FRAMES,
-        options.enlarge,
-        options.int8,
-        options.iso30107,
-        common.out,
+        data=common.data,
+        pad=options.pad,
+        recognition=options.recognition,
+        kind=options.kind,
+        split=options.split,
+        frames=options.frames or FRAMES,
+        enlarge=options.enlarge,
+        int8=options.int8,
+        report=options.iso30107,
+        out=common.out,
     )
     with interruptible(NOTHING):
         assessment = assess_dataset(request, progress)

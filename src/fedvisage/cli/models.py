@@ -126,7 +126,7 @@ def predict_images(
         typer.Option(
             "--exit-code",
             help="End with 0 if every image is live (or the same person), 1 if one is an attack (or another person),"
-            " 3 if no image is but one has no decision.",
+            " 3 if no image is an attack (or another person), but one has no decision.",
         ),
     ] = False,
     as_json: AsJson = False,

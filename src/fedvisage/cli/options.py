@@ -131,7 +131,7 @@ def with_options(leave_out: Collection[str] = ()) -> Callable[[Callable[..., Non
 
 
 def _options_of(kind: Any) -> list[inspect.Parameter]:
-    """Return a parameter of a command for each field of a dataclass; the dataclass checks words itself."""
+    """Return a parameter of a command for each field of a dataclass; words are checked by the code that uses them."""
     help_texts, types = field_docstrings(kind), get_type_hints(kind, include_extras=True)
     options = []
     for field in fields(kind):

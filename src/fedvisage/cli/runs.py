@@ -132,7 +132,7 @@ def study(
         ),
     ] = None,
     smoke: Annotated[
-        bool, typer.Option("--smoke", help="Try the whole grid in a minute: one batch, tiny rendered sets, one seed.")
+        bool, typer.Option("--smoke", help="Try the whole grid quickly: one batch, tiny rendered sets, one seed.")
     ] = False,
     root: Annotated[
         Path | None,
@@ -257,16 +257,16 @@ def methods(
     from fedvisage.methods import advice, all_methods
     from fedvisage.tasks.catalogue import block, describe
 
-    known = all_methods()
-    if name is not None and name not in known:
-        raise UserError("methods", f"{name!r} is no method{choice_hint(name, known)}")
-    chosen = list(known.values()) if name is None else [known[name]]
+    methods_by_name = all_methods()
+    if name is not None and name not in methods_by_name:
+        raise UserError("methods", f"unknown method {name!r}{choice_hint(name, methods_by_name)}")
+    chosen = list(methods_by_name.values()) if name is None else [methods_by_name[name]]
     if as_json:
         print_json([describe(method) for method in chosen])
     elif name is None:
-        say(*advice.as_lines(known))
+        say(*advice.as_lines(methods_by_name))
         say("Details: fedvisage methods NAME. Advice and networks: docs/choosing-a-method.md.")
     else:
-        title, *details = block(describe(known[name])).splitlines()
+        title, *details = block(describe(methods_by_name[name])).splitlines()
         line = advice.advice_on(name)
         say(title, *([f"  when to use    {line}"] if line else []), *details)

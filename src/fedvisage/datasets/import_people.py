@@ -122,13 +122,11 @@ def write_people(
     people = sorted(person for person, count in album.counts.items() if count >= division.least)
     if not people:
         raise UserError("least", f"no person in {source} has {division.least} photographs; choose fewer")
-    heldout_people, total = (
-        draw_held_out(people, division.heldout, division.seed),
-        sum(album.counts[person] for person in people),
-    )
-    course = _PeopleImportState(tally, distinct)
+    heldout_people = draw_held_out(people, division.heldout, division.seed)
+    total = sum(album.counts[person] for person in people)
+    state = _PeopleImportState(tally, distinct)
     # People without enough photographs are left out before any photograph is read.
-    course.people_out, course.photographs_out = len(album.counts) - len(people), len(album) - total
+    state.people_out, state.photographs_out = len(album.counts) - len(people), len(album) - total
     with Writer(
         destination,
         name=name,
@@ -144,7 +142,7 @@ def write_people(
         # Resume: count the people that an earlier attempt finished.
         done = sum(album.counts[person] for person in people[: len(out.done)])
         for person, earlier in zip(people, out.done, strict=False):
-            course.replay(person, earlier)
+            state.replay(person, earlier)
         remaining = people[len(out.done) :]
         # Photographs are read in parallel over all people; `islice` returns each person's share in order.
         shots = (shot for person in remaining for shot in album.shots(person))
@@ -155,15 +153,15 @@ def write_people(
                 count = album.counts[person]
                 photographs = zip(album.shots(person), islice(developed, count), strict=True)
                 draw = partial(_splits_of, album, person, division, person in heldout_people)
-                out.note(**_write_person(out, person, count, photographs, course, division.least, draw))
+                out.note(**_write_person(out, person, count, photographs, state, division.least, draw))
                 done += count
                 if progress:
                     progress(done, total)
         return tally.attach(
             out,
-            one_photograph=course.single,
-            people_left_out=course.people_out,
-            photographs_left_out=course.photographs_out,
+            one_photograph=state.single,
+            people_left_out=state.people_out,
+            photographs_left_out=state.photographs_out,
         )
 
 
@@ -172,7 +170,7 @@ def _write_person(
     person: str,
     count: int,
     shots: Iterable[tuple[Shot, PhotographResult]],
-    course: _PeopleImportState,
+    state: _PeopleImportState,
     least: int,
     draw: Callable[[int], Sequence[str]],
 ) -> Record:
@@ -185,16 +183,16 @@ def _write_person(
 
     def usable_faces() -> Iterator[tuple[int, Shot, Aligned]]:
         for number, (shot, done) in enumerate(shots):
-            if fault := course.take(shot, done):
+            if fault := state.take(shot, done):
                 skipped.append((shot.name, fault))
-                course.tally.skip(shot.name, fault)
+                state.tally.skip(shot.name, fault)
             elif done.aligned is not None:
                 yield number, shot, done.aligned
-            if course.distinct and done.digest:
-                contents.setdefault(done.digest, course.seen[done.digest][0])
+            if state.distinct and done.digest:
+                contents.setdefault(done.digest, state.seen[done.digest][0])
 
     left_out = 0
-    if course.distinct:
+    if state.distinct:
         pictures = [*usable_faces()]
         left_out = len(pictures) if len(pictures) < least else 0
         chosen = [] if left_out else pictures
@@ -205,9 +203,9 @@ def _write_person(
         for number, shot, aligned in usable_faces():
             _add(out, shot, aligned, splits[number])
     single = int(out.count == before + 1)
-    course.single += single
-    course.people_out += left_out > 0
-    course.photographs_out += left_out
+    state.single += single
+    state.people_out += left_out > 0
+    state.photographs_out += left_out
     return {"person": person, "skipped": skipped, "contents": contents, "single": single, "left_out": left_out}
 
 

@@ -42,7 +42,7 @@ COUNTS = ("upscaled", "lost", "own", "short", "turned", "without_box")
 
 
 @dataclass
-class ImportState:
+class _ImportState:
     """Contents and counts of the items read so far."""
 
     tally: Tally
@@ -144,7 +144,7 @@ def import_items(
     splits = _splits(listing.items, options.heldout, options.seed)
     tally = Tally(source, len(listing.items) + len(listing.skipped), options.max_bad, list(listing.skipped))
     tally.stop_if_too_many()
-    seen = ImportState(tally)
+    state = _ImportState(tally)
     origin = f"{scanner.kind} {printable(source.resolve().name)} {settings_of(reading, options)}"
     out = Writer(
         destination,
@@ -158,16 +158,16 @@ def import_items(
         every=every,
         key=_key(f"{origin} {reading.record!r}", name, listing.items),
     )
-    with out, closing(_read_items(out, seen, listing.items, reading, options.workers, progress)) as outcomes:
+    with out, closing(_read_items(out, state, listing.items, reading, options.workers, progress)) as outcomes:
         for item, outcome in outcomes:
             for picture in outcome.pictures:
                 _add(out, item, picture, splits[item.subject], outcome.turned)
-        return seen.report(out, scanner, listing)
+        return state.report(out, scanner, listing)
 
 
 def _read_items(
     out: Writer,
-    seen: ImportState,
+    state: _ImportState,
     items: Sequence[Item],
     reading: ReadSettings,
     workers: int,
@@ -175,11 +175,11 @@ def _read_items(
 ) -> Generator[tuple[Item, ItemResult], None, None]:
     """Read the items after those of an earlier attempt; yield each item without a fault, then record it."""
     for item, record_before in zip(items, out.done, strict=False):
-        seen.replay(item, record_before)
+        state.replay(item, record_before)
     remaining = items[len(out.done) :]
     with closing(map_in_order(partial(read_item, reading=reading), remaining, workers, torch=False)) as outcomes:
         for done, (item, outcome) in enumerate(zip(remaining, outcomes, strict=True), len(out.done) + 1):
-            record = seen.take(item, outcome)
+            record = state.take(item, outcome)
             if not record["fault"]:
                 yield item, outcome
             out.note(**record)

@@ -78,7 +78,7 @@ def read_spec(text: str, place: str) -> ImportSpec:
         dataset_of(kind)
         options = _options(words)
         spec = ImportSpec(kind, ImportOptions(**options), " ".join(_without_size(words)))
-        assert spec.settings, "the import already records this"
+        _ = spec.settings  # raises for options that the dataset does not support
     except UserError as error:
         raise UserError(place, f"{text!r}: {error}") from None
     return spec

@@ -95,8 +95,10 @@ def _import_one(
     parameter = inspect.signature(importer).parameters.get("options")
     if parameter is not None and parameter.kind is not inspect.Parameter.VAR_KEYWORD:
         return importer(source, destination, options, name=name, progress=progress)
-    # An importer written for version 0.1 takes each option by name, and ends in ``**_``.
-    values = {**vars(options), "frames": int(options.frames), "crop": crop_of(options)}
+    # An importer written for version 0.1 takes these options by name.
+    names = ("size", "depth", "heldout", "test", "least", "max_bad", "seed", "workers")
+    values = {name: getattr(options, name) for name in names}
+    values |= {"frames": int(options.frames), "crop": crop_of(options)}
     return importer(source, destination, name=name, progress=progress, **values)
 
 

@@ -1,6 +1,6 @@
 """The options of an import: one dataclass, from the command line to the file of a dataset.
 
-``fedvisage data import`` has one option per field, and a field's docstring is its help.
+``fedvisage data import`` has one option per field, except ``few``, which studies set. A field's docstring is its help.
 """
 
 from __future__ import annotations

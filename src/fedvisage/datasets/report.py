@@ -68,8 +68,9 @@ class ImportReport:
         """Return the report as stored in the set."""
         from fedvisage.base.files import json_text
 
-        values = {name: value for name, value in asdict(self).items() if value is not None}
-        return json_text({name: value for name, value in values.items() if name not in ("summary", "lists")})
+        values = asdict(self).items()
+        stored = {name: value for name, value in values if value is not None and name not in ("summary", "lists")}
+        return json_text(stored)
 
     def warnings(self) -> list[str]:
         """Return warnings about sets unusable for training; all images of people are bona fide."""

@@ -306,7 +306,7 @@ class Exported:
         except runtime_errors() as error:
             raise RunFailed(f"{self.directory}: the graph cannot be run ({short(error)}); {AGAIN}") from None
         if output.shape[:1] != crops.shape[:1] or not np.isfinite(output).all():
-            raise RunFailed(f"{self.directory}: the model returned NaN or infinity; {AGAIN}")
+            raise RunFailed(f"{self.directory}: the model returned NaN, infinity or a wrong number of rows; {AGAIN}")
         if self.task == "recognition" and not (np.abs(np.linalg.norm(output, axis=1) - 1) < _LENGTH).all():
             raise RunFailed(f"{self.directory}: the model returned embeddings whose length is not 1; {AGAIN}")
         return np.asarray(output, np.float32)

@@ -42,7 +42,7 @@ class Batch:
     """Positions of the images in their view."""
     mirrored: Tensor | None = None
     """Mask of mirrored images, if mirroring was the only change; on the CPU."""
-    known: Tensor | None = None
+    class_numbers_on_cpu: Tensor | None = None
     """The class numbers on the CPU, for code that reads them without waiting for the device."""
 
     def tensors(self) -> Iterator[Tensor]:
@@ -50,10 +50,10 @@ class Batch:
         return (value for value in (self.images, self.labels, self.depth, self.identities) if value is not None)
 
     @property
-    def at_hand(self) -> Tensor:
+    def class_numbers(self) -> Tensor:
         """Return the class numbers, on the CPU if possible without waiting for the device."""
         assert self.identities is not None, "an identity set has class numbers"
-        return self.identities.cpu() if self.known is None else self.known
+        return self.identities.cpu() if self.class_numbers_on_cpu is None else self.class_numbers_on_cpu
 
     def parts(self, most: int | None) -> list[Batch]:
         """Return the batch in parts of nearly equal size, of ``most`` images at most; undivided without a limit."""
@@ -110,7 +110,7 @@ def read_batch(
         identities=None if class_numbers is None else compute.bring(class_numbers),
         positions=positions,
         mirrored=mirrored,
-        known=class_numbers,
+        class_numbers_on_cpu=class_numbers,
     )
 
 

@@ -196,10 +196,8 @@ class SiteWorker:
         question = f"{order.round} {order.call} {digest}"
         if self._last_answer[0] != question:
             reply = self._reply(order, self._evaluating_site(order), 0)
-            self._last_answer = (
-                question,
-                zlib.compress(encode(reply), 1),
-            )  # mostly empty bins; a process holds many sites
+            # Most bins of the histogram are empty, and a process holds many sites.
+            self._last_answer = question, zlib.compress(encode(reply), 1)
             return reply
         return decode(zlib.decompress(self._last_answer[1]))
 

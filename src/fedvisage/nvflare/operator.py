@@ -190,7 +190,7 @@ def report(session: Session, course: RunProgress, number: str) -> None:
     if reply is None:
         if course.answering != number:
             names = ", ".join(sorted(course.job.recipe.data.sites))
-            course.tell(f"started at the server; waiting for {names} to start")
+            course.tell(f"running at the server; waiting for {names} to start")
         elif course.round == total:
             course.tell("the last round is over; waiting for the server to send the result")
         return

@@ -21,8 +21,11 @@ from fedvisage.tasks.opened import RunData, check_entries, check_same_crops, ver
 from fedvisage.tasks.recognition.benchmarks import check_unseen
 
 
-def check_before_opening(request: Request, say: Say) -> None:
-    """Refuse a recipe that its method cannot follow, and missing or invalid files; print the method's warning."""
+def validate(request: Request, say: Say) -> None:
+    """Refuse a recipe that its method cannot follow, and missing or invalid files, before any data is opened.
+
+    Print the method's warning about a recipe that it can follow.
+    """
     if (warning := _check_options(request.recipe, request.find_method())) is not None:
         say(f"warning: {warning}")
     _check_files(request.recipe, sites_are_here=request.opening is None)

@@ -31,7 +31,6 @@ from fedvisage.data.overlap import OVERLAP
 from fedvisage.federation.record.releases import CHARGES
 from fedvisage.federation.record.store import CHECKPOINTS
 from fedvisage.federation.wire.message import digest_of
-from fedvisage.methods import read_method
 from fedvisage.nn.compute import LAYOUTS, Compute
 from fedvisage.recipe import Recipe
 from fedvisage.recipe.former import rename_in_metrics, rename_places
@@ -97,9 +96,12 @@ def _processor() -> str:
 
 # The directory: its files, the checks of its state, and the records of a run's start.
 
-RECIPE, ENVIRONMENT, DATA, METRICS, REPORT, SITES = (
-    *("recipe.yaml", "environment.json", "data.json", "metrics.json", "report.html", "sites"),
-)
+RECIPE = "recipe.yaml"
+ENVIRONMENT = "environment.json"
+DATA = "data.json"
+METRICS = "metrics.json"
+REPORT = "report.html"
+SITES = "sites"
 START = "start.json"
 """The record of the weights that the network took from its start file."""
 NAME = "federation.json"
@@ -132,7 +134,8 @@ def with_recorded_identities(recipe: Recipe, out: Path) -> Recipe:
     if recipe.data.public is None or recipe.data.public_identities is not None or not (out / RECIPE).is_file():
         return recipe
     try:
-        identities = recipes.load(out / RECIPE, [], read_method).data.public_identities
+        options = type(recipe.method)
+        identities = recipes.load(out / RECIPE, [], options.model_validate).data.public_identities
     except UserError:
         return recipe  # `finished_metrics` reports the fault
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"public_identities": identities})})

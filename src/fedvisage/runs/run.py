@@ -21,7 +21,7 @@ from fedvisage.methods.origin import origin_of
 from fedvisage.report.tracking.reporting import report_to_trackers
 from fedvisage.report.tracking.tensorboard import write_events
 from fedvisage.runs import directory
-from fedvisage.runs.checks import check_before_opening, check_opened_data
+from fedvisage.runs.checks import check_opened_data, validate
 from fedvisage.runs.directory import (
     METRICS,
     REPORT,
@@ -42,6 +42,9 @@ from fedvisage.tasks.catalogue import Setup, set_up, task_of
 from fedvisage.tasks.opened import RunData
 from fedvisage.tasks.seal import write_sealed
 from fedvisage.tasks.task import TrainingResult
+
+Lines = Sequence[Mapping[str, Any]]
+"""The lines of ``ledger.jsonl`` or ``rounds.jsonl``."""
 
 
 def run_and_report(request: Request, reporter: Reporter) -> dict[str, Any]:
@@ -91,11 +94,6 @@ def with_recorded_values(request: Request) -> Request:
     return replace(request, recipe=close_settings(recipe, recorded_settings(request.out)))
 
 
-def validate(request: Request, say: Say) -> None:
-    """Refuse a request that cannot be carried out, before anything is opened, and print the method's warning."""
-    check_before_opening(request, say)
-
-
 def resolve(request: Request, reporter: Reporter) -> Setup:
     """Fill in the values that the recipe leaves open, and return the setup of the run."""
     method = request.find_method()
@@ -130,11 +128,12 @@ def evaluate(
     request: Request, setup: Setup, data: RunData, trained: TrainingResult, pool: WorkerPool, say: Say
 ) -> dict[str, Any]:
     """Evaluate the model on the target, write and return the metrics, and report the sites that were absent."""
+    ledger, rounds = read_lines(request.out / LEDGER), read_lines(request.out / ROUNDS)
     metrics = {
-        **_training_metrics(request, setup, data, trained),
+        **_training_metrics(setup, data, trained, ledger, rounds),
         **setup.task.evaluate(setup.scorer(), trained, data, request.out),
         **snapshot_metrics(setup, request.out, trained, data),
-        **_costs(request, pool),
+        **_costs(ledger, rounds, pool),
     }
     write_sealed(request.out, metrics)
     for sentence in absences(metrics):
@@ -154,7 +153,9 @@ def _environment(setup: Setup, pool: WorkerPool) -> dict[str, Any]:
     return environment | ({"method": origin} if origin else {})
 
 
-def _training_metrics(request: Request, setup: Setup, data: RunData, trained: TrainingResult) -> dict[str, Any]:
+def _training_metrics(
+    setup: Setup, data: RunData, trained: TrainingResult, ledger: Lines, rounds: Lines
+) -> dict[str, Any]:
     """Return the description of a run's training in metrics.json: its names, rounds, attendance and privacy."""
     recipe, method = setup.recipe, setup.method
     metrics: dict[str, Any] = {
@@ -165,22 +166,21 @@ def _training_metrics(request: Request, setup: Setup, data: RunData, trained: Tr
         "seed": recipe.runtime.seed,
         "rounds": trained.rounds,
     }
-    attendance = attendance_of(read_lines(request.out / ROUNDS))
+    attendance = attendance_of(rounds)
     if attendance.counted:  # a run that adopted the members of another run had no rounds of its own
         metrics["attendance"] = attendance.as_json()
     if trained.ended:
         metrics["ended"] = trained.ended
-    if privacy := figures_of(recipe, method, trained.rounds, privacy_of(read_lines(request.out / LEDGER))):
+    if privacy := figures_of(recipe, method, trained.rounds, privacy_of(ledger)):
         metrics["privacy"] = privacy
     return metrics
 
 
-def _costs(request: Request, pool: WorkerPool) -> dict[str, Any]:
+def _costs(ledger: Lines, rounds: Lines, pool: WorkerPool) -> dict[str, Any]:
     """Return the sums of bytes and seconds, and the peak memory of a run.
 
     Bytes are those of the whole ledger. An interrupted run also reports the bytes that were sent again.
     """
-    ledger, rounds = read_lines(request.out / LEDGER), read_lines(request.out / ROUNDS)
     repeated = [row for row in ledger if row.get(REPEATED)]
     return {
         **_bytes_of(ledger),
@@ -190,6 +190,6 @@ def _costs(request: Request, pool: WorkerPool) -> dict[str, Any]:
     }
 
 
-def _bytes_of(lines: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+def _bytes_of(lines: Lines) -> dict[str, int]:
     """Add up the bytes of ledger lines by direction."""
     return {f"bytes_{way}": sum(row["bytes"] for row in lines if row["direction"] == way) for way in ("up", "down")}

@@ -56,20 +56,20 @@ def snapshot_metrics(setup: Setup, out: Path, trained: TrainingResult, data: Run
     not see its target. The metrics select nothing, and they need no threshold, because the sites choose thresholds only
     for the finished model.
     """
-    if setup.recipe.evaluation.snapshots is None or (data.target is None and not data.benchmarks):
+    every = setup.recipe.evaluation.snapshots
+    if every is None or (data.target is None and not data.benchmarks):
         return {}
     evaluation = setup.recipe.evaluation.model_copy(update={"resamples": 0, "published": None})
     scorer = replace(setup, recipe=setup.recipe.model_copy(update={"evaluation": evaluation})).scorer()
     figures = []
-    for number, path in _saved_rounds(out, setup.recipe, trained.rounds):
+    for number, path in _saved_rounds(out, every, trained.rounds):
         saved = replace(trained.saved, finished=read_tensors(path)[0])
         figures.append({"round": number, **setup.task.evaluate_snapshot(scorer, saved, data)})
     return {BY_ROUND: figures} if figures else {}
 
 
-def _saved_rounds(out: Path, recipe: Recipe, rounds: int) -> Iterator[tuple[int, Path]]:
+def _saved_rounds(out: Path, every: int, rounds: int) -> Iterator[tuple[int, Path]]:
     """Yield the number and the path of each saved round; a run that adopted the model of another run has none."""
-    every = recipe.evaluation.snapshots
-    for number in range(every, rounds + 1, every) if every is not None else ():
+    for number in range(every, rounds + 1, every):
         if (path := snapshot_path(out, number)).exists():
             yield number, path

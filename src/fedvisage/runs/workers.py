@@ -166,9 +166,9 @@ def remove_scratch(out: Path) -> None:
 class WorkerPool:
     """The workers of a run; none before :meth:`start`."""
 
-    def __init__(self, asked: Workers, out: Path) -> None:
+    def __init__(self, requested: Workers, out: Path) -> None:
         """Store the number of workers that the recipe asks for, and the run's directory."""
-        self._requested = asked
+        self._requested = requested
         self.engine: Engine = LocalEngine(out / SCRATCH, MODULES)
         self.workers: Sequence[Worker] = ()
         self.peaks_kb: list[int] = []
@@ -181,12 +181,12 @@ class WorkerPool:
         after another, as without the key. ``ours`` is false if the caller passed in another transport.
         """
         sites, threads = 1 if method.pooled else len(recipe.data.sites), recipe.runtime.threads
-        if self._requested in (None, 1) or sites == 1:
+        if self._requested is None or self._requested == 1 or sites == 1:
             return
         slots = self.engine.capacity(threads, 0.0)
         # With "auto", if the sites do not divide evenly, the operating system shares the cores among one more process.
         best = slots + (slots > 1 and sites % slots > 0)
-        count = min(sites, best if isinstance(self._requested, str) else self._requested or 1)
+        count = min(sites, best if isinstance(self._requested, str) else self._requested)
         reason = (
             "one process uses all cores with its threads" if count == 1 else _why_not_parallel(recipe, method, ours)
         )

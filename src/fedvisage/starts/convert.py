@@ -41,7 +41,7 @@ class FeatureDistance:
 
 def make_pictures(size: int) -> Tensor:
     """Return the pictures for the comparison: RGB from 0 to 1."""
-    draw = torch_rng(0, "images for a conversion")
+    draw = torch_rng(0, "pictures of a conversion")
     smooth = interpolate(torch.rand(PICTURES, 3, COARSE, COARSE, generator=draw), size=(size, size), mode="bilinear")
     return (0.9 * smooth + 0.1 * torch.rand(PICTURES, 3, size, size, generator=draw)).clamp(0, 1)
 

@@ -107,7 +107,9 @@ class FinishedModel:
 
     def is_live(self, images: Tensor) -> NDArray[np.bool_]:
         """Return for each face crop, uint8 B×3×H×W in RGB, whether its score reaches the model's threshold."""
-        return np.asarray(self.score(images) >= self.threshold.value)
+        self._require("pad", "is_live", "embed")
+        least = self.threshold.value
+        return np.asarray(self.score(images) >= least)
 
     def embed(self, faces: Tensor) -> Tensor:
         """Return the feature of each aligned face, uint8 B×3×H×W in RGB, at unit length."""

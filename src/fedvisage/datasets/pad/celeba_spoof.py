@@ -150,7 +150,7 @@ def _notes(items: Iterable[Item], files: Iterable[str]) -> Iterator[str]:
     yield "; ".join(f"{part}: {counts[part]:,} of {count:,} images" for part, count in LISTED.items())
     if without_species := sum(item.species == "attack" for item in items):
         source = "metas/intra_test/*_label.json" if files else "metas/intra_test/*_label.json, which are missing"
-        yield f"{without_species:,} attacks have the species attack: theirs stands in {source}"
+        yield f"{without_species:,} attacks have the species attack: their species are in {source}"
 
 
 def _parse_line(line: str) -> tuple[str, str] | None:

@@ -202,7 +202,7 @@ def _parse_heading(content: bytes, length: int) -> Heading:
         raise _TornRecord(f"claims {flag:,} labels, more than fit in it")
     labels = struct.unpack_from(f"<{min(flag, _LABELS)}f", content, HEADER.size) if flag else (label,)
     if not all(math.isfinite(value) for value in labels):
-        raise _TornRecord("has a label that is NaN")
+        raise _TornRecord("has a label that is NaN or infinite")
     return Heading(flag, labels)
 
 

@@ -47,7 +47,7 @@ def encode(name: str, value: Tensor, weight: float = 1.0) -> Words:
     most 2^-33.
     """
     if not value.is_floating_point() and value.numel() and int(value.max()) >= MOST_COUNT:
-        raise RefusedMessage(name, f"is a count beyond {MOST_COUNT}, the most that a secure sum can hold")
+        raise RefusedMessage(name, f"is a count above {MOST_COUNT}, the most that a secure sum can hold")
     scaled = value.to(torch.float64, copy=True).mul_(weight * 2.0 ** _fraction(value.dtype)).round_()
     return scaled.to(torch.int64).reshape(-1).numpy().view(np.uint64)
 

@@ -62,7 +62,7 @@ def classes_of(site: Site, batch: Batch, centres: list[nn.Parameter]) -> BatchCl
     assert batch.identities is not None
     sampler: Sampler | None = site.held.get(SAMPLER)
     if sampler is not None:
-        return sampler.of(batch.at_hand).of_first(sum(map(len, centres)))
+        return sampler.of(batch.class_numbers).of_first(sum(map(len, centres)))
     return BatchClasses(torch.cat([*centres]) if len(centres) > 1 else centres[0], batch.identities)
 
 

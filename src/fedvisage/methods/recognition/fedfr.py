@@ -152,7 +152,7 @@ def customisation(site: Site, batch: Batch, features: Tensor) -> Tensor:
     branches = face.own_centres(site, BRANCHES)
     if options.loss == "cosface":
         # Public identities have higher numbers than the site's own.
-        local = (batch.at_hand < len(branches)).nonzero()[:, 0]
+        local = (batch.class_numbers < len(branches)).nonzero()[:, 0]
         if not len(local):
             return transformed.sum() * 0  # a zero loss that still has a gradient
         rows = site.compute.bring(local)

@@ -366,7 +366,7 @@ def _columns(view: View, place: str) -> tuple[Numbers, Numbers, NDArray[np.float
     except ValueError as error:
         raise UserError(place, f"has a template, medium or confidence that is not a number: {error}") from None
     if not np.isfinite(confidence).all() or (confidence < 0).any():
-        raise UserError(place, "has a confidence that is negative or NaN; import the set again")
+        raise UserError(place, "has a confidence that is negative, NaN or infinite; import the set again")
     return template, media, confidence
 
 

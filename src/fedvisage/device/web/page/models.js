@@ -62,7 +62,7 @@ async function opened(ort, path, content) {
     const session = await ort.InferenceSession.create(content, { executionProviders: ["wasm"], logSeverityLevel: 3 });
     return { session, stated };
   } catch (error) {
-    throw new Refused("damaged", `${path}: is no graph that can be run (${String(error.message ?? error).slice(0, 200)})`);
+    throw new Refused("damaged", `${path}: cannot be run (${String(error.message ?? error).slice(0, 200)})`);
   }
 }
 
