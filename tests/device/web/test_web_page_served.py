@@ -75,7 +75,7 @@ def test_a_key_of_the_service_is_asked_for_before_models_are_delivered(
         assert "key" in ready(page, "refused")
         page.get_by_label("Key of the service").fill("not the key of the service")
         page.get_by_role("button", name="Begin").click()
-        page.wait_for_selector("#state:has-text('none of its keys')")
+        page.wait_for_selector("#state:has-text('not one of its keys')")
         page.get_by_label("Key of the service").fill(KEY)
         page.keyboard.press("Enter")
         ready(page)

@@ -159,7 +159,7 @@ def test_a_picture_that_cannot_be_judged_is_told_why(
 
 def test_a_file_that_is_no_picture_is_refused_in_words(page: Any) -> None:
     page.set_input_files("#file", {"name": "notes.png", "mimeType": "image/png", "buffer": b"no picture"})
-    assert "notes.png: is no picture" in ready(page, "refused")
+    assert "notes.png: is not an image" in ready(page, "refused")
 
 
 def test_people_are_enrolled_and_compared_in_the_page_and_attacks_are_not(

@@ -44,7 +44,7 @@ export async function readPicture(file) {
   try {
     picture = await createImageBitmap(file, { imageOrientation: "from-image", colorSpaceConversion: "none", premultiplyAlpha: "none" });
   } catch {
-    throw new Refused("picture", `${file.name}: is no picture that this browser can read. Choose a JPEG, PNG or WebP.`);
+    throw new Refused("picture", `${file.name}: is not an image that this browser can read. Choose a JPEG, PNG or WebP.`);
   }
   const { width, height } = picture;
   if (width * height > LARGEST || Math.min(width, height) < SMALLEST) {

@@ -57,7 +57,7 @@ function* fieldsOf(path, bytes, start, end) {
       value += (byte & 127) * factor;
       if (byte < 128) return value;
     }
-    return refuse(path, "is no whole graph");
+    return refuse(path, "is not a complete graph");
   }
 
   while (at < end) {
@@ -68,9 +68,9 @@ function* fieldsOf(path, bytes, start, end) {
       yield { field, value: number() };
       continue;
     }
-    if (![1, 2, 5].includes(type)) refuse(path, "is no whole graph");
+    if (![1, 2, 5].includes(type)) refuse(path, "is not a complete graph");
     const length = type === 1 ? 8 : type === 5 ? 4 : number();
-    if (at + length > end) refuse(path, "is no whole graph");
+    if (at + length > end) refuse(path, "is not a complete graph");
     yield { field, from: at, to: at + length };
     at += length;
   }

@@ -13,7 +13,7 @@ export function reader(base, key) {
     } catch {
       throw new Refused("unreachable", `${path}: cannot be reached; is the server still there?`);
     }
-    if (answer.status === 401) throw new Refused("unauthorised", "The service wants a key, and this is none of its keys.");
+    if (answer.status === 401) throw new Refused("unauthorised", "The service requires a key, and this is not one of its keys.");
     if (answer.status === 404) throw new Refused("missing", `${path}: is missing; write the folder again with fedvisage web build`);
     if (!answer.ok) throw new Refused("unreachable", `${path}: the server answered ${answer.status}; try again`);
     return answer.arrayBuffer();

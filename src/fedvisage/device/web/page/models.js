@@ -71,7 +71,7 @@ export function checkStated(path, stated, description) {
   for (const [name, value] of Object.entries(description)) {
     if (name === "adapted" && value === null) continue; // absent in older graphs
     if (!same(value, stated[`fedvisage.${name}`])) {
-      throw new Refused("damaged", `${path}: says another ${name} inside than config.json does; export the model again`);
+      throw new Refused("damaged", `${path}: contains another ${name} than config.json; export the model again`);
     }
   }
 }
