@@ -82,4 +82,5 @@ def test_a_threshold_changed_in_the_description_is_refused(script: Path, pad: Pa
 @pytest.mark.parametrize("content", [b"\x0a\xff", b"\x0b", b"\x80" * 20, b"\x3a\x05\x0a\xff\xff\xff\x7f"])
 def test_bytes_that_are_no_graph_are_refused(script: Path, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.onnx").write_bytes(content)
-    assert answer(script, tmp_path / "model.onnx") == "damaged model.onnx: is not a complete graph; export the model again"
+    refusal = "damaged model.onnx: is not a complete graph; export the model again"
+    assert answer(script, tmp_path / "model.onnx") == refusal
