@@ -5,8 +5,11 @@ from __future__ import annotations
 from importlib.resources import as_file, files
 from pathlib import Path
 
+from rich.console import Console
+
 from fedvisage.base.errors import UserError
-from fedvisage.base.progress import Say
+from fedvisage.base.processes import block_signals, cores, worker_processes
+from fedvisage.base.progress import Reporter, Say
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.show import contact_sheet
 from fedvisage.datasets.sources import resolve, without_part
@@ -17,27 +20,44 @@ from fedvisage.studies import load_study, run_study
 def demonstrate(out: Path, cache: Path, say: Say, course: Say, *, resume: bool = False) -> None:
     """Run the packaged studies, then write every run's report and a contact sheet of every set.
 
-    ``say`` receives the results, ``course`` the progress in between.
+    ``say`` receives the results, ``course`` the progress in between. With two cores, the study of recognition runs in a
+    process of its own beside the study of attack detection; the results are the same.
     """
     if out.exists() and any(out.iterdir()) and not resume:
         raise UserError(str(out), "is not empty; give another --out, or --resume to continue the demo in it")
     course("Rendering faces and attacks, then training four methods on three sites.")
-    _show(out, "study.yaml", cache, say, course)
-    course("Rendering people, then training two recognition methods at three sites.")
-    _show(out / "people", "people.yaml", cache, say, course)
+    people = (out / "people", "people.yaml", cache)
+    if cores() == 1:
+        results = [_conduct(out, "study.yaml", cache, course)]
+        course("Rendering people, then training two recognition methods at three sites.")
+        results.append(_conduct(*people, course))
+    else:
+        course("At the same time, rendering people, and training two recognition methods at three sites.")
+        with worker_processes(1) as pool:
+            with block_signals():
+                beside = pool.submit(_conduct_quietly, *people)
+            results = [_conduct(out, "study.yaml", cache, course)]
+            results.append(beside.result())
+    for lines in results:
+        say("\n".join(lines))
 
 
-def _show(out: Path, study: str, cache: Path, say: Say, course: Say) -> None:
-    """Conduct a packaged study, and report the paths of its table, pictures and reports."""
+def _conduct_quietly(out: Path, study: str, cache: Path) -> list[str]:
+    return _conduct(out, study, cache, Reporter(Console(), quiet=True))
+
+
+def _conduct(out: Path, study: str, cache: Path, course: Say) -> list[str]:
+    """Run a packaged study; return its table, and the paths of its pictures and reports."""
     with as_file(files("fedvisage.studies") / study) as path:
         run_study(path, out, cache, course)
-        say((out / "table.md").read_text(encoding="utf-8"))
         sets = load_study(path).sets
     reports = [write_report(run, cache) for run in sorted((out / "cells").iterdir())]
     (out / "pictures").mkdir(exist_ok=True)
     for entry, name in {without_part(entry)[0]: name for name, entry in sets.items()}.items():
         contact_sheet(PreparedSet.open(resolve(entry, cache))).save(out / "pictures" / f"{name}.png")
-    say(f"table:    {out / 'table.md'}")
-    say(f"pictures: {out / 'pictures'} (examples from each set)")
-    for report in reports:
-        say(f"report:   {report}")
+    return [
+        (out / "table.md").read_text(encoding="utf-8"),
+        f"table:    {out / 'table.md'}",
+        f"pictures: {out / 'pictures'} (examples from each set)",
+        *(f"report:   {report}" for report in reports),
+    ]
