@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.refusals import refused
 from typer.testing import CliRunner
 
 from fedvisage.base.errors import UserError
@@ -56,6 +57,14 @@ def by_options(source: Path, destination: Path, options: ImportOptions, *, name:
 
 
 def by_keywords(source: Path, destination: Path, *, name: str, size: int, frames: int, **_: object) -> ImportReport:
+def test_an_unknown_source_of_boxes_is_refused_for_every_kind_of_dataset() -> None:
+    unknown: dict[str, Any] = {"boxes": "mine"}
+    with refused("boxes", "detect", "dataset", "'mine'"):
+        ImportOptions(**unknown)
+    with refused("imports.O", "'mine'"):
+        read_spec("lfw --boxes mine", "imports.O")
+
+
     assert (size, frames, name) == (32, 3, "S")
     return REPORT
 

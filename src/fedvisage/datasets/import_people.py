@@ -455,8 +455,6 @@ def _check_choice(layout: Layout, options: ImportOptions) -> None:
 
 def _alignment(layout: Layout, crop: Crop, boxes: str, size: int) -> tuple[Alignment, CropRecord]:
     """Return the alignment of crops and their record in the set."""
-    if boxes not in ("detect", "dataset"):
-        raise UserError("boxes", f"must be detect or dataset, got {boxes!r}")
     if boxes == "detect":
         return alignment_of(crop, size), record_of(crop, aligned=True, search="all" if layout.boxed else LARGEST)
     if not layout.points or crop != "face":

@@ -235,8 +235,6 @@ def _add(out: Writer, item: Item, picture: FramePicture, split: str, turned: boo
 
 def read_settings_of(scanner: Scanner, options: ImportOptions) -> ReadSettings:
     """Return how items of a dataset become pictures; raise UserError for options that the dataset does not support."""
-    if options.boxes not in ("detect", "dataset"):
-        raise UserError("boxes", f"must be detect or dataset, got {options.boxes!r}")
     if options.boxes == "dataset" and scanner.boxes is None:
         raise UserError("boxes", f"fedvisage reads no boxes of {scanner.title}; use detect")
     if options.boxes == "dataset" and (options.crop != "face" or options.depth == "canonical"):

@@ -62,7 +62,9 @@ class ImportOptions:
     """About this number of videos or images per dataset, for trials of a study; 0 means all."""
 
     def __post_init__(self) -> None:
-        """Refuse labels of another form."""
+        """Refuse an unknown source of boxes, and labels of another form."""
+        if self.boxes not in ("detect", "dataset"):
+            raise UserError("boxes", f"must be detect or dataset, got {self.boxes!r}")
         word, _, value = self.labels.partition("=")
         if self.labels and not self.released and (word != "live" or not value):
             raise UserError("--labels", f"must define bona fide, such as live=0, or be {RELEASED}; got {self.labels!r}")
