@@ -196,7 +196,7 @@ class TrainingLoop:
 EVALUATION_KEYS = ("threshold", "level", "batch", "resamples", "features", "adapt", "recognition", "snapshots")
 
 
-def train(
+def train_over_transport(
     setup: Setup,
     out: Path,
     transport: Transport,

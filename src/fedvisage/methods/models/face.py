@@ -212,10 +212,10 @@ def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
 def fit(site: Site, loss: Loss) -> None:
     """Minimise a loss over one round's local work, with the site's own class centres."""
     own_centres(site)
-    train(site, loss, site.data, tuple(site.net), (OWN_CENTRES,))
+    train_local_model(site, loss, site.data, tuple(site.net), (OWN_CENTRES,))
 
 
-def train(site: Site, loss: Loss, view: View, parts: Sequence[str], own: Sequence[str]) -> None:
+def train_local_model(site: Site, loss: Loss, view: View, parts: Sequence[str], own: Sequence[str]) -> None:
     """Minimise a loss over one round's local work on a view, then store the local model."""
     optimizer = site.optimizer(*parts, own=own)
     centres = class_centres(site, public="centres" in parts)
