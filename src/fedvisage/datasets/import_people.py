@@ -25,7 +25,8 @@ from fedvisage.base.progress import format_count
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.crops import CropRecord
 from fedvisage.data.lists import OF_TEMPLATES, PAIR_LISTS, TemplateLists, list_beside, text_of_pairs, write_lists
-from fedvisage.data.writer import EVERY, Writer
+from fedvisage.data.partial_set import EVERY
+from fedvisage.data.writer import Writer
 from fedvisage.datasets.dataset import NO_GROUPS
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.people.choosing import PARTS, choose_subset, order_digest, subset_text
