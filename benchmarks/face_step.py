@@ -98,7 +98,7 @@ def _view(site: Site) -> View:
 def _house(site: Site) -> float:
     own, view = fedfr.own_parameters(site), _view(site)
     fedfr.hold_frozen(site, view)
-    return processor_seconds(lambda: face.train(site, fedfr.loss, view, ("model", "centres"), own))
+    return processor_seconds(lambda: face.train_local_model(site, fedfr.loss, view, ("model", "centres"), own))
 
 
 def _plain(site: Site, compute: Compute) -> float:

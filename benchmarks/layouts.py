@@ -131,7 +131,8 @@ def _measure(net: nn.Module, shape: Shape, repeats: int) -> dict[str, str]:
     image = Input(size=shape[2], colour="rgb" if shape[1] == 3 else "rgb+hsv")
     traits = describe_network(nn.ModuleDict({"net": net}), image)
     chosen = {
-        "bf16" if half else "fp32": choose_layout(Compute(CPU, half), instructions, lambda: traits) for half in formats
+        compute.precision: choose_layout(compute, instructions, lambda: traits)
+        for compute in (Compute(CPU, half) for half in formats)
     }
     return ratios | {"rule": ", ".join(f"{layout} in {number_format}" for number_format, layout in chosen.items())}
 

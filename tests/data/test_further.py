@@ -7,8 +7,9 @@ from tests.data.making import add_rows, make_set, pixels
 from tests.refusals import refused
 
 from fedvisage.base.errors import UserError
+from fedvisage.data.partial_set import Journal
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.data.writer import Journal, Writer
+from fedvisage.data.writer import Writer
 
 
 def make_further(path: Path, **columns: list[str]) -> PreparedSet:

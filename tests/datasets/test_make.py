@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -21,7 +22,8 @@ from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.catalogue import IMPORTERS, SCANNERS, all_kinds, describe_kinds, write_small_copy
 from fedvisage.datasets.dataset import Clip
-from fedvisage.datasets.importing import ImportOptions, import_dataset, synthesise_set
+from fedvisage.datasets.importing import import_dataset, synthesise_set
+from fedvisage.datasets.options import ImportOptions, SynthesisOptions
 from fedvisage.datasets.show import show_set
 from fedvisage.datasets.tree import walk
 from fedvisage.render import ON_REAL_PRINTS
@@ -217,22 +219,14 @@ def test_a_pretended_dataset_is_not_written_over_something(tmp_path: Path) -> No
         write_small_copy("oulu-npu", tmp_path)
 
 
-def synthesise_small(destination: Path, **changes: object) -> list[str]:
-    options: dict[str, object] = {
-        "domain": "C",
-        "size": 32,
-        "subjects": 2,
-        "videos": 1,
-        "frames": 1,
-        "seed": 0,
-        "heldout": 0.5,
-        "species": "",
-        "photos": None,
-        "crop": "centre",
-        "max_bad": 0.5,
-        "workers": 1,
-    }
-    return synthesise_set(destination, unheard, **(options | changes))  # type: ignore[arg-type]
+SMALL = SynthesisOptions(
+    domain="C", size=32, subjects=2, videos=1, frames=1, heldout=0.5, crop="centre", max_bad=0.5, workers=1
+)
+
+
+def synthesise_small(destination: Path, photos: Path | None = None, **changes: object) -> list[str]:
+    options = replace(SMALL, **changes)  # type: ignore[arg-type]
+    return synthesise_set(destination, options, unheard, photos=photos)
 
 
 def test_videos_share_held_out_and_species_can_be_chosen(tmp_path: Path) -> None:

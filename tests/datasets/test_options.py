@@ -1,4 +1,4 @@
-"""Options of an import: declared once, and a misspelt one is refused wherever it is written."""
+"""Options of imports and rendered sets: declared once, and a misspelt one is refused wherever it is written."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.refusals import refused
 from typer.testing import CliRunner
 
 from fedvisage.base.errors import UserError
@@ -14,20 +15,32 @@ from fedvisage.cli import app
 from fedvisage.datasets.catalogue import IMPORTERS
 from fedvisage.datasets.import_spec import read_spec
 from fedvisage.datasets.importing import import_dataset
-from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.options import ImportOptions, PeopleOptions, SynthesisOptions
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS
 from fedvisage.datasets.protocols.people import PEOPLE
 from fedvisage.datasets.report import ImportReport
+from fedvisage.render.identities import Identities
+from fedvisage.render.sets import Synthesis
 
 REPORT = ImportReport(1, 1, 1, 1, {"bonafide": 1}, {"train": 1}, 0, 0, 0, ())
 
 
-def test_every_field_has_a_docstring_and_is_an_option_of_the_command() -> None:
-    names = [field.name for field in fields(ImportOptions)]
-    assert [*field_docstrings(ImportOptions)] == names
-    help_text = CliRunner().invoke(app, ["data", "import", "--help"]).stdout
+@pytest.mark.parametrize(
+    ("kind", "verb", "others"),
+    [(ImportOptions, "import", ["few"]), (SynthesisOptions, "synth", []), (PeopleOptions, "people", [])],
+)
+def test_every_field_has_a_docstring_and_is_an_option_of_the_command(kind: Any, verb: str, others: list[str]) -> None:
+    names = [field.name for field in fields(kind)]
+    assert [*field_docstrings(kind)] == names
+    help_text = CliRunner().invoke(app, ["data", verb, "--help"]).stdout
     missing = [name for name in names if f"--{name.replace('_', '-')}" not in help_text]
-    assert missing == ["few"]
+    assert missing == others
+
+
+@pytest.mark.parametrize(("options", "spec"), [(SynthesisOptions(), Synthesis("O")), (PeopleOptions(), Identities())])
+def test_the_options_of_a_rendered_set_have_the_defaults_of_its_specification(options: Any, spec: Any) -> None:
+    for field in fields(spec):
+        assert (getattr(options, field.name) or None) == (getattr(spec, field.name) or None), field.name
 
 
 @pytest.mark.parametrize("text", ["oulu-npu --sise 32", "oulu-npu --few 3", "oulu-npu --frames 1 size 32"])
@@ -42,6 +55,14 @@ def test_a_misspelt_option_in_a_program_is_refused() -> None:
     misspelt: dict[str, Any] = {"sise": 32}
     with pytest.raises(TypeError, match="sise"):
         ImportOptions(**misspelt)
+
+
+def test_an_unknown_source_of_boxes_is_refused_for_every_kind_of_dataset() -> None:
+    unknown: dict[str, Any] = {"boxes": "mine"}
+    with refused("boxes", "detect", "dataset", "'mine'"):
+        ImportOptions(**unknown)
+    with refused("imports.O", "'mine'"):
+        read_spec("lfw --boxes mine", "imports.O")
 
 
 @pytest.mark.parametrize("protocol", [*PROTOCOLS.values(), *PEOPLE.values()], ids=lambda protocol: protocol.name)

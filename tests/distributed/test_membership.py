@@ -39,7 +39,7 @@ from fedvisage.nvflare.commands import start_server, start_site
 from fedvisage.nvflare.greeting import Unreachable, request_admission
 from fedvisage.nvflare.kits import Kit, open_kit, own_settings
 from fedvisage.nvflare.membership import provision
-from fedvisage.nvflare.operator import train
+from fedvisage.nvflare.operator import train_in_federation
 from fedvisage.nvflare.rehearsal import free_port
 from fedvisage.nvflare.status import CertificateStatus, Status
 from fedvisage.nvflare.terminal import Terminal
@@ -352,7 +352,9 @@ def test_servers_sites_and_runs_say_at_their_start_that_an_end_is_near(
     with socket.create_server(("", port)), failed(RunFailed, f"port {port}"):
         start_server(kits / "server", None, None, None, front, verbose=False)
     with failed(RunFailed, "within 1 s"):
-        train(recipe_of(tree(sets)), tmp_path, Told(said), open_kit(kits / "operator", "operator"), wait=0.5)
+        train_in_federation(
+            recipe_of(tree(sets)), tmp_path, Told(said), open_kit(kits / "operator", "operator"), wait=0.5
+        )
     lines = [line for line in said if "in 9 days" in line]
     assert [Path(line.split()[0]).relative_to(kits).parts[0] for line in lines] == ["sites", "server", "operator"]
 

@@ -100,7 +100,7 @@ def test_a_run_that_nobody_begins_is_given_up(federation: Rehearsal, sets: Mappi
         while len(session.get_connected_client_list()) < 3:
             time.sleep(0.2)
     with stopped(federation), failed(RunFailed, "fedvisage status", "--patience"):
-        operator.train(recipe, tmp_path / "dead", observer, federation.operator, wait=WAIT, patience=15)
+        operator.train_in_federation(recipe, tmp_path / "dead", observer, federation.operator, wait=WAIT, patience=15)
     assert time.monotonic() - began < 120
     with connect_to_server(federation.operator, WAIT) as session:
         while query_status(session).runs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -56,6 +57,15 @@ SELDOM = [("adapters", name) for name in ("fedprox", "afl", "fedadam", "fedyogi"
 
 ONE_PER_TASK = ("resnet18", "sphere20")
 """`make test` tries every algorithm on these models and every model with FedAvg, `make test-all` all pairs."""
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_can_be_sent_to_a_worker_process(name: str) -> None:
+    model = MODELS[name]
+    copied = pickle.loads(pickle.dumps(model))
+    assert (copied.name, copied.options, copied.parts) == (model.name, model.options, model.parts)
+    assert (copied.network, copied.check, copied.begin) == (model.network, model.check, model.begin)
+    assert copied.least_identities == model.least_identities
 
 
 def marked(algorithm: str, model: str) -> Any:

@@ -87,7 +87,8 @@ def test_auto_is_bf16_on_a_processor_with_amx_but_not_with_avx512_bf16_alone() -
 
 @pytest.mark.parametrize(("precision", "half"), [("bf16", True), ("fp32", False)])
 def test_a_recipe_may_choose_either_format_on_every_processor(precision: str, half: bool) -> None:
-    assert resolve_compute("cpu", precision).half == half
+    compute = resolve_compute("cpu", precision)
+    assert (compute.half, compute.precision) == (half, precision)
 
 
 def test_running_statistics_accumulate_in_float32_in_bf16_training() -> None:

@@ -179,6 +179,19 @@ def rewrite_with_former_keys(out: Path) -> None:
         write_sealed(path, tensors, {**values, "recipe": recipe_digest(text)})
 
 
+def test_a_checkpoint_without_one_of_the_sites_is_refused(
+    finished: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    (tmp_path / "run" / "metrics.json").unlink()
+    checkpoint = max((tmp_path / "run" / CHECKPOINTS).iterdir())
+    tensors, values = read_sealed(checkpoint, "")
+    del values["generations"]["B"]
+    write_sealed(checkpoint, tensors, values)
+    with refused(CHECKPOINTS, "site B", "--out"):
+        run_toy(tree(sets, training__rounds=5, evaluation__keep="best"), tmp_path / "run", resume=True)
+
+
 def test_rounds_without_a_quorum_are_counted_across_interruptions(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, training__rounds=9, federation={"offline": 1.0, "give_up_after": 3}, evaluation__every=0)
     with pytest.raises(KeyboardInterrupt):

@@ -17,56 +17,16 @@ from fedvisage.cli.options import (
     say,
     with_options,
 )
-from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.options import ImportOptions, PeopleOptions, SynthesisOptions
 
 app = typer.Typer()
 
 
 @app.command()
+@with_options()
 def synth(
     destination: Annotated[Path, typer.Argument(help="Output directory of the prepared set.")],
-    domain: Annotated[
-        str, typer.Option(help="O C I M S 3 H W E F or A, named after the datasets of the papers.")
-    ] = "O",
-    size: Annotated[int, typer.Option(help="Image size in pixels, an even number.", min=32, max=512)] = 128,
-    subjects: Annotated[
-        int | None,
-        typer.Option(help="Number of people; default: the domain's.", show_default=False, min=1),
-    ] = None,
-    videos: Annotated[
-        int | None,
-        typer.Option(
-            help="Bona fide videos per person; default: the domain's. With --from: photographs per person; default: "
-            "all.",
-            show_default=False,
-            min=1,
-        ),
-    ] = None,
-    frames: Annotated[
-        int,
-        typer.Option(
-            help="Frames per video. With --from: frames per recording of a photograph, bona fide or attack.", min=1
-        ),
-    ] = 4,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
-    heldout: Annotated[float, typer.Option(help="Share of subjects held out.", min=0.0, max=0.9)] = 0.25,
-    species: Annotated[
-        str, typer.Option(help="Kinds of attacks, such as print,replay; default: all of the domain.")
-    ] = "",
-    generation: Annotated[
-        int,
-        typer.Option(
-            help="2: both classes pass through the same simulated camera, as with --from. 1: sessions of the papers.",
-            min=1,
-            max=2,
-        ),
-    ] = 1,
-    media: Annotated[
-        str, typer.Option(help="Printers and panels, such as ipad,photo-printer-1; for --from and --generation 2.")
-    ] = "",
-    cameras: Annotated[
-        str, typer.Option(help="Kinds of cameras, such as webcam,system-camera; for --from and --generation 2.")
-    ] = "",
+    options: SynthesisOptions,
     source: Annotated[
         Path | None,
         typer.Option(
@@ -75,17 +35,6 @@ def synth(
             show_default=False,
         ),
     ] = None,
-    crop: Annotated[
-        str,
-        typer.Option(
-            help="With --from: face detects and crops the face in each photo, as import and predict do; centre is for "
-            "photos that are already face crops; none keeps square photos unchanged."
-        ),
-    ] = "face",
-    max_bad: Annotated[
-        float, typer.Option(help="With --from: stop above this share of unusable photos.", min=0.0, max=1.0)
-    ] = 0.05,
-    workers: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
     quiet: Quiet = False,
     log_format: LogFormat = "text",
 ) -> None:
@@ -99,53 +48,15 @@ def synth(
     with interruptible(NOTHING):
         from fedvisage.datasets.importing import synthesise_set
 
-        lines = synthesise_set(
-            destination,
-            progress,
-            domain=domain,
-            size=size,
-            subjects=subjects,
-            videos=videos,
-            frames=frames,
-            seed=seed,
-            heldout=heldout,
-            species=species,
-            generation=generation,
-            media=media,
-            cameras=cameras,
-            photos=source,
-            crop=crop,
-            max_bad=max_bad,
-            workers=workers,
-        )
+        lines = synthesise_set(destination, options, progress, photos=source)
     say(*lines)
 
 
 @app.command()
+@with_options()
 def people(
     destination: Annotated[Path, typer.Argument(help="Output directory of the identity set.")],
-    identities: Annotated[int, typer.Option(help="People.", min=1)] = 40,
-    images: Annotated[int, typer.Option(help="Photographs per person.", min=1)] = 20,
-    size: Annotated[
-        int, typer.Option(help="Size of the aligned crops in pixels, an even number.", min=32, max=384)
-    ] = 112,
-    first: Annotated[
-        int, typer.Option(help="Number of the first person; sets with other numbers are disjoint.", min=0)
-    ] = 0,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
-    test: Annotated[
-        float, typer.Option(help="Share of each person's photographs kept for testing.", min=0.0, max=0.9)
-    ] = 0.4,
-    heldout: Annotated[
-        float, typer.Option(help="Share of people held out entirely, as impostors.", min=0.0, max=0.9)
-    ] = 0.0,
-    group: Annotated[
-        int | None,
-        typer.Option(
-            help="One of the four groups, 0 to 3; default: all groups in turn.", show_default=False, min=0, max=3
-        ),
-    ] = None,
-    workers: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
+    options: PeopleOptions,
     quiet: Quiet = False,
     log_format: LogFormat = "text",
 ) -> None:
@@ -154,19 +65,7 @@ def people(
     with interruptible(NOTHING):
         from fedvisage.datasets.importing import synthesise_people
 
-        lines = synthesise_people(
-            destination,
-            progress,
-            identities=identities,
-            images=images,
-            size=size,
-            first=first,
-            seed=seed,
-            test=test,
-            heldout=heldout,
-            group=group,
-            workers=workers,
-        )
+        lines = synthesise_people(destination, options, progress)
     say(*lines)
 
 

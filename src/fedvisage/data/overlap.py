@@ -23,6 +23,7 @@ from fedvisage.data.duplicates import NEAR, Copies, find_copies
 TARGET: Final = "data.target"
 PUBLIC: Final = "data.public"
 SITE: Final = "data.sites."
+"""Prefix of a site's key; with ``TARGET`` and ``PUBLIC``, the places of a run's data in recipes and files."""
 HELD_OUT: Final = " (held-out subjects)"
 
 OVERLAP: Final = "overlap.json"

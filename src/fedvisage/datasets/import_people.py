@@ -25,7 +25,8 @@ from fedvisage.base.progress import format_count
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.crops import CropRecord
 from fedvisage.data.lists import OF_TEMPLATES, PAIR_LISTS, TemplateLists, list_beside, text_of_pairs, write_lists
-from fedvisage.data.writer import EVERY, Writer
+from fedvisage.data.partial_set import EVERY
+from fedvisage.data.writer import Writer
 from fedvisage.datasets.dataset import NO_GROUPS
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.people.choosing import PARTS, choose_subset, order_digest, subset_text
@@ -455,8 +456,6 @@ def _check_choice(layout: Layout, options: ImportOptions) -> None:
 
 def _alignment(layout: Layout, crop: Crop, boxes: str, size: int) -> tuple[Alignment, CropRecord]:
     """Return the alignment of crops and their record in the set."""
-    if boxes not in ("detect", "dataset"):
-        raise UserError("boxes", f"must be detect or dataset, got {boxes!r}")
     if boxes == "detect":
         return alignment_of(crop, size), record_of(crop, aligned=True, search="all" if layout.boxed else LARGEST)
     if not layout.points or crop != "face":

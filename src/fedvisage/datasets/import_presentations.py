@@ -21,9 +21,10 @@ import numpy as np
 from fedvisage.base.errors import UserError, printable
 from fedvisage.base.parallel import Progress, map_in_order
 from fedvisage.base.streams import numpy_rng
+from fedvisage.data.partial_set import EVERY
 from fedvisage.data.prepared import OFFICIAL
 from fedvisage.data.splits import split_subjects
-from fedvisage.data.writer import EVERY, Writer
+from fedvisage.data.writer import Writer
 from fedvisage.datasets.depth_maps import directory_of_maps
 from fedvisage.datasets.frames import FramePicture, ItemResult, ReadSettings, read_choice, read_item
 from fedvisage.datasets.options import ImportOptions
@@ -235,8 +236,6 @@ def _add(out: Writer, item: Item, picture: FramePicture, split: str, turned: boo
 
 def read_settings_of(scanner: Scanner, options: ImportOptions) -> ReadSettings:
     """Return how items of a dataset become pictures; raise UserError for options that the dataset does not support."""
-    if options.boxes not in ("detect", "dataset"):
-        raise UserError("boxes", f"must be detect or dataset, got {options.boxes!r}")
     if options.boxes == "dataset" and scanner.boxes is None:
         raise UserError("boxes", f"fedvisage reads no boxes of {scanner.title}; use detect")
     if options.boxes == "dataset" and (options.crop != "face" or options.depth == "canonical"):

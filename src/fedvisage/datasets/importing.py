@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from fedvisage.datasets.catalogue import LAYOUTS, SCANNERS, importer_of
 from fedvisage.datasets.finding import FoundDataset, find_datasets
 from fedvisage.datasets.import_people import crop_of, import_people
 from fedvisage.datasets.import_presentations import import_items
-from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.options import ImportOptions, PeopleOptions, SynthesisOptions
 from fedvisage.datasets.report import ImportReport
 from fedvisage.datasets.show import shortcuts_in, show_set
 from fedvisage.render import ON_REAL_PRINTS
@@ -129,57 +129,38 @@ def check_disjoint(source: Path, destination: Path) -> None:
 # Rendered sets, for ``fedvisage data synth``.
 
 
-def synthesise_set(
-    destination: Path,
-    say: Say,
-    *,
-    domain: str,
-    size: int,
-    subjects: int | None,
-    videos: int | None,
-    frames: int,
-    seed: int,
-    heldout: float,
-    species: str,
-    generation: int = 1,
-    media: str = "",
-    cameras: str = "",
-    photos: Path | None,
-    crop: str,
-    max_bad: float,
-    workers: int,
-) -> list[str]:
+def synthesise_set(destination: Path, options: SynthesisOptions, say: Say, *, photos: Path | None) -> list[str]:
     """Render a set, or simulate attacks on a folder of photos."""
     # Imported here because importing and showing sets need no renderer.
     from fedvisage.datasets.on_portraits import render_set, synthesise_from
     from fedvisage.render.sets import Synthesis, check_selection, read_names, read_species
 
     spec = Synthesis(
-        domain,
-        size=size,
-        subjects=subjects,
-        videos=videos,
-        frames=frames,
-        seed=seed,
-        heldout=heldout,
-        species=read_species(species) if species else None,
-        generation=generation if photos is None else 1,
-        media=read_names(media) if media else None,
-        cameras=read_names(cameras) if cameras else None,
+        options.domain,
+        size=options.size,
+        subjects=options.subjects,
+        videos=options.videos,
+        frames=options.frames,
+        seed=options.seed,
+        heldout=options.heldout,
+        species=read_species(options.species) if options.species else None,
+        generation=options.generation if photos is None else 1,
+        media=read_names(options.media) if options.media else None,
+        cameras=read_names(options.cameras) if options.cameras else None,
     )
     if photos is None:
-        with in_steps(f"rendering {domain}", say) as progress:
-            render_set(check_selection(spec), destination, workers=workers, progress=progress)
+        with in_steps(f"rendering {options.domain}", say) as progress:
+            render_set(check_selection(spec), destination, workers=options.workers, progress=progress)
         return show_set(destination)
     check_disjoint(photos, destination)
-    with in_steps(f"reading {photos.name}", say) as reading, in_steps(f"rendering {domain}", say) as progress:
+    with in_steps(f"reading {photos.name}", say) as reading, in_steps(f"rendering {options.domain}", say) as progress:
         report = synthesise_from(
             photos,
             spec,
             destination,
-            crop=crop,  # type: ignore[arg-type]  # the cropper refuses other words itself
-            max_bad=max_bad,
-            workers=workers,
+            crop=options.crop,
+            max_bad=options.max_bad,
+            workers=options.workers,
             reading=reading,
             progress=progress,
         )
@@ -187,24 +168,11 @@ def synthesise_set(
     return [*report.lines(), *warnings, *show_set(destination), f"warning: {ON_REAL_PRINTS}"]
 
 
-def synthesise_people(
-    destination: Path,
-    say: Say,
-    *,
-    identities: int,
-    images: int,
-    size: int,
-    first: int,
-    seed: int,
-    test: float,
-    heldout: float,
-    group: int | None,
-    workers: int,
-) -> list[str]:
+def synthesise_people(destination: Path, options: PeopleOptions, say: Say) -> list[str]:
     """Render an identity set."""
     from fedvisage.render.identities import Identities, render_identities
 
-    spec = Identities(identities, images, size, first, seed, test, heldout, group)
+    spec = Identities(**{field.name: getattr(options, field.name) for field in fields(Identities)})
     with in_steps("rendering people", say) as progress:
-        render_identities(spec, destination, workers=workers, progress=progress)
+        render_identities(spec, destination, workers=options.workers, progress=progress)
     return show_set(destination)

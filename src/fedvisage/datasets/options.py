@@ -1,6 +1,7 @@
-"""The options of an import: one dataclass, from the command line to the file of a dataset.
+"""The options of imports and of rendered sets: one dataclass each, from the command line to the code that uses them.
 
-``fedvisage data import`` has one option per field, except ``few``, which studies set. A field's docstring is its help.
+``fedvisage data import``, ``synth`` and ``people`` have one option per field, except ``few``, which studies set. A
+field's docstring is its help.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ class ImportOptions:
     """About this number of videos or images per dataset, for trials of a study; 0 means all."""
 
     def __post_init__(self) -> None:
-        """Refuse labels of another form."""
+        """Refuse an unknown source of boxes, and labels of another form."""
+        if self.boxes not in ("detect", "dataset"):
+            raise UserError("boxes", f"must be detect or dataset, got {self.boxes!r}")
         word, _, value = self.labels.partition("=")
         if self.labels and not self.released and (word != "live" or not value):
             raise UserError("--labels", f"must define bona fide, such as live=0, or be {RELEASED}; got {self.labels!r}")
@@ -76,3 +79,62 @@ class ImportOptions:
     def live(self) -> str | None:
         """The label for bona fide in lists, if it is chosen."""
         return None if self.released else self.labels.partition("=")[2] or None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SynthesisOptions:
+    """Options of a rendered set of attacks, or of attacks on photographs."""
+
+    domain: str = "O"
+    """O C I M S 3 H W E F or A, named after the datasets of the papers."""
+    size: Annotated[int, Range(32, 512)] = 128
+    """Image size in pixels, an even number."""
+    subjects: Annotated[int | None, Range(1)] = None
+    """Number of people; default: the domain's."""
+    videos: Annotated[int | None, Range(1)] = None
+    """Bona fide videos per person; default: the domain's. With --from: photographs per person; default: all."""
+    frames: Annotated[int, Range(1)] = 4
+    """Frames per video. With --from: frames per recording of a photograph, bona fide or attack."""
+    seed: Annotated[int, Range(0)] = 0
+    """Seed of everything that is drawn."""
+    heldout: Annotated[float, Range(0.0, 0.9)] = 0.25
+    """Share of subjects held out."""
+    species: str = ""
+    """Kinds of attacks, such as print,replay; default: all of the domain."""
+    generation: Annotated[int, Range(1, 2)] = 1
+    """2: both classes pass through the same simulated camera, as with --from. 1: sessions of the papers."""
+    media: str = ""
+    """Printers and panels, such as ipad,photo-printer-1; for --from and --generation 2."""
+    cameras: str = ""
+    """Kinds of cameras, such as webcam,system-camera; for --from and --generation 2."""
+    crop: Literal["face", "centre", "none"] = "face"
+    """With --from: face detects and crops the face in each photo, as import and predict do; centre is for photos that
+    are already face crops; none keeps square photos unchanged."""
+    max_bad: Annotated[float, Range(0.0, 1.0)] = 0.05
+    """With --from: stop above this share of unusable photos."""
+    workers: Annotated[int, Range(1)] = 2
+    """Processes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeopleOptions:
+    """Options of a rendered identity set."""
+
+    identities: Annotated[int, Range(1)] = 40
+    """People."""
+    images: Annotated[int, Range(1)] = 20
+    """Photographs per person."""
+    size: Annotated[int, Range(32, 384)] = 112
+    """Size of the aligned crops in pixels, an even number."""
+    first: Annotated[int, Range(0)] = 0
+    """Number of the first person; sets with other numbers are disjoint."""
+    seed: Annotated[int, Range(0)] = 0
+    """Seed of everything that is drawn."""
+    test: Annotated[float, Range(0.0, 0.9)] = 0.4
+    """Share of each person's photographs kept for testing."""
+    heldout: Annotated[float, Range(0.0, 0.9)] = 0.0
+    """Share of people held out entirely, as impostors."""
+    group: Annotated[int | None, Range(0, 3)] = None
+    """One of the four groups, 0 to 3; default: all groups in turn."""
+    workers: Annotated[int, Range(1)] = 2
+    """Processes."""

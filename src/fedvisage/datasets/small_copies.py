@@ -15,7 +15,8 @@ from PIL import Image
 from fedvisage.base.errors import UserError
 from fedvisage.base.streams import derive, numpy_rng
 from fedvisage.datasets.dataset import Clip, Text
-from fedvisage.datasets.frames import open_arrays, turn_around
+from fedvisage.datasets.frames import turn_around
+from fedvisage.datasets.hdf5 import open_arrays
 from fedvisage.datasets.pad.lists import SCALED_SIDE, Box, BoxFiles, Form, write_row
 from fedvisage.datasets.pad.scanner import Scanner
 from fedvisage.datasets.people.layout import Layout

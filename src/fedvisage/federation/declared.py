@@ -40,8 +40,19 @@ class Home(Enum):
     SITE = "at each site, kept from turn to turn"
 
 
+# Defaults of calls, methods and models; named functions, because lambdas cannot be pickled for worker processes.
+
+
+def accept_any(recipe: Recipe) -> None:
+    """Accept every recipe without a warning."""
+
+
+def one_identity(recipe: Recipe) -> int:
+    """Require one identity per site."""
+    return 1
+
+
 def _no_weights_beside(recipe: Recipe) -> tuple[Upload, ...]:
-    """Accept nothing besides parts of the network; a named function, because a lambda cannot be pickled."""
     return ()
 
 
@@ -94,6 +105,14 @@ class Personal:
     """Returns the transform that the site applies to features."""
 
 
+def _finished_model(site: Site, finished: Message) -> Message:
+    return finished
+
+
+GENERIC = Personal(_finished_model)
+"""The finished generic model, the same for every site."""
+
+
 @dataclass(frozen=True)
 class Prediction:
     """What a finished model computes."""
@@ -109,15 +128,6 @@ class Prediction:
     personal: Mapping[str, Personal] = field(default_factory=dict)
     """Recognition: the models that a site evaluates on its own people, the method's choice last; empty: the generic
     one."""
-
-
-def _accept_any(recipe: Recipe) -> str | None:
-    """Accept every recipe without a warning; a named function, because a lambda cannot be pickled."""
-    return None
-
-
-def _one_identity(recipe: Recipe) -> int:
-    return 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,10 +161,10 @@ class Declared:
     """The options of recipes that the method supports."""
     server_sees: str = "every site's upload singly"
     """The server's view in the output of ``fedvisage methods``; a server with merged data sees everything."""
-    check: Callable[[Recipe], str | None] = _accept_any
+    check: Callable[[Recipe], str | None] = accept_any
     """Raises an error for a recipe that the method cannot run, before any data is opened or a network is built; returns
     a warning, if there is one, about a recipe that it can run."""
-    least_identities: Callable[[Recipe], int] = _one_identity
+    least_identities: Callable[[Recipe], int] = one_identity
     """Recognition: number of identities that a site needs for its loss to have a gradient."""
 
     def parts_at(self, *homes: Home) -> tuple[str, ...]:

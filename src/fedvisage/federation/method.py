@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 
-def _keep_initial_model(server: Server) -> None:
+def keep_initial_model(server: Server) -> None:
     """Leave the initial model unchanged."""
 
 
@@ -48,5 +48,5 @@ class Method(Declared):
 
     server: Callable[[Server], Iterator[None]]
     """The server program, a generator that yields when its state is consistent."""
-    begin: Callable[[Server], None] = _keep_initial_model
+    begin: Callable[[Server], None] = keep_initial_model
     """Loads weights that the recipe names into the initial model, before the first round."""

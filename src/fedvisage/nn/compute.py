@@ -166,6 +166,11 @@ class Compute:
     side: Prefetcher = field(default_factory=Prefetcher, compare=False)
     """The prefetcher of the device."""
 
+    @property
+    def precision(self) -> Literal["fp32", "bf16"]:
+        """The number format, as recipes and the environment record name it."""
+        return "bf16" if self.half else "fp32"
+
     def bring(self, value: Tensor) -> Tensor:
         """Copy a tensor to the device asynchronously."""
         return to_device(value, self.device)

@@ -53,7 +53,7 @@ def run_over_nvflare(
 def _train(
     kit: Kit, wait: float, patience: float, setup: Setup, out: Path, data: RunData, reporter: Reporter
 ) -> TrainingResult:
-    return operator.train(setup.recipe, out, reporter, kit, wait=wait, patience=patience)
+    return operator.train_in_federation(setup.recipe, out, reporter, kit, wait=wait, patience=patience)
 
 
 def provision_from_file(path: Path, directory: Path, revoke: Iterable[str], renew: Iterable[str]) -> Changes:

@@ -310,7 +310,7 @@ TROUBLE = (NoConnection, FLCommunicationError, InternalError, OSError)
 """NVFlare's exceptions for a server that starts, ends, or is cut off."""
 
 
-def train(
+def train_in_federation(
     recipe: Recipe, out: Path, reporter: Reporter, kit: Kit, *, wait: float, patience: float = PATIENCE
 ) -> TrainingResult:
     """Have a federation train, and return the same result as training in this process."""

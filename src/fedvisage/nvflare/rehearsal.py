@@ -46,7 +46,7 @@ def train_in_rehearsal(setup: Setup, out: Path, data: RunData, reporter: Reporte
     public = None if public_set is None or recipe.data.public is None else _entry(recipe.data.public, public_set)
     weights = next((Path(path) for path in named_weights(recipes.tree_of(recipe)).values()), None)
     with rehearsal(out / "rehearsal", sets, public, weights) as federation:
-        return operator.train(recipe, out, reporter, federation.operator, wait=WAIT)
+        return operator.train_in_federation(recipe, out, reporter, federation.operator, wait=WAIT)
 
 
 def _entry(entry: str, opened: View) -> str:

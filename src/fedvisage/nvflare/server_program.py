@@ -30,7 +30,7 @@ from fedvisage.nvflare.outcome import RESULT, TRAINED, JobOutcome, RunLog, last_
 from fedvisage.nvflare.own_files import NotReady, pretrain_at_server, weights_at_server
 from fedvisage.nvflare.transport import CollabTransport
 from fedvisage.recipe import Recipe
-from fedvisage.runs import train as training
+from fedvisage.runs.train import train_over_transport
 from fedvisage.tasks.catalogue import set_up
 
 logger = logging.getLogger("fedvisage.server")
@@ -67,7 +67,9 @@ class ServerProgram:
             answer = partial(progress, directory, job.recipe)
             context.get_engine().register_app_command(PROGRESS, answer)
             with lock_directory(directory, PATIENCE):
-                train(job, settings, directory, list(call.clients), call.is_aborted, context.get_engine().get_cell())
+                train_job(
+                    job, settings, directory, list(call.clients), call.is_aborted, context.get_engine().get_cell()
+                )
             outcome = JobOutcome("finished")
         # NVFlare handles its own abort; every other end becomes an outcome for the operator.
         except RunAborted:
@@ -82,7 +84,7 @@ class ServerProgram:
         write_result(outcome, directory, place)
 
 
-def train(
+def train_job(
     job: Job, own: Mapping[str, str], directory: Path, proxies: list[Any], aborted: Callable[[], bool], cell: Any
 ) -> None:
     """Continue training from the state in the run's directory; a finished run only hands out its result again."""
@@ -99,7 +101,7 @@ def train(
     first = pretrain_at_server(setup, own, directory / "cache")
     transport = CollabTransport(tuple(recipe.data.sites), proxies, recipe.federation, aborted, log.say)
     try:
-        trained = training.train(setup, directory, transport, schemas, log, first=first)
+        trained = train_over_transport(setup, directory, transport, schemas, log, first=first)
     finally:
         transport.close()
     write_trained(directory, trained)

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import json_key, pieces_of
+from fedvisage.data.overlap import PUBLIC, SITE, TARGET
 from fedvisage.data.selection import split_entry
 from fedvisage.metrics.scores import LARGEST
 from fedvisage.recipe.former import rename_in_metrics, rename_in_recipe, rename_places
@@ -102,7 +103,6 @@ NOT_SETTINGS = (
 """Recipe keys that do not separate groups: names, data, seeds, and settings that affect no figure."""
 PERSONAL = "personal"
 """The model whose recognition figures concern the sites' own people."""
-TARGET, SITE, PUBLIC = "data.target", "data.sites.", "data.public"
 SHOWN_DIGITS = 6
 
 

@@ -16,11 +16,11 @@ import numpy as np
 from PIL import Image
 
 from fedvisage.base.errors import UserError
+from fedvisage.data.overlap import SITE, TARGET
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import split_entry
 from fedvisage.datasets.sources import existing_set
 from fedvisage.metrics.scores import Scores
-from fedvisage.report.compare import SITE, TARGET
 from fedvisage.report.run_files import Row, RunFiles
 
 EACH = 4

@@ -50,7 +50,7 @@ def describe(compute: Compute, threads: int) -> dict[str, Any]:
         "processor": _processor(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "device": torch.cuda.get_device_name(compute.device) if compute.device.type == "cuda" else "cpu",
-        "precision": "bf16" if compute.half else "fp32",
+        "precision": compute.precision,
         "layout": "first" if compute.layout == torch.contiguous_format else "last",
         "threads": threads,
     }

@@ -37,7 +37,7 @@ class NetworkTraits:
 def with_chosen_settings(setup: Setup) -> Recipe:
     """Return a setup's recipe with the number format of its device, and the layout that the rule chooses."""
     recipe = setup.recipe
-    settings = {"precision": "bf16" if setup.compute.half else "fp32"}
+    settings: dict[str, str] = {"precision": setup.compute.precision}
     if recipe.runtime.layout == "auto":
         instructions = torch.backends.cpu.get_cpu_capability()
         settings["layout"] = choose_layout(setup.compute, instructions, lambda: _traits_of(setup))

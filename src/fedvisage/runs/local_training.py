@@ -9,9 +9,9 @@ from fedvisage.base.progress import Reporter
 from fedvisage.federation.record.store import SiteStore, StateCache, generations_of
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker
 from fedvisage.federation.wire.schema import Schema
-from fedvisage.runs import train as training
 from fedvisage.runs.directory import SITES
 from fedvisage.runs.request import Request, Training
+from fedvisage.runs.train import train_over_transport
 from fedvisage.runs.workers import WorkerPool
 from fedvisage.tasks.catalogue import Setup
 from fedvisage.tasks.opened import RunData
@@ -25,7 +25,7 @@ def train_locally(
     first = setup.task.pretrain(setup.recipe, data, setup.compute, request.cache, reporter)
     site_workers, schemas = _open_site_workers(setup, request.out, data, reporter)
     with pool.wire(request.wire) as make_transport:
-        return training.train(setup, request.out, make_transport(site_workers), schemas, reporter, first=first)
+        return train_over_transport(setup, request.out, make_transport(site_workers), schemas, reporter, first=first)
 
 
 def adoption(trained: Path) -> Training:
@@ -36,7 +36,7 @@ def adoption(trained: Path) -> Training:
         generations = generations_of(trained) if data.people is not None else {}
         for worker in site_workers:
             worker.store.take_over(trained / SITES / worker.name, generations.get(worker.name, 0))
-        return training.train(setup, out, LocalTransport(site_workers), schemas, reporter, adopted=trained)
+        return train_over_transport(setup, out, LocalTransport(site_workers), schemas, reporter, adopted=trained)
 
     return adopt
 

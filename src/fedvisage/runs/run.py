@@ -84,7 +84,7 @@ def _run_phases(request: Request, pool: WorkerPool, reporter: Reporter) -> dict[
         if (metrics := finished_metrics(request.out, setup.recipe, resume=True)) is not None:
             return metrics  # another process finished the run while this one opened its data
         record_start(request.out, setup.recipe, data.digests, overlap, _environment(setup, pool))
-        trained = train(request, setup, data, pool, reporter)
+        trained = train_model(request, setup, data, pool, reporter)
         return evaluate(request, setup, data, trained, pool, reporter.say)
 
 
@@ -112,7 +112,7 @@ def open_data(request: Request, setup: Setup, pool: WorkerPool, reporter: Report
     return data, check_opened_data(request, data, reporter.say)
 
 
-def train(request: Request, setup: Setup, data: RunData, pool: WorkerPool, reporter: Reporter) -> TrainingResult:
+def train_model(request: Request, setup: Setup, data: RunData, pool: WorkerPool, reporter: Reporter) -> TrainingResult:
     """Train on this machine or elsewhere, from the latest checkpoint if there is one; save and return the model."""
     remove_scratch(request.out)  # of a run that was killed
     if request.training is None:

@@ -121,6 +121,10 @@ class TrainingLoop:
         latest = self.checkpoints.latest()
         state, progress = latest if latest else ({}, Progress())
         generations = dict(progress.generations) or dict.fromkeys(self.server.names, 0)
+        for name in self.server.names:
+            if name not in generations:
+                place = str(self.checkpoints.directory)
+                raise UserError(place, f"has a checkpoint without site {name}; start again with another --out")
         self.server.exchange.transport.restore(generations)
         self.ledger.mark_repeated(progress.ledger)
         self.rounds.cut(progress.rounds)
@@ -192,7 +196,7 @@ class TrainingLoop:
 EVALUATION_KEYS = ("threshold", "level", "batch", "resamples", "features", "adapt", "recognition", "snapshots")
 
 
-def train(
+def train_over_transport(
     setup: Setup,
     out: Path,
     transport: Transport,

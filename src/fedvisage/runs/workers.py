@@ -287,8 +287,6 @@ class WorkerTransport:
         self._round, self._visited = 0, set()
         for worker, names in zip(self._workers, assign_sites(self._images, len(self._workers)), strict=True):
             for name in names:
-                if name not in generations:
-                    raise UserError("checkpoint", f"has no data of site {name}")
                 site, self._homes[name] = self._sites[name], worker
                 site.store.restore(generations[name])
                 site.store.load()  # a damaged file is reported by its path in the run's directory

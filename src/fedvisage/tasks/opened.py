@@ -12,7 +12,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.data.batches import View
 from fedvisage.data.crops import CropRecord, are_incompatible
 from fedvisage.data.integrity import check_bytes
-from fedvisage.data.overlap import TARGET, Places
+from fedvisage.data.overlap import SITE, TARGET, Places
 from fedvisage.data.prepared import PreparedSet, read_manifest
 from fedvisage.data.selection import split_entry
 from fedvisage.datasets.sources import SYNTHETIC, check_source, existing_set, resolve, without_part
@@ -27,7 +27,7 @@ _FOUND_ASIDE = "from the detector of earlier versions, which are about 2 % of a 
 
 def check_same_crops(crops: Mapping[str, CropRecord | None], allowed: bool) -> None:
     """Refuse sets whose crops are incompatible; errors name the place in the recipe and compare it with a site."""
-    ordered = sorted(crops, key=lambda place: (not place.startswith("data.sites."), place))
+    ordered = sorted(crops, key=lambda place: (not place.startswith(SITE), place))
     for place, other_place in combinations(ordered, 2):
         crop, other_crop = crops[place], crops[other_place]
         if are_incompatible(crop, other_crop) and not allowed:

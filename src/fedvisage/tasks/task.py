@@ -14,7 +14,7 @@ from typing import Any
 from fedvisage.base.progress import Say
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.federation.declared import Call, Declared, TaskName
+from fedvisage.federation.declared import Call, Declared, TaskName, accept_any
 from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import Upload
@@ -42,10 +42,6 @@ class TrainingResult:
     """Cause and reason of an early end of training; empty if all rounds of the recipe took place."""
 
 
-def _accept_any(recipe: Recipe) -> None:
-    """Accept every recipe."""
-
-
 def _keep_recipe(recipe: Recipe, cache: Path, say: Say) -> Recipe:
     return recipe
 
@@ -66,7 +62,7 @@ class Task:
     # Before training.
     check: Callable[[Recipe, Declared], None]
     """Refuses settings that a method of this task cannot follow, or that would select by its evaluation data."""
-    check_real: Callable[[Recipe], None] = _accept_any
+    check_real: Callable[[Recipe], None] = accept_any
     """Refuses settings of this task that only a simulation supports."""
     fill_recipe: Callable[[Recipe, Path, Say], Recipe] = _keep_recipe
     """Returns the recipe with values that follow from its data and that networks depend on."""

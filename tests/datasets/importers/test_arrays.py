@@ -12,7 +12,7 @@ import pytest
 from tests.refusals import refused
 
 from fedvisage.base.errors import BadFile
-from fedvisage.datasets.frames import ArrayFrames
+from fedvisage.datasets.hdf5 import ArrayFrames
 from fedvisage.datasets.pad.item import Item
 
 FRAMES = np.random.default_rng(0).integers(0, 256, (12, 20, 24, 3), dtype=np.uint8)

@@ -46,5 +46,5 @@ class Transport(Protocol):
         ...
 
     def restore(self, generations: Mapping[str, int]) -> None:
-        """Return the sites to the generations that a checkpoint names."""
+        """Return the sites to the generations that a checkpoint names, one for each site."""
         ...

@@ -29,6 +29,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from fedvisage.federation.declared import accept_any
 from fedvisage.federation.method import EXAMPLES, LOSS, Call, Capability, Home, Method, Upload
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
@@ -208,7 +209,7 @@ def on_model(
     more: tuple[Upload, ...] = (),
     server: Callable[[Server], Iterator[None]] = server,
     supports: frozenset[Capability] = EVERYTHING,
-    check: Callable[[Recipe], str | None] = lambda _: None,
+    check: Callable[[Recipe], str | None] = accept_any,
 ) -> Method:
     """Return federated averaging of a model, with an algorithm's changes.
 

@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 from fedvisage.base.errors import UserError
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.batches import View
-from fedvisage.federation.declared import Member, Personal, Prediction
+from fedvisage.federation.declared import GENERIC, Member, Personal, Prediction
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import OWNED, Batch, Site
 from fedvisage.federation.wire.message import Message, under
@@ -212,10 +212,10 @@ def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
 def fit(site: Site, loss: Loss) -> None:
     """Minimise a loss over one round's local work, with the site's own class centres."""
     own_centres(site)
-    train(site, loss, site.data, tuple(site.net), (OWN_CENTRES,))
+    train_local_model(site, loss, site.data, tuple(site.net), (OWN_CENTRES,))
 
 
-def train(site: Site, loss: Loss, view: View, parts: Sequence[str], own: Sequence[str]) -> None:
+def train_local_model(site: Site, loss: Loss, view: View, parts: Sequence[str], own: Sequence[str]) -> None:
     """Minimise a loss over one round's local work on a view, then store the local model."""
     optimizer = site.optimizer(*parts, own=own)
     centres = class_centres(site, public="centres" in parts)
@@ -259,15 +259,20 @@ def own_transformation(site: Site) -> Callable[[Tensor], Tensor]:
 
 
 # Predictions by the models that a site evaluates on its own people; the method's choice is the last.
-_GENERIC, _LOCAL = Personal(lambda _, finished: finished), Personal(local_model)
-GENERIC_ONLY = Prediction(predict, features=predict, personal={"generic": _GENERIC})
+_LOCAL = Personal(local_model)
+GENERIC_ONLY = Prediction(predict, features=predict, personal={"generic": GENERIC})
 LOCAL_ONLY = Prediction(predict, features=predict, personal={"local": _LOCAL})
-WITH_LOCAL = Prediction(predict, features=predict, personal={"generic": _GENERIC, "local": _LOCAL})
+WITH_LOCAL = Prediction(predict, features=predict, personal={"generic": GENERIC, "local": _LOCAL})
 WITH_CUSTOMISED = Prediction(
     predict,
     features=predict,
-    personal={"generic": _GENERIC, "local": _LOCAL, "own": Personal(local_model, own_transformation)},
+    personal={"generic": GENERIC, "local": _LOCAL, "own": Personal(local_model, own_transformation)},
 )
+
+
+def two_identities(recipe: Recipe) -> int:
+    """Require two identities per site: a softmax over one class has no gradient."""
+    return 2
 
 
 def model_named(name: NetworkName) -> Model:
@@ -286,7 +291,7 @@ def model_named(name: NetworkName) -> Model:
         fit=fit,
         check=check_backbone,
         begin=begin,
-        least_identities=lambda _: 2,
+        least_identities=two_identities,
     )
 
 

@@ -14,7 +14,8 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from fedvisage.federation.declared import Member, Prediction, TaskName
+from fedvisage.federation.declared import accept_any, one_identity
+from fedvisage.federation.method import Member, Prediction, TaskName, keep_initial_model
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
 from fedvisage.nn.vit import live_logit
@@ -78,11 +79,11 @@ class Model:
     """The default weights of sites in a mean."""
     fit: Callable[[Site, Loss], None] = train_batches
     """Does one round's local work at a site, for a loss."""
-    check: Callable[[Recipe], None] = lambda _: None
+    check: Callable[[Recipe], None] = accept_any
     """Raises an error for a recipe that does not fit the network."""
-    begin: Callable[[Server], None] = lambda _: None
+    begin: Callable[[Server], None] = keep_initial_model
     """Loads weights that the recipe names into the initial model."""
-    least_identities: Callable[[Recipe], int] = lambda _: 1
+    least_identities: Callable[[Recipe], int] = one_identity
     """Recognition: the number of identities that a site needs for the loss to have a gradient."""
 
     @property
@@ -108,8 +109,8 @@ def classifier_model(
     represent: Layer,
     head: Layer,
     weight: Literal["uniform", "examples"] = "uniform",
-    check: Callable[[Recipe], None] = lambda _: None,
-    begin: Callable[[Server], None] = lambda _: None,
+    check: Callable[[Recipe], None] = accept_any,
+    begin: Callable[[Server], None] = keep_initial_model,
 ) -> Model:
     """Return a classifier for attack detection, whose ``head`` maps features to one live logit or to two classes.
 

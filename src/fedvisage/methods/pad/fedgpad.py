@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedvisage.base.errors import UserError
+from fedvisage.data.overlap import SITE
 from fedvisage.data.prepared import Texts
 from fedvisage.federation.method import Home, Member, Method, Prediction
 from fedvisage.federation.site import Batch, Site
@@ -137,7 +138,7 @@ def depth_of(batch: Batch, site: Site) -> Tensor:
     if batch.depth is None:
         advice = "import it with --depth, or choose a method without a depth loss (for fedgpad: weights.depth=0)"
         problem = f"has no depth maps, which {site.recipe.method.name} needs; {advice}"
-        raise UserError(f"data.sites.{site.name}", problem)
+        raise UserError(f"{SITE}{site.name}", problem)
     return batch.depth
 
 

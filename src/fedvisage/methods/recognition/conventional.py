@@ -36,5 +36,5 @@ METHOD = replace(
     server=fedavg.server,
     supports=frozenset({"one_mean"}),
     check=face.check,
-    least_identities=lambda _: 2,
+    least_identities=face.two_identities,
 )

@@ -237,7 +237,7 @@ def train(site: Site, message: Message) -> Message:
     if options.contrast.weight:
         hold_frozen(site, view)
     parts = ("model",) if options.hard_negatives is None else ("model", "centres")
-    face.train(site, loss, view, parts, names)
+    face.train_local_model(site, loss, view, parts, names)
     statistics = site.statistics()
     if options.count == "sampled":
         statistics["examples"] = torch.tensor(len(view))

@@ -45,7 +45,7 @@ def second_stage(own_loss: Loss) -> Callable[[Site, Message], Message]:
         names = fedfr.own_parameters(site)
         site.held["global"] = site.frozen(message, *site.net)
         site.held["centres"] = face.own_centres(site).detach().clone()
-        face.train(site, own_loss, fedfr.with_hard_negatives(site), tuple(site.net), names)
+        face.train_local_model(site, own_loss, fedfr.with_hard_negatives(site), tuple(site.net), names)
         return site.statistics()
 
     return personalise

@@ -12,6 +12,7 @@ Deviations from the paper: those of :mod:`fedvisage.methods.recognition.privacyf
 from dataclasses import replace
 
 from fedvisage.federation.method import Call
+from fedvisage.methods.models import face
 from fedvisage.methods.recognition import conventional, fedface
 from fedvisage.methods.recognition.privacyface_loss import PAPER, TRAIN, ConsensusOptions
 
@@ -31,5 +32,5 @@ METHOD = replace(
     options=Options,
     calls={**fedface.METHOD.calls, "train": Call(conventional.train, TRAIN.uploads)},
     server=fedface.program(lambda recipe: recipe.options(Options).spreadout),
-    least_identities=lambda _: 2,
+    least_identities=face.two_identities,
 )

@@ -65,5 +65,5 @@ METHOD = replace(
     options=Options,
     calls={"cluster": Call(cluster, (Upload(CLUSTERS, "dp", shape=shape), COST)), "train": TRAIN},
     check=face.check,
-    least_identities=lambda _: 2,
+    least_identities=face.two_identities,
 )

@@ -33,17 +33,16 @@ SCORES = "scores.csv"
 def open_data(recipe: Recipe, method: Declared, cache: Path, say: Say) -> RunData:
     """Open or render the sets of a recipe, and check them against the recipe and each other."""
     opened = {
-        name: open_set(entry, f"data.sites.{name}", recipe, cache, say)
-        for name, entry in sorted(recipe.data.sites.items())
+        name: open_set(entry, f"{SITE}{name}", recipe, cache, say) for name, entry in sorted(recipe.data.sites.items())
     }
     selections = {name: split_entry(entry)[1] for name, entry in recipe.data.sites.items()}
     rule = recipe.evaluation.threshold
-    sites = {name: _site(prepared, f"data.sites.{name}", selections[name], rule) for name, prepared in opened.items()}
+    sites = {name: _site(prepared, f"{SITE}{name}", selections[name], rule) for name, prepared in opened.items()}
     target = _open_target(recipe, cache, say)
-    digests = {f"data.sites.{name}": prepared.digest for name, prepared in opened.items()}
-    crops = {f"data.sites.{name}": prepared.crop for name, prepared in opened.items()}
+    digests = {f"{SITE}{name}": prepared.digest for name, prepared in opened.items()}
+    crops = {f"{SITE}{name}": prepared.crop for name, prepared in opened.items()}
     if target is not None:
-        crops["data.target"] = target.slices[0].set.crop
+        crops[TARGET] = target.slices[0].set.crop
     digests |= _digest_of(target)
     places = _places(sites, target)
     return RunData(merge_sites(sites) if method.pooled else sites, target, digests, crops=crops, places=places)
@@ -52,9 +51,9 @@ def open_data(recipe: Recipe, method: Declared, cache: Path, say: Say) -> RunDat
 def _open_target(recipe: Recipe, cache: Path, say: Say) -> View | None:
     if recipe.data.target is None:
         return None
-    prepared = open_set(recipe.data.target, "data.target", recipe, cache, say)
+    prepared = open_set(recipe.data.target, TARGET, recipe, cache, say)
     target = View.of(prepared, None if recipe.data.target_split == "all" else recipe.data.target_split)
-    target = select(target, split_entry(recipe.data.target)[1], "data.target")
+    target = select(target, split_entry(recipe.data.target)[1], TARGET)
     if len(target) == 0:
         raise UserError("data.target_split", f"the target's data has no images in split {recipe.data.target_split!r}")
     return target
@@ -82,7 +81,7 @@ def _places(sites: dict[str, SiteData], target: View | None) -> Places:
 
 
 def _digest_of(target: View | None) -> dict[str, str]:
-    return {} if target is None else {"data.target": target.slices[0].set.digest}
+    return {} if target is None else {TARGET: target.slices[0].set.digest}
 
 
 def summarise(figures: Mapping[str, Any]) -> list[str]:

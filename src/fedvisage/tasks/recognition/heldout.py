@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedvisage.data.batches import View
-from fedvisage.federation.declared import Call, Declared, Personal
+from fedvisage.federation.declared import GENERIC, Call, Declared, Personal
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Site, TrainingFailed
 from fedvisage.federation.wire.message import Digests, Message
@@ -35,7 +35,6 @@ Transform = Callable[[Tensor], Tensor]
 PERSONAL = "personal"
 UNMEASURED = -1.0
 """The value of a rate for which a site has too few pairs, because the wire format only allows finite numbers."""
-GENERIC: Mapping[str, Personal] = {"generic": Personal(lambda _, finished: finished)}
 PAIRS = Upload(
     "histogram", "statistic", shape=(2, BINS), dtype="int64", guarantee="counts of similarities of pairs in fixed bins"
 )
@@ -61,7 +60,7 @@ def uploads(method: Declared) -> dict[str, tuple[Upload, ...]]:
 
 def models_of(method: Declared) -> Mapping[str, Personal]:
     """Return the models with which a method's sites can recognise their people; the last is the method's choice."""
-    return method.prediction.personal or GENERIC
+    return method.prediction.personal or {"generic": GENERIC}
 
 
 def rates(recipe: Recipe) -> tuple[tuple[float, ...], tuple[float, ...]]:
