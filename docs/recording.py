@@ -23,6 +23,8 @@ KEPT = re.compile(r"Rendering .*|\d+/\d+ .*|report: .*/fed(?:pad|fr)-[^/]*/repor
 """The lines of a run that are stored."""
 COLUMNS, CELL, LINE, MARGIN, BAR = 72, 7.8, 21, 20, 36
 """Columns of the terminal; width of a character, height of a line, margin and title bar in pixels."""
+INDENT = 5
+"""Spaces in front of what continues a line."""
 TYPING, STEP = 0.8, 0.5
 """Seconds until the first line appears, and between lines."""
 STYLE = """\
@@ -36,7 +38,7 @@ white-space:pre}
 @media (prefers-reduced-motion:no-preference){.later{animation:appear .2s both}}
 @keyframes appear{from{opacity:0}}
 """
-RESULT = re.compile(r"(?P<soft>\d+/\d+ +)(?P<name>\S+)(?P<rest>.*?)(?P<mark>hter \S+.*|)$")
+RESULT = re.compile(r"(?P<soft>\d+/\d+ +)(?P<name>\S+)(?P<rest>.*?)(?P<mark>(?:hter|generic)\S* .*|)$")
 """A line about one method: its number, its name, where it was evaluated, and its error rates."""
 
 
@@ -46,8 +48,15 @@ def lines_of(output: str) -> list[str]:
 
 
 def folded(line: str) -> list[str]:
-    """Break a line as a terminal of this width does."""
-    return [line[start : start + COLUMNS] for start in range(0, len(line), COLUMNS)] or [""]
+    """Break a line that is wider than the terminal, between its figures."""
+    parts = [""]
+    for word in line.split("  "):
+        longer = f"{parts[-1]}  {word}" if parts[-1].strip() else parts[-1] + word
+        if len(longer) <= COLUMNS:
+            parts[-1] = longer
+        else:
+            parts.append(" " * INDENT + word)
+    return parts
 
 
 def pieces(line: str) -> Iterator[tuple[str, str]]:
@@ -60,6 +69,8 @@ def pieces(line: str) -> Iterator[tuple[str, str]]:
     elif line.startswith("report:"):
         yield "soft", "report:"
         yield "ink", line.removeprefix("report:")
+    elif line.startswith(" "):
+        yield "mark", line
     else:
         yield "soft", line
 

@@ -151,7 +151,7 @@ def test_the_recording_of_the_demo_is_what_its_script_draws() -> None:
     drawn = recording.svg(stored)
     assert (FOLDER / "demo.svg").read_text(encoding="utf-8") == drawn
     assert recording.lines_of(stored) == stored.splitlines()
-    assert {word for line in stored.splitlines() for word in line.split() if word.startswith("/")} == set()
+    assert not [word for word in stored.split() if word.startswith(("/", "~"))], "no path of the machine"
     for line in stored.splitlines():
         texts = re.findall(r"<text[^>]*>([^<]*)</text>", "".join(recording.drawn(recording.pieces(line), 0)))
         assert "".join("".join(texts).split()) == "".join(line.split())
@@ -161,7 +161,8 @@ def test_the_recording_of_the_demo_is_what_its_script_draws() -> None:
 def test_the_recording_keeps_what_does_not_depend_on_speed() -> None:
     said = "Rendering faces.\nFedPAD: in round 1: site C, batch 0 of 9\n1/4  FedPAD target M  hter 1.0\n| a |\n"
     assert recording.lines_of(said) == ["Rendering faces.", "1/4  FedPAD target M  hter 1.0"]
-    assert recording.folded("a" * 100) == ["a" * recording.COLUMNS, "a" * (100 - recording.COLUMNS)]
+    assert recording.folded("1/4  FedPAD  auc 95") == ["1/4  FedPAD  auc 95"]
+    assert recording.folded("  ".join(["a" * 40] * 3)) == ["a" * 40, *[" " * recording.INDENT + "a" * 40] * 2]
     assert [*recording.pieces("1/4  FedPAD target M  hter 1.0")] == [
         ("soft", "1/4  "),
         ("ink name", "FedPAD"),
