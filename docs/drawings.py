@@ -256,17 +256,17 @@ def the_house() -> Drawing:
         ("formats", ("recipe", "data", "metrics")),
         ("base", ("base",)),
     )
-    picture = Drawing(900, 30 + 72 * len(floors), "Packages import packages below them, never above")
+    picture = Drawing(600, 30 + 72 * len(floors), "Packages import packages below them, never above")
     for number, (says, rooms) in enumerate(floors):
         y = 16 + 72 * number
-        picture.shapes.append(f'<rect class="panel" x="20" y="{y}" width="830" height="62" rx="9"/>')
-        picture.text(34, y + 36, says, anchor="start", kind="soft")
-        width = (610 - 8 * (len(rooms) - 1)) // len(rooms)
+        picture.shapes.append(f'<rect class="panel" x="20" y="{y}" width="534" height="62" rx="9"/>')
+        picture.text(32, y + 36, says, size=13, anchor="start", kind="soft")
+        width = (378 - 8 * (len(rooms) - 1)) // len(rooms)
         for place, room in enumerate(rooms):
-            kind, x = "common" if room in ("methods", "federation") else "plain", 230 + place * (width + 8)
+            kind, x = "common" if room in ("methods", "federation") else "plain", 166 + place * (width + 8)
             picture.box(x, y + 11, width, 40, kind)
-            picture.text(x + width / 2, y + 36, room, size=12 if len(room) * 8 < width else 11, weight=600)
-    picture.arrow([(872, 30), (872, 10 + 72 * len(floors))])
+            picture.text(x + width / 2, y + 36, room, size=14, weight=600)
+    picture.arrow([(577, 30), (577, 10 + 72 * len(floors))])
     return picture
 
 

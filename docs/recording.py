@@ -25,7 +25,7 @@ COLUMNS, CELL, LINE, MARGIN, BAR = 72, 7.8, 21, 20, 36
 """Columns of the terminal; width of a character, height of a line, margin and title bar in pixels."""
 INDENT = 5
 """Spaces in front of what continues a line."""
-TYPING, STEP = 0.8, 0.5
+TYPING, STEP = 0.4, 0.3
 """Seconds until the first line appears, and between lines."""
 STYLE = """\
 .paper{fill:#f6f8fa;stroke:#b0bec5}.bar{fill:#e3e8eb}.ink{fill:#1c2529}.soft{fill:#50616a}.mark{fill:#1d5f9c}

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from docs.drawings import FOLDER
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from docs.drawings import FOLDER
 from fedvisage.base.files import CACHE
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.show import contact_sheet
