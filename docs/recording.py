@@ -19,11 +19,11 @@ from docs.drawings import FOLDER
 
 STORED = FOLDER / "demo.txt"
 COMMAND = "fedvisage demo"
-KEPT = re.compile(r"Rendering .*|\d+/\d+ .*|report: .*/fed(?:pad|fr)-[^/]*/report\.html")
+KEPT = re.compile(r"Rendering .*|At the same time, .*|\d+/\d+ .*|report: .*/fed(?:pad|fr)-[^/]*/report\.html")
 """The lines of a run that are stored."""
 COLUMNS, CELL, LINE, MARGIN, BAR = 72, 7.8, 21, 20, 36
 """Columns of the terminal; width of a character, height of a line, margin and title bar in pixels."""
-INDENT = 5
+INDENT = 2
 """Spaces in front of what continues a line."""
 TYPING, STEP = 0.4, 0.3
 """Seconds until the first line appears, and between lines."""
@@ -38,7 +38,7 @@ white-space:pre}
 @media (prefers-reduced-motion:no-preference){.later{animation:appear .2s both}}
 @keyframes appear{from{opacity:0}}
 """
-RESULT = re.compile(r"(?P<soft>\d+/\d+ +)(?P<name>\S+)(?P<rest>.*?)(?P<mark>(?:hter|generic)\S* .*|)$")
+RESULT = re.compile(r"(?P<soft>\d+/\d+ +)(?P<name>\S+)(?P<rest>.*?)(?P<mark>hter \S+.*|)$")
 """A line about one method: its number, its name, where it was evaluated, and its error rates."""
 
 
@@ -48,14 +48,13 @@ def lines_of(output: str) -> list[str]:
 
 
 def folded(line: str) -> list[str]:
-    """Break a line that is wider than the terminal, between its figures."""
+    """Break a line that is wider than the terminal between its words."""
     parts = [""]
-    for word in line.split("  "):
-        longer = f"{parts[-1]}  {word}" if parts[-1].strip() else parts[-1] + word
-        if len(longer) <= COLUMNS:
-            parts[-1] = longer
+    for word in re.findall(r"\s*\S+", line):
+        if len(parts[-1] + word) <= COLUMNS:
+            parts[-1] += word
         else:
-            parts.append(" " * INDENT + word)
+            parts.append(" " * INDENT + word.lstrip())
     return parts
 
 
@@ -69,8 +68,6 @@ def pieces(line: str) -> Iterator[tuple[str, str]]:
     elif line.startswith("report:"):
         yield "soft", "report:"
         yield "ink", line.removeprefix("report:")
-    elif line.startswith(" "):
-        yield "mark", line
     else:
         yield "soft", line
 

@@ -162,7 +162,7 @@ def test_the_recording_keeps_what_does_not_depend_on_speed() -> None:
     said = "Rendering faces.\nFedPAD: in round 1: site C, batch 0 of 9\n1/4  FedPAD target M  hter 1.0\n| a |\n"
     assert recording.lines_of(said) == ["Rendering faces.", "1/4  FedPAD target M  hter 1.0"]
     assert recording.folded("1/4  FedPAD  auc 95") == ["1/4  FedPAD  auc 95"]
-    assert recording.folded("  ".join(["a" * 40] * 3)) == ["a" * 40, *[" " * recording.INDENT + "a" * 40] * 2]
+    assert recording.folded(" ".join(["a" * 40] * 3)) == ["a" * 40, *[" " * recording.INDENT + "a" * 40] * 2]
     assert [*recording.pieces("1/4  FedPAD target M  hter 1.0")] == [
         ("soft", "1/4  "),
         ("ink name", "FedPAD"),
