@@ -88,6 +88,7 @@ reference: setup
 	$(BIN)/python docs/reference.py
 	$(BIN)/python docs/keys.py
 	$(BIN)/python docs/drawings.py
+	$(BIN)/python -m docs.recording
 
 calibrate: setup
 	$(BIN)/python -m benchmarks.calibrate

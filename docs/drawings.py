@@ -87,23 +87,27 @@ class Drawing:
 
 
 def a_round() -> Drawing:
-    """One round of an averaging method."""
-    picture = Drawing(900, 452, "A round: the server lends weights, sites train and send weights, the server averages")
-    picture.panel(20, 20, 250, 360, "Server")
-    picture.box(40, 70, 210, 60, "server", "global model", ["lent to every site"])
-    picture.box(40, 264, 210, 60, "server", "combine", ["mean, robust rule or secure sum"])
-    picture.arrow([(145, 264), (145, 130)])
-    for number, name in enumerate(("bank", "phone maker", "border agency")):
-        y = 20 + 125 * number
-        picture.panel(560, y, 320, 110, f"Site: {name}")
-        picture.box(575, y + 40, 130, 56, "own", "faces", ["labels, identities"])
-        picture.box(735, y + 40, 130, 56, "common", "model", ["trained here"])
-        picture.arrow([(705, y + 68), (735, y + 68)])
-        picture.arrow([(270, y + 38), (560, y + 38)], "1  lends weights")
-        picture.arrow([(560, y + 88), (270, y + 88)], "3  weights, number of images, loss")
-    picture.text(720, 404, "2  trains on its own faces, which never leave", kind="soft")
-    picture.text(145, 404, "4  combines; the next round begins", kind="soft")
-    picture.text(450, 436, "The target takes no part: it evaluates the finished model.", kind="soft")
+    """One round of an averaging method; narrow, so that a phone shows it legibly."""
+    picture = Drawing(600, 590, "A round: the server lends weights, sites train and send weights, the server averages")
+    picture.panel(20, 20, 560, 150, "Server")
+    picture.box(36, 58, 226, 68, "server", "global model", ["lent to every site"])
+    picture.box(338, 58, 226, 68, "server", "combine", ["mean, robust rule or secure sum"])
+    picture.arrow([(338, 92), (262, 92)], "4")
+    picture.text(300, 154, "4  combines; the next round begins", size=14, kind="soft")
+    for x, name in ((20, "bank"), (212, "phone maker"), (404, "border agency")):
+        picture.panel(x, 270, 176, 230, f"Site: {name}")
+        picture.box(x + 14, 308, 148, 68, "common", "model", ["trained here"])
+        picture.box(x + 14, 416, 148, 68, "own", "faces", ["labels, identities"])
+        picture.arrow([(x + 88, 416), (x + 88, 376)])
+        picture.text(x + 98, 401, "2", size=14, anchor="start")
+        picture.arrow([(x + 28, 170), (x + 28, 270)])
+        picture.arrow([(x + 148, 270), (x + 148, 170)])
+        picture.text(x + 38, 198, "1  weights", size=14, anchor="start")
+        picture.text(x + 138, 226, "3  weights,", size=14, anchor="end")
+        picture.text(x + 138, 243, "number of", size=14, anchor="end")
+        picture.text(x + 138, 260, "images, loss", size=14, anchor="end")
+    picture.text(300, 530, "2  trains on its own faces, which never leave", size=14, kind="soft")
+    picture.text(300, 564, "The target takes no part: it evaluates the finished model.", size=14, kind="soft")
     return picture
 
 
@@ -252,17 +256,17 @@ def the_house() -> Drawing:
         ("formats", ("recipe", "data", "metrics")),
         ("base", ("base",)),
     )
-    picture = Drawing(900, 30 + 72 * len(floors), "Packages import packages below them, never above")
+    picture = Drawing(600, 30 + 72 * len(floors), "Packages import packages below them, never above")
     for number, (says, rooms) in enumerate(floors):
         y = 16 + 72 * number
-        picture.shapes.append(f'<rect class="panel" x="20" y="{y}" width="830" height="62" rx="9"/>')
-        picture.text(34, y + 36, says, anchor="start", kind="soft")
-        width = (610 - 8 * (len(rooms) - 1)) // len(rooms)
+        picture.shapes.append(f'<rect class="panel" x="20" y="{y}" width="534" height="62" rx="9"/>')
+        picture.text(32, y + 36, says, size=13, anchor="start", kind="soft")
+        width = (378 - 8 * (len(rooms) - 1)) // len(rooms)
         for place, room in enumerate(rooms):
-            kind, x = "common" if room in ("methods", "federation") else "plain", 230 + place * (width + 8)
+            kind, x = "common" if room in ("methods", "federation") else "plain", 166 + place * (width + 8)
             picture.box(x, y + 11, width, 40, kind)
-            picture.text(x + width / 2, y + 36, room, size=12 if len(room) * 8 < width else 11, weight=600)
-    picture.arrow([(872, 30), (872, 10 + 72 * len(floors))])
+            picture.text(x + width / 2, y + 36, room, size=14, weight=600)
+    picture.arrow([(577, 30), (577, 10 + 72 * len(floors))])
     return picture
 
 

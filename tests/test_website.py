@@ -15,6 +15,7 @@ from typing import Literal
 
 import pytest
 import yaml
+from docs import recording
 from docs.drawings import FOLDER, pictures
 from docs.website import (
     checked,
@@ -143,6 +144,31 @@ def test_the_drawings_are_what_their_script_draws() -> None:
     """``make reference`` draws them again."""
     for name, drawn in pictures().items():
         assert (FOLDER / name).read_text(encoding="utf-8") == drawn, name
+
+
+def test_the_recording_of_the_demo_is_what_its_script_draws() -> None:
+    stored = recording.STORED.read_text(encoding="utf-8")
+    drawn = recording.svg(stored)
+    assert (FOLDER / "demo.svg").read_text(encoding="utf-8") == drawn
+    assert recording.lines_of(stored) == stored.splitlines()
+    assert not [word for word in stored.split() if word.startswith(("/", "~"))], "no path of the machine"
+    for line in stored.splitlines():
+        texts = re.findall(r"<text[^>]*>([^<]*)</text>", "".join(recording.drawn(recording.pieces(line), 0)))
+        assert "".join("".join(texts).split()) == "".join(line.split())
+    assert len(drawn) < 60_000
+
+
+def test_the_recording_keeps_what_does_not_depend_on_speed() -> None:
+    said = "Rendering faces.\nFedPAD: in round 1: site C, batch 0 of 9\n1/4  FedPAD target M  hter 1.0\n| a |\n"
+    assert recording.lines_of(said) == ["Rendering faces.", "1/4  FedPAD target M  hter 1.0"]
+    assert recording.folded("1/4  FedPAD  auc 95") == ["1/4  FedPAD  auc 95"]
+    assert recording.folded(" ".join(["a" * 40] * 3)) == ["a" * 40, *[" " * recording.INDENT + "a" * 40] * 2]
+    assert [*recording.pieces("1/4  FedPAD target M  hter 1.0")] == [
+        ("soft", "1/4  "),
+        ("ink name", "FedPAD"),
+        ("ink", " target M  "),
+        ("mark", "hter 1.0"),
+    ]
 
 
 def test_no_arrows_of_the_first_picture_cross() -> None:

@@ -94,3 +94,13 @@ def test_without_the_runtime_the_page_asks_the_service_and_says_so(
         assert "are sent to the service" in page.inner_text("#promise")
         assert page.get_by_label("in this page").is_disabled()
         assert show(page, filmed["replay"]).startswith("Attack")
+
+
+def test_a_page_that_waits_for_its_key_says_where_pictures_will_go(
+    browser: Any, telling: Path, recognition: Path, tmp_path: Path
+) -> None:
+    with served(telling, recognition, Keys([KEY]), RuntimeFiles(tmp_path)) as address, browser.new_context() as context:
+        page = context.new_page()
+        page.goto(address)
+        ready(page, "refused")
+        assert "are sent to the service" in page.inner_text("#promise")

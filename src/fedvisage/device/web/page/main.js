@@ -32,6 +32,7 @@ async function begin() {
     at("here").disabled = true;
     at("there").checked = true;
   }
+  promise();
   askForKey(page.service?.keys);
   if (page.service?.keys) view.state("refused", "Give a key of the service to begin.");
   else await open();
@@ -44,17 +45,26 @@ function askForKey(wanted) {
   if (within && !wanted) at("camera").focus();
 }
 
+function isRemote() {
+  return Boolean(page.service) && at("there").checked;
+}
+
+/** Say where pictures go. */
+function promise() {
+  at("promise").textContent = isRemote()
+    ? "Pictures are sent to the service that delivered this page. It keeps none."
+    : "Pictures are looked at in this page and are not sent anywhere.";
+}
+
 async function open() {
   await stop();
   engine?.close();
-  const remote = Boolean(page.service) && at("there").checked;
+  const remote = isRemote();
   view.enable(false, { recognises: false });
   if (!remote && !page.runtime) throw new Refused("runtime", "The files that compute in a page are missing; run fedvisage web fetch.");
   if (!remote && !globalThis.crypto?.subtle) throw new Refused("insecure", "This page must be opened from https or localhost.");
   view.state("working", remote ? "Asking the service…" : "Loading the models…");
-  at("promise").textContent = remote
-    ? "Pictures are sent to the service that delivered this page. It keeps none."
-    : "Pictures are looked at in this page and are not sent anywhere.";
+  promise();
   engine = remote ? new Remote() : new Local();
   models = await engine.open(page, BASE, at("key").value.trim());
   if (!people.size || models.recognition?.digest !== people.digest) forget();
