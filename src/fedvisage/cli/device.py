@@ -295,7 +295,7 @@ def _face(engine: Engine, path: Path) -> Features:
             raise UserError(str(path), f"{face}; nobody was searched for")
         if face.embedding is not None:
             return face.embedding
-    raise UserError(str(path), "holds no picture that can be read")
+    raise UserError(str(path), "contains no readable picture")
 
 
 def _print_matches(matches: list[PersonMatch], as_json: bool) -> None:

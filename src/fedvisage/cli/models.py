@@ -93,7 +93,7 @@ def watch_source(
     from fedvisage.device.predict import keep_every as each
 
     if pad is None and recognition is None:
-        raise UserError("--pad", "names no model; give --pad DIR, --recognition DIR, or both")
+        raise UserError("--pad", "no model was given; give --pad DIR, --recognition DIR, or both")
     frames = frames_of(source)
     models = [directory and Exported.open(directory, threads=threads, int8=int8) for directory in (pad, recognition)]
     pipeline = Pipeline(*models, settings=Settings(threads=threads, window=window))
@@ -307,7 +307,7 @@ def convert_weights(
     from fedvisage.starts.convert import convert
 
     if colour not in (None, "rgb", "bgr"):
-        raise UserError("--colour", f"{colour!r} is no order of colours; choose rgb or bgr")
+        raise UserError("--colour", f"{colour!r} is not a colour order; choose rgb or bgr")
     text = read_text(Path(licence[1:]), 1 << 20) if licence.startswith("@") else licence
     conversion = convert(
         source,

@@ -93,7 +93,7 @@ def run(
     from fedvisage.tasks.catalogue import summary
 
     if on not in ("local", "nvflare"):
-        raise UserError("--on", f"{on!r} is no transport; choose local or nvflare")
+        raise UserError("--on", f"{on!r} is not a transport; choose local or nvflare")
     if kit is not None and on == "local":
         raise UserError("--kit", "belongs to a federation; add --on nvflare")
     loaded = load(locate(recipe, verb="run"), overrides or [], read_method, note)

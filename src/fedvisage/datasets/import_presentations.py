@@ -238,7 +238,7 @@ def read_settings_of(scanner: Scanner, options: ImportOptions) -> ReadSettings:
     if options.boxes not in ("detect", "dataset"):
         raise UserError("boxes", f"must be detect or dataset, got {options.boxes!r}")
     if options.boxes == "dataset" and scanner.boxes is None:
-        raise UserError("boxes", f"fedvisage reads no boxes of {scanner.title}; use detect")
+        raise UserError("boxes", f"fedvisage does not read boxes of {scanner.title}; use detect")
     if options.boxes == "dataset" and (options.crop != "face" or options.depth == "canonical"):
         raise UserError(
             "boxes", "dataset requires --crop face, and excludes canonical depth maps: boxes have no points"

@@ -162,7 +162,7 @@ def _persons(tree: Tree, name: str) -> NDArray[np.int32]:
             raise UserError(f"{tree.path(name)}, line {number}", "must start with a template and a person, as numbers")
         rows.append((int(fields[0]), int(fields[1])))
     if not rows:
-        raise UserError(str(tree.path(name)), "names no template")
+        raise UserError(str(tree.path(name)), "does not name a template")
     return np.array(list(dict.fromkeys(rows)), np.int32)
 
 

@@ -278,7 +278,7 @@ class Layout(Dataset):
 
 
 def shots_of(layout: Layout, tree: Tree) -> tuple[list[Shot], tuple[SkippedFile, ...]]:
-    """List the photographs below a root by their names, in order; refuse a folder that is no copy of this dataset."""
+    """List the photographs below a root by their names, in order; refuse a folder that is not a copy of it."""
     shots: dict[str, Shot] = {}
     skipped: list[SkippedFile] = []
     others: list[str] = []

@@ -10,7 +10,7 @@ const WORDS = {
   NotAllowedError: "The camera was refused. Allow it for this page in the browser's settings, or choose a picture.",
   NotFoundError: "No camera was found. Connect one, or choose a picture.",
   NotReadableError: "The camera is in use by another program. Close that, or choose a picture.",
-  OverconstrainedError: "No camera gives what this page can use. Choose a picture.",
+  OverconstrainedError: "No camera has a format that this page can use. Choose a picture.",
 };
 
 export async function openCamera(video) {

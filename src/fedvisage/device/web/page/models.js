@@ -48,7 +48,7 @@ export async function openModel(ort, read, { folder, graph }, task, crop) {
     const values = (await session.run({ images }, [output]))[output].data;
     const length = task === "pad" ? 1 : Math.hypot(...values);
     if (!values.every(Number.isFinite) || Math.abs(length - 1) > LENGTH) {
-      throw new Refused("damaged", `${path}: the model gives what is no number or no embedding; export it again`);
+      throw new Refused("damaged", `${path}: the model returned a value that is not a finite number or not an embedding; export it again`);
     }
     return values;
   }
