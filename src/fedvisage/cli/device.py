@@ -251,7 +251,7 @@ def _key(path: Path | None) -> bytes:
 
     key = key_from(path)
     if is_open_to_others(path):
-        note(f"{path} can be read by others than its owner; chmod 600 would keep it to you")
+        note(f"{path} is readable by other users; run chmod 600 to make it private")
     return key
 
 
@@ -436,7 +436,7 @@ def serve(
         files = _page(pad_model, recognition_model, keys=bool(keys)) if page else None
         guard = build(engine, people, keys=keys, limits=limits, page=files, log=_log)
         server = server_of(guard, host, port, certificate=tls_cert, key=tls_key)
-        say(f"answering at http{'s' if tls_cert else ''}://{host}:{port}; end it with Ctrl-C")
+        say(f"serving at http{'s' if tls_cert else ''}://{host}:{port}; press Ctrl-C to stop")
         try:
             server.run()
         except (KeyboardInterrupt, TerminationSignal):
@@ -451,7 +451,7 @@ def _page(pad: Exported, recognition: Exported | None, *, keys: bool) -> Mapping
     from fedvisage.device.web.site import ADVICE, RuntimeFiles, page_files
 
     if not RuntimeFiles().is_there:
-        note(f"the page cannot compute in browsers and asks this service instead; to change that, {ADVICE}")
+        note(f"the page cannot compute in the browser and sends pictures to this service; to change this, {ADVICE}")
     return page_files(pad, recognition, service={"keys": keys})
 
 

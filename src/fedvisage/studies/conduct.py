@@ -63,8 +63,8 @@ def shrink_for_smoke(study: Study, *, rendered: bool = True) -> Study:
     if rendered and study.protocol is not None:
         raise UserError(
             "--smoke",
-            "a protocol needs datasets; give --root, the directory in which `fedvisage data pretend KIND"
-            " ROOT/KIND` has written small copies",
+            "a protocol needs datasets; write small copies with `fedvisage data pretend KIND ROOT/KIND`, and give"
+            " --root ROOT",
         )
     small = study.model_copy(
         update={
