@@ -386,7 +386,7 @@ def serve(
             show_default=False,
         ),
     ] = None,
-    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port.", min=0, max=65535)] = 8080,
     api_keys: Annotated[
         Path | None, typer.Option(help="A file with the clients' keys, one per line.", show_default=False)
@@ -399,8 +399,8 @@ def serve(
     max_body: Annotated[int, typer.Option(help="Bytes of a request.", min=1)] = 10_000_000,
     max_pixels: Annotated[int, typer.Option(help="Pixels of a picture.", min=1)] = 50_000_000,
     timeout: Annotated[float, typer.Option(help="Seconds for a request.", min=0.1)] = 30.0,
-    workers: Annotated[int, typer.Option(help="Requests that are computed at a time.", min=1)] = 2,
-    threads: Annotated[int, typer.Option(help="Threads that compute one request.", min=1)] = 1,
+    workers: Annotated[int, typer.Option(help="Requests to compute at a time.", min=1)] = 2,
+    threads: Annotated[int, typer.Option(help="Threads per request.", min=1)] = 1,
     page: Annotated[
         bool, typer.Option(help="Deliver the page that checks faces in the browser, and the models to it.")
     ] = True,

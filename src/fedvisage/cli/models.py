@@ -38,7 +38,7 @@ app = typer.Typer()
 @app.command("export")
 def export_model(
     run: Annotated[Path, typer.Argument(help="The directory of a finished run.")],
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory for the result, a new one.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="New directory for the result.")],
     data: Annotated[
         str | None,
         typer.Option(
