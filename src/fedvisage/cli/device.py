@@ -338,7 +338,7 @@ def fetch(
 
 @web_app.command()
 def build(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory for the page, a new one.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="New directory for the page.")],
     pad: Annotated[Path, typer.Option(help="An exported model that detects attacks.", show_default=False)],
     recognition: Annotated[
         Path | None, typer.Option(help="An exported model that recognises people.", show_default=False)

@@ -220,7 +220,7 @@ def adapt_model(
             help="For a run: a prepared set (or synth: line). For an export: a folder of pictures, or a video."
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Directory for the adapted export, a new one.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="New directory for the adapted export.")],
     member: Annotated[str, typer.Option(help="The site whose model is used, if the run has one per site.")] = "",
     enlarge: Annotated[
         bool,
@@ -271,7 +271,7 @@ def model() -> None:
 @model_app.command("convert")
 def convert_weights(
     source: Annotated[Path, typer.Argument(metavar="FILE", help="Weights: safetensors, .pt or .pth, or .onnx.")],
-    destination: Annotated[Path, typer.Argument(metavar="DST", help="The safetensors file to write, a new one.")],
+    destination: Annotated[Path, typer.Argument(metavar="DST", help="New safetensors file to write.")],
     network: Annotated[
         str,
         typer.Option(

@@ -118,7 +118,7 @@ def run(
 def study(
     study: Annotated[
         Path,
-        typer.Argument(help="A study file (YAML), a grid of recipes, or a shipped name.", autocompletion=study_files),
+        typer.Argument(help="A study file (YAML, a grid of recipes) or a shipped name.", autocompletion=study_files),
     ],
     changes: Annotated[
         list[str] | None,

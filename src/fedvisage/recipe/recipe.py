@@ -50,7 +50,7 @@ class Recipe(Section):
         # Site names in other sections must be keys of data.sites.
         unknown = sorted(set(self.training.batch.per_site) - set(self.data.sites))
         if unknown:
-            raise ValueError(f"training.batch.per_site names {', '.join(unknown)}, missing in data.sites")
+            raise ValueError(f"training.batch.per_site names {', '.join(unknown)}, which data.sites does not contain")
         joining = sorted(set(self.federation.joins) - set(self.data.sites))
         if joining:
             raise ValueError(f"federation.joins names {', '.join(joining)}, missing in data.sites")
