@@ -48,7 +48,7 @@ def export_model(
         ),
     ] = None,
     member: Annotated[str, typer.Option(help="The site whose model is used, if the run has one per site.")] = "",
-    int8: Annotated[bool, typer.Option("--int8", help="Write a graph in whole numbers of 8 bits, too.")] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="Also write an int8 graph.")] = False,
     calibrate: Annotated[
         str | None,
         typer.Option(help="With --int8: a training set of a site, to calibrate the ranges.", show_default=False),
@@ -119,7 +119,7 @@ def predict_images(
         typer.Option(help="Recognition: the face, or the folder of faces, to compare with.", show_default=False),
     ] = None,
     member: Annotated[str, typer.Option(help="The site whose model is used, if the run has one per site.")] = "",
-    crop: Annotated[str, typer.Option(help="How a face is cut out: face (detector), centre or none.")] = "face",
+    crop: Annotated[str, typer.Option(help="How faces are cropped: face (detector), centre or none.")] = "face",
     int8: Int8 = False,
     exit_code: Annotated[
         bool,
@@ -224,7 +224,7 @@ def adapt_model(
     member: Annotated[str, typer.Option(help="The site whose model is used, if the run has one per site.")] = "",
     enlarge: Annotated[
         bool,
-        typer.Option("--enlarge", help="For an export: take faces, too, that are smaller than the model's crops."),
+        typer.Option("--enlarge", help="For an export: also use faces that are smaller than the model's crops."),
     ] = False,
     cache: Cache = CACHE,
     quiet: Quiet = False,
@@ -276,8 +276,8 @@ def convert_weights(
         str,
         typer.Option(
             "--as",
-            help="Which network here: iresnet18, iresnet50, iresnet100, mobilefacenet, mobilefacenet-dw, resnet18, or"
-            " an architecture of timm's.",
+            help="Network: iresnet18, iresnet50, iresnet100, mobilefacenet, mobilefacenet-dw, resnet18, or an"
+            " architecture of timm.",
         ),
     ],
     reference: Annotated[
@@ -289,16 +289,12 @@ def convert_weights(
         typer.Option(help="Channel order of the source, rgb or bgr, if its names do not show it.", show_default=False),
     ] = None,
     size: Annotated[
-        int | None, typer.Option(min=16, max=1024, help="Pixels a side, for timm's networks.", show_default=False)
+        int | None, typer.Option(min=16, max=1024, help="Image side in pixels, for timm networks.", show_default=False)
     ] = None,
-    key: Annotated[
-        str | None, typer.Option(help="Under which key a checkpoint keeps its weights.", show_default=False)
-    ] = None,
+    key: Annotated[str | None, typer.Option(help="Key of the weights in a checkpoint.", show_default=False)] = None,
     licence: Annotated[
         str,
-        typer.Option(
-            help="Under which licence you have the weights: a name, or @FILE with its text.", show_default=False
-        ),
+        typer.Option(help="Licence of the weights: a name, or @FILE with its text.", show_default=False),
     ] = "",
     as_json: AsJson = False,
 ) -> None:

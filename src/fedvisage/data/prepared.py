@@ -340,7 +340,7 @@ def _columns(header: list[str], place: str) -> tuple[bool, list[str]]:
     further = rest[grouped:]
     if fixed != COLUMNS or not are_further(further):
         message = f"the first line must be {','.join(COLUMNS)}, in an identity set with ,{GROUP}, then further columns"
-        raise UserError(place, f"{message}, in small letters and each once")
+        raise UserError(place, f"{message}, in lower case and without duplicates")
     return grouped, further
 
 

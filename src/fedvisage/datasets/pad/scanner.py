@@ -79,7 +79,7 @@ class Scanner(Dataset):
         if options.live is not None and self.lists is None:
             raise UserError("--labels", f"fedvisage does not read label lists of {self.title}")
         if options.released and not self.released:
-            raise UserError("--labels", f"the lists released with FedSIS mislabel nothing in {self.title}")
+            raise UserError("--labels", f"the lists released with FedSIS do not mislabel anything in {self.title}")
         if options.of and options.of not in self.of:
             remedy = f"choose one of {', '.join(self.of)}" if self.of else f"{self.title} is a dataset of its own"
             raise UserError("--of", f"{options.of!r} cannot be named here; {remedy}")

@@ -205,7 +205,7 @@ def points_of(tree: Tree, lists: Sequence[str]) -> Mapping[str, Points]:
             raise UserError(
                 str(tree.path(name)),
                 "has ten numbers per line that are not the five points of faces: eyes,"
-                " nose, corners of the mouth, from left to right and from above",
+                " nose, corners of the mouth, from left to right and from top to bottom",
             )
         by_pairs = _faces(pairs) >= _faces(columns)
         points |= {
