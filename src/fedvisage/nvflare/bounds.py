@@ -220,7 +220,7 @@ class BoundedTensors(TensorDecomposer):  # type: ignore[misc]
     """Fetches a message's tensors within the limits, from its sender, and once."""
 
     def process_datum(self, datum: Datum, manager: DatumManager) -> None:
-        """Refuse a second table of tensors, which could be as large as the first, and a table of another member's."""
+        """Refuse a second table of tensors, which could be as large as the first, and a table of another member."""
         origin, reason = _origin(manager), ""
         if self.items_key in manager.fobs_ctx:
             reason = "a message has two tables of tensors"

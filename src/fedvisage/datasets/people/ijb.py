@@ -181,7 +181,7 @@ def persons_of_templates(lists: TemplateLists, tree: Tree) -> dict[int, int]:
 
 
 def _check_pairs(lists: TemplateLists, whose: Mapping[int, int], tree: Tree, short: str) -> None:
-    """Refuse a list of pairs that contradicts the persons of the templates."""
+    """Refuse a list of pairs that contradicts the identities of the templates."""
     if lists.pairs is None or not whose:
         return
     most = int(max(lists.pairs[:, :2].max(), max(whose)))
