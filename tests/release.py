@@ -76,7 +76,7 @@ def check_versions() -> str:
     if str(citation) != version:
         raise Failed(f"CITATION.cff has {citation}, the package {version}")
     if not re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc)\d+)?", version):
-        raise Failed(f"{version} is no semantic version")
+        raise Failed(f"{version} is not a semantic version")
     heads = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     dated = any(head.startswith(version) for head in heads)
     return f"{version}; CHANGELOG.md {'has it' if dated else 'says “Unreleased”: name the version and the day there'}"

@@ -24,6 +24,10 @@ CONSTRUCTIONS = (
     r"\bjudg(e|es|ed|ing|ement)\b",  # evaluate
     r"\bthe user('s)?\b(?!.*\b(command|terminal|keyboard)\b)",  # the target
 )
+MOST_WORDS = 55_000
+MOST_WORDS_OF_A_PAGE = 2_500
+GENERATED_PAGES = {"method-keys.md", "reference.md"}
+GENERATED_TABLE = re.compile(r"<!-- keys: .*?<!-- end of keys -->", re.DOTALL)
 PATTERNS = [re.compile(pattern, re.IGNORECASE) for pattern in CONSTRUCTIONS]
 
 
@@ -45,6 +49,17 @@ def prose_of_page(text: str) -> Iterator[str]:
     return (line for line in text.splitlines() if line.strip() and not line.startswith("|"))
 
 
+def pages() -> list[Path]:
+    """Return README and the pages of the documentation, without decisions, which keep the words of their day."""
+    every = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+    return [path for path in every if path.parent.name != "decisions"]
+
+
+def words_of_page(text: str) -> int:
+    """Count the words of a page, code and tables included, outside of tables that ``make reference`` writes."""
+    return len(GENERATED_TABLE.sub("", text).split())
+
+
 def count(texts: Iterator[str]) -> tuple[int, list[str]]:
     """Return the number of words, and the texts that contain one of the constructions."""
     words, hits = 0, []
@@ -59,9 +74,8 @@ def sources(kind: str) -> Iterator[str]:
         for path in sorted((ROOT / "src").rglob("*.py")):
             yield from prose_of_module(path.read_text(encoding="utf-8"))
         return
-    for path in sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]):
-        if path.parent.name != "decisions":  # decisions keep the words of their day
-            yield from prose_of_page(path.read_text(encoding="utf-8"))
+    for path in pages():
+        yield from prose_of_page(path.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("kind", ["docstrings and comments", "pages"])
@@ -69,6 +83,20 @@ def test_constructions_that_read_as_translated_are_rare(kind: str) -> None:
     words, hits = count(sources(kind))
     assert words > 10_000
     assert 1000 * len(hits) / words <= MOST_PER_THOUSAND_WORDS, hits[:20]
+
+
+def test_the_documentation_stays_short() -> None:
+    """Generated pages and tables do not count: nobody reads them from beginning to end."""
+    written = [path for path in pages() if path.name not in GENERATED_PAGES]
+    words = {str(path.relative_to(ROOT)): words_of_page(path.read_text(encoding="utf-8")) for path in written}
+    assert len(words) > 30
+    assert {page: number for page, number in words.items() if number > MOST_WORDS_OF_A_PAGE} == {}
+    assert sum(words.values()) <= MOST_WORDS
+
+
+def test_words_of_generated_tables_do_not_count() -> None:
+    page = "Three words here.\n<!-- keys: data -->\n| key |\n<!-- end of keys -->\n`two more`\n"
+    assert words_of_page(page) == 5
 
 
 def test_each_construction_is_found_in_an_example() -> None:

@@ -216,7 +216,7 @@ class Exports:
             if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() != entry["sha256"]:
                 raise Admitted(f"{name} is of another export")
         if not np.isfinite(exported.run(self.crops)).all():
-            raise Admitted("an export that opened gives what is no number")
+            raise Admitted("an export that opened returns a value that is not a number")
 
 
 def _put(directory: Path, graph: str, model: ModelProto | bytes) -> None:

@@ -114,7 +114,7 @@ class Runs:
             raise Admitted("the weights are not those that model.json names")
         for name, value in weights.items():
             if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-                raise Admitted(f"{name} holds what is no number")
+                raise Admitted(f"{name} contains a value that is not a number")
 
     def _evaluate(self, run: Path) -> None:
         figures = fv.evaluate(run, str(self.sets["U"]), cache=run.parent / "cache", out=run.parent / "judged")

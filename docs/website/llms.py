@@ -20,7 +20,7 @@ change it.
 FOLDERS = ("methods/", "models/")
 """Folders of generated pages, of which only the index is listed."""
 SKIPPED = ("#", "|", "![", "```", "<", "-", ">", ":::", "This page is ")
-"""Beginnings of blocks that are no text of the page."""
+"""Beginnings of blocks that are not text of the page."""
 LONGEST = 200
 """Letters of a page's sentence."""
 

@@ -272,7 +272,7 @@ def study(
     allow_mixed_crops: bool = False,
     allow_overlap: bool = False,
 ) -> StudyResult:
-    """Run the missing runs of a study, a file or a shipped name, and return its table.
+    """Run the missing runs of a study (a file or a shipped name) and return its table.
 
     A study is a grid of recipes that makes one table. ``root`` is the directory of downloaded datasets; missing sets
     are imported from there into ``sets``. ``allow_mixed_crops`` accepts sets with different crops, ``allow_overlap``

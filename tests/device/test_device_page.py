@@ -56,7 +56,7 @@ def test_the_commands_and_the_python_run(place: Path, capsys: pytest.CaptureFixt
     exported, predicted, watched, small, copied, judged_together = (said(*words) for words in lines)
     assert "60 presentations" in judged_together
     assert "pretended/replay-attack" in copied
-    assert "APCER" in (place / "judged" / "iso30107.html").read_text()
+    assert "APCER" in (place / "evaluated" / "iso30107.html").read_text()
     assert len(small.splitlines()) == 4
     (judged, as_small) = (said("predict", "exported/small", "photos", *words) for words in ((), ("--int8",)))
     assert [line[-9:] for line in judged.splitlines()[1:]] == [line[-9:] for line in as_small.splitlines()[1:]]

@@ -261,8 +261,8 @@ def attack(subject: AuditedRun) -> Finding:
     wrong = [str(row["mechanism"]) for row in rows if row["claim"] == "proved wrong"]
     says = (
         "With 99.9 % confidence for each line, outputs on two neighbouring data sets show an ε of at least "
-        f"the third column's. Proved wrong: {'; '.join(wrong) or 'none'}. A claim that was not refuted is not "
-        "thereby proved."
+        f"the third column's. Refuted: {'; '.join(wrong) or 'none'}. A claim that was not refuted is not "
+        "proven."
     )
     return Finding(says, {}, rows)
 

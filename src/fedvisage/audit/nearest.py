@@ -99,7 +99,7 @@ def attack(subject: AuditedRun) -> Finding:
     first = rows[0]
     says = (
         f"Of {first['vectors']} class centres, {100 * float(first['top-1']):.1f} % lead to their own identity "
-        "at once. The table shows how often a cluster leads to somebody at its site, compared with a random "
+        "at once. The table shows how often a cluster leads to a person of its site, compared with a random "
         f"guess. {uploads_sentence(subject)}"
     )
     shown = "; ".join(kinds(matches))

@@ -152,13 +152,13 @@ def attack(subject: AuditedRun) -> Finding:
     says = (
         f"At the run's threshold (false match rate {_rate(subject)}), {100 * float(table[0]['matches']):.2f} % of "
         "comparisons of a face rebuilt from a class centre with photographs of that person match, and "
-        f"{100 * float(table[0]['matches with others']):.2f} % of those with anybody else. A face rebuilt from a "
-        f"cluster is compared with everybody of its site, and with everybody else. {uploads_sentence(subject)}"
+        f"{100 * float(table[0]['matches with others']):.2f} % of those with other people. A face rebuilt from a "
+        f"cluster is compared with all people of its site, and with all others. {uploads_sentence(subject)}"
     )
     kinds = "; ".join(str(row["told"]) for row in table)
     caption = (
         f"Rebuilt at the first site from, row by row: {kinds}. Below each row the mean photographs of the "
-        "people behind the vectors: the person of a class centre, or everybody whose class centre lies "
+        "people behind the vectors: the person of a class centre, or all people whose class centres lie "
         "within a cluster's margin"
     )
     return Finding(says, {}, table, {"faces": (caption, picture(drawn))})

@@ -107,7 +107,7 @@ def kinds(
 @app.command()
 def protocols(
     name: Annotated[str, typer.Argument(help="One of them.", show_default=False)] = "",
-    sets: Annotated[Path, typer.Option(help="Directory of the prepared sets, existing or to be made.")] = Path("sets"),
+    sets: Annotated[Path, typer.Option(help="Directory of the prepared sets; it need not exist.")] = Path("sets"),
     target: Annotated[str, typer.Option("--target", "--user", help="Target or fold, if there are several.")] = "",
 ) -> None:
     """List published protocols, or print one as part of a recipe, with the imports that it needs."""

@@ -28,7 +28,7 @@ gallery_app = typer.Typer()
 At = Annotated[Path, typer.Argument(metavar="GALLERY", help="The gallery's file.")]
 Key = Annotated[
     Path | None,
-    typer.Option("--key", help="The file of its key; default: the variable FEDVISAGE_GALLERY_KEY.", show_default=False),
+    typer.Option("--key", help="Key file; default: the variable FEDVISAGE_GALLERY_KEY.", show_default=False),
 ]
 Counters = Annotated[
     Path | None,
@@ -66,7 +66,7 @@ def create(
 
     if key is not None and not key.exists() and not gallery.exists():
         make_key_file(key)
-        say(f"drew the key {key}: keep a copy elsewhere, for without it the gallery cannot be opened")
+        say(f"generated the key {key}: keep a copy elsewhere; the gallery cannot be opened without it")
     if not gallery.exists():
         Gallery.create(gallery, _key(key), counters=counters_of(key, counters)).close()
     with _open_gallery(gallery, key, counters) as opened:
@@ -170,7 +170,7 @@ def remove(
     with _open_gallery(gallery, key, counters) as opened:
         record = opened.remove(collection, person)
         opened.compact()
-    say(f"{record.name} ({record.id}): deleted; copies of the file that were made before still hold them")
+    say(f"{record.name} ({record.id}): deleted; earlier copies of the file still contain this person")
 
 
 @gallery_app.command("rotate-key")
@@ -188,7 +188,7 @@ def rotate_key(
         if not new_key.exists():
             make_key_file(new_key)
         people = opened.turn_key(key_from(new_key), counters_of(new_key, counters))
-    say(f"{gallery}: {people} people are under the key {new_key}; the old key opens copies that were made before")
+    say(f"{gallery}: {people} people are encrypted with {new_key}; the old key still opens earlier copies")
 
 
 @gallery_app.command("accept-state")
@@ -200,7 +200,7 @@ def accept_state(gallery: At, key: Key = None, counters: Counters = None) -> Non
     with Gallery(gallery, _key(key)) as opened:
         number = opened.accept_state(counters_of(key, counters))
         people = sum(collection.people for collection in opened.collections())
-    say(f"{gallery}: accepted with {people} people as change {number}; every other copy is refused from now on")
+    say(f"{gallery}: accepted with {people} people as change {number}; all other copies are now refused")
 
 
 @gallery_app.command()
@@ -211,15 +211,15 @@ def migrate(gallery: At, key: Key = None, counters: Counters = None) -> None:
 
     backup, people = bring(gallery, _key(key), counters_of(key, counters))
     say(
-        f"{gallery}: migrated with {people} people, taken as they stood in the file; the backup is {backup}, which "
-        "keeps people who are removed later until you delete it"
+        f"{gallery}: migrated {people} people without changes; the backup {backup} also keeps people who are removed "
+        "later, until you delete it"
     )
 
 
 @gallery_app.command()
 def evaluate(
     gallery: At,
-    probes: Annotated[Path, typer.Argument(metavar="PROBES", help="A folder with a folder of pictures a person.")],
+    probes: Annotated[Path, typer.Argument(metavar="PROBES", help="A folder with one folder of pictures per person.")],
     pad: Pad,
     recognition: Recognition,
     key: Key = None,
@@ -251,7 +251,7 @@ def _key(path: Path | None) -> bytes:
 
     key = key_from(path)
     if is_open_to_others(path):
-        note(f"{path} can be read by others than its owner; chmod 600 would keep it to you")
+        note(f"{path} is readable by other users; run chmod 600 to make it private")
     return key
 
 
@@ -292,10 +292,10 @@ def _face(engine: Engine, path: Path) -> Features:
     for _, image in _pictures([path]):
         face = face_to_enrol(engine, image)
         if isinstance(face, str):
-            raise UserError(str(path), f"{face}; nobody was searched for")
+            raise UserError(str(path), f"{face}; no search was made")
         if face.embedding is not None:
             return face.embedding
-    raise UserError(str(path), "holds no picture that can be read")
+    raise UserError(str(path), "contains no readable picture")
 
 
 def _print_matches(matches: list[PersonMatch], as_json: bool) -> None:
@@ -323,7 +323,7 @@ def fetch(
     out: Out = None,
     archive: Annotated[
         Path | None,
-        typer.Option(help="The package's archive, if it was fetched elsewhere (npm pack).", show_default=False),
+        typer.Option(help="The package's archive, if downloaded elsewhere (npm pack).", show_default=False),
     ] = None,
     registry: Annotated[str, typer.Option(help="The registry of npm packages.")] = "https://registry.npmjs.org",
 ) -> None:
@@ -338,7 +338,7 @@ def fetch(
 
 @web_app.command()
 def build(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory for the page, a new one.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="New directory for the page.")],
     pad: Annotated[Path, typer.Option(help="An exported model that detects attacks.", show_default=False)],
     recognition: Annotated[
         Path | None, typer.Option(help="An exported model that recognises people.", show_default=False)
@@ -386,7 +386,7 @@ def serve(
             show_default=False,
         ),
     ] = None,
-    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port.", min=0, max=65535)] = 8080,
     api_keys: Annotated[
         Path | None, typer.Option(help="A file with the clients' keys, one per line.", show_default=False)
@@ -394,15 +394,15 @@ def serve(
     without_keys: Annotated[bool, typer.Option("--without-keys", help="Answer every client without a key.")] = False,
     tls_cert: Annotated[Path | None, typer.Option(help="A certificate (PEM): serve HTTPS.", show_default=False)] = None,
     tls_key: Annotated[Path | None, typer.Option(help="The certificate's key (PEM).", show_default=False)] = None,
-    rate: Annotated[float, typer.Option(help="Requests a second of one key; 0: no limit.", min=0.0)] = 20.0,
-    burst: Annotated[int, typer.Option(help="Requests of one key that may come at once.", min=1)] = 100,
-    max_body: Annotated[int, typer.Option(help="Bytes of a request.", min=1)] = 10_000_000,
-    max_pixels: Annotated[int, typer.Option(help="Pixels of a picture.", min=1)] = 50_000_000,
-    timeout: Annotated[float, typer.Option(help="Seconds for a request.", min=0.1)] = 30.0,
-    workers: Annotated[int, typer.Option(help="Requests that are computed at a time.", min=1)] = 2,
-    threads: Annotated[int, typer.Option(help="Threads that compute one request.", min=1)] = 1,
+    rate: Annotated[float, typer.Option(help="Requests per second and key; 0: no limit.", min=0.0)] = 20.0,
+    burst: Annotated[int, typer.Option(help="Burst of requests that a key may send.", min=1)] = 100,
+    max_body: Annotated[int, typer.Option(help="Maximum bytes of a request.", min=1)] = 10_000_000,
+    max_pixels: Annotated[int, typer.Option(help="Maximum pixels of a picture.", min=1)] = 50_000_000,
+    timeout: Annotated[float, typer.Option(help="Maximum seconds for a request.", min=0.1)] = 30.0,
+    workers: Annotated[int, typer.Option(help="Requests to compute at a time.", min=1)] = 2,
+    threads: Annotated[int, typer.Option(help="Threads per request.", min=1)] = 1,
     page: Annotated[
-        bool, typer.Option(help="Deliver the page that checks faces in the browser, and the models to it.")
+        bool, typer.Option(help="Deliver the page that checks faces in the browser, with its models.")
     ] = True,
 ) -> None:
     """Serve exported models and a gallery over HTTP; docs/api.md lists the routes.
@@ -436,13 +436,13 @@ def serve(
         files = _page(pad_model, recognition_model, keys=bool(keys)) if page else None
         guard = build(engine, people, keys=keys, limits=limits, page=files, log=_log)
         server = server_of(guard, host, port, certificate=tls_cert, key=tls_key)
-        say(f"answering at http{'s' if tls_cert else ''}://{host}:{port}; end it with Ctrl-C")
+        say(f"serving at http{'s' if tls_cert else ''}://{host}:{port}; press Ctrl-C to stop")
         try:
             server.run()
         except (KeyboardInterrupt, TerminationSignal):
             pass  # the server got the same signal, and has ended
         except SystemExit:
-            raise RunFailed(f"{host}:{port} cannot be listened at; is another service there?") from None
+            raise RunFailed(f"cannot listen on {host}:{port}; is another service using it?") from None
     say("stopped")
 
 
@@ -451,7 +451,7 @@ def _page(pad: Exported, recognition: Exported | None, *, keys: bool) -> Mapping
     from fedvisage.device.web.site import ADVICE, RuntimeFiles, page_files
 
     if not RuntimeFiles().is_there:
-        note(f"the page cannot compute in browsers and asks this service instead; to change that, {ADVICE}")
+        note(f"the page cannot compute in the browser and sends pictures to this service; to change this, {ADVICE}")
     return page_files(pad, recognition, service={"keys": keys})
 
 

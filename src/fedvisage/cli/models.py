@@ -38,7 +38,7 @@ app = typer.Typer()
 @app.command("export")
 def export_model(
     run: Annotated[Path, typer.Argument(help="The directory of a finished run.")],
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory for the result, a new one.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="New directory for the result.")],
     data: Annotated[
         str | None,
         typer.Option(
@@ -48,7 +48,7 @@ def export_model(
         ),
     ] = None,
     member: Annotated[str, typer.Option(help="The site whose model is used, if the run has one per site.")] = "",
-    int8: Annotated[bool, typer.Option("--int8", help="Write a graph in whole numbers of 8 bits, too.")] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="Also write an int8 graph.")] = False,
     calibrate: Annotated[
         str | None,
         typer.Option(help="With --int8: a training set of a site, to calibrate the ranges.", show_default=False),
@@ -93,7 +93,7 @@ def watch_source(
     from fedvisage.device.predict import keep_every as each
 
     if pad is None and recognition is None:
-        raise UserError("--pad", "names no model; give --pad DIR, --recognition DIR, or both")
+        raise UserError("--pad", "no model was given; give --pad DIR, --recognition DIR, or both")
     frames = frames_of(source)
     models = [directory and Exported.open(directory, threads=threads, int8=int8) for directory in (pad, recognition)]
     pipeline = Pipeline(*models, settings=Settings(threads=threads, window=window))
@@ -119,7 +119,7 @@ def predict_images(
         typer.Option(help="Recognition: the face, or the folder of faces, to compare with.", show_default=False),
     ] = None,
     member: Annotated[str, typer.Option(help="The site whose model is used, if the run has one per site.")] = "",
-    crop: Annotated[str, typer.Option(help="How a face is cut out: face (detector), centre or none.")] = "face",
+    crop: Annotated[str, typer.Option(help="How faces are cropped: face (detector), centre or none.")] = "face",
     int8: Int8 = False,
     exit_code: Annotated[
         bool,
@@ -220,11 +220,11 @@ def adapt_model(
             help="For a run: a prepared set (or synth: line). For an export: a folder of pictures, or a video."
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Directory for the adapted export, a new one.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="New directory for the adapted export.")],
     member: Annotated[str, typer.Option(help="The site whose model is used, if the run has one per site.")] = "",
     enlarge: Annotated[
         bool,
-        typer.Option("--enlarge", help="For an export: take faces, too, that are smaller than the model's crops."),
+        typer.Option("--enlarge", help="For an export: also use faces that are smaller than the model's crops."),
     ] = False,
     cache: Cache = CACHE,
     quiet: Quiet = False,
@@ -271,13 +271,13 @@ def model() -> None:
 @model_app.command("convert")
 def convert_weights(
     source: Annotated[Path, typer.Argument(metavar="FILE", help="Weights: safetensors, .pt or .pth, or .onnx.")],
-    destination: Annotated[Path, typer.Argument(metavar="DST", help="The safetensors file to write, a new one.")],
+    destination: Annotated[Path, typer.Argument(metavar="DST", help="New safetensors file to write.")],
     network: Annotated[
         str,
         typer.Option(
             "--as",
-            help="Which network here: iresnet18, iresnet50, iresnet100, mobilefacenet, mobilefacenet-dw, resnet18, or"
-            " an architecture of timm's.",
+            help="Network: iresnet18, iresnet50, iresnet100, mobilefacenet, mobilefacenet-dw, resnet18, or an"
+            " architecture of timm.",
         ),
     ],
     reference: Annotated[
@@ -289,16 +289,12 @@ def convert_weights(
         typer.Option(help="Channel order of the source, rgb or bgr, if its names do not show it.", show_default=False),
     ] = None,
     size: Annotated[
-        int | None, typer.Option(min=16, max=1024, help="Pixels a side, for timm's networks.", show_default=False)
+        int | None, typer.Option(min=16, max=1024, help="Image side in pixels, for timm networks.", show_default=False)
     ] = None,
-    key: Annotated[
-        str | None, typer.Option(help="Under which key a checkpoint keeps its weights.", show_default=False)
-    ] = None,
+    key: Annotated[str | None, typer.Option(help="Key of the weights in a checkpoint.", show_default=False)] = None,
     licence: Annotated[
         str,
-        typer.Option(
-            help="Under which licence you have the weights: a name, or @FILE with its text.", show_default=False
-        ),
+        typer.Option(help="Licence of the weights: a name, or @FILE with its text.", show_default=False),
     ] = "",
     as_json: AsJson = False,
 ) -> None:
@@ -307,7 +303,7 @@ def convert_weights(
     from fedvisage.starts.convert import convert
 
     if colour not in (None, "rgb", "bgr"):
-        raise UserError("--colour", f"{colour!r} is no order of colours; choose rgb or bgr")
+        raise UserError("--colour", f"{colour!r} is not a colour order; choose rgb or bgr")
     text = read_text(Path(licence[1:]), 1 << 20) if licence.startswith("@") else licence
     conversion = convert(
         source,

@@ -73,7 +73,7 @@ IMPORTS_CONTINUE = "the same command goes on where it stopped"
 
 def _directory(text: str) -> Path:
     if not text.strip():
-        raise UserError("--out", "names no directory; give one, or leave it out")
+        raise UserError("--out", "is empty; give a directory, or leave it out")
     return Path(text)
 
 
@@ -215,7 +215,7 @@ def reporter(quiet: bool, log_format: str, *, aside: bool = False) -> Reporter:
 def check_log_format(log_format: str) -> None:
     """Refuse an unknown log format."""
     if log_format not in ("text", "json"):
-        raise UserError("--log-format", f"{log_format!r} is no format; choose text or json")
+        raise UserError("--log-format", f"{log_format!r} is not a format; choose text or json")
 
 
 def show(content: Table) -> None:

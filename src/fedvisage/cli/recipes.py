@@ -47,7 +47,7 @@ def recipe() -> None:
 
 
 @written.command()
-def schema(of: Annotated[str, typer.Option(help="What is described: recipe or study.")] = "recipe") -> None:
+def schema(of: Annotated[str, typer.Option(help="Schema to print: recipe or study.")] = "recipe") -> None:
     """Print the JSON Schema of recipes or studies, for completion and checks in editors."""
     if of not in ("recipe", "study"):
         raise UserError("--of", f"{of!r} has no schema; choose recipe or study")

@@ -73,7 +73,7 @@ def run(
     kit: Kit = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the server and the sites.", min=1.0)] = 300.0,
     patience: Annotated[
-        float, typer.Option(help="Seconds without an answer of a submitted run before it is ended.", min=1.0)
+        float, typer.Option(help="Seconds after which a silent submitted run is ended.", min=1.0)
     ] = 600.0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was interrupted.")] = False,
     allow_mixed_crops: MixedCrops = False,
@@ -93,7 +93,7 @@ def run(
     from fedvisage.tasks.catalogue import summary
 
     if on not in ("local", "nvflare"):
-        raise UserError("--on", f"{on!r} is no transport; choose local or nvflare")
+        raise UserError("--on", f"{on!r} is not a transport; choose local or nvflare")
     if kit is not None and on == "local":
         raise UserError("--kit", "belongs to a federation; add --on nvflare")
     loaded = load(locate(recipe, verb="run"), overrides or [], read_method, note)
@@ -118,7 +118,7 @@ def run(
 def study(
     study: Annotated[
         Path,
-        typer.Argument(help="A study file (YAML), a grid of recipes, or a shipped name.", autocompletion=study_files),
+        typer.Argument(help="A study file (YAML, a grid of recipes) or a shipped name.", autocompletion=study_files),
     ],
     changes: Annotated[
         list[str] | None,
@@ -148,7 +148,7 @@ def study(
         int, typer.Option(help="Processes; give the recipe as many threads as cores / workers.", min=1)
     ] = 1,
     blind: Annotated[
-        bool, typer.Option("--blind", help="Show figures of the sites' held-out images alone, none of the target's.")
+        bool, typer.Option("--blind", help="Show only figures of the sites' held-out images, none of the target's.")
     ] = False,
     allow_mixed_crops: MixedCrops = False,
     allow_overlap: Overlap = False,

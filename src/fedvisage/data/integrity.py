@@ -82,7 +82,7 @@ def _compare(path: Path, manifest: Manifest, blocks: Any) -> None:
             raise UserError(
                 str(path / name),
                 "differs from its last full check: the file was "
-                "changed or damaged although its timestamps are the same; copy or make the set again",
+                "changed or damaged although its timestamps are the same; copy or create the set again",
             )
 
 

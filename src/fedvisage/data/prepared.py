@@ -123,9 +123,9 @@ def check_file(path: Path, entry: FileEntry, verify: bool) -> None:
         size = regular_size(path)
         digest = file_digest(path) if verify and size == entry.bytes else entry.sha256
     except FileNotFoundError:
-        raise UserError(str(path), f"is listed in {SET} but missing; copy or make the set again") from None
+        raise UserError(str(path), f"is listed in {SET} but missing; copy or create the set again") from None
     if size != entry.bytes:
-        message = f"has {size} bytes where {SET} promises {entry.bytes}; copy or make the set again"
+        message = f"has {size} bytes where {SET} promises {entry.bytes}; copy or create the set again"
         raise UserError(str(path), message)
     if digest != entry.sha256:
         raise UserError(str(path), f"its SHA-256 is not the one in {SET}: the file was changed or damaged")
@@ -313,9 +313,9 @@ def read_rows(path: Path, count: int) -> ImageRows:
                 rules.check(row)
                 rows.append(row)
     except (csv.Error, UnicodeDecodeError) as error:
-        raise UserError(place, f"not a readable table: {error}; make the set again") from None
+        raise UserError(place, f"not a readable table: {error}; create the set again") from None
     if len(rows) != count:
-        raise UserError(place, f"has {len(rows)} rows where set.json promises {count}; make the set again")
+        raise UserError(place, f"has {len(rows)} rows where set.json promises {count}; create the set again")
     return as_columns(rows, further)
 
 
@@ -340,7 +340,7 @@ def _columns(header: list[str], place: str) -> tuple[bool, list[str]]:
     further = rest[grouped:]
     if fixed != COLUMNS or not are_further(further):
         message = f"the first line must be {','.join(COLUMNS)}, in an identity set with ,{GROUP}, then further columns"
-        raise UserError(place, f"{message}, in small letters and each once")
+        raise UserError(place, f"{message}, in lower case and without duplicates")
     return grouped, further
 
 
@@ -410,12 +410,12 @@ def _reopen_set(path: Path, digest: str) -> PreparedSet:
 def _open_set(path: Path, verify: bool) -> PreparedSet:
     manifest = read_manifest(path)
     for missing in {IMAGES, ROWS} - manifest.files.keys():
-        raise UserError(str(path / SET), f"is missing {missing}; make the set again")
+        raise UserError(str(path / SET), f"is missing {missing}; create the set again")
     for name, entry in manifest.files.items():
         check_file(path / name, entry, verify)
     points = _map_optional(path, manifest, POINTS, (POINT_COUNT, 2), np.float32)
     if points is not None and not np.isfinite(points).all():
-        raise UserError(str(path / POINTS), "contains points that are not finite; make the set again")
+        raise UserError(str(path / POINTS), "contains points that are not finite; create the set again")
     count, size = manifest.count, manifest.size
     return PreparedSet(
         path=path,
@@ -446,5 +446,5 @@ def _map_array(path: Path, shape: tuple[int, ...], dtype: Any) -> Any:
     if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
         actual = f"{array.dtype} {'×'.join(map(str, array.shape))}"
         expected = f"{np.dtype(dtype)} {'×'.join(map(str, shape))}"
-        raise UserError(str(path), f"contains {actual}, expected {expected}; make the set again")
+        raise UserError(str(path), f"contains {actual}, expected {expected}; create the set again")
     return array

@@ -1,4 +1,4 @@
-"""Splits by subject. This file loads no torch, because imports of datasets use it in every process."""
+"""Splits by subject. This file does not load torch, because imports of datasets use it in every process."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Grammar:
     def __init__(self, template: str, **fields: str) -> None:
         """Take the template and the expression of each field."""
         if sorted(_FIELD.findall(template)) != sorted(fields):
-            raise ValueError(f"{template} does not have just the fields {', '.join(fields)}")
+            raise ValueError(f"{template} must have exactly the fields {', '.join(fields)}")
         self.template, self.fields = template, fields
 
     @cached_property

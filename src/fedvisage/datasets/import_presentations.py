@@ -237,7 +237,7 @@ def _add(out: Writer, item: Item, picture: FramePicture, split: str, turned: boo
 def read_settings_of(scanner: Scanner, options: ImportOptions) -> ReadSettings:
     """Return how items of a dataset become pictures; raise UserError for options that the dataset does not support."""
     if options.boxes == "dataset" and scanner.boxes is None:
-        raise UserError("boxes", f"fedvisage reads no boxes of {scanner.title}; use detect")
+        raise UserError("boxes", f"fedvisage does not read boxes of {scanner.title}; use detect")
     if options.boxes == "dataset" and (options.crop != "face" or options.depth == "canonical"):
         raise UserError(
             "boxes", "dataset requires --crop face, and excludes canonical depth maps: boxes have no points"

@@ -62,7 +62,7 @@ def check_source(entry: str, size: int | None = None) -> None:
         set_size = (parse_identities(settings) if name == NAME else parse_synthesis(line)).size
     if size not in (None, set_size):
         raise UserError(
-            entry, f"has {set_size}×{set_size} images, but input.size is {size}; make it again at that size"
+            entry, f"has {set_size}×{set_size} images, but input.size is {size}; create it again at that size"
         )
 
 

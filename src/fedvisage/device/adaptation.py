@@ -449,9 +449,9 @@ def _digest(weights: Arrays) -> str:
 def _card(description: Description) -> str:
     assert description.adapted is not None
     return (
-        f"# {description.method}, adapted on a device\n\nBatchNorm's statistics were counted again on "
-        f"{description.adapted.images} images of its target, without labels; the model was "
-        f"`{description.adapted.from_sha256}` before, and is `{description.model_sha256}` now. The threshold "
-        f"is still the one that the sites chose. `{RECORD}` says how many decisions changed. What the model "
-        "is for, and its limits, are described in the card of the model that it was adapted from.\n"
+        f"# {description.method}, adapted on a device\n\nBatchNorm statistics were recomputed on "
+        f"{description.adapted.images} images of its target, without labels. Source weights: "
+        f"`{description.adapted.from_sha256}`; adapted weights: `{description.model_sha256}`. The threshold "
+        f"is still the one that the sites chose. `{RECORD}` states how many decisions changed. The card of the "
+        "source model describes its purpose and limits.\n"
     )

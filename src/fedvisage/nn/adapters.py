@@ -150,7 +150,7 @@ class FrozenNetwork(nn.Module):
         return {f"{FROZEN}{name}": value for name, value in self.frozen.network.state_dict().items()}
 
     def fold_adapters(self) -> NormalisedNetwork | FaceBackbone:
-        """Return a plain network with the additions merged into its weights, which computes the same."""
+        """Return an equivalent plain network, with the additions merged into its weights."""
         merged_copy = deepcopy(self)
         for layer in merged_copy.frozen.modules():
             layer._forward_hooks.clear()

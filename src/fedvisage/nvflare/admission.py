@@ -281,7 +281,7 @@ def _admit(context: Any) -> x509.Certificate:
 
 
 def _answer(request: bytes, context: Any) -> bytes:
-    """Answer a request for admission: an operator gets the ends of certificates, other members an empty object."""
+    """Answer a request for admission: operators get the expiry dates of certificates, others an empty object."""
     certificate = _admit(context)
     assert AdmissionListener.admission is not None
     until = AdmissionListener.admission.until if is_operator(certificate) else {}

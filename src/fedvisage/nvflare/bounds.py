@@ -81,7 +81,7 @@ def install() -> None:
     """Put the limits in front of NVFlare's decoder; call this before a job begins."""
     fobs.register(BoundedTensors)
     if not isinstance(fobs.get_dot_handler(dots.TENSOR_DOWNLOAD), BoundedTensors):
-        raise RuntimeError("NVFlare has decoded tensors before their limits were set")
+        raise RuntimeError("NVFlare decoded tensors before their limits were set")
     lobs.deserialize, lobs.get_datum_dir = _deserialize, _no_files
     cells._is_server_job_cell = _always_false
 
@@ -173,7 +173,7 @@ def _deserialize(data: bytes, manager: DatumManager, **options: Any) -> Any:
 
 def _no_files() -> str:
     """Refuse a message with a file."""
-    raise LimitExceeded("a message holds a file")
+    raise LimitExceeded("a message contains a file")
 
 
 def _always_false(info: Any) -> bool:
@@ -220,7 +220,7 @@ class BoundedTensors(TensorDecomposer):  # type: ignore[misc]
     """Fetches a message's tensors within the limits, from its sender, and once."""
 
     def process_datum(self, datum: Datum, manager: DatumManager) -> None:
-        """Refuse a second table of tensors, which could be as large as the first, and a table of another member's."""
+        """Refuse a second table of tensors, which could be as large as the first, and a table of another member."""
         origin, reason = _origin(manager), ""
         if self.items_key in manager.fobs_ctx:
             reason = "a message has two tables of tensors"

@@ -1,6 +1,6 @@
 """The members of a federation: kits for new members, renewed certificates, and revocations.
 
-Call ``provision`` again after every change. It changes no kit that it made before: later changes are updates, a few
+Call ``provision`` again after every change. It does not change earlier kits: later changes are updates, a few
 files that the owner copies over the kit.
 """
 

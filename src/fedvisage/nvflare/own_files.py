@@ -104,7 +104,7 @@ def weights_at_server(recipe: Recipe, own: Mapping[str, str]) -> dict[str, Path]
 
 
 def weights_at_site(own: Mapping[str, str]) -> dict[str, Path]:
-    """Return a machine's file of weights by its digest: sites need it for weights that never travel."""
+    """Return a machine's file of weights by its digest: sites need it for weights that are never sent."""
     path = Path(own["weights"]) if "weights" in own else None
     return {} if path is None else {_digest(path, str(path)): path}
 

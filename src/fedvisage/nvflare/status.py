@@ -301,6 +301,6 @@ def _handler(page: Callable[[], bytes]) -> type[BaseHTTPRequestHandler]:
                 self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Log nothing: a page that is fetched every few seconds is no event."""
+            """Log nothing, because browsers fetch the page every few seconds."""
 
     return Handler

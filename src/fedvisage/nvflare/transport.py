@@ -87,10 +87,10 @@ def unpack_reply(site: str, parcel: object) -> Reply:
 def _open_parcel(parcel: object, allowed: frozenset[str]) -> tuple[dict[str, Any], Message]:
     """Return a parcel's plain values and tensors; refuse a parcel with anything else."""
     if type(parcel) is not dict or parcel.keys() != {"words", "tensors"}:
-        raise RefusedMessage("parcel", "must contain only words and tensors")
+        raise RefusedMessage("parcel", "must contain only strings and tensors")
     words, tensors = parcel["words"], parcel["tensors"]
     if type(words) is not dict or type(tensors) is not dict:
-        raise RefusedMessage("parcel", "must contain words and tensors by name")
+        raise RefusedMessage("parcel", "must contain strings and tensors by name")
     if unknown := sorted(str(word)[:LONGEST] for word in words.keys() - allowed):
         raise RefusedMessage("parcel", f"contains the unknown word {unknown[0]!r}")
     if not all(type(name) is str and len(name) <= LONGEST and is_plain(value) for name, value in tensors.items()):

@@ -169,7 +169,7 @@ class _Values:
                 raise _ForbiddenYaml("has a key that is not a plain name", key.start_mark)
             if key.value in own_pairs:
                 lines = f"{own_pairs[key.value][0].start_mark.line + 1} and {key.start_mark.line + 1}"
-                raise _ForbiddenYaml(f"says {key.value!r} twice in one section, in lines {lines}; keep one")
+                raise _ForbiddenYaml(f"contains {key.value!r} twice in one section, in lines {lines}; keep one")
             own_pairs[key.value] = key, value
         self._pairs_of[node] = {**merged, **own_pairs}
         return self._pairs_of[node]

@@ -50,10 +50,10 @@ class Recipe(Section):
         # Site names in other sections must be keys of data.sites.
         unknown = sorted(set(self.training.batch.per_site) - set(self.data.sites))
         if unknown:
-            raise ValueError(f"training.batch.per_site names {', '.join(unknown)}, missing in data.sites")
+            raise ValueError(f"training.batch.per_site names {', '.join(unknown)}, which data.sites does not contain")
         joining = sorted(set(self.federation.joins) - set(self.data.sites))
         if joining:
-            raise ValueError(f"federation.joins names {', '.join(joining)}, missing in data.sites")
+            raise ValueError(f"federation.joins names {', '.join(joining)}, which data.sites does not contain")
         if min(self.federation.joins.get(name, 1) for name in self.data.sites) > 1:
             raise ValueError("federation.joins leaves no site for the first round")
         # Held-out figures exist only where a site evaluates them.
@@ -77,7 +77,9 @@ class Recipe(Section):
             )
         strangers = set(self.federation.poisoned.sites if self.federation.poisoned else ()) - set(self.data.sites)
         if strangers:
-            raise ValueError(f"federation.poisoned.sites names {', '.join(sorted(strangers))}, missing in data.sites")
+            raise ValueError(
+                f"federation.poisoned.sites names {', '.join(sorted(strangers))}, which data.sites does not contain"
+            )
         if self.federation.secure is not None and per_round < 2:
             raise ValueError(
                 "federation.secure needs at least two sites per round: the sum of one upload hides nothing"

@@ -32,8 +32,8 @@ SIZE = 64
 """Resolution in pixels of the rendered surface, before it is averaged to the size of a map."""
 LANDMARK_SPREAD = 0.05
 """Deviation of a landmark as a share of the face's width, from differences between people and errors of detectors. The
-best of 0.0125 to 0.1 on rendered faces, with exact and with detected points; the choice changes no result by more than
-a tenth of the error."""
+best of 0.0125 to 0.1 on rendered faces, with exact and with detected points; the choice changes results by less than a
+tenth of the error."""
 POSE_SPREAD = (0.5, 0.3)
 """Usual turn and nod of heads in photographs (standard deviations, radians). This prior decides where the points
 cannot: a raised chin and a short nose look alike."""

@@ -90,7 +90,7 @@ def look_up(maps: Tensor, u: Tensor, v: Tensor, outside: str = "border") -> Tens
 def bell(position: Tensor, centre: Tensor | float, width: Tensor | float) -> Tensor:
     """Return a Gaussian bell along one axis, 1 at its centre.
 
-    Its exponent is limited, because denormal numbers would slow down all following operations ten times.
+    Its exponent is limited, because denormal numbers would make all following operations ten times slower.
     """
     return ((position - centre) / width).square_().mul_(-0.5).clamp_(min=FARTHEST).exp_()
 

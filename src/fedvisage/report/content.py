@@ -40,7 +40,7 @@ def _on_faces(run: RunFiles) -> Table | None:
     rows = [_faces(name, scores, live, rows_of_kind) for name, rows_of_kind in _kinds(scores)]
     columns = {"what": f"{level}s of", "live": "taken as live", "attack": "taken as attack", "count": "together"}
     of_members = " Decisions of all members together, each at its own threshold." if len(limits) > 1 else ""
-    note = f"Bona fide taken as attacks are BPCER, attacks taken as live APCER.{of_members}"
+    note = f"BPCER: bona fide taken as attacks. APCER: attacks taken as bona fide.{of_members}"
     return table("Decisions at the threshold", rows, columns, note=note)
 
 

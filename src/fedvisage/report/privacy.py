@@ -160,14 +160,13 @@ def _secret(secure: dict[str, Any]) -> str:
 
 
 NOT_COVERED = (
-    "Not covered: the weights of the model, which were trained on everybody's images; somebody whose images are at two "
-    "sites, or in two runs, where costs add up; and what was not released this way. The guarantee is about one class "
-    "centre, the model being given: each person's images also helped to make the model."
+    "Not covered: the weights of the model, which were trained on all images; people whose images are at two sites or "
+    "in two runs, for whom costs add up; and values that were not released this way. The guarantee covers one class "
+    "centre, given the model: each person's images also shaped the model."
 )
 NOT_END_TO_END = (
-    "This is the mechanism as published. Its ε does not hold end to end: which people a cluster is made of is decided "
-    "without noise, and a single person can decide it. Do not rely on the figure; method.clustering: private is the "
-    "mechanism whose figure holds."
+    "This is the mechanism as published. Its ε does not hold end to end: clusters are chosen without noise, and a "
+    "single person can decide the choice. Do not rely on this figure; that of method.clustering: private holds."
 )
 
 
@@ -222,7 +221,7 @@ def _together(joint: Row) -> str:
         f"{joint['delta']:.3g} summed, for this change of the data: {relation}. It holds against users and "
         "other sites. The server adds the noise and sees each site's weights without it. Not covered: "
         "training losses, numbers of images and of people, counts and figures of held-out images, the sites' "
-        "own models, and somebody whose images are at two sites, or in two runs, where costs add up."
+        "own models, and people whose images are at two sites or in two runs, for whom costs add up."
     )
 
 

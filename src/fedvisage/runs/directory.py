@@ -129,7 +129,7 @@ def finished_metrics(out: Path, recipe: Recipe, resume: bool) -> dict[str, Any] 
 def with_recorded_identities(recipe: Recipe, out: Path) -> Recipe:
     """Return a recipe with the number of public identities that an earlier run in the directory filled in, if any.
 
-    The number needs the public set, which a finished run no longer needs.
+    Computing the number requires the public set, which a finished run no longer needs.
     """
     if recipe.data.public is None or recipe.data.public_identities is not None or not (out / RECIPE).is_file():
         return recipe

@@ -72,8 +72,8 @@ def describe_network(network: nn.ModuleDict, image: Input) -> NetworkTraits:
 def _longest_row(part: nn.Module, channels: int, side: int) -> int:
     """Return the longest row of the part's convolutions, assuming that its layers follow each other as registered.
 
-    Parts that take no images count as 0: their inputs are smaller than those of the part before. Convolutions in groups
-    and of 1×1, such as shortcuts beside other layers, are left out; the layout matters little for them.
+    Parts that take no images count as 0: their inputs are smaller than those of the part before. Grouped and 1×1
+    convolutions, such as shortcuts beside other layers, are left out; the layout matters little for them.
     """
     longest = 0
     for layer in part.modules():

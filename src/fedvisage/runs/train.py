@@ -109,7 +109,7 @@ class TrainingLoop:
         last += "; …" if len(failed) > LISTED_FAILURES else ""
         raise RunFailed(
             f"nothing was trained: no round of {len(rows)} had a quorum of uploads. In the last one: {last}. "
-            "Correct that, and start again with another --out"
+            "Correct this, and start again with another --out"
         )
 
     def _advance(self, program: Iterator[None]) -> bool:

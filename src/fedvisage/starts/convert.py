@@ -57,8 +57,8 @@ def compare_features(converted: ConvertedNetwork, reference: Path) -> FeatureDis
         raise UserError(
             OPTION,
             f"{reference} computes different features: at unit length they differ by up to {furthest:.3g}, "
-            f"and {converted.tolerance:g} is what rounding explains; is it of these weights, in the order "
-            f"of colours {converted.colour}?",
+            f"but rounding explains {converted.tolerance:g} only; does it have these weights and the colour "
+            f"order {converted.colour}?",
         )
     return FeatureDistance(len(images), furthest)
 

@@ -151,7 +151,7 @@ def _receive_tensors(ours: Connection, path: Path) -> dict[str, Tensor]:
     try:
         return decode(reply[1:])
     except MalformedMessage as error:
-        raise UserError(str(path), f"contains no plain tensors ({error})") from error
+        raise UserError(str(path), f"does not contain plain tensors ({error})") from error
 
 
 def _send_tensors(path: str, key: str | None, memory: int, out: Connection) -> None:

@@ -63,8 +63,8 @@ def shrink_for_smoke(study: Study, *, rendered: bool = True) -> Study:
     if rendered and study.protocol is not None:
         raise UserError(
             "--smoke",
-            "a protocol needs datasets; give --root, the directory in which `fedvisage data pretend KIND"
-            " ROOT/KIND` has written small copies",
+            "a protocol needs datasets; write small copies with `fedvisage data pretend KIND ROOT/KIND`, and give"
+            " --root ROOT",
         )
     small = study.model_copy(
         update={
@@ -283,7 +283,7 @@ def _without_workers(cell: Cell) -> Cell:
 def _run_cell(cell: Cell, cache: Path, checks: Checks, say: Say = discard) -> dict[str, Any]:
     recipe, training = cell.recipe, None
     if cell.trained is not None:
-        # The rule may choose otherwise on this machine, but an adopted model is no new training.
+        # The rule may choose otherwise on this machine, but adopting a model does not train it again.
         recipe, training = close_settings(recipe, recorded_settings(cell.trained)), adoption(cell.trained)
     name = f"{cell.row} target {cell.target} seed {cell.seed}"
     reporter = say.part(name) if isinstance(say, Reporter) else Reporter(Console(), quiet=True)

@@ -279,4 +279,4 @@ def _what_lacks(need: Need, root: Root) -> str:
         settings = f"{need.spec.settings} at {need.spec.options.size} px"
         message += f"; {need.almost} is from this dataset, but was not imported with {settings}"
     download = f"; request it at {dataset.page}" if dataset.page else ""
-    return f"{message}{download}. If it lies elsewhere: {need.spec.command('DIRECTORY', need.target)}"
+    return f"{message}{download}. If it is elsewhere: {need.spec.command('DIRECTORY', need.target)}"

@@ -144,7 +144,7 @@ def test_the_verb_serves_exported_models_until_sigterm(pad: Path, recognition: P
         text=True,
     )
     assert process.stdout is not None
-    assert "answering" in process.stdout.readline()
+    assert "serving at" in process.stdout.readline()
     for _ in range(2000):
         try:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)

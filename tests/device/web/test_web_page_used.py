@@ -68,7 +68,7 @@ def ready(page: Any, kind: str = "ready") -> str:
 def show(page: Any, picture: np.ndarray, name: str = "one.png") -> str:
     """Choose a picture, and return what the page says of it."""
     page.set_input_files("#file", {"name": name, "mimeType": "image/png", "buffer": as_png(picture)})
-    page.wait_for_selector(f"#state:has-text('{name} was looked at')", timeout=PATIENCE)
+    page.wait_for_selector(f"#state:has-text('{name} was checked')", timeout=PATIENCE)
     said: str = page.inner_text("#decision")
     return said
 
@@ -223,7 +223,7 @@ def test_the_page_does_its_work_without_a_complaint_of_the_browser(
 
 @pytest.mark.parametrize(
     ("flags", "word"),
-    [((), "No camera was found"), (("--use-fake-device-for-media-stream", "--deny-permission-prompts"), "was refused")],
+    [((), "No camera was found"), (("--use-fake-device-for-media-stream", "--deny-permission-prompts"), "was denied")],
     ids=["none", "refused"],
 )
 def test_a_camera_that_is_not_to_be_had_is_told_in_words_and_pictures_still_work(

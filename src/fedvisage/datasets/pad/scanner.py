@@ -77,9 +77,9 @@ class Scanner(Dataset):
         if options.enroll and not self.enrolment:
             raise UserError("--enroll", f"{self.title} has no enrolment videos")
         if options.live is not None and self.lists is None:
-            raise UserError("--labels", f"fedvisage reads no label lists of {self.title}")
+            raise UserError("--labels", f"fedvisage does not read label lists of {self.title}")
         if options.released and not self.released:
-            raise UserError("--labels", f"the lists released with FedSIS mislabel nothing in {self.title}")
+            raise UserError("--labels", f"the lists released with FedSIS do not mislabel anything in {self.title}")
         if options.of and options.of not in self.of:
             remedy = f"choose one of {', '.join(self.of)}" if self.of else f"{self.title} is a dataset of its own"
             raise UserError("--of", f"{options.of!r} cannot be named here; {remedy}")
@@ -93,7 +93,7 @@ class Scanner(Dataset):
 
 
 def scan_by_name(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
-    """Read every file's name; count other files by reason, and refuse a tree that is no copy of this dataset."""
+    """Read every file's name; count other files by reason, and refuse a tree that is not a copy of this dataset."""
     state = _ScanState(scanner, tree, options)
     for file in tree.files:
         state.take(file)

@@ -188,7 +188,7 @@ class _PickleReader:
     def reduce(self) -> None:
         arguments, name = self.pop(), self.pop()
         if not isinstance(name, PickleSymbol) or name.arguments is not None or not isinstance(arguments, tuple):
-            raise InvalidPickle("a step calls something unknown")
+            raise InvalidPickle("a step calls an unknown object")
         if name.name == "encode":
             self._encode(arguments)
         else:

@@ -162,7 +162,7 @@ def _persons(tree: Tree, name: str) -> NDArray[np.int32]:
             raise UserError(f"{tree.path(name)}, line {number}", "must start with a template and a person, as numbers")
         rows.append((int(fields[0]), int(fields[1])))
     if not rows:
-        raise UserError(str(tree.path(name)), "names no template")
+        raise UserError(str(tree.path(name)), "does not name a template")
     return np.array(list(dict.fromkeys(rows)), np.int32)
 
 
@@ -181,7 +181,7 @@ def persons_of_templates(lists: TemplateLists, tree: Tree) -> dict[int, int]:
 
 
 def _check_pairs(lists: TemplateLists, whose: Mapping[int, int], tree: Tree, short: str) -> None:
-    """Refuse a list of pairs that contradicts the persons of the templates."""
+    """Refuse a list of pairs that contradicts the identities of the templates."""
     if lists.pairs is None or not whose:
         return
     most = int(max(lists.pairs[:, :2].max(), max(whose)))

@@ -205,7 +205,7 @@ def points_of(tree: Tree, lists: Sequence[str]) -> Mapping[str, Points]:
             raise UserError(
                 str(tree.path(name)),
                 "has ten numbers per line that are not the five points of faces: eyes,"
-                " nose, corners of the mouth, from left to right and from above",
+                " nose, corners of the mouth, from left to right and from top to bottom",
             )
         by_pairs = _faces(pairs) >= _faces(columns)
         points |= {
@@ -278,7 +278,7 @@ class Layout(Dataset):
 
 
 def shots_of(layout: Layout, tree: Tree) -> tuple[list[Shot], tuple[SkippedFile, ...]]:
-    """List the photographs below a root by their names, in order; refuse a folder that is no copy of this dataset."""
+    """List the photographs below a root by their names, in order; refuse a folder that is not a copy of it."""
     shots: dict[str, Shot] = {}
     skipped: list[SkippedFile] = []
     others: list[str] = []

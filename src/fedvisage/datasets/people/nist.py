@@ -33,7 +33,7 @@ _SIDE = 128
 HEAD = ("TEMPLATE_ID", "SUBJECT_ID", "FILENAME", "SIGHTING_ID", "FACE_X", "FACE_Y", "FACE_WIDTH", "FACE_HEIGHT")
 """The columns that are read, in any order."""
 
-WITHOUT_SCORE = "no detector's score comes with the faces: in the published reading, too, all of a template count alike"
+WITHOUT_SCORE = "NIST gives no detector scores: all images of a template have equal weight, also as published"
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ class Counter:
         except OSError as error:
             raise NoRoom(
                 f"{self._gallery}: was changed, but its counter {self.path} cannot be written "
-                f"({error.strerror}); free some room, then open the gallery again"
+                f"({error.strerror}); free some space, then open the gallery again"
             ) from None
 
     def remove(self) -> None:

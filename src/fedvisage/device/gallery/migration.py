@@ -38,7 +38,7 @@ class MigratedGallery(GalleryRecords):
     """A gallery of the current version that imports the rows of an older one."""
 
     def take(self, old: sqlite3.Connection) -> None:
-        """Copy and authenticate all rows of an older gallery, in one change."""
+        """Copy and authenticate all rows of an older gallery, in one transaction."""
         with self._writing() as write:
             for number, digest, size in old.execute("SELECT id, digest, size FROM models"):
                 write.execute("INSERT INTO models VALUES (?, ?, ?)", (number, digest, size))

@@ -57,14 +57,14 @@ class GalleryRows(AuthenticatedFile):
     def _require_person(self, collection: StoredCollection, wanted: str) -> StoredPerson:
         stored = self._find_person(collection, wanted)
         if stored is None:
-            raise UnknownName(wanted, f"nobody of this name or id is enrolled in {collection.name}")
+            raise UnknownName(wanted, f"nobody with this name or id is enrolled in {collection.name}")
         return stored
 
     def _owner(self, collection: StoredCollection, face: str) -> StoredPerson:
         (person,) = self._database.execute("SELECT person FROM faces WHERE id = ?", (face,)).fetchone() or (None,)
         stored = self._find_person(collection, person) if isinstance(person, str) else None
         if stored is None or all(row.id != face for row in stored.faces):
-            raise UnknownName(face, f"no face of this id is enrolled in {collection.name}")
+            raise UnknownName(face, f"no face with this id is enrolled in {collection.name}")
         return stored
 
     def _add_person(self, collection: StoredCollection, name: str) -> StoredPerson:

@@ -152,7 +152,7 @@ def serve_in_thread(server: uvicorn.Server, waiting: int = 128) -> Iterator[int]
 
 
 def check_open(host: str, keys: Keys, without: bool) -> None:
-    """Refuse to serve without keys on an address beyond this machine, unless ``without`` allows it."""
+    """Refuse to serve without keys on an address that other machines can reach, unless ``without`` allows it."""
     if not keys and host not in LOOPBACK and not without:
         raise UserError(
             "--api-keys",

@@ -154,7 +154,7 @@ class RequestContent:
         """Decode the picture under the first of these names; refuse one that is too large before decoding."""
         content = next((self.files[name] for name in names if name in self.files), None)
         if content is None:
-            raise Fault(422, "no_image", f"send a picture as {names[0]}: in a form, or in base64 in JSON")
+            raise Fault(422, "no_image", f"send a picture as {names[0]}: in a form, or as base64 in JSON")
         return read_picture(content, pixels)
 
     def word(self, name: str, default: str | None = None) -> str:

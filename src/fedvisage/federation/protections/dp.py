@@ -170,7 +170,7 @@ class Account:
     """The joint account of noise on the models and of the sites' releases (PrivacyFace, A.3, 4).
 
     It does not depend on the course of the run. The two protect different things: ``federation.dp`` the effect of a
-    site's data on the lent models, a release one class centre. Both concern persons. Two runs are neighbours if a site
+    site's data on the lent models, a release one class centre. Both concern people. Two runs are neighbours if a site
     has all images of one person or none (or, with ``replace-one``, another person's). Then one class centre differs, if
     each depends on its own person's images and the lent model only, and the update of one site differs by 2C at most,
     because both updates are within C. Every lent model is noisy or the initial one, so releases may depend on it. All

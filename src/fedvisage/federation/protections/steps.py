@@ -268,7 +268,7 @@ class Poison:
 
 
 def flip_labels(honest: Callable[[Site, Message], Message]) -> Callable[[Site, Message], Message]:
-    """Return the call of a site that trains on exchanged labels."""
+    """Return the call of a site that trains on swapped labels."""
 
     def run(site: Site, message: Message) -> Message:
         data = site.data

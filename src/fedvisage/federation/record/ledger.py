@@ -94,7 +94,7 @@ def _rows_of(text: str, path: Path, before: int = 0) -> tuple[list[dict[str, Any
         try:
             row = parse_json(line)
             if not isinstance(row, dict):
-                raise ValueError("is no mapping")
+                raise ValueError("is not a mapping")
         except ValueError as error:
             if number == len(lines):  # text after the last end of line: a torn line
                 return rows, line

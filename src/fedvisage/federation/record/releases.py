@@ -96,7 +96,7 @@ class Releases:
             fresh = new_charges(charges, cost, allowance.total, allowance.count)
             # All charges exist but the value is missing: another draw would release a second value for one charge.
             if cost and not fresh and charges[-1] != cost[-1]:
-                raise RunFailed(f"{self._path(name)}: was released before, and is missing; start a new run")
+                raise RunFailed(f"{self._path(name)}: was released before but is missing; start a new run")
             self._append(file, fresh)
             total = joint_cost([*charges, *fresh], allowance.total.delta)
             value = {key: plain(tensor) for key, tensor in mechanism(draws).items()}

@@ -230,7 +230,7 @@ def _unmask(site: Site, message: Message) -> Message:
         raise RefusedMessage("signers", "are not survivors with one signature each")
     needed = threshold_of(site.recipe, site.round)
     if len(set(signers)) < max(needed, len(signers)):
-        raise RefusedMessage("signers", f"are {len(set(signers))} sites, {needed} needed, each once")
+        raise RefusedMessage("signers", f"are {len(set(signers))} different sites; {needed} are needed, each once")
     statement = survivors_statement(site.round, state.names, state.roster, state.names_of(state.survivors))
     for signer, signature in zip(signers, signatures, strict=True):
         site.trust.verify(state.names[signer], statement, signature)

@@ -211,7 +211,7 @@ def join_shares(shares: Mapping[int, bytes], threshold: int) -> bytes:
                 above = above * other % PRIME
                 below = below * (other - x) % PRIME
         total += y * above * pow(below, -1, PRIME)
-    # Wrong shares give a number that is no secret; the truncated result fails the check of the caller.
+    # Wrong shares give a number that is not the secret; the truncated result fails the check of the caller.
     return int(total % PRIME % 2 ** (8 * SECRET)).to_bytes(SECRET, "little")
 
 

@@ -39,7 +39,7 @@ class Trust(Protocol):
 
 
 class SimulatedTrust:
-    """The trust of a simulation in one process: it signs, verifies and remembers nothing."""
+    """The trust of a simulation in one process: it signs and verifies, but remembers nothing."""
 
     def sign(self, statement: bytes) -> bytes:
         """Return zeros."""

@@ -234,8 +234,8 @@ def _cluster_dominance_warning(options: ClusterOptions) -> str | None:
         return None
     return (
         f"in the loss a cluster at a right angle to a feature has the logit {options.scale * sin(rho):.3g}, a feature "
-        f"that fits its own class no more than {options.scale * best:.3g}; the softmax will be the clusters' "
-        "(method.consensus has other forms)"
+        f"that fits its own class no more than {options.scale * best:.3g}; clusters will dominate the "
+        "softmax (method.consensus has other forms)"
     )
 
 

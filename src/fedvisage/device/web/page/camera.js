@@ -7,15 +7,15 @@ const LARGEST = 64_000_000; // pixels
 const SMALLEST = 16;
 
 const WORDS = {
-  NotAllowedError: "The camera was refused. Allow it for this page in the browser's settings, or choose a picture.",
+  NotAllowedError: "Access to the camera was denied. Allow it for this page in the browser's settings, or choose a picture.",
   NotFoundError: "No camera was found. Connect one, or choose a picture.",
-  NotReadableError: "The camera is in use by another program. Close that, or choose a picture.",
-  OverconstrainedError: "No camera gives what this page can use. Choose a picture.",
+  NotReadableError: "The camera is in use by another program. Close it, or choose a picture.",
+  OverconstrainedError: "No camera has a format that this page can use. Choose a picture.",
 };
 
 export async function openCamera(video) {
   if (!navigator.mediaDevices?.getUserMedia) {
-    throw new Refused("camera", "A browser gives its camera to pages from https or localhost only. Open this page so, or choose a picture.");
+    throw new Refused("camera", "Browsers allow the camera only on pages from https or localhost. Open this page from there, or choose a picture.");
   }
   try {
     video.srcObject = await navigator.mediaDevices.getUserMedia(WANTED);
@@ -34,7 +34,7 @@ export function closeCamera(video) {
 /** Call `lost` with a message when the camera is disconnected during use. */
 export function onCameraLost(video, lost) {
   for (const track of video.srcObject.getTracks()) {
-    track.onended = () => lost(new Refused("camera", "The camera was taken away. Start it again, or choose a picture."));
+    track.onended = () => lost(new Refused("camera", "The camera was disconnected. Start it again, or choose a picture."));
   }
 }
 

@@ -11,7 +11,7 @@ export function reader(base, key) {
     try {
       answer = await fetch(new URL(path, base), { headers });
     } catch {
-      throw new Refused("unreachable", `${path}: cannot be reached; is the server still there?`);
+      throw new Refused("unreachable", `${path}: cannot be reached; is the server running?`);
     }
     if (answer.status === 401) throw new Refused("unauthorised", "The service requires a key, and this is not one of its keys.");
     if (answer.status === 404) throw new Refused("missing", `${path}: is missing; write the folder again with fedvisage web build`);
@@ -22,7 +22,7 @@ export function reader(base, key) {
   async function checked(path, sha256, length) {
     const content = await bytes(path);
     if ((length !== undefined && content.byteLength !== length) || (await digest(content)) !== sha256) {
-      throw new Refused("wrong_digest", `${path}: is not the file that was promised (another digest); export the model again`);
+      throw new Refused("wrong_digest", `${path}: does not match its digest; export the model again`);
     }
     return content;
   }
@@ -32,7 +32,7 @@ export function reader(base, key) {
     try {
       return JSON.parse(text);
     } catch {
-      throw new Refused("damaged", `${path}: is not whole JSON; write the folder again with fedvisage web build`);
+      throw new Refused("damaged", `${path}: is not complete JSON; write the folder again with fedvisage web build`);
     }
   }
 

@@ -74,7 +74,7 @@ class Lane {
 
   failed(event) {
     const why = event.message ?? "it cannot be loaded";
-    const refused = new Refused("worker", `The page's worker could not go on (${why}); load the page again.`);
+    const refused = new Refused("worker", `The page's worker stopped (${why}); reload the page.`);
     for (const { reject } of this.waiting.values()) reject(refused);
     this.waiting.clear();
   }

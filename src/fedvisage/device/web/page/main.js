@@ -34,7 +34,7 @@ async function begin() {
   }
   promise();
   askForKey(page.service?.keys);
-  if (page.service?.keys) view.state("refused", "Give a key of the service to begin.");
+  if (page.service?.keys) view.state("refused", "Enter a key of the service to begin.");
   else await open();
 }
 
@@ -52,8 +52,8 @@ function isRemote() {
 /** Say where pictures go. */
 function promise() {
   at("promise").textContent = isRemote()
-    ? "Pictures are sent to the service that delivered this page. It keeps none."
-    : "Pictures are looked at in this page and are not sent anywhere.";
+    ? "Pictures are sent to the service that delivered this page, which does not store them."
+    : "Pictures are checked in this page and are not sent anywhere.";
 }
 
 async function open() {
@@ -61,9 +61,9 @@ async function open() {
   engine?.close();
   const remote = isRemote();
   view.enable(false, { recognises: false });
-  if (!remote && !page.runtime) throw new Refused("runtime", "The files that compute in a page are missing; run fedvisage web fetch.");
+  if (!remote && !page.runtime) throw new Refused("runtime", "The browser's runtime is missing; run fedvisage web fetch.");
   if (!remote && !globalThis.crypto?.subtle) throw new Refused("insecure", "This page must be opened from https or localhost.");
-  view.state("working", remote ? "Asking the service…" : "Loading the models…");
+  view.state("working", remote ? "Contacting the service…" : "Loading the models…");
   promise();
   engine = remote ? new Remote() : new Local();
   models = await engine.open(page, BASE, at("key").value.trim());
@@ -155,11 +155,11 @@ async function choose() {
   const picture = await readPicture(file);
   const { width, height } = picture;
   view.picture(picture);
-  view.state("working", "Looking at the picture…");
+  view.state("working", "Checking the picture…");
   const checked = await engine.check(picture, { embed: true });
   judged(checked, checked.faces[0]?.pad ?? null, width, height);
   view.speed(`${checked.milliseconds.toFixed(0)} ms`);
-  view.state("ready", `${file.name} was looked at.`);
+  view.state("ready", `${file.name} was checked.`);
   at("file").value = "";
 }
 
@@ -179,12 +179,12 @@ function show() {
     show();
   });
   const [best] = found;
-  view.matched(best ? (best.match ? `This is ${best.name}.` : "This is nobody who is enrolled.") : "");
+  view.matched(best ? (best.match ? `This is ${best.name}.` : "This person is not enrolled.") : "");
 }
 
 async function enrol() {
   const name = at("name").value.trim();
-  if (!name) throw new Refused("name", "Write a name first.");
+  if (!name) throw new Refused("name", "Enter a name first.");
   const embedding = await embeddingNow();
   people.enrol(name, embedding);
   at("name").value = "";
@@ -201,13 +201,13 @@ async function embeddingNow() {
     checked = await engine.check(await createImageBitmap(at("video")), { embed: true });
   }
   const embedding = living() ? checked.faces[0]?.embedding : null;
-  if (!embedding) throw new Refused("no_face", "There is no living face to enrol; show one alone, near and sharp.");
+  if (!embedding) throw new Refused("no_face", "There is no living face to enrol; show one face alone, close and sharp.");
   return embedding;
 }
 
 function told(error) {
   if (error instanceof Refused && error.code === "unauthorised") askForKey(true);
-  view.state("refused", error instanceof Refused ? error.message : `This is a defect of the page: ${error.message ?? error}`);
+  view.state("refused", error instanceof Refused ? error.message : `This is a bug in the page: ${error.message ?? error}`);
 }
 
 const trying = (action) => (event) => {

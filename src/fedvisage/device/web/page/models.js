@@ -35,7 +35,7 @@ export async function openModel(ort, read, { folder, graph }, task, crop) {
     throw new Refused("damaged", `${place}: is not the description of a model of ${task} with a threshold; export it again`);
   }
   if (!alike(description.crop, crop)) {
-    throw new Refused("other_crops", `${place}: wants crops that this version does not make; export the model again`);
+    throw new Refused("other_crops", `${place}: requires crops that this version does not make; export the model again`);
   }
   const path = `${folder}/onnx/${graph === "int8" ? "model_int8" : "model"}.onnx`;
   const { session, stated } = await opened(ort, path, await read.checked(path, entry.file.sha256, entry.file.bytes));
@@ -48,7 +48,7 @@ export async function openModel(ort, read, { folder, graph }, task, crop) {
     const values = (await session.run({ images }, [output]))[output].data;
     const length = task === "pad" ? 1 : Math.hypot(...values);
     if (!values.every(Number.isFinite) || Math.abs(length - 1) > LENGTH) {
-      throw new Refused("damaged", `${path}: the model gives what is no number or no embedding; export it again`);
+      throw new Refused("damaged", `${path}: the model's output is not finite, or not an embedding; export it again`);
     }
     return values;
   }

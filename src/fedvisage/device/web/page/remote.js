@@ -50,7 +50,7 @@ export class Remote {
     try {
       answer = await fetch(new URL(route, this.base), { ...options, headers: { ...this.headers, ...headers } });
     } catch {
-      throw new Refused("unreachable", "The service cannot be reached; is it still there?");
+      throw new Refused("unreachable", "The service cannot be reached; is it running?");
     }
     const reply = await answer.json().catch(() => ({}));
     if (!answer.ok) throw new Refused(reply.error?.code ?? "failed", `The service: ${reply.error?.message ?? answer.status}`);
