@@ -41,7 +41,7 @@ from fedvisage.runs.directory import METRICS, RECIPE, REPORT
 from fedvisage.runs.evaluate import evaluate as evaluate_model
 from fedvisage.runs.evaluate import recount as recount_run
 from fedvisage.runs.request import Request
-from fedvisage.runs.run import run_and_report
+from fedvisage.runs.run import run as run_recipe
 from fedvisage.runs.workers import Wire
 from fedvisage.studies import run_study
 from fedvisage.studies.shipped import locate
@@ -353,8 +353,8 @@ def run(
     stem = Path(recipe).stem if isinstance(recipe, str | Path) else resolved.method.name
     directory = Path(out) if out is not None else Path("runs") / f"{stem}-seed{resolved.runtime.seed}"
     checks = Checks(allow_mixed_crops, allow_overlap, verify)
-    request = Request(resolved, directory, Path(cache), method, resume, transport, checks=checks)
-    run_and_report(request, Reporter(Console(highlight=False), quiet=quiet))
+    request = Request(resolved, directory, Path(cache), method, resume, transport, checks=checks, report=True)
+    run_recipe(request, Reporter(Console(highlight=False), quiet=quiet))
     return Run(directory, method)
 
 
