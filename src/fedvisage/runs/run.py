@@ -19,7 +19,6 @@ from fedvisage.federation.record.ledger import LEDGER, REPEATED, ROUNDS, privacy
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.methods.origin import origin_of
 from fedvisage.report.tracking.reporting import report_to_trackers
-from fedvisage.report.tracking.tensorboard import write_events
 from fedvisage.runs import directory
 from fedvisage.runs.checks import check_opened_data, validate
 from fedvisage.runs.directory import (
@@ -72,7 +71,9 @@ def run(request: Request, reporter: Reporter) -> dict[str, Any]:
                     metrics = evaluate(request, setup, data, trained, pool, reporter.say)
         trackers.finish(metrics)
     if request.report and not (out / REPORT).exists():
-        from fedvisage.report.page import write_report  # imported late, as it loads the plotting libraries
+        # Imported late, because these load the plotting libraries.
+        from fedvisage.report.page import write_report
+        from fedvisage.report.tracking.tensorboard import write_events
 
         use_threads(request.recipe.runtime.threads)  # again, for the libraries that were just loaded
         write_events(out)
