@@ -30,7 +30,7 @@ from fedvisage.nvflare.outcome import RESULT, TRAINED, JobOutcome, RunLog, last_
 from fedvisage.nvflare.own_files import NotReady, pretrain_at_server, weights_at_server
 from fedvisage.nvflare.transport import CollabTransport
 from fedvisage.recipe import Recipe
-from fedvisage.runs.train import train_over
+from fedvisage.runs.train import train_over_transport
 from fedvisage.tasks.catalogue import set_up
 
 logger = logging.getLogger("fedvisage.server")
@@ -99,7 +99,7 @@ def train(
     first = pretrain_at_server(setup, own, directory / "cache")
     transport = CollabTransport(tuple(recipe.data.sites), proxies, recipe.federation, aborted, log.say)
     try:
-        trained = train_over(transport, schemas, setup, directory, log, first=first)
+        trained = train_over_transport(setup, directory, transport, schemas, log, first=first)
     finally:
         transport.close()
     write_trained(directory, trained)

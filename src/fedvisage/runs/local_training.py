@@ -11,7 +11,7 @@ from fedvisage.federation.site_worker import LocalTransport, SiteWorker
 from fedvisage.federation.wire.schema import Schema
 from fedvisage.runs.directory import SITES
 from fedvisage.runs.request import Training
-from fedvisage.runs.train import train_over
+from fedvisage.runs.train import train_over_transport
 from fedvisage.tasks.catalogue import Setup
 from fedvisage.tasks.opened import RunData
 from fedvisage.tasks.task import TrainingResult
@@ -48,6 +48,6 @@ def adoption(trained: Path) -> Training:
         generations = generations_of(trained) if data.people is not None else {}
         for worker in site_workers:
             worker.store.take_over(trained / SITES / worker.name, generations.get(worker.name, 0))
-        return train_over(LocalTransport(site_workers), schemas, setup, out, reporter, adopted=trained)
+        return train_over_transport(setup, out, LocalTransport(site_workers), schemas, reporter, adopted=trained)
 
     return adopt

@@ -33,7 +33,7 @@ from fedvisage.runs.layout import with_chosen_settings
 from fedvisage.runs.local_training import open_site_workers
 from fedvisage.runs.request import Request
 from fedvisage.runs.snapshots import snapshot_metrics
-from fedvisage.runs.train import train_over
+from fedvisage.runs.train import train_over_transport
 from fedvisage.runs.workers import WorkerPool, remove_scratch, without_workers
 from fedvisage.tasks import saved_model
 from fedvisage.tasks.catalogue import Setup, set_up, task_of
@@ -67,7 +67,7 @@ def run(request: Request, reporter: Reporter) -> dict[str, Any]:
                 metrics = finished_metrics(out, setup.recipe, resume=True)
                 if metrics is None:
                     record_start(out, setup.recipe, data.digests, overlap, _environment(setup, pool))
-                    trained = train(request, setup, data, pool, reporter)
+                    trained = train_model(request, setup, data, pool, reporter)
                     metrics = evaluate(request, setup, data, trained, pool, reporter.say)
         trackers.finish(metrics)
     if request.report and not (out / REPORT).exists():
@@ -99,14 +99,16 @@ def open_data(request: Request, setup: Setup, pool: WorkerPool, reporter: Report
     return data, check_opened_data(request, data, reporter.say)
 
 
-def train(request: Request, setup: Setup, data: RunData, pool: WorkerPool, reporter: Reporter) -> TrainingResult:
+def train_model(request: Request, setup: Setup, data: RunData, pool: WorkerPool, reporter: Reporter) -> TrainingResult:
     """Train on this machine or elsewhere, from the latest checkpoint if there is one; save and return the model."""
     remove_scratch(request.out)  # of a run that was killed
     if request.training is None:
         first = setup.task.pretrain(setup.recipe, data, setup.compute, request.cache, reporter)
         site_workers, schemas = open_site_workers(setup, request.out, data, reporter)
         with pool.wire(request.wire) as make_transport:
-            trained = train_over(make_transport(site_workers), schemas, setup, request.out, reporter, first=first)
+            trained = train_over_transport(
+                setup, request.out, make_transport(site_workers), schemas, reporter, first=first
+            )
     else:
         trained = request.training(setup, request.out, data, reporter)
     if data.training_crops:

@@ -193,11 +193,11 @@ class TrainingLoop:
 EVALUATION_KEYS = ("threshold", "level", "batch", "resamples", "features", "adapt", "recognition", "snapshots")
 
 
-def train_over(
-    transport: Transport,
-    schemas: Mapping[str, Schema],
+def train_over_transport(
     setup: Setup,
     out: Path,
+    transport: Transport,
+    schemas: Mapping[str, Schema],
     reporter: Reporter,
     *,
     adopted: Path | None = None,

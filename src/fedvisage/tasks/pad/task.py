@@ -37,14 +37,14 @@ def open_data(recipe: Recipe, method: Declared, cache: Path, say: Say) -> RunDat
     digests: dict[str, str] = {}
     crops: dict[str, CropRecord | None] = {}
     for name, entry in sorted(recipe.data.sites.items()):
-        place = f"data.sites.{name}"
+        place = f"{SITE}{name}"
         prepared = open_set(entry, place, recipe, cache, say)
         digests[place], crops[place] = prepared.digest, prepared.crop
         sites[name] = _split_site(prepared, place, split_entry(entry)[1], recipe.evaluation.threshold)
     target = _open_target(recipe, cache, say)
     if target is not None:
         target_set = target.slices[0].set
-        digests["data.target"], crops["data.target"] = target_set.digest, target_set.crop
+        digests[TARGET], crops[TARGET] = target_set.digest, target_set.crop
     places = _places(sites, target)
     return RunData(merge_sites(sites) if method.pooled else sites, target, digests, crops=crops, places=places)
 
@@ -52,9 +52,9 @@ def open_data(recipe: Recipe, method: Declared, cache: Path, say: Say) -> RunDat
 def _open_target(recipe: Recipe, cache: Path, say: Say) -> View | None:
     if recipe.data.target is None:
         return None
-    prepared = open_set(recipe.data.target, "data.target", recipe, cache, say)
+    prepared = open_set(recipe.data.target, TARGET, recipe, cache, say)
     target = View.of(prepared, None if recipe.data.target_split == "all" else recipe.data.target_split)
-    target = select(target, split_entry(recipe.data.target)[1], "data.target")
+    target = select(target, split_entry(recipe.data.target)[1], TARGET)
     if len(target) == 0:
         raise UserError("data.target_split", f"the target's data has no images in split {recipe.data.target_split!r}")
     return target
