@@ -33,7 +33,7 @@ from fedvisage import recipe as recipes
 from fedvisage.methods import read_method
 from fedvisage.base.progress import Reporter
 from fedvisage.runs.request import Request
-from fedvisage.runs.run import run_and_report
+from fedvisage.runs.run import run
 from fedvisage.tasks.checks import Checks
 
 class Timing(Reporter):
@@ -47,7 +47,7 @@ class Timing(Reporter):
 path, out, cache, *changes = sys.argv[1:]
 timing = Timing(Console(), quiet=True)
 recipe = recipes.load(Path(path), changes, read_method)
-metrics = run_and_report(Request(recipe, Path(out), Path(cache), checks=Checks(allow_overlap=True)), timing)
+metrics = run(Request(recipe, Path(out), Path(cache), checks=Checks(allow_overlap=True), report=True), timing)
 print(json.dumps({"first": timing.first, "last": timing.rounds, "end": time.time(), "training": metrics["seconds"],
                   "mib": metrics["peak_rss_mb"]}))
 """

@@ -35,8 +35,9 @@ from fedvisage.methods import read_method
 from fedvisage.metrics import threshold
 from fedvisage.recipe import MethodOptions, Recipe, load
 from fedvisage.render.identities import Identities, photograph_person, photographs_of
-from fedvisage.studies import cells_of, load_study
+from fedvisage.studies.grid import cells_of
 from fedvisage.studies.shipped import locate
+from fedvisage.studies.study import load_study
 
 OF_ROOT = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "AGENTS.md")
 PAGES = [*(ROOT / name for name in OF_ROOT), *sorted((ROOT / "docs").rglob("*.md"))]

@@ -20,9 +20,9 @@ from fedvisage.base.errors import UserError
 from fedvisage.federation.method import Method
 from fedvisage.methods import METHODS, read_method
 from fedvisage.recipe import Data, Optimizer, Recipe, validate
-from fedvisage.studies import load_study
 from fedvisage.studies.schema import SHORT_FORMS, recipe_schema, sections_of, study_schema
 from fedvisage.studies.shipped import entries, locate
+from fedvisage.studies.study import load_study
 
 SMALL = {
     "method": {"name": "fedpad"},

@@ -17,8 +17,8 @@ from tests.refusals import check_output, refused
 from fedvisage import cli
 from fedvisage.methods import find, read_method
 from fedvisage.recipe import load
-from fedvisage.studies import load_study
 from fedvisage.studies.shipped import copy_out, entries, locate, names
+from fedvisage.studies.study import load_study
 
 ROOT = Path(__file__).parents[1]
 Call = Callable[..., tuple[int, str, str]]

@@ -107,7 +107,7 @@ def test_an_installed_wheel_finds_the_files_of_its_demo_and_of_a_study(installed
     program = (
         "from importlib.resources import files\n"
         "from fedvisage.studies.shipped import locate\n"
-        "from fedvisage.studies import load_study\n"
+        "from fedvisage.studies.study import load_study\n"
         "print(load_study(locate('studies/table3-demo')).recipe['title'])\n"
         "print(load_study(files('fedvisage.studies') / 'study.yaml').title)"
     )

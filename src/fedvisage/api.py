@@ -34,16 +34,13 @@ from fedvisage.recipe.former import rename_in_metrics, rename_in_recipe, rename_
 from fedvisage.report.compare import Comparison, as_values
 from fedvisage.report.compare import compare as compared
 from fedvisage.report.compare_tables import as_text
-from fedvisage.report.page import write_report
 from fedvisage.report.run_files import damaged_files_are_errors
-from fedvisage.report.tracking.tensorboard import write_events
 from fedvisage.runs.directory import METRICS, RECIPE, REPORT
 from fedvisage.runs.evaluate import evaluate as evaluate_model
 from fedvisage.runs.evaluate import recount as recount_run
 from fedvisage.runs.request import Request
-from fedvisage.runs.run import run_and_report
+from fedvisage.runs.run import run as run_recipe
 from fedvisage.runs.workers import Wire
-from fedvisage.studies import run_study
 from fedvisage.studies.shipped import locate
 from fedvisage.tasks.catalogue import summary
 from fedvisage.tasks.checks import Checks
@@ -123,6 +120,10 @@ class Run:
         """Return the path of the report, one HTML page, and write it first if it is missing."""
         path = self.directory / REPORT
         if not path.exists():
+            # Imported here, because these load the plotting libraries.
+            from fedvisage.report.page import write_report
+            from fedvisage.report.tracking.tensorboard import write_events
+
             write_events(self.directory)
             write_report(self.directory)
         return path
@@ -278,6 +279,8 @@ def study(
     are imported from there into ``sets``. ``allow_mixed_crops`` accepts sets with different crops, ``allow_overlap``
     images that appear in two places, such as a site and the target.
     """
+    from fedvisage.studies.conduct import run_study  # imported here, because it loads the plotting libraries
+
     directory = Path(out) if out is not None else Path("runs") / f"{Path(path).stem}{'-smoke' if smoke else ''}"
     say = Reporter(Console(highlight=False), quiet=quiet).say
     file = locate(Path(path), verb="study")
@@ -353,8 +356,8 @@ def run(
     stem = Path(recipe).stem if isinstance(recipe, str | Path) else resolved.method.name
     directory = Path(out) if out is not None else Path("runs") / f"{stem}-seed{resolved.runtime.seed}"
     checks = Checks(allow_mixed_crops, allow_overlap, verify)
-    request = Request(resolved, directory, Path(cache), method, resume, transport, checks=checks)
-    run_and_report(request, Reporter(Console(highlight=False), quiet=quiet))
+    request = Request(resolved, directory, Path(cache), method, resume, transport, checks=checks, report=True)
+    run_recipe(request, Reporter(Console(highlight=False), quiet=quiet))
     return Run(directory, method)
 
 

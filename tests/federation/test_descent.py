@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 from tests.refusals import refused
+from tests.toy import recipe_of
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from fedvisage.federation.batch import Batch, training_step
-from fedvisage.recipe import Training
+from fedvisage.data.batches import View
+from fedvisage.federation.site import Batch, Site
+from fedvisage.nn.compute import resolve_compute
 
 COUNT = 7
 
@@ -30,8 +32,10 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 1))
 
 
-def settings(**changes: object) -> Training:
-    return Training.model_validate({"rounds": 1, **changes})
+def site(**training: object) -> Site:
+    """Return a site without images, whose batches the test makes."""
+    content = {"method": "fedpad", "data": {"sites": {"A": "nowhere"}}, "training": {"rounds": 1, **training}}
+    return Site("A", recipe_of(content), 1, View(()), nn.ModuleDict(), resolve_compute("cpu", "fp32"), {}, {})
 
 
 def loss_of(net: nn.Module) -> Callable[[Batch], Tensor]:
@@ -41,10 +45,9 @@ def loss_of(net: nn.Module) -> Callable[[Batch], Tensor]:
 def stepped(micro_batch: int | None) -> tuple[list[Tensor], Tensor]:
     net = network()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9)
-    value = training_step(
-        optimizer, loss_of(net), batch(), settings(micro_batch=micro_batch, optimizer={"clip_norm": 0.01})
-    )
-    return [parameter.detach() for parameter in net.parameters()], value
+    trained = site(micro_batch=micro_batch, optimizer={"clip_norm": 0.01})
+    trained.learn(optimizer, loss_of(net), batch())
+    return [parameter.detach() for parameter in net.parameters()], trained.losses[-1]
 
 
 @pytest.mark.parametrize("micro_batch", [2, 3, 6])
@@ -88,18 +91,20 @@ def test_too_large_a_batch_is_refused_with_what_fits(most: int, keyword: str) ->
     before = [parameter.detach().clone() for parameter in net.parameters()]
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
     with refused("recipe.training.batch", keyword, "CUDA out of memory"):
-        training_step(optimizer, narrow(net, most), batch(), settings())
+        site().learn(optimizer, narrow(net, most), batch())
     assert all(torch.equal(one, other) for one, other in zip(before, net.parameters(), strict=True)), "no step"
 
 
 def test_parts_that_fit_are_enough() -> None:
     net = network()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
-    assert torch.isfinite(training_step(optimizer, narrow(net, 3), batch(), settings(micro_batch=3)))
+    trained = site(micro_batch=3)
+    trained.learn(optimizer, narrow(net, 3), batch())
+    assert torch.isfinite(trained.losses[-1])
 
 
 def test_other_errors_of_a_step_stay_what_they_are() -> None:
     net = network()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
     with pytest.raises(RuntimeError, match="must match"):
-        training_step(optimizer, lambda part: (net(part.images) + torch.zeros(3, 5)).sum(), batch(), settings())
+        site().learn(optimizer, lambda part: (net(part.images) + torch.zeros(3, 5)).sum(), batch())

@@ -13,8 +13,8 @@ from tests.refusals import refused
 from fedvisage.nvflare.authority import read_federation
 from fedvisage.recipe import read_tree
 from fedvisage.recipe.plain_yaml import DEEPEST, LARGEST, parse, write
-from fedvisage.studies import load_study
 from fedvisage.studies.shipped import locate, names
+from fedvisage.studies.study import load_study
 
 
 def check_refused(text: str, *keywords: str) -> None:

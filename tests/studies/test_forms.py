@@ -18,7 +18,7 @@ from tests.toy import tree, unheard
 from typer.testing import CliRunner
 
 from fedvisage.cli import app
-from fedvisage.studies import run_study
+from fedvisage.studies.conduct import run_study
 from fedvisage.studies.page import curves_over_rows, differences, rows_compared
 from fedvisage.studies.study import Study, load_study
 from fedvisage.studies.table import as_csv, as_latex, as_table, notes_of, rows_of

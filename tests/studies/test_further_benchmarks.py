@@ -13,9 +13,8 @@ from tests.listed import write_listed, write_templates
 from tests.refusals import refused
 from tests.toy import tree, unheard
 
-from fedvisage.studies import load_study, run_study
-from fedvisage.studies.conduct import shrink_for_smoke
-from fedvisage.studies.study import benchmark_of, heading, value_of
+from fedvisage.studies.conduct import run_study, shrink_for_smoke
+from fedvisage.studies.study import benchmark_of, heading, load_study, value_of
 
 PAPER = {"source": "A paper", "columns": ["pairs.south.accuracy"], "rows": {"FedAvg": {"U": [91.5]}}}
 

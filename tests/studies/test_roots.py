@@ -23,7 +23,9 @@ from fedvisage.data.prepared import PreparedSet, read_manifest
 from fedvisage.datasets.catalogue import write_small_copy
 from fedvisage.datasets.import_spec import read_spec
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS, describe_protocol
-from fedvisage.studies import cells_of, load_study, run_study
+from fedvisage.studies.conduct import run_study
+from fedvisage.studies.grid import cells_of
+from fedvisage.studies.study import load_study
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "recipes" / "studies"

@@ -12,9 +12,9 @@ from tests.toy import unheard
 
 from fedvisage import recipe as recipes
 from fedvisage.methods import read_method
-from fedvisage.studies import cells_of, load_study, run_study
-from fedvisage.studies.conduct import shrink_for_smoke
-from fedvisage.studies.study import printing_errors, quoted_figures, quoted_mean
+from fedvisage.studies.conduct import run_study, shrink_for_smoke
+from fedvisage.studies.grid import cells_of
+from fedvisage.studies.study import load_study, printing_errors, quoted_figures, quoted_mean
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "recipes" / "studies"

@@ -13,8 +13,9 @@ import yaml
 from tests.refusals import refused
 from tests.toy import scores_of, tree, unheard
 
-from fedvisage.studies import Cell, cells_of, load_study, run_study
-from fedvisage.studies.grid import groups_of
+from fedvisage.studies.conduct import run_study
+from fedvisage.studies.grid import Cell, cells_of, groups_of
+from fedvisage.studies.study import load_study
 
 PAPER = {
     "source": "A paper",

@@ -88,7 +88,7 @@ def run(
     from fedvisage.recipe import load
     from fedvisage.runs.directory import REPORT
     from fedvisage.runs.request import Request
-    from fedvisage.runs.run import run_and_report
+    from fedvisage.runs.run import run as run_recipe
     from fedvisage.studies.shipped import locate
     from fedvisage.tasks.catalogue import summary
 
@@ -100,10 +100,10 @@ def run(
     folder = out or Path("runs") / f"{recipe.stem}-seed{loaded.runtime.seed}"
     progress = reporter(quiet, log_format)
     checks = Checks(allow_mixed_crops, allow_overlap, verify)
-    request = Request(loaded, folder, cache, resume=resume, checks=checks)
+    request = Request(loaded, folder, cache, resume=resume, checks=checks, report=True)
     with interruptible(CONTINUES):
         if on == "local":
-            figures = run_and_report(request, progress)
+            figures = run_recipe(request, progress)
         else:
             from fedvisage.nvflare.commands import run_over_nvflare
 

@@ -381,7 +381,27 @@ class PreparedSet:
     def open(path: Path, verify: bool = False) -> PreparedSet:
         """Open a set after checking its files; `verify` also compares their digests, which reads everything."""
         try:
-            return _open_set(path, verify)
+            manifest = read_manifest(path)
+            for missing in {IMAGES, ROWS} - manifest.files.keys():
+                raise UserError(str(path / SET), f"is missing {missing}; create the set again")
+            for name, entry in manifest.files.items():
+                check_file(path / name, entry, verify)
+            points = _map_optional(path, manifest, POINTS, (POINT_COUNT, 2), np.float32)
+            if points is not None and not np.isfinite(points).all():
+                raise UserError(str(path / POINTS), "contains points that are not finite; create the set again")
+            count, size = manifest.count, manifest.size
+            return PreparedSet(
+                path=path,
+                name=manifest.name,
+                size=size,
+                source=manifest.source,
+                digest=manifest.digest,
+                rows=read_rows(path / ROWS, count),
+                images=_map_array(path / IMAGES, (count, size, size, 3), np.uint8),
+                depth=_map_optional(path, manifest, DEPTH, (DEPTH_SIZE, DEPTH_SIZE), np.uint8),
+                points=points,
+                crop=manifest.crops,
+            )
         except OSError as error:
             raise UserError(str(error.filename or path), f"cannot be read: {error.strerror or error}") from error
 
@@ -405,30 +425,6 @@ def _reopen_set(path: Path, digest: str) -> PreparedSet:
     if reopened.digest != digest:
         raise UserError(str(path), "was replaced while it was in use; start again")
     return reopened
-
-
-def _open_set(path: Path, verify: bool) -> PreparedSet:
-    manifest = read_manifest(path)
-    for missing in {IMAGES, ROWS} - manifest.files.keys():
-        raise UserError(str(path / SET), f"is missing {missing}; create the set again")
-    for name, entry in manifest.files.items():
-        check_file(path / name, entry, verify)
-    points = _map_optional(path, manifest, POINTS, (POINT_COUNT, 2), np.float32)
-    if points is not None and not np.isfinite(points).all():
-        raise UserError(str(path / POINTS), "contains points that are not finite; create the set again")
-    count, size = manifest.count, manifest.size
-    return PreparedSet(
-        path=path,
-        name=manifest.name,
-        size=size,
-        source=manifest.source,
-        digest=manifest.digest,
-        rows=read_rows(path / ROWS, count),
-        images=_map_array(path / IMAGES, (count, size, size, 3), np.uint8),
-        depth=_map_optional(path, manifest, DEPTH, (DEPTH_SIZE, DEPTH_SIZE), np.uint8),
-        points=points,
-        crop=manifest.crops,
-    )
 
 
 def _map_optional(path: Path, manifest: Manifest, name: FileName, shape: tuple[int, ...], dtype: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Training batches: reading and augmenting images, and one optimizer step, within the memory of the device."""
+"""Training batches: their content, their gradients within the memory of the device, and their number."""
 
 from __future__ import annotations
 
@@ -12,16 +12,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.streams import torch_rng
-from fedvisage.data.batches import Positions, View
+from fedvisage.data.batches import Positions
 from fedvisage.data.prepared import Texts
-from fedvisage.nn import optimizers
-from fedvisage.nn.augment import augment, degrade, draw_mirrored_only
-from fedvisage.nn.compute import Compute, compilation_failure
-from fedvisage.nn.inputs import as_float, network_input
-from fedvisage.recipe import Recipe, Training
-
-HOST = torch.device("cpu")
+from fedvisage.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -70,80 +63,13 @@ class Batch:
         return replace(self, **fields)
 
 
-def read_batch(
-    view: View,
-    positions: Positions,
-    recipe: Recipe,
-    compute: Compute,
-    purpose: tuple[str | int, ...],
-    classes: Positions | None,
-) -> Batch:
-    """Read images of a view, augment them with the draws of a purpose, and move them to the device.
-
-    Changes of capture work on single images on the CPU; a recipe with such changes augments there and moves the result.
-    """
-    stored, options, seed = view.batch(positions), recipe.training.augment, recipe.runtime.seed
-    device = HOST if options.changes else compute.device
-    augmenting = Compute(device, compute.half, compute.layout)
-    # Augmentation and the mirror mask use two streams of the same purpose, so the mask matches the draws.
-    images, depth = augment(
-        as_float(augmenting.bring(stored.images)),
-        None if stored.depth is None else augmenting.bring(stored.depth),
-        options,
-        torch_rng(seed, *purpose),
-    )
-    mirrored = draw_mirrored_only(len(positions), options, torch_rng(seed, *purpose))
-    labels, species = stored.labels, stored.species
-    # A pasted square of an attack makes its image an attack of the donor's kind.
-    if options.changes:
-        mixed = degrade(images, depth, labels, options.changes, torch_rng(seed, *purpose, "changes"))
-        images, depth, donors = mixed.images, mixed.depth, mixed.donors
-        labels = torch.where(donors >= 0, torch.zeros_like(labels), labels)
-        species = np.where(donors >= 0, species[donors], species)
-    ready = network_input(compute.bring(images), recipe.input.colour, compute.layout)
-    class_numbers = None if classes is None else torch.from_numpy(classes)
-    return Batch(
-        images=ready,
-        labels=compute.bring(labels),
-        depth=None if depth is None else compute.bring(depth),
-        species=species,
-        identities=None if class_numbers is None else compute.bring(class_numbers),
-        positions=positions,
-        mirrored=mirrored,
-        class_numbers_on_cpu=class_numbers,
-    )
-
-
-# One optimizer step.
+# The gradient of a batch, within the memory of the device.
 
 Loss = Callable[[Batch], Tensor]
 """The mean loss of a batch's images."""
 
 LEAST = 2
 """Number of images in the smallest batch that a recipe may have."""
-
-
-def training_step(optimizer: Optimizer, loss: Loss, batch: Batch, training: Training) -> Tensor:
-    """Take one step and return the batch's loss, on its device.
-
-    With ``micro_batch``, each part's mean loss is weighted by its number of images, so that the gradient is that of the
-    whole batch.
-    """
-    optimizer.zero_grad(set_to_none=True)
-    parts = batch.parts(training.micro_batch)
-    try:
-        total = accumulate_gradients(loss, parts)
-    except RuntimeError as error:
-        if (why := compilation_failure(error)) is not None:
-            raise UserError("recipe.runtime.compile", f"failed on this machine ({why}); leave it out") from error
-        lack = out_of_memory_reason(error)
-        if lack is None:
-            raise
-    else:
-        optimizers.step(optimizer, training.optimizer.clip_norm)
-        return total
-    # Search for a fitting size only here: the error, and with it the failed step's memory, has been freed.
-    raise too_large_error(optimizer, loss, parts[0], lack)
 
 
 def accumulate_gradients(loss: Loss, parts: list[Batch]) -> Tensor:

@@ -103,37 +103,36 @@ class Exchange:
         number = self.new_visit() if visit is None else visit
         message = self._travelling(call, message)
         names = self.present if to is None else [name for name in to if name in self.present]
-        orders, common = {}, self._lines(message, self._promise(call))
+        # The guarantee of the weights covers the previous rounds; that of a finished model covers this one, too.
+        promise = self.promise(self.record.round - (not self.schemas[call].exact))
+        orders, common = {}, self._lines(message, promise)
         for name in names:
             if name in self._offline:
                 yield self._report_failure(name, "offline")
                 continue
             extra = self._travelling(call, each.get(name, {})) if each else {}
             self._enter(name, "down", call, [*common, *self._lines(extra, "")])
-            orders[name] = Order(call, self.record.round, {**message, **extra}, number, self._new_ticket(call))
-        yield from self._answers(call, orders)
-
-    def _new_ticket(self, call: str) -> str:
-        self._tickets += 1
-        return f"round {self.record.round}, {call} {self._tickets}"
-
-    def _answers(self, call: str, orders: Mapping[str, Order]) -> Iterator[Reply]:
-        """Admit one answer per order; a second answer, or one to a different or missing order, is a failure."""
+            self._tickets += 1
+            ticket = f"round {self.record.round}, {call} {self._tickets}"
+            orders[name] = Order(call, self.record.round, {**message, **extra}, number, ticket)
         waiting = dict(orders)
         for reply in self.transport.call(orders):
             order = waiting.get(reply.site)
-            if order is None:
-                fault = "again" if reply.site in orders else "unasked"
-                self.note_failure(f"{reply.site} ({fault})", f"refused: answered {fault}")
-            elif reply.ticket != order.ticket:
-                self.note_failure(
-                    f"{reply.site} (stale)", f"refused: answers {reply.ticket!r}, expected {order.ticket!r}"
-                )
-            else:
+            if order is not None and reply.ticket == order.ticket:
                 del waiting[reply.site]
                 yield self._admit(call, reply)
+            else:
+                self._note_stray(reply, order, again=reply.site in orders)
         for name in waiting:
             yield self._report_failure(name, "did not answer")
+
+    def _note_stray(self, reply: Reply, order: Order | None, *, again: bool) -> None:
+        """Note as a failure a second reply of a site, a reply without an order, and one to another order."""
+        if order is None:
+            fault = "again" if again else "unasked"
+            self.note_failure(f"{reply.site} ({fault})", f"refused: answered {fault}")
+        else:
+            self.note_failure(f"{reply.site} (stale)", f"refused: answers {reply.ticket!r}, expected {order.ticket!r}")
 
     def as_lent(self, weights: Message) -> Message:
         """Return weights in the precision in which this round's sites receive them."""
@@ -200,10 +199,6 @@ class Exchange:
     def _report_failure(self, name: str, reason: str) -> Reply:
         self.note_failure(name, reason)
         return Reply(name, None, plain_line(reason, LONGEST_REASON))
-
-    def _promise(self, call: str) -> str:
-        """Return the guarantee for an order's weights: of the previous rounds, and of this one for a finished model."""
-        return self.promise(self.record.round - (not self.schemas[call].exact))
 
     def _lines(self, message: Message, promise: str) -> list[tuple[str, str, int, str, str]]:
         """Return ledger lines for an order, grouped by part (text before the first dot) or by name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import NoReturn
@@ -17,8 +17,8 @@ from fedvisage.base.errors import RunFailed
 from fedvisage.base.streams import torch_rng
 from fedvisage.federation.declared import Declared, Home
 from fedvisage.federation.exchange import Exchange
-from fedvisage.federation.protections.combine import cast
-from fedvisage.federation.protections.steps import COMBINE, Incoming, RoundMean, server_steps
+from fedvisage.federation.protections.combine import cast, combination_of
+from fedvisage.federation.protections.steps import Incoming, RoundMean, server_steps
 from fedvisage.federation.record.attendance import NO_QUORUM
 from fedvisage.federation.record.releases import Releases
 from fedvisage.federation.secure.calls import layout_of, threshold_of
@@ -241,20 +241,18 @@ class Server:
         Statistics are recorded, not combined. ``weight`` is ``uniform``, ``examples``, or a mapping from the sites'
         names.
         """
-        secret = self.recipe.federation.secure is not None
-        assert not secret or (call == SUMMED and isinstance(weight, str) and to is None), "a secure sum is of all"
-        reduced = self._in_secret(message or {}) if secret else self._singly(call, message or {}, weight, to)
-        return replace(reduced, value=self._finish_mean(call, reduced.value, len(reduced.replied)))
-
-    def _singly(
-        self, call: str, message: Message, weight: str | Mapping[str, float], to: Sequence[str] | None
-    ) -> Reduced:
-        """Combine uploads one by one; the server sees each of them."""
-        federation, steps = self.recipe.federation, self._incoming(call)
+        federation = self.recipe.federation
+        if federation.secure is not None:
+            assert call == SUMMED, "a secure sum is of the training's uploads"
+            assert isinstance(weight, str), "the sites weight their own uploads"
+            assert to is None, "a secure sum is of all sites"
+            return self._sum_in_secret(message or {})
+        # The protections are for the call whose uploads form one mean; the server sees each of them.
+        steps = server_steps(federation) if call == SUMMED else ()
         lent = cache(lambda: self.exchange.as_lent(self.tensors(*self.net)))
-        combined = COMBINE.begin(federation, lent)
+        combined = combination_of(federation, lent)
         replied, failed, losses = [], {}, {}
-        for reply in self.exchange.run(call, message, to=to):
+        for reply in self.exchange.run(call, message or {}, to=to):
             if reply.message is None:
                 failed[reply.site] = reply.failure
                 continue
@@ -266,29 +264,27 @@ class Server:
             if LOSS.name in reply.message:
                 losses[reply.site] = float(reply.message[LOSS.name])
         self.check_quorum(len(replied), least=federation.combine.least)
-        return Reduced(combined.exact(), tuple(replied), failed, losses)
+        mean = self._finish_mean(call, combined.exact(), len(replied), steps)
+        return Reduced(mean, tuple(replied), failed, losses)
 
-    def _in_secret(self, message: Message) -> Reduced:
+    def _sum_in_secret(self, message: Message) -> Reduced:
         """Sum the uploads by secure aggregation; the sites weight their own uploads, and losses are part of the sum."""
         plain = schema_of(self.method.calls[SUMMED].uploads, self.recipe, self.net)
         try:
-            mean = sum_uploads(self.exchange, message, layout_of(plain), threshold_of(self.recipe, self.round))
+            total = sum_uploads(self.exchange, message, layout_of(plain), threshold_of(self.recipe, self.round))
         except TooFewSites as error:
             raise NoQuorum(str(error)) from error
-        self.check_quorum(len(mean.replied))
-        return Reduced(mean.value, mean.replied, mean.failed, {})
+        self.check_quorum(len(total.replied))
+        mean = self._finish_mean(SUMMED, total.value, len(total.replied), server_steps(self.recipe.federation))
+        return Reduced(mean, total.replied, total.failed, {})
 
-    def _finish_mean(self, call: str, mean: Message, count: int) -> Message:
+    def _finish_mean(self, call: str, mean: Message, count: int, steps: Sequence[Incoming]) -> Message:
         """Return a mean of ``count`` uploads in the types of the uploads, with the noise that the recipe requests."""
-        for step in self._incoming(call):
+        for step in steps:
             mixed = RoundMean(mean, count, self.round, lambda: self.tensors(*self.net), self.releases)
             mean = step.whole(mixed, self.recipe)
         types = schema_of(self.method.calls[call].uploads, self.recipe, self.net).tensors
         return {name: cast(value, wide_type(types[name].dtype)) for name, value in mean.items()}
-
-    def _incoming(self, call: str) -> tuple[Incoming, ...]:
-        """Return the server's protections for a call: only the call whose uploads form one mean has any."""
-        return server_steps(self.recipe.federation) if call == SUMMED else ()
 
     @contextmanager
     def visit(self, name: str) -> Iterator[Conversation]:

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,18 +22,26 @@ from fedvisage.base.streams import numpy_rng, torch_rng
 from fedvisage.data.batches import Positions, View, epoch_batches
 from fedvisage.data.prepared import Texts
 from fedvisage.federation.batch import Batch as Batch
-from fedvisage.federation.batch import epoch_length, read_batch, round_length, training_step
+from fedvisage.federation.batch import (
+    accumulate_gradients,
+    epoch_length,
+    out_of_memory_reason,
+    round_length,
+    too_large_error,
+)
 from fedvisage.federation.privacy.accountant import Charge
 from fedvisage.federation.privacy.mechanisms import Budget, DerivedDraws, Draws, SystemDraws
 from fedvisage.federation.record.releases import Allowance, Releases
 from fedvisage.federation.secure.trust import SIMULATED_TRUST, Trust
 from fedvisage.federation.wire.message import Message, digest_of, load_parts, plain, state_of, under
 from fedvisage.nn import optimizers
+from fedvisage.nn.augment import augment, degrade, draw_mirrored_only
 from fedvisage.nn.batchnorm import hold_statistics
-from fedvisage.nn.compute import Compute, prefetch
-from fedvisage.nn.inputs import prepare
+from fedvisage.nn.compute import Compute, compilation_failure, prefetch
+from fedvisage.nn.inputs import as_float, network_input, prepare
 from fedvisage.recipe import Local, Recipe
 
+HOST = torch.device("cpu")
 OWNED = "own/"
 """Prefix of the site's own parameters in its private state."""
 
@@ -232,8 +240,36 @@ class Site:
 
     def _read(self, view: View, positions: Positions, *stream: str | int) -> Batch:
         """Read and augment images of a view, and convert them to the networks' input."""
-        classes = self.classes_of(view.subjects[positions]) if view.of_identities else None
-        return read_batch(view, positions, self.recipe, self.compute, (self.name, "augment", *stream), classes)
+        stored, compute, recipe = view.batch(positions), self.compute, self.recipe
+        options, seed, purpose = recipe.training.augment, recipe.runtime.seed, (self.name, "augment", *stream)
+        # Changes of capture work on single images on the CPU; a recipe with such changes augments there.
+        augmenting = replace(compute, device=HOST) if options.changes else compute
+        # Augmentation and the mirror mask use two streams of the same purpose, so the mask matches the draws.
+        images, depth = augment(
+            as_float(augmenting.bring(stored.images)),
+            None if stored.depth is None else augmenting.bring(stored.depth),
+            options,
+            torch_rng(seed, *purpose),
+        )
+        mirrored = draw_mirrored_only(len(positions), options, torch_rng(seed, *purpose))
+        labels, species = stored.labels, stored.species
+        # A pasted square of an attack makes its image an attack of the donor's kind.
+        if options.changes:
+            mixed = degrade(images, depth, labels, options.changes, torch_rng(seed, *purpose, "changes"))
+            images, depth, donors = mixed.images, mixed.depth, mixed.donors
+            labels = torch.where(donors >= 0, torch.zeros_like(labels), labels)
+            species = np.where(donors >= 0, species[donors], species)
+        classes = torch.from_numpy(self.classes_of(view.subjects[positions])) if view.of_identities else None
+        return Batch(
+            images=network_input(compute.bring(images), recipe.input.colour, compute.layout),
+            labels=compute.bring(labels),
+            depth=None if depth is None else compute.bring(depth),
+            species=species,
+            identities=None if classes is None else compute.bring(classes),
+            positions=positions,
+            mirrored=mirrored,
+            class_numbers_on_cpu=classes,
+        )
 
     def classes_of(self, subjects: Texts) -> NDArray[np.int64]:
         """Return class numbers: first the site's own identities, sorted, from 0, then the public ones."""
@@ -315,8 +351,26 @@ class Site:
         return training.optimizer.lr * optimizers.rate_factor(training.schedule, self.round, training.rounds)
 
     def learn(self, optimizer: Optimizer, loss: Callable[[Batch], Tensor], batch: Batch) -> None:
-        """Take one optimizer step down a batch's mean loss, in parts if the recipe sets ``micro_batch``."""
-        self.losses.append(training_step(optimizer, loss, batch, self.recipe.training))
+        """Take one optimizer step down a batch's mean loss, in parts if the recipe sets ``micro_batch``.
+
+        Each part's mean loss is weighted by its number of images, so that the gradient is that of the whole batch.
+        """
+        optimizer.zero_grad(set_to_none=True)
+        parts = batch.parts(self.recipe.training.micro_batch)
+        try:
+            value = accumulate_gradients(loss, parts)
+        except RuntimeError as error:
+            if (why := compilation_failure(error)) is not None:
+                raise UserError("recipe.runtime.compile", f"failed on this machine ({why}); leave it out") from error
+            lack = out_of_memory_reason(error)
+            if lack is None:
+                raise
+        else:
+            optimizers.step(optimizer, self.recipe.training.optimizer.clip_norm)
+            self.losses.append(value)
+            return
+        # Search for a fitting size only here: the error, and with it the failed step's memory, has been freed.
+        raise too_large_error(optimizer, loss, parts[0], lack)
 
     def step(self, optimizer: Optimizer, value: Tensor, gradient: Tensor | None = None) -> None:
         """Take one optimizer step down a loss, or down the server's gradient for an output."""

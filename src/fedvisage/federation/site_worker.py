@@ -142,7 +142,8 @@ class SiteWorker:
         if order.call in WITHOUT_NETWORK:
             return self._reply(order, self._make_site(order.round, self.train, {}), 0)
         if self._site is None or self._visit != (order.round, order.visit):
-            self._site = self._enter(order)
+            self._site = self._enter(order.round)
+            self.workspace.current, self._visit = self, (order.round, order.visit)
         with ExitStack() as failing:
             failing.callback(self._forget_visit)
             self._orders += 1
@@ -171,13 +172,12 @@ class SiteWorker:
         self.store.restore(generation)
         self._order_check.admit_again(generation)
 
-    def _enter(self, order: Order) -> Site:
-        """Begin a visit: end that of the workspace's current site, and load this site's own parts."""
+    def _enter(self, number: int) -> Site:
+        """Return the site in a round: end the visit of the workspace's current site, and load this site's own parts."""
         if self.workspace.current is not None:
             self.workspace.current.end_visit()
-        site = self._make_site(order.round, self.train, self.store.load())
+        site = self._make_site(number, self.train, self.store.load())
         self.workspace.enter(site.kept)
-        self.workspace.current, self._visit = self, (order.round, order.visit)
         return site
 
     def _evaluate(self, order: Order) -> Message:
@@ -189,26 +189,16 @@ class SiteWorker:
         if self.workspace.calls[order.call].private:
             self._private_questions += 1
             self._order_check.question(order.call, str(self._private_questions))
-            return self._reply(order, self._evaluating_site(order), 0)
+            return self._reply(order, self._enter(order.round), 0)
         digest = self.workspace.digests.of(order.message)
         self._order_check.question(order.call, digest)
         question = f"{order.round} {order.call} {digest}"
         if self._last_answer[0] != question:
-            reply = self._reply(order, self._evaluating_site(order), 0)
+            reply = self._reply(order, self._make_site(order.round, self.held_out, {}), 0)
             # Most bins of the histogram are empty, and a process holds many sites.
             self._last_answer = question, zlib.compress(encode(reply), 1)
             return reply
         return decode(zlib.decompress(self._last_answer[1]))
-
-    def _evaluating_site(self, order: Order) -> Site:
-        """Return the site for a call about a finished model, with private state if the call reads it."""
-        if not self.workspace.calls[order.call].private:
-            return self._make_site(order.round, self.held_out, {})
-        if self.workspace.current is not None:
-            self.workspace.current.end_visit()
-        site = self._make_site(order.round, self.train, self.store.load())
-        self.workspace.enter(site.kept)
-        return site
 
     def _make_site(self, number: int, data: View, kept: Message) -> Site:
         workspace = self.workspace
@@ -232,27 +222,21 @@ class SiteWorker:
 
     def _reply(self, order: Order, site: Site, number: int) -> Message:
         """Run the call; ``number`` distinguishes the orders of a round, so that their library draws differ."""
-        purpose = (self.name, order.round, order.call, number, "library draws")
-        with seed_global_rng(site.recipe.runtime.seed, *purpose):
+        schema, seed = self.workspace.schemas[order.call], site.recipe.runtime.seed
+        with seed_global_rng(seed, self.name, order.round, order.call, number, "library draws"):
             # A copy, because a method's changes must not reach the next site, as over a network. Our own calls about a
             # finished model only read the message.
             copied = order.call not in self.workspace.about_finished
             message = {name: value.to(site.compute.device, copy=copied) for name, value in order.message.items()}
-            reply = self.workspace.calls[order.call].run(site, self._widen(order.call, message))
-        reply = self._narrow(order, {name: plain(value) for name, value in reply.items()})
-        check(reply, self.workspace.schemas[order.call])
+            if schema.narrow:
+                message = widen_message(message, weights_in(message))
+            reply = self.workspace.calls[order.call].run(site, message)
+        reply = {name: plain(value) for name, value in reply.items()}
+        if schema.narrow:
+            purpose = (seed, self.name, order.round, order.call, "wire")
+            reply = narrow_message(reply, weights_in(reply), lambda name: torch_rng(*purpose, name))
+        check(reply, schema)
         return reply
-
-    def _widen(self, call: str, message: Message) -> Message:
-        """Return an order's message with weights in the network's types."""
-        return widen_message(message, weights_in(message)) if self.workspace.schemas[call].narrow else message
-
-    def _narrow(self, order: Order, reply: Message) -> Message:
-        """Return a reply with weights in the types of the wire."""
-        if not self.workspace.schemas[order.call].narrow:
-            return reply
-        purpose = (self.workspace.recipe.runtime.seed, self.name, order.round, order.call, "wire")
-        return narrow_message(reply, weights_in(reply), lambda name: torch_rng(*purpose, name))
 
     def _forget_visit(self) -> None:
         self._site = None

@@ -6,7 +6,6 @@ from fedvisage.methods.algorithms.fedavg import STARTED as STARTED
 from fedvisage.methods.algorithms.fedavg import AveragingOptions as AveragingOptions
 from fedvisage.methods.algorithms.fedavg import OnModel as OnModel
 from fedvisage.methods.algorithms.fedavg import Turn as Turn
-from fedvisage.methods.algorithms.fedavg import average as average
 from fedvisage.methods.algorithms.fedavg import local_training as local_training
 from fedvisage.methods.algorithms.fedavg import on_model as on_model
 from fedvisage.methods.algorithms.fedavg import options_on as options_on

@@ -31,7 +31,7 @@ from fedvisage.nvflare.own_files import open_at_operator
 from fedvisage.nvflare.rehearsal import train_in_rehearsal
 from fedvisage.nvflare.terminal import Terminal
 from fedvisage.runs.request import Request
-from fedvisage.runs.run import run_and_report
+from fedvisage.runs.run import run
 from fedvisage.tasks.catalogue import Setup
 from fedvisage.tasks.checks import USUAL, Checks
 from fedvisage.tasks.opened import RunData
@@ -44,10 +44,10 @@ def run_over_nvflare(
     """Run a recipe with the federation of a kit, or without a kit rehearse it on this machine."""
     check_travels(request.recipe)
     if kit is None:
-        return run_and_report(replace(request, training=train_in_rehearsal), reporter)
+        return run(replace(request, training=train_in_rehearsal), reporter)
     check_real(request.recipe)
     training = partial(_train, open_kit(kit, "operator"), wait, patience)
-    return run_and_report(replace(request, training=training, opening=open_at_operator), reporter)
+    return run(replace(request, training=training, opening=open_at_operator), reporter)
 
 
 def _train(

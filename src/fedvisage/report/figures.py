@@ -9,9 +9,6 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
-from sklearn.decomposition import PCA
-from sklearn.manifold import TSNE
-from sklearn.svm import SVC
 from threadpoolctl import threadpool_limits
 
 from fedvisage.base.streams import numpy_rng
@@ -72,6 +69,8 @@ def boundary(place: NDArray[np.float32], label: NDArray[np.int64]) -> NDArray[np
     """
     if min((label == value).sum() for value in (0, 1)) < FEWEST_OF_A_CLASS:
         return None
+    from sklearn.svm import SVC  # imported here, because scikit-learn loads slowly and few reports show features
+
     machine = SVC(kernel="linear").fit(place, label)
     normal = machine.coef_[0]
     length = float(np.linalg.norm(normal))
@@ -99,10 +98,13 @@ def project(values: NDArray[np.float32]) -> NDArray[np.float32]:
     One thread only: the threads of t-SNE synchronise at every step, so that other processes on the same cores slow down
     all of them.
     """
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+
     components = min(50, *values.shape)
-    reduced = PCA(components, svd_solver="full").fit_transform(values.astype(np.float64))
     perplexity = min(30.0, (len(values) - 1) / 3)
     with threadpool_limits(limits=1):
+        reduced = PCA(components, svd_solver="full").fit_transform(values.astype(np.float64))
         placed = TSNE(perplexity=perplexity, init="pca", random_state=SEED).fit_transform(reduced)
     return np.asarray(placed, dtype=np.float32)
 

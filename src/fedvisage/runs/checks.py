@@ -28,9 +28,15 @@ def validate(request: Request, say: Say) -> None:
     """
     if (warning := _check_options(request.recipe, request.find_method())) is not None:
         say(f"warning: {warning}")
-    _check_files(request.recipe, sites_are_here=request.opening is None)
+    # Without the sites on this machine, only the other sets and the weights of `training.start` can be checked here.
+    recipe, sites_are_here = request.recipe, request.opening is None
+    without_sites = recipe.model_copy(update={"data": recipe.data.model_copy(update={"sites": {}})})
+    check_entries(recipe if sites_are_here else without_sites)
+    for place, path in named_weights(recipes.tree_of(recipe)).items():
+        if sites_are_here or place[:2] == ("training", "start"):
+            check_weights(Path(path), ".".join(("recipe", *place)))
     if request.checks.verify:
-        verify_sets(request.recipe.data.entries, request.cache, say)
+        verify_sets(recipe.data.entries, request.cache, say)
 
 
 def check_opened_data(request: Request, data: RunData, say: Say) -> dict[str, Any]:
@@ -95,15 +101,3 @@ def _check_micro_batch(recipe: Recipe, method: Method) -> None:
             "and method.sampled_classes, which samples classes for a whole batch, exclude each other; leave one "
             "of them out",
         )
-
-
-def _check_files(recipe: Recipe, *, sites_are_here: bool) -> None:
-    """Refuse missing or invalid sets and files of weights.
-
-    Without the sites on this machine, their sets are not checked, and only the weights of ``training.start`` are.
-    """
-    without_sites = recipe.model_copy(update={"data": recipe.data.model_copy(update={"sites": {}})})
-    check_entries(recipe if sites_are_here else without_sites)
-    for place, path in named_weights(recipes.tree_of(recipe)).items():
-        if sites_are_here or place[:2] == ("training", "start"):
-            check_weights(Path(path), ".".join(("recipe", *place)))

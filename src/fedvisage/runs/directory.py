@@ -126,11 +126,13 @@ def finished_metrics(out: Path, recipe: Recipe, resume: bool) -> dict[str, Any] 
     return rename_in_metrics(read_json(path, EVALUATE_AGAIN)) if path.exists() else None
 
 
-def with_recorded_identities(recipe: Recipe, out: Path) -> Recipe:
-    """Return a recipe with the number of public identities that an earlier run in the directory filled in, if any.
+def with_recorded_values(recipe: Recipe, out: Path) -> Recipe:
+    """Return a recipe with the values that an earlier run in the directory filled in, if there is one.
 
-    Computing the number requires the public set, which a finished run no longer needs.
+    These are layout, number format, and the number of public identities. To count these again, a finished run would
+    need the public set.
     """
+    recipe = close_settings(recipe, recorded_settings(out))
     if recipe.data.public is None or recipe.data.public_identities is not None or not (out / RECIPE).is_file():
         return recipe
     try:

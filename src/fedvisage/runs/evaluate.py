@@ -21,7 +21,7 @@ from fedvisage.recipe import load
 from fedvisage.runs.directory import DATA, METRICS, RECIPE, close_settings, recorded_settings
 from fedvisage.runs.local_training import adoption
 from fedvisage.runs.request import Request
-from fedvisage.runs.run import run_and_report
+from fedvisage.runs.run import run
 from fedvisage.tasks.checks import USUAL, Checks
 from fedvisage.tasks.finished_model import FinishedModel
 from fedvisage.tasks.opened import Benchmark, check_entry, check_for_model, notice_of_set, verify_sets
@@ -42,7 +42,7 @@ def recount(trained: Path, out: Path, cache: Path, reporter: Reporter) -> dict[s
             str(trained), "is not a finished run; name its directory, or finish it with `fedvisage run --resume`"
         )
     recipe = close_settings(load(trained / RECIPE, [EXACT], read_method), recorded_settings(trained))
-    return run_and_report(Request(recipe, out, cache, resume=True, training=adoption(trained)), reporter)
+    return run(Request(recipe, out, cache, resume=True, training=adoption(trained), report=True), reporter)
 
 
 PUBLIC_SPLITS = ("train", "heldout")

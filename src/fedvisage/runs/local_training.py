@@ -1,4 +1,4 @@
-"""Training with all sites on this machine: of a new model, or with the members of a finished run."""
+"""The sites of a run on this machine: their workers, and a training that adopts the members of a finished run."""
 
 from __future__ import annotations
 
@@ -10,38 +10,14 @@ from fedvisage.federation.record.store import SiteStore, StateCache, generations
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker
 from fedvisage.federation.wire.schema import Schema
 from fedvisage.runs.directory import SITES
-from fedvisage.runs.request import Request, Training
+from fedvisage.runs.request import Training
 from fedvisage.runs.train import train_over_transport
-from fedvisage.runs.workers import WorkerPool
 from fedvisage.tasks.catalogue import Setup
 from fedvisage.tasks.opened import RunData
 from fedvisage.tasks.task import TrainingResult
 
 
-def train_locally(
-    request: Request, setup: Setup, data: RunData, pool: WorkerPool, reporter: Reporter
-) -> TrainingResult:
-    """Train with all sites in this process, or in the worker processes of the pool if it has any."""
-    first = setup.task.pretrain(setup.recipe, data, setup.compute, request.cache, reporter)
-    site_workers, schemas = _open_site_workers(setup, request.out, data, reporter)
-    with pool.wire(request.wire) as make_transport:
-        return train_over_transport(setup, request.out, make_transport(site_workers), schemas, reporter, first=first)
-
-
-def adoption(trained: Path) -> Training:
-    """Return a training that adopts the members of a finished run, and its sites' own models, without new rounds."""
-
-    def adopt(setup: Setup, out: Path, data: RunData, reporter: Reporter) -> TrainingResult:
-        site_workers, schemas = _open_site_workers(setup, out, data, reporter)
-        generations = generations_of(trained) if data.people is not None else {}
-        for worker in site_workers:
-            worker.store.take_over(trained / SITES / worker.name, generations.get(worker.name, 0))
-        return train_over_transport(setup, out, LocalTransport(site_workers), schemas, reporter, adopted=trained)
-
-    return adopt
-
-
-def _open_site_workers(
+def open_site_workers(
     setup: Setup, out: Path, data: RunData, reporter: Reporter
 ) -> tuple[list[SiteWorker], Mapping[str, Schema]]:
     """Return the worker of each site, with its data and its private state, and the schemas of their uploads."""
@@ -62,3 +38,16 @@ def _open_site_workers(
         for name, site in data.sites.items()
     ]
     return site_workers, workspace.schemas
+
+
+def adoption(trained: Path) -> Training:
+    """Return a training that adopts the members of a finished run, and its sites' own models, without new rounds."""
+
+    def adopt(setup: Setup, out: Path, data: RunData, reporter: Reporter) -> TrainingResult:
+        site_workers, schemas = open_site_workers(setup, out, data, reporter)
+        generations = generations_of(trained) if data.people is not None else {}
+        for worker in site_workers:
+            worker.store.take_over(trained / SITES / worker.name, generations.get(worker.name, 0))
+        return train_over_transport(setup, out, LocalTransport(site_workers), schemas, reporter, adopted=trained)
+
+    return adopt

@@ -43,6 +43,8 @@ class Request:
     """Opens the data that this machine has; without it, all data of the recipe."""
     checks: Checks = USUAL
     """The faults of the data that are allowed, and the thoroughness of the checks."""
+    report: bool = False
+    """Write the report at the end of the run."""
 
     def find_method(self) -> Method:
         """Return the method of the run: the given one, or the recipe's own from the catalogue."""

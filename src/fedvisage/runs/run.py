@@ -1,7 +1,7 @@
 """A run in five phases: validate its recipe, resolve it, open its data, train, and evaluate.
 
-:func:`run` calls each phase once. A :class:`Request` states what to run; programs that train on other machines give it
-their own ``training`` and ``opening``.
+:func:`run` calls each phase once, and writes the report if the request asks for one. A :class:`Request` states what to
+run; programs that train on other machines give it their own ``training`` and ``opening``.
 """
 
 from __future__ import annotations
@@ -19,23 +19,21 @@ from fedvisage.federation.record.ledger import LEDGER, REPEATED, ROUNDS, privacy
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.methods.origin import origin_of
 from fedvisage.report.tracking.reporting import report_to_trackers
-from fedvisage.report.tracking.tensorboard import write_events
 from fedvisage.runs import directory
 from fedvisage.runs.checks import check_opened_data, validate
 from fedvisage.runs.directory import (
     METRICS,
     REPORT,
-    close_settings,
     finished_metrics,
     hold_directory,
     record_start,
-    recorded_settings,
-    with_recorded_identities,
+    with_recorded_values,
 )
 from fedvisage.runs.layout import with_chosen_settings
-from fedvisage.runs.local_training import train_locally
+from fedvisage.runs.local_training import open_site_workers
 from fedvisage.runs.request import Request
 from fedvisage.runs.snapshots import snapshot_metrics
+from fedvisage.runs.train import train_over_transport
 from fedvisage.runs.workers import WorkerPool, remove_scratch, without_workers
 from fedvisage.tasks import saved_model
 from fedvisage.tasks.catalogue import Setup, set_up, task_of
@@ -47,51 +45,40 @@ Lines = Sequence[Mapping[str, Any]]
 """The lines of ``ledger.jsonl`` or ``rounds.jsonl``."""
 
 
-def run_and_report(request: Request, reporter: Reporter) -> dict[str, Any]:
-    """Run a recipe, write its report, and return the metrics."""
-    metrics = run(request, reporter)
-    if not (request.out / REPORT).exists():
-        from fedvisage.report.page import write_report  # imported late, as it loads the plotting libraries
-
-        use_threads(request.recipe.runtime.threads)  # again, for the libraries that were just loaded
-        write_events(request.out)
-        write_report(request.out, request.cache)
-    return metrics
-
-
 def run(request: Request, reporter: Reporter) -> dict[str, Any]:
     """Train and evaluate a model by a recipe, write all files of the run into its directory, and return the metrics.
 
     A finished run is not repeated: its metrics are returned.
     """
-    workers, request = request.recipe.runtime.workers, replace(request, recipe=without_workers(request.recipe))
-    with report_to_trackers(request.recipe, request.out, reporter) as trackers:
-        metrics = _run_phases(request, WorkerPool(workers, request.out), reporter)
+    out, pool = request.out, WorkerPool(request.recipe.runtime.workers, request.out)
+    # No byte of the result depends on the number of workers, so the run's files do not mention it.
+    request = replace(request, recipe=without_workers(request.recipe))
+    with report_to_trackers(request.recipe, out, reporter) as trackers:
+        request = replace(request, recipe=with_recorded_values(request.recipe, out))
+        metrics = finished_metrics(out, request.recipe, request.resume)
+        if metrics is not None:
+            reporter.say(f"{out} is finished already; nothing to do")
+        else:
+            validate(request, reporter.say)
+            setup = resolve(request, reporter)
+            data, overlap = open_data(request, setup, pool, reporter)
+            with hold_directory(out):
+                # Another process may have finished the run while this one opened its data.
+                metrics = finished_metrics(out, setup.recipe, resume=True)
+                if metrics is None:
+                    record_start(out, setup.recipe, data.digests, overlap, _environment(setup, pool))
+                    trained = train_model(request, setup, data, pool, reporter)
+                    metrics = evaluate(request, setup, data, trained, pool, reporter.say)
         trackers.finish(metrics)
+    if request.report and not (out / REPORT).exists():
+        # Imported late, because these load the plotting libraries.
+        from fedvisage.report.page import write_report
+        from fedvisage.report.tracking.tensorboard import write_events
+
+        use_threads(request.recipe.runtime.threads)  # again, for the libraries that were just loaded
+        write_events(out)
+        write_report(out, request.cache)
     return metrics
-
-
-def _run_phases(request: Request, pool: WorkerPool, reporter: Reporter) -> dict[str, Any]:
-    """Run the five phases, unless the run is finished, and return the metrics."""
-    request = with_recorded_values(request)
-    if (metrics := finished_metrics(request.out, request.recipe, request.resume)) is not None:
-        reporter.say(f"{request.out} is finished already; nothing to do")
-        return metrics
-    validate(request, reporter.say)
-    setup = resolve(request, reporter)
-    data, overlap = open_data(request, setup, pool, reporter)
-    with hold_directory(request.out):
-        if (metrics := finished_metrics(request.out, setup.recipe, resume=True)) is not None:
-            return metrics  # another process finished the run while this one opened its data
-        record_start(request.out, setup.recipe, data.digests, overlap, _environment(setup, pool))
-        trained = train_model(request, setup, data, pool, reporter)
-        return evaluate(request, setup, data, trained, pool, reporter.say)
-
-
-def with_recorded_values(request: Request) -> Request:
-    """Return the request with the values that an earlier run in its directory filled into its recipe."""
-    recipe = with_recorded_identities(request.recipe, request.out)
-    return replace(request, recipe=close_settings(recipe, recorded_settings(request.out)))
 
 
 def resolve(request: Request, reporter: Reporter) -> Setup:
@@ -116,7 +103,12 @@ def train_model(request: Request, setup: Setup, data: RunData, pool: WorkerPool,
     """Train on this machine or elsewhere, from the latest checkpoint if there is one; save and return the model."""
     remove_scratch(request.out)  # of a run that was killed
     if request.training is None:
-        trained = train_locally(request, setup, data, pool, reporter)
+        first = setup.task.pretrain(setup.recipe, data, setup.compute, request.cache, reporter)
+        site_workers, schemas = open_site_workers(setup, request.out, data, reporter)
+        with pool.wire(request.wire) as make_transport:
+            trained = train_over_transport(
+                setup, request.out, make_transport(site_workers), schemas, reporter, first=first
+            )
     else:
         trained = request.training(setup, request.out, data, reporter)
     if data.training_crops:

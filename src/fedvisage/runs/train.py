@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -38,6 +38,8 @@ from fedvisage.tasks.heldout_counts import write_counts
 from fedvisage.tasks.task import TrainingResult
 
 BEST = "best/"
+END = object()
+"""Marks the end of a server program."""
 LISTED_FAILURES = 4
 """The largest number of failures that an error message lists."""
 
@@ -79,7 +81,11 @@ class TrainingLoop:
             if not server.round:
                 self.method.begin(server)
             program = self.method.server(server)
-            while self._advance(program):
+            while True:
+                # Run the program to its next yield. Libraries that draw from the global generator get the round's.
+                with seed_global_rng(recipe.runtime.seed, "server", server.round, "library draws"):
+                    if next(program, END) is END:
+                        break
                 counted = server.exchange.record.counted  # `_evaluate` sends further orders
                 heldout = self._evaluate()
                 self._record(time.monotonic() - start_time, counted, heldout)
@@ -111,11 +117,6 @@ class TrainingLoop:
             f"nothing was trained: no round of {len(rows)} had a quorum of uploads. In the last one: {last}. "
             "Correct this, and start again with another --out"
         )
-
-    def _advance(self, program: Iterator[None]) -> bool:
-        """Run the program to its next yield, with the global random generator seeded from the round's stream."""
-        with seed_global_rng(self.server.recipe.runtime.seed, "server", self.server.round, "library draws"):
-            return next(program, self) is None
 
     def _resume(self) -> None:
         latest = self.checkpoints.latest()

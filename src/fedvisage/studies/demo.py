@@ -14,7 +14,8 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.show import contact_sheet
 from fedvisage.datasets.sources import resolve, without_part
 from fedvisage.report.page import write_report
-from fedvisage.studies import load_study, run_study
+from fedvisage.studies.conduct import run_study
+from fedvisage.studies.study import load_study
 
 
 def demonstrate(out: Path, cache: Path, say: Say, course: Say, *, resume: bool = False) -> None:

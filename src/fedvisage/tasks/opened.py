@@ -172,7 +172,13 @@ def open_set(entry: str, place: str, recipe: Recipe, cache: Path, say: Callable[
     for line in notice_of_set(prepared.crop, place):
         say(line)
     check_bytes(path, cache, say=say)
-    return _check_prepared(prepared, place, recipe)
+    if prepared.size != recipe.input.size:
+        raise UserError(
+            place,
+            f"has {prepared.size}×{prepared.size} images, but input.size is {recipe.input.size}; prepare it at "
+            "that size",
+        )
+    return prepared
 
 
 def verify_sets(entries: Sequence[str], cache: Path, say: Callable[[str], None]) -> None:
@@ -200,16 +206,6 @@ def check_entry(entry: str, place: str, size: int) -> None:
     except UserError as error:
         location = {"synth": ""}.get(error.place, f"{error.place.removeprefix('synth.')}: ")
         raise UserError(place, f"{location}{error.message}") from error
-
-
-def _check_prepared(prepared: PreparedSet, place: str, recipe: Recipe) -> PreparedSet:
-    if prepared.size != recipe.input.size:
-        raise UserError(
-            place,
-            f"has {prepared.size}×{prepared.size} images, but input.size is {recipe.input.size}; prepare it at "
-            "that size",
-        )
-    return prepared
 
 
 def merge_sites(sites: dict[str, SiteData]) -> dict[str, SiteData]:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from fedvisage.base.errors import UserError
 from fedvisage.data.batches import View
 from fedvisage.federation.declared import Call
-from fedvisage.federation.protections.combine import Combination, cast, clip_update, combination_of, norm_of_update
+from fedvisage.federation.protections.combine import cast, clip_update, norm_of_update
 from fedvisage.federation.protections.dp import plan_of, release_mean
 from fedvisage.federation.record.releases import Releases, StatedCost, stated_cost
 from fedvisage.federation.secure import protocol
@@ -177,17 +177,16 @@ def _clip_bound(dp: Dp, weights: Message, *, in_secret: bool) -> float:
 
 @dataclass(frozen=True)
 class Combine(Incoming):
-    """Combines the uploads: by the mean, a robust rule, or a secure sum that reveals no single upload."""
+    """Combines the uploads: by the mean, a robust rule, or a secure sum that reveals no single upload.
+
+    The work is in :meth:`fedvisage.federation.server.Server.reduce`; here the step has its place in the chain.
+    """
 
     name: str = "combine"
 
     def applies_to(self, federation: Federation) -> bool:
         """Return True: every recipe combines uploads."""
         return True
-
-    def begin(self, federation: Federation, lent: Callable[[], Message]) -> Combination:
-        """Return an empty combination for visible uploads; ``lent`` returns the weights that the sites received."""
-        return combination_of(federation, lent)
 
 
 @dataclass(frozen=True)
@@ -300,8 +299,8 @@ def scale_update(
 
 
 OUTGOING: tuple[Outgoing, ...] = (ClipAtSite(), Poison(), MaskUpload())
-ADMIT, COMBINE = Admit(), Combine()
-INCOMING: tuple[Incoming, ...] = (ADMIT, ClipAtServer(), COMBINE, Noise())
+ADMIT = Admit()
+INCOMING: tuple[Incoming, ...] = (ADMIT, ClipAtServer(), Combine(), Noise())
 
 
 def protect_calls(calls: Mapping[str, Call], recipe: Recipe, net: nn.ModuleDict) -> Mapping[str, Call]:

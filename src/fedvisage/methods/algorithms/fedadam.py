@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 from fedvisage.base.errors import UserError
-from fedvisage.federation.method import Home, Method
+from fedvisage.federation.method import Method
 from fedvisage.federation.server import Server
 from fedvisage.methods.algorithms import fedavg
 from fedvisage.methods.models.model import Model
@@ -31,8 +31,7 @@ def program(kind: Adaptive) -> Callable[[Server], Iterator[None]]:
     """Return federated averaging with an adaptive server step."""
 
     def server(s: Server) -> Iterator[None]:
-        lent = s.method.parts_at(Home.LENT)
-        return fedavg.average(s, *lent, otherwise=ServerOptimizer.model_validate({"name": kind}))
+        return fedavg.server(s, otherwise=ServerOptimizer.model_validate({"name": kind}))
 
     return server
 

@@ -58,17 +58,13 @@ EVERYTHING: frozenset[Capability] = frozenset({"one_mean", "l2sp", "micro_batch"
 # The server's loop.
 
 
-def server(s: Server) -> Iterator[None]:
-    """Run federated averaging with one exchange per round."""
-    yield from average(s, *s.method.parts_at(Home.LENT))
-
-
-def average(s: Server, *lent: str, otherwise: ServerOptimizer | None = None) -> Iterator[None]:
-    """Run federated averaging: lend these parts to the sites, and average all uploads.
+def server(s: Server, *lent: str, otherwise: ServerOptimizer | None = None) -> Iterator[None]:
+    """Run federated averaging: each round, lend parts to the sites, by default all, and average the uploads.
 
     The server adopts the mean, or steps towards it with the recipe's ``training.server_optimizer`` (``otherwise`` if
     the recipe has none).
     """
+    lent = lent or s.method.parts_at(Home.LENT)
     settings = s.recipe.training.server_optimizer or otherwise
     start = started_from(s)
     for _ in s.rounds():

@@ -76,7 +76,7 @@ def program(*parts: str) -> Callable[[Server], Iterator[None]]:
 
     def server(s: Server) -> Iterator[None]:
         shared = s.recipe.options(NormOptions).norms == "shared"
-        return fedavg.average(s, *((*parts, "norms") if shared else parts))
+        return fedavg.server(s, *((*parts, "norms") if shared else parts))
 
     return server
 

@@ -9,6 +9,7 @@ from typing import Any
 from fedvisage.base.errors import UserError
 from fedvisage.base.progress import Say, format_count, percent
 from fedvisage.data.batches import View, check_view
+from fedvisage.data.crops import CropRecord
 from fedvisage.data.overlap import HELD_OUT, SITE, TARGET, Places
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import Selection, select, split_entry, splits_of
@@ -32,18 +33,18 @@ SCORES = "scores.csv"
 
 def open_data(recipe: Recipe, method: Declared, cache: Path, say: Say) -> RunData:
     """Open or render the sets of a recipe, and check them against the recipe and each other."""
-    opened = {
-        name: open_set(entry, f"{SITE}{name}", recipe, cache, say) for name, entry in sorted(recipe.data.sites.items())
-    }
-    selections = {name: split_entry(entry)[1] for name, entry in recipe.data.sites.items()}
-    rule = recipe.evaluation.threshold
-    sites = {name: _site(prepared, f"{SITE}{name}", selections[name], rule) for name, prepared in opened.items()}
+    sites: dict[str, SiteData] = {}
+    digests: dict[str, str] = {}
+    crops: dict[str, CropRecord | None] = {}
+    for name, entry in sorted(recipe.data.sites.items()):
+        place = f"{SITE}{name}"
+        prepared = open_set(entry, place, recipe, cache, say)
+        digests[place], crops[place] = prepared.digest, prepared.crop
+        sites[name] = _split_site(prepared, place, split_entry(entry)[1], recipe.evaluation.threshold)
     target = _open_target(recipe, cache, say)
-    digests = {f"{SITE}{name}": prepared.digest for name, prepared in opened.items()}
-    crops = {f"{SITE}{name}": prepared.crop for name, prepared in opened.items()}
     if target is not None:
-        crops[TARGET] = target.slices[0].set.crop
-    digests |= _digest_of(target)
+        target_set = target.slices[0].set
+        digests[TARGET], crops[TARGET] = target_set.digest, target_set.crop
     places = _places(sites, target)
     return RunData(merge_sites(sites) if method.pooled else sites, target, digests, crops=crops, places=places)
 
@@ -59,12 +60,12 @@ def _open_target(recipe: Recipe, cache: Path, say: Say) -> View | None:
     return target
 
 
-def _site(prepared: PreparedSet, place: str, meant: Selection, rule: str) -> SiteData:
-    train, heldout = splits_of(prepared, meant, place)
+def _split_site(prepared: PreparedSet, place: str, selection: Selection, rule: str) -> SiteData:
+    train, heldout = splits_of(prepared, selection, place)
     check_view(train, place)
     if rule == ON_TRAINING:
         return SiteData(train, train)
-    if meant.heldout == ():
+    if selection.heldout == ():
         raise UserError(
             place,
             f"holds nothing out (heldout=none), and evaluation.threshold is {rule}; use {ON_TRAINING}, which uses "
@@ -78,10 +79,6 @@ def _places(sites: dict[str, SiteData], target: View | None) -> Places:
     places = {f"{SITE}{name}": (site.train,) for name, site in sites.items()}
     places |= {f"{SITE}{name}{HELD_OUT}": (site.heldout,) for name, site in sites.items() if not site.all_trains}
     return places if target is None else {**places, TARGET: (target,)}
-
-
-def _digest_of(target: View | None) -> dict[str, str]:
-    return {} if target is None else {TARGET: target.slices[0].set.digest}
 
 
 def summarise(figures: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,85 @@
+"""The slow libraries load only when something needs them: each test asks a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.toy import tree
+
+DRAWING = ("matplotlib", "sklearn", "scipy", "tensorboardX", "pandas")
+NETWORKS = ("timm", "torchvision")
+
+PRINT_LOADED = f"""
+import sys
+def print_loaded():
+    print(*(name for name in {DRAWING + NETWORKS} if name in sys.modules))
+"""
+
+FIRST_STEP = """
+import io
+from pathlib import Path
+from rich.console import Console
+import fedvisage as fv
+from fedvisage.base.progress import Reporter
+from fedvisage.runs.request import Request
+from fedvisage.runs.run import run
+
+class Stop(BaseException):
+    pass
+
+class UntilFirstStep(Reporter):
+    def batch(self, site, done, of):
+        raise Stop
+
+recipe, out = fv.load(sys.argv[1]), Path(sys.argv[2])
+try:
+    run(Request(recipe, out, out.parent / "cache"), UntilFirstStep(Console(file=io.StringIO()), quiet=True))
+except Stop:
+    print_loaded()
+"""
+
+WHOLE_RUN = """
+import fedvisage as fv
+fv.run(sys.argv[1], out=sys.argv[2], quiet=True)
+print_loaded()
+"""
+
+
+def loaded_after(code: str, *arguments: str) -> set[str]:
+    """Return the slow libraries that a process has loaded at the end of some code."""
+    command = [sys.executable, "-c", PRINT_LOADED + code, *arguments]
+    return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+
+
+def write_recipe(folder: Path, sets: Mapping[str, Path], method: str = "fedpad") -> str:
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(tree(sets, method, training__rounds=1)))
+    return str(path)
+
+
+def test_the_command_line_loads_nothing_that_draws_and_no_library_of_networks() -> None:
+    assert loaded_after("import fedvisage.cli; import fedvisage.studies.shipped; print_loaded()") == set()
+
+
+def test_the_python_interface_loads_nothing_that_draws_and_no_library_of_networks() -> None:
+    assert loaded_after("import fedvisage as fv; fv.run, fv.study, fv.compare; print_loaded()") == set()
+
+
+@pytest.mark.parametrize(("method", "of_networks"), [("fedpad", {"timm", "torchvision"}), ("fedavg", set())])
+def test_training_begins_without_what_draws_and_with_the_libraries_of_its_network_only(
+    sets: Mapping[str, Path], tmp_path: Path, method: str, of_networks: set[str]
+) -> None:
+    loaded = loaded_after(FIRST_STEP, write_recipe(tmp_path, sets, method), str(tmp_path / "run"))
+    assert loaded == of_networks
+
+
+def test_a_report_without_features_loads_no_scikit_learn(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    loaded = loaded_after(WHOLE_RUN, write_recipe(tmp_path, sets), str(tmp_path / "run"))
+    assert "matplotlib" in loaded
+    assert "sklearn" not in loaded
+    assert (tmp_path / "run" / "report.html").exists()
