@@ -19,10 +19,12 @@ from fedvisage.base.files import (
     json_line,
     json_text,
     parse_json,
+    read_arrays,
     read_json,
     read_tensors,
     read_text,
     remove_unfinished,
+    write_arrays,
     write_atomically,
     write_tensors,
 )
@@ -80,6 +82,24 @@ def test_what_is_no_file_of_tensors_is_the_users_to_know(content: bytes, tmp_pat
     path.write_bytes(content)
     with refused("t.safetensors", "safetensors"):
         read_tensors(path)
+
+
+def test_arrays_have_the_bytes_and_the_values_of_tensors(tmp_path: Path) -> None:
+    tensors = {name: value for name, value in TENSORS.items() if value.dtype != torch.bfloat16}
+    write_tensors(tmp_path / "tensors", tensors)
+    write_arrays(tmp_path / "arrays", {name: value.numpy() for name, value in tensors.items()})
+    assert (tmp_path / "arrays").read_bytes() == (tmp_path / "tensors").read_bytes()
+    arrays, text = read_arrays(tmp_path / "tensors")
+    assert text == ""
+    assert {name: value.tolist() for name, value in arrays.items()} == {
+        name: value.tolist() for name, value in tensors.items()
+    }
+
+
+def test_a_type_that_numpy_lacks_is_refused(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "t.safetensors", TENSORS)
+    with refused("t.safetensors", "bfloat16"):
+        read_arrays(tmp_path / "t.safetensors")
 
 
 def test_a_missing_file_of_tensors_is_named(tmp_path: Path) -> None:

@@ -9,10 +9,6 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
-from sklearn.decomposition import PCA
-from sklearn.manifold import TSNE
-from sklearn.svm import SVC
-from threadpoolctl import threadpool_limits
 
 from fedvisage.base.streams import numpy_rng
 from fedvisage.metrics.intervals import Band, band
@@ -70,6 +66,8 @@ def boundary(place: NDArray[np.float32], label: NDArray[np.int64]) -> NDArray[np
 
     None if a class has too few points, or if all points lie on one side.
     """
+    from sklearn.svm import SVC
+
     if min((label == value).sum() for value in (0, 1)) < FEWEST_OF_A_CLASS:
         return None
     machine = SVC(kernel="linear").fit(place, label)
@@ -99,6 +97,11 @@ def project(values: NDArray[np.float32]) -> NDArray[np.float32]:
     One thread only: the threads of t-SNE synchronise at every step, so that other processes on the same cores slow down
     all of them.
     """
+    # Few runs record features, and the import takes longer than the rest of a report.
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
+
     components = min(50, *values.shape)
     reduced = PCA(components, svd_solver="full").fit_transform(values.astype(np.float64))
     perplexity = min(30.0, (len(values) - 1) / 3)
