@@ -255,7 +255,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
 
 
 def read_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], str]:
-    """Read a safetensors file as :func:`read_tensors` does, without torch; NumPy has no bfloat16."""
+    """Read a safetensors file as :func:`read_tensors` does, without torch."""
     return _read_safetensors(path, "numpy")
 
 
