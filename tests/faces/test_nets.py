@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.skipif(Version(onnx.__version__) < Version("1.23"), reason="earlier references pool to other shapes")
+@pytest.mark.skipif(Version(onnx.__version__) < Version("1.23"), reason="earlier references compute other shapes")
 @pytest.mark.parametrize("name", SIDES)
 def test_the_runtime_computes_what_the_reference_of_onnx_computes(name: str) -> None:
     net = dict(zip(DIGESTS, load_nets(1), strict=True))[name]
