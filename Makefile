@@ -12,7 +12,7 @@ SPREAD := --dist loadgroup --no-loadscope-reorder
 # Tests start hundreds of processes, each of which would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs notebooks setup demo test test-all quick test-slow test-wheel test-processors distributed faults soak hostile web browser lint reference calibrate benchmark wheel release-check clean
+.PHONY: docs notebooks setup demo test test-all quick test-slow test-wheel test-dependencies test-processors distributed faults soak hostile web browser lint reference calibrate benchmark wheel release-check clean
 
 setup: $(VENV)/.ready
 
@@ -43,6 +43,10 @@ test-slow: setup
 
 test-wheel: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow or not slow" tests/test_wheel.py
+
+# Fetches the lowest and the newest versions that pyproject.toml allows; DEPENDENCIES="--only lowest" tests one end.
+test-dependencies: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.dependencies $(DEPENDENCIES)
 
 # PROCESSORS="--settings avx2/AVX2/1 tests/tasks/pad/adapt" tries one setting and one directory.
 test-processors: setup

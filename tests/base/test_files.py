@@ -19,10 +19,12 @@ from fedvisage.base.files import (
     json_line,
     json_text,
     parse_json,
+    read_arrays,
     read_json,
     read_tensors,
     read_text,
     remove_unfinished,
+    write_arrays,
     write_atomically,
     write_tensors,
 )
@@ -80,6 +82,28 @@ def test_what_is_no_file_of_tensors_is_the_users_to_know(content: bytes, tmp_pat
     path.write_bytes(content)
     with refused("t.safetensors", "safetensors"):
         read_tensors(path)
+
+
+def test_arrays_have_the_bytes_and_the_values_of_tensors(tmp_path: Path) -> None:
+    tensors = {name: value for name, value in TENSORS.items() if value.dtype != torch.bfloat16}
+    write_tensors(tmp_path / "tensors", tensors)
+    write_arrays(tmp_path / "arrays", {name: value.numpy() for name, value in tensors.items()})
+    assert (tmp_path / "arrays").read_bytes() == (tmp_path / "tensors").read_bytes()
+    arrays, text = read_arrays(tmp_path / "tensors")
+    assert text == ""
+    assert {name: value.tolist() for name, value in arrays.items()} == {
+        name: value.tolist() for name, value in tensors.items()
+    }
+
+
+def test_a_type_that_numpy_lacks_is_refused(tmp_path: Path) -> None:
+    """A process of its own, because NumPy knows bfloat16 after the import of ml_dtypes, which onnx needs."""
+    write_tensors(tmp_path / "t.safetensors", TENSORS)
+    program = "import sys, pathlib, fedvisage.base.files as files; files.read_arrays(pathlib.Path(sys.argv[1]))"
+    words = [sys.executable, "-c", program, str(tmp_path / "t.safetensors")]
+    last = subprocess.run(words, capture_output=True, text=True).stderr.splitlines()[-1]
+    assert "UserError" in last
+    assert "bfloat16" in last
 
 
 def test_a_missing_file_of_tensors_is_named(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
+from packaging.version import Version
 from tests.refusals import refused
 
 from fedvisage.faces.detection import DIGESTS, load_nets, read_checked
@@ -31,6 +32,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.skipif(Version(onnx.__version__) < Version("1.23"), reason="earlier references compute other shapes")
 @pytest.mark.parametrize("name", SIDES)
 def test_the_runtime_computes_what_the_reference_of_onnx_computes(name: str) -> None:
     net = dict(zip(DIGESTS, load_nets(1), strict=True))[name]

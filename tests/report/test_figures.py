@@ -84,7 +84,7 @@ def test_placing_features_keeps_groups_together_and_repeats_itself(finished: Pat
 
 THREADS = """
 import os, numpy as np
-import sklearn.decomposition, sklearn.manifold  # their linear algebra starts its threads as it loads
+from sklearn import decomposition, manifold  # SciPy's library starts idle threads of its own when it is loaded
 from fedvisage.report.figures import project
 before = len(os.listdir("/proc/self/task"))
 project(np.random.default_rng(0).standard_normal((60, 8), dtype=np.float32))

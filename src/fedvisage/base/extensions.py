@@ -12,8 +12,10 @@ from typing import Any
 from fedvisage.base.errors import UserError
 
 EXTRA_OF = {
-    **dict.fromkeys(("torch", "torchvision", "timm", "scipy", "sklearn", "threadpoolctl", "dp_accounting"), "train"),
-    **dict.fromkeys(("matplotlib", "jinja2", "tensorboardX"), "train"),
+    **dict.fromkeys(("torch", "torchvision", "timm", "dp_accounting"), "train"),
+    **dict.fromkeys(
+        ("matplotlib", "jinja2", "markupsafe", "scipy", "sklearn", "threadpoolctl", "tensorboardX"), "report"
+    ),
     "nvflare": "federation",
     **dict.fromkeys(("fastapi", "starlette", "uvicorn", "python_multipart"), "serve"),
     **dict.fromkeys(("onnxscript", "huggingface_hub"), "export"),

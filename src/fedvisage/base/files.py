@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedvisage.base.errors import RunFailed, UserError
 
-if TYPE_CHECKING:  # devices read JSON without having torch
+if TYPE_CHECKING:  # devices and reports read files without having torch
+    from numpy.typing import NDArray
     from torch import Tensor
 
 # The cache of rendered sets and pre-trained models.
@@ -239,8 +240,26 @@ def tensor_bytes(tensors: Mapping[str, Tensor], meta: str = "") -> bytes:
     return to_bytes({name: tensor.contiguous() for name, tensor in tensors.items()}, {META: meta} if meta else None)
 
 
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write a safetensors file atomically, as :func:`write_tensors` does, without torch."""
+    import numpy as np
+    from safetensors.numpy import save
+
+    # safetensors writes the memory of an array as it is, whatever its order.
+    write_atomically(path, save({name: np.asarray(values, order="C") for name, values in arrays.items()}))
+
+
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
     """Read a safetensors file and the text in its metadata; raise a :class:`UserError` if it is damaged."""
+    return _read_safetensors(path, "pt")
+
+
+def read_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], str]:
+    """Read a safetensors file as :func:`read_tensors` does, without torch."""
+    return _read_safetensors(path, "numpy")
+
+
+def _read_safetensors(path: Path, framework: str) -> tuple[dict[str, Any], str]:
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -249,14 +268,14 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
             raise UserError(str(path), "is not a regular file")
         if (size := status.st_size) > (memory := _memory()):
             raise UserError(str(path), f"has {size:,} bytes, more than this machine's memory ({memory:,})")
-        with safe_open(path, framework="pt") as file:
+        with safe_open(path, framework=framework) as file:
             meta = (file.metadata() or {}).get(META, "")
             return {name: file.get_tensor(name) for name in file.keys()}, meta  # noqa: SIM118
     except FileNotFoundError as error:
         raise UserError(str(path), "does not exist") from error
     except MemoryError as error:
         raise UserError(str(path), "does not fit in memory") from error
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError, TypeError) as error:  # TypeError: a type that NumPy lacks
         if (format := _other_format(path)) is not None:
             raise UserError(
                 str(path),

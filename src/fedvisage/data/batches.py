@@ -1,17 +1,20 @@
 """Views of prepared sets, batches of their images, and the batch order of an epoch."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet, Texts
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Positions = npt.NDArray[np.int64]
 Sampling = Literal["shuffled", "balanced"]
@@ -42,16 +45,16 @@ class View:
     slices: tuple[Slice, ...]
 
     @staticmethod
-    def of(source: PreparedSet, split: str | None = None) -> "View":
+    def of(source: PreparedSet, split: str | None = None) -> View:
         """Return a view of one split of a set, or of the whole set."""
         return View((Slice(source, source.select(split)),))
 
     @staticmethod
-    def join(views: Sequence["View"]) -> "View":
+    def join(views: Sequence[View]) -> View:
         """Concatenate views."""
         return View(tuple(part for view in views for part in view.slices))
 
-    def subset(self, positions: Positions) -> "View":
+    def subset(self, positions: Positions) -> View:
         """Return a view of the images at these positions, in that order."""
         slice_numbers, indices = self._locate(positions)
         # Consecutive positions in the same slice become one slice of the result.
@@ -99,7 +102,7 @@ class View:
         """True if every image comes from an identity set."""
         return all(part.set.rows.group is not None for part in self.slices)
 
-    def of_people(self, names: Texts) -> "View":
+    def of_people(self, names: Texts) -> View:
         """Return a view of the images of these identities."""
         return self.subset(np.flatnonzero(np.isin(self.subjects, names)).astype(np.int64))
 
@@ -130,6 +133,8 @@ class View:
 
     def batch(self, positions: Positions) -> Batch:
         """Read the images at these positions into memory."""
+        import torch  # here, because reports use views without having torch
+
         slice_numbers, indices = self._locate(positions)
         images = self._gather_rows("images", slice_numbers, indices)
         depth = None

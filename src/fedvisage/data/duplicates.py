@@ -26,10 +26,9 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.files import read_tensors, write_tensors
+from fedvisage.base.files import read_arrays, write_arrays
 from fedvisage.base.progress import Say, discard
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
@@ -73,14 +72,14 @@ def contents_of(prepared: PreparedSet, cache: Path, say: Say = discard) -> Pictu
     if len(prepared) >= _LONG:
         say(f"hashing the {len(prepared):,} images of {prepared.path} (only once)")
     contents = compute_contents(prepared.images)
-    tensors = {
-        "exact": torch.from_numpy(contents.exact.view(np.int64)),
-        "hashes": torch.from_numpy(contents.hashes.view(np.int64)),
-        "plain": torch.from_numpy(contents.plain),
+    arrays = {
+        "exact": contents.exact.view(np.int64),
+        "hashes": contents.hashes.view(np.int64),
+        "plain": contents.plain,
     }
     with suppress(OSError, RunFailed):  # optional: without the file the table is computed again
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_tensors(path, tensors)
+        write_arrays(path, arrays)
     return contents
 
 
@@ -129,8 +128,8 @@ def _read_cached(path: Path, count: int) -> PictureContents | None:
     if not path.exists():
         return None
     try:
-        tensors, _ = read_tensors(path)
-        exact, hashes, plain = (tensors[name].numpy() for name in ("exact", "hashes", "plain"))
+        arrays, _ = read_arrays(path)
+        exact, hashes, plain = (arrays[name] for name in ("exact", "hashes", "plain"))
     except (UserError, KeyError):
         return None
     if (exact.shape, hashes.shape, plain.shape) != ((count,), (count, WORDS), (count,)) or plain.dtype != np.bool_:

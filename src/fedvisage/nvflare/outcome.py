@@ -17,6 +17,7 @@ from fedvisage.base.progress import Reporter
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS
 from fedvisage.metrics.identification import SiteFigures
 from fedvisage.tasks import saved_model
+from fedvisage.tasks.seal import SETTINGS, WEIGHTS
 from fedvisage.tasks.task import TrainingResult
 
 # A run's log at a server or site: one JSON object per line, with time, run and round.
@@ -72,7 +73,7 @@ OUTCOME, TRAINED = "outcome.json", "trained.json"
 DIED = "died.json"
 """Next to the outcome: the sites whose processes ended while the job ran."""
 
-FILES = (saved_model.WEIGHTS, saved_model.SETTINGS, LEDGER, ROUNDS, TRAINED)
+FILES = (WEIGHTS, SETTINGS, LEDGER, ROUNDS, TRAINED)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from fedvisage.base.streams import numpy_rng
 from fedvisage.metrics.intervals import Band, band
@@ -98,8 +97,10 @@ def project(values: NDArray[np.float32]) -> NDArray[np.float32]:
     One thread only: the threads of t-SNE synchronise at every step, so that other processes on the same cores slow down
     all of them.
     """
+    # Few runs record features, and the import takes longer than the rest of a report.
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
 
     components = min(50, *values.shape)
     perplexity = min(30.0, (len(values) - 1) / 3)

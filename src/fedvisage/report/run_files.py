@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import parse_json, read_json, read_tensors
+from fedvisage.base.files import parse_json, read_arrays, read_json
 from fedvisage.data.overlap import OVERLAP
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS, lines_and_rest
 from fedvisage.metrics.scores import Scores, read_scores
@@ -150,14 +150,14 @@ def _audits(run: Path) -> tuple[Row, ...]:
 
 
 def read_features(path: Path) -> Features | None:
-    """Read tensors `features`, `label`, `site`; the file's text is JSON with the names of the sites."""
+    """Read arrays `features`, `label`, `site`; the file's text is JSON with the names of the sites."""
     if not path.exists():
         return None
-    tensors, text = read_tensors(path)
+    arrays, text = read_arrays(path)
     try:
         meta = parse_json(text)
         names = np.asarray(meta["sites"], dtype=np.str_)
-        values, label, site = (tensors[name].numpy() for name in ("features", "label", "site"))
+        values, label, site = (arrays[name] for name in ("features", "label", "site"))
         return Features(values.astype(np.float32), label.astype(np.int64), names[site], str(meta.get("model", "")))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise UserError(str(path), f"does not contain features, label and site ({error})") from None
@@ -167,7 +167,7 @@ def read_similarities(path: Path) -> dict[str, NDArray[np.int64]]:
     """Read the counts of pairs by similarity, those of all pairs first."""
     if not path.exists():
         return {}
-    histograms = {name: tensor.numpy().astype(np.int64) for name, tensor in sorted(read_tensors(path)[0].items())}
+    histograms = {name: counts.astype(np.int64) for name, counts in sorted(read_arrays(path)[0].items())}
     if any(counts.shape != (2, BINS) for counts in histograms.values()):
         raise UserError(str(path), f"does not contain two rows of {BINS} counts")
     return {name: histograms[name] for name in sorted(histograms, key=lambda name: (name != "all", name))}

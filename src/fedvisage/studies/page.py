@@ -26,7 +26,7 @@ from fedvisage.studies.grid import Cell
 from fedvisage.studies.study import BLIND, COSTS, Study, heading, scale, value_of
 from fedvisage.studies.table import as_table, notes_of
 from fedvisage.tasks.pad.task import SCORES
-from fedvisage.tasks.recognition.evaluation import SIMILARITIES
+from fedvisage.tasks.seal import SIMILARITIES
 
 # A study's figures: one ROC panel per target with all methods, curves over rounds, and curves over rows. Rows whose
 # names differ in one number, such as ``block 1`` to ``block 12``, or ``FedFR, 40`` to ``FedFR, 1``, are points of one

@@ -29,7 +29,7 @@ from fedvisage.tasks.catalogue import Setup, set_up
 from fedvisage.tasks.opened import notices_of_model
 from fedvisage.tasks.saved_model import check_fits
 from fedvisage.tasks.scoring import Scorer, mean_score
-from fedvisage.tasks.seal import check_seal
+from fedvisage.tasks.seal import SETTINGS, check_seal
 
 
 class Delivered(nn.Module):
@@ -152,7 +152,7 @@ def open_model(
     except UserError as error:
         if adapt is not None or pairs is not None:
             raise  # the fault may be in these options
-        raise UserError(str(directory / saved_model.SETTINGS), f"contains an invalid recipe: {error}") from error
+        raise UserError(str(directory / SETTINGS), f"contains an invalid recipe: {error}") from error
     check_fits(directory, saved.finished, resolved, recipe)
     setup = set_up(recipe, resolved)
     return FinishedModel(directory, setup, saved, setup.scorer())

@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import read_tensors, write_tensors
+from fedvisage.base.files import read_arrays, write_arrays
 from fedvisage.metrics.threshold import BINS, Histogram
+from fedvisage.tasks.seal import COUNTS
 
-COUNTS = "heldout.safetensors"
 CLASSES = 2
 
 
@@ -24,7 +23,7 @@ def write_counts(run: Path, histograms: Mapping[str, Histogram]) -> None:
     """Write the sites' histograms into a run directory."""
     places = {name: np.nonzero(counts) for name, counts in sorted(histograms.items())}
     rows = {name: np.stack([*place, histograms[name][place]]).astype(np.int64) for name, place in places.items()}
-    write_tensors(run / COUNTS, {name: torch.from_numpy(row) for name, row in rows.items()})
+    write_arrays(run / COUNTS, rows)
 
 
 def read_counts(run: Path) -> dict[str, Histogram]:
@@ -33,8 +32,7 @@ def read_counts(run: Path) -> dict[str, Histogram]:
     if not path.exists():
         return {}
     histograms = {}
-    for name, tensor in sorted(read_tensors(path)[0].items()):
-        rows = tensor.numpy()
+    for name, rows in sorted(read_arrays(path)[0].items()):
         if rows.dtype != np.int64 or rows.shape[:1] != (3,) or not _within(rows):
             raise UserError(str(path), f"does not contain classes, bins and counts of site {name}")
         histograms[name] = np.zeros((CLASSES, BINS), np.int64)

@@ -21,8 +21,8 @@ from fedvisage.federation.wire.message import Message, digest_of
 from fedvisage.methods.models.frozen_backbone import constant_weights
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.recipe import Recipe
+from fedvisage.tasks.seal import SETTINGS, WEIGHTS
 
-WEIGHTS, SETTINGS = "model.safetensors", "model.json"
 FORMAT = 3
 AGAIN = "restore the two model files that the run wrote"
 

@@ -18,12 +18,11 @@ from fedvisage.base.errors import UserError, plain_line
 from fedvisage.base.files import json_text, pieces_of, read_json, write_atomically, write_json
 from fedvisage.data.overlap import OVERLAP
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS
-from fedvisage.tasks.heldout_counts import COUNTS
-from fedvisage.tasks.pad.evaluation import FEATURES
-from fedvisage.tasks.recognition.evaluation import PAIRS, SIMILARITIES
-from fedvisage.tasks.saved_model import SETTINGS, WEIGHTS
 
 SEAL, METRICS = "seal.json", "metrics.json"
+WEIGHTS, SETTINGS, COUNTS = "model.safetensors", "model.json", "heldout.safetensors"
+PAIRS, SIMILARITIES, FEATURES = "pairs.csv", "similarities.safetensors", "features.safetensors"
+# The modules that write these files import their names from here, because some load torch, which reports lack.
 FILES = (
     *("recipe.yaml", "environment.json", "data.json", OVERLAP, "start.json", ROUNDS, LEDGER, WEIGHTS, SETTINGS),
     *(COUNTS, "scores.csv", PAIRS, SIMILARITIES, FEATURES, METRICS),

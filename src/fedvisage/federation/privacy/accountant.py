@@ -14,10 +14,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedvisage.base.errors import RunFailed
-from fedvisage.federation.privacy.mechanisms import Budget
+
+if TYPE_CHECKING:  # reports name the relations without having torch
+    from fedvisage.federation.privacy.mechanisms import Budget
 
 Relation = Literal["add-remove", "replace-one", "paper", "site", "image", "person", "person-exchanged"]
 Mechanism = Literal["gaussian", "selection"]

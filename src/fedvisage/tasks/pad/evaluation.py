@@ -41,14 +41,14 @@ from fedvisage.tasks.pad import heldout
 from fedvisage.tasks.pad.adaptation import AdaptationOutcome, AdaptationSource, adapt_and_score
 from fedvisage.tasks.saved_model import SavedModel
 from fedvisage.tasks.scoring import NO_NUMBER, Logits, Scorer
-
-# Features of a sample of every set for the t-SNE figures; only a simulation can collect them.
-
-FEATURES = "features.safetensors"
+from fedvisage.tasks.seal import FEATURES
 
 
 def write_features(out: Path, scorer: Scorer, finished: Message, data: RunData) -> None:
-    """Write features of a sample of every set; a run with one model per site uses the first site's model."""
+    """Write features of a sample of every set for the t-SNE figure; only a simulation can collect them.
+
+    A run with one model per site uses the first site's model.
+    """
     recipe = scorer.recipe
     member, weights = next(iter(sorted(members_of(finished).items())))
     scorer.load(weights)

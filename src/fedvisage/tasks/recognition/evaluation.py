@@ -23,9 +23,9 @@ from fedvisage.tasks.opened import RunData
 from fedvisage.tasks.recognition.benchmarks import GenericResult, PairResults, evaluate_benchmarks, evaluate_generic
 from fedvisage.tasks.recognition.heldout import personal_figures, personal_of_merged
 from fedvisage.tasks.scoring import Scorer
+from fedvisage.tasks.seal import PAIRS, SIMILARITIES
 from fedvisage.tasks.task import TrainingResult
 
-SIMILARITIES, PAIRS = "similarities.safetensors", "pairs.csv"
 RATES = ("tar_at_far", "tpir_at_fpir")
 """The tables of a generic model's rates, which do not depend on a decision threshold."""
 
