@@ -232,7 +232,7 @@ def changed(sets: Mapping[str, Path], tmp_path: Path, call: str, change: Any) ->
         (CONSISTENCY, "survivors", torch.tensor([0, 1, 1]), "survivors: name a site twice"),
         (UNMASK, "survivors", torch.tensor([0, 1]), "survivors: are not those that this site signed"),
         (UNMASK, "signers", torch.tensor([0, 1]), "signers: are not survivors with one signature each"),
-        (UNMASK, "signers", torch.tensor([1, 1, 1]), "signers: are 1 sites, 2 needed"),
+        (UNMASK, "signers", torch.tensor([1, 1, 1]), "signers: are 1 different sites"),
         (UNMASK, "signers", torch.tensor([0, 1, 7]), "signers: are not survivors"),
     ],
 )
