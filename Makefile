@@ -7,8 +7,8 @@ WORKERS ?= 2
 TESTERS ?= 3
 MINUTES ?= 60
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
-# Tests go to whichever worker is free, except those that share a costly fixture (group_of in tests/conftest.py).
-SPREAD := --dist loadgroup --no-loadscope-reorder
+# A worker runs all tests of a group, which share costly fixtures (group_of in tests/conftest.py).
+SPREAD := --dist loadscope --no-loadscope-reorder
 # Tests start hundreds of processes, each of which would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 

@@ -1,14 +1,18 @@
-"""Fixtures that tests of the core share."""
+"""Fixtures that tests of the core share, and how tests are spread over workers."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from filelock import FileLock
 from hypothesis import HealthCheck, settings
-from tests.tiers import LONG, MOVED, SPREAD, WHOLE
-from tests.toy import THREADS, make_sets, run_toy, tree
+from tests.tiers import FEDERATED, LONG, MOVED, SPREAD, WHOLE
+from tests.toy import SITES, THREADS, make_sets, run_toy_once, tree
 from typer.testing import CliRunner
+from xdist.scheduler import LoadScopeScheduling
 
 from fedvisage.cli import app
 from fedvisage.runs.export.export import export
@@ -20,16 +24,28 @@ settings.load_profile("busy machine")
 
 
 @pytest.fixture(scope="session")
-def sets(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """Three sites and a target, for attack detection and for recognition."""
-    return make_sets(tmp_path_factory.mktemp("sets"))
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory that all workers of a test run share."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
+def sets(shared: Path) -> Mapping[str, Path]:
+    """Three sites and a target, for attack detection and for recognition; the first worker that needs them makes them.
+
+    All workers name them by the same paths, and so they share the runs of ``run_toy_once`` too.
+    """
+    root = shared / "sets"
+    with FileLock(shared / "sets.lock"):
+        return {name: root / name for name in (*SITES, "U")} if root.exists() else make_sets(root)
 
 
 @pytest.fixture(scope="session")
 def pad_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of attack detection, of one round."""
     out = tmp_path_factory.mktemp("device") / "pad-run"
-    run_toy(tree(sets, training__rounds=1), out)
+    run_toy_once(tree(sets, training__rounds=1), out)
     return out
 
 
@@ -46,7 +62,7 @@ def pad(pad_run: Path) -> Path:
 def recognition_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recognition model that was trained in one place."""
     out = tmp_path_factory.mktemp("device") / "recognition-run"
-    run_toy(tree(sets, "pretrained", evaluation__recognition={"fmr": 0.1}), out)
+    run_toy_once(tree(sets, "pretrained", evaluation__recognition={"fmr": 0.1}), out)
     return out
 
 
@@ -58,30 +74,42 @@ def recognition(recognition_run: Path) -> Path:
     return out
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what `make quick` and `make test` leave out, group what shares a fixture, and begin with what takes long."""
-    root = Path(__file__).parent
-    names = {item: f"{item.path.relative_to(root).as_posix()}::{item.nodeid.split('::', 1)[1]}" for item in items}
+    """Mark what `make quick` and `make test` leave out, and begin with what takes long."""
+    names = {item: name_of(item.nodeid) for item in items}
     for item, name in names.items():
         if name.startswith(WHOLE):
             item.add_marker("whole")
         if any(row.covers(name) for row in MOVED):
             item.add_marker("full")
-        group = group_of(item, name)
-        if group is not None:
-            item.add_marker(pytest.mark.xdist_group(group))
     items.sort(key=lambda item: not names[item].startswith(LONG))
 
 
-def group_of(item: pytest.Item, name: str) -> str | None:
-    """Return the group of tests that one worker runs, or nothing for a test that any worker can run."""
-    file = name.split("::")[0]
-    fixtures = getattr(item, "fixturenames", ())
-    for federation in ("people_federation", "federation"):
-        if federation in fixtures:
-            return federation
-    parameters = getattr(getattr(item, "callspec", None), "params", {})
-    if file == "contract/test_every_method.py" and "recorded" in fixtures:
-        return f"{file} {parameters['method']}"
-    return None if file.startswith(SPREAD) else file
+class GroupScheduling(LoadScopeScheduling):
+    """Give a group of tests to one worker: those that share costly fixtures.
+
+    The groups of ``--dist loadgroup`` have no effect with pytest 9.2, where a test keeps the name it was collected by.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(name_of(nodeid))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
+    """Return what spreads the tests over workers."""
+    return GroupScheduling(config, log)
+
+
+def name_of(nodeid: str) -> str:
+    """Return a test's name from the folder of tests on."""
+    return nodeid.removeprefix("tests/")
+
+
+def group_of(name: str) -> str:
+    """Return the group of a test: its method in the contract, itself if its file shares nothing, or its file."""
+    file, _, function = name.partition("::")
+    if file == "contract/test_every_method.py":
+        return f"{file} {function.partition('[')[2]}"
+    if file in FEDERATED:
+        return "federation"
+    return name if file.startswith(SPREAD) else file

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 from rich.console import Console
 
 from fedvisage import recipe as recipes
@@ -225,18 +226,20 @@ def run_toy(
 
 
 def run_toy_once(content: Mapping[str, Any], out: Path) -> dict[str, Any]:
-    """Return the figures of a recipe's run in ``out``, copied if an earlier test of this process ran the recipe.
+    """Return the figures of a recipe's run in ``out``, copied if an earlier test ran the recipe.
 
     This is for tests that compare runs of different recipes. Tests of determinism call :func:`run_toy`, which always
-    trains. A recipe names its sets by paths of this session, and so the copies end with it.
+    trains. A recipe names its sets by paths of this test run, and so the copies end with it. Workers share them.
     """
     digest = hashlib.sha256(recipes.text_of(recipe_of(content)).encode()).hexdigest()
     stored = Path(content["data"]["target"]).parent.with_name("toy-runs") / digest
-    if stored.exists():
-        shutil.copytree(stored, out)
-    else:
-        run_toy(content, out)
-        shutil.copytree(out, stored)
+    stored.parent.mkdir(exist_ok=True)
+    with FileLock(stored.with_suffix(".lock")):
+        if stored.exists():
+            shutil.copytree(stored, out)
+        else:
+            run_toy(content, out)
+            shutil.copytree(out, stored)
     metrics: dict[str, Any] = json.loads((out / "metrics.json").read_text())
     return metrics
 
