@@ -33,6 +33,9 @@ from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
 STRIKE = 2
 """The round after which something goes wrong."""
 
+LASTING = 3
+"""Rounds until what can be repaired is repaired."""
+
 REPORT = Path(__file__).parents[2] / "docs" / "reliability.md"
 MARK = "<!-- below: written by `make faults` -->"
 
@@ -40,15 +43,21 @@ MARK = "<!-- below: written by `make faults` -->"
 class Witness(Reporter):
     """Does something once, when a round has ended, and remembers what the operator was told."""
 
-    def __init__(self, deed: Callable[[], None], strike: int = STRIKE) -> None:
+    def __init__(
+        self, deed: Callable[[], None], strike: int = STRIKE, repair: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(Console(file=io.StringIO()), quiet=True)
         self.strike = strike
         self.deed, self.done, self.told = deed, False, list[str]()
+        self.repair, self.repaired = repair, False
 
     def advance(self, done: int, total: int, note: str) -> None:
         if done >= self.strike and not self.done:
             self.done = True
             self.deed()
+        elif done >= self.strike + LASTING and not self.repaired:
+            self.repaired = True
+            self.repair()
 
     def say(self, text: str) -> None:
         self.told.append(text)
@@ -81,13 +90,16 @@ class Scene:
             process.suspend()
         threading.Timer(seconds, lambda: [process.resume() for process in stopped]).start()
 
-    def block_disk(self, seconds: float) -> None:
-        """Put a directory where site B writes its private state, so that its turns raise."""
+    @property
+    def blocked(self) -> Path:
+        """The path of site B's private state in the newest run."""
         runs = self.members.server.path.parents[1] / "sites" / "B"
-        working = max(runs.glob("[!.]*"), key=lambda run: run.stat().st_mtime) / "working.safetensors"
-        working.unlink(missing_ok=True)
-        working.mkdir()
-        threading.Timer(seconds, working.rmdir).start()
+        return max(runs.glob("[!.]*"), key=lambda run: run.stat().st_mtime) / "working.safetensors"
+
+    def block_disk(self) -> None:
+        """Put a directory where site B writes its private state, so that its turns raise."""
+        self.blocked.unlink(missing_ok=True)
+        self.blocked.mkdir()
 
 
 @contextmanager
@@ -114,6 +126,7 @@ class Fault:
     deed: Callable[[Scene], None]
     same_bytes: bool
     changes: Mapping[str, Any] = field(default_factory=dict)
+    repair: Callable[[Scene], None] = lambda scene: None
 
 
 SHORT = {"federation__deadline": 30.0, "federation__sit_out": 1, "training__rounds": 14}
@@ -128,7 +141,14 @@ FAULTS = (
     Fault(
         "a site's network is cut for 45 s", "connections closed and refused", lambda s: s.cable.cut(45), False, SHORT
     ),
-    Fault("a site cannot write for 10 s", "a directory in the file's place", lambda s: s.block_disk(10), False, SHORT),
+    Fault(
+        "a site cannot write for some rounds",
+        "a directory in the file's place",
+        lambda s: s.block_disk(),
+        False,
+        SHORT,
+        lambda s: s.blocked.rmdir(),
+    ),
     Fault("a site's machine goes off for good", ALL, lambda s: s.members.kill("B"), False, SHORT),
 )
 """The last one leaves the federation without site B."""
@@ -154,7 +174,7 @@ class Finding:
 
 def try_fault(fault: Fault, place: Scene, content: Mapping[str, Any], whole: dict[str, bytes], out: Path) -> Finding:
     """Do it to a run, and say what became of it."""
-    witness = Witness(lambda: fault.deed(place))
+    witness = Witness(lambda: fault.deed(place), repair=lambda: fault.repair(place))
     run_through(place.members, content, out, reporter=witness)
     assert witness.done, "nothing was done to the run"
     rows = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
