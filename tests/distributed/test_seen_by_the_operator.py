@@ -79,9 +79,9 @@ def test_a_run_is_in_the_status_while_it_goes_on(
 
 
 @contextmanager
-def stopped(federation: Rehearsal) -> Iterator[None]:
-    """Have all sites be silent, though their connections stand."""
-    sites = [federation.processes[name].pid for name in federation.sites]
+def stopped(federation: Rehearsal, *names: str) -> Iterator[None]:
+    """Have sites, or all of them, be silent, though their connections stand."""
+    sites = [federation.processes[name].pid for name in names or federation.sites]
     for pid in sites:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -89,6 +89,22 @@ def stopped(federation: Rehearsal) -> Iterator[None]:
     finally:
         for pid in sites:
             os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.slow
+def test_a_stopped_site_is_stale_within_30_s_and_named_while_a_run_waits(
+    federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    observer, recipe = Observer(federation.operator.path), recipe_of(tree(sets, federation__quorum=3))
+    (tmp_path / "waiting").mkdir()
+    with stopped(federation, "B"):
+        began = time.monotonic()
+        while {site.name for site in status_of(federation.operator.path, WAIT).sites if site.stale} != {"B"}:
+            assert time.monotonic() - began < 30
+            time.sleep(0.5)
+        with failed(RunFailed, "not connected", "B"):
+            operator.train_in_federation(recipe, tmp_path / "waiting", observer, federation.operator, wait=5)
+    assert "waiting for B to connect" in observer.told
 
 
 @pytest.mark.slow

@@ -174,15 +174,17 @@ def print_tables(status: Status) -> None:
     """Print a federation's status as tables."""
     from rich.table import Table
 
-    sites = Table("site", "last seen", "seconds ago", title="connected")
+    sites = Table("site", "state", "last seen", "seconds ago", title="sites")
     for site in status.sites:
-        sites.add_row(site.name, site.last_seen, f"{site.seconds_ago:.0f}")
+        state = "stale" if site.stale else "connected"
+        sites.add_row(site.name, state, site.last_seen, f"{site.seconds_ago:.0f}")
     runs = Table("run", "state", "round", "without", "MB up", "MB down", title="runs")
     for run in status.runs:
         sizes = (f"{count / 1e6:.1f}" for count in (run.bytes_up, run.bytes_down))
         runs.add_row(run.run, run.state, f"{run.round}/{run.rounds}", ", ".join(run.without), *sizes)
     console().print(sites)
     console().print(runs)
+    say(*status.differences)
     for certificate in status.certificates:
         if certificate.ends_soon:
             say(

@@ -7,6 +7,7 @@ process puts its front into ``ProcessContext``. Processes of jobs have no front,
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from functools import partial
 from typing import Any
@@ -31,6 +32,9 @@ logger = logging.getLogger("fedvisage.watch")
 LOST = 30.0
 """Seconds of silence after which a site's server, or a registration, counts as lost; sites send a heartbeat every
 ten."""
+
+MISSED = 15.0
+"""Seconds of silence after which a heartbeat was missed."""
 
 CRASHED = (ProcessExitCode.EXCEPTION, ProcessExitCode.CONFIG_ERROR, ProcessExitCode.INFRASTRUCTURE_ERROR)
 """NVFlare's codes for a process that ended by itself."""
@@ -73,7 +77,11 @@ class SiteWatch(FLComponent):  # type: ignore[misc]
 
     def _process_answer(self, message: Any) -> None:
         """Process the server's answer to a heartbeat."""
-        self._heard = time.monotonic()
+        silent, self._heard = time.monotonic() - self._heard, time.monotonic()
+        if silent > MISSED and ProcessContext.kit and ProcessContext.front:
+            # A server that was restarted does not know this site's versions.
+            arguments = ProcessContext.kit, ProcessContext.front
+            threading.Thread(target=self._look_again, args=arguments, daemon=True).start()
         if message.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.OK:
             self._become("connected", "connected again, waiting for runs")
         elif ALREADY in str(message.get_header(MessageHeaderKey.ERROR)):
@@ -90,7 +98,8 @@ class SiteWatch(FLComponent):  # type: ignore[misc]
         """Check that the server still accepts this kit: a certificate may have ended, or another server may listen."""
         try:
             check_handshake(kit)
-            request_admission(kit)
+            for line in request_admission(kit).differences():
+                front.say(line)
         except Unreachable as reason:
             logger.info("%s", reason)
         except UserError as error:
