@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from nvflare.apis.workspace import Workspace
 from tests.toy import SITES, make_set, recipe_of, tree
 
 from fedvisage.base.files import write_json
+from fedvisage.federation.wire.transport import Order
 from fedvisage.nvflare.job import Job, without_local_parts, write_job
 from fedvisage.nvflare.kits import OWN
 from fedvisage.nvflare.site_program import SiteProgram
-from fedvisage.nvflare.transport import unpack_reply
+from fedvisage.nvflare.transport import pack_order, unpack_reply
 
 NUMBER = "1234"
 
@@ -82,3 +84,39 @@ def test_a_run_that_another_process_holds_is_named_as_such(
     assert "earlier job" in restored(late, context)
     holder._held.close()
     assert restored(late, context) == ""
+
+
+def ordered(program: SiteProgram, call: str, number: int) -> str:
+    """Send the site an order of a round, and return why it refused."""
+    assert program._worker is not None
+    accepted = program._worker.workspace.accepted[call].tensors
+    lent = {name: torch.full(tensor.shape, 0.1).to(tensor.dtype) for name, tensor in accepted.items()}
+    return unpack_reply("A", program.carry_out(pack_order(Order(call, number, lent, 1, "ticket")))).failure
+
+
+def test_a_set_that_changes_during_a_job_ends_the_sites_part(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    data = Path(shutil.copytree(sets["A"], tmp_path / "data"))
+    context, program = started(sets, data, tmp_path), SiteProgram()
+    assert restored(program, context) == ""
+    assert ordered(program, "train", 1) == ""
+    assert unpack_reply("A", program.commit(1)).failure == ""
+    content = (data / "images.npy").read_bytes()
+    (data / "images.npy").write_bytes(content[:-100] + bytes(100))
+    for reason in (
+        ordered(program, "train", 2),
+        ordered(program, "heldout", 2),
+        unpack_reply("A", program.commit(2)).failure,
+    ):
+        assert "images.npy" in reason
+        assert "changed" in reason
+        assert str(tmp_path) not in reason
+
+
+def test_a_set_that_changes_during_a_round_is_detected_at_its_commit(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    data = Path(shutil.copytree(sets["A"], tmp_path / "data"))
+    context, program = started(sets, data, tmp_path), SiteProgram()
+    assert restored(program, context) == ""
+    assert ordered(program, "train", 1) == ""
+    (data / "rows.csv").write_text((data / "rows.csv").read_text() + "\n")
+    assert "rows.csv" in unpack_reply("A", program.commit(1)).failure
+    assert "rows.csv" in ordered(program, "heldout", 1)
