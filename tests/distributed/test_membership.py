@@ -37,7 +37,7 @@ from fedvisage.nvflare.admission import Admission, AdmissionListener
 from fedvisage.nvflare.authority import FederationFile, open_authority
 from fedvisage.nvflare.certificates import check, credentials_in, warning
 from fedvisage.nvflare.commands import start_server, start_site
-from fedvisage.nvflare.greeting import Admitted, Unreachable, request_admission
+from fedvisage.nvflare.greeting import Admitted, Unreachable, request_admission, request_stop
 from fedvisage.nvflare.kits import Kit, open_kit, own_settings
 from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.operator import train_in_federation
@@ -459,6 +459,18 @@ def test_members_with_other_versions_are_named_at_both_ends(
     assert set(answered(border).versions) == {"server"}, "sites learn nothing of others"
     assert AdmissionListener.admission is not None
     assert any("bank runs fedvisage 0.0.1" in text for text in AdmissionListener.admission._reported)
+
+
+def test_an_operator_who_stops_a_job_is_remembered_and_a_site_cannot_stop_one(guarded: tuple[Path, int]) -> None:
+    kits, port = guarded
+    bank, operator = at(port, kits / "sites/bank", "site"), at(port, kits / "operator", "operator")
+    answered(operator)
+    request_stop(operator, "job-1")
+    assert answered(operator).stopped == {"job-1": operator.name}
+    with refused("startup/client.crt", "operators"):
+        request_stop(bank, "job-2")
+    assert answered(operator).stopped == {"job-1": operator.name}
+    assert answered(bank).stopped == {}, "sites learn nothing of runs"
 
 
 def idle(kit: Kit, port: int, count: int) -> Iterator[Any]:

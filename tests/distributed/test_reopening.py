@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +15,8 @@ from tests.toy import SITES, make_set, recipe_of, tree
 from fedvisage.base.files import write_json
 from fedvisage.federation.wire.transport import Order
 from fedvisage.nvflare.job import Job, without_local_parts, write_job
-from fedvisage.nvflare.kits import OWN
+from fedvisage.nvflare.kits import OWN, Kit
+from fedvisage.nvflare.run_record import RunRecord
 from fedvisage.nvflare.site_program import SiteProgram
 from fedvisage.nvflare.transport import pack_order, unpack_reply
 
@@ -46,8 +48,8 @@ class Context:
 def started(sets: Mapping[str, Path], data: Path, place: Path) -> Context:
     """Lay out a site's kit with a job in it, as NVFlare does."""
     kit = place / "kit"
-    for folder in ("local", "startup"):
-        (kit / folder).mkdir(parents=True)
+    for folder in (kit / "local", kit / "startup", place / "state"):
+        folder.mkdir(parents=True)
     write_json(kit / "local" / OWN, {"data": str(data), "state": str(place / "state"), "rehearsal": "yes"})
     job = place / "job"
     write_job(job, Job("run-1", without_local_parts(recipe_of(tree(sets, "fedpad")))), SITES)
@@ -120,3 +122,26 @@ def test_a_set_that_changes_during_a_round_is_detected_at_its_commit(sets: Mappi
     (data / "rows.csv").write_text((data / "rows.csv").read_text() + "\n")
     assert "rows.csv" in unpack_reply("A", program.commit(1)).failure
     assert "rows.csv" in ordered(program, "heldout", 1)
+
+
+def test_a_site_records_the_start_and_end_of_a_run(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    context, program, said = started(sets, sets["A"], tmp_path), SiteProgram(), list[str]()
+    record = RunRecord(Kit(context.kit, "site", "A"), said.append)
+    record.start({"job_id": NUMBER, "submitter_name": "operator@example.org"})
+    assert restored(program, context) == ""
+    assert ordered(program, "train", 1) == ""
+    record.end(NUMBER)
+    shutil.rmtree(context.kit)  # as NVFlare's folders of old jobs are deleted
+    first, last = map(json.loads, (tmp_path / "state" / "runs.jsonl").read_text().splitlines())
+    assert (first["event"], first["run"], first["submitter"]) == ("started", "run-1", "operator@example.org")
+    assert (first["method"], first["recipe"]["training"]["rounds"]) == ("fedpad", last["rounds"])
+    assert (last["event"], last["run"], last["job"], last["round"]) == ("ended", "run-1", NUMBER, 1)
+    assert ["run-1" in line for line in said] == [True, True]
+    assert "operator@example.org" in said[0]
+
+
+def test_a_damaged_job_is_not_recorded_and_harms_nothing(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    record = RunRecord(Kit(started(sets, sets["A"], tmp_path).kit, "site", "A"), lambda text: None)
+    record.start({"job_id": "another", "submitter_name": "operator@example.org"})
+    record.end("another")
+    assert not (tmp_path / "state" / "runs.jsonl").exists()

@@ -31,7 +31,7 @@ from fedvisage.base.errors import UserError, plain_line
 from fedvisage.base.files import json_line, read_json, read_plain, write_json
 from fedvisage.base.progress import Say
 from fedvisage.nvflare.certificates import REVOKED, ROOT, name_of
-from fedvisage.nvflare.greeting import VERSIONS
+from fedvisage.nvflare.greeting import KNOCK, SERVICE, STOP, VERSIONS
 from fedvisage.nvflare.kits import STREAMS, STREAMS_EACH, own_settings
 
 logger = logging.getLogger("fedvisage.admission")
@@ -54,6 +54,8 @@ class Admission:
     until: dict[str, datetime] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     """The versions of members that requested admission."""
+    stopped: dict[str, str] = field(default_factory=dict)
+    """The jobs that operators stopped, and by whom."""
     dropped: Callable[[str], None] = logger.info
     """Called with the name of a member whose connection is cut."""
     _stamp: tuple[int, int] | None = None
@@ -199,11 +201,12 @@ def is_operator(certificate: x509.Certificate) -> bool:
 
 guard_logger = logging.getLogger("fedvisage.guard")
 
-SERVICE, KNOCK = "fedvisage", "knock"
-
 SERVER, EARLIER = "server", "an earlier version"
 LETTERS = 80
-"""Characters of a member's versions, at most."""
+"""Characters of a member's versions, or of a job's id, at most."""
+
+STOPPED = 100
+"""Jobs that were stopped, and are remembered."""
 
 LOOK = 1.0
 """Seconds between two checks of the list."""
@@ -227,7 +230,10 @@ class AdmissionListener(GrpcDriver):  # type: ignore[misc]
         """Listen as NVFlare does, answer requests for admission, and cut connections that are revoked later."""
         self.connector = connector
         self.server = Server(self, connector, max_workers=self.streams, options=self.options)
-        answers = {KNOCK: grpc.unary_unary_rpc_method_handler(_answer)}
+        answers = {
+            KNOCK: grpc.unary_unary_rpc_method_handler(_answer),
+            STOP: grpc.unary_unary_rpc_method_handler(_note_stop),
+        }
         self.server.grpc_server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, answers),))
         threading.Thread(target=self._watch, daemon=True).start()
         self.server.start()
@@ -298,13 +304,27 @@ def _answer(request: bytes, context: Any) -> bytes:
     certificate, admission = _admit(context), AdmissionListener.admission
     assert admission is not None
     admission.note_versions(name_of(certificate), plain_line(request.decode(errors="replace"), LETTERS) or EARLIER)
-    until, versions = (admission.until, admission.versions) if is_operator(certificate) else ({}, {})
+    for_operator = is_operator(certificate)
+    until, versions = (admission.until, admission.versions) if for_operator else ({}, {})
     answer = {
         "now": time.time(),
         "until": {name: when.isoformat() for name, when in sorted(until.items())},
         "versions": versions | {SERVER: VERSIONS},
+        "stopped": admission.stopped if for_operator else {},
     }
     return json_line(answer).encode()
+
+
+def _note_stop(request: bytes, context: Any) -> bytes:
+    """Remember that an operator stops a job."""
+    certificate, admission = _admit(context), AdmissionListener.admission
+    if not is_operator(certificate):
+        context.abort(grpc.StatusCode.PERMISSION_DENIED, "only operators stop runs")
+    assert admission is not None
+    admission.stopped[plain_line(request.decode(errors="replace"), LETTERS)] = name_of(certificate)
+    for job in list(admission.stopped)[:-STOPPED]:
+        del admission.stopped[job]
+    return b""
 
 
 def _certificate(context: Any) -> x509.Certificate | None:

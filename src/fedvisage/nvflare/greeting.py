@@ -183,7 +183,7 @@ def refusal_error(where: Address, certificate: Path, why: str) -> UserError:
 # Requests for admission, before NVFlare starts: TLS alone does not refuse revoked certificates.
 
 
-PLACE = "/fedvisage/knock"
+SERVICE, KNOCK, STOP = "fedvisage", "knock", "stop"
 
 
 VERSIONS = f"fedvisage {VERSION}, NVFlare {version('nvflare')}"
@@ -200,6 +200,8 @@ class Admitted:
     """For operators: the ends of the certificates of connected members."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """The server's versions; for operators also those of the members that connected since the server's start."""
+    stopped: Mapping[str, str] = field(default_factory=dict)
+    """For operators: the jobs that an operator stopped since the server's start, and the operator's name."""
 
     def differences(self) -> Iterator[str]:
         """Yield a line per member with other versions than this process."""
@@ -213,26 +215,40 @@ def request_admission(kit: Kit, seconds: float = SECONDS) -> Admitted:
 
     Raises ``UserError`` if the server refuses the kit, ``Unreachable`` if it does not answer.
     """
+    reply = _call(kit, KNOCK, VERSIONS, seconds)
+    try:
+        answer = parse_json(reply)
+        until = {str(name): datetime.fromisoformat(end) for name, end in answer["until"].items()}
+        versions, stopped = (
+            {str(name): str(text) for name, text in answer[key].items()} for key in ("versions", "stopped")
+        )
+        return Admitted(float(answer["now"]) - time.time(), until, versions, stopped)
+    except KeyError as error:
+        raise _other_version_error(kit, address_in(kit)) from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Unreachable(f"the server at {address_in(kit)} sent an invalid answer") from error
+
+
+def request_stop(kit: Kit, job: str, seconds: float = SECONDS) -> None:
+    """Have the server remember that this operator stops a job, for the command that follows it."""
+    _call(kit, STOP, job, seconds)
+
+
+def _call(kit: Kit, what: str, request: str, seconds: float) -> bytes:
+    """Send the server a request of our own, beside NVFlare's, and return its reply."""
     address, papers = address_in(kit), credentials_in(kit.path, at_server=False)
     credentials = grpc.ssl_channel_credentials(
         papers.root.read_bytes(), papers.key.read_bytes(), papers.certificate.read_bytes()
     )
     try:
         with grpc.secure_channel(str(address), credentials) as channel:
-            answer = parse_json(channel.unary_unary(PLACE)(VERSIONS.encode(), timeout=seconds))
-        until = {str(name): datetime.fromisoformat(end) for name, end in answer["until"].items()}
-        versions = {str(name): str(text) for name, text in answer["versions"].items()}
-        return Admitted(float(answer["now"]) - time.time(), until, versions)
+            return bytes(channel.unary_unary(f"/{SERVICE}/{what}")(request.encode(), timeout=seconds))
     except grpc.RpcError as error:
         if error.code() == grpc.StatusCode.PERMISSION_DENIED:
             raise refusal_error(address, papers.certificate, error.details()) from error
         if error.code() == grpc.StatusCode.UNIMPLEMENTED:
             raise _other_version_error(kit, address) from error
         raise Unreachable(f"the server at {address} does not answer ({error.details()})") from error
-    except KeyError as error:
-        raise _other_version_error(kit, address) from error
-    except (ValueError, TypeError, AttributeError) as error:
-        raise Unreachable(f"the server at {address} sent an invalid answer") from error
 
 
 def _other_version_error(kit: Kit, address: Address) -> UserError:

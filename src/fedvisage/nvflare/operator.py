@@ -363,6 +363,7 @@ def _run_until_finished(course: RunProgress, kit: Kit, out: Path, wait: float) -
                 end_status = follow(session, course, number)
                 if end_status != "lost" and _fetch(session, course, number, out):
                     return
+                _end_if_stopped(course, kit, number, wait)
                 failed_status = end_status
         except (NoConnection, SessionClosed):
             course.reporter.say("lost the connection to the server; connecting again")
@@ -376,6 +377,17 @@ def _run_until_finished(course: RunProgress, kit: Kit, out: Path, wait: float) -
         progress = course.round > last_round or course.left_out != left_out
         attempts, last_round = 0 if progress else attempts, course.round
     raise RunFailed(f"{ATTEMPTS} jobs ended without a result or a new round; see the logs of server and sites")
+
+
+def _end_if_stopped(course: RunProgress, kit: Kit, number: str, wait: float) -> None:
+    """End a run that an operator stopped, instead of submitting it again."""
+    try:
+        admitted = wait_for_admission(kit, course.tell, until=time.monotonic() + wait)
+    except Unreachable as error:
+        raise RunFailed(f"the server did not answer within {wait:g} s: {error}") from error
+    if (operator := admitted.stopped.get(number)) is not None:
+        rounds = f"after round {course.round} of {course.job.recipe.training.rounds}"
+        raise RunFailed(f"{operator} stopped the run {rounds}; --resume continues it")
 
 
 @contextmanager

@@ -111,6 +111,8 @@ class SiteProgram:
         if order.round != self._round:
             self._check_unchanged()
             self._round = order.round
+            if self._log is not None:
+                self._log.advance(order.round, worker.workspace.recipe.training.rounds, "began")
         return worker.execute(order)
 
     def _check_unchanged(self) -> None:

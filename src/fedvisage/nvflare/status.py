@@ -23,6 +23,7 @@ from fedvisage.nvflare.certificates import SOON, credentials_in, expiry_of
 from fedvisage.nvflare.greeting import Admitted, address_in, request_admission
 from fedvisage.nvflare.kits import Kit, open_kit
 from fedvisage.nvflare.operator import RECENT, TROUBLE, ask, connect_to_server
+from fedvisage.nvflare.server_runs import ServerRun, describe_run, newest_jobs
 from fedvisage.report.federation_page import FederationState, page
 
 
@@ -91,26 +92,16 @@ def query_status(session: Session, ask: Ask = ask, clock: float = 0.0) -> Status
     now, clients = time.time() + clock, session.get_connected_client_list()
     sites = [_site(client.name, float(client.last_connect_time or 0), now) for client in clients]
     alive = {str(job.job_id) for job in session.get_system_info().job_info}
-    newest = {str(job["name"]): job for job in sorted(session.list_jobs(detailed=True), key=_submission_time)}
-    runs = [_run(session, name, job, alive, ask) for name, job in newest.items() if not _has_ended(job)]
+    described = [describe_run(name, job, alive) for name, job in newest_jobs(session).items()]
+    runs = [_run(session, run, ask) for run in described if run.state in ("waiting", "running", "lost")]
     return Status(tuple(sorted(sites, key=lambda site: site.name)), tuple(runs))
 
 
-def _submission_time(job: dict[str, Any]) -> str:
-    return str(job.get("submit_time"))
-
-
-def _has_ended(job: dict[str, Any]) -> bool:
-    return str(job.get("status")).startswith("FINISHED")
-
-
-def _run(session: Session, name: str, job: dict[str, Any], alive: set[str], ask: Ask) -> RunStatus:
-    """Describe a run by its newest job; NVFlare reports RUNNING forever for a job whose server died."""
-    number = str(job["job_id"])
-    if str(job.get("status")) != "RUNNING":
-        return RunStatus(name, 0, 0, (), 0, 0, "waiting", number)
-    if number not in alive:
-        return RunStatus(name, 0, 0, (), 0, 0, "lost", number)
+def _run(session: Session, described: ServerRun, ask: Ask) -> RunStatus:
+    """Add its progress to a run that has not ended."""
+    name, number = described.run, described.job
+    if described.state == "waiting" or described.state == "lost":
+        return RunStatus(name, 0, 0, (), 0, 0, described.state, number)
     progress = ask(session, number)
     return (
         RunStatus(name, 0, 0, (), 0, 0, "starting", number)
