@@ -30,7 +30,7 @@ class Context:
         self.kit = kit
 
     def get_workspace(self) -> Workspace:
-        return Workspace(str(self.kit))
+        return Workspace(str(self.kit), "A")
 
     def get_identity_name(self) -> str:
         return "A"
@@ -53,7 +53,7 @@ def started(sets: Mapping[str, Path], data: Path, place: Path) -> Context:
     write_json(kit / "local" / OWN, {"data": str(data), "state": str(place / "state"), "rehearsal": "yes"})
     job = place / "job"
     write_job(job, Job("run-1", without_local_parts(recipe_of(tree(sets, "fedpad")))), SITES)
-    shutil.copytree(job / "app" / "config", Path(Workspace(str(kit)).get_app_config_dir(NUMBER)))
+    shutil.copytree(job / "app" / "config", Path(Workspace(str(kit), "A").get_app_config_dir(NUMBER)))
     return Context(kit)
 
 

@@ -42,7 +42,7 @@ class RunRecord:
         """Record the start of a job, given by NVFlare's description."""
         number, submitter = str(meta.get("job_id")), plain_line(str(meta.get("submitter_name")), LETTERS)
         try:
-            job = read_job(Path(Workspace(str(self._kit.path)).get_app_config_dir(number)))
+            job = read_job(Path(Workspace(str(self._kit.path), self._kit.name).get_app_config_dir(number)))
         except UserError as error:
             logger.error("job %s cannot be recorded: %s", number, error)
             return
