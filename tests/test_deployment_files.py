@@ -134,6 +134,8 @@ def test_a_manifest_is_closed_probed_and_hangs_together(path: Path) -> None:
         assert closed["allowPrivilegeEscalation"] is False
         assert closed["capabilities"] == {"drop": ["ALL"]}
         assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+    (unpacking,) = pod["initContainers"]
+    assert unpacking["command"] == ["sh", "/opt/fedvisage/unpack.sh", "/secret/kit.tgz", "/kit"]
     (container,) = pod["containers"]
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert container[probe]["exec"]["command"] == list(HEALTH)
@@ -168,3 +170,56 @@ def test_a_server_is_healthy_while_it_takes_connections(tmp_path: Path) -> None:
         assert f"port {port} takes no connection" in health(tmp_path)[1]
         listening.listen()
         assert health(tmp_path) == (0, "")
+
+
+def content(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def unpack(archive: Path, kit: Path) -> subprocess.CompletedProcess[str]:
+    command = ["sh", str(DEPLOY / "unpack.sh"), str(archive), str(kit)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> tuple[Path, Path]:
+    """A kit, and its archive as docs/deployment-files.md makes it."""
+    kit, archive = tmp_path / "original", tmp_path / "kit.tgz"
+    for name in ("local/resources.json", "readme.txt", ".lock", "startup/client.key", "startup/rootCA.pem"):
+        (kit / name).parent.mkdir(parents=True, exist_ok=True)
+        (kit / name).write_bytes(name.encode() * 1000)
+    subprocess.run(["tar", "-czf", str(archive), "-C", str(kit), "."], check=True)
+    return kit, archive
+
+
+@pytest.mark.parametrize("present", ["", "local", "startup", "local startup/client.key", ".unpacking/startup"])
+def test_a_kit_that_was_half_unpacked_is_completed(packed: tuple[Path, Path], present: str, tmp_path: Path) -> None:
+    original, archive = packed
+    volume = tmp_path / "volume"
+    for name in present.split():
+        (volume / name).parent.mkdir(parents=True, exist_ok=True)
+        source = original / Path(name).relative_to(".unpacking") if name.startswith(".") else original / name
+        shutil.copytree(source, volume / name) if source.is_dir() else (volume / name).write_bytes(b"half")
+    volume.mkdir(exist_ok=True)
+    assert unpack(archive, volume).returncode == 0
+    assert content(volume) == content(original)
+    assert (volume / "startup/client.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_complete_kit_keeps_its_renewed_certificate_and_gets_a_private_key(
+    packed: tuple[Path, Path], tmp_path: Path
+) -> None:
+    volume = shutil.copytree(packed[0], tmp_path / "volume")
+    (volume / "startup/rootCA.pem").write_bytes(b"renewed")
+    (volume / "startup/client.key").chmod(0o660)
+    assert unpack(packed[1], volume).returncode == 0
+    assert (volume / "startup/rootCA.pem").read_bytes() == b"renewed"
+    assert (volume / "startup/client.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_damaged_archive_leaves_no_startable_kit(packed: tuple[Path, Path], tmp_path: Path) -> None:
+    archive, volume = packed[1], tmp_path / "volume"
+    archive.write_bytes(archive.read_bytes()[:-30])
+    volume.mkdir()
+    assert unpack(archive, volume).returncode != 0
+    assert not (volume / "startup").exists()

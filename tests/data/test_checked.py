@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from tests.refusals import refused
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import read_json, write_json
 from fedvisage.data import integrity
-from fedvisage.data.integrity import BLOCK, BLOCKS, check_bytes
+from fedvisage.data.integrity import BLOCK, BLOCKS, Snapshot, check_bytes
 from fedvisage.data.prepared import IMAGES
 from fedvisage.data.writer import Writer
 
@@ -132,3 +133,31 @@ def test_a_record_that_is_damaged_or_cannot_be_kept_means_reading_again(prepared
     change(prepared / IMAGES, 3, times=False)
     with refused("images.npy", "SHA-256"):
         check_bytes(prepared, tmp_path / "file")
+
+
+def edit(path: Path) -> None:
+    change(path, 3, times=True)
+
+
+def damage(path: Path) -> None:
+    """Damage the first block, and set the times back."""
+    before = path.stat()
+    change(path, 0, times=False)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def replace_by_a_copy(path: Path) -> None:
+    before, content = path.stat(), path.read_bytes()
+    path.with_suffix(".new").write_bytes(content)
+    os.utime(path.with_suffix(".new"), ns=(before.st_atime_ns, before.st_mtime_ns))
+    path.with_suffix(".new").rename(path)
+
+
+@pytest.mark.parametrize("deed", [edit, damage, replace_by_a_copy, Path.unlink])
+def test_a_snapshot_names_the_file_that_changed_while_it_was_read(
+    prepared: Path, deed: Callable[[Path], object]
+) -> None:
+    snapshot = Snapshot([prepared])
+    assert snapshot.changed_file() is None
+    deed(prepared / IMAGES)
+    assert snapshot.changed_file() == prepared / IMAGES

@@ -17,6 +17,8 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.utils import fobs
 from nvflare.fuel.utils.fobs import dots, lobs
+from nvflare.fuel.utils.fobs.decomposer import DataClassDecomposer
+from nvflare.fuel.utils.fobs.fobs import FOBS_DATA, FOBS_DECOMPOSER, FOBS_TYPE
 from safetensors.torch import save
 from tests.distributed.federations import run_through
 from tests.toy import SITES, tree
@@ -26,6 +28,7 @@ from fedvisage.nvflare import bounds
 from fedvisage.nvflare.bounds import BoundedTensors, CountingConsumer, LimitExceeded, check_body
 from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
 
+DATA_CLASS = f"{DataClassDecomposer.__module__}.{DataClassDecomposer.__name__}"
 FRAME = {fobs.FOBSContextKey.MESSAGE: Message({MessageHeaderKey.ORIGIN: "B.job"})}
 
 
@@ -112,6 +115,15 @@ def test_nvflares_decoder_refuses_such_a_body_and_says_whose_it_was(installed: N
     assert bounds.refusal("B") is None
 
 
+def test_an_object_of_a_class_is_refused_with_its_cause(installed: None) -> None:
+    """NVFlare's encoder sends any object by the name of its class; the decoder never loads that class."""
+    parts = {FOBS_TYPE: "subprocess.Popen", FOBS_DATA: {"args": "true"}, FOBS_DECOMPOSER: DATA_CLASS}
+    body = msgpack.packb({"words": {"ticket": "t"}, "tensors": {"a": parts}})
+    with pytest.raises(ValueError, match="subprocess"):
+        fobs.loads(lobs._Header(lobs.MARKER_MAIN, 0, len(body)).to_bytes() + body, fobs_ctx=dict(FRAME))
+    assert bounds.refusal("B") == "a message cannot be decoded (Type 'subprocess.Popen' is not allowed)"
+
+
 def datum(marker: int, dot: int, value: bytes) -> bytes:
     return lobs._Header(marker, dot, 16 + len(value)).to_bytes() + uuid.UUID(int=7).bytes + value
 
@@ -155,7 +167,7 @@ def test_a_tensor_in_the_body_is_refused(installed: None) -> None:
 HOSTILE = """
 import os
 if os.environ.get("HOSTILE"):
-    import torch
+    import torch, types
     from fedvisage.nvflare import transport
     honest, asked = transport.pack_reply, []
     def hostile(message, ticket):
@@ -169,6 +181,8 @@ if os.environ.get("HOSTILE"):
             parcel["tensors"] |= {f"more-{number}": torch.zeros(1) for number in range(20_000)}
         elif ticket.startswith("round 3,"):
             parcel["words"]["more"] = "words"
+        elif ticket.startswith("round 4,"):
+            parcel["tensors"]["more"] = types.SimpleNamespace(more=1)
         return parcel
     transport.pack_reply = hostile
 """
@@ -195,12 +209,13 @@ def federation(sets: Mapping[str, Path], tmp_path: Path) -> Iterator[Rehearsal]:
 def test_a_site_that_sends_too_much_is_refused_and_the_others_go_on(
     federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    content = tree(sets, "fedpad", training__rounds=4, federation__deadline=120.0)
+    content = tree(sets, "fedpad", training__rounds=5, federation__deadline=120.0)
     run_through(federation, content, tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
-    assert [row["counted"] for row in rows] == [["A", "C"]] * 3 + [["A", "B", "C"]]
+    assert [row["counted"] for row in rows] == [["A", "C"]] * 4 + [["A", "B", "C"]]
     for number, what in enumerate(("bytes", "tensors")):
         assert "refused: a message has more than" in rows[number]["failed"]["B"]
         assert rows[number]["failed"]["B"].endswith(what)
     assert "unknown word 'more'" in rows[2]["failed"]["B"]
+    assert "refused: a message cannot be decoded (Type 'types.SimpleNamespace'" in rows[3]["failed"]["B"]
     assert all(row["seconds"] < 60 for row in rows)

@@ -45,6 +45,14 @@ def spoil_certificate(kit: Path, own: Path, other: Path) -> None:
     (kit / "client.crt").write_bytes(b"\x00\x01")
 
 
+def open_key_to_the_group(kit: Path, own: Path, other: Path) -> None:
+    (kit / "client.key").chmod(0o640)
+
+
+def open_key_to_all(kit: Path, own: Path, other: Path) -> None:
+    (kit / "client.key").chmod(0o644)
+
+
 def take_key_of_border(kit: Path, own: Path, other: Path) -> None:
     shutil.copy(own / "sites" / "border" / "startup" / "client.key", kit)
 
@@ -71,6 +79,8 @@ def take_root_of_another_federation(kit: Path, own: Path, other: Path) -> None:
         (lose_root, "rootCA.pem", "missing"),
         (spoil_key, "client.key", "key"),
         (spoil_certificate, "client.crt", "certificate"),
+        (open_key_to_the_group, "client.key", "chmod 600"),
+        (open_key_to_all, "client.key", "chmod 600"),
         (take_key_of_border, "client.key", "key"),
         (take_all_of_border, "client.crt", "border"),
         (take_all_of_another_federation, "client.crt", "federation"),

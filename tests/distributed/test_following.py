@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from nvflare.fuel.flare_api.api_spec import InternalError
+from nvflare.fuel.flare_api.api_spec import ClientInfo, InternalError
 from rich.console import Console
 from tests.toy import recipe_of, tree
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.base.progress import Reporter
 from fedvisage.nvflare.job import Job
-from fedvisage.nvflare.operator import RunProgress, newest_job, retry_server_errors, sites_not_at_work
+from fedvisage.nvflare.operator import (
+    RECENT,
+    RunProgress,
+    newest_job,
+    recent_sites,
+    retry_server_errors,
+    sites_not_at_work,
+)
+from fedvisage.nvflare.status import query_status
 
 AT_WORK = {"client_name": "A", "app_name": "app", "job_id": "one", "status": "started"}
 ELSEWHERE = {"client_name": "B", "app_name": "app", "job_id": "two", "status": "started"}
@@ -36,6 +46,31 @@ def test_only_the_newest_job_of_a_run_can_be_under_way() -> None:
     new = old | {"job_id": "new", "submit_time": "2026-11-21T10:05:00+00:00"}
     assert newest_job([new, old]) == newest_job([old, new]) == new
     assert newest_job([]) is None
+
+
+class Listing:
+    """NVFlare's list of clients, with the times of their last contact on the server's clock."""
+
+    def __init__(self, seen: Mapping[str, float]) -> None:
+        self.seen = seen
+
+    def get_connected_client_list(self) -> list[ClientInfo]:
+        return [ClientInfo(name, last) for name, last in self.seen.items()]
+
+    def get_system_info(self) -> Any:
+        return SimpleNamespace(job_info=[])
+
+    def list_jobs(self, detailed: bool) -> list[Any]:
+        return []
+
+
+@pytest.mark.parametrize("clock", [0.0, -3600.0, 86_400.0])
+def test_a_site_without_recent_contact_is_stale_by_the_servers_clock(clock: float) -> None:
+    now = time.time() + clock
+    session: Any = Listing({"A": now - 1, "B": now - RECENT - 1, "C": now - 500})
+    assert recent_sites(session, clock) == {"A"}
+    stale = {site.name: site.stale for site in query_status(session, clock=clock).sites}
+    assert stale == {"A": False, "B": True, "C": True}
 
 
 @pytest.mark.parametrize("patience", [600.0, -1.0])

@@ -20,7 +20,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.federation.wire.schema import RefusedMessage
 from fedvisage.federation.wire.transport import Order
 from fedvisage.nvflare import transport
-from fedvisage.nvflare.authority import read_federation
+from fedvisage.nvflare.authority import FederationFile, read_federation
 from fedvisage.nvflare.job import Job, read_job, without_local_parts, write_job
 from fedvisage.nvflare.kits import CONTROLLER, EXECUTOR, SERVER_CLASS, SERVER_WATCH, SITE_CLASS, SITE_WATCH, open_kit
 from fedvisage.nvflare.membership import provision
@@ -86,6 +86,16 @@ def test_the_key_of_the_authority_is_in_no_kit(kits: Path) -> None:
     assert secret.startswith("-----BEGIN RSA PRIVATE KEY-----")
     for kit in (kits / "server", kits / "operator", kits / "sites"):
         assert not any(secret in path.read_text(errors="ignore") for path in kit.rglob("*") if path.is_file())
+
+
+def test_kits_and_updates_with_keys_are_accessible_to_their_owner_alone(tmp_path: Path) -> None:
+    federation = FederationFile.model_validate(description())
+    provision(federation, tmp_path)
+    provision(federation, tmp_path, revoke=["bank"], renew=["bank"])
+    for kit in ("server", "operator", "sites/bank", "updates/bank"):
+        paths = [tmp_path / kit, *(tmp_path / kit).rglob("*")]
+        assert {path.stat().st_mode & 0o777 for path in paths if path.is_dir()} == {0o700}
+        assert [path.stat().st_mode & 0o777 for path in paths if path.suffix == ".key"] == [0o600]
 
 
 def test_stores_of_a_started_server_lie_in_its_kit(kits: Path) -> None:

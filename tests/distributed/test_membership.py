@@ -32,11 +32,12 @@ from fedvisage.base.errors import RunFailed
 from fedvisage.base.files import write_json
 from fedvisage.base.progress import Reporter
 from fedvisage.cli.federation import print_tables
+from fedvisage.nvflare import greeting
 from fedvisage.nvflare.admission import Admission, AdmissionListener
 from fedvisage.nvflare.authority import FederationFile, open_authority
 from fedvisage.nvflare.certificates import check, credentials_in, warning
 from fedvisage.nvflare.commands import start_server, start_site
-from fedvisage.nvflare.greeting import Unreachable, request_admission
+from fedvisage.nvflare.greeting import Admitted, Unreachable, request_admission, request_stop
 from fedvisage.nvflare.kits import Kit, open_kit, own_settings
 from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.operator import train_in_federation
@@ -421,7 +422,7 @@ def at(port: int, kit: Path, kind: Any) -> Kit:
     return open_kit(kit, kind)
 
 
-def answered(kit: Kit) -> dict[str, datetime]:
+def answered(kit: Kit) -> Admitted:
     while True:
         try:
             return request_admission(kit)
@@ -432,14 +433,44 @@ def answered(kit: Kit) -> dict[str, datetime]:
 def test_a_knock_is_answered_by_what_the_certificate_is_worth(guarded: tuple[Path, int]) -> None:
     kits, port = guarded
     bank, operator = at(port, kits / "sites/bank", "site"), at(port, kits / "operator", "operator")
-    assert answered(bank) == {}, "sites learn nothing of others"
-    assert answered(operator)["bank"] == certificate(bank.path).not_valid_after_utc
+    assert answered(bank).until == {}, "sites learn nothing of others"
+    assert answered(operator).until["bank"] == certificate(bank.path).not_valid_after_utc
     provision(described(), kits, revoke=["bank", FIRST])
     shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
     for kit in (bank, operator):
         with refused("startup/client.crt", "revoked"):
             request_admission(kit)
-    assert answered(at(port, kits / "sites/border", "site")) == {}
+    assert answered(at(port, kits / "sites/border", "site")).until == {}
+
+
+def test_members_with_other_versions_are_named_at_both_ends(
+    guarded: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kits, port = guarded
+    bank, operator = at(port, kits / "sites/bank", "site"), at(port, kits / "operator", "operator")
+    assert not list(answered(bank).differences())
+    with monkeypatch.context() as earlier:
+        earlier.setattr(greeting, "VERSIONS", "fedvisage 0.0.1, NVFlare 2.9.0")
+        (at_site,) = answered(bank).differences()
+    (at_operator,) = answered(operator).differences()
+    assert at_site.startswith(f"server runs {greeting.VERSIONS}, this machine fedvisage 0.0.1, NVFlare 2.9.0; ")
+    assert at_operator.startswith(f"bank runs fedvisage 0.0.1, NVFlare 2.9.0, this machine {greeting.VERSIONS}; ")
+    border = at(port, kits / "sites/border", "site")
+    assert set(answered(border).versions) == {"server"}, "sites learn nothing of others"
+    assert AdmissionListener.admission is not None
+    assert any("bank runs fedvisage 0.0.1" in text for text in AdmissionListener.admission._reported)
+
+
+def test_an_operator_who_stops_a_job_is_remembered_and_a_site_cannot_stop_one(guarded: tuple[Path, int]) -> None:
+    kits, port = guarded
+    bank, operator = at(port, kits / "sites/bank", "site"), at(port, kits / "operator", "operator")
+    answered(operator)
+    request_stop(operator, "job-1")
+    assert answered(operator).stopped == {"job-1": operator.name}
+    with refused("startup/client.crt", "operators"):
+        request_stop(bank, "job-2")
+    assert answered(operator).stopped == {"job-1": operator.name}
+    assert answered(bank).stopped == {}, "sites learn nothing of runs"
 
 
 def idle(kit: Kit, port: int, count: int) -> Iterator[Any]:
@@ -459,7 +490,7 @@ def test_one_certificate_cannot_take_all_streams(guarded: tuple[Path, int]) -> N
     answered(bank)
     flood, over = list(idle(bank, port, 105)), threading.Semaphore(0)
     began = time.monotonic()
-    assert answered(border) == {}
+    assert answered(border).until == {}
     assert time.monotonic() - began < 10
     for _, stream in flood:
         if not stream.add_callback(over.release):

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from nvflare.apis.workspace import Workspace
 from tests.toy import SITES, make_set, recipe_of, tree
 
 from fedvisage.base.files import write_json
+from fedvisage.federation.wire.transport import Order
 from fedvisage.nvflare.job import Job, without_local_parts, write_job
-from fedvisage.nvflare.kits import OWN
+from fedvisage.nvflare.kits import OWN, Kit
+from fedvisage.nvflare.run_record import RunRecord
 from fedvisage.nvflare.site_program import SiteProgram
-from fedvisage.nvflare.transport import unpack_reply
+from fedvisage.nvflare.transport import pack_order, unpack_reply
 
 NUMBER = "1234"
 
@@ -26,7 +30,7 @@ class Context:
         self.kit = kit
 
     def get_workspace(self) -> Workspace:
-        return Workspace(str(self.kit))
+        return Workspace(str(self.kit), "A")
 
     def get_identity_name(self) -> str:
         return "A"
@@ -44,12 +48,12 @@ class Context:
 def started(sets: Mapping[str, Path], data: Path, place: Path) -> Context:
     """Lay out a site's kit with a job in it, as NVFlare does."""
     kit = place / "kit"
-    for folder in ("local", "startup"):
-        (kit / folder).mkdir(parents=True)
+    for folder in (kit / "local", kit / "startup", place / "state"):
+        folder.mkdir(parents=True)
     write_json(kit / "local" / OWN, {"data": str(data), "state": str(place / "state"), "rehearsal": "yes"})
     job = place / "job"
     write_job(job, Job("run-1", without_local_parts(recipe_of(tree(sets, "fedpad")))), SITES)
-    shutil.copytree(job / "app" / "config", Path(Workspace(str(kit)).get_app_config_dir(NUMBER)))
+    shutil.copytree(job / "app" / "config", Path(Workspace(str(kit), "A").get_app_config_dir(NUMBER)))
     return Context(kit)
 
 
@@ -82,3 +86,62 @@ def test_a_run_that_another_process_holds_is_named_as_such(
     assert "earlier job" in restored(late, context)
     holder._held.close()
     assert restored(late, context) == ""
+
+
+def ordered(program: SiteProgram, call: str, number: int) -> str:
+    """Send the site an order of a round, and return why it refused."""
+    assert program._worker is not None
+    accepted = program._worker.workspace.accepted[call].tensors
+    lent = {name: torch.full(tensor.shape, 0.1).to(tensor.dtype) for name, tensor in accepted.items()}
+    return unpack_reply("A", program.carry_out(pack_order(Order(call, number, lent, 1, "ticket")))).failure
+
+
+def test_a_set_that_changes_during_a_job_ends_the_sites_part(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    data = Path(shutil.copytree(sets["A"], tmp_path / "data"))
+    context, program = started(sets, data, tmp_path), SiteProgram()
+    assert restored(program, context) == ""
+    assert ordered(program, "train", 1) == ""
+    assert unpack_reply("A", program.commit(1)).failure == ""
+    content = (data / "images.npy").read_bytes()
+    (data / "images.npy").write_bytes(content[:-100] + bytes(100))
+    for reason in (
+        ordered(program, "train", 2),
+        ordered(program, "heldout", 2),
+        unpack_reply("A", program.commit(2)).failure,
+    ):
+        assert "images.npy" in reason
+        assert "changed" in reason
+        assert str(tmp_path) not in reason
+
+
+def test_a_set_that_changes_during_a_round_is_detected_at_its_commit(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    data = Path(shutil.copytree(sets["A"], tmp_path / "data"))
+    context, program = started(sets, data, tmp_path), SiteProgram()
+    assert restored(program, context) == ""
+    assert ordered(program, "train", 1) == ""
+    (data / "rows.csv").write_text((data / "rows.csv").read_text() + "\n")
+    assert "rows.csv" in unpack_reply("A", program.commit(1)).failure
+    assert "rows.csv" in ordered(program, "heldout", 1)
+
+
+def test_a_site_records_the_start_and_end_of_a_run(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    context, program, said = started(sets, sets["A"], tmp_path), SiteProgram(), list[str]()
+    record = RunRecord(Kit(context.kit, "site", "A"), said.append)
+    record.start({"job_id": NUMBER, "submitter_name": "operator@example.org"})
+    assert restored(program, context) == ""
+    assert ordered(program, "train", 1) == ""
+    record.end(NUMBER)
+    shutil.rmtree(context.kit)  # as NVFlare's folders of old jobs are deleted
+    first, last = map(json.loads, (tmp_path / "state" / "runs.jsonl").read_text().splitlines())
+    assert (first["event"], first["run"], first["submitter"]) == ("started", "run-1", "operator@example.org")
+    assert (first["method"], first["recipe"]["training"]["rounds"]) == ("fedpad", last["rounds"])
+    assert (last["event"], last["run"], last["job"], last["round"]) == ("ended", "run-1", NUMBER, 1)
+    assert ["run-1" in line for line in said] == [True, True]
+    assert "operator@example.org" in said[0]
+
+
+def test_a_damaged_job_is_not_recorded_and_harms_nothing(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    record = RunRecord(Kit(started(sets, sets["A"], tmp_path).kit, "site", "A"), lambda text: None)
+    record.start({"job_id": "another", "submitter_name": "operator@example.org"})
+    record.end("another")
+    assert not (tmp_path / "state" / "runs.jsonl").exists()

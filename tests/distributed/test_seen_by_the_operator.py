@@ -15,21 +15,26 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from rich.console import Console
 from tests.distributed.federations import WAIT, run_through
-from tests.refusals import failed
+from tests.refusals import failed, refused
 from tests.toy import SITES, recipe_of, tree
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.base.progress import Reporter
 from fedvisage.nvflare import operator
+from fedvisage.nvflare.kits import Kit, own_settings
 from fedvisage.nvflare.node import end
 from fedvisage.nvflare.operator import connect_to_server
+from fedvisage.nvflare.outcome import last_round
 from fedvisage.nvflare.rehearsal import Rehearsal
+from fedvisage.nvflare.server_runs import list_runs, stop_run
 from fedvisage.nvflare.status import Status, query_status, status_of, write_page
+from fedvisage.runs.directory import NAME
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 
@@ -76,12 +81,67 @@ def test_a_run_is_in_the_status_while_it_goes_on(
     words = " ".join(observer.told)
     assert words.index("submitted") < words.index("waiting for A, B, C to start") < words.index("started")
     assert not [one for one in status_of(federation.operator.path, WAIT).runs if one.run == run.run], "it is over"
+    (listed,) = (entry for entry in list_runs(federation.operator.path, WAIT) if entry.run == run.run)
+    assert (listed.state, listed.submitter) == ("ended", federation.operator.name)
+    for kit in federation.sites.values():
+        first, last = recorded(kit, run.run)
+        assert (first["event"], first["submitter"], first["method"]) == ("started", federation.operator.name, "fedpad")
+        assert (last["event"], last["round"], last["rounds"]) == ("ended", ROUNDS, ROUNDS)
+        lines = [line for line in (kit.path / "process.log").read_text().splitlines() if run.run in line]
+        assert [line.partition(run.run)[2].split()[0].strip(";") for line in lines] == ["started", "ended"]
+
+
+def recorded(kit: Kit, run: str) -> list[dict[str, Any]]:
+    """Return the two entries of a run in a site's record; a site notices the end of its process within seconds."""
+    path, began = Path(own_settings(kit.path)["state"]) / "runs.jsonl", time.monotonic()
+    while True:
+        entries = [json.loads(line) for line in path.read_text().splitlines()]
+        entries = [entry for entry in entries if entry["run"] == run]
+        if len(entries) == 2:
+            return entries
+        assert time.monotonic() - began < 60, entries
+        time.sleep(0.2)
+
+
+@pytest.mark.slow
+def test_a_stopped_run_ends_its_operators_command_and_is_resumed(
+    federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    class Stopper(Observer):
+        def advance(self, done: int, total: int, note: str) -> None:
+            if done == 2:
+                self.stopping = threading.Thread(target=stop_run, args=(self.kit, str(tmp_path / "stopped"), WAIT))
+                self.stopping.start()
+
+    observer, content = Stopper(federation.operator.path), tree(sets, training__rounds=200)
+    with failed(RunFailed, federation.operator.name, "stopped", "--resume"):
+        run_through(federation, content, tmp_path / "stopped", reporter=observer)
+    observer.stopping.join()
+    assert not any("submitting the run again" in text for text in observer.told)
+    name = json.loads((tmp_path / "stopped" / NAME).read_text())["run"]
+    with refused(name, "aborted"):
+        stop_run(federation.operator.path, str(tmp_path / "stopped"), WAIT)
+    with refused("another-run", "fedvisage runs"):
+        stop_run(federation.operator.path, "another-run", WAIT)
+    before = last_round(next(federation.server.path.parents[1].glob("runs/stopped-*")))
+
+    class Reached(Exception):
+        """The resumed run is beyond the round in which it was stopped."""
+
+    class Follower(Observer):
+        def advance(self, done: int, total: int, note: str) -> None:
+            if done > before:
+                raise Reached
+
+    with pytest.raises(Reached):
+        run_through(federation, content, tmp_path / "stopped", resume=True, reporter=Follower(federation.operator.path))
+    assert stop_run(federation.operator.path, name, WAIT) == name
 
 
 @contextmanager
-def stopped(federation: Rehearsal) -> Iterator[None]:
-    """Have all sites be silent, though their connections stand."""
-    sites = [federation.processes[name].pid for name in federation.sites]
+def stopped(federation: Rehearsal, *names: str) -> Iterator[None]:
+    """Have sites, or all of them, be silent, though their connections stand."""
+    sites = [federation.processes[name].pid for name in names or federation.sites]
     for pid in sites:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -89,6 +149,23 @@ def stopped(federation: Rehearsal) -> Iterator[None]:
     finally:
         for pid in sites:
             os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.slow
+def test_a_stopped_site_is_stale_and_named_while_a_run_waits(
+    federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    observer, recipe = Observer(federation.operator.path), recipe_of(tree(sets, federation__quorum=3))
+    (tmp_path / "waiting").mkdir()
+    kit, began = federation.operator.path, time.monotonic()
+    while [site.stale for site in status_of(kit, WAIT).sites] != [False] * 3:
+        assert time.monotonic() - began < 120, "all sites connect"
+    with stopped(federation, "B"):
+        while "B" not in {site.name for site in status_of(kit, WAIT).sites if site.stale}:
+            assert time.monotonic() - began < 240, "NVFlare itself takes ten minutes"
+        with failed(RunFailed, "not connected", "B"):
+            operator.train_in_federation(recipe, tmp_path / "waiting", observer, federation.operator, wait=5)
+    assert "waiting for B to connect" in observer.told
 
 
 @pytest.mark.slow

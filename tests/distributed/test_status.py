@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from fedvisage.nvflare.server_runs import ServerRun, describe_run
 from fedvisage.nvflare.status import CertificateStatus, RunStatus, SiteStatus, Status, prometheus
 
 STATUS = Status(
@@ -30,3 +33,29 @@ def test_prometheus_reads_a_value_a_site_one_a_certificate_and_four_a_run() -> N
 def test_what_has_not_begun_or_is_lost_has_no_figures() -> None:
     lost = Status((), (RunStatus("first-ab12", 0, 0, (), 0, 0, "lost"),))
     assert not [line for line in prometheus(lost) if not line.startswith("#")]
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [
+        ("SUBMITTED", "waiting"),
+        ("DISPATCHED", "waiting"),
+        ("RUNNING", "running"),
+        ("FINISHED:COMPLETED", "ended"),
+        ("FINISHED:ABORTED", "aborted"),
+        ("FINISHED:EXECUTION_EXCEPTION", "failed"),
+    ],
+)
+def test_a_listed_run_has_the_state_of_its_newest_job(status: str, state: str) -> None:
+    job = {
+        "job_id": "1",
+        "status": status,
+        "submitter_name": "operator@example.org",
+        "start_time": "2026-11-21 10:00:00.123456",
+    }
+    expected = ServerRun("first-ab12", state, "operator@example.org", "2026-11-21T10:00:00", "1")  # type: ignore[arg-type]
+    assert describe_run("first-ab12", job, {"1"}) == expected
+
+
+def test_a_run_whose_server_died_is_listed_as_lost() -> None:
+    assert describe_run("first-ab12", {"job_id": "1", "status": "RUNNING"}, set()).state == "lost"

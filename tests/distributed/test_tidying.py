@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from nvflare.fuel.sec.audit import Auditor
 from tests.distributed.papers import copy_of
 from tests.toy import make_set
 
+from fedvisage.nvflare.audit import rotate
 from fedvisage.nvflare.kits import open_kit
 from fedvisage.nvflare.node import KEPT, prepare_server, prepare_site
 
@@ -53,3 +56,33 @@ def _prepare(place: Path, of: str, scratch: Path) -> None:
         prepare_server(open_kit(place, "server"))
     else:
         prepare_site(open_kit(place, "site"), str(make_set(scratch / "set", "bank", 1)))
+
+
+def test_an_audit_log_is_rotated_without_a_lost_line(tmp_path: Path) -> None:
+    """NVFlare writes a line per request from many threads, and the log has no other limit."""
+    auditor = Auditor(str(tmp_path / "audit.log"))
+
+    def write(user: int) -> None:
+        for number in range(50):
+            auditor.add_event(f"operator-{user}", f"command-{number}")
+
+    with ThreadPoolExecutor(4) as pool:
+        writing = [pool.submit(write, user) for user in range(4)]
+        while not all(task.done() for task in writing):
+            rotate(auditor, largest=1000, kept=100)
+    lines = [line for path in tmp_path.iterdir() for line in path.read_text().splitlines()]
+    assert len(lines) == len(set(lines)) == 200
+    assert (tmp_path / "audit.log.1").stat().st_size < 20_000
+    auditor.close()
+
+
+def test_a_rotated_audit_log_keeps_a_number_of_older_files(tmp_path: Path) -> None:
+    auditor = Auditor(str(tmp_path / "audit.log"))
+    for number in range(6):
+        auditor.add_event("operator", f"command-{number}")
+        rotate(auditor, largest=1, kept=3)
+    kept = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert set(kept) == {"audit.log", "audit.log.1", "audit.log.2", "audit.log.3"}
+    assert kept["audit.log"] == ""
+    assert all(f"command-{6 - age}]" in kept[f"audit.log.{age}"] for age in (1, 2, 3))
+    auditor.close()

@@ -66,7 +66,7 @@ def test_an_order_to_train_is_carried_out_once_a_round_until_a_generation_is_res
     assert all(torch.equal(first[name], again[name]) for name in first)
 
 
-def test_undeclared_tensors_and_sizes_are_refused_by_name(worker: SiteWorker) -> None:
+def test_undeclared_tensors_sizes_and_values_are_refused_by_name(worker: SiteWorker) -> None:
     lent = weights(worker)
     name = next(name for name in lent if lent[name].ndim)
     spoilt = {
@@ -78,6 +78,9 @@ def test_undeclared_tensors_and_sizes_are_refused_by_name(worker: SiteWorker) ->
     for keyword, message in spoilt.items():
         with failed(RefusedMessage, keyword):
             worker.execute(Order("train", 1, message, 1))
+    for value in (float("nan"), float("inf")):
+        with failed(RefusedMessage, f"the server's tensor {name}", "finite"):
+            worker.execute(Order("train", 1, lent | {name: torch.full_like(lent[name], value)}, 1))
     with failed(RefusedMessage, "order", "method"):
         worker.execute(Order("b" * 100_000, 1, {}, 1))
     worker.execute(Order("train", 1, lent, 1))

@@ -48,6 +48,7 @@ def usual() -> FederationState:
         {"name": name, "last_seen": "2026-11-23T09:30:00+00:00", "seconds_ago": ago}
         for name, ago in (("bank", 4.1), ("border", 9.8))
     ]
+    sites.append({"name": "phone", "last_seen": "2026-11-23T09:20:00+00:00", "seconds_ago": 600.0, "stale": True})
     until = [
         {"name": name, "until": f"{date}T00:00:00+00:00", "days_left": left}
         for name, date, left in (("bank", "2027-08-01", 251.0), ("border", "2026-12-05", 12.0))

@@ -38,8 +38,14 @@ class Elements(HTMLParser):
 def test_it_says_who_is_there_how_far_runs_are_what_was_spent_and_what_failed() -> None:
     text = Elements(page(usual(), 5, NOW)).text
     for words in (
-        *("fed.example.org:8002", "3 s ago", "bank 4 s ago 2027-08-01", "border ends on 2026-12-05, in 12 days"),
-        *("faces-0a1b2c3d4e5f running", "round 7 of 30, about 8 min left", "80.0 MB", "84.0 MB"),
+        *(
+            "fed.example.org:8002",
+            "3 s ago",
+            "bank 4 s ago 2027-08-01",
+            "10 min ago (stale)",
+            "border ends on 2026-12-05, in 12 days",
+        ),
+        *("10 min ago (stale)", "faces-0a1b2c3d4e5f running", "round 7 of 30, about 8 min left", "80.0 MB", "84.0 MB"),
         *("ε 2.4, δ 1e-06 spent of ε 8, δ 1e-05", "phone did not answer within 600 s", "second-99aa waiting"),
         *("7 2 of 3 0.5700 6.10 8.0 MB 12.0 MB 20.0", "2026-11-23 09:27:00"),
     ):

@@ -21,7 +21,7 @@ PANELS = {
     "Look": ("report", "compare", "audit", "evaluate"),
     "Data": ("data", "recipes", "recipe", "methods"),
     "Use a model": ("predict", "watch", "export", "adapt", "gallery", "serve", "web", "model"),
-    "Federate": ("provision", "server", "site", "status"),
+    "Federate": ("provision", "server", "site", "status", "runs", "stop"),
 }
 """The verbs by what a reader wants to do."""
 

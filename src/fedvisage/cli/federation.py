@@ -51,6 +51,9 @@ Rosters = Annotated[
     ),
 ]
 
+OperatorKit = Annotated[Path, typer.Option("--kit", help="The operator's kit.", show_default=False)]
+Wait = Annotated[float, typer.Option(help="Seconds to wait for the server.", min=1.0)]
+
 Verbose = Annotated[bool, typer.Option("--verbose", help="Also print NVFlare's log; the kit always keeps it.")]
 
 
@@ -146,7 +149,7 @@ def status(
             show_default=False,
         ),
     ] = None,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for the server.", min=1.0)] = 20.0,
+    wait: Wait = 20.0,
 ) -> None:
     """Show the status of a federation: connected sites with last contact, and active runs with round and bytes."""
     from fedvisage.nvflare.status import prometheus, serve_console, status_of, write_page
@@ -170,19 +173,56 @@ def status(
         print_tables(federation_status)
 
 
+@app.command()
+def runs(
+    kit: OperatorKit,
+    as_json: AsJson = False,
+    wait: Wait = 20.0,
+) -> None:
+    """List the runs on a federation's server: name, state, submitter and start."""
+    from rich.table import Table
+
+    from fedvisage.nvflare.server_runs import list_runs
+
+    listed = list_runs(kit, wait)
+    if as_json:
+        print_json([asdict(run) for run in listed])
+        return
+    table = Table("run", "state", "submitter", "started")
+    for run in listed:
+        table.add_row(run.run, run.state, run.submitter, run.started)
+    console().print(table)
+
+
+@app.command()
+def stop(
+    run: Annotated[
+        str, typer.Argument(help="The run's name on the server (`fedvisage runs` lists them), or its directory.")
+    ],
+    kit: OperatorKit,
+    wait: Wait = 60.0,
+) -> None:
+    """End a run of a federation. `fedvisage run … --resume` continues it from its last checkpoint."""
+    from fedvisage.nvflare.server_runs import stop_run
+
+    say(f"stopped {stop_run(kit, run, wait)}; --resume continues it")
+
+
 def print_tables(status: Status) -> None:
     """Print a federation's status as tables."""
     from rich.table import Table
 
-    sites = Table("site", "last seen", "seconds ago", title="connected")
+    sites = Table("site", "state", "last seen", "seconds ago", title="sites")
     for site in status.sites:
-        sites.add_row(site.name, site.last_seen, f"{site.seconds_ago:.0f}")
+        state = "stale" if site.stale else "connected"
+        sites.add_row(site.name, state, site.last_seen, f"{site.seconds_ago:.0f}")
     runs = Table("run", "state", "round", "without", "MB up", "MB down", title="runs")
     for run in status.runs:
         sizes = (f"{count / 1e6:.1f}" for count in (run.bytes_up, run.bytes_down))
         runs.add_row(run.run, run.state, f"{run.round}/{run.rounds}", ", ".join(run.without), *sizes)
     console().print(sites)
     console().print(runs)
+    say(*status.differences)
     for certificate in status.certificates:
         if certificate.ends_soon:
             say(

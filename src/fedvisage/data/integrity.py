@@ -3,14 +3,15 @@
 Reading a large set completely takes long. A full check happens when a set is first used at its path, and again when the
 size or time of one of its files changes. Otherwise blocks of each file are compared with their earlier digests: the
 first, the last, and others chosen by the digest of the set. File times reveal edits; damage that leaves the times
-unchanged, such as a disk error, is detected only within these blocks. The results are kept in the cache and never in
+unchanged, such as a disk error, is detected only within these blocks. A snapshot compares the same blocks while a job
+reads a set. The results are kept in the cache and never in
 the set itself, which may come from an untrusted source.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -57,6 +58,36 @@ def _check(path: Path, cache: Path, whole: bool, say: Say) -> None:
     with suppress(OSError, RunFailed):  # optional: without the record the next check reads everything
         record.parent.mkdir(parents=True, exist_ok=True)
         write_json(record, {"version": VERSION, "set": manifest.digest, "times": times, "blocks": blocks})
+
+
+class Snapshot:
+    """The state of the files of prepared sets at one moment, to detect changes while a job reads them."""
+
+    def __init__(self, sets: Iterable[Path]) -> None:
+        """Take it: sizes, times, inodes, and the digests of some blocks."""
+        self._manifests = {path: read_manifest(path) for path in sets}
+        self._states = self._read_states()
+
+    def changed_file(self) -> Path | None:
+        """Return a file that was changed, replaced or removed since the snapshot, or None."""
+        states = self._read_states()
+        return next((path for path, state in self._states.items() if states[path] != state), None)
+
+    def _read_states(self) -> dict[Path, tuple[int | str, ...]]:
+        return {
+            path / name: _state(path, name, manifest)
+            for path, manifest in self._manifests.items()
+            for name in sorted(manifest.files)
+        }
+
+
+def _state(path: Path, name: str, manifest: Manifest) -> tuple[int | str, ...]:
+    """Return the state of a file; it is empty for an unreadable file."""
+    try:
+        state = (path / name).stat()
+        return state.st_size, state.st_mtime_ns, state.st_ino, _digest_of_blocks(path / name, name, manifest)
+    except OSError:
+        return ()
 
 
 def _times(path: Path, manifest: Manifest) -> dict[str, list[int]]:

@@ -41,7 +41,7 @@ class AcceptedTensors:
         return MessageLimits(single.tensors * copies, single.size * copies, single.largest)
 
     def check(self, message: Message) -> None:
-        """Raise an error for tensors that are not declared or differ from their declaration in type or size."""
+        """Raise an error for tensors that are undeclared, not finite, or of another type or size than declared."""
         for name, tensor in message.items():
             # A member's tensor has its site's name as a prefix.
             member, _, rest = name.partition("/")
@@ -57,6 +57,8 @@ class AcceptedTensors:
             same = len(shape) == len(declared) and all(b in (a, -1) for a, b in zip(shape, declared, strict=True))
             if not same or (tensor.numel() > max(expected.most, 1) and -1 in declared):
                 raise RefusedMessage(f"order: {name}", f"has shape {shape}, declared {declared}")
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                raise RefusedMessage("order", f"the server's tensor {name} holds values that are not finite")
 
 
 def accepted_tensors(

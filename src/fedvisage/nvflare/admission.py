@@ -27,10 +27,11 @@ from nvflare.fuel.f3 import communicator
 from nvflare.fuel.f3.drivers.driver import ConnectorInfo
 from nvflare.fuel.f3.drivers.grpc_driver import GrpcDriver, Server, StreamConnection
 
-from fedvisage.base.errors import UserError
+from fedvisage.base.errors import UserError, plain_line
 from fedvisage.base.files import json_line, read_json, read_plain, write_json
 from fedvisage.base.progress import Say
 from fedvisage.nvflare.certificates import REVOKED, ROOT, name_of
+from fedvisage.nvflare.greeting import KNOCK, SERVICE, STOP, VERSIONS
 from fedvisage.nvflare.kits import STREAMS, STREAMS_EACH, own_settings
 
 logger = logging.getLogger("fedvisage.admission")
@@ -51,6 +52,10 @@ class Admission:
     kit: Path
     say: Say
     until: dict[str, datetime] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    """The versions of members that requested admission."""
+    stopped: dict[str, str] = field(default_factory=dict)
+    """The jobs that operators stopped, and by whom."""
     dropped: Callable[[str], None] = logger.info
     """Called with the name of a member whose connection is cut."""
     _stamp: tuple[int, int] | None = None
@@ -95,6 +100,12 @@ class Admission:
     def enter(self, certificate: x509.Certificate) -> None:
         """Remember a connected member, and the end of its certificate."""
         self.until[name_of(certificate)] = certificate.not_valid_after_utc
+
+    def note_versions(self, name: str, versions: str) -> None:
+        """Remember a member's versions, and report versions other than this server's."""
+        self.versions[name] = versions
+        if versions != VERSIONS:
+            self._tell_once(f"{name} runs {versions}, this server {VERSIONS}; install the same ones on all machines")
 
     def _tell(self, text: str) -> None:
         """Log a message every time, and print it the first time."""
@@ -190,7 +201,12 @@ def is_operator(certificate: x509.Certificate) -> bool:
 
 guard_logger = logging.getLogger("fedvisage.guard")
 
-SERVICE, KNOCK = "fedvisage", "knock"
+SERVER, EARLIER = "server", "an earlier version"
+LETTERS = 80
+"""Characters of a member's versions, or of a job's id, at most."""
+
+STOPPED = 100
+"""Jobs that were stopped, and are remembered."""
 
 LOOK = 1.0
 """Seconds between two checks of the list."""
@@ -214,7 +230,10 @@ class AdmissionListener(GrpcDriver):  # type: ignore[misc]
         """Listen as NVFlare does, answer requests for admission, and cut connections that are revoked later."""
         self.connector = connector
         self.server = Server(self, connector, max_workers=self.streams, options=self.options)
-        answers = {KNOCK: grpc.unary_unary_rpc_method_handler(_answer)}
+        answers = {
+            KNOCK: grpc.unary_unary_rpc_method_handler(_answer),
+            STOP: grpc.unary_unary_rpc_method_handler(_note_stop),
+        }
         self.server.grpc_server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, answers),))
         threading.Thread(target=self._watch, daemon=True).start()
         self.server.start()
@@ -281,11 +300,31 @@ def _admit(context: Any) -> x509.Certificate:
 
 
 def _answer(request: bytes, context: Any) -> bytes:
-    """Answer a request for admission: operators get the expiry dates of certificates, others an empty object."""
-    certificate = _admit(context)
-    assert AdmissionListener.admission is not None
-    until = AdmissionListener.admission.until if is_operator(certificate) else {}
-    return json_line({name: when.isoformat() for name, when in sorted(until.items())}).encode()
+    """Answer a request for admission: only operators get the certificates' ends and the versions of members."""
+    certificate, admission = _admit(context), AdmissionListener.admission
+    assert admission is not None
+    admission.note_versions(name_of(certificate), plain_line(request.decode(errors="replace"), LETTERS) or EARLIER)
+    for_operator = is_operator(certificate)
+    until, versions = (admission.until, admission.versions) if for_operator else ({}, {})
+    answer = {
+        "now": time.time(),
+        "until": {name: when.isoformat() for name, when in sorted(until.items())},
+        "versions": versions | {SERVER: VERSIONS},
+        "stopped": admission.stopped if for_operator else {},
+    }
+    return json_line(answer).encode()
+
+
+def _note_stop(request: bytes, context: Any) -> bytes:
+    """Remember that an operator stops a job."""
+    certificate, admission = _admit(context), AdmissionListener.admission
+    if not is_operator(certificate):
+        context.abort(grpc.StatusCode.PERMISSION_DENIED, "only operators stop runs")
+    assert admission is not None
+    admission.stopped[plain_line(request.decode(errors="replace"), LETTERS)] = name_of(certificate)
+    for job in list(admission.stopped)[:-STOPPED]:
+        del admission.stopped[job]
+    return b""
 
 
 def _certificate(context: Any) -> x509.Certificate | None:

@@ -22,6 +22,7 @@ from nvflare.fuel.utils import fobs
 from nvflare.fuel.utils.fobs import dots, lobs
 from nvflare.fuel.utils.fobs.datum import Datum, DatumManager
 
+from fedvisage.base.errors import plain_line
 from fedvisage.base.files import parse_json
 from fedvisage.federation.wire.schema import MessageLimits
 
@@ -30,6 +31,9 @@ OBJECTS, DEPTH = 200_000, 64
 
 HEADER = 4096
 """Bytes of the header of one tensor: its name, type and shape."""
+
+QUOTED = 120
+"""Characters of a decoder's error that a reason quotes."""
 
 CHUNK, SLACK = 1 << 21, 1 << 22
 """Bytes of small tensors that NVFlare sends together, and bytes of a message's other content."""
@@ -168,7 +172,12 @@ def _deserialize(data: bytes, manager: DatumManager, **options: Any) -> Any:
     except LimitExceeded as error:
         _note(_origin(manager), str(error))
         raise
-    return _decode(data, manager, **options)
+    try:
+        return _decode(data, manager, **options)
+    except Exception as error:  # the tensors have arrived: whatever is wrong is the message itself, and its sender's
+        cause = plain_line(str(error).partition(". ")[0], QUOTED)
+        _note(_origin(manager), f"a message cannot be decoded ({cause or type(error).__name__})")
+        raise
 
 
 def _no_files() -> str:

@@ -54,6 +54,7 @@ def credentials_in(kit: Path, *, at_server: bool) -> Credentials:
 def check(papers: Credentials, name: str, now: datetime | None = None) -> None:
     """Refuse files that do not match each other, this name or today's date; the message names the file."""
     chain, (root, *_), key = certificates_in(papers.certificate), certificates_in(papers.root), key_in(papers.key)
+    _check_private(papers.key)
     kit_certificate, now = chain[0], now or datetime.now(UTC)
     if _public(key) != kit_certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo):
         raise UserError(str(papers.key), f"is not the key of {papers.certificate.name}; {ANEW}")
@@ -69,6 +70,12 @@ def check(papers: Credentials, name: str, now: datetime | None = None) -> None:
     ):
         _check_day(path, certificate, now, advice)
     _check_with_openssl(papers)
+
+
+def _check_private(key: Path) -> None:
+    """Refuse a key that other users of this machine can use."""
+    if (mode := key.stat().st_mode & 0o777) & 0o077:
+        raise UserError(str(key), f"has mode {mode:o}, and its group or others can use it; run `chmod 600 {key}`")
 
 
 def _check_with_openssl(papers: Credentials) -> None:

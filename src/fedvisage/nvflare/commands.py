@@ -94,7 +94,8 @@ def start_site(
         prepare_site(opened, str(data.resolve()), state, _entry(public), weights, rosters)
         for roster in rosters:
             front.say(f"note: secure sums of {roster} are allowed until the next start, whatever earlier runs summed")
-        wait_for_admission(opened, front.say)
+        for line in wait_for_admission(opened, front.say).differences():
+            front.say(line)
         serve_quietly(opened, front, verbose=verbose)
 
 

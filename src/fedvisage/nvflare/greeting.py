@@ -10,8 +10,10 @@ import errno
 import socket
 import ssl
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
+from importlib.metadata import version
 from pathlib import Path
 
 import grpc
@@ -19,6 +21,7 @@ import grpc
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import parse_json, read_json
 from fedvisage.base.progress import Say
+from fedvisage.base.version import VERSION
 from fedvisage.nvflare.certificates import Credentials, credentials_in
 from fedvisage.nvflare.kits import ANEW, STARTUP, Kit
 
@@ -180,41 +183,86 @@ def refusal_error(where: Address, certificate: Path, why: str) -> UserError:
 # Requests for admission, before NVFlare starts: TLS alone does not refuse revoked certificates.
 
 
-PLACE = "/fedvisage/knock"
+SERVICE, KNOCK, STOP = "fedvisage", "knock", "stop"
 
 
-def request_admission(kit: Kit, seconds: float = SECONDS) -> dict[str, datetime]:
-    """Request admission once; an operator receives the ends of connected members' certificates.
+VERSIONS = f"fedvisage {VERSION}, NVFlare {version('nvflare')}"
+"""The versions of this process, which the two ends of a request for admission exchange."""
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """The server's answer to a request for admission."""
+
+    clock: float = 0.0
+    """Seconds by which the server's clock is ahead of this machine's."""
+    until: Mapping[str, datetime] = field(default_factory=dict)
+    """For operators: the ends of the certificates of connected members."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """The server's versions; for operators also those of the members that connected since the server's start."""
+    stopped: Mapping[str, str] = field(default_factory=dict)
+    """For operators: the jobs that an operator stopped since the server's start, and the operator's name."""
+
+    def differences(self) -> Iterator[str]:
+        """Yield a line per member with other versions than this process."""
+        for name, versions in sorted(self.versions.items()):
+            if versions != VERSIONS:
+                yield f"{name} runs {versions}, this machine {VERSIONS}; install the same ones on all machines"
+
+
+def request_admission(kit: Kit, seconds: float = SECONDS) -> Admitted:
+    """Request admission once.
 
     Raises ``UserError`` if the server refuses the kit, ``Unreachable`` if it does not answer.
     """
+    reply = _call(kit, KNOCK, VERSIONS, seconds)
+    try:
+        answer = parse_json(reply)
+        until = {str(name): datetime.fromisoformat(end) for name, end in answer["until"].items()}
+        versions, stopped = (
+            {str(name): str(text) for name, text in answer[key].items()} for key in ("versions", "stopped")
+        )
+        return Admitted(float(answer["now"]) - time.time(), until, versions, stopped)
+    except KeyError as error:
+        raise _other_version_error(kit, address_in(kit)) from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Unreachable(f"the server at {address_in(kit)} sent an invalid answer") from error
+
+
+def request_stop(kit: Kit, job: str, seconds: float = SECONDS) -> None:
+    """Have the server remember that this operator stops a job, for the command that follows it."""
+    _call(kit, STOP, job, seconds)
+
+
+def _call(kit: Kit, what: str, request: str, seconds: float) -> bytes:
+    """Send the server a request of our own, beside NVFlare's, and return its reply."""
     address, papers = address_in(kit), credentials_in(kit.path, at_server=False)
     credentials = grpc.ssl_channel_credentials(
         papers.root.read_bytes(), papers.key.read_bytes(), papers.certificate.read_bytes()
     )
     try:
         with grpc.secure_channel(str(address), credentials) as channel:
-            answer = channel.unary_unary(PLACE)(b"", timeout=seconds)
-        return {str(name): datetime.fromisoformat(until) for name, until in parse_json(answer).items()}
+            return bytes(channel.unary_unary(f"/{SERVICE}/{what}")(request.encode(), timeout=seconds))
     except grpc.RpcError as error:
         if error.code() == grpc.StatusCode.PERMISSION_DENIED:
             raise refusal_error(address, papers.certificate, error.details()) from error
         if error.code() == grpc.StatusCode.UNIMPLEMENTED:
-            message = f"the server at {address} has a different version; all members need the same one"
-            raise UserError(str(kit.path), message) from error
+            raise _other_version_error(kit, address) from error
         raise Unreachable(f"the server at {address} does not answer ({error.details()})") from error
-    except (ValueError, TypeError, AttributeError) as error:
-        raise Unreachable(f"the server at {address} sent an invalid answer") from error
 
 
-def wait_for_admission(kit: Kit, say: Say, *, until: float | None = None) -> None:
+def _other_version_error(kit: Kit, address: Address) -> UserError:
+    """Return the error for a server whose answer has another form."""
+    return UserError(str(kit.path), f"the server at {address} has a different version; all members need the same one")
+
+
+def wait_for_admission(kit: Kit, say: Say, *, until: float | None = None) -> Admitted:
     """Try until the server greets and admits this kit; after ``until`` (monotonic) raise the last reason."""
     last_reason = ""
     while True:
         wait_for_greeting(kit, say, until=until)
         try:
-            request_admission(kit)
-            return
+            return request_admission(kit)
         except Unreachable as reason:
             if until is not None and time.monotonic() >= until:
                 raise

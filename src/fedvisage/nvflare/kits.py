@@ -93,7 +93,12 @@ Private state is kept in KIT/state; --state DIR keeps it elsewhere.""",
     fedvisage run RECIPE --on nvflare --kit KIT --out DIR
     fedvisage status KIT
 
-Both connect to {host}:{port}.""",
+List the runs on the server, and stop one:
+
+    fedvisage runs --kit KIT
+    fedvisage stop RUN --kit KIT
+
+All connect to {host}:{port}.""",
 }
 
 PAGE = """The kit of {whose} in the federation {federation}

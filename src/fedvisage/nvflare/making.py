@@ -105,6 +105,14 @@ def _finish(kit: Path, name: str, member: FederationMember, authority: Authority
             (place / unwanted).unlink(missing_ok=True)
     text = readme_of(member.kind, name, authority.name, authority.host, authority.port)
     (kit / README).write_text(text, encoding="utf-8")
+    make_private(kit)
+
+
+def make_private(directory: Path) -> None:
+    """Make a directory, all directories in it, and its keys accessible to their owner alone."""
+    for path in (directory, *directory.rglob("*")):
+        if path.is_dir() or path.suffix == ".key":
+            path.chmod(0o700 if path.is_dir() else 0o600)
 
 
 def _harden(kit: Path, member: FederationMember) -> None:

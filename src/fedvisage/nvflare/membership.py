@@ -29,7 +29,7 @@ from fedvisage.nvflare.authority import (
 from fedvisage.nvflare.certificates import REVOKED, SOON
 from fedvisage.nvflare.kits import OWN, own_settings
 from fedvisage.nvflare.locks import hold_directories
-from fedvisage.nvflare.making import certificate_in, move, new_kits, stem_of
+from fedvisage.nvflare.making import certificate_in, make_private, move, new_kits, stem_of
 
 SERVER = "server"
 """The server's name in options that take a member's name; its host name works, too."""
@@ -195,6 +195,8 @@ def _renew(authority: Authority, names: Iterable[str], directory: Path) -> dict[
             file = Path("startup") / f"{stem_of(member.kind)}.crt"
             write_atomically(updates[name] / file, certificate.public_bytes(Encoding.PEM))
             authority.members[name] = member.with_certificate(certificate)
+    for update in updates.values():
+        make_private(update)
     return {update: name for name, update in updates.items()}
 
 

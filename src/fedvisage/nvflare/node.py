@@ -22,6 +22,7 @@ from typing import Any
 
 import psutil
 from nvflare.fuel.f3.mpm import MainProcessMonitor
+from nvflare.fuel.sec.audit import AuditService
 
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import read_json, write_json
@@ -33,6 +34,7 @@ from fedvisage.data.prepared import SPLITS, PreparedSet
 from fedvisage.datasets.sources import without_part
 from fedvisage.nvflare import kits
 from fedvisage.nvflare.admission import Admission, listen_with_admission
+from fedvisage.nvflare.audit import rotate
 from fedvisage.nvflare.certificates import credentials_in, expiry_of
 from fedvisage.nvflare.kits import ANEW, STARTUP, Kit, open_kit, own_settings
 from fedvisage.nvflare.locks import hold_directories
@@ -194,7 +196,7 @@ GONE = 0.5
 """Seconds between two checks that the parent still exists, or that a server listens."""
 
 TRIMMED = 60.0
-"""Seconds between two times at which a server returns unused memory to the system."""
+"""Seconds between two times at which a server returns unused memory to the system, and an audit log is checked."""
 
 LISTENING = 60.0
 """Seconds that a server has to start listening."""
@@ -229,6 +231,7 @@ def serve(kit: Kit, front: Terminal, *, port: int | None = None) -> None:
         ProcessContext.admission = _admission(kit, front)
         listen_with_admission(ProcessContext.admission, own_settings(kit.path))
         threading.Thread(target=_hand_memory_back, daemon=True).start()
+    threading.Thread(target=_rotate_audit_log, daemon=True).start()
     if port is not None:
         threading.Thread(target=_say_when_listening, args=(port, front), daemon=True).start()
     module = importlib.import_module(name)
@@ -280,6 +283,14 @@ def _hand_memory_back() -> None:
         time.sleep(TRIMMED)
         gc.collect()
         trim(0)
+
+
+def _rotate_audit_log() -> None:
+    """Rotate NVFlare's audit log whenever it is large."""
+    while True:
+        time.sleep(TRIMMED)
+        if (auditor := AuditService.get_auditor()) is not None:
+            rotate(auditor)
 
 
 def _say_when_listening(port: int, front: Terminal) -> None:

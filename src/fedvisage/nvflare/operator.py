@@ -14,7 +14,7 @@ import secrets
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,7 +41,7 @@ from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import read_json, write_json
 from fedvisage.base.progress import Reporter, Say
 from fedvisage.nvflare.certificates import check, credentials_in, warning
-from fedvisage.nvflare.greeting import Unreachable, wait_for_admission
+from fedvisage.nvflare.greeting import Admitted, Unreachable, wait_for_admission
 from fedvisage.nvflare.job import Job, without_local_parts, write_job
 from fedvisage.nvflare.kits import Kit
 from fedvisage.nvflare.outcome import dead_sites, fetch_result, read_trained
@@ -103,6 +103,18 @@ class RunProgress:
     """The last message about waiting."""
     quiet: tuple[float, float] = (0.0, QUIET)
     """The end of the last round, and the seconds after which a line reports that the current one is still running."""
+    clock: float = 0.0
+    """Seconds by which the server's clock is ahead of this machine's."""
+    differences: tuple[str, ...] = ()
+    """The lines about members with other versions that were reported."""
+
+    def enter(self, admitted: Admitted) -> None:
+        """Take the server's clock, and report members with other versions, once."""
+        self.clock, differences = admitted.clock, tuple(admitted.differences())
+        if differences != self.differences:
+            self.differences = differences
+            for line in differences:
+                self.reporter.say(line)
 
     @property
     def left_out(self) -> set[str]:
@@ -189,8 +201,9 @@ def report(session: Session, course: RunProgress, number: str) -> None:
     reply, total = ask(session, number, course.round), course.job.recipe.training.rounds
     if reply is None:
         if course.answering != number:
-            names = ", ".join(sorted(course.job.recipe.data.sites))
-            course.tell(f"running at the server; waiting for {names} to start")
+            names, absent = ", ".join(sorted(course.job.recipe.data.sites)), _absent_sites(session, course)
+            silent = f"; no contact with {absent} for {RECENT:.0f} s" if absent else ""
+            course.tell(f"running at the server; waiting for {names} to start{silent}")
         elif course.round == total:
             course.tell("the last round is over; waiting for the server to send the result")
         return
@@ -230,10 +243,16 @@ def newest_job(listed: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     return max(listed, key=lambda job: str(job.get("submit_time")), default=None)
 
 
+def recent_sites(session: Session, clock: float) -> set[str]:
+    """Return the sites with recent contact; a site that was stopped stays in NVFlare's list for ten minutes."""
+    now = time.time() + clock
+    clients = session.get_connected_client_list()
+    return {client.name for client in clients if now - float(client.last_connect_time or 0) < RECENT}
+
+
 def _absent_sites(session: Session, course: RunProgress) -> str:
-    """Return the names of the sites that are not connected."""
-    online = {client.name for client in session.get_connected_client_list()}
-    return ", ".join(sorted(set(course.job.recipe.data.sites) - online))
+    """Return the names of the sites without recent contact."""
+    return ", ".join(sorted(set(course.job.recipe.data.sites) - recent_sites(session, course.clock)))
 
 
 def _give_up_in_time(session: Session, course: RunProgress, number: str) -> None:
@@ -264,9 +283,8 @@ def _returned_sites(session: Session, course: RunProgress, number: str) -> list[
     """
     if not course.missing or not course.began < course.round < course.job.recipe.training.rounds:
         return []
-    last_contact = {client.name: float(client.last_connect_time or 0) for client in session.get_connected_client_list()}
     missing = set(course.missing) - course.left_out
-    up_again = [name for name in sorted(missing) if time.time() - last_contact.get(name, 0.0) < RECENT]
+    up_again = sorted(missing & recent_sites(session, course.clock))
     if not up_again:
         return []
     at_work = _sites_at_work(session.get_client_job_status(up_again) or [], number)
@@ -335,7 +353,7 @@ def _run_until_finished(course: RunProgress, kit: Kit, out: Path, wait: float) -
         try:
             with ExitStack() as stack:
                 with course.exclude_from_silence():
-                    session = stack.enter_context(connect_to_server(kit, wait, course.tell))
+                    session = stack.enter_context(connect_to_server(kit, wait, course.tell, course.enter))
                 stack.enter_context(retry_server_errors(course))
                 # A job of an earlier session is followed instead of submitted again.
                 number = _unfinished_job(session, course)
@@ -345,6 +363,7 @@ def _run_until_finished(course: RunProgress, kit: Kit, out: Path, wait: float) -
                 end_status = follow(session, course, number)
                 if end_status != "lost" and _fetch(session, course, number, out):
                     return
+                _end_if_stopped(course, kit, number, wait)
                 failed_status = end_status
         except (NoConnection, SessionClosed):
             course.reporter.say("lost the connection to the server; connecting again")
@@ -360,13 +379,29 @@ def _run_until_finished(course: RunProgress, kit: Kit, out: Path, wait: float) -
     raise RunFailed(f"{ATTEMPTS} jobs ended without a result or a new round; see the logs of server and sites")
 
 
+def _end_if_stopped(course: RunProgress, kit: Kit, number: str, wait: float) -> None:
+    """End a run that an operator stopped, instead of submitting it again."""
+    try:
+        admitted = wait_for_admission(kit, course.tell, until=time.monotonic() + wait)
+    except Unreachable as error:
+        raise RunFailed(f"the server did not answer within {wait:g} s: {error}") from error
+    if (operator := admitted.stopped.get(number)) is not None:
+        rounds = f"after round {course.round} of {course.job.recipe.training.rounds}"
+        raise RunFailed(f"{operator} stopped the run {rounds}; --resume continues it")
+
+
 @contextmanager
-def connect_to_server(kit: Kit, wait: float, say: Say | None = None) -> Iterator[Session]:
-    """Connect to the server; an open session would keep this process alive forever."""
+def connect_to_server(
+    kit: Kit, wait: float, say: Say | None = None, enter: Callable[[Admitted], None] = logger.debug
+) -> Iterator[Session]:
+    """Connect to the server; an open session would keep this process alive forever.
+
+    ``enter`` receives the server's answer to the request for admission.
+    """
     began = time.monotonic()
     logging.getLogger("nvflare").addHandler(logging.NullHandler())  # we report closed connections ourselves
     check(credentials_in(kit.path, at_server=False), kit.name)
-    session = _open_session(kit, began, began + wait, say or logger.info)
+    session = _open_session(kit, began, began + wait, say or logger.info, enter)
     try:
         yield session
     finally:
@@ -376,11 +411,11 @@ def connect_to_server(kit: Kit, wait: float, say: Say | None = None) -> Iterator
             logger.debug("the session could not be closed", exc_info=True)
 
 
-def _open_session(kit: Kit, began: float, until: float, say: Say) -> Session:
+def _open_session(kit: Kit, began: float, until: float, say: Say, enter: Callable[[Admitted], None]) -> Session:
     """Open a session as soon as the server allows it, before a deadline."""
     while True:
         try:
-            wait_for_admission(kit, say, until=until)
+            enter(wait_for_admission(kit, say, until=until))
             timeout = min(LOGIN, max(1.0, until - time.monotonic()))
             with redirect_stdout(io.StringIO()):  # NVFlare prints here
                 return new_secure_session(kit.name, str(kit.path), timeout=timeout, auto_login_max_tries=1)
@@ -413,7 +448,7 @@ def _wait_for_sites(session: Session, course: RunProgress, wait: float) -> list[
             "reason; --resume tries again"
         )
     while True:
-        online = {client.name for client in session.get_connected_client_list()}
+        online = recent_sites(session, course.clock)
         missing = [name for name in expected if name not in online]
         if not missing:
             return expected

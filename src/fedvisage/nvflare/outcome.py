@@ -55,6 +55,18 @@ class RunLog(Reporter):
 
 def last_lines(directory: Path) -> list[dict[str, Any]]:
     """Return time and message of the last entries of a run's log."""
+    return [
+        {"time": str(entry["time"]), "message": plain_line(str(entry["message"]), LETTERS)}
+        for entry in _last_entries(directory)
+    ]
+
+
+def last_round(directory: Path) -> int:
+    """Return the round of the last entry of a run's log, or 0."""
+    return max((int(entry["round"]) for entry in _last_entries(directory)[-1:]), default=0)
+
+
+def _last_entries(directory: Path) -> list[dict[str, Any]]:
     path = directory / LOG
     if not path.exists():
         return []
@@ -62,8 +74,7 @@ def last_lines(directory: Path) -> list[dict[str, Any]]:
         is_longer = file.seek(0, io.SEEK_END) > BYTES
         file.seek(-BYTES if is_longer else 0, io.SEEK_END if is_longer else io.SEEK_SET)
         lines = file.read().decode(errors="replace").split("\n")[is_longer:-1]  # without partial lines at either end
-    entries = [parse_json(line) for line in lines[-LAST:]]
-    return [{"time": str(entry["time"]), "message": plain_line(str(entry["message"]), LETTERS)} for entry in entries]
+    return [parse_json(line) for line in lines[-LAST:]]
 
 
 RESULT = "fedvisage"

@@ -16,6 +16,7 @@ from fedvisage import recipe as recipes
 from fedvisage.base.errors import UserError
 from fedvisage.base.progress import Say, discard
 from fedvisage.data.prepared import file_digest
+from fedvisage.datasets.sources import without_part
 from fedvisage.federation.wire.message import Message
 from fedvisage.recipe import Recipe
 from fedvisage.recipe.data import named_weights
@@ -31,6 +32,12 @@ def data_at_site(setup: Setup, name: str, own: Mapping[str, str], cache: Path) -
     """Open a site's data, as for a run with this site alone."""
     recipe = _with_data(setup.recipe, {name: own["data"]}, _public(setup.recipe, own))
     return setup.task.open(recipe, setup.method, cache, discard)
+
+
+def sets_at_site(recipe: Recipe, own: Mapping[str, str]) -> list[Path]:
+    """Return the directories of a site's own set, and of its copy of the public set if the recipe has one."""
+    entries = (own["data"], _public(recipe, own))
+    return [Path(without_part(entry)[0].strip()) for entry in entries if entry is not None]
 
 
 def open_at_operator(setup: Setup, cache: Path, say: Say) -> RunData:

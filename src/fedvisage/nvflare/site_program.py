@@ -19,6 +19,7 @@ from nvflare.collab import collab
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import lock_directory, read_json, remove_unfinished, write_json
+from fedvisage.data.integrity import Snapshot
 from fedvisage.federation.privacy.accountant import BudgetSpent
 from fedvisage.federation.protections.compatible import check_real
 from fedvisage.federation.record.store import SiteStore
@@ -32,7 +33,7 @@ from fedvisage.nvflare.job import Job, read_job
 from fedvisage.nvflare.kits import REHEARSAL, own_settings
 from fedvisage.nvflare.node import checks_directory
 from fedvisage.nvflare.outcome import RunLog
-from fedvisage.nvflare.own_files import NotReady, data_at_site
+from fedvisage.nvflare.own_files import NotReady, data_at_site, sets_at_site
 from fedvisage.nvflare.own_files import weights_at_site as at_site_weights
 from fedvisage.nvflare.trust import trust_of
 from fedvisage.tasks.catalogue import set_up
@@ -58,6 +59,9 @@ class SiteProgram:
         self._worker: SiteWorker | None = None
         self._log: RunLog | None = None
         self._threads = 1
+        self._snapshot: Snapshot | None = None
+        self._round = -1
+        """The round of the last order, before which the data was compared with the snapshot."""
         bounds.install()
 
     @collab.publish
@@ -68,7 +72,7 @@ class SiteProgram:
     @collab.publish
     def carry_out(self, order: dict) -> transport.Parcel:  # type: ignore[type-arg]  # noqa: D102
         ticket = transport.ticket_of(order)
-        return self._answer(lambda: self._opened_worker().execute(transport.unpack_order(order)), ticket)
+        return self._answer(lambda: self._execute(order), ticket)
 
     @collab.publish
     def commit(self, generation: int) -> transport.Parcel:  # noqa: D102
@@ -101,8 +105,26 @@ class SiteProgram:
             raise NotReady("received a request before its starting point")
         return self._worker
 
+    def _execute(self, parcel: object) -> Message:
+        """Execute an order; the first one of a round only if the data is unchanged."""
+        worker, order = self._opened_worker(), transport.unpack_order(parcel)
+        if order.round != self._round:
+            self._check_unchanged()
+            self._round = order.round
+            if self._log is not None:
+                self._log.advance(order.round, worker.workspace.recipe.training.rounds, "began")
+        return worker.execute(order)
+
+    def _check_unchanged(self) -> None:
+        """End this site's part of the run if its data changed: later orders and commits are refused as well."""
+        if self._snapshot is not None and (changed := self._snapshot.changed_file()) is not None:
+            self._round = -1
+            logger.error("%s changed while the run was reading it", changed)
+            raise NotReady(f"{changed.name} of its data changed during the run; restore it, then --resume the run")
+
     def _commit(self, generation: int) -> Message:
         """Commit a generation, and return the one that is committed."""
+        self._check_unchanged()
         committed = self._opened_worker().commit(generation)
         if self._log is not None:
             self._log.advance(generation, 0, "committed")
@@ -135,6 +157,7 @@ class SiteProgram:
             self._log = RunLog(directory, job.run)
             self._threads = job.recipe.runtime.threads
             torch.set_num_threads(self._threads)
+            self._snapshot = Snapshot(sets_at_site(job.recipe, settings))  # before the data is read and checked
             worker = _open_worker(name, job, settings, directory, Path(workspace.get_root_dir()))
             orders = (accepted.extent for accepted in worker.workspace.accepted.values())
             bounds.limit(orders, context.get_engine().get_cell())

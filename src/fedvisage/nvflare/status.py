@@ -20,9 +20,10 @@ from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import write_atomically
 from fedvisage.base.progress import Say
 from fedvisage.nvflare.certificates import SOON, credentials_in, expiry_of
-from fedvisage.nvflare.greeting import address_in, request_admission
+from fedvisage.nvflare.greeting import Admitted, address_in, request_admission
 from fedvisage.nvflare.kits import Kit, open_kit
-from fedvisage.nvflare.operator import TROUBLE, ask, connect_to_server
+from fedvisage.nvflare.operator import RECENT, TROUBLE, ask, connect_to_server
+from fedvisage.nvflare.server_runs import ServerRun, describe_run, newest_jobs
 from fedvisage.report.federation_page import FederationState, page
 
 
@@ -33,6 +34,8 @@ class SiteStatus:
     name: str
     last_seen: str
     seconds_ago: float
+    stale: bool = False
+    """Whether the last contact is so long ago that the site has stopped, or its connection is broken."""
 
 
 @dataclass(frozen=True)
@@ -80,32 +83,25 @@ class Status:
     sites: tuple[SiteStatus, ...]
     runs: tuple[RunStatus, ...]
     certificates: tuple[CertificateStatus, ...] = ()
+    differences: tuple[str, ...] = ()
+    """A line per member with other versions than this machine."""
 
 
-def query_status(session: Session, ask: Ask = ask) -> Status:
-    """Ask the server, and the program of each run."""
-    sites = [_site(client.name, float(client.last_connect_time or 0)) for client in session.get_connected_client_list()]
+def query_status(session: Session, ask: Ask = ask, clock: float = 0.0) -> Status:
+    """Ask the server, whose clock is ahead of this machine's by ``clock`` seconds, and the program of each run."""
+    now, clients = time.time() + clock, session.get_connected_client_list()
+    sites = [_site(client.name, float(client.last_connect_time or 0), now) for client in clients]
     alive = {str(job.job_id) for job in session.get_system_info().job_info}
-    newest = {str(job["name"]): job for job in sorted(session.list_jobs(detailed=True), key=_submission_time)}
-    runs = [_run(session, name, job, alive, ask) for name, job in newest.items() if not _has_ended(job)]
+    described = [describe_run(name, job, alive) for name, job in newest_jobs(session).items()]
+    runs = [_run(session, run, ask) for run in described if run.state in ("waiting", "running", "lost")]
     return Status(tuple(sorted(sites, key=lambda site: site.name)), tuple(runs))
 
 
-def _submission_time(job: dict[str, Any]) -> str:
-    return str(job.get("submit_time"))
-
-
-def _has_ended(job: dict[str, Any]) -> bool:
-    return str(job.get("status")).startswith("FINISHED")
-
-
-def _run(session: Session, name: str, job: dict[str, Any], alive: set[str], ask: Ask) -> RunStatus:
-    """Describe a run by its newest job; NVFlare reports RUNNING forever for a job whose server died."""
-    number = str(job["job_id"])
-    if str(job.get("status")) != "RUNNING":
-        return RunStatus(name, 0, 0, (), 0, 0, "waiting", number)
-    if number not in alive:
-        return RunStatus(name, 0, 0, (), 0, 0, "lost", number)
+def _run(session: Session, described: ServerRun, ask: Ask) -> RunStatus:
+    """Add its progress to a run that has not ended."""
+    name, number = described.run, described.job
+    if described.state == "waiting" or described.state == "lost":
+        return RunStatus(name, 0, 0, (), 0, 0, described.state, number)
     progress = ask(session, number)
     return (
         RunStatus(name, 0, 0, (), 0, 0, "starting", number)
@@ -114,10 +110,10 @@ def _run(session: Session, name: str, job: dict[str, Any], alive: set[str], ask:
     )
 
 
-def _site(name: str, seen: float) -> SiteStatus:
-    """Describe a site by the time of its last contact."""
-    when = datetime.fromtimestamp(seen, UTC).isoformat(timespec="seconds")
-    return SiteStatus(name, when, round(max(0.0, time.time() - seen), 1))
+def _site(name: str, seen: float, now: float) -> SiteStatus:
+    """Describe a site by the time of its last contact, on the server's clock."""
+    when, ago = datetime.fromtimestamp(seen, UTC).isoformat(timespec="seconds"), max(0.0, now - seen)
+    return SiteStatus(name, when, round(ago, 1), ago >= RECENT)
 
 
 def _running_status(name: str, number: str, progress: dict[str, Any]) -> RunStatus:
@@ -147,13 +143,19 @@ def status_of(kit: Path, wait: float) -> Status:
     """Ask the server of an operator's federation for its status."""
     opened = open_kit(kit, "operator")
     with connect_to_server(opened, wait) as session:
-        return replace(query_status(session), certificates=certificates(opened))
+        admitted = request_admission(opened)
+        return _add_admission(query_status(session, clock=admitted.clock), opened, admitted)
 
 
-def certificates(kit: Kit) -> tuple[CertificateStatus, ...]:
-    """Ask the server for the ends of certificates; the kit itself has those of its own and the root."""
+def _add_admission(status: Status, kit: Kit, admitted: Admitted) -> Status:
+    """Add to a status the ends of certificates, and members with other versions."""
+    return replace(status, certificates=certificates(kit, admitted), differences=tuple(admitted.differences()))
+
+
+def certificates(kit: Kit, admitted: Admitted) -> tuple[CertificateStatus, ...]:
+    """Return the ends of certificates: the kit itself has those of its own and the root."""
     papers, now = credentials_in(kit.path, at_server=False), datetime.now(UTC)
-    until = request_admission(kit) | {kit.name: expiry_of(papers)}
+    until = {**admitted.until, kit.name: expiry_of(papers)}
     return tuple(
         CertificateStatus(name, when.isoformat(timespec="seconds"), round((when - now).total_seconds() / 86400, 1))
         for name, when in sorted(until.items())
@@ -183,7 +185,7 @@ class RoundHistory:
     def __init__(self) -> None:
         """Start empty."""
         self._details: dict[str, dict[str, Any]] = {}
-        self._certificates: tuple[CertificateStatus, ...] = ()
+        self._admitted = Admitted()
         self._due = 0.0
 
     def ask(self, session: Session, number: str) -> dict[str, Any] | None:
@@ -197,8 +199,8 @@ class RoundHistory:
     def look(self, session: Session, kit: Kit) -> FederationState:
         """Return the present state of the federation."""
         if time.monotonic() >= self._due:
-            self._certificates, self._due = certificates(kit), time.monotonic() + AGAIN
-        status = replace(query_status(session, self.ask), certificates=self._certificates)
+            self._admitted, self._due = request_admission(kit), time.monotonic() + AGAIN
+        status = _add_admission(query_status(session, self.ask, self._admitted.clock), kit, self._admitted)
         details = {run.run: self._details.get(run.job, {}) for run in status.runs}
         self._details = {run.job: self._details[run.job] for run in status.runs if run.job in self._details}
         return FederationState(str(address_in(kit)), asdict(status), details, datetime.now(UTC))

@@ -7,6 +7,7 @@ process puts its front into ``ProcessContext``. Processes of jobs have no front,
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from functools import partial
 from typing import Any
@@ -24,6 +25,7 @@ from fedvisage.nvflare.admission import Admission
 from fedvisage.nvflare.greeting import Unreachable, address_in, check_handshake, request_admission
 from fedvisage.nvflare.kits import Kit
 from fedvisage.nvflare.outcome import RESULT, note_death
+from fedvisage.nvflare.run_record import RunRecord
 from fedvisage.nvflare.terminal import Terminal
 
 logger = logging.getLogger("fedvisage.watch")
@@ -31,6 +33,9 @@ logger = logging.getLogger("fedvisage.watch")
 LOST = 30.0
 """Seconds of silence after which a site's server, or a registration, counts as lost; sites send a heartbeat every
 ten."""
+
+MISSED = 15.0
+"""Seconds of silence after which a heartbeat was missed."""
 
 CRASHED = (ProcessExitCode.EXCEPTION, ProcessExitCode.CONFIG_ERROR, ProcessExitCode.INFRASTRUCTURE_ERROR)
 """NVFlare's codes for a process that ended by itself."""
@@ -49,15 +54,16 @@ class ProcessContext:
 
 
 class SiteWatch(FLComponent):  # type: ignore[misc]
-    """Reports when a site connects, loses its server or its place, and connects again."""
+    """Reports when a site connects, loses its server or its place, connects again, and begins or ends a run."""
 
     def __init__(self) -> None:
         """Start unconnected."""
         super().__init__()
         self._heard, self._state = 0.0, "new"
+        self._record: RunRecord | None = None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Follow the site's registration and its heartbeats."""
+        """Follow the site's registration, its heartbeats and its jobs."""
         if ProcessContext.front is None or ProcessContext.kit is None:
             return
         if event_type == EventType.AFTER_CLIENT_REGISTER:
@@ -67,13 +73,22 @@ class SiteWatch(FLComponent):  # type: ignore[misc]
             self._heard = time.monotonic()
         elif event_type == EventType.SYSTEM_START:
             self._become("connected", f"connected to {address_in(ProcessContext.kit)}, waiting for runs")
+        elif event_type == EventType.AFTER_JOB_LAUNCH:
+            self._record = self._record or RunRecord(ProcessContext.kit, ProcessContext.front.say)
+            self._record.start(fl_ctx.get_prop(FLContextKey.JOB_META))
+        elif event_type == EventType.JOB_COMPLETED and self._record is not None:
+            self._record.end(str(fl_ctx.get_prop(FLContextKey.CURRENT_JOB_ID)))
         elif event_type == EventType.BEFORE_CLIENT_HEARTBEAT and time.monotonic() - self._heard > LOST:
             self._become("lost", "lost the connection to the server; trying again until it answers")
             self._look_again(ProcessContext.kit, ProcessContext.front)
 
     def _process_answer(self, message: Any) -> None:
         """Process the server's answer to a heartbeat."""
-        self._heard = time.monotonic()
+        silent, self._heard = time.monotonic() - self._heard, time.monotonic()
+        if silent > MISSED and ProcessContext.kit and ProcessContext.front:
+            # A server that was restarted does not know this site's versions.
+            arguments = ProcessContext.kit, ProcessContext.front
+            threading.Thread(target=self._look_again, args=arguments, daemon=True).start()
         if message.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.OK:
             self._become("connected", "connected again, waiting for runs")
         elif ALREADY in str(message.get_header(MessageHeaderKey.ERROR)):
@@ -90,7 +105,8 @@ class SiteWatch(FLComponent):  # type: ignore[misc]
         """Check that the server still accepts this kit: a certificate may have ended, or another server may listen."""
         try:
             check_handshake(kit)
-            request_admission(kit)
+            for line in request_admission(kit).differences():
+                front.say(line)
         except Unreachable as reason:
             logger.info("%s", reason)
         except UserError as error:

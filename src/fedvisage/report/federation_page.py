@@ -68,12 +68,12 @@ def _page(standing: FederationState, every: float, now: datetime) -> str:
             ago=duration_in_words(max(0.0, (now - standing.asked).total_seconds())) if standing.asked else "",
             trouble=_short(standing.trouble, 2 * LETTERS),
             cards=[
-                ("connected", str(len(sites)), "sites"),
+                ("connected", str(len(_connected(sites))), "sites"),
                 ("under way", str(len(runs)), "runs"),
                 ("failed", str(failures), "uploads of these runs that did not come"),
             ],
             sites=_sites(standing.status),
-            ending=_certificate_warnings(standing.status),
+            ending=[*_certificate_warnings(standing.status), *map(_short, standing.status.get("differences") or [])],
             runs=[_run(run, standing.details.get(str(run["run"]), {}), sites) for run in runs],
         )
     )
@@ -84,13 +84,18 @@ def _sites(status: Row) -> Table | None:
     rows = [
         {
             "site": _short(site["name"]),
-            "seen": f"{duration_in_words(float(site['seconds_ago']))} ago",
+            "seen": f"{duration_in_words(float(site['seconds_ago']))} ago{' (stale)' if site.get('stale') else ''}",
             "until": str(certificates[site["name"]]["until"])[:10] if site["name"] in certificates else None,
         }
         for site in status.get("sites") or []
     ]
     columns = {"site": "site", "seen": "last seen", "until": "certificate until"}
     return table("", rows, columns) if rows else None
+
+
+def _connected(sites: Sequence[Row]) -> set[str]:
+    """Return the sites with recent contact."""
+    return {str(site["name"]) for site in sites if not site.get("stale")}
 
 
 def _certificate_warnings(status: Row) -> list[str]:
@@ -104,7 +109,7 @@ def _certificate_warnings(status: Row) -> list[str]:
 
 def _run(run: Row, details: Row, sites: Sequence[Row]) -> dict[str, Any]:
     """Return the template's values for a run."""
-    rows, connected = list(details.get("rounds") or []), {str(site["name"]) for site in sites}
+    rows, connected = list(details.get("rounds") or []), _connected(sites)
     done, total = int(run["round"]), int(run["rounds"])
     last = rows[-1] if rows else {}
     lost = sorted(map(str, set(last.get("asked") or ()) - connected))
