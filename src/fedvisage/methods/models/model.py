@@ -53,7 +53,7 @@ class ByExamples(AveragingOptions):
     weight: Literal["uniform", "examples"] = "examples"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Model:
     """A network with its task."""
 
@@ -85,6 +85,10 @@ class Model:
     """Loads weights that the recipe names into the initial model."""
     least_identities: Callable[[Recipe], int] = one_identity
     """Recognition: the number of identities that a site needs for the loss to have a gradient."""
+
+    def __repr__(self) -> str:
+        """Return the name, title and task."""
+        return f"Model(name={self.name!r}, title={self.title!r}, task={self.task!r})"
 
     @property
     def averaged(self) -> type[MethodOptions]:
