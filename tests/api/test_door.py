@@ -178,6 +178,19 @@ def test_options_of_a_method_that_is_passed_in_are_validated_like_those_of_the_l
         assert caught.value.place in ("recipe.method.mew", "recipe.method.temperature")
 
 
+def test_a_model_that_is_passed_in_names_its_network() -> None:
+    def network(model: str, **settings: str) -> str:
+        changes = {"method.network": settings}
+        recipe = fv.load("demo/fedavg-recognition", changes, method=fedprox(fv.models()[model]))
+        return str(recipe.method.network.name)  # type: ignore[attr-defined]
+
+    assert network("timm-embedding", arch="mobilenetv3_small_050") == "timm-embedding"
+    assert network("iresnet18") == "iresnet18"
+    assert network("iresnet18", name="sphere20") == "sphere20"
+    with refused("recipe.method.network", "arch"):
+        network("timm-embedding")
+
+
 def test_a_changed_method_cannot_have_the_name_of_a_listed_one() -> None:
     changed = replace(METHODS["fedpad"], calls={"train": fedavg.training_call(nothing, "model")})
     with refused("method", "fedpad", "dataclasses.replace"):
