@@ -13,7 +13,7 @@ from fedvisage.base.errors import UserError, suggestion
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PLAIN: Mapping[type, str] = {bool: "True or False", int: "a whole number", str: "text"}
+PLAIN: Mapping[type, str] = {bool: "True or False", float: "a number", int: "a whole number", str: "text"}
 """The accepted values of arguments of a plain type, in words."""
 
 
@@ -77,7 +77,7 @@ def _accepts(annotation: Any, value: object) -> bool:
     for kind in (str, bool):
         if isinstance(value, kind):
             return kind in types or object in types
-    return isinstance(value, types)
+    return isinstance(value, (*types, int) if float in types else types)
 
 
 def _types(annotation: Any) -> tuple[Any, ...]:
