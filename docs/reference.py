@@ -9,12 +9,13 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import fedvisage as fv
+from fedvisage import api
 from fedvisage.federation.declared import Member, Personal, Prediction
 from fedvisage.federation.server import Conversation, Reduced
 
@@ -24,9 +25,70 @@ HEAD = """\
 # Reference: what a method's author sees
 
 Written from the code by `make reference`: signatures, and the first sentence of what the code says of each.
-[Extending](extending.md) shows how they fit together. All types but `Reduced`, `Conversation`, `Member`,
-`Prediction` and `Personal` are names of `import fedvisage as fv`.
+[Extending](extending.md) shows how they fit together; tests execute the examples here. All types but `Reduced`,
+`Conversation`, `Member`, `Prediction` and `Personal` are names of `import fedvisage as fv`.
 A `Message` is `dict[str, Tensor]`; a number is a tensor without dimensions.
+"""
+
+FUNCTIONS = ("load", "run", "open", "evaluate", "compare", "recount", "study", "methods", "models", "dataset")
+AVERAGING = (
+    *("on_model", "options_on", "titled", "server", "weight_of", "local_training", "training_call", "uploads_of"),
+    *("stepped", "trained_tensors", "started_from", "pulled"),
+)
+FUNCTION_EXAMPLES = """\
+Your own images as the data of a site:
+```python
+import numpy as np
+import fedvisage as fv
+
+images = np.random.default_rng(0).integers(0, 256, (24, 96, 96, 3), dtype=np.uint8)  # face crops of input.size
+labels, people = [1, 0] * 12, [number // 4 for number in range(24)]  # 1 is bona fide, 0 an attack
+own = fv.dataset(images, labels, subjects=people)
+run = fv.run("demo/fedpad", out="runs/own", data={"O": own})
+```
+An algorithm on one of the models:
+```python
+import fedvisage as fv
+from fedvisage.methods.algorithms.fedprox import fedprox
+
+print(fv.models())
+changes = {"method.network": {"arch": "test_resnet"}, "method.mu": 0.1}
+run = fv.run("demo/fedpad", out="runs/timm", method=fedprox(fv.models()["timm"]), changes=changes)
+```
+A transport is made from the sites of a simulation. This one prints a line per answer of a site:
+```python
+import fedvisage as fv
+from fedvisage.federation.site_worker import LocalTransport
+
+
+class Printing(LocalTransport):
+    def call(self, orders):
+        for reply in super().call(orders):
+            print(reply.site, orders[reply.site].call, reply.failure or f"{len(reply.message)} tensors")
+            yield reply
+
+
+run = fv.run("demo/fedpad", out="runs/printed", transport=Printing)
+```
+"""
+AVERAGING_EXAMPLE = """\
+An algorithm that changes the sites' loss, on every model:
+```python
+import fedvisage as fv
+from fedvisage.methods import averaging
+
+
+def nearby(model):
+    def loss(site, batch):
+        weights = site.net.named_parameters()
+        return model.loss(site, batch) + 0.01 * sum((site.lent[name] - value).square().sum() for name, value in weights)
+
+    options = averaging.options_on(model)
+    return averaging.on_model(model, options, name="nearby", title="Nearby", paper="", loss=loss)
+
+
+run = fv.run("demo/fedpad", out="runs/nearby", method=nearby(fv.models()["resnet18"]))
+```
 """
 
 Groups = Mapping[str, tuple[str, ...]]
@@ -99,7 +161,28 @@ class Entry:
 
 def page() -> str:
     """Return the whole page."""
-    return "\n".join([HEAD, *(line for kind, groups in TYPES for line in section(kind, groups))])
+    types = (line for kind, groups in TYPES for line in section(kind, groups))
+    callables = {f"fv.{name}": getattr(fv, name) for name in FUNCTIONS}
+    callables |= {"fv.methods": api.methods, "fv.Writer": fv.Writer}  # fv.methods is a module, too
+    functions = table_of(callables)
+    blocks = {name: getattr(fv.averaging, name) for name in AVERAGING}
+    averaging = ("## Averaging", f"`fedvisage.methods.averaging`. {paragraph(fv.averaging.__doc__)}\n")
+    parts = (HEAD, "## Functions", *functions, FUNCTION_EXAMPLES, *types, *averaging, *table_of(blocks))
+    return "\n".join([*parts, AVERAGING_EXAMPLE])
+
+
+def table_of(functions: Mapping[str, Callable[..., Any]]) -> Iterator[str]:
+    """Yield the lines of a table of functions."""
+    yield "| function | |\n|---|---|"
+    for name, function in functions.items():
+        of_class = isinstance(function, type)
+        code = inspect.getattr_static(function, "__init__") if of_class else inspect.unwrap(function)
+        node = ast.parse(textwrap.dedent(inspect.getsource(code))).body[0]
+        assert isinstance(node, ast.FunctionDef)
+        returns = "" if node.returns is None or of_class else f" → {spelled(node.returns)}"
+        written = f"{name}({arguments(node, skip=int(of_class))}){returns}"
+        yield f"| `{written}` | {sentence(inspect.getdoc(function) or '')} |"
+    yield ""
 
 
 def section(kind: type[Any], groups: Groups) -> Iterator[str]:
@@ -151,10 +234,10 @@ def entry_of(node: ast.stmt, below: ast.stmt) -> tuple[str, Entry]:
     return "", Entry("", "")
 
 
-def arguments(node: ast.FunctionDef) -> str:
+def arguments(node: ast.FunctionDef, skip: int = 1) -> str:
     """Return a function's arguments as its source has them, but for self."""
     listed = node.args
-    listed.args = listed.args[1:]
+    listed.args = listed.args[skip:]
     return spelled(listed)
 
 

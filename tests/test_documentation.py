@@ -204,6 +204,35 @@ def test_the_example_importer_writes_a_prepared_set(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
+def test_the_examples_of_the_reference_run(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each as it stands, on a recipe of toy size."""
+    monkeypatch.chdir(tmp_path)
+    Path("toy.yaml").write_text(yaml.safe_dump(tree(sets, training__rounds=1)))
+    smaller = {
+        '"demo/fedpad"': '"toy.yaml"',
+        "96, 96": "32, 32",
+        "subjects=people": 'subjects=people, cache="cache"',
+        '{"O": own}': '{"A": own}',
+    }
+    runs: dict[str, fv.Run] = {}
+    for shown in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "reference.md").read_text(), flags=re.DOTALL):
+        for large, small in smaller.items():
+            shown = shown.replace(large, small)
+        exec(compile(shown, "docs/reference.md", "exec"), names := dict[str, Any](__name__="reader"))
+        run: fv.Run = names["run"]
+        runs[run.directory.name] = run
+    assert {name: run.metrics["method"] for name, run in runs.items()} == {
+        "own": "fedpad",
+        "timm": "fedprox",
+        "printed": "fedpad",
+        "nearby": "nearby",
+    }
+    assert Path(runs["own"].recipe.data.sites["A"]).parent == (tmp_path / "cache").resolve()
+    assert re.search(r"^A train \d+ tensors$", capsys.readouterr().out, flags=re.MULTILINE)
+
+
 def test_the_reference_page_is_what_the_code_says() -> None:
     """``make reference`` writes it again."""
     spec = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "reference.py")

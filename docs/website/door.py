@@ -13,6 +13,7 @@ has an example. `Site`, `Server`, `Method` and `Model` are on the [page for meth
 """
 SECTIONS = {
     "Runs and models": ("load", "run", "open", "evaluate", "Run", "FinishedModel"),
+    "Datasets": ("dataset", "Writer"),
     "Comparisons and lists": ("compare", "study", "models"),
     "Mistakes": ("UserError", "RunFailed"),
 }

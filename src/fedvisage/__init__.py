@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from fedvisage import metrics
     from fedvisage.api import Run, compare, evaluate, load, methods, models, open, recount, run, study
     from fedvisage.base.errors import RunFailed, UserError
+    from fedvisage.data.arrays import dataset
+    from fedvisage.data.writer import Writer
     from fedvisage.federation.declared import Call, Home
     from fedvisage.federation.method import Method
     from fedvisage.federation.server import Server
@@ -39,9 +41,11 @@ __all__ = [
     "Site",
     "Upload",
     "UserError",
+    "Writer",
     "__version__",
     "averaging",
     "compare",
+    "dataset",
     "evaluate",
     "load",
     "losses",
@@ -61,6 +65,8 @@ PLACES = {
     **dict.fromkeys(("run", "study"), "api"),
     **dict.fromkeys(("RunFailed", "UserError"), "base.errors"),
     **dict.fromkeys(("Call", "Home"), "federation.declared"),
+    "dataset": "data.arrays",
+    "Writer": "data.writer",
     "Method": "federation.method",
     "Server": "federation.server",
     **dict.fromkeys(("Batch", "Site"), "federation.site"),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import html
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,22 +12,21 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from fedvisage import recipe as recipes
 from fedvisage.base import extensions
+from fedvisage.base.arguments import check_arguments, wrong_argument
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import CACHE, read_json
-from fedvisage.base.progress import Reporter
+from fedvisage.base.files import CACHE, json_key, read_json
+from fedvisage.base.progress import reporter_on_stdout
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.method import Method
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS, read_lines
 from fedvisage.federation.site_worker import LocalTransport
-from fedvisage.methods import MODELS, all_methods, find, model_named, read_method
+from fedvisage.methods import MODELS, Listing, find, listed_methods, model_named, read_method
 from fedvisage.methods.models.model import Model
 from fedvisage.methods.origin import check_name
 from fedvisage.metrics.scores import read_complete_rows
-from fedvisage.recipe import Recipe
+from fedvisage.recipe import ADAPTATIONS, Recipe
 from fedvisage.recipe import load as load_recipe
 from fedvisage.recipe.former import rename_in_metrics, rename_in_recipe, rename_keys
 from fedvisage.report.compare import Comparison, as_values
@@ -76,14 +74,30 @@ def columns_of(path: Path) -> Any:
 
 SCORES = "scores.csv"
 
+A_RECIPE = "a recipe, its file, a shipped name such as 'demo/fedpad', or a mapping"
+A_DATASET = "fv.dataset(images, labels, subjects=subjects)"
+A_PATH = "a path, such as 'runs/first'"
+A_RUN = "a run or its directory, such as 'runs/first'"
+A_METHOD = "a method, such as fv.methods()['fedprox'] or an algorithm on a model: fedprox(fv.models()['resnet18'])"
+RUNS = "a list of runs or their directories, such as ['runs/a', 'runs/b']"
+CHANGES = "a mapping such as {'training.rounds': 4}, or a list such as ['training.rounds=4']"
+ADVICE = "; keys of the recipe go into changes={'training.rounds': 4}"
+"""Valid values of arguments, in the words of messages."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Run:
     """A finished run, whose files are read at their first use; a notebook displays its report."""
 
     directory: Path
     method: Method | None = None
     """The method, if the caller passed it in."""
+
+    def __post_init__(self) -> None:
+        """Accept a directory as text."""
+        if not isinstance(self.directory, str | Path):
+            raise wrong_argument("directory", A_PATH, self.directory)
+        object.__setattr__(self, "directory", Path(self.directory))
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
@@ -134,6 +148,10 @@ class Run:
             raise UserError(str(path), "does not exist; is this the directory of a finished run?")
         return path
 
+    def __repr__(self) -> str:
+        """Return the directory, and the name of a method that was passed in."""
+        return f"Run({str(self.directory)!r}{f', method={self.method!r}' if self.method else ''})"
+
     def __str__(self) -> str:
         """Return the headline metrics."""
         with damaged_files_are_errors(self.directory):
@@ -163,29 +181,51 @@ class ComparisonResult:
         return as_text(self.rows)
 
 
-def compare(runs: Sequence[Run | str | Path]) -> ComparisonResult:
+@check_arguments(runs=RUNS)
+def compare(runs: Sequence[Run | str | Path] | Iterator[Run | str | Path]) -> ComparisonResult:
     """Compare finished runs."""
-    return ComparisonResult(tuple(compared([run.directory if isinstance(run, Run) else Path(run) for run in runs])))
+    directories = [_directory_of(run, f"runs[{number}]") for number, run in enumerate(runs)]
+    if not directories:
+        raise UserError("runs", f"must be {RUNS}; got none")
+    return ComparisonResult(tuple(compared(directories)))
+
+
+def _directory_of(run: Run | str | Path, place: str) -> Path:
+    if not isinstance(run, Run | str | Path):
+        raise wrong_argument(place, A_RUN, run)
+    return run.directory if isinstance(run, Run) else Path(run)
 
 
 # Evaluation of finished models.
 
 
-def open(directory: str | Path, *, method: Method | None = None) -> FinishedModel:
+@check_arguments(directory=A_RUN, method=A_METHOD)
+def open(directory: Run | str | Path, *, method: Method | None = None) -> FinishedModel:
     """Open the model of a finished run, from the run's directory or from a directory with its two model files.
 
     ``method`` is the method of the run, if the catalogue does not contain it.
     """
+    if isinstance(directory, Run):
+        return _warn_of_crops(open_model(directory.directory, method=method or directory.method))
     return _warn_of_crops(open_model(Path(directory), method=method))
 
 
+@check_arguments(
+    model="an opened model, a run or its directory, such as 'runs/first'",
+    data="a dataset, its path or a synth: line, such as 'sets/lab'; arrays become one with fv.dataset",
+    adapt=f"one of the texts {', '.join(ADAPTATIONS)}",
+    pairs="the path of a list of pairs",
+    benchmarks="a mapping from names to sets, such as {'lfw': 'sets/lfw'}",
+    out=A_PATH,
+    cache=A_PATH,
+)
 def evaluate(
     model: FinishedModel | Run | str | Path,
-    data: str | Path | None = None,
+    data: DatasetSource | None = None,
     *,
     adapt: str | None = None,
     pairs: str | Path | None = None,
-    benchmarks: Mapping[str, str | Path] | None = None,
+    benchmarks: Mapping[str, DatasetSource] | None = None,
     out: str | Path | None = None,
     cache: str | Path = CACHE,
     allow_mixed_crops: bool = False,
@@ -203,8 +243,8 @@ def evaluate(
     """
     directory = model.directory if isinstance(model, FinishedModel | Run) else Path(model)
     opened = _warn_of_crops(open_model(directory, adapt, None if pairs is None else Path(pairs), _method_of(model)))
-    entry, out_directory = None if data is None else str(data), None if out is None else Path(out)
-    sets = {name: str(path) for name, path in (benchmarks or {}).items()}
+    entry, out_directory = None if data is None else _entry(data, "data"), None if out is None else Path(out)
+    sets = {name: _entry(dataset, f"benchmarks.{name}") for name, dataset in (benchmarks or {}).items()}
     return evaluate_model(
         opened,
         entry,
@@ -234,14 +274,20 @@ def _method_of(model: FinishedModel | Run | str | Path) -> Method | None:
     return model.method if isinstance(model, Run) else None
 
 
-def methods() -> dict[str, Method]:
+@check_arguments()
+def methods() -> Listing[Method]:
     """Return all methods by name, including those of other packages."""
-    return all_methods()
+    return listed_methods()
 
 
-def models() -> dict[str, Model]:
+@check_arguments()
+def models() -> Listing[Model]:
     """Return the models that algorithms can train, by name, including those of other packages."""
-    return MODELS | {name: model_named(name) for name in extensions.names("models")}
+    return Listing(MODELS | {name: model_named(name) for name in extensions.names("models")})
+
+
+Changes = Mapping[str, Any] | Sequence[str]
+"""Changes of a recipe: values by dotted key, or texts of the form ``key=value``, as on the command line."""
 
 
 @dataclass(frozen=True)
@@ -259,11 +305,20 @@ class StudyResult:
         return str(self)
 
 
+@check_arguments(
+    ADVICE,
+    path="a study's file or a shipped name, such as 'studies/table3-demo'",
+    out=A_PATH,
+    changes=CHANGES,
+    root=A_PATH,
+    sets=A_PATH,
+    cache=A_PATH,
+)
 def study(
     path: str | Path,
     *,
     out: str | Path | None = None,
-    changes: Sequence[str] = (),
+    changes: Changes = (),
     smoke: bool = False,
     workers: int = 1,
     root: str | Path | None = None,
@@ -281,15 +336,17 @@ def study(
     """
     from fedvisage.studies.conduct import run_study  # imported here, because it loads the plotting libraries
 
+    if workers < 1:
+        raise wrong_argument("workers", "1 or more", workers)
     directory = Path(out) if out is not None else Path("runs") / f"{Path(path).stem}{'-smoke' if smoke else ''}"
-    say = Reporter(Console(highlight=False), quiet=quiet).say
+    say = reporter_on_stdout(quiet).say
     file = locate(Path(path), verb="study")
     table = run_study(
         file,
         directory,
         Path(cache),
         say,
-        changes=changes,
+        changes=_as_texts(changes),
         smoke=smoke,
         workers=workers,
         root=None if root is None else Path(root),
@@ -306,8 +363,9 @@ DatasetSource = PreparedSet | str | Path
 """A dataset as an object or a path, or a ``synth:`` line that renders one."""
 
 
-def load(recipe: RecipeSource, changes: Mapping[str, Any] | None = None, *, method: Method | None = None) -> Recipe:
-    """Load and validate a recipe with changes such as ``{"training.rounds": 4}``.
+@check_arguments(ADVICE, recipe=A_RECIPE, changes=CHANGES, method=A_METHOD)
+def load(recipe: RecipeSource, changes: Changes | None = None, *, method: Method | None = None) -> Recipe:
+    """Load and validate a recipe with changes such as ``{"training.rounds": 4}`` or ``["training.rounds=4"]``.
 
     ``method`` replaces the method that the recipe names. It is a method outside the catalogue, and its options validate
     the recipe's section ``method``. Options that only the recipe's own method has are dropped; any other unknown key is
@@ -317,8 +375,7 @@ def load(recipe: RecipeSource, changes: Mapping[str, Any] | None = None, *, meth
     if method is not None:
         check_name(method)
         tree["method"] = _shared_options(tree.get("method"), method)
-    for key, value in (changes or {}).items():
-        recipes.set_value(tree, key, value, say=_warn)
+    _apply(tree, changes or ())
     if method is None:
         return recipes.validate(tree, read_method)
     section = tree["method"]
@@ -326,11 +383,22 @@ def load(recipe: RecipeSource, changes: Mapping[str, Any] | None = None, *, meth
     return recipes.validate({**tree, "method": {**options, "name": method.name}}, method.options.model_validate)
 
 
+@check_arguments(
+    ADVICE,
+    recipe=A_RECIPE,
+    out=A_PATH,
+    changes=CHANGES,
+    method=A_METHOD,
+    transport="a class or function that makes a transport from sites, such as "
+    "fedvisage.federation.site_worker.LocalTransport; `fedvisage run --on nvflare` runs between organisations",
+    data=f"a mapping from the recipe's sites, target or public to sets, such as {{'A': {A_DATASET}}}",
+    cache=A_PATH,
+)
 def run(
     recipe: RecipeSource,
     *,
     out: str | Path | None = None,
-    changes: Mapping[str, Any] | None = None,
+    changes: Changes | None = None,
     method: Method | None = None,
     transport: Wire = LocalTransport,
     data: Mapping[str, DatasetSource] | None = None,
@@ -357,18 +425,18 @@ def run(
     directory = Path(out) if out is not None else Path("runs") / f"{stem}-seed{resolved.runtime.seed}"
     checks = Checks(allow_mixed_crops, allow_overlap, verify)
     request = Request(resolved, directory, Path(cache), method, resume, transport, checks=checks, report=True)
-    run_recipe(request, Reporter(Console(highlight=False), quiet=quiet))
+    run_recipe(request, reporter_on_stdout(quiet))
     return Run(directory, method)
 
 
+@check_arguments(run=A_RUN, out="the path of a new directory, such as 'runs/exact'", cache=A_PATH)
 def recount(run: Run | str | Path, out: str | Path, *, cache: str | Path = CACHE, quiet: bool = False) -> Run:
     """Evaluate a finished run with exact BatchNorm statistics, like a run with ``training.statistics: exact``.
 
     Nothing is trained. The server requests the statistics of the sites' training images, layer by layer, and new
     thresholds. ``out`` is a new directory, or the directory of an interrupted recount.
     """
-    trained = run.directory if isinstance(run, Run) else Path(run)
-    recount_run(trained, Path(out), Path(cache), Reporter(Console(highlight=False), quiet=quiet))
+    recount_run(_directory_of(run, "run"), Path(out), Path(cache), reporter_on_stdout(quiet))
     return Run(Path(out))
 
 
@@ -377,9 +445,37 @@ def _tree_of(recipe: RecipeSource) -> dict[str, Any]:
         return recipes.tree_of(recipe)
     if isinstance(recipe, str | Path):
         return rename_in_recipe(recipes.read_tree(locate(Path(recipe), verb="run")), _warn)
-    if isinstance(recipe, Mapping):
-        return rename_in_recipe(copy.deepcopy(dict(recipe)), _warn)
-    raise UserError("recipe", f"must be a recipe, a path, a shipped name or a mapping, got {type(recipe).__name__}")
+    return rename_in_recipe(_plain(recipe), _warn)
+
+
+def _apply(tree: dict[str, Any], changes: Changes) -> None:
+    """Apply changes to a recipe's tree."""
+    if isinstance(changes, Mapping):
+        for key, value in changes.items():
+            recipes.set_value(tree, str(key), _plain(value), say=_warn)
+        return
+    for number, change in enumerate(changes):
+        if not isinstance(change, str):
+            raise wrong_argument(f"changes[{number}]", "a text such as 'training.rounds=4'", change)
+        recipes.apply_override(tree, change, _warn)
+
+
+def _as_texts(changes: Changes) -> list[str]:
+    """Return changes as texts of the form ``key=value``."""
+    if isinstance(changes, Mapping):
+        return [f"{key}={json_key(_plain(value))}" for key, value in changes.items()]
+    return [*changes]
+
+
+def _plain(value: Any) -> Any:
+    """Return a copy of a value without types that no recipe has: paths, tuples, and numbers of NumPy or torch."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    return value.item() if getattr(value, "shape", None) == () else value
 
 
 def _shared_options(section: Any, method: Method) -> dict[str, Any]:
@@ -409,9 +505,11 @@ def _entries(data: Mapping[str, DatasetSource], recipe: Recipe) -> dict[str, str
             f"the recipe has no {names}; it has {', '.join(keys)}. Replace one of these, or add an "
             "entry with changes={'data.sites.NAME': ...}",
         )
-    entries = {}
-    for name, dataset in data.items():
-        if not isinstance(dataset, PreparedSet | str | Path):
-            raise UserError(f"data.{name}", f"must be a prepared set or its path, got {type(dataset).__name__}")
-        entries[keys[name]] = str(dataset.path.resolve() if isinstance(dataset, PreparedSet) else dataset)
-    return entries
+    return {keys[name]: _entry(dataset, f"data.{name}") for name, dataset in data.items()}
+
+
+def _entry(dataset: DatasetSource, place: str) -> str:
+    """Return the entry of a recipe for a dataset."""
+    if not isinstance(dataset, PreparedSet | str | Path):
+        raise wrong_argument(place, f"a dataset, its path or a synth: line; {A_DATASET} makes one of arrays", dataset)
+    return str(dataset.path.resolve() if isinstance(dataset, PreparedSet) else dataset)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -105,6 +106,12 @@ def test_a_model_without_a_single_threshold_names_the_remedy(run: fv.Run, people
         people.model.is_live(torch.zeros(1, 3, 32, 32, dtype=torch.uint8))
 
 
+def test_an_array_of_pictures_is_scored_like_a_tensor(run: fv.Run, sets: Mapping[str, Path]) -> None:
+    pictures = PreparedSet.open(sets["U"]).images[:4]
+    tensor = torch.from_numpy(np.array(pictures)).permute(0, 3, 1, 2)
+    assert run.model.score(pictures).tolist() == run.model.score(tensor).tolist()
+
+
 def test_the_network_is_a_plain_module_that_computes_the_score(run: fv.Run) -> None:
     images = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     net = run.model.net
@@ -171,6 +178,19 @@ def test_options_of_a_method_that_is_passed_in_are_validated_like_those_of_the_l
         assert caught.value.place in ("recipe.method.mew", "recipe.method.temperature")
 
 
+def test_a_model_that_is_passed_in_names_its_network() -> None:
+    def network(model: str, **settings: str) -> str:
+        changes = {"method.network": settings}
+        recipe = fv.load("demo/fedavg-recognition", changes, method=fedprox(fv.models()[model]))
+        return str(recipe.method.network.name)  # type: ignore[attr-defined]
+
+    assert network("timm-embedding", arch="mobilenetv3_small_050") == "timm-embedding"
+    assert network("iresnet18") == "iresnet18"
+    assert network("iresnet18", name="sphere20") == "sphere20"
+    with refused("recipe.method.network", "arch"):
+        network("timm-embedding")
+
+
 def test_a_changed_method_cannot_have_the_name_of_a_listed_one() -> None:
     changed = replace(METHODS["fedpad"], calls={"train": fedavg.training_call(nothing, "model")})
     with refused("method", "fedpad", "dataclasses.replace"):
@@ -215,6 +235,42 @@ def test_data_replaces_entries_of_the_recipe_and_adds_none(sets: Mapping[str, Pa
         fv.run(content, data={"client3": sets["A"]})
 
 
+def test_objects_print_in_a_few_lines(run: fv.Run, people: fv.Run) -> None:
+    assert repr(run) == f"Run({str(run.directory)!r})"
+    assert repr(fv.Run(run.directory, fv.methods()["fedpad"])).endswith(
+        "method=Method(name='fedpad', title='FedPAD', task='pad'))"
+    )
+    assert repr(fv.models()["resnet18"]) == "Model(name='resnet18', title='ResNet-18', task='pad')"
+    for listing in (fv.methods(), fv.models()):
+        assert len(repr(listing).splitlines()) < 12
+        assert set(listing) == set(re.findall(r"[\w-]+(?=,|$)", repr(listing), flags=re.MULTILINE))
+    facts = dict(line.split(maxsplit=1) for line in repr(run.model).splitlines())
+    weights = sum(value.numel() for value in run.model.saved.finished.values())
+    assert facts == {
+        "model": "FedPAD (pad)",
+        "directory": str(run.directory),
+        "input": "32×32 pixels, rgb+hsv",
+        "training": "3 sites, 2 rounds",
+        "threshold": f"{run.metrics['threshold']:.3f} (source-eer)",
+        "weights": f"{weights:,}",
+    }
+    assert "FedAvg (recognition) (recognition)" in repr(people.model)
+
+
+def test_a_notebook_shows_a_model_as_a_small_table(run: fv.Run) -> None:
+    shown = run.model._repr_html_()
+    assert shown.startswith("<table><tr><th>model</th><td>FedPAD (pad)</td></tr>")
+    assert len(shown) < 1000
+
+
+def test_an_unknown_name_in_a_list_of_methods_or_models_is_an_error_with_the_nearest() -> None:
+    with refused("'fedpda'", "fedpad"):
+        fv.methods()["fedpda"]
+    with refused("'resnet'", "resnet18"):
+        fv.models()["resnet"]
+    assert fv.methods().get("fedpda") is None
+
+
 def test_an_interrupted_run_is_continued_from_python(sets: Mapping[str, Path], tmp_path: Path) -> None:
     class Broken(LocalTransport):
         def commit(self, generation: int) -> dict[str, int]:
@@ -252,9 +308,7 @@ def test_a_shipped_recipe_is_loaded_by_its_name_and_changed(tmp_path: Path) -> N
     [
         (lambda: fv.load("demo/fedpda"), "demo/fedpda"),
         (lambda: fv.load({"method": "fedpda"}), "recipe.method.name"),
-        (lambda: fv.load(3), "recipe"),  # type: ignore[arg-type]
         (lambda: fv.load("demo/fedpad", {"training.rouns": 3}), "recipe.training.rouns"),
-        (lambda: fv.run("demo/fedpad", data={"O": 3}), "data.O"),  # type: ignore[dict-item]
         (lambda: fv.open("/nowhere"), "/nowhere/model.json"),
         (lambda: fv.Run(Path("/nowhere")).metrics, "/nowhere/metrics.json"),
         (lambda: fv.compare(["/nowhere"]), "/nowhere"),
@@ -271,6 +325,13 @@ def test_a_model_says_which_images_it_takes_and_what_it_is_for(run: fv.Run, peop
         run.model.score(images[:, :, :16])
     with refused("images", "uint8", "float32"):
         run.model.score(images.float())
+    with refused("images", "3, 32, 32", "32, 32, 3", "(1, 3, 32, 32)"):
+        run.model.score(images.numpy())
+    for wrong in (None, "one.png", [images]):
+        with refused("images", "tensor", "array"):
+            run.model.is_live(wrong)  # type: ignore[arg-type]
+    with refused("faces", "tensor", "array"):
+        people.model.embed("one.png")  # type: ignore[arg-type]
     with refused("model.embed", "model.score"):
         run.model.embed(images)
     with refused("model.score", "model.embed"):

@@ -7,7 +7,9 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 from rich.console import Console
 
 from fedvisage.base.progress import EVERY, FIRST, JsonReporter, Reporter, duration_in_words, format_count, in_steps
@@ -169,3 +171,21 @@ def test_on_a_terminal_bars_move_and_an_error_leaves_none_behind() -> None:
         assert shown in told.getvalue()
     hidden, shown_again = "\x1b[?25l", "\x1b[?25h"
     assert told.getvalue().count(hidden) == told.getvalue().count(shown_again) == 2
+
+
+def test_a_notebook_shows_lines_without_a_warning_or_a_further_package() -> None:
+    """A kernel claims a terminal, and rich's own output for notebooks needs ipywidgets."""
+    code = """
+from fedvisage.base.progress import reporter_on_stdout
+reporter = reporter_on_stdout()
+with reporter.course("training", 0, 2):
+    for number in (1, 2):
+        reporter.advance(number, 2, "loss 0.5")
+reporter.say("done")
+reporter_on_stdout(quiet=True).say("unheard")
+"""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    outputs = notebook.cells[0].outputs
+    assert {(output.output_type, output.get("name")) for output in outputs} == {("stream", "stdout")}
+    assert "".join(output.text for output in outputs) == "round 1/2  loss 0.5\nround 2/2  loss 0.5\ndone\n"

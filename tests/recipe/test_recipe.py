@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -11,7 +12,17 @@ from tests.refusals import refused
 from tests.toy import recipe_of, tree
 
 from fedvisage.methods import read_method
-from fedvisage.recipe import Recipe, apply_override, load, text_of, tree_of, validate
+from fedvisage.recipe import (
+    MethodOptions,
+    Recipe,
+    Section,
+    apply_override,
+    load,
+    read_section,
+    text_of,
+    tree_of,
+    validate,
+)
 
 
 @pytest.fixture
@@ -243,3 +254,70 @@ def test_a_quorum_must_be_within_what_a_round_asks(content: dict[str, Any]) -> N
 def test_features_need_a_target_to_compare_with(content: dict[str, Any]) -> None:
     content["evaluation"]["features"] = 10
     check_mistake(content, "data.target=null", "recipe", "data.target")
+
+
+def keys_of_another_type() -> Iterator[tuple[str, Any, str]]:
+    """Yield each key of a section that takes a number or a truth value, a value of another type, and the message."""
+    for kind in sections_below(Section):
+        for name, field in kind.model_fields.items():
+            choices = set(get_args(field.annotation))
+            if choices & {bool} or field.annotation is bool:
+                yield f"{kind.__qualname__}.{name}", kind, "true or false"
+            elif field.annotation in (int, float):
+                yield f"{kind.__qualname__}.{name}", kind, "number"
+
+
+def sections_below(kind: type[Section]) -> Iterator[type[Section]]:
+    for below in kind.__subclasses__():
+        yield below
+        yield from sections_below(below)
+
+
+def test_no_key_takes_text_for_a_number_or_a_truth_value() -> None:
+    """Each key of every section and method."""
+    checked = 0
+    for place, kind, keyword in keys_of_another_type():
+        key = place.rpartition(".")[2]
+        for value in ("1", "true"):
+            with refused(f"place.{key}", keyword, value):
+                read_section(kind, {key: value}, "place")
+            checked += 1
+    assert checked > 150
+
+
+@pytest.mark.parametrize(
+    ("override", "place", "keyword"),
+    [
+        ("training.rounds='3'", "recipe.training.rounds", "whole number"),
+        ("training.optimizer.lr='0.1'", "recipe.training.optimizer.lr", "number"),
+        ("runtime.workers='2'", "recipe.runtime.workers", "whole number"),
+        ("training.batch.per_site={A: '8'}", "recipe.training.batch.per_site", "whole number"),
+        ("evaluation.recognition.far=['0.1']", "recipe.evaluation.recognition.far", "number"),
+        ("method.network.width='8'", "recipe.method.network.width", "whole number"),
+        ("training.rounds=true", "recipe.training.rounds", "whole number"),
+        ("report.images='no'", "recipe.report.images", "true or false"),
+        ("runtime.compile=1", "recipe.runtime.compile", "true or false"),
+    ],
+)
+def test_numbers_and_truth_values_are_strict(content: dict[str, Any], override: str, place: str, keyword: str) -> None:
+    check_mistake(content, override, place, keyword)
+
+
+def test_a_whole_number_is_a_number_and_auto_stays_a_choice(content: dict[str, Any]) -> None:
+    assert changed(content, "training.optimizer.lr=1").training.optimizer.lr == 1
+    assert changed(content, "runtime.workers=auto").runtime.workers == "auto"
+
+
+@pytest.mark.parametrize("key", ["title", "data.target", "data.target_name", "data.sites.A", "tracking.to", "method.x"])
+def test_half_a_character_is_refused_with_its_key(content: dict[str, Any], key: str) -> None:
+    r"""A YAML text such as "\ud800" can be read, but no file can store it."""
+    value = r'["\ud800"]' if key == "tracking.to" else r'"\ud800"'
+    check_mistake(content, f"{key}={value}", f"recipe.{key}", "surrogate")
+
+
+def test_half_a_character_is_refused_in_an_option_of_a_method_outside_the_catalogue(content: dict[str, Any]) -> None:
+    class Options(MethodOptions):
+        note: str = ""
+
+    with refused("recipe.method.note", "surrogate"):
+        validate({**content, "method": {"name": "mine", "note": "a\ud800"}}, Options.model_validate)

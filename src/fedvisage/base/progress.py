@@ -105,7 +105,7 @@ class Reporter:
     @property
     def moving(self) -> bool:
         """True if the console can show moving bars."""
-        return not self.quiet and (self.console.is_terminal or self.console.is_jupyter)
+        return not self.quiet and self.console.is_terminal
 
     @contextmanager
     def course(self, title: str, done: int, total: int) -> Iterator[None]:
@@ -210,6 +210,18 @@ class Reporter:
                 yield self._progress
         finally:
             self._progress = self._task = self._below = None
+
+
+def reporter_on_stdout(quiet: bool = False) -> Reporter:
+    """Return a reporter to standard output: bars on a terminal, lines elsewhere.
+
+    Notebooks get lines: bars in them need a further package (ipywidgets), and ipykernel claims a terminal by setting
+    ``FORCE_COLOR``.
+    """
+    in_notebook = Console().is_jupyter
+    return Reporter(
+        Console(highlight=False, force_jupyter=False, force_terminal=False if in_notebook else None), quiet=quiet
+    )
 
 
 def _bar_mover(bars: Progress, what: str, pace: Pace, clock: Clock) -> Steps:

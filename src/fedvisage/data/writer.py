@@ -58,7 +58,7 @@ class Writer:
 
     def __init__(
         self,
-        path: Path,
+        path: Path | str,
         *,
         name: str,
         size: int,
@@ -86,6 +86,7 @@ class Writer:
             key: key under which a later writer can resume.
             every: seconds between two flushes of finished work to disk.
         """
+        path = Path(path)
         if path.exists() and not (path.is_dir() and not any(path.iterdir())):
             raise UserError(str(path), "already exists; choose another destination or remove it first")
         if not 1 <= size <= SIZE_LIMIT:

@@ -42,7 +42,7 @@ def keep_initial_model(server: Server) -> None:
     """Leave the initial model unchanged."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Method(Declared):
     """A method as its paper prescribes it, without loops, transport or files."""
 
@@ -50,3 +50,7 @@ class Method(Declared):
     """The server program, a generator that yields when its state is consistent."""
     begin: Callable[[Server], None] = keep_initial_model
     """Loads weights that the recipe names into the initial model, before the first round."""
+
+    def __repr__(self) -> str:
+        """Return the name, title and task."""
+        return f"Method(name={self.name!r}, title={self.title!r}, task={self.task!r})"

@@ -15,8 +15,10 @@ from fedvisage.methods.catalogue import (
     ALGORITHMS,
     METHODS,
     MODELS,
+    Listing,
     all_methods,
     find,
+    listed_methods,
     method_named,
     model_named,
     on,
@@ -27,8 +29,10 @@ __all__ = [
     "ALGORITHMS",
     "METHODS",
     "MODELS",
+    "Listing",
     "all_methods",
     "find",
+    "listed_methods",
     "method_named",
     "model_named",
     "on",
@@ -39,8 +43,8 @@ __all__ = [
 class _List(ModuleType):
     """A callable module, so that ``fedvisage.methods()`` lists the methods although a package has that name."""
 
-    def __call__(self) -> dict[str, Method]:
-        return all_methods()
+    def __call__(self) -> Listing[Method]:
+        return listed_methods()
 
 
 sys.modules[__name__].__class__ = _List

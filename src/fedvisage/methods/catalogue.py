@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from textwrap import fill
+from typing import Any, NoReturn, TypeVar
 
 from fedvisage.base import extensions
 from fedvisage.base.errors import UserError, choice_hint
@@ -100,6 +101,30 @@ def method_named(name: str) -> Method | None:
 def all_methods() -> dict[str, Method]:
     """Return all methods by name, including those of other packages."""
     return METHODS | {name: method for name in extensions.names("methods") if (method := method_named(name))}
+
+
+Entry = TypeVar("Entry", Method, Model)
+
+
+class Listing(dict[str, Entry]):
+    """Methods or models by name; it prints their names, and an unknown name is a ``UserError``."""
+
+    def __repr__(self) -> str:
+        """Return the names by task, in a few lines."""
+        lines = []
+        for task in ("pad", "recognition"):
+            names = [name for name, entry in self.items() if entry.task == task]
+            lines.append(fill(f"{task}: {', '.join(names)}", 100, subsequent_indent="  ", break_on_hyphens=False))
+        return "\n".join(lines)
+
+    def __missing__(self, name: str) -> NoReturn:
+        """Raise an error with the nearest name."""
+        raise UserError(repr(name), f"is the name of no method or model in this list{choice_hint(str(name), self)}")
+
+
+def listed_methods() -> Listing[Method]:
+    """Return all methods by name, as Python callers receive them."""
+    return Listing(all_methods())
 
 
 def model_named(name: str) -> Model:

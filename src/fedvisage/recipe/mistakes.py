@@ -45,10 +45,24 @@ _WORDS: Mapping[str, str] = {
 
 def read_section(kind: type[Kind], tree: Any, root: str) -> Kind:
     """Return a section made of plain values, or raise an error that names the key: ``root.key`` or ``FILE: key``."""
+    check_texts(tree, root.removesuffix(" ").removesuffix(":"))
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
         raise user_error_from(error, root, kind) from error
+
+
+def check_texts(value: Any, place: str) -> None:
+    """Raise an error if a text below a place cannot be written to a file: a half of a character (lone surrogate)."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            check_texts(str(key), place)
+            check_texts(item, f"{place}.{key}")
+    elif isinstance(value, list | tuple):
+        for item in value:
+            check_texts(item, place)
+    elif isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise UserError(place, f"contains half a character (a lone surrogate): {ascii(value)[:100]}; write it as UTF-8")
 
 
 def user_error_from(error: ValidationError, root: str, kind: type[BaseModel] | None = None) -> UserError:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer, model_validator
 from pydantic_core import PydanticCustomError
+
+from fedvisage.recipe.mistakes import format_value
 
 
 class Section(BaseModel):
@@ -18,10 +20,10 @@ class Section(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _true_is_no_number(cls, tree: Any) -> Any:
+    def _types_are_not_converted(cls, tree: Any) -> Any:
         for key, field in cls.model_fields.items() if isinstance(tree, Mapping) else ():
-            if _has_truth(tree.get(key)) and _has_number(field.annotation):
-                raise PydanticCustomError("no_number", "must be a number, got true or false", {"keys": (key,)})
+            if fault := _type_fault(tree.get(key), field.annotation):
+                raise PydanticCustomError("another_type", "{fault}", {"fault": fault, "keys": (key,)})
         return tree
 
     @model_serializer(mode="wrap")
@@ -38,19 +40,34 @@ class MethodOptions(Section):
     """See ``fedvisage methods``; the method's own options are keys of the same section."""
 
 
-def _has_truth(value: Any) -> bool:
-    """Return whether a value is a truth value or a container with one; nested sections check their own values."""
-    values = value if isinstance(value, list | tuple) else value.values() if isinstance(value, Mapping) else ()
-    return isinstance(value, bool) or any(isinstance(item, bool) for item in values)
+def _type_fault(value: Any, annotation: Any) -> str | None:
+    """Return the fault of a text or truth value in place of a number, or of a text or number in place of a truth value.
+
+    Containers are checked, too; nested sections check their own values.
+    """
+    types, texts = _accepted(annotation)
+    if bool in types:
+        expected, wrong = "true or false", {str, int, float} - types
+    elif {int, float} & types:
+        expected, wrong = "a number" if float in types else "a whole number", {str, bool} - types
+    else:
+        return None
+    if any(issubclass(kind, BaseModel) for kind in types):
+        return None
+    items = value if isinstance(value, list | tuple) else value.values() if isinstance(value, Mapping) else (value,)
+    faults = [item for item in items if type(item) in wrong and not (isinstance(item, str) and item in texts)]
+    return f"must be {expected}, got {format_value(faults[0])}" if faults else None
 
 
-def _has_number(kind: Any) -> bool:
-    """Return whether a key accepts numbers, but neither truth values nor sections, which may contain some."""
-    parts = _parts(kind)
-    return bool({int, float} & parts) and bool not in parts and not any(issubclass(part, BaseModel) for part in parts)
-
-
-def _parts(kind: Any) -> set[type]:
-    """Return the plain types in a key's annotation."""
-    inner = get_args(kind)
-    return set().union(*map(_parts, inner)) if inner else {kind} if isinstance(kind, type) else set()
+def _accepted(annotation: Any) -> tuple[set[type], set[str]]:
+    """Return the types of a key's values, or of those in its list or mapping, and the single texts that it accepts."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return {bool for value in inner if isinstance(value, bool)}, {
+            value for value in inner if isinstance(value, str)
+        }
+    types, texts = {annotation} if isinstance(annotation, type) else set[type](), set[str]()
+    for part in inner[1:] if origin is dict else inner:
+        more_types, more_texts = _accepted(part)
+        types, texts = types | more_types, texts | more_texts
+    return types, texts

@@ -13,7 +13,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.base.progress import Say, discard
 from fedvisage.recipe import plain_yaml
 from fedvisage.recipe.former import present_key, rename_in_recipe
-from fedvisage.recipe.mistakes import format_value, read_section, user_error_from
+from fedvisage.recipe.mistakes import check_texts, format_value, read_section, user_error_from
 from fedvisage.recipe.recipe import Recipe
 from fedvisage.recipe.section import MethodOptions
 
@@ -86,6 +86,7 @@ def validate(tree: Mapping[str, Any], method: ReadMethod) -> Recipe:
         raise UserError(
             "recipe.method", f"must be the name of a method, or a section with its name, got {format_value(section)}"
         )
+    check_texts(section, "recipe.method")
     try:
         options = method(section or {})
     except ValidationError as error:  # of a method outside the catalogue, whose options raise pydantic's own error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedvisage import recipe as recipes
+from fedvisage.base.arguments import wrong_argument
 from fedvisage.base.errors import UserError
+from fedvisage.base.progress import format_count
 from fedvisage.base.streams import torch_rng
 from fedvisage.federation.declared import Member
 from fedvisage.federation.method import Method
@@ -49,9 +52,13 @@ class Delivered(nn.Module):
         return self._setup.method.prediction.predict(Member(self.parts, ready, generator, recipe)).float()
 
 
-@dataclass(frozen=True, eq=False)
+Faces = Tensor | NDArray[np.uint8]
+"""Face crops in RGB: a uint8 tensor of B×3×H×W, or an array of B×H×W×3."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class FinishedModel:
-    """A model with its recipe, weights, thresholds and network."""
+    """A model with its recipe, weights, thresholds and network; it prints as a summary of a few lines."""
 
     directory: Path
     setup: Setup
@@ -96,26 +103,30 @@ class FinishedModel:
         self.scorer.load(next(iter(self._members().values())))
         return Delivered(self.setup, copy.deepcopy(self.scorer.net)).eval()
 
-    def score(self, images: Tensor) -> NDArray[Any]:
-        """Return the bona fide logit of each face crop, uint8 B×3×H×W in RGB, with members' scores averaged."""
+    def score(self, images: Faces) -> NDArray[Any]:
+        """Return the bona fide logit of each face crop, with members' scores averaged.
+
+        The crops are RGB: a uint8 tensor of B×3×H×W, or a NumPy array of B×H×W×3.
+        """
         self._require("pad", "score", "embed")
-        logits = []
+        crops, logits = self._as_tensor(images, "images"), []
         for weights in self._members().values():
             self.scorer.load(weights)
-            logits.append(self.scorer.score_images(self._require_size(images)).double().cpu().numpy())
+            logits.append(self.scorer.score_images(crops).double().cpu().numpy())
         return mean_score(logits) if len(logits) > 1 else logits[0]
 
-    def is_live(self, images: Tensor) -> NDArray[np.bool_]:
-        """Return for each face crop, uint8 B×3×H×W in RGB, whether its score reaches the model's threshold."""
+    def is_live(self, images: Faces) -> NDArray[np.bool_]:
+        """Return for each face crop, as in :meth:`score`, whether its score reaches the model's threshold."""
         self._require("pad", "is_live", "embed")
         least = self.threshold.value
         return np.asarray(self.score(images) >= least)
 
-    def embed(self, faces: Tensor) -> Tensor:
-        """Return the feature of each aligned face, uint8 B×3×H×W in RGB, at unit length."""
+    def embed(self, faces: Faces) -> Tensor:
+        """Return the feature of each aligned face, as in :meth:`score`, at unit length."""
         self._require("recognition", "embed", "score")
+        crops = self._as_tensor(faces, "faces")
         self.scorer.load(next(iter(self._members().values())))
-        return torch.nn.functional.normalize(self.scorer.score_images(self._require_size(faces)).cpu())
+        return torch.nn.functional.normalize(self.scorer.score_images(crops).cpu())
 
     def _members(self) -> dict[str, Message]:
         return dict(sorted(members_of(self.saved.finished).items()))
@@ -124,12 +135,41 @@ class FinishedModel:
         if self.task != task:
             raise UserError(f"model.{verb}", f"this model is for {self.task}; use model.{other}")
 
-    def _require_size(self, images: Tensor) -> Tensor:
+    def _as_tensor(self, faces: Faces, argument: str) -> Tensor:
+        """Return face crops as a tensor of B×3×H×W."""
         size = self.recipe.input.size
-        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1:] != (3, size, size):
-            got = f"{str(images.dtype).removeprefix('torch.')} {tuple(images.shape)}"
-            raise UserError("images", f"must be uint8 of shape (B, 3, {size}, {size}), got {got}")
-        return images
+        channels_last = isinstance(faces, np.ndarray) and faces.dtype == np.uint8
+        crops = torch.tensor(faces).movedim(-1, 1) if channels_last and faces.ndim == 4 else faces
+        if not isinstance(crops, Tensor) or crops.dtype != torch.uint8 or crops.shape[1:] != (3, size, size):
+            accepted = f"RGB in uint8, a tensor of shape (B, 3, {size}, {size}) or an array of (B, {size}, {size}, 3)"
+            raise wrong_argument(argument, accepted, faces)
+        return crops
+
+    def __repr__(self) -> str:
+        """Return a summary of a few lines."""
+        width = max(map(len, self._summary))
+        return "\n".join(f"{key:{width}}  {value}" for key, value in self._summary.items())
+
+    def _repr_html_(self) -> str:
+        """Return the summary as a small table for a notebook."""
+        rows = (f"<tr><th>{key}</th><td>{escape(value)}</td></tr>" for key, value in self._summary.items())
+        return f"<table>{''.join(rows)}</table>"
+
+    @property
+    def _summary(self) -> dict[str, str]:
+        """The method, training, thresholds and weights of the model, in words."""
+        recipe, members = self.recipe, self._members()
+        weights = sum(tensor.numel() for tensor in next(iter(members.values())).values())
+        sites, rounds = format_count(len(recipe.data.sites), "site"), format_count(recipe.training.rounds, "round")
+        limits = {f"{limit.value:.3f} ({limit.rule})" for limit in self.thresholds.values()}
+        return {
+            "model": f"{self.setup.method.title} ({self.task})",
+            "directory": str(self.directory),
+            "input": f"{recipe.input.size}×{recipe.input.size} pixels, {recipe.input.colour}",
+            "training": f"{sites}, {rounds}",
+            "threshold": limits.pop() if len(limits) == 1 else "one per site" if limits else "none",
+            "weights": f"{weights:,}" + (f" in each of {len(members)} models" if len(members) > 1 else ""),
+        }
 
 
 def open_model(

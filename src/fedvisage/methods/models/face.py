@@ -10,14 +10,14 @@ last aggregation, which is the site's personal model (FedFR, Table 1).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.optim import Optimizer
@@ -79,6 +79,16 @@ class FaceOptions(MethodOptions):
     """The network, which all recognition methods share."""
 
     network: FaceNetwork = FaceNetwork()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _model_names_its_network(cls, tree: Any) -> Any:
+        """An algorithm on one of the backbones builds that backbone, also if the section does not name it."""
+        model = getattr(cls, "of_model", "")
+        network = tree.get("network", {}) if isinstance(tree, Mapping) else None
+        if model not in get_args(NetworkName) or not isinstance(network, Mapping):
+            return tree
+        return {**tree, "network": {"name": model, **network}}
 
 
 class CosFace(FaceOptions):

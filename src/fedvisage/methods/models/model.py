@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
@@ -43,6 +43,9 @@ def train_batches(site: Site, loss: Loss) -> None:
 class AveragingOptions(MethodOptions):
     """The options of all averaging methods: uniform weights of sites, or weights by their number of images."""
 
+    of_model: ClassVar[str] = ""
+    """The name of the model that the method trains."""
+
     weight: Literal["uniform", "examples"] = "uniform"
     """Weights of sites in a mean: ``uniform``, or their number of images (``examples``)."""
 
@@ -53,7 +56,7 @@ class ByExamples(AveragingOptions):
     weight: Literal["uniform", "examples"] = "examples"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Model:
     """A network with its task."""
 
@@ -86,11 +89,16 @@ class Model:
     least_identities: Callable[[Recipe], int] = one_identity
     """Recognition: the number of identities that a site needs for the loss to have a gradient."""
 
+    def __repr__(self) -> str:
+        """Return the name, title and task."""
+        return f"Model(name={self.name!r}, title={self.title!r}, task={self.task!r})"
+
     @property
     def averaged(self) -> type[MethodOptions]:
         """Return the model's keys, plus the weights of sites in a mean."""
         weights = ByExamples if self.weight == "examples" else AveragingOptions
-        return type("Averaged", (self.options, weights), {"__module__": __name__, "__doc__": self.options.__doc__})
+        values = {"__module__": __name__, "__doc__": self.options.__doc__, "of_model": self.name}
+        return type("Averaged", (self.options, weights), values)
 
     def loss(self, site: Site, batch: Batch) -> Tensor:
         """Return a batch's loss, on one forward pass."""
