@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fedvisage.device import Exported
     from fedvisage.device.gallery.enrolment import Engine, Image, PersonMatch
     from fedvisage.device.gallery.search import Gallery
+    from fedvisage.device.service.access import Keys
     from fedvisage.device.web.site import PageFile
     from fedvisage.metrics.similarity import Features
 
@@ -388,8 +389,18 @@ def serve(
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port.", min=0, max=65535)] = 8080,
+    host_name: Annotated[
+        list[str] | None,
+        typer.Option(help="A host name of the service besides localhost; repeat it for more.", show_default=False),
+    ] = None,
     api_keys: Annotated[
-        Path | None, typer.Option(help="A file with the clients' keys, one per line.", show_default=False)
+        Path | None,
+        typer.Option(
+            help="A file with a line NAME SCOPE KEY per client; scopes: check, enrol, admin.", show_default=False
+        ),
+    ] = None,
+    audit_log: Annotated[
+        Path | None, typer.Option(help="A file for one line of JSON per request: who did what.", show_default=False)
     ] = None,
     without_keys: Annotated[bool, typer.Option("--without-keys", help="Answer every client without a key.")] = False,
     tls_cert: Annotated[Path | None, typer.Option(help="A certificate (PEM): serve HTTPS.", show_default=False)] = None,
@@ -417,11 +428,13 @@ def serve(
     from fedvisage.device.gallery.counter import counters_of
     from fedvisage.device.gallery.file import key_from
     from fedvisage.device.gallery.search import Gallery
+    from fedvisage.device.service.access import Keys
     from fedvisage.device.service.app import open_engine
-    from fedvisage.device.service.limits import Keys, Limits, read_keys
+    from fedvisage.device.service.audit import AuditLog
+    from fedvisage.device.service.limits import Limits
 
     # Refuse an unprotected service before any model is loaded.
-    keys = Keys() if api_keys is None else read_keys(api_keys)
+    keys = Keys() if api_keys is None else _api_keys(api_keys)
     check_open(host, keys, without_keys)
     limits = Limits(max_body, max_pixels, timeout, rate, burst, workers)
     with ExitStack() as stack:
@@ -434,7 +447,9 @@ def serve(
         if people is not None and engine.model is not None:
             note(*people.warm(engine.model.digest))
         files = _page(pad_model, recognition_model, keys=bool(keys)) if page else None
-        guard = build(engine, people, keys=keys, limits=limits, page=files, log=_log)
+        names = [host, *(host_name or ())]
+        audit = None if audit_log is None else AuditLog(audit_log, _log)
+        guard = build(engine, people, keys=keys, limits=limits, hosts=names, audit=audit, page=files, log=_log)
         server = server_of(guard, host, port, certificate=tls_cert, key=tls_key)
         say(f"serving at http{'s' if tls_cert else ''}://{host}:{port}; press Ctrl-C to stop")
         try:
@@ -444,6 +459,19 @@ def serve(
         except SystemExit:
             raise RunFailed(f"cannot listen on {host}:{port}; is another service using it?") from None
     say("stopped")
+
+
+def _api_keys(path: Path) -> Keys:
+    """Read the clients' keys; print a note about keys without a scope, and if other users can read the file."""
+    from fedvisage.device.gallery.file import is_open_to_others
+    from fedvisage.device.service.access import KeyFile
+
+    keys = KeyFile(path, _log)
+    if is_open_to_others(path):
+        note(f"{path} is readable by other users; run chmod 600 to make it private")
+    if keys.without_scope:
+        note(f"{path} has keys without a scope, which may do everything; write NAME SCOPE KEY")
+    return keys
 
 
 def _page(pad: Exported, recognition: Exported | None, *, keys: bool) -> Mapping[str, PageFile]:

@@ -17,15 +17,17 @@ from PIL import Image
 from starlette.testclient import TestClient
 from tests.device.gallery.tiles import GREEN, RED, Tiles, row_of, tile_of
 from tests.documented import ROOT
-from tests.refusals import refused
 
 from fedvisage.device.gallery.enrolment import EmbeddingModel
 from fedvisage.device.gallery.search import Gallery
-from fedvisage.device.service.app import build, check_open
+from fedvisage.device.service.access import ADMIN, Caller, Keys
+from fedvisage.device.service.app import build
 from fedvisage.device.service.guard import RateLimiter
-from fedvisage.device.service.limits import Keys, Limits, read_keys
+from fedvisage.device.service.limits import Limits
 
 KEY = "a-key-of-the-tests-0123456789"
+KEYS = Keys([(KEY, Caller("tests", ADMIN))])
+LOCAL = "http://localhost"
 LIMITS = Limits(body=300_000, pixels=100_000, rate=0)
 
 
@@ -49,8 +51,8 @@ def log() -> list[str]:
 
 @pytest.fixture
 def client(gallery: Gallery, log: list[str]) -> Iterator[TestClient]:
-    guard = build(Tiles(), gallery, keys=Keys([KEY]), limits=LIMITS, log=log.append)
-    with TestClient(guard, headers={"x-api-key": KEY}, raise_server_exceptions=False) as opened:
+    guard = build(Tiles(), gallery, keys=KEYS, limits=LIMITS, log=log.append)
+    with TestClient(guard, LOCAL, headers={"x-api-key": KEY}, raise_server_exceptions=False) as opened:
         yield opened
 
 
@@ -166,7 +168,7 @@ def test_collections_are_made_and_deleted(client: TestClient) -> None:
 def test_after_a_new_model_a_search_says_so(client: TestClient, gallery: Gallery) -> None:
     enrol(client, "anna", 1)
     newer = replace(Tiles(), model=EmbeddingModel("sha256:" + "b" * 64, 0.9, "fmr=1e-3"))
-    with TestClient(build(newer, gallery, limits=LIMITS)) as other:
+    with TestClient(build(newer, gallery, limits=LIMITS), LOCAL) as other:
         reply = other.post("/v1/collections/default/search", files={"image": png(tile_of(1))})
     assert "anna" in check_error(reply, 409, "model_changed")["message"]
 
@@ -237,7 +239,7 @@ def test_what_is_not_there_or_not_meant_is_refused(client: TestClient) -> None:
     check_error(client.post("/v1/collections/default/search?limit=0", files={"image": png(tile_of(1))}), 422, "invalid")
     check_error(client.post("/v1/verify", files={"image": png(tile_of(1))}), 422, "missing")
     check_error(client.post("/v1/collections", json={"name": "a\nb"}), 422, "invalid")
-    with TestClient(build(Tiles(model=None), None, limits=LIMITS)) as bare:
+    with TestClient(build(Tiles(model=None), None, limits=LIMITS), LOCAL) as bare:
         check_error(bare.post("/v1/embed", files={"image": png(tile_of(1))}), 422, "invalid")
         check_error(bare.get("/v1/collections"), 422, "invalid")
 
@@ -264,7 +266,7 @@ def test_who_asks_too_often_is_told_when_to_come_again() -> None:
     now[0] = 0.6
     assert rates.wait("a") == 0
     assert rates.wait("a") > 0
-    with TestClient(build(Tiles(), None, limits=Limits(rate=0.001, burst=2))) as client:
+    with TestClient(build(Tiles(), None, limits=Limits(rate=0.001, burst=2)), LOCAL) as client:
         assert [client.get("/v1/health").status_code for _ in range(2)] == [200, 200]
         reply = client.get("/v1/health")
         check_error(reply, 429, "too_many_requests")
@@ -306,18 +308,3 @@ def test_pages_load_nothing_from_elsewhere(client: TestClient) -> None:
     assert "https:" not in page.text
     assert "default-src 'self'" in page.headers["content-security-policy"]
     assert "/v1/compare" in json.loads(client.get("/openapi.json").text)["paths"]
-
-
-def test_keys_come_from_a_file_and_are_needed_where_others_can_ask(tmp_path: Path) -> None:
-    file = tmp_path / "keys"
-    file.write_text(f"# the door\n{KEY}\n\nanother-key-0123456789\n")
-    keys = read_keys(file)
-    assert [keys.owner(one) for one in (KEY, "another-key-0123456789", "x", "")] == [0, 1, None, None]
-    check_open("0.0.0.0", keys, False)
-    check_open("127.0.0.1", Keys(), False)
-    with refused("--api-keys", "0.0.0.0", "--without-keys"):
-        check_open("0.0.0.0", Keys(), False)
-    for content in ("", "# none\n", "short\n", "two words of a key 123\n"):
-        file.write_text(content)
-        with refused("keys", "key"):
-            read_keys(file)

@@ -21,8 +21,9 @@ from typer.testing import CliRunner
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.cli import app
 from fedvisage.device import Exported, Settings
+from fedvisage.device.service.access import CHECK, Caller, Keys
 from fedvisage.device.service.app import build as build_service
-from fedvisage.device.service.limits import Keys, Limits
+from fedvisage.device.service.limits import Limits
 from fedvisage.device.web.site import HEADERS, ONNX, POLICY, Package, PageFile, RuntimeFiles, build, page_files
 from fedvisage.faces import detection
 
@@ -169,7 +170,7 @@ def test_a_folders_policy_is_the_one_that_the_service_says(pad: Path, runtime: R
 
 
 def client_of(files: dict[str, PageFile], keys: Keys | None = None) -> TestClient:
-    return TestClient(build_service(Tiles(), keys=keys, limits=Limits(rate=0), page=files))
+    return TestClient(build_service(Tiles(), keys=keys, limits=Limits(rate=0), page=files), "http://localhost")
 
 
 def test_the_service_delivers_the_page_with_strict_headers_and_browsers_keep_it(
@@ -194,7 +195,7 @@ def test_the_service_delivers_the_page_with_strict_headers_and_browsers_keep_it(
 
 def test_models_are_delivered_to_those_who_have_a_key(pad: Path, runtime: RuntimeFiles) -> None:
     files = page_files(Exported.open(pad), None, service={"keys": True}, runtime=runtime)
-    with client_of(files, Keys([KEY])) as client:
+    with client_of(files, Keys([(KEY, Caller("kiosk", CHECK))])) as client:
         answers = {path: client.get(f"/{path}").status_code for path in files}
         assert {path for path, status in answers.items() if status == 401} == {
             "models/pad/config.json",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -25,8 +25,10 @@ from fedvisage.device import Checked, Exported, Pipeline, Settings
 from fedvisage.device.gallery.enrolment import EmbeddingModel, Engine, Image
 from fedvisage.device.gallery.search import Gallery
 from fedvisage.device.service import compreface, routes
+from fedvisage.device.service.access import LOOPBACK, Keys
+from fedvisage.device.service.audit import AuditLog
 from fedvisage.device.service.guard import OPEN, REQUEST, RequestGuard, refuse
-from fedvisage.device.service.limits import LOOPBACK, Keys, Limits
+from fedvisage.device.service.limits import Limits
 from fedvisage.device.service.requests import Fault, ServiceContext, fault_of
 from fedvisage.device.web.site import HEADERS, START, PageFile
 from fedvisage.faces.detection import Face
@@ -182,10 +184,12 @@ def build(
     *,
     keys: Keys | None = None,
     limits: Limits | None = None,
+    hosts: Iterable[str] = (),
+    audit: AuditLog | None = None,
     page: Page | None = None,
     log: Callable[[str], None] = lambda line: None,
 ) -> RequestGuard:
-    """Return the service for an engine, optionally with a gallery and the browser page."""
+    """Return the service for an engine, optionally with a gallery, further host names and the browser page."""
     work = ServiceContext(engine, gallery, limits or Limits())
     # FastAPI's documentation pages would load scripts from other hosts.
     app = FastAPI(title="fedvisage", version=VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
@@ -203,6 +207,8 @@ def build(
         limits=work.limits,
         counts=work.counts,
         log=log,
+        hosts=frozenset({*LOOPBACK, *(host.lower() for host in hosts)}),
+        audit=audit,
         free=free,
         files=frozenset(f"/{path}" for path in files),
     )

@@ -15,6 +15,8 @@ from fedvisage.device.gallery import enrolment
 from fedvisage.device.gallery.enrolment import Image, model_of
 from fedvisage.device.gallery.records import COLLECTION
 from fedvisage.device.pipeline import CheckedFace
+from fedvisage.device.service.access import ADMIN, CHECK, ENROL, needs
+from fedvisage.device.service.audit import record_person
 from fedvisage.device.service.requests import RequestContent, ServiceContext, read_content
 from fedvisage.device.service.routes import body
 
@@ -35,7 +37,7 @@ def routes(work: ServiceContext) -> APIRouter:
 
 
 def _add_detection(router: APIRouter, work: ServiceContext) -> None:
-    @router.post("/detection/detect", openapi_extra=body("file"))
+    @router.post("/detection/detect", dependencies=[needs(CHECK)], openapi_extra=body("file"))
     async def detect(request: Request, limit: Limit = 0, det_prob_threshold: Sure = 0.0) -> Values:
         """Detect the faces of a picture, with a liveness decision for each."""
         content = await read_content(request, PICTURES)
@@ -43,7 +45,9 @@ def _add_detection(router: APIRouter, work: ServiceContext) -> None:
             lambda: {"result": [_face(face) for face in _faces(work, content, "file", limit, det_prob_threshold)]}
         )
 
-    @router.post("/verification/verify", openapi_extra=body("source_image", "target_image"))
+    @router.post(
+        "/verification/verify", dependencies=[needs(CHECK)], openapi_extra=body("source_image", "target_image")
+    )
     async def verify(request: Request, limit: Limit = 0, det_prob_threshold: Sure = 0.0) -> Values:
         """Compare the largest face of one picture with all faces of another."""
         content = await read_content(request, PICTURES)
@@ -65,7 +69,7 @@ def _add_detection(router: APIRouter, work: ServiceContext) -> None:
 
 
 def _add_recognition(router: APIRouter, work: ServiceContext) -> None:
-    @router.post("/recognition/recognize", openapi_extra=body("file"))
+    @router.post("/recognition/recognize", dependencies=[needs(CHECK)], openapi_extra=body("file"))
     async def recognise(
         request: Request, limit: Limit = 0, det_prob_threshold: Sure = 0.0, prediction_count: Count = 1
     ) -> Values:
@@ -87,13 +91,14 @@ def _add_recognition(router: APIRouter, work: ServiceContext) -> None:
             }
         )
 
-    @router.post("/recognition/faces/{image_id}/verify", openapi_extra=body("file"))
+    @router.post("/recognition/faces/{image_id}/verify", dependencies=[needs(CHECK)], openapi_extra=body("file"))
     async def verify(request: Request, image_id: str, limit: Limit = 0, det_prob_threshold: Sure = 0.0) -> Values:
         """Compare each face of a picture with the person of an enrolled face."""
         content, gallery = await read_content(request, PICTURES), work.people()
 
         def some() -> Values:
             owner = gallery.owner(COLLECTION, image_id)
+            record_person(request, COLLECTION, owner.id)
 
             def compare_with_owner(face: CheckedFace) -> Values:
                 if face.embedding is None:
@@ -112,19 +117,26 @@ def _add_recognition(router: APIRouter, work: ServiceContext) -> None:
 
 
 def _add_subjects(router: APIRouter, work: ServiceContext) -> None:
-    @router.get("/recognition/subjects")
+    @router.get("/recognition/subjects", dependencies=[needs(ENROL)])
     async def subjects() -> Values:
         """List the enrolled people."""
         gallery = work.people()
         return {"subjects": [person.name for person in await work.do(lambda: gallery.people(COLLECTION))]}
 
-    @router.delete("/recognition/subjects/{subject}")
-    async def remove(subject: str) -> Values:
+    @router.delete("/recognition/subjects/{subject}", dependencies=[needs(ADMIN)])
+    async def remove(request: Request, subject: str) -> Values:
         """Delete a person."""
         gallery = work.people()
-        return {"subject": (await work.do(lambda: gallery.remove(COLLECTION, subject))).name}
+        removed = await work.do(lambda: gallery.remove(COLLECTION, subject))
+        record_person(request, COLLECTION, removed.id)
+        return {"subject": removed.name}
 
-    @router.post("/recognition/faces", status_code=201, openapi_extra=body("file", subject="the subject of the face"))
+    @router.post(
+        "/recognition/faces",
+        dependencies=[needs(ENROL)],
+        status_code=201,
+        openapi_extra=body("file", subject="the subject of the face"),
+    )
     async def add(request: Request, subject: str = "") -> Values:
         """Enrol a face of a person, who is created if the name is new."""
         content, gallery = await read_content(request, PICTURES), work.people()
@@ -133,11 +145,12 @@ def _add_subjects(router: APIRouter, work: ServiceContext) -> None:
         def some() -> Values:
             picture = _image(work, content, "file")
             done = enrolment.enrol(gallery, work.engine, COLLECTION, name, [("file", picture)])
+            record_person(request, COLLECTION, done.person.id)
             return {"image_id": done.faces[0].id, "subject": done.person.name}
 
         return await work.do(some)
 
-    @router.get("/recognition/faces")
+    @router.get("/recognition/faces", dependencies=[needs(ENROL)])
     async def faces(subject: str = "") -> Values:
         """List the faces of one person, or of all people."""
         gallery = work.people()
@@ -152,11 +165,12 @@ def _add_subjects(router: APIRouter, work: ServiceContext) -> None:
 
         return await work.do(some)
 
-    @router.delete("/recognition/faces/{image_id}")
-    async def remove_face(image_id: str) -> Values:
+    @router.delete("/recognition/faces/{image_id}", dependencies=[needs(ADMIN)])
+    async def remove_face(request: Request, image_id: str) -> Values:
         """Delete a face."""
         gallery = work.people()
         owner = await work.do(lambda: gallery.remove_face(COLLECTION, image_id))
+        record_person(request, COLLECTION, owner.id)
         return {"image_id": image_id, "subject": owner.name}
 
 

@@ -19,7 +19,9 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fedvisage.device.service.limits import Counts, Keys, Limits
+from fedvisage.device.service.access import ANYONE, CALLER, Caller, Keys, check_source
+from fedvisage.device.service.audit import AuditLog
+from fedvisage.device.service.limits import Counts, Limits
 from fedvisage.device.service.requests import Fault
 
 OPEN = frozenset({"/", "/routes", "/v1/health", "/openapi.json"})
@@ -76,11 +78,13 @@ class RequestGuard:
         limits: Limits,
         counts: Counts,
         log: Callable[[str], None],
+        hosts: frozenset[str],
+        audit: AuditLog | None = None,
         free: frozenset[str] = OPEN,
         files: frozenset[str] = frozenset(),
     ) -> None:
         """Wrap an application; ``free`` paths need no key, and ``files`` have longer to be sent."""
-        self._free, self._files = free, files
+        self._hosts, self._audit, self._free, self._files = hosts, audit, free, files
         self._app, self._keys, self._limits, self._counts, self._log = app, keys, limits, counts, log
         self._rates = RateLimiter(limits)
 
@@ -133,13 +137,15 @@ class RequestGuard:
         self._note(scope, request, status, time.monotonic() - began, note)
 
     def _admit(self, scope: Scope, headers: Headers) -> None:
-        """Refuse requests without a valid key, above the rate, or with too large a declared length."""
-        address = str((scope.get("client") or ("nobody",))[0])
-        caller: int | str | None = address
+        """Refuse requests of other sites, without a valid key, above the rate, or with too large a declared length."""
+        check_source(headers, self._hosts)
+        caller: Caller | None = ANYONE
         if self._keys and scope["path"] not in self._free:
             scheme, _, bearer = headers.get("authorization", "").partition(" ")
             caller = self._keys.owner(bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", ""))
-        if wait := self._rates.wait(f"key {caller}" if isinstance(caller, int) else f"from {address}"):
+        scope[CALLER] = caller
+        address = (scope.get("client") or ("nobody",))[0]
+        if wait := self._rates.wait(f"key {caller.name}" if caller and caller.name else f"from {address}"):
             raise Fault(429, "too_many_requests", "too many requests; slow down").again_in(wait)
         if caller is None:
             fault = Fault(401, "unauthorised", "give a key: Authorization: Bearer KEY, or x-api-key: KEY")
@@ -169,6 +175,10 @@ class RequestGuard:
         self._counts.count_answer(method, route, status, seconds)
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         self._log(f"{now} {request} {method} {route} {status} {seconds * 1000:.0f} ms{remark}")
+        if self._audit is not None and scope["path"] not in self._free:
+            caller: Caller | None = scope.get(CALLER)
+            place = scope["path"] if scope["path"] in self._files else route
+            self._audit.record(scope, key=(caller and caller.name) or None, route=place, status=status, request=request)
 
 
 def too_large(limits: Limits) -> Fault:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 
 from fedvisage.base.version import VERSION
 from fedvisage.device.gallery import enrolment
@@ -14,6 +14,8 @@ from fedvisage.device.gallery.enrolment import Engine, Image, PersonMatch, model
 from fedvisage.device.gallery.file import NameTaken
 from fedvisage.device.gallery.records import COLLECTION, Collection, Face, Person
 from fedvisage.device.pipeline import MATCH, NO_MATCH, CheckedFace
+from fedvisage.device.service.access import ADMIN, CALLER, CHECK, ENROL, needs
+from fedvisage.device.service.audit import record_person
 from fedvisage.device.service.guard import REQUEST
 from fedvisage.device.service.requests import Fault, RequestContent, ServiceContext, StepTimes, read_content
 from fedvisage.faces.detection import Face as Found
@@ -101,7 +103,16 @@ def _shares(image: Image, x: float, y: float, width: float, height: float) -> Va
     return {name: round(value, 5) for name, value in values.items()}
 
 
-Report = Annotated[Literal["", "report"], Query(description="report: continue with faces that are attacks")]
+def _allows_report(
+    request: Request, pad: Annotated[Literal["", "report"], Query(description="report: continue with attacks")] = ""
+) -> bool:
+    """Return whether a request continues with faces that are attacks, which needs the scope admin."""
+    if pad == "report":
+        request.scope[CALLER].require(ADMIN)
+    return pad == "report"
+
+
+Report = Annotated[bool, Depends(_allows_report)]
 Most = Annotated[int, Query(ge=1, le=100, description="maximum number of people per face")]
 
 _PICTURE = {"type": "string", "contentEncoding": "base64", "description": "JPEG, PNG, BMP, WebP, TIFF or HEIC"}
@@ -132,7 +143,7 @@ def _add_state(router: APIRouter, work: ServiceContext) -> None:
         """Report that the service is running."""
         return {"status": "ok", "version": VERSION}
 
-    @router.get("/models")
+    @router.get("/models", dependencies=[needs(CHECK)])
     async def models() -> Values:
         """Report the models of the service."""
         model = work.engine.model
@@ -141,7 +152,7 @@ def _add_state(router: APIRouter, work: ServiceContext) -> None:
 
 
 def _add_faces(router: APIRouter, work: ServiceContext) -> None:
-    @router.post("/detect", openapi_extra=body("image"))
+    @router.post("/detect", dependencies=[needs(CHECK)], openapi_extra=body("image"))
     async def detect(request: Request) -> Values:
         """Detect the faces of a picture."""
         content = await read_content(request)
@@ -155,22 +166,22 @@ def _add_faces(router: APIRouter, work: ServiceContext) -> None:
 
         return await work.do(some)
 
-    @router.post("/pad", openapi_extra=body("image"))
+    @router.post("/pad", dependencies=[needs(CHECK)], openapi_extra=body("image"))
     async def pad(request: Request) -> Values:
         """Decide for each face whether it is a living person in front of the camera."""
         return await _evaluate_picture(request, work)
 
-    @router.post("/embed", openapi_extra=body("image"))
-    async def embed(request: Request, pad: Report = "") -> Values:
+    @router.post("/embed", dependencies=[needs(CHECK)], openapi_extra=body("image"))
+    async def embed(request: Request, report: Report) -> Values:
         """Return the embedding of each face; attacks have none, except with ?pad=report."""
         return await _evaluate_picture(
-            request, work, ready=lambda: model_of(work.engine), embedding=True, report=pad == "report"
+            request, work, ready=lambda: model_of(work.engine), embedding=True, report=report
         )
 
 
 def _add_comparing(router: APIRouter, work: ServiceContext) -> None:
-    @router.post("/compare", openapi_extra=body("image1", "image2"))
-    async def compare(request: Request, pad: Report = "") -> Values:
+    @router.post("/compare", dependencies=[needs(CHECK)], openapi_extra=body("image1", "image2"))
+    async def compare(request: Request, report: Report) -> Values:
         """Decide whether the largest faces of two pictures belong to one person."""
         content, model = await read_content(request, ("image1", "image2")), model_of(work.engine)
 
@@ -179,7 +190,7 @@ def _add_comparing(router: APIRouter, work: ServiceContext) -> None:
             largest = list[CheckedFace]()
             for name in ("image1", "image2"):
                 image = _image(work, content, name)
-                faces = _faces(work, image, report=pad == "report")
+                faces = _faces(work, image, report=report)
                 images.append({"faces": [describe_checked_face(face, image) for face in faces]})
                 largest += faces[:1]
             times.record_step("check")
@@ -193,8 +204,8 @@ def _add_comparing(router: APIRouter, work: ServiceContext) -> None:
 
         return await work.do(some)
 
-    @router.post("/collections/{collection}/search", openapi_extra=body("image"))
-    async def search(request: Request, collection: str, limit: Most = 5, pad: Report = "") -> Values:
+    @router.post("/collections/{collection}/search", dependencies=[needs(CHECK)], openapi_extra=body("image"))
+    async def search(request: Request, collection: str, report: Report, limit: Most = 5) -> Values:
         """Return the most similar people of a collection for each face of a picture."""
         gallery = work.people()
 
@@ -208,10 +219,14 @@ def _add_comparing(router: APIRouter, work: ServiceContext) -> None:
             gallery.collection(collection)
             model_of(work.engine)
 
-        return await _evaluate_picture(request, work, matches, ready, report=pad == "report")
+        return await _evaluate_picture(request, work, matches, ready, report=report)
 
-    @router.post("/verify", openapi_extra=body("image", person="name or id", collection="default, if not given"))
-    async def verify(request: Request, pad: Report = "") -> Values:
+    @router.post(
+        "/verify",
+        dependencies=[needs(CHECK)],
+        openapi_extra=body("image", person="name or id", collection="default, if not given"),
+    )
+    async def verify(request: Request, report: Report) -> Values:
         """Compare the largest face of a picture with one person."""
         content, gallery = await read_content(request), work.people()
         name, collection = content.word("person"), content.word("collection", COLLECTION)
@@ -220,7 +235,8 @@ def _add_comparing(router: APIRouter, work: ServiceContext) -> None:
             times, image = StepTimes(), _image(work, content)
             times.record_step("read")
             person = gallery.person(collection, name)
-            faces = _faces(work, image, report=pad == "report")
+            record_person(request, collection, person.id)
+            faces = _faces(work, image, report=report)
             times.record_step("check")
             result: Values = {"decision": "no_decision", "match": None}
             if faces and (embedding := faces[0].embedding) is not None:
@@ -233,26 +249,31 @@ def _add_comparing(router: APIRouter, work: ServiceContext) -> None:
 
 
 def _add_collections(router: APIRouter, work: ServiceContext) -> None:
-    @router.get("/collections")
+    @router.get("/collections", dependencies=[needs(CHECK)])
     async def collections() -> Values:
         """List the collections."""
         listed = await work.do(work.people().collections)
         return {"collections": [describe_collection(collection) for collection in listed]}
 
-    @router.post("/collections", status_code=201, openapi_extra=body(name="of the collection", renewable="true, false"))
+    @router.post(
+        "/collections",
+        dependencies=[needs(ADMIN)],
+        status_code=201,
+        openapi_extra=body(name="of the collection", renewable="true, false"),
+    )
     async def add(request: Request) -> Values:
         """Add a collection."""
         content, gallery = await read_content(request), work.people()
         name, renewable = content.word("name"), content.word("renewable", "false") == "true"
         return describe_collection(await work.do(lambda: gallery.add_collection(name, renewable=renewable)))
 
-    @router.get("/collections/{collection}")
+    @router.get("/collections/{collection}", dependencies=[needs(CHECK)])
     async def one(collection: str) -> Values:
         """Describe a collection."""
         gallery = work.people()
         return describe_collection(await work.do(lambda: gallery.collection(collection)))
 
-    @router.delete("/collections/{collection}")
+    @router.delete("/collections/{collection}", dependencies=[needs(ADMIN)])
     async def remove(collection: str) -> Values:
         """Delete a collection with all its people."""
         gallery = work.people()
@@ -261,7 +282,7 @@ def _add_collections(router: APIRouter, work: ServiceContext) -> None:
 
 
 def _add_people(router: APIRouter, work: ServiceContext) -> None:
-    @router.get("/collections/{collection}/persons")
+    @router.get("/collections/{collection}/persons", dependencies=[needs(ENROL)])
     async def persons(collection: str) -> Values:
         """List the enrolled people."""
         gallery = work.people()
@@ -269,6 +290,7 @@ def _add_people(router: APIRouter, work: ServiceContext) -> None:
 
     @router.post(
         "/collections/{collection}/persons",
+        dependencies=[needs(ENROL)],
         status_code=201,
         openapi_extra=body("image", name="the person's name or id"),
     )
@@ -280,37 +302,52 @@ def _add_people(router: APIRouter, work: ServiceContext) -> None:
         def some() -> Values:
             if gallery.has(collection, name):
                 raise NameTaken(name, "is already enrolled; add faces to this person")
-            return _enrol_person(work, content, collection, name)
+            return _enrol_person(request, work, content, collection, name)
 
         return await work.do(some)
 
-    @router.get("/collections/{collection}/persons/{person}")
-    async def one(collection: str, person: str) -> Values:
+    @router.get("/collections/{collection}/persons/{person}", dependencies=[needs(ENROL)])
+    async def one(request: Request, collection: str, person: str) -> Values:
         """Describe a person and their faces."""
         gallery = work.people()
-        return await work.do(
-            lambda: describe_person(gallery.person(collection, person), gallery.faces(collection, person))
-        )
 
-    @router.delete("/collections/{collection}/persons/{person}")
-    async def remove(collection: str, person: str) -> Values:
+        def some() -> Values:
+            owner = gallery.person(collection, person)
+            record_person(request, collection, owner.id)
+            return describe_person(owner, gallery.faces(collection, owner.id))
+
+        return await work.do(some)
+
+    @router.delete("/collections/{collection}/persons/{person}", dependencies=[needs(ADMIN)])
+    async def remove(request: Request, collection: str, person: str) -> Values:
         """Delete a person; their key and templates are overwritten."""
         gallery = work.people()
-        return {"deleted": (await work.do(lambda: gallery.remove(collection, person))).id}
+        removed = await work.do(lambda: gallery.remove(collection, person))
+        record_person(request, collection, removed.id)
+        return {"deleted": removed.id}
 
-    @router.post("/collections/{collection}/persons/{person}/faces", status_code=201, openapi_extra=body("image"))
+    @router.post(
+        "/collections/{collection}/persons/{person}/faces",
+        dependencies=[needs(ENROL)],
+        status_code=201,
+        openapi_extra=body("image"),
+    )
     async def add(request: Request, collection: str, person: str) -> Values:
         """Add a face to a person."""
         content, gallery = await read_content(request), work.people()
-        return await work.do(lambda: _enrol_person(work, content, collection, gallery.person(collection, person).name))
+        return await work.do(
+            lambda: _enrol_person(request, work, content, collection, gallery.person(collection, person).name)
+        )
 
-    @router.delete("/collections/{collection}/persons/{person}/faces/{face}")
-    async def remove_face(collection: str, person: str, face: str) -> Values:
+    @router.delete("/collections/{collection}/persons/{person}/faces/{face}", dependencies=[needs(ADMIN)])
+    async def remove_face(request: Request, collection: str, person: str, face: str) -> Values:
         """Delete one face of a person."""
         gallery = work.people()
 
         def some() -> Values:
-            if gallery.owner(collection, face).id != gallery.person(collection, person).id:
+            owner = gallery.person(collection, person)
+            record_person(request, collection, owner.id)
+            if gallery.owner(collection, face).id != owner.id:
                 raise Fault(404, "not_found", "this person has no face with this id")
             gallery.remove_face(collection, face)
             return {"deleted": face}
@@ -354,8 +391,9 @@ def _faces(work: ServiceContext, image: Image, *, report: bool) -> list[CheckedF
     return faces
 
 
-def _enrol_person(work: ServiceContext, asked: RequestContent, collection: str, name: str) -> Values:
+def _enrol_person(request: Request, work: ServiceContext, asked: RequestContent, collection: str, name: str) -> Values:
     done = enrolment.enrol(work.people(), work.engine, collection, name, [("image", _image(work, asked))])
+    record_person(request, collection, done.person.id)
     return {**describe_person(done.person, done.faces), "replaced": done.replaced}
 
 
