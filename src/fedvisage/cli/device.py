@@ -408,7 +408,10 @@ def serve(
     rate: Annotated[float, typer.Option(help="Requests per second and key; 0: no limit.", min=0.0)] = 20.0,
     burst: Annotated[int, typer.Option(help="Burst of requests that a key may send.", min=1)] = 100,
     max_body: Annotated[int, typer.Option(help="Maximum bytes of a request.", min=1)] = 10_000_000,
-    max_pixels: Annotated[int, typer.Option(help="Maximum pixels of a picture.", min=1)] = 50_000_000,
+    max_pixels: Annotated[
+        int, typer.Option(help="Maximum pixels of a picture; larger JPEGs are reduced first.", min=1)
+    ] = 16_000_000,
+    max_faces: Annotated[int, typer.Option(help="Maximum faces to evaluate per picture.", min=1)] = 20,
     timeout: Annotated[float, typer.Option(help="Maximum seconds for a request.", min=0.1)] = 30.0,
     workers: Annotated[int, typer.Option(help="Requests to compute at a time.", min=1)] = 2,
     threads: Annotated[int, typer.Option(help="Threads per request.", min=1)] = 1,
@@ -436,7 +439,7 @@ def serve(
     # Refuse an unprotected service before any model is loaded.
     keys = Keys() if api_keys is None else _api_keys(api_keys)
     check_open(host, keys, without_keys)
-    limits = Limits(max_body, max_pixels, timeout, rate, burst, workers)
+    limits = Limits(max_body, max_pixels, max_faces, timeout, rate, burst, workers)
     with ExitStack() as stack:
         people = None
         if gallery is not None:

@@ -273,6 +273,38 @@ def test_who_asks_too_often_is_told_when_to_come_again() -> None:
         assert int(reply.headers["retry-after"]) > 100
 
 
+def test_only_the_largest_faces_are_evaluated_and_each_counts_as_a_request() -> None:
+    three = {"image": png(tile_of(1), tile_of(2), tile_of(3))}
+    limits = Limits(rate=0.001, burst=5, faces=2)
+    with TestClient(build(Tiles(), None, limits=limits), LOCAL) as client:
+        reply = client.post("/v1/pad", files=three).json()
+        assert (len(reply["faces"]), reply["left_out"]) == (2, 1)
+        assert [client.post("/v1/pad", files=three).status_code for _ in range(3)] == [200, 200, 429]
+
+
+def test_compreface_limits_and_thresholds_apply_before_faces_are_evaluated() -> None:
+    three = {"file": png(tile_of(1), tile_of(2), tile_of(3))}
+    with TestClient(build(Tiles(), None, limits=Limits(rate=0.001, burst=5)), LOCAL) as client:
+        place = "/api/v1/detection/detect"
+        assert len(client.post(f"{place}?limit=1", files=three).json()["result"]) == 1
+        assert client.post(f"{place}?det_prob_threshold=1", files=three).json()["result"] == []
+        assert 'decision="bona_fide"} 1\n' in client.get("/metrics").text
+        assert [client.post(f"{place}?limit=1", files=three).status_code for _ in range(3)] == [200, 200, 429]
+
+
+def test_boxes_of_a_reduced_picture_are_in_pixels_of_the_picture_as_sent() -> None:
+    photograph = Image.fromarray(row_of(tile_of(1))).resize((64, 32), Image.Resampling.NEAREST)
+    out = io.BytesIO()
+    photograph.save(out, "JPEG", quality=100)
+    with TestClient(build(Tiles(), None, limits=replace(LIMITS, pixels=512)), LOCAL) as client:
+        for route in ("detect", "pad"):
+            face = client.post(f"/v1/{route}", files={"image": out.getvalue()}).json()["faces"][0]
+            assert face["box"] == {"x": 0, "y": 0, "width": 32, "height": 32, "confidence": 0.99}
+            assert face["normalised"] == {"x": 0, "y": 0, "width": 0.5, "height": 1}
+        reply = client.post("/api/v1/detection/detect", files={"file": out.getvalue()}).json()
+        assert reply["result"][0]["box"]["x_max"] == 32
+
+
 def test_requests_keep_their_ids_and_the_log_names_nobody(client: TestClient, log: list[str]) -> None:
     enrol(client, "Ada Lovelace", 1)
     client.get("/v1/collections/default/persons/Ada Lovelace", headers={"x-request-id": "from-the-client"})

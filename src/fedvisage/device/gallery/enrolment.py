@@ -55,8 +55,8 @@ class Engine(Protocol):
     def detect(self, image: Image) -> Sequence[DetectedFace]:
         """Find the faces of a picture (H×W×3, RGB), the largest first."""
 
-    def check(self, image: Image, *, report: bool = False) -> Checked:
-        """Evaluate the faces of a picture; with ``report``, attacks are embedded as well."""
+    def check(self, image: Image, *, report: bool = False, most: int | None = None, confidence: float = 0.0) -> Checked:
+        """Evaluate the ``most`` largest faces of this detector confidence; with ``report``, embed attacks as well."""
 
 
 def model_of(engine: Engine) -> EmbeddingModel:
@@ -117,7 +117,7 @@ def face_to_enrol(engine: Engine, image: Image) -> CheckedFace | str:
     """Return the single living face of a picture, or the reason why it cannot be used for enrolment."""
     if engine.pad_digest is None:
         raise NotEnrolled("--pad", NO_PAD)
-    checked = engine.check(image)
+    checked = engine.check(image, most=2)
     if len(checked.faces) != 1:
         return "several faces were found" if checked.faces else "no face was found"
     (face,) = checked.faces

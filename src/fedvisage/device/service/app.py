@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
+from asyncio import TimerHandle, Transport
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
@@ -12,12 +13,14 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import h11
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedvisage.base.errors import BadFile, RunFailed, UserError
 from fedvisage.base.version import VERSION
@@ -52,9 +55,9 @@ class PipelineEngine:
         """Return the faces of a picture, the largest first."""
         return self._pipeline.detect(image)
 
-    def check(self, image: Image, *, report: bool = False) -> Checked:
-        """Evaluate the faces of a picture; with ``report``, attacks are embedded as well."""
-        return self._pipeline.check(image, report=report)
+    def check(self, image: Image, *, report: bool = False, most: int | None = None, confidence: float = 0.0) -> Checked:
+        """Evaluate the ``most`` largest faces of this detector confidence; with ``report``, embed attacks as well."""
+        return self._pipeline.check(image, report=report, most=most, confidence=confidence)
 
 
 def open_engine(pad: Path | Exported | None, recognition: Path | Exported | None, threads: int = 1) -> Engine:
@@ -102,6 +105,38 @@ def _route(path: str, entry: PageFile, work: ServiceContext) -> Route:
 # The server: in the foreground or in a thread, optionally with TLS, with a graceful shutdown.
 
 
+HEADERS_PATIENCE = 10.0
+"""Seconds within which a client must send the headers of a request."""
+
+
+class _Connection(H11Protocol):
+    """A connection that closes if a client does not complete the headers of a request in time."""
+
+    _deadline: TimerHandle | None = None
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._limit_headers()
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        self._limit_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def _limit_headers(self) -> None:
+        """Start the timer while the headers of a request are incomplete, and stop it once they are complete."""
+        waits = self.conn.their_state is h11.IDLE
+        if waits and self._deadline is None:
+            self._deadline = self.loop.call_later(HEADERS_PATIENCE, self.transport.close)
+        elif not waits and self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
 PATIENCE = 20
 """Seconds for unfinished requests to complete when the service stops."""
 
@@ -127,7 +162,7 @@ def server_of(
             timeout_keep_alive=5,
             timeout_graceful_shutdown=PATIENCE,
             h11_max_incomplete_event_size=32_768,
-            http="h11",
+            http=_Connection,
             ssl_certfile=certificate,
             ssl_keyfile=key,
             lifespan="off",

@@ -7,21 +7,22 @@ own keys, because a key of this service is valid for all of its routes.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 
 from fedvisage.device.gallery import enrolment
-from fedvisage.device.gallery.enrolment import Image, model_of
+from fedvisage.device.gallery.enrolment import model_of
 from fedvisage.device.gallery.records import COLLECTION
-from fedvisage.device.pipeline import CheckedFace
+from fedvisage.device.pipeline import Box, CheckedFace
 from fedvisage.device.service.access import ADMIN, CHECK, ENROL, needs
 from fedvisage.device.service.audit import record_person
 from fedvisage.device.service.requests import RequestContent, ServiceContext, read_content
-from fedvisage.device.service.routes import body
+from fedvisage.device.service.routes import body, check_faces
 
 Values = dict[str, Any]
-Limit = Annotated[int, Query(ge=0, le=1000, description="maximum number of faces; 0: all")]
+Limit = Annotated[int, Query(ge=0, le=1000, description="maximum number of faces; 0: the service's")]
 Sure = Annotated[float, Query(ge=0, le=1, description="minimum confidence of a face")]
 Count = Annotated[int, Query(ge=1, le=100, description="maximum number of subjects per face")]
 PICTURES = ("file", "source_image", "target_image")
@@ -42,7 +43,9 @@ def _add_detection(router: APIRouter, work: ServiceContext) -> None:
         """Detect the faces of a picture, with a liveness decision for each."""
         content = await read_content(request, PICTURES)
         return await work.do(
-            lambda: {"result": [_face(face) for face in _faces(work, content, "file", limit, det_prob_threshold)]}
+            lambda: {
+                "result": [_face(face) for face in _faces(request, work, content, "file", limit, det_prob_threshold)]
+            }
         )
 
     @router.post(
@@ -54,8 +57,8 @@ def _add_detection(router: APIRouter, work: ServiceContext) -> None:
         model_of(work.engine)
 
         def some() -> Values:
-            sources = _faces(work, content, "source_image", 1, det_prob_threshold)
-            targets = _faces(work, content, "target_image", limit, det_prob_threshold)
+            sources = _faces(request, work, content, "source_image", 1, det_prob_threshold)
+            targets = _faces(request, work, content, "target_image", limit, det_prob_threshold)
             result: Values = {"source_image_face": _face(sources[0]) if sources else None, "face_matches": []}
             source = sources[0].embedding if sources else None
             for face in targets:
@@ -86,7 +89,7 @@ def _add_recognition(router: APIRouter, work: ServiceContext) -> None:
             lambda: {
                 "result": [
                     {**_face(face), "subjects": subjects(face)}
-                    for face in _faces(work, content, "file", limit, det_prob_threshold)
+                    for face in _faces(request, work, content, "file", limit, det_prob_threshold)
                 ]
             }
         )
@@ -109,7 +112,7 @@ def _add_recognition(router: APIRouter, work: ServiceContext) -> None:
             return {
                 "result": [
                     {**_face(face), **compare_with_owner(face)}
-                    for face in _faces(work, content, "file", limit, det_prob_threshold)
+                    for face in _faces(request, work, content, "file", limit, det_prob_threshold)
                 ]
             }
 
@@ -143,7 +146,7 @@ def _add_subjects(router: APIRouter, work: ServiceContext) -> None:
         name = subject or content.word("subject")
 
         def some() -> Values:
-            picture = _image(work, content, "file")
+            picture = content.picture(work.limits.pixels, "file").image
             done = enrolment.enrol(gallery, work.engine, COLLECTION, name, [("file", picture)])
             record_person(request, COLLECTION, done.person.id)
             return {"image_id": done.faces[0].id, "subject": done.person.name}
@@ -174,14 +177,19 @@ def _add_subjects(router: APIRouter, work: ServiceContext) -> None:
         return {"image_id": image_id, "subject": owner.name}
 
 
-def _image(work: ServiceContext, asked: RequestContent, name: str) -> Image:
-    return asked.picture(work.limits.pixels, name)
+def _faces(
+    request: Request, work: ServiceContext, asked: RequestContent, name: str, limit: int, confidence: float
+) -> list[CheckedFace]:
+    """Return the largest faces of a picture with at least this confidence, in pixels of the picture as sent."""
+    picture = asked.picture(work.limits.pixels, name)
+    return [
+        replace(face, box=_enlarge(face.box, picture.divisor))
+        for face in check_faces(request, work, picture, most=limit, confidence=confidence).faces
+    ]
 
 
-def _faces(work: ServiceContext, asked: RequestContent, name: str, limit: int, sure: float) -> list[CheckedFace]:
-    """Return the largest faces of a picture with at least this detector confidence."""
-    faces = [face for face in work.engine.check(_image(work, asked, name)).faces if face.box.confidence >= sure]
-    return faces[:limit] if limit else faces
+def _enlarge(box: Box, factor: int) -> Box:
+    return Box(box.x * factor, box.y * factor, box.width * factor, box.height * factor, box.confidence)
 
 
 def _face(face: CheckedFace) -> Values:

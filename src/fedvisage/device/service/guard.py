@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
@@ -22,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fedvisage.device.service.access import ANYONE, CALLER, Caller, Keys, check_source
 from fedvisage.device.service.audit import AuditLog
 from fedvisage.device.service.limits import Counts, Limits
-from fedvisage.device.service.requests import Fault
+from fedvisage.device.service.requests import CHARGE, Fault
 
 OPEN = frozenset({"/", "/routes", "/v1/health", "/openapi.json"})
 """Paths that need no key: they contain no personal data."""
@@ -32,6 +34,9 @@ DOWNLOAD = 600.0
 
 CALLERS = 10_000
 """Callers whose rate is remembered; the least recent ones are dropped first."""
+
+GONE = 499
+"""The status in the log of a client that left before it had sent its request, as in nginx."""
 
 REQUEST = "fedvisage.request"
 """Key of the request ID in the ASGI scope."""
@@ -50,21 +55,34 @@ class RateLimiter:
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         """Store the rate and the size of the buckets."""
-        self._limits, self._clock = limits, clock
+        self._limits, self._clock, self._lock = limits, clock, threading.Lock()
         self._tokens: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait(self, caller: str) -> float:
         """Count a request; return 0 if it may proceed, else the seconds until the next one may come."""
         if self._limits.rate <= 0:
             return 0.0
+        with self._lock:
+            tokens = self._refill(caller)
+            if tokens < 1:
+                return (1 - tokens) / self._limits.rate
+            self._tokens[caller] = (tokens - 1, self._clock())
+            return 0.0
+
+    def charge(self, caller: str, requests: int) -> None:
+        """Count requests that were already answered, such as further faces; thread-safe."""
+        with self._lock:
+            self._tokens[caller] = (self._refill(caller) - requests, self._clock())
+
+    def _refill(self, caller: str) -> float:
+        """Return a caller's tokens after the time since their last request."""
         now = self._clock()
         tokens, last = self._tokens.pop(caller, (float(self._limits.burst), now))
         tokens = min(self._limits.burst, tokens + (now - last) * self._limits.rate)
-        allowed = tokens >= 1
-        self._tokens[caller] = (tokens - 1 if allowed else tokens, now)
+        self._tokens[caller] = (tokens, now)
         if len(self._tokens) > CALLERS:
             self._tokens.popitem(last=False)
-        return 0.0 if allowed else (1 - tokens) / self._limits.rate
+        return tokens
 
 
 class RequestGuard:
@@ -129,7 +147,7 @@ class RequestGuard:
                 late = Fault(503, "timeout", f"no answer within {self._limits.seconds:g} s; try again").again_in(1)
                 await refuse(late, request)(scope, receive, sending)
         except ClientDisconnect:
-            note = " left before the end"
+            status, note = GONE, " left before the end"
         except Exception as error:  # a defect: log only its type, because its message may quote a picture or a name
             note = f" defect {type(error).__name__}"
             if not status:
@@ -144,8 +162,9 @@ class RequestGuard:
             scheme, _, bearer = headers.get("authorization", "").partition(" ")
             caller = self._keys.owner(bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", ""))
         scope[CALLER] = caller
-        address = (scope.get("client") or ("nobody",))[0]
-        if wait := self._rates.wait(f"key {caller.name}" if caller and caller.name else f"from {address}"):
+        payer = f"key {caller.name}" if caller and caller.name else f"from {(scope.get('client') or ('nobody',))[0]}"
+        scope[CHARGE] = partial(self._rates.charge, payer)
+        if wait := self._rates.wait(payer):
             raise Fault(429, "too_many_requests", "too many requests; slow down").again_in(wait)
         if caller is None:
             fault = Fault(401, "unauthorised", "give a key: Authorization: Bearer KEY, or x-api-key: KEY")

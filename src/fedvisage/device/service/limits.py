@@ -62,12 +62,15 @@ class Limits:
 
     body: int = 10_000_000
     """Maximum bytes of a request."""
-    pixels: int = 50_000_000
-    """Maximum pixels of a picture, checked before decoding."""
+    pixels: int = 16_000_000
+    """Maximum pixels of a picture, checked before decoding; larger JPEGs are decoded at reduced scale."""
+    faces: int = 20
+    """Maximum faces of a picture that are evaluated, the largest first."""
     seconds: float = 30.0
     """Maximum seconds from the arrival of a request to the end of its response; files of the page get more."""
     rate: float = 20.0
-    """Requests per second of one key, or of one address if there are no keys; 0: unlimited."""
+    """Requests per second of one key, or of one address if there are no keys; 0: unlimited. Each further face of a
+    picture counts as another request."""
     burst: int = 100
     """Requests that may come at once before the rate applies."""
     workers: int = 2
@@ -77,5 +80,5 @@ class Limits:
 
     def __post_init__(self) -> None:
         """Refuse limits that would reject every request."""
-        if min(self.body, self.pixels, self.burst, self.workers, self.waiting) < 1 or self.seconds <= 0:
+        if min(self.body, self.pixels, self.faces, self.burst, self.workers, self.waiting) < 1 or self.seconds <= 0:
             raise UserError("limits", "must be above 0")

@@ -27,7 +27,7 @@ from fedvisage.device.gallery.enrolment import Engine
 from fedvisage.device.gallery.file import Busy, ModelChanged, NameTaken, NoRoom, NotEnrolled, UnknownName
 from fedvisage.device.gallery.search import Gallery
 from fedvisage.device.service.limits import Counts, Limits
-from fedvisage.faces.pictures import TooLarge, read_picture
+from fedvisage.faces.pictures import TooLarge, read_reduced
 
 # Error responses: a status, a code for programs and one line, without file paths.
 
@@ -144,18 +144,30 @@ class _InMemory(MultiPartParser):
 
 
 @dataclass(frozen=True, eq=False)
+class Picture:
+    """A decoded picture, and the divisor of its sides if it was decoded at reduced scale."""
+
+    image: Image
+    divisor: int
+
+
+CHARGE = "fedvisage.charge"
+"""Key of the function, in the ASGI scope, that charges further requests to the caller's rate."""
+
+
+@dataclass(frozen=True, eq=False)
 class RequestContent:
     """Pictures as bytes, and words, by their names."""
 
     files: Mapping[str, bytes]
     words: Mapping[str, str]
 
-    def picture(self, pixels: int, *names: str) -> Image:
+    def picture(self, pixels: int, *names: str) -> Picture:
         """Decode the picture under the first of these names; refuse one that is too large before decoding."""
         content = next((self.files[name] for name in names if name in self.files), None)
         if content is None:
             raise Fault(422, "no_image", f"send a picture as {names[0]}: in a form, or as base64 in JSON")
-        return read_picture(content, pixels)
+        return Picture(*read_reduced(content, pixels))
 
     def word(self, name: str, default: str | None = None) -> str:
         """Return a word of the request."""

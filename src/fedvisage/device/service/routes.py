@@ -10,14 +10,22 @@ from fastapi import APIRouter, Depends, Query, Request
 
 from fedvisage.base.version import VERSION
 from fedvisage.device.gallery import enrolment
-from fedvisage.device.gallery.enrolment import Engine, Image, PersonMatch, model_of
+from fedvisage.device.gallery.enrolment import Engine, PersonMatch, model_of
 from fedvisage.device.gallery.file import NameTaken
 from fedvisage.device.gallery.records import COLLECTION, Collection, Face, Person
-from fedvisage.device.pipeline import MATCH, NO_MATCH, CheckedFace
+from fedvisage.device.pipeline import MATCH, NO_MATCH, Box, Checked, CheckedFace
 from fedvisage.device.service.access import ADMIN, CALLER, CHECK, ENROL, needs
 from fedvisage.device.service.audit import record_person
 from fedvisage.device.service.guard import REQUEST
-from fedvisage.device.service.requests import Fault, RequestContent, ServiceContext, StepTimes, read_content
+from fedvisage.device.service.requests import (
+    CHARGE,
+    Fault,
+    Picture,
+    RequestContent,
+    ServiceContext,
+    StepTimes,
+    read_content,
+)
 from fedvisage.faces.detection import Face as Found
 
 # Descriptions of faces, matches and people as plain values.
@@ -26,22 +34,20 @@ from fedvisage.faces.detection import Face as Found
 Values = dict[str, Any]
 
 
-def describe_face(face: Found, image: Image) -> Values:
+def describe_face(face: Found, picture: Picture) -> Values:
     """Return a detected face: its box in pixels and as shares of the picture's sides, and its points."""
     x, y, width, height = (float(value) for value in face.box)
     return {
-        "box": _box(x, y, width, height, face.confidence),
-        "normalised": _shares(image, x, y, width, height),
-        "points": [[round(float(value), 1) for value in point] for point in face.points],
+        **_describe_box(Box(x, y, width, height, face.confidence), picture),
+        "points": [[round(float(value) * picture.divisor, 1) for value in point] for point in face.points],
     }
 
 
-def describe_checked_face(face: CheckedFace, image: Image, *, embedding: bool = False) -> Values:
+def describe_checked_face(face: CheckedFace, picture: Picture, *, embedding: bool = False) -> Values:
     """Return an evaluated face; its embedding only if ``embedding`` is set."""
-    box, pad = face.box, face.pad
+    pad = face.pad
     values: Values = {
-        "box": _box(box.x, box.y, box.width, box.height, box.confidence),
-        "normalised": _shares(image, box.x, box.y, box.width, box.height),
+        **_describe_box(face.box, picture),
         "pad": None
         if pad is None
         else {
@@ -92,15 +98,13 @@ def describe_pipeline(engine: Engine) -> Values:
     }
 
 
-def _box(x: float, y: float, width: float, height: float, confidence: float) -> Values:
-    values = {"x": x, "y": y, "width": width, "height": height}
-    return {**{name: round(value, 1) for name, value in values.items()}, "confidence": round(confidence, 6)}
-
-
-def _shares(image: Image, x: float, y: float, width: float, height: float) -> Values:
-    high, wide = image.shape[:2]
-    values = {"x": x / wide, "y": y / high, "width": width / wide, "height": height / high}
-    return {name: round(value, 5) for name, value in values.items()}
+def _describe_box(box: Box, picture: Picture) -> Values:
+    """Return a box in pixels of the picture as sent, and as shares of its sides."""
+    high, wide = picture.image.shape[:2]
+    sides = {"x": (box.x, wide), "y": (box.y, high), "width": (box.width, wide), "height": (box.height, high)}
+    pixels = {name: round(value * picture.divisor, 1) for name, (value, _) in sides.items()}
+    shares = {name: round(value / side, 5) for name, (value, side) in sides.items()}
+    return {"box": {**pixels, "confidence": round(box.confidence, 6)}, "normalised": shares}
 
 
 def _allows_report(
@@ -158,9 +162,9 @@ def _add_faces(router: APIRouter, work: ServiceContext) -> None:
         content = await read_content(request)
 
         def some() -> Values:
-            times, image = StepTimes(), _image(work, content)
+            times, picture = StepTimes(), _picture(work, content)
             times.record_step("read")
-            faces = [describe_face(face, image) for face in work.engine.detect(image)]
+            faces = [describe_face(face, picture) for face in work.engine.detect(picture.image)]
             times.record_step("detect")
             return _reply(request, work, times, faces=faces)
 
@@ -189,10 +193,10 @@ def _add_comparing(router: APIRouter, work: ServiceContext) -> None:
             times, images = StepTimes(), list[Values]()
             largest = list[CheckedFace]()
             for name in ("image1", "image2"):
-                image = _image(work, content, name)
-                faces = _faces(work, image, report=report)
-                images.append({"faces": [describe_checked_face(face, image) for face in faces]})
-                largest += faces[:1]
+                picture = _picture(work, content, name)
+                checked = check_faces(request, work, picture, report=report)
+                images.append(_describe_checked(checked, picture))
+                largest += checked.faces[:1]
             times.record_step("check")
             embeddings = [face.embedding for face in largest if face.embedding is not None]
             result: Values = {"decision": "no_decision", "similarity": None}
@@ -232,18 +236,18 @@ def _add_comparing(router: APIRouter, work: ServiceContext) -> None:
         name, collection = content.word("person"), content.word("collection", COLLECTION)
 
         def some() -> Values:
-            times, image = StepTimes(), _image(work, content)
+            times, picture = StepTimes(), _picture(work, content)
             times.record_step("read")
             person = gallery.person(collection, name)
             record_person(request, collection, person.id)
-            faces = _faces(work, image, report=report)
+            checked = check_faces(request, work, picture, report=report)
             times.record_step("check")
             result: Values = {"decision": "no_decision", "match": None}
-            if faces and (embedding := faces[0].embedding) is not None:
+            if checked.faces and (embedding := checked.faces[0].embedding) is not None:
                 match = enrolment.verify(gallery, work.engine, collection, person.id, embedding)
                 result = {"decision": match.decision, "match": describe_match(match)}
             times.record_step("search")
-            return _reply(request, work, times, faces=[describe_checked_face(face, image) for face in faces], **result)
+            return _reply(request, work, times, **_describe_checked(checked, picture), **result)
 
         return await work.do(some)
 
@@ -369,30 +373,52 @@ async def _evaluate_picture(
 
     def some() -> Values:
         ready()
-        times, image = StepTimes(), _image(work, content)
+        times, picture = StepTimes(), _picture(work, content)
         times.record_step("read")
-        checked = _faces(work, image, report=report)
+        checked = check_faces(request, work, picture, report=report)
         times.record_step("check")
-        faces = [{**describe_checked_face(face, image, embedding=embedding), **more(face)} for face in checked]
+        faces = _describe_checked(checked, picture, more, embedding=embedding)
         times.record_step("search")
-        return _reply(request, work, times, faces=faces)
+        return _reply(request, work, times, **faces)
 
     return await work.do(some)
 
 
-def _image(work: ServiceContext, asked: RequestContent, name: str = "image") -> Image:
+def _picture(work: ServiceContext, asked: RequestContent, name: str = "image") -> Picture:
     return asked.picture(work.limits.pixels, name, "file")
 
 
-def _faces(work: ServiceContext, image: Image, *, report: bool) -> list[CheckedFace]:
-    faces = list(work.engine.check(image, report=report).faces)
-    for face in faces:
+def check_faces(
+    request: Request,
+    work: ServiceContext,
+    picture: Picture,
+    *,
+    report: bool = False,
+    most: int = 0,
+    confidence: float = 0.0,
+) -> Checked:
+    """Evaluate the largest faces of a picture, charge the further ones to the caller, and count the decisions."""
+    limit = min(most or work.limits.faces, work.limits.faces)
+    checked = work.engine.check(picture.image, report=report, most=limit, confidence=confidence)
+    request.scope[CHARGE](max(0, len(checked.faces) - 1))
+    for face in checked.faces:
         work.counts.count_decision("unjudged" if face.pad is None else face.pad.decision)
-    return faces
+    return checked
+
+
+def _describe_checked(
+    checked: Checked,
+    picture: Picture,
+    more: Callable[[CheckedFace], Values] = lambda face: {},
+    *,
+    embedding: bool = False,
+) -> Values:
+    faces = [{**describe_checked_face(face, picture, embedding=embedding), **more(face)} for face in checked.faces]
+    return {"faces": faces, "left_out": checked.left_out}
 
 
 def _enrol_person(request: Request, work: ServiceContext, asked: RequestContent, collection: str, name: str) -> Values:
-    done = enrolment.enrol(work.people(), work.engine, collection, name, [("image", _image(work, asked))])
+    done = enrolment.enrol(work.people(), work.engine, collection, name, [("image", _picture(work, asked).image)])
     record_person(request, collection, done.person.id)
     return {**describe_person(done.person, done.faces), "replaced": done.replaced}
 
