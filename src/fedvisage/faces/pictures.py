@@ -7,6 +7,7 @@ camera recorded.
 """
 
 import io
+import os
 import warnings
 from collections.abc import Container, Iterator
 from itertools import takewhile
@@ -140,6 +141,11 @@ def _short(error: Exception) -> str:
 
 # Equidistant frames of video files.
 
+
+# Broken videos are reported in one line; OpenCV and FFmpeg would print their own. FFmpeg reads this at the first video.
+os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
+if "OPENCV_LOG_LEVEL" not in os.environ:
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_ERROR)
 
 FRAME_LIMIT = 200_000
 VIDEO_LIMIT = 8 << 30
