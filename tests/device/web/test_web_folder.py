@@ -131,6 +131,15 @@ def test_the_page_has_the_numbers_of_the_pipeline(pad: Path, runtime: RuntimeFil
     assert said["running"]["window"] == Settings().window
 
 
+def test_the_page_knows_its_webassemblys_digest_and_the_files_to_keep(pad: Path, runtime: RuntimeFiles) -> None:
+    for keys in (False, True):
+        files = page_files(Exported.open(pad), None, service={"keys": keys}, runtime=runtime)
+        start = json.loads(files["page.json"].content)
+        assert start["runtime"]["wasm_sha256"] == files["runtime/ort.wasm"].digest
+        kept = {path for path, entry in files.items() if not (keys and entry.of_model)}
+        assert set(start["offline"]) == kept
+
+
 def test_a_page_is_not_written_over_and_not_without_what_computes_in_it(
     pad: Path, runtime: RuntimeFiles, tmp_path: Path
 ) -> None:
