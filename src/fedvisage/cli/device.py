@@ -5,16 +5,30 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedvisage.base.errors import RunFailed, TerminationSignal, UserError, plain_line
-from fedvisage.cli.options import NOTHING, AsJson, Out, interruptible, note, print_json, say
+from fedvisage.cli.options import (
+    NOTHING,
+    AsJson,
+    Int8,
+    Out,
+    Provider,
+    QualityOptions,
+    interruptible,
+    note,
+    print_json,
+    say,
+    with_options,
+)
 
 if TYPE_CHECKING:
-    from fedvisage.device import Exported
+    from fedvisage.device import Exported, Settings
     from fedvisage.device.gallery.enrolment import Engine, Image, PersonMatch
     from fedvisage.device.gallery.search import Gallery
     from fedvisage.device.service.access import Keys
@@ -78,8 +92,6 @@ def create(
 @gallery_app.command("list")
 def list_people(gallery: At, key: Key = None, counters: Counters = None, as_json: AsJson = False) -> None:
     """List collections and the people enrolled in them."""
-    from dataclasses import asdict
-
     with _open_gallery(gallery, key, counters) as opened:
         listing = [(collection, opened.people(collection.name)) for collection in opened.collections()]
     if as_json:
@@ -102,13 +114,16 @@ def enrol(
     key: Key = None,
     counters: Counters = None,
     collection: In = COLLECTION,
+    force: Annotated[
+        bool, typer.Option("--force", help="Enrol even if the faces match a person of another name.")
+    ] = False,
 ) -> None:
     """Enrol a person with the pictures that show one living face well; templates of another model are replaced."""
     from fedvisage.device.gallery import enrolment
 
     with _open_gallery(gallery, key, counters) as opened:
         engine = _engine(pad, recognition)
-        enrolled = enrolment.enrol(opened, engine, collection, person, _pictures(images))
+        enrolled = enrolment.enrol(opened, engine, collection, person, _pictures(images), force=force)
     note(*(plain_line(f"{name}: not taken: {reason}") for name, reason in enrolled.refused))
     replaced = f"; {enrolled.replaced} templates of another model are gone" if enrolled.replaced else ""
     say(f"{enrolled.person.name} ({enrolled.person.id}): {len(enrolled.faces)} faces enrolled{replaced}")
@@ -301,8 +316,6 @@ def _face(engine: Engine, path: Path) -> Features:
 
 def _print_matches(matches: list[PersonMatch], as_json: bool) -> None:
     """Print matches as a table, or as JSON."""
-    from dataclasses import asdict
-
     if as_json:
         print_json([asdict(match) for match in matches])
     elif not matches:
@@ -368,6 +381,7 @@ app = typer.Typer()
 
 
 @app.command()
+@with_options()
 def serve(
     pad: Annotated[Path, typer.Option(help="An exported model that detects attacks.", show_default=False)],
     recognition: Annotated[
@@ -415,24 +429,27 @@ def serve(
     timeout: Annotated[float, typer.Option(help="Maximum seconds for a request.", min=0.1)] = 30.0,
     workers: Annotated[int, typer.Option(help="Requests to compute at a time.", min=1)] = 2,
     threads: Annotated[int, typer.Option(help="Threads per request.", min=1)] = 1,
+    int8: Int8 = False,
+    provider: Provider = "CPU",
     page: Annotated[
         bool, typer.Option(help="Deliver the page that checks faces in the browser, with its models.")
     ] = True,
+    *,
+    quality: QualityOptions,
 ) -> None:
     """Serve exported models and a gallery over HTTP; docs/api.md lists the routes.
 
     SIGTERM and Ctrl-C stop the service after it has answered the current requests.
     """
     try:
-        from fedvisage.device.service.app import build, check_open, server_of
+        from fedvisage.device.service.app import PipelineEngine, build, check_open, server_of
     except ModuleNotFoundError as error:
         raise UserError("serve", f'{error.name} is not installed; install "fedvisage[serve]"') from None
-    from fedvisage.device import Exported
+    from fedvisage.device import Exported, Pipeline, Settings
     from fedvisage.device.gallery.counter import counters_of
     from fedvisage.device.gallery.file import key_from
     from fedvisage.device.gallery.search import Gallery
     from fedvisage.device.service.access import Keys
-    from fedvisage.device.service.app import open_engine
     from fedvisage.device.service.audit import AuditLog
     from fedvisage.device.service.limits import Limits
 
@@ -444,12 +461,14 @@ def serve(
         people = None
         if gallery is not None:
             people = stack.enter_context(Gallery(gallery, key_from(key), counters=counters_of(key, counters)))
-        pad_model = Exported.open(pad, threads=threads)
-        recognition_model = None if recognition is None else Exported.open(recognition, threads=threads)
-        engine = open_engine(pad_model, recognition_model, threads)
+        settings = Settings(threads=threads, several=True, **asdict(quality))
+        open_model = partial(Exported.open, threads=threads, int8=int8, provider=provider)
+        pad_model = open_model(pad)
+        recognition_model = None if recognition is None else open_model(recognition)
+        engine = PipelineEngine(Pipeline(pad_model, recognition_model, settings=settings))
         if people is not None and engine.model is not None:
             note(*people.warm(engine.model.digest))
-        files = _page(pad_model, recognition_model, keys=bool(keys)) if page else None
+        files = _page(pad_model, recognition_model, settings, keys=bool(keys)) if page else None
         names = [host, *(host_name or ())]
         audit = None if audit_log is None else AuditLog(audit_log, _log)
         guard = build(engine, people, keys=keys, limits=limits, hosts=names, audit=audit, page=files, log=_log)
@@ -477,13 +496,13 @@ def _api_keys(path: Path) -> Keys:
     return keys
 
 
-def _page(pad: Exported, recognition: Exported | None, *, keys: bool) -> Mapping[str, PageFile]:
+def _page(pad: Exported, recognition: Exported | None, settings: Settings, *, keys: bool) -> Mapping[str, PageFile]:
     """Return the files of the browser page; print a note if the page has to send every picture to the service."""
     from fedvisage.device.web.site import ADVICE, RuntimeFiles, page_files
 
     if not RuntimeFiles().is_there:
         note(f"the page cannot compute in the browser and sends pictures to this service; to change this, {ADVICE}")
-    return page_files(pad, recognition, service={"keys": keys})
+    return page_files(pad, recognition, settings=settings, service={"keys": keys})
 
 
 def _log(line: str) -> None:

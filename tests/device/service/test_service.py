@@ -6,8 +6,9 @@ import base64
 import io
 import json
 import re
+import unicodedata
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,51 @@ def test_people_are_enrolled_found_verified_and_deleted(client: TestClient, gall
     assert [one.name for one in gallery.people("default")] == ["anna"]
 
 
+def test_names_with_slashes_are_addressed_in_paths(client: TestClient) -> None:
+    enrol(client, "a/b", 1)
+    enrol(client, "a", 2)
+    assert client.post("/v1/collections", json={"name": "x/y"}).status_code == 201
+    place = "/v1/collections/default/persons"
+    assert client.get(f"{place}/a%2Fb").json()["name"] == "a/b"
+    assert client.post(f"{place}/a%2fb/faces", files={"image": png(tile_of(1, 1))}).status_code == 201
+    assert client.delete(f"{place}/a%2Fb").status_code == 200
+    assert client.get("/v1/collections/x%2Fy").json()["name"] == "x/y"
+    assert client.delete("/api/v1/recognition/subjects/a").json() == {"subject": "a"}
+    check_error(client.get(f"{place}/a/b"), 404, "not_found")
+
+
+@pytest.mark.parametrize("composed", [True, False])
+def test_spellings_of_an_accent_are_one_name(client: TestClient, composed: bool) -> None:
+    one, other = [unicodedata.normalize(form, "Jos\u00e9") for form in (("NFC", "NFD") if composed else ("NFD", "NFC"))]
+    enrol(client, one, 1)
+    again = client.post("/v1/collections/default/persons", data={"name": other}, files={"image": png(tile_of(1))})
+    check_error(again, 409, "exists")
+    assert client.delete(f"/v1/collections/default/persons/{other}").status_code == 200
+
+
+def test_a_person_who_is_enrolled_under_another_name_is_reported(client: TestClient) -> None:
+    enrol(client, "anna", 1)
+    place = "/v1/collections/default/persons"
+    again: dict[str, Any] = {"data": {"name": "eve"}, "files": {"image": png(tile_of(1, 1))}}
+    assert "anna" in check_error(client.post(place, **again), 409, "duplicate")["message"]
+    subject = "/api/v1/recognition/faces?subject=eve"
+    check_error(client.post(subject, files={"file": png(tile_of(1, 1))}), 409, "duplicate")
+    assert [person["name"] for person in client.get(place).json()["persons"]] == ["anna"]
+    again["data"]["force"] = "true"
+    assert client.post(place, **again).status_code == 201
+    assert client.post(f"{subject}&force=true", files={"file": png(tile_of(1, 2))}).status_code == 201
+
+
+def test_after_a_new_model_people_can_be_enrolled_again(client: TestClient, gallery: Gallery) -> None:
+    enrol(client, "anna", 1)
+    enrol(client, "bob", 2)
+    newer = replace(Tiles(), model=EmbeddingModel("sha256:" + "b" * 64, 0.9, "fmr=1e-3"))
+    with TestClient(build(newer, gallery, limits=LIMITS), LOCAL, headers={"x-fedvisage": "1"}) as other:
+        place = "/v1/collections/default/persons"
+        assert other.post(f"{place}/anna/faces", files={"image": png(tile_of(1))}).json()["replaced"] == 1
+        check_error(other.post(f"{place}/bob/faces", files={"image": png(tile_of(1, 1))}), 409, "duplicate")
+
+
 def test_an_attack_is_neither_enrolled_nor_searched_for(client: TestClient) -> None:
     enrol(client, "anna", 1)
     attack = {"image": png(tile_of(1, colour=RED))}
@@ -193,6 +239,13 @@ def test_clients_of_compreface_find_their_routes(client: TestClient) -> None:
     (result,) = client.post("/api/v1/verification/verify", files=pair).json()["result"]
     assert [one["similarity"] > 0.9 for one in result["face_matches"]] == [True, False]
     assert client.delete(f"{place}/faces/{added['image_id']}").json()["subject"] == "anna"
+    again = client.post(f"{place}/faces?subject=anna", files={"file": png(tile_of(1))}).json()
+    listed = client.post(f"{place}/faces/delete", json=[again["image_id"], "f_0123456789abcdef"]).json()
+    assert listed == [again]
+    for number in (1, 2):
+        client.post(f"{place}/faces?subject=anna", files={"file": png(tile_of(1, number))})
+    assert client.delete(f"{place}/faces?subject=anna").json() == {"deleted": 2}
+    assert client.get(f"{place}/faces").json()["faces"] == []
     assert client.delete(f"{place}/subjects/anna").json() == {"subject": "anna"}
 
 
@@ -216,6 +269,27 @@ def test_clients_of_compreface_find_their_routes(client: TestClient) -> None:
 )
 def test_what_is_no_picture_is_refused(client: TestClient, content: bytes, kind: str, status: int, code: str) -> None:
     check_error(client.post("/v1/pad", content=content, headers={"content-type": kind}), status, code)
+
+
+@pytest.mark.parametrize("content", [b'["\\ud800"]', b'{"a": 1}', b'["f_1"]', b"[" * 5000])
+def test_a_list_of_faces_that_is_none_is_refused(client: TestClient, content: bytes) -> None:
+    place, kind = "/api/v1/recognition/faces/delete", {"content-type": "application/json"}
+    reply = client.post(place, content=content, headers=kind)
+    assert reply.status_code in (400, 422)
+    assert reply.json()["request_id"] == reply.headers["x-request-id"]
+
+
+@dataclass(frozen=True)
+class Defective(Tiles):
+    """An engine with a defect."""
+
+    def detect(self, image: np.ndarray) -> Any:
+        raise AssertionError("a message that may quote a name")
+
+
+def test_a_defect_is_answered_in_the_services_form() -> None:
+    with TestClient(build(Defective(), None, limits=LIMITS), LOCAL, raise_server_exceptions=False) as client:
+        check_error(client.post("/v1/detect", files={"image": png(tile_of(1))}), 500, "internal")
 
 
 def test_a_bomb_is_refused_by_its_pixels(client: TestClient) -> None:
@@ -331,6 +405,18 @@ def test_the_page_on_the_service_lists_its_routes(client: TestClient) -> None:
     paths = client.get("/openapi.json").json()["paths"]
     served = {(method.upper(), path) for path, methods in paths.items() for method in methods if path.startswith("/v1")}
     assert listed == served | {("GET", "/v1/metrics"), ("GET", "/metrics")}
+
+
+def test_every_response_has_a_schema(client: TestClient) -> None:
+    description = client.get("/openapi.json").json()
+    schemas = description["components"]["schemas"]
+    for path, methods in description["paths"].items():
+        for method, operation in methods.items():
+            (success,) = [code for code in operation["responses"] if code.startswith("2")]
+            content = operation["responses"][success]["content"]["application/json"]["schema"]
+            name = (content.get("items") or content)["$ref"].rpartition("/")[2]
+            assert schemas[name]["properties"], f"{method} {path}"
+            assert schemas[name]["additionalProperties"] is False
 
 
 def test_pages_load_nothing_from_elsewhere(client: TestClient) -> None:

@@ -186,6 +186,12 @@ def test_the_verb_serves_exported_models_until_sigterm(pad: Path, recognition: P
     assert "/v1/models 200" in log
 
 
+def test_the_service_starts_without_slow_libraries() -> None:
+    slow = ("torch", "torchvision", "timm", "scipy", "sklearn", "matplotlib", "pandas", "onnx")
+    code = f"import sys, fedvisage.device.service.app; print(*(name for name in {slow} if name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
+
+
 def test_the_verb_has_the_options_that_the_page_shows() -> None:
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     shown = set(re.findall(r"--[a-z][a-z-]+", page))

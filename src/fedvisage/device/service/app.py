@@ -250,15 +250,14 @@ def build(
 
 
 def _add_pages(app: FastAPI, work: ServiceContext, place: str) -> None:
-    page = files("fedvisage.device.service").joinpath("page.html").read_text(encoding="utf-8")
-    rows = "".join(
-        f"<tr><td>{method.upper()}</td><td><code>{path}</code></td><td>{operation.get('description', '')}</td></tr>\n"
-        for path, methods in app.openapi()["paths"].items()
-        for method, operation in methods.items()
-    )
-
     @app.get(place, include_in_schema=False)
     async def start() -> HTMLResponse:
+        page = files("fedvisage.device.service").joinpath("page.html").read_text(encoding="utf-8")
+        rows = "".join(
+            f"<tr><td>{method.upper()}</td><td><code>{path}</code></td><td>{route.get('description', '')}</td></tr>\n"
+            for path, methods in app.openapi()["paths"].items()  # computed here because it is slow
+            for method, route in methods.items()
+        )
         return HTMLResponse(page.replace("ROUTES", rows).replace("VERSION", VERSION))
 
     @app.get("/metrics", include_in_schema=False)
@@ -291,6 +290,10 @@ def _add_refusals(app: FastAPI, work: ServiceContext, log: Callable[[str], None]
             log(f"failed: {error}")
         return fault
 
+    async def answer_defect(request: Request, _: Exception) -> Response:
+        return refuse(Fault(500, "internal", "internal error of the service"), request.scope[REQUEST])
+
+    app.add_exception_handler(Exception, answer_defect)
     kinds: tuple[Any, ...] = (Fault, RequestValidationError, HTTPException, UserError, RunFailed, BadFile)
     for kind in kinds:
         app.add_exception_handler(kind, answer_fault)

@@ -12,6 +12,7 @@ from typing import Any
 from fastapi import Request
 
 from fedvisage.base.errors import UserError
+from fedvisage.device.service.requests import slashes_of
 
 _PERSON = "fedvisage.person"
 """Key of the person's id, and that of the collection, in the ASGI scope."""
@@ -36,13 +37,14 @@ class AuditLog:
 
     def record(self, scope: Mapping[str, Any], *, key: str | None, route: str, status: int, request: str) -> None:
         """Append the record of a request."""
+        collection = scope.get(_COLLECTION) or slashes_of(scope.get("path_params", {}).get("collection", ""))
         values = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "request_id": request,
             "key": key,
             "method": scope["method"],
             "route": route,
-            "collection": scope.get(_COLLECTION) or scope.get("path_params", {}).get("collection"),
+            "collection": collection or None,
             "person_id": scope.get(_PERSON),
             "status": status,
         }

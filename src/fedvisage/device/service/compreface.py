@@ -1,30 +1,35 @@
 """Routes compatible with CompreFace clients, which work here unchanged; each response adds liveness.
 
 Supported: detection, verification of two pictures, and recognition with its subjects and faces, on the collection
-``default``. Not supported: plugins (age, gender, mask, landmarks of 106 points), stored images, and services with their
-own keys, because a key of this service is valid for all of its routes.
+``default``. Not supported: plugins (age, gender, mask, landmarks of 106 points), stored images, services with their own
+keys, subjects without a face, and new names for subjects.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Body, Query, Request
+from pydantic import Field
 
 from fedvisage.device.gallery import enrolment
 from fedvisage.device.gallery.enrolment import model_of
-from fedvisage.device.gallery.records import COLLECTION
+from fedvisage.device.gallery.file import UnknownName
+from fedvisage.device.gallery.records import COLLECTION, ID
 from fedvisage.device.pipeline import Box, CheckedFace
+from fedvisage.device.service import responses
 from fedvisage.device.service.access import ADMIN, CHECK, ENROL, needs
 from fedvisage.device.service.audit import record_person
 from fedvisage.device.service.requests import RequestContent, ServiceContext, read_content
-from fedvisage.device.service.routes import body, check_faces
+from fedvisage.device.service.routes import PathName, body, check_faces, returns
 
 Values = dict[str, Any]
 Limit = Annotated[int, Query(ge=0, le=1000, description="maximum number of faces; 0: the service's")]
 Sure = Annotated[float, Query(ge=0, le=1, description="minimum confidence of a face")]
 Count = Annotated[int, Query(ge=1, le=100, description="maximum number of subjects per face")]
+FaceId = Annotated[str, Field(pattern=f"^{ID}$")]
 PICTURES = ("file", "source_image", "target_image")
 
 
@@ -38,7 +43,12 @@ def routes(work: ServiceContext) -> APIRouter:
 
 
 def _add_detection(router: APIRouter, work: ServiceContext) -> None:
-    @router.post("/detection/detect", dependencies=[needs(CHECK)], openapi_extra=body("file"))
+    @router.post(
+        "/detection/detect",
+        **returns(responses.CompreFaceFaces),
+        dependencies=[needs(CHECK)],
+        openapi_extra=body("file"),
+    )
     async def detect(request: Request, limit: Limit = 0, det_prob_threshold: Sure = 0.0) -> Values:
         """Detect the faces of a picture, with a liveness decision for each."""
         content = await read_content(request, PICTURES)
@@ -49,7 +59,10 @@ def _add_detection(router: APIRouter, work: ServiceContext) -> None:
         )
 
     @router.post(
-        "/verification/verify", dependencies=[needs(CHECK)], openapi_extra=body("source_image", "target_image")
+        "/verification/verify",
+        **returns(responses.PictureComparisons),
+        dependencies=[needs(CHECK)],
+        openapi_extra=body("source_image", "target_image"),
     )
     async def verify(request: Request, limit: Limit = 0, det_prob_threshold: Sure = 0.0) -> Values:
         """Compare the largest face of one picture with all faces of another."""
@@ -72,7 +85,12 @@ def _add_detection(router: APIRouter, work: ServiceContext) -> None:
 
 
 def _add_recognition(router: APIRouter, work: ServiceContext) -> None:
-    @router.post("/recognition/recognize", dependencies=[needs(CHECK)], openapi_extra=body("file"))
+    @router.post(
+        "/recognition/recognize",
+        **returns(responses.CompreFaceFaces),
+        dependencies=[needs(CHECK)],
+        openapi_extra=body("file"),
+    )
     async def recognise(
         request: Request, limit: Limit = 0, det_prob_threshold: Sure = 0.0, prediction_count: Count = 1
     ) -> Values:
@@ -94,7 +112,12 @@ def _add_recognition(router: APIRouter, work: ServiceContext) -> None:
             }
         )
 
-    @router.post("/recognition/faces/{image_id}/verify", dependencies=[needs(CHECK)], openapi_extra=body("file"))
+    @router.post(
+        "/recognition/faces/{image_id}/verify",
+        **returns(responses.CompreFaceFaces),
+        dependencies=[needs(CHECK)],
+        openapi_extra=body("file"),
+    )
     async def verify(request: Request, image_id: str, limit: Limit = 0, det_prob_threshold: Sure = 0.0) -> Values:
         """Compare each face of a picture with the person of an enrolled face."""
         content, gallery = await read_content(request, PICTURES), work.people()
@@ -120,14 +143,14 @@ def _add_recognition(router: APIRouter, work: ServiceContext) -> None:
 
 
 def _add_subjects(router: APIRouter, work: ServiceContext) -> None:
-    @router.get("/recognition/subjects", dependencies=[needs(ENROL)])
+    @router.get("/recognition/subjects", **returns(responses.Subjects), dependencies=[needs(ENROL)])
     async def subjects() -> Values:
         """List the enrolled people."""
         gallery = work.people()
         return {"subjects": [person.name for person in await work.do(lambda: gallery.people(COLLECTION))]}
 
-    @router.delete("/recognition/subjects/{subject}", dependencies=[needs(ADMIN)])
-    async def remove(request: Request, subject: str) -> Values:
+    @router.delete("/recognition/subjects/{subject}", **returns(responses.Subject), dependencies=[needs(ADMIN)])
+    async def remove(request: Request, subject: PathName) -> Values:
         """Delete a person."""
         gallery = work.people()
         removed = await work.do(lambda: gallery.remove(COLLECTION, subject))
@@ -136,24 +159,25 @@ def _add_subjects(router: APIRouter, work: ServiceContext) -> None:
 
     @router.post(
         "/recognition/faces",
+        **returns(responses.Example),
         dependencies=[needs(ENROL)],
         status_code=201,
         openapi_extra=body("file", subject="the subject of the face"),
     )
-    async def add(request: Request, subject: str = "") -> Values:
-        """Enrol a face of a person, who is created if the name is new."""
+    async def add(request: Request, subject: str = "", force: bool = False) -> Values:
+        """Enrol a face of a person, who is created if the name is new; one that matches another person needs force."""
         content, gallery = await read_content(request, PICTURES), work.people()
         name = subject or content.word("subject")
 
         def some() -> Values:
             picture = content.picture(work.limits.pixels, "file").image
-            done = enrolment.enrol(gallery, work.engine, COLLECTION, name, [("file", picture)])
+            done = enrolment.enrol(gallery, work.engine, COLLECTION, name, [("file", picture)], force=force)
             record_person(request, COLLECTION, done.person.id)
             return {"image_id": done.faces[0].id, "subject": done.person.name}
 
         return await work.do(some)
 
-    @router.get("/recognition/faces", dependencies=[needs(ENROL)])
+    @router.get("/recognition/faces", **returns(responses.Examples), dependencies=[needs(ENROL)])
     async def faces(subject: str = "") -> Values:
         """List the faces of one person, or of all people."""
         gallery = work.people()
@@ -168,7 +192,38 @@ def _add_subjects(router: APIRouter, work: ServiceContext) -> None:
 
         return await work.do(some)
 
-    @router.delete("/recognition/faces/{image_id}", dependencies=[needs(ADMIN)])
+    @router.delete("/recognition/faces", **returns(responses.DeletedCount), dependencies=[needs(ADMIN)])
+    async def remove_faces(request: Request, subject: str = "") -> Values:
+        """Delete all faces of one person, or of all people."""
+        gallery = work.people()
+
+        def some() -> Values:
+            people = [gallery.person(COLLECTION, subject)] if subject else gallery.people(COLLECTION)
+            faces = [face for person in people for face in gallery.faces(COLLECTION, person.id)]
+            for face in faces:
+                gallery.remove_face(COLLECTION, face.id)
+            if subject:
+                record_person(request, COLLECTION, people[0].id)
+            return {"deleted": len(faces)}
+
+        return await work.do(some)
+
+    @router.post("/recognition/faces/delete", response_model=list[responses.Example], dependencies=[needs(ADMIN)])
+    async def remove_listed(image_ids: Annotated[list[FaceId], Body(max_length=1000)]) -> list[Values]:
+        """Delete the faces with these ids; others are left out of the response."""
+        gallery = work.people()
+
+        def some() -> list[Values]:
+            removed = list[Values]()
+            for image_id in image_ids:
+                with suppress(UnknownName):
+                    owner = gallery.remove_face(COLLECTION, image_id)
+                    removed.append({"image_id": image_id, "subject": owner.name})
+            return removed
+
+        return await work.do(some)
+
+    @router.delete("/recognition/faces/{image_id}", **returns(responses.Example), dependencies=[needs(ADMIN)])
     async def remove_face(request: Request, image_id: str) -> Values:
         """Delete a face."""
         gallery = work.people()

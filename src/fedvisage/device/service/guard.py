@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fedvisage.device.service.access import ANYONE, CALLER, Caller, Keys, check_source
 from fedvisage.device.service.audit import AuditLog
 from fedvisage.device.service.limits import Counts, Limits
-from fedvisage.device.service.requests import CHARGE, Fault
+from fedvisage.device.service.requests import CHARGE, Fault, path_of
 
 OPEN = frozenset({"/", "/routes", "/v1/health", "/openapi.json"})
 """Paths that need no key: they contain no personal data."""
@@ -111,6 +111,7 @@ class RequestGuard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
+            scope["path"] = path_of(scope["raw_path"])
             await self._answer(scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1003})

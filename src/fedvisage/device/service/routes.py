@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
+from pydantic import AfterValidator, BaseModel
 
 from fedvisage.base.version import VERSION
 from fedvisage.device.gallery import enrolment
@@ -14,6 +15,7 @@ from fedvisage.device.gallery.enrolment import Engine, PersonMatch, model_of
 from fedvisage.device.gallery.file import NameTaken
 from fedvisage.device.gallery.records import COLLECTION, Collection, Face, Person
 from fedvisage.device.pipeline import MATCH, NO_MATCH, Box, Checked, CheckedFace
+from fedvisage.device.service import responses
 from fedvisage.device.service.access import ADMIN, CALLER, CHECK, ENROL, needs
 from fedvisage.device.service.audit import record_person
 from fedvisage.device.service.guard import REQUEST
@@ -25,6 +27,7 @@ from fedvisage.device.service.requests import (
     ServiceContext,
     StepTimes,
     read_content,
+    slashes_of,
 )
 from fedvisage.faces.detection import Face as Found
 
@@ -117,9 +120,24 @@ def _allows_report(
 
 
 Report = Annotated[bool, Depends(_allows_report)]
+PathName = Annotated[str, AfterValidator(slashes_of)]
+"""A name in a path, which may contain slashes."""
+
 Most = Annotated[int, Query(ge=1, le=100, description="maximum number of people per face")]
 
 _PICTURE = {"type": "string", "contentEncoding": "base64", "description": "JPEG, PNG, BMP, WebP, TIFF or HEIC"}
+
+
+FORCE = "true: enrol even if the face matches a person of another name"
+
+
+def returns(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the arguments of a route whose response has a schema."""
+    return {
+        "response_model": model,
+        "response_model_exclude_unset": True,
+        "responses": {"default": {"model": responses.ErrorReply, "description": "an error"}},
+    }
 
 
 def body(*pictures: str, **words: str) -> dict[str, Any]:
@@ -142,12 +160,12 @@ def routes(work: ServiceContext) -> APIRouter:
 
 
 def _add_state(router: APIRouter, work: ServiceContext) -> None:
-    @router.get("/health")
+    @router.get("/health", **returns(responses.Health))
     async def health() -> Values:
         """Report that the service is running."""
         return {"status": "ok", "version": VERSION}
 
-    @router.get("/models", dependencies=[needs(CHECK)])
+    @router.get("/models", **returns(responses.Models), dependencies=[needs(CHECK)])
     async def models() -> Values:
         """Report the models of the service."""
         model = work.engine.model
@@ -156,7 +174,7 @@ def _add_state(router: APIRouter, work: ServiceContext) -> None:
 
 
 def _add_faces(router: APIRouter, work: ServiceContext) -> None:
-    @router.post("/detect", dependencies=[needs(CHECK)], openapi_extra=body("image"))
+    @router.post("/detect", **returns(responses.Detection), dependencies=[needs(CHECK)], openapi_extra=body("image"))
     async def detect(request: Request) -> Values:
         """Detect the faces of a picture."""
         content = await read_content(request)
@@ -170,12 +188,12 @@ def _add_faces(router: APIRouter, work: ServiceContext) -> None:
 
         return await work.do(some)
 
-    @router.post("/pad", dependencies=[needs(CHECK)], openapi_extra=body("image"))
+    @router.post("/pad", **returns(responses.Evaluation), dependencies=[needs(CHECK)], openapi_extra=body("image"))
     async def pad(request: Request) -> Values:
         """Decide for each face whether it is a living person in front of the camera."""
         return await _evaluate_picture(request, work)
 
-    @router.post("/embed", dependencies=[needs(CHECK)], openapi_extra=body("image"))
+    @router.post("/embed", **returns(responses.Evaluation), dependencies=[needs(CHECK)], openapi_extra=body("image"))
     async def embed(request: Request, report: Report) -> Values:
         """Return the embedding of each face; attacks have none, except with ?pad=report."""
         return await _evaluate_picture(
@@ -184,7 +202,9 @@ def _add_faces(router: APIRouter, work: ServiceContext) -> None:
 
 
 def _add_comparing(router: APIRouter, work: ServiceContext) -> None:
-    @router.post("/compare", dependencies=[needs(CHECK)], openapi_extra=body("image1", "image2"))
+    @router.post(
+        "/compare", **returns(responses.Comparison), dependencies=[needs(CHECK)], openapi_extra=body("image1", "image2")
+    )
     async def compare(request: Request, report: Report) -> Values:
         """Decide whether the largest faces of two pictures belong to one person."""
         content, model = await read_content(request, ("image1", "image2")), model_of(work.engine)
@@ -208,8 +228,13 @@ def _add_comparing(router: APIRouter, work: ServiceContext) -> None:
 
         return await work.do(some)
 
-    @router.post("/collections/{collection}/search", dependencies=[needs(CHECK)], openapi_extra=body("image"))
-    async def search(request: Request, collection: str, report: Report, limit: Most = 5) -> Values:
+    @router.post(
+        "/collections/{collection}/search",
+        **returns(responses.Evaluation),
+        dependencies=[needs(CHECK)],
+        openapi_extra=body("image"),
+    )
+    async def search(request: Request, collection: PathName, report: Report, limit: Most = 5) -> Values:
         """Return the most similar people of a collection for each face of a picture."""
         gallery = work.people()
 
@@ -227,6 +252,7 @@ def _add_comparing(router: APIRouter, work: ServiceContext) -> None:
 
     @router.post(
         "/verify",
+        **returns(responses.Verification),
         dependencies=[needs(CHECK)],
         openapi_extra=body("image", person="name or id", collection="default, if not given"),
     )
@@ -253,7 +279,7 @@ def _add_comparing(router: APIRouter, work: ServiceContext) -> None:
 
 
 def _add_collections(router: APIRouter, work: ServiceContext) -> None:
-    @router.get("/collections", dependencies=[needs(CHECK)])
+    @router.get("/collections", **returns(responses.Collections), dependencies=[needs(CHECK)])
     async def collections() -> Values:
         """List the collections."""
         listed = await work.do(work.people().collections)
@@ -261,6 +287,7 @@ def _add_collections(router: APIRouter, work: ServiceContext) -> None:
 
     @router.post(
         "/collections",
+        **returns(responses.Collection),
         dependencies=[needs(ADMIN)],
         status_code=201,
         openapi_extra=body(name="of the collection", renewable="true, false"),
@@ -271,14 +298,14 @@ def _add_collections(router: APIRouter, work: ServiceContext) -> None:
         name, renewable = content.word("name"), content.word("renewable", "false") == "true"
         return describe_collection(await work.do(lambda: gallery.add_collection(name, renewable=renewable)))
 
-    @router.get("/collections/{collection}", dependencies=[needs(CHECK)])
-    async def one(collection: str) -> Values:
+    @router.get("/collections/{collection}", **returns(responses.Collection), dependencies=[needs(CHECK)])
+    async def one(collection: PathName) -> Values:
         """Describe a collection."""
         gallery = work.people()
         return describe_collection(await work.do(lambda: gallery.collection(collection)))
 
-    @router.delete("/collections/{collection}", dependencies=[needs(ADMIN)])
-    async def remove(collection: str) -> Values:
+    @router.delete("/collections/{collection}", **returns(responses.Deleted), dependencies=[needs(ADMIN)])
+    async def remove(collection: PathName) -> Values:
         """Delete a collection with all its people."""
         gallery = work.people()
         await work.do(lambda: gallery.remove_collection(collection))
@@ -286,19 +313,20 @@ def _add_collections(router: APIRouter, work: ServiceContext) -> None:
 
 
 def _add_people(router: APIRouter, work: ServiceContext) -> None:
-    @router.get("/collections/{collection}/persons", dependencies=[needs(ENROL)])
-    async def persons(collection: str) -> Values:
+    @router.get("/collections/{collection}/persons", **returns(responses.Persons), dependencies=[needs(ENROL)])
+    async def persons(collection: PathName) -> Values:
         """List the enrolled people."""
         gallery = work.people()
         return {"persons": [describe_person(person) for person in await work.do(lambda: gallery.people(collection))]}
 
     @router.post(
         "/collections/{collection}/persons",
+        **returns(responses.Enrolment),
         dependencies=[needs(ENROL)],
         status_code=201,
-        openapi_extra=body("image", name="the person's name or id"),
+        openapi_extra=body("image", name="the person's name", force=FORCE),
     )
-    async def enrol(request: Request, collection: str) -> Values:
+    async def enrol(request: Request, collection: PathName) -> Values:
         """Enrol a person with a picture of one living face."""
         content, gallery = await read_content(request), work.people()
         name = content.word("name")
@@ -310,8 +338,8 @@ def _add_people(router: APIRouter, work: ServiceContext) -> None:
 
         return await work.do(some)
 
-    @router.get("/collections/{collection}/persons/{person}", dependencies=[needs(ENROL)])
-    async def one(request: Request, collection: str, person: str) -> Values:
+    @router.get("/collections/{collection}/persons/{person}", **returns(responses.Person), dependencies=[needs(ENROL)])
+    async def one(request: Request, collection: PathName, person: PathName) -> Values:
         """Describe a person and their faces."""
         gallery = work.people()
 
@@ -322,8 +350,10 @@ def _add_people(router: APIRouter, work: ServiceContext) -> None:
 
         return await work.do(some)
 
-    @router.delete("/collections/{collection}/persons/{person}", dependencies=[needs(ADMIN)])
-    async def remove(request: Request, collection: str, person: str) -> Values:
+    @router.delete(
+        "/collections/{collection}/persons/{person}", **returns(responses.Deleted), dependencies=[needs(ADMIN)]
+    )
+    async def remove(request: Request, collection: PathName, person: PathName) -> Values:
         """Delete a person; their key and templates are overwritten."""
         gallery = work.people()
         removed = await work.do(lambda: gallery.remove(collection, person))
@@ -332,19 +362,24 @@ def _add_people(router: APIRouter, work: ServiceContext) -> None:
 
     @router.post(
         "/collections/{collection}/persons/{person}/faces",
+        **returns(responses.Enrolment),
         dependencies=[needs(ENROL)],
         status_code=201,
-        openapi_extra=body("image"),
+        openapi_extra=body("image", force=FORCE),
     )
-    async def add(request: Request, collection: str, person: str) -> Values:
+    async def add(request: Request, collection: PathName, person: PathName) -> Values:
         """Add a face to a person."""
         content, gallery = await read_content(request), work.people()
         return await work.do(
             lambda: _enrol_person(request, work, content, collection, gallery.person(collection, person).name)
         )
 
-    @router.delete("/collections/{collection}/persons/{person}/faces/{face}", dependencies=[needs(ADMIN)])
-    async def remove_face(request: Request, collection: str, person: str, face: str) -> Values:
+    @router.delete(
+        "/collections/{collection}/persons/{person}/faces/{face}",
+        **returns(responses.Deleted),
+        dependencies=[needs(ADMIN)],
+    )
+    async def remove_face(request: Request, collection: PathName, person: PathName, face: str) -> Values:
         """Delete one face of a person."""
         gallery = work.people()
 
@@ -418,7 +453,8 @@ def _describe_checked(
 
 
 def _enrol_person(request: Request, work: ServiceContext, asked: RequestContent, collection: str, name: str) -> Values:
-    done = enrolment.enrol(work.people(), work.engine, collection, name, [("image", _picture(work, asked).image)])
+    pictures, force = [("image", _picture(work, asked).image)], asked.word("force", "false") == "true"
+    done = enrolment.enrol(work.people(), work.engine, collection, name, pictures, force=force)
     record_person(request, collection, done.person.id)
     return {**describe_person(done.person, done.faces), "replaced": done.replaced}
 
