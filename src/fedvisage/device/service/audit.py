@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from typing import Any
 from fastapi import Request
 
 from fedvisage.base.errors import UserError
+from fedvisage.base.files import json_line
 from fedvisage.device.service.requests import slashes_of
 
 _PERSON = "fedvisage.person"
@@ -49,7 +49,7 @@ class AuditLog:
             "status": status,
         }
         try:
-            self._append(json.dumps(values).encode() + b"\n")
+            self._append(json_line(values).encode())
         except OSError as error:
             self._log(f"{self._path}: a request was not recorded ({error.strerror}): {request}")
 
