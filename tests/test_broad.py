@@ -12,7 +12,7 @@ BROAD = {"Exception", "BaseException"}
 MAY_CATCH_ALL = {
     "starts/files.py": {"_send_tensors"},
     "data/prepared.py": {"_map_array"},
-    "faces/pictures.py": {"read_picture"},
+    "faces/pictures.py": {"_read"},
     "device/gallery/authenticated.py": {"__init__", "_writing"},
     "device/gallery/file.py": {"create_file", "open_file"},
     "nvflare/node.py": {"_report_errors_of", "run"},

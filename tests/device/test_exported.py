@@ -273,6 +273,17 @@ def test_int8_has_to_be_there(pad: Path) -> None:
         Exported.open(pad, int8=True)
 
 
+@pytest.mark.parametrize("provider", ["CPU", "cpu", "CPUExecutionProvider"])
+def test_a_provider_has_a_short_name(pad: Path, provider: str) -> None:
+    assert Exported.open(pad, provider=provider).session.get_providers() == ["CPUExecutionProvider"]
+
+
+@pytest.mark.parametrize("provider", ["Azure", "nothing", ""])
+def test_a_provider_that_is_not_installed_is_refused(pad: Path, provider: str) -> None:
+    with refused("--provider", "CPU"):
+        Exported.open(pad, provider=provider)
+
+
 def test_crops_of_another_shape_are_a_programs_mistake(pad: Path) -> None:
     model = Exported.open(pad)
     with pytest.raises(ValueError, match="crops must be"):

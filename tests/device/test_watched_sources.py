@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import queue
+import socket
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -48,3 +51,35 @@ def test_a_file_that_is_no_video_is_named(tmp_path: Path, content: bytes) -> Non
 def test_a_camera_that_is_not_there_is_named() -> None:
     with pytest.raises((UserError, RunFailed), match="camera 987"):
         next(frames_of("987"))
+
+
+def test_a_stream_is_requested_by_rtsp() -> None:
+    lines = queue.Queue[bytes]()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def hang_up() -> None:
+            with server.accept()[0] as connection:
+                lines.put(connection.recv(100))
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        with refused(f"rtsp://127.0.0.1:{server.getsockname()[1]}/door", "opened"):
+            next(frames_of(f"rtsp://127.0.0.1:{server.getsockname()[1]}/door"))
+        thread.join()
+    assert lines.get().startswith(b"OPTIONS rtsp://127.0.0.1:")
+
+
+def test_a_stream_that_is_not_there_is_named_without_its_password(capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # nobody listens there
+        address = f"127.0.0.1:{closed.getsockname()[1]}/door"
+        with refused(f"RTSP://{address}", "opened"):
+            next(frames_of(f"RTSP://user:secret@{address}"))
+    assert capfd.readouterr().err == ""
+
+
+def test_a_broken_video_prints_nothing_besides_its_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "door.mp4").write_bytes(bytes([0, 0, 0, 24]) + b"ftypisom" + bytes(200))
+    with refused("door.mp4", "opened"):
+        list(frames_of(str(tmp_path / "door.mp4")))
+    assert capfd.readouterr().err == ""

@@ -151,12 +151,20 @@ def _escape_name(name: str) -> str:
     return repr(name[:80])
 
 
+CPU = "CPU"
+_PROVIDER = "ExecutionProvider"
+
+
 def open_session(
-    place: str, content: bytes, threads: int, *, remedy: str, deterministic: bool = False
+    place: str, content: bytes, threads: int, *, remedy: str, deterministic: bool = False, provider: str = CPU
 ) -> onnxruntime.InferenceSession:
-    """Check a graph and create its session; the same bytes give the same numbers on one type of processor."""
+    """Check a graph and create its session; the same bytes give the same numbers on one type of processor.
+
+    ``provider`` is the execution provider; the CPU runs the operators that it does not have.
+    """
     import onnxruntime
 
+    chosen = find_provider(provider)
     parse_graph(place, content, remedy)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
@@ -168,9 +176,27 @@ def open_session(
     # The check refuses external tensors. As a second defence, their folder is set to a path that contains no files.
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
     try:
-        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        providers = list(dict.fromkeys((chosen, f"{CPU}{_PROVIDER}")))
+        session = onnxruntime.InferenceSession(content, options, providers=providers)
     except runtime_errors() as error:
         raise UserError(place, f"cannot be run ({short(error)}); {remedy}") from None
+    if session.get_providers()[0] != chosen:  # ONNX Runtime continues on the CPU
+        raise UserError("--provider", f"{provider} cannot be started here; check its driver and libraries")
+    return session
+
+
+def find_provider(name: str) -> str:
+    """Return ONNX Runtime's name of an execution provider, such as CUDA; refuse one that is not installed."""
+    import onnxruntime
+
+    # Azure's would send data to another machine.
+    available: list[str] = [each for each in onnxruntime.get_available_providers() if not each.startswith("Azure")]
+    choice = {each.removesuffix(_PROVIDER).lower(): each for each in available}
+    key = name.lower().removesuffix(_PROVIDER.lower())
+    if key not in choice:
+        names = ", ".join(each.removesuffix(_PROVIDER) for each in available)
+        raise UserError("--provider", f"{name} is not available here; give one of {names}, or install its onnxruntime")
+    return choice[key]
 
 
 def runtime_errors() -> tuple[type[Exception], ...]:

@@ -5,18 +5,33 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedvisage.base.errors import RunFailed, TerminationSignal, UserError, plain_line
-from fedvisage.cli.options import NOTHING, AsJson, Out, interruptible, note, print_json, say
+from fedvisage.cli.options import (
+    NOTHING,
+    AsJson,
+    Int8,
+    Out,
+    Provider,
+    QualityOptions,
+    interruptible,
+    note,
+    print_json,
+    say,
+    with_options,
+)
 
 if TYPE_CHECKING:
-    from fedvisage.device import Exported
+    from fedvisage.device import Exported, Settings
     from fedvisage.device.gallery.enrolment import Engine, Image, PersonMatch
     from fedvisage.device.gallery.search import Gallery
+    from fedvisage.device.service.access import Keys
     from fedvisage.device.web.site import PageFile
     from fedvisage.metrics.similarity import Features
 
@@ -77,8 +92,6 @@ def create(
 @gallery_app.command("list")
 def list_people(gallery: At, key: Key = None, counters: Counters = None, as_json: AsJson = False) -> None:
     """List collections and the people enrolled in them."""
-    from dataclasses import asdict
-
     with _open_gallery(gallery, key, counters) as opened:
         listing = [(collection, opened.people(collection.name)) for collection in opened.collections()]
     if as_json:
@@ -101,13 +114,16 @@ def enrol(
     key: Key = None,
     counters: Counters = None,
     collection: In = COLLECTION,
+    force: Annotated[
+        bool, typer.Option("--force", help="Enrol even if the faces match a person of another name.")
+    ] = False,
 ) -> None:
     """Enrol a person with the pictures that show one living face well; templates of another model are replaced."""
     from fedvisage.device.gallery import enrolment
 
     with _open_gallery(gallery, key, counters) as opened:
         engine = _engine(pad, recognition)
-        enrolled = enrolment.enrol(opened, engine, collection, person, _pictures(images))
+        enrolled = enrolment.enrol(opened, engine, collection, person, _pictures(images), force=force)
     note(*(plain_line(f"{name}: not taken: {reason}") for name, reason in enrolled.refused))
     replaced = f"; {enrolled.replaced} templates of another model are gone" if enrolled.replaced else ""
     say(f"{enrolled.person.name} ({enrolled.person.id}): {len(enrolled.faces)} faces enrolled{replaced}")
@@ -300,8 +316,6 @@ def _face(engine: Engine, path: Path) -> Features:
 
 def _print_matches(matches: list[PersonMatch], as_json: bool) -> None:
     """Print matches as a table, or as JSON."""
-    from dataclasses import asdict
-
     if as_json:
         print_json([asdict(match) for match in matches])
     elif not matches:
@@ -367,6 +381,7 @@ app = typer.Typer()
 
 
 @app.command()
+@with_options()
 def serve(
     pad: Annotated[Path, typer.Option(help="An exported model that detects attacks.", show_default=False)],
     recognition: Annotated[
@@ -388,8 +403,18 @@ def serve(
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port.", min=0, max=65535)] = 8080,
+    host_name: Annotated[
+        list[str] | None,
+        typer.Option(help="A host name of the service besides localhost; repeat it for more.", show_default=False),
+    ] = None,
     api_keys: Annotated[
-        Path | None, typer.Option(help="A file with the clients' keys, one per line.", show_default=False)
+        Path | None,
+        typer.Option(
+            help="A file with a line NAME SCOPE KEY per client; scopes: check, enrol, admin.", show_default=False
+        ),
+    ] = None,
+    audit_log: Annotated[
+        Path | None, typer.Option(help="A file for one line of JSON per request: who did what.", show_default=False)
     ] = None,
     without_keys: Annotated[bool, typer.Option("--without-keys", help="Answer every client without a key.")] = False,
     tls_cert: Annotated[Path | None, typer.Option(help="A certificate (PEM): serve HTTPS.", show_default=False)] = None,
@@ -397,44 +422,56 @@ def serve(
     rate: Annotated[float, typer.Option(help="Requests per second and key; 0: no limit.", min=0.0)] = 20.0,
     burst: Annotated[int, typer.Option(help="Burst of requests that a key may send.", min=1)] = 100,
     max_body: Annotated[int, typer.Option(help="Maximum bytes of a request.", min=1)] = 10_000_000,
-    max_pixels: Annotated[int, typer.Option(help="Maximum pixels of a picture.", min=1)] = 50_000_000,
+    max_pixels: Annotated[
+        int, typer.Option(help="Maximum pixels of a picture; larger JPEGs are reduced first.", min=1)
+    ] = 16_000_000,
+    max_faces: Annotated[int, typer.Option(help="Maximum faces to evaluate per picture.", min=1)] = 20,
     timeout: Annotated[float, typer.Option(help="Maximum seconds for a request.", min=0.1)] = 30.0,
     workers: Annotated[int, typer.Option(help="Requests to compute at a time.", min=1)] = 2,
     threads: Annotated[int, typer.Option(help="Threads per request.", min=1)] = 1,
+    int8: Int8 = False,
+    provider: Provider = "CPU",
     page: Annotated[
         bool, typer.Option(help="Deliver the page that checks faces in the browser, with its models.")
     ] = True,
+    *,
+    quality: QualityOptions,
 ) -> None:
     """Serve exported models and a gallery over HTTP; docs/api.md lists the routes.
 
     SIGTERM and Ctrl-C stop the service after it has answered the current requests.
     """
     try:
-        from fedvisage.device.service.app import build, check_open, server_of
+        from fedvisage.device.service.app import PipelineEngine, build, check_open, server_of
     except ModuleNotFoundError as error:
         raise UserError("serve", f'{error.name} is not installed; install "fedvisage[serve]"') from None
-    from fedvisage.device import Exported
+    from fedvisage.device import Exported, Pipeline, Settings
     from fedvisage.device.gallery.counter import counters_of
     from fedvisage.device.gallery.file import key_from
     from fedvisage.device.gallery.search import Gallery
-    from fedvisage.device.service.app import open_engine
-    from fedvisage.device.service.limits import Keys, Limits, read_keys
+    from fedvisage.device.service.access import Keys
+    from fedvisage.device.service.audit import AuditLog
+    from fedvisage.device.service.limits import Limits
 
     # Refuse an unprotected service before any model is loaded.
-    keys = Keys() if api_keys is None else read_keys(api_keys)
+    keys = Keys() if api_keys is None else _api_keys(api_keys)
     check_open(host, keys, without_keys)
-    limits = Limits(max_body, max_pixels, timeout, rate, burst, workers)
+    limits = Limits(max_body, max_pixels, max_faces, timeout, rate, burst, workers)
     with ExitStack() as stack:
         people = None
         if gallery is not None:
             people = stack.enter_context(Gallery(gallery, key_from(key), counters=counters_of(key, counters)))
-        pad_model = Exported.open(pad, threads=threads)
-        recognition_model = None if recognition is None else Exported.open(recognition, threads=threads)
-        engine = open_engine(pad_model, recognition_model, threads)
+        settings = Settings(threads=threads, several=True, **asdict(quality))
+        open_model = partial(Exported.open, threads=threads, int8=int8, provider=provider)
+        pad_model = open_model(pad)
+        recognition_model = None if recognition is None else open_model(recognition)
+        engine = PipelineEngine(Pipeline(pad_model, recognition_model, settings=settings))
         if people is not None and engine.model is not None:
             note(*people.warm(engine.model.digest))
-        files = _page(pad_model, recognition_model, keys=bool(keys)) if page else None
-        guard = build(engine, people, keys=keys, limits=limits, page=files, log=_log)
+        files = _page(pad_model, recognition_model, settings, keys=bool(keys)) if page else None
+        names = [host, *(host_name or ())]
+        audit = None if audit_log is None else AuditLog(audit_log, _log)
+        guard = build(engine, people, keys=keys, limits=limits, hosts=names, audit=audit, page=files, log=_log)
         server = server_of(guard, host, port, certificate=tls_cert, key=tls_key)
         say(f"serving at http{'s' if tls_cert else ''}://{host}:{port}; press Ctrl-C to stop")
         try:
@@ -446,13 +483,26 @@ def serve(
     say("stopped")
 
 
-def _page(pad: Exported, recognition: Exported | None, *, keys: bool) -> Mapping[str, PageFile]:
+def _api_keys(path: Path) -> Keys:
+    """Read the clients' keys; print a note about keys without a scope, and if other users can read the file."""
+    from fedvisage.device.gallery.file import is_open_to_others
+    from fedvisage.device.service.access import KeyFile
+
+    keys = KeyFile(path, _log)
+    if is_open_to_others(path):
+        note(f"{path} is readable by other users; run chmod 600 to make it private")
+    if keys.without_scope:
+        note(f"{path} has keys without a scope, which may do everything; write NAME SCOPE KEY")
+    return keys
+
+
+def _page(pad: Exported, recognition: Exported | None, settings: Settings, *, keys: bool) -> Mapping[str, PageFile]:
     """Return the files of the browser page; print a note if the page has to send every picture to the service."""
     from fedvisage.device.web.site import ADVICE, RuntimeFiles, page_files
 
     if not RuntimeFiles().is_there:
         note(f"the page cannot compute in the browser and sends pictures to this service; to change this, {ADVICE}")
-    return page_files(pad, recognition, service={"keys": keys})
+    return page_files(pad, recognition, settings=settings, service={"keys": keys})
 
 
 def _log(line: str) -> None:

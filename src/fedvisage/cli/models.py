@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,12 +18,15 @@ from fedvisage.cli.options import (
     Cache,
     Int8,
     LogFormat,
+    Provider,
+    QualityOptions,
     Quiet,
     interruptible,
     note,
     print_json,
     reporter,
     say,
+    with_options,
 )
 
 if TYPE_CHECKING:
@@ -77,14 +81,20 @@ def export_model(
 
 
 @app.command("watch")
+@with_options()
 def watch_source(
-    source: Annotated[str, typer.Argument(help="A camera's number, a video, a picture, or a folder of pictures.")],
+    source: Annotated[
+        str, typer.Argument(help="A camera's number, an rtsp:// address, a video, a picture, or a folder of pictures.")
+    ],
     pad: Annotated[Path | None, typer.Option(help="Exported model of attack detection.", show_default=False)] = None,
     recognition: Annotated[Path | None, typer.Option(help="Exported recognition model.", show_default=False)] = None,
     window: Annotated[int, typer.Option(min=1, help="Frames of a face over which scores are averaged.")] = 10,
     every: Annotated[int, typer.Option(min=1, help="Process every Nth frame.")] = 1,
     threads: Annotated[int, typer.Option(min=1, help="Threads that compute.")] = 1,
     int8: Int8 = False,
+    provider: Provider = "CPU",
+    *,
+    quality: QualityOptions,
 ) -> None:
     """Check frames one after another: print one JSON object per line, with a decision over a face's last frames."""
     from fedvisage.base.files import json_line
@@ -95,8 +105,11 @@ def watch_source(
     if pad is None and recognition is None:
         raise UserError("--pad", "no model was given; give --pad DIR, --recognition DIR, or both")
     frames = frames_of(source)
-    models = [directory and Exported.open(directory, threads=threads, int8=int8) for directory in (pad, recognition)]
-    pipeline = Pipeline(*models, settings=Settings(threads=threads, window=window))
+    models = [
+        directory and Exported.open(directory, threads=threads, int8=int8, provider=provider)
+        for directory in (pad, recognition)
+    ]
+    pipeline = Pipeline(*models, settings=Settings(threads=threads, window=window, **asdict(quality)))
     for result in pipeline.watch(each(frames, every)):
         typer.echo(json_line(result.as_values()), nl=False)
 

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_origin, get_type_hints
 
@@ -95,7 +95,20 @@ LogFormat = Annotated[
     typer.Option("--log-format", help="Progress output: text, or json with one object per line on standard error."),
 ]
 Int8 = Annotated[bool, typer.Option("--int8", help="Use the int8 graph of the exported directory.")]
+Provider = Annotated[
+    str, typer.Option("--provider", help="ONNX Runtime's execution provider for the models, such as CUDA.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table for people.")]
+
+
+@dataclass(frozen=True)
+class QualityOptions:
+    """The minimum quality of a face that is evaluated."""
+
+    smallest: Annotated[int, typer.Option(help="Minimum side of a face, in pixels of the picture.", min=1)] = 64
+    sharpness: Annotated[float, typer.Option(help="Minimum sharpness of a face.", min=0.0)] = 0.015
+    turned: Annotated[float, typer.Option(help="Maximum turn of a face; 0: from the front.", min=0.0)] = 0.7
+    tilted: Annotated[float, typer.Option(help="Maximum tilt of a face, in degrees.", min=0.0)] = 35.0
 
 
 def with_options(leave_out: Collection[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:

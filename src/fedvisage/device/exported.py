@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import json_key, parse_json, pieces_of, read_plain, read_text, sync_directory
-from fedvisage.base.onnx_graphs import LARGEST, open_session, runtime_errors, short
+from fedvisage.base.onnx_graphs import CPU, LARGEST, open_session, runtime_errors, short
 from fedvisage.data.crops import CropRecord
 from fedvisage.data.prepared import SIZE_LIMIT, FileEntry, file_digest
 from fedvisage.faces.cropping import record_of
@@ -244,7 +244,7 @@ class Exported:
     session: onnxruntime.InferenceSession
 
     @staticmethod
-    def open(directory: Path, *, threads: int = 1, int8: bool = False) -> Exported:
+    def open(directory: Path, *, threads: int = 1, int8: bool = False, provider: str = CPU) -> Exported:
         """Read a directory that `fedvisage export` wrote; check that all its records agree before anything runs."""
         config = read_config(directory)
         graph = config.int8 if int8 else config.float32
@@ -258,7 +258,7 @@ class Exported:
                 f"expects crops that this version does not make ({description.crop}; here {expected}); {AGAIN}",
             )
         _check_files_beside(directory, config)
-        session = open_session(str(path), _read_checked_graph(path, graph), threads, remedy=AGAIN)
+        session = open_session(str(path), _read_checked_graph(path, graph), threads, remedy=AGAIN, provider=provider)
         _check_form(path, session, description)
         return Exported(directory, description, graph.file.sha256, session)
 

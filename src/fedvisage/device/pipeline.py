@@ -97,10 +97,14 @@ class CheckedFace:
 
 @dataclass(frozen=True, eq=False)
 class Checked:
-    """The results for a picture: its faces, the largest first; ``turned`` says whether they were found after 180°."""
+    """The results for a picture: its faces, the largest first; ``turned`` says whether they were found after 180°.
+
+    ``left_out`` is the number of further faces, which were not evaluated.
+    """
 
     faces: tuple[CheckedFace, ...]
     turned: bool = False
+    left_out: int = 0
 
     @property
     def decision(self) -> str:
@@ -235,15 +239,17 @@ class Pipeline:
         """Return the faces of a picture, the largest first."""
         return detect_upright(image, self._find).faces
 
-    def check(self, image: Image, *, report: bool = False) -> Checked:
+    def check(self, image: Image, *, report: bool = False, most: int | None = None, confidence: float = 0.0) -> Checked:
         """Evaluate the faces of a picture (uint8, H×W×3, RGB).
 
         ``report`` makes embeddings, and searches for them, whatever the decision; a face of poor quality gets none.
+        Only the ``most`` largest faces of at least this ``confidence`` are evaluated.
         """
         detected = detect_upright(image, self._find)
         alone = len(detected.faces) == 1
-        faces = [self._check_face(detected, number, alone, report) for number in range(len(detected.faces))]
-        return Checked(tuple(faces), detected.turned)
+        numbers = [number for number, face in enumerate(detected.faces) if face.confidence >= confidence][:most]
+        faces = tuple(self._check_face(detected, number, alone, report) for number in numbers)
+        return Checked(faces, detected.turned, len(detected.faces) - len(faces))
 
     def watch(self, frames: Iterable[Image]) -> Iterator[Watched]:
         """Check the frames of one camera in order, with a running mean over the last frames of a face."""

@@ -25,18 +25,22 @@ from fedvisage.metrics.scores import FloatArray
 from fedvisage.metrics.similarity import Features
 from fedvisage.metrics.threshold import ON_TRAINING, Threshold
 
-# Sources of frames: a picture, a folder of pictures in order of their names, a video file, or a camera.
+# Sources of frames: a picture, a folder of pictures in order of their names, a video file, a camera, or a stream.
 
 
 def frames_of(source: str) -> Iterator[Image]:
     """Return the frames of a source in RGB; a number is the system's number of a camera."""
     if source.isascii() and source.isdigit():
-        return _camera(int(source))
+        return _captured(f"camera {source}", "is it connected, and may this user read it?", int(source))
+    if source.lower().startswith(_STREAMS):
+        # The place leaves out the user's name and password, which the address may contain.
+        place = printable(f"{source.partition('://')[0]}://{source.partition('://')[2].rpartition('@')[2]}")
+        return _captured(place, "does it send a stream there?", source, cv2.CAP_FFMPEG, _STREAM_PATIENCE)
     path = Path(source)
     if path.is_dir():
         return _folder(path)
     if not path.is_file():
-        raise UserError(printable(source), "is not an image, folder or video; a number selects a camera")
+        raise UserError(printable(source), "is not an image, folder, video, camera's number or rtsp:// address")
     return _picture(path) if path.suffix.lower() in ENDINGS else _video(path)
 
 
@@ -70,15 +74,20 @@ def _video(path: Path) -> Iterator[Image]:
         raise UserError(printable(str(path)), str(bad)) from None
 
 
-def _camera(number: int) -> Iterator[Image]:
-    capture = cv2.VideoCapture(number)
+_STREAMS = ("rtsp://", "rtsps://")
+_STREAM_PATIENCE = [cv2.CAP_PROP_OPEN_TIMEOUT_MSEC, 10_000, cv2.CAP_PROP_READ_TIMEOUT_MSEC, 10_000]
+
+
+def _captured(place: str, question: str, *source: Any) -> Iterator[Image]:
+    """Yield the frames of a camera or stream until it stops, which is a failure."""
+    capture = cv2.VideoCapture(*source)
     try:
         if not capture.isOpened():
-            raise UserError(f"camera {number}", "cannot be opened; is it connected, and may this user read it?")
+            raise UserError(place, f"cannot be opened; {question}")
         while True:
             success, frame = capture.read()
             if not success:
-                raise RunFailed(f"camera {number}: stopped sending frames")
+                raise RunFailed(f"{place}: stopped sending frames")
             yield cv2.cvtColor(frame, cv2.COLOR_BGR2RGB).astype(np.uint8, copy=False)
     finally:
         capture.release()

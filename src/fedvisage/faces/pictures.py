@@ -7,6 +7,7 @@ camera recorded.
 """
 
 import io
+import os
 import warnings
 from collections.abc import Container, Iterator
 from itertools import takewhile
@@ -51,15 +52,29 @@ def read_picture(content: bytes, pixels: int = PIXEL_LIMIT) -> npt.NDArray[np.ui
 
     A picture of more than ``pixels`` is not decoded.
     """
+    return _read(content, pixels, reduces=False)[0]
+
+
+def read_reduced(content: bytes, pixels: int = PIXEL_LIMIT) -> tuple[npt.NDArray[np.uint8], int]:
+    """Decode a picture like `read_picture`, a large JPEG at reduced scale; return it with the divisor of its sides.
+
+    The decoder averages blocks of 2, 4 or 8 pixels until at most ``pixels`` remain. Progressive files are not reduced,
+    because their decoder needs memory for the whole picture.
+    """
+    return _read(content, pixels, reduces=True)
+
+
+def _read(content: bytes, pixels: int, *, reduces: bool) -> tuple[npt.NDArray[np.uint8], int]:
     _check_length(len(content))
     try:
         with warnings.catch_warnings():
             # Pillow warns of large images; the check below is stricter and comes before any decoding.
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(content), formats=_formats_of(content)) as image:
+                divisor = _reduce(image, pixels) if reduces else 1
                 _check(image, pixels)
                 image.load()
-                return np.array(_upright_rgb(image))
+                return np.array(_upright_rgb(image)), divisor
     except (BadFile, MemoryError):
         raise
     except Image.DecompressionBombError:
@@ -88,6 +103,16 @@ def _formats_of(content: bytes) -> tuple[str, ...]:
     return ("HEIF",)
 
 
+def _reduce(image: Image.Image, pixels: int) -> int:
+    """Set the scale at which a JPEG is decoded, and return the divisor of its sides."""
+    width, height = image.size
+    if image.format not in ("JPEG", "MPO") or "progressive" in image.info or width * height > PIXEL_LIMIT:
+        return 1
+    divisor = next((scale for scale in (1, 2, 4) if -(-width // scale) * -(-height // scale) <= pixels), 8)
+    image.draft(None, (width // divisor, height // divisor))
+    return divisor
+
+
 def _check(image: Image.Image, pixels: int) -> None:
     width, height = image.size
     if width * height > pixels:
@@ -106,7 +131,8 @@ def _upright_rgb(image: Image.Image) -> Image.Image:
         lowest, _ = image.convert("RGBA").getchannel("A").getextrema()
         if not isinstance(lowest, int) or lowest < 255:
             raise BadFile("has transparent pixels; flatten it onto a background first")
-    return ImageOps.exif_transpose(image).convert("RGB")
+    ImageOps.exif_transpose(image, in_place=True)
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _short(error: Exception) -> str:
@@ -115,6 +141,11 @@ def _short(error: Exception) -> str:
 
 # Equidistant frames of video files.
 
+
+# Broken videos are reported in one line; OpenCV and FFmpeg would print their own. FFmpeg reads this at the first video.
+os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
+if "OPENCV_LOG_LEVEL" not in os.environ:
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_ERROR)
 
 FRAME_LIMIT = 200_000
 VIDEO_LIMIT = 8 << 30

@@ -15,7 +15,7 @@ from PIL import Image
 from tests.datasets.importers.making import picture
 
 from fedvisage.base.errors import BadFile
-from fedvisage.faces.pictures import ENDINGS, open_picture, read_picture
+from fedvisage.faces.pictures import ENDINGS, TooLarge, open_picture, read_picture, read_reduced
 
 
 def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
@@ -41,6 +41,26 @@ def test_exif_orientation_is_applied() -> None:
     exif[0x0112] = 6  # the camera was turned: the stored picture has to go a quarter to the right
     found = read_picture(encoded(image, "PNG", exif=exif))
     np.testing.assert_array_equal(found, np.rot90(picture(1, height=20, width=30), k=-1))
+
+
+@pytest.mark.parametrize(("most", "divisor"), [(1280, 1), (1279, 2), (320, 2), (319, 4), (40, 8)])
+def test_large_jpegs_are_decoded_at_reduced_scale(most: int, divisor: int) -> None:
+    image = Image.fromarray(picture(1, height=32, width=40)).resize((400, 320), Image.Resampling.BICUBIC)
+    exif = image.getexif()
+    exif[0x0112] = 6
+    content = encoded(image, "JPEG", quality=95, exif=exif)
+    reduced, stated = read_reduced(content, most * 100)
+    assert (reduced.shape[:2], stated) == ((400 // divisor, 320 // divisor), divisor)
+    expected = np.asarray(image.resize(reduced.shape[:2], Image.Resampling.BOX).rotate(-90, expand=True))
+    assert np.abs(reduced.astype(int) - expected).mean() < 5
+
+
+def test_pictures_that_cannot_be_reduced_have_at_most_as_many_pixels() -> None:
+    image = Image.fromarray(picture(1, height=30, width=40))
+    for content in (encoded(image), encoded(image, "JPEG", progressive=True)):
+        with pytest.raises(TooLarge):
+            read_reduced(content, 1199)
+        assert read_reduced(content, 1200)[0].shape == (30, 40, 3)
 
 
 def test_the_upper_bytes_of_16_bit_rgb_are_taken() -> None:

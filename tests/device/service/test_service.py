@@ -6,8 +6,9 @@ import base64
 import io
 import json
 import re
+import unicodedata
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,17 @@ from PIL import Image
 from starlette.testclient import TestClient
 from tests.device.gallery.tiles import GREEN, RED, Tiles, row_of, tile_of
 from tests.documented import ROOT
-from tests.refusals import refused
 
 from fedvisage.device.gallery.enrolment import EmbeddingModel
 from fedvisage.device.gallery.search import Gallery
-from fedvisage.device.service.app import build, check_open
+from fedvisage.device.service.access import ADMIN, Caller, Keys
+from fedvisage.device.service.app import build
 from fedvisage.device.service.guard import RateLimiter
-from fedvisage.device.service.limits import Keys, Limits, read_keys
+from fedvisage.device.service.limits import Limits
 
 KEY = "a-key-of-the-tests-0123456789"
+KEYS = Keys([(KEY, Caller("tests", ADMIN))])
+LOCAL = "http://localhost"
 LIMITS = Limits(body=300_000, pixels=100_000, rate=0)
 
 
@@ -49,8 +52,8 @@ def log() -> list[str]:
 
 @pytest.fixture
 def client(gallery: Gallery, log: list[str]) -> Iterator[TestClient]:
-    guard = build(Tiles(), gallery, keys=Keys([KEY]), limits=LIMITS, log=log.append)
-    with TestClient(guard, headers={"x-api-key": KEY}, raise_server_exceptions=False) as opened:
+    guard = build(Tiles(), gallery, keys=KEYS, limits=LIMITS, log=log.append)
+    with TestClient(guard, LOCAL, headers={"x-api-key": KEY}, raise_server_exceptions=False) as opened:
         yield opened
 
 
@@ -137,6 +140,51 @@ def test_people_are_enrolled_found_verified_and_deleted(client: TestClient, gall
     assert [one.name for one in gallery.people("default")] == ["anna"]
 
 
+def test_names_with_slashes_are_addressed_in_paths(client: TestClient) -> None:
+    enrol(client, "a/b", 1)
+    enrol(client, "a", 2)
+    assert client.post("/v1/collections", json={"name": "x/y"}).status_code == 201
+    place = "/v1/collections/default/persons"
+    assert client.get(f"{place}/a%2Fb").json()["name"] == "a/b"
+    assert client.post(f"{place}/a%2fb/faces", files={"image": png(tile_of(1, 1))}).status_code == 201
+    assert client.delete(f"{place}/a%2Fb").status_code == 200
+    assert client.get("/v1/collections/x%2Fy").json()["name"] == "x/y"
+    assert client.delete("/api/v1/recognition/subjects/a").json() == {"subject": "a"}
+    check_error(client.get(f"{place}/a/b"), 404, "not_found")
+
+
+@pytest.mark.parametrize("composed", [True, False])
+def test_spellings_of_an_accent_are_one_name(client: TestClient, composed: bool) -> None:
+    one, other = [unicodedata.normalize(form, "Jos\u00e9") for form in (("NFC", "NFD") if composed else ("NFD", "NFC"))]
+    enrol(client, one, 1)
+    again = client.post("/v1/collections/default/persons", data={"name": other}, files={"image": png(tile_of(1))})
+    check_error(again, 409, "exists")
+    assert client.delete(f"/v1/collections/default/persons/{other}").status_code == 200
+
+
+def test_a_person_who_is_enrolled_under_another_name_is_reported(client: TestClient) -> None:
+    enrol(client, "anna", 1)
+    place = "/v1/collections/default/persons"
+    again: dict[str, Any] = {"data": {"name": "eve"}, "files": {"image": png(tile_of(1, 1))}}
+    assert "anna" in check_error(client.post(place, **again), 409, "duplicate")["message"]
+    subject = "/api/v1/recognition/faces?subject=eve"
+    check_error(client.post(subject, files={"file": png(tile_of(1, 1))}), 409, "duplicate")
+    assert [person["name"] for person in client.get(place).json()["persons"]] == ["anna"]
+    again["data"]["force"] = "true"
+    assert client.post(place, **again).status_code == 201
+    assert client.post(f"{subject}&force=true", files={"file": png(tile_of(1, 2))}).status_code == 201
+
+
+def test_after_a_new_model_people_can_be_enrolled_again(client: TestClient, gallery: Gallery) -> None:
+    enrol(client, "anna", 1)
+    enrol(client, "bob", 2)
+    newer = replace(Tiles(), model=EmbeddingModel("sha256:" + "b" * 64, 0.9, "fmr=1e-3"))
+    with TestClient(build(newer, gallery, limits=LIMITS), LOCAL, headers={"x-fedvisage": "1"}) as other:
+        place = "/v1/collections/default/persons"
+        assert other.post(f"{place}/anna/faces", files={"image": png(tile_of(1))}).json()["replaced"] == 1
+        check_error(other.post(f"{place}/bob/faces", files={"image": png(tile_of(1, 1))}), 409, "duplicate")
+
+
 def test_an_attack_is_neither_enrolled_nor_searched_for(client: TestClient) -> None:
     enrol(client, "anna", 1)
     attack = {"image": png(tile_of(1, colour=RED))}
@@ -166,7 +214,7 @@ def test_collections_are_made_and_deleted(client: TestClient) -> None:
 def test_after_a_new_model_a_search_says_so(client: TestClient, gallery: Gallery) -> None:
     enrol(client, "anna", 1)
     newer = replace(Tiles(), model=EmbeddingModel("sha256:" + "b" * 64, 0.9, "fmr=1e-3"))
-    with TestClient(build(newer, gallery, limits=LIMITS)) as other:
+    with TestClient(build(newer, gallery, limits=LIMITS), LOCAL) as other:
         reply = other.post("/v1/collections/default/search", files={"image": png(tile_of(1))})
     assert "anna" in check_error(reply, 409, "model_changed")["message"]
 
@@ -191,6 +239,13 @@ def test_clients_of_compreface_find_their_routes(client: TestClient) -> None:
     (result,) = client.post("/api/v1/verification/verify", files=pair).json()["result"]
     assert [one["similarity"] > 0.9 for one in result["face_matches"]] == [True, False]
     assert client.delete(f"{place}/faces/{added['image_id']}").json()["subject"] == "anna"
+    again = client.post(f"{place}/faces?subject=anna", files={"file": png(tile_of(1))}).json()
+    listed = client.post(f"{place}/faces/delete", json=[again["image_id"], "f_0123456789abcdef"]).json()
+    assert listed == [again]
+    for number in (1, 2):
+        client.post(f"{place}/faces?subject=anna", files={"file": png(tile_of(1, number))})
+    assert client.delete(f"{place}/faces?subject=anna").json() == {"deleted": 2}
+    assert client.get(f"{place}/faces").json()["faces"] == []
     assert client.delete(f"{place}/subjects/anna").json() == {"subject": "anna"}
 
 
@@ -216,6 +271,27 @@ def test_what_is_no_picture_is_refused(client: TestClient, content: bytes, kind:
     check_error(client.post("/v1/pad", content=content, headers={"content-type": kind}), status, code)
 
 
+@pytest.mark.parametrize("content", [b'["\\ud800"]', b'{"a": 1}', b'["f_1"]', b"[" * 5000])
+def test_a_list_of_faces_that_is_none_is_refused(client: TestClient, content: bytes) -> None:
+    place, kind = "/api/v1/recognition/faces/delete", {"content-type": "application/json"}
+    reply = client.post(place, content=content, headers=kind)
+    assert reply.status_code in (400, 422)
+    assert reply.json()["request_id"] == reply.headers["x-request-id"]
+
+
+@dataclass(frozen=True)
+class Defective(Tiles):
+    """An engine with a defect."""
+
+    def detect(self, image: np.ndarray) -> Any:
+        raise AssertionError("a message that may quote a name")
+
+
+def test_a_defect_is_answered_in_the_services_form() -> None:
+    with TestClient(build(Defective(), None, limits=LIMITS), LOCAL, raise_server_exceptions=False) as client:
+        check_error(client.post("/v1/detect", files={"image": png(tile_of(1))}), 500, "internal")
+
+
 def test_a_bomb_is_refused_by_its_pixels(client: TestClient) -> None:
     bomb = io.BytesIO()
     Image.new("1", (3_000, 3_000)).save(bomb, "PNG")
@@ -237,7 +313,7 @@ def test_what_is_not_there_or_not_meant_is_refused(client: TestClient) -> None:
     check_error(client.post("/v1/collections/default/search?limit=0", files={"image": png(tile_of(1))}), 422, "invalid")
     check_error(client.post("/v1/verify", files={"image": png(tile_of(1))}), 422, "missing")
     check_error(client.post("/v1/collections", json={"name": "a\nb"}), 422, "invalid")
-    with TestClient(build(Tiles(model=None), None, limits=LIMITS)) as bare:
+    with TestClient(build(Tiles(model=None), None, limits=LIMITS), LOCAL) as bare:
         check_error(bare.post("/v1/embed", files={"image": png(tile_of(1))}), 422, "invalid")
         check_error(bare.get("/v1/collections"), 422, "invalid")
 
@@ -264,11 +340,43 @@ def test_who_asks_too_often_is_told_when_to_come_again() -> None:
     now[0] = 0.6
     assert rates.wait("a") == 0
     assert rates.wait("a") > 0
-    with TestClient(build(Tiles(), None, limits=Limits(rate=0.001, burst=2))) as client:
+    with TestClient(build(Tiles(), None, limits=Limits(rate=0.001, burst=2)), LOCAL) as client:
         assert [client.get("/v1/health").status_code for _ in range(2)] == [200, 200]
         reply = client.get("/v1/health")
         check_error(reply, 429, "too_many_requests")
         assert int(reply.headers["retry-after"]) > 100
+
+
+def test_only_the_largest_faces_are_evaluated_and_each_counts_as_a_request() -> None:
+    three = {"image": png(tile_of(1), tile_of(2), tile_of(3))}
+    limits = Limits(rate=0.001, burst=5, faces=2)
+    with TestClient(build(Tiles(), None, limits=limits), LOCAL) as client:
+        reply = client.post("/v1/pad", files=three).json()
+        assert (len(reply["faces"]), reply["left_out"]) == (2, 1)
+        assert [client.post("/v1/pad", files=three).status_code for _ in range(3)] == [200, 200, 429]
+
+
+def test_compreface_limits_and_thresholds_apply_before_faces_are_evaluated() -> None:
+    three = {"file": png(tile_of(1), tile_of(2), tile_of(3))}
+    with TestClient(build(Tiles(), None, limits=Limits(rate=0.001, burst=5)), LOCAL) as client:
+        place = "/api/v1/detection/detect"
+        assert len(client.post(f"{place}?limit=1", files=three).json()["result"]) == 1
+        assert client.post(f"{place}?det_prob_threshold=1", files=three).json()["result"] == []
+        assert 'decision="bona_fide"} 1\n' in client.get("/metrics").text
+        assert [client.post(f"{place}?limit=1", files=three).status_code for _ in range(3)] == [200, 200, 429]
+
+
+def test_boxes_of_a_reduced_picture_are_in_pixels_of_the_picture_as_sent() -> None:
+    photograph = Image.fromarray(row_of(tile_of(1))).resize((64, 32), Image.Resampling.NEAREST)
+    out = io.BytesIO()
+    photograph.save(out, "JPEG", quality=100)
+    with TestClient(build(Tiles(), None, limits=replace(LIMITS, pixels=512)), LOCAL) as client:
+        for route in ("detect", "pad"):
+            face = client.post(f"/v1/{route}", files={"image": out.getvalue()}).json()["faces"][0]
+            assert face["box"] == {"x": 0, "y": 0, "width": 32, "height": 32, "confidence": 0.99}
+            assert face["normalised"] == {"x": 0, "y": 0, "width": 0.5, "height": 1}
+        reply = client.post("/api/v1/detection/detect", files={"file": out.getvalue()}).json()
+        assert reply["result"][0]["box"]["x_max"] == 32
 
 
 def test_requests_keep_their_ids_and_the_log_names_nobody(client: TestClient, log: list[str]) -> None:
@@ -299,6 +407,18 @@ def test_the_page_on_the_service_lists_its_routes(client: TestClient) -> None:
     assert listed == served | {("GET", "/v1/metrics"), ("GET", "/metrics")}
 
 
+def test_every_response_has_a_schema(client: TestClient) -> None:
+    description = client.get("/openapi.json").json()
+    schemas = description["components"]["schemas"]
+    for path, methods in description["paths"].items():
+        for method, operation in methods.items():
+            (success,) = [code for code in operation["responses"] if code.startswith("2")]
+            content = operation["responses"][success]["content"]["application/json"]["schema"]
+            name = (content.get("items") or content)["$ref"].rpartition("/")[2]
+            assert schemas[name]["properties"], f"{method} {path}"
+            assert schemas[name]["additionalProperties"] is False
+
+
 def test_pages_load_nothing_from_elsewhere(client: TestClient) -> None:
     page = client.get("/")
     assert "/v1/collections/{collection}/search" in page.text
@@ -306,18 +426,3 @@ def test_pages_load_nothing_from_elsewhere(client: TestClient) -> None:
     assert "https:" not in page.text
     assert "default-src 'self'" in page.headers["content-security-policy"]
     assert "/v1/compare" in json.loads(client.get("/openapi.json").text)["paths"]
-
-
-def test_keys_come_from_a_file_and_are_needed_where_others_can_ask(tmp_path: Path) -> None:
-    file = tmp_path / "keys"
-    file.write_text(f"# the door\n{KEY}\n\nanother-key-0123456789\n")
-    keys = read_keys(file)
-    assert [keys.owner(one) for one in (KEY, "another-key-0123456789", "x", "")] == [0, 1, None, None]
-    check_open("0.0.0.0", keys, False)
-    check_open("127.0.0.1", Keys(), False)
-    with refused("--api-keys", "0.0.0.0", "--without-keys"):
-        check_open("0.0.0.0", Keys(), False)
-    for content in ("", "# none\n", "short\n", "two words of a key 123\n"):
-        file.write_text(content)
-        with refused("keys", "key"):
-            read_keys(file)

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 from tests.device.gallery.tiles import RED, Tiles, row_of, tile_of
-from tests.device.service.test_service import LIMITS, png
+from tests.device.service.test_service import LIMITS, LOCAL, png
 
 from fedvisage.device.gallery.search import Gallery
 from fedvisage.device.service.app import build
@@ -154,7 +154,9 @@ def campaign(tmp_path: Path, count: int, seed: int) -> None:
         assert row.faces[0].embedding is not None
         gallery.enrol("default", "anna", row.faces[0].embedding[None], "sha256:" + "a" * 64)
         with (
-            TestClient(build(Tiles(), gallery, limits=LIMITS, log=log.append), raise_server_exceptions=False) as client,
+            TestClient(
+                build(Tiles(), gallery, limits=LIMITS, log=log.append), LOCAL, raise_server_exceptions=False
+            ) as client,
             watched() as touched,
         ):
             for _ in range(count):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import queue
 import re
 import signal
 import socket
@@ -44,10 +45,10 @@ class Slow(Tiles):
     begun: threading.Event = field(default_factory=threading.Event)
     go_on: threading.Event = field(default_factory=threading.Event)
 
-    def check(self, image: Image, *, report: bool = False) -> Checked:
+    def check(self, image: Image, *, report: bool = False, most: int | None = None, confidence: float = 0.0) -> Checked:
         self.begun.set()
         assert self.go_on.wait(PATIENCE)
-        return super().check(image, report=report)
+        return super().check(image, report=report, most=most, confidence=confidence)
 
 
 def ask(port: int, answers: list[int]) -> threading.Thread:
@@ -85,6 +86,27 @@ def test_what_takes_too_long_or_waits_behind_too_many_is_told_to_come_again() ->
             thread.join(PATIENCE)
         engine.go_on.set()
     assert answers == [503] * 4
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nX-"])
+def test_a_connection_without_complete_headers_is_closed(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    monkeypatch.setattr("fedvisage.device.service.app.HEADERS_PATIENCE", 0.1)
+    with (
+        serve_in_thread(server_of(build(Tiles()), "127.0.0.1", 0)) as port,
+        socket.create_connection(("127.0.0.1", port), PATIENCE) as connection,
+    ):
+        connection.sendall(sent)
+        assert connection.recv(1) == b""
+
+
+def test_a_client_that_leaves_is_no_error_of_the_service() -> None:
+    lines = queue.Queue[str]()
+    with serve_in_thread(server_of(build(Tiles(), log=lines.put), "127.0.0.1", 0)) as port:
+        for kind in (b"image/png", b"multipart/form-data; boundary=b"):
+            with socket.create_connection(("127.0.0.1", port), PATIENCE) as connection:
+                head = b"POST /v1/pad HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\nContent-Type: %s\r\n\r\n"
+                connection.sendall(head % kind + b"--b")
+            assert " POST /v1/pad 499 " in lines.get(timeout=PATIENCE)
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
@@ -162,6 +184,12 @@ def test_the_verb_serves_exported_models_until_sigterm(pad: Path, recognition: P
     out, log = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out.strip()) == (0, "stopped")
     assert "/v1/models 200" in log
+
+
+def test_the_service_starts_without_slow_libraries() -> None:
+    slow = ("torch", "torchvision", "timm", "scipy", "sklearn", "matplotlib", "pandas", "onnx")
+    code = f"import sys, fedvisage.device.service.app; print(*(name for name in {slow} if name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
 
 
 def test_the_verb_has_the_options_that_the_page_shows() -> None:

@@ -21,8 +21,9 @@ from typer.testing import CliRunner
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.cli import app
 from fedvisage.device import Exported, Settings
+from fedvisage.device.service.access import CHECK, Caller, Keys
 from fedvisage.device.service.app import build as build_service
-from fedvisage.device.service.limits import Keys, Limits
+from fedvisage.device.service.limits import Limits
 from fedvisage.device.web.site import HEADERS, ONNX, POLICY, Package, PageFile, RuntimeFiles, build, page_files
 from fedvisage.faces import detection
 
@@ -130,6 +131,15 @@ def test_the_page_has_the_numbers_of_the_pipeline(pad: Path, runtime: RuntimeFil
     assert said["running"]["window"] == Settings().window
 
 
+def test_the_page_knows_its_webassemblys_digest_and_the_files_to_keep(pad: Path, runtime: RuntimeFiles) -> None:
+    for keys in (False, True):
+        files = page_files(Exported.open(pad), None, service={"keys": keys}, runtime=runtime)
+        start = json.loads(files["page.json"].content)
+        assert start["runtime"]["wasm_sha256"] == files["runtime/ort.wasm"].digest
+        kept = {path for path, entry in files.items() if not (keys and entry.of_model)}
+        assert set(start["offline"]) == kept
+
+
 def test_a_page_is_not_written_over_and_not_without_what_computes_in_it(
     pad: Path, runtime: RuntimeFiles, tmp_path: Path
 ) -> None:
@@ -169,7 +179,7 @@ def test_a_folders_policy_is_the_one_that_the_service_says(pad: Path, runtime: R
 
 
 def client_of(files: dict[str, PageFile], keys: Keys | None = None) -> TestClient:
-    return TestClient(build_service(Tiles(), keys=keys, limits=Limits(rate=0), page=files))
+    return TestClient(build_service(Tiles(), keys=keys, limits=Limits(rate=0), page=files), "http://localhost")
 
 
 def test_the_service_delivers_the_page_with_strict_headers_and_browsers_keep_it(
@@ -194,7 +204,7 @@ def test_the_service_delivers_the_page_with_strict_headers_and_browsers_keep_it(
 
 def test_models_are_delivered_to_those_who_have_a_key(pad: Path, runtime: RuntimeFiles) -> None:
     files = page_files(Exported.open(pad), None, service={"keys": True}, runtime=runtime)
-    with client_of(files, Keys([KEY])) as client:
+    with client_of(files, Keys([(KEY, Caller("kiosk", CHECK))])) as client:
         answers = {path: client.get(f"/{path}").status_code for path in files}
         assert {path for path, status in answers.items() if status == 401} == {
             "models/pad/config.json",

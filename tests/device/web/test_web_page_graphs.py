@@ -11,8 +11,9 @@ from pathlib import Path
 import onnx
 import pytest
 from campaigns.hostile.exports import HIDING
+from pydantic import ValidationError
 
-from fedvisage.device.exported import CONFIG, GRAPH
+from fedvisage.device.exported import CONFIG, GRAPH, OperatingPoint
 from fedvisage.faces.detection import DIGESTS, read_installed
 
 CHECK = """
@@ -84,3 +85,93 @@ def test_bytes_that_are_no_graph_are_refused(script: Path, tmp_path: Path, conte
     (tmp_path / "model.onnx").write_bytes(content)
     refusal = "damaged model.onnx: is not a complete graph; export the model again"
     assert answer(script, tmp_path / "model.onnx") == refusal
+
+
+THRESHOLD = """
+import { checkThreshold } from "./models.js";
+for (const threshold of JSON.parse(process.argv[2])) {
+  try {
+    checkThreshold("config.json", threshold);
+    console.log("accepted");
+  } catch (error) {
+    console.log(error.code);
+  }
+}
+"""
+POINTS: list[dict[str, object]] = [
+    {"value": 0.5, "rule": "source-eer"},
+    {"value": -100, "rule": "", "far": None, "frr": 1},
+    {"value": 100.1, "rule": "fixed"},
+    {"value": "0.5", "rule": "fixed"},
+    {"value": True, "rule": "fixed"},
+    {"value": None, "rule": "fixed"},
+    {"value": 0.5},
+    {"value": 0.5, "rule": "a" * 201},
+    {"value": 0.5, "rule": "a\nb"},
+    {"value": 0.5, "rule": "fixed", "far": 1.5},
+    {"value": 0.5, "rule": "fixed", "other": 1},
+]
+
+
+def test_the_page_accepts_the_thresholds_that_python_accepts(script: Path) -> None:
+    (script.parent / "threshold.js").write_text(THRESHOLD)
+    words = ["node", str(script.parent / "threshold.js"), json.dumps(POINTS)]
+    verdicts = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+    expected = list[str]()
+    for point in POINTS:
+        try:
+            OperatingPoint.model_validate_json(json.dumps(point))
+            expected.append("accepted")
+        except ValidationError:
+            expected.append("damaged")
+    assert verdicts == expected
+    assert expected.count("accepted") == 2
+
+
+OFFLINE = """
+const [kept, listeners] = [new Map(), {}];
+const name = (request) => new URL(request.url ?? request, "http://localhost/").pathname;
+let online = true;
+const cache = {
+  addAll: async (paths) => { for (const path of paths) kept.set(name(path), await fetch(path)); },
+  match: async (request) => kept.get(name(request))?.clone(),
+  put: async (request, response) => kept.set(name(request), response),
+};
+globalThis.self = { addEventListener: (kind, action) => (listeners[kind] = action) };
+globalThis.caches = { open: async () => cache };
+globalThis.fetch = async (request) => {
+  if (!online) throw new TypeError("no network");
+  if (name(request) === "/page.json") return Response.json({ offline: ["page.json", "main.js"] });
+  return new Response(`content of ${name(request)}`);
+};
+await import("./offline.js");
+const happen = async (kind, details = {}) => {
+  let result;
+  const wait = (promise) => (result = promise);
+  listeners[kind]({ waitUntil: wait, respondWith: wait, ...details });
+  return result;
+};
+await happen("install");
+const ask = (path, options) => happen("fetch", { request: new Request(`http://localhost${path}`, options) });
+await ask("/v1/models");
+online = false;
+const shown = async (response) => {
+  if (response === undefined) console.log("left alone");
+  else console.log(response.ok ? await response.text() : "no answer");
+};
+await shown(await ask("/main.js"));
+await shown(await ask("/"));
+await shown(await ask("/v1/models"));
+await shown(await ask("/main.js", { headers: { authorization: "Bearer key" } }));
+await shown(await ask("/v1/pad", { method: "POST" }));
+"""
+
+
+def test_the_page_opens_without_a_network_and_keeps_nothing_that_needs_a_key(script: Path) -> None:
+    (script.parent / "offline.js").write_bytes(
+        files("fedvisage.device.web").joinpath("page", "offline.js").read_bytes()
+    )
+    (script.parent / "worker-check.js").write_text(OFFLINE)
+    words = ["node", str(script.parent / "worker-check.js")]
+    lines = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert lines == ["content of /main.js", "content of /", "no answer", "left alone", "left alone"]

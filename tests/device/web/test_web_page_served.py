@@ -12,13 +12,15 @@ import pytest
 from tests.device.web.test_web_page_used import ready, score_of, show
 
 from fedvisage.device import Exported, Pipeline
+from fedvisage.device.service.access import CHECK, Caller, Keys
 from fedvisage.device.service.app import build, open_engine, serve_in_thread, server_of
-from fedvisage.device.service.limits import Keys, Limits
+from fedvisage.device.service.limits import Limits
 from fedvisage.device.web.site import RuntimeFiles, page_files
 
 pytestmark = pytest.mark.browser
 
 KEY = "a-key-of-the-tests-0123456789"
+KEYS = Keys([(KEY, Caller("kiosk", CHECK))])
 
 
 @contextmanager
@@ -69,7 +71,7 @@ def test_pictures_go_to_the_service_only_when_that_is_chosen_and_it_says_the_sam
 def test_a_key_of_the_service_is_asked_for_before_models_are_delivered(
     browser: Any, telling: Path, recognition: Path, runtime: RuntimeFiles, filmed: dict[str, np.ndarray]
 ) -> None:
-    with served(telling, recognition, Keys([KEY]), runtime) as address, browser.new_context() as context:
+    with served(telling, recognition, KEYS, runtime) as address, browser.new_context() as context:
         page = context.new_page()
         page.goto(address)
         assert "key" in ready(page, "refused")
@@ -99,7 +101,7 @@ def test_without_the_runtime_the_page_asks_the_service_and_says_so(
 def test_a_page_that_waits_for_its_key_says_where_pictures_will_go(
     browser: Any, telling: Path, recognition: Path, tmp_path: Path
 ) -> None:
-    with served(telling, recognition, Keys([KEY]), RuntimeFiles(tmp_path)) as address, browser.new_context() as context:
+    with served(telling, recognition, KEYS, RuntimeFiles(tmp_path)) as address, browser.new_context() as context:
         page = context.new_page()
         page.goto(address)
         ready(page, "refused")

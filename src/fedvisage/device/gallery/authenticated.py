@@ -30,6 +30,7 @@ from fedvisage.device.gallery.membership import (
     bucket_of,
     whole_digest,
 )
+from fedvisage.device.gallery.records import normalise_name
 
 CHANGED = "was changed without its key; restore the file from a backup"
 
@@ -193,7 +194,8 @@ class AuthenticatedFile:
         return contents.state
 
     def _collection(self, name: str) -> StoredCollection:
-        collection = self._now.collections.get(name)
+        # Collections of earlier versions may have names that are not in normal form.
+        collection = self._now.collections.get(normalise_name(name)) or self._now.collections.get(name)
         if collection is None:
             raise UnknownName(
                 name, f"is not a collection of this gallery{choice_hint(name, list(self._now.collections)[:20])}"

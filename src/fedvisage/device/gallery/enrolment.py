@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.base.errors import UserError
-from fedvisage.device.gallery.file import NotEnrolled
-from fedvisage.device.gallery.records import Face, Person
+from fedvisage.device.gallery.file import AlreadyEnrolled, NotEnrolled
+from fedvisage.device.gallery.records import Face, Person, normalise_name
 from fedvisage.device.gallery.search import Gallery, SearchHit
 from fedvisage.device.pipeline import ATTACK, BONA_FIDE, MATCH, NO_MATCH, Checked, CheckedFace
 from fedvisage.faces.detection import Face as DetectedFace
@@ -55,8 +55,8 @@ class Engine(Protocol):
     def detect(self, image: Image) -> Sequence[DetectedFace]:
         """Find the faces of a picture (H×W×3, RGB), the largest first."""
 
-    def check(self, image: Image, *, report: bool = False) -> Checked:
-        """Evaluate the faces of a picture; with ``report``, attacks are embedded as well."""
+    def check(self, image: Image, *, report: bool = False, most: int | None = None, confidence: float = 0.0) -> Checked:
+        """Evaluate the ``most`` largest faces of this detector confidence; with ``report``, embed attacks as well."""
 
 
 def model_of(engine: Engine) -> EmbeddingModel:
@@ -92,9 +92,18 @@ class EnrolmentResult:
 
 
 def enrol(
-    gallery: Gallery, engine: Engine, collection: str, name: str, pictures: Iterable[tuple[str, Image]]
+    gallery: Gallery,
+    engine: Engine,
+    collection: str,
+    name: str,
+    pictures: Iterable[tuple[str, Image]],
+    *,
+    force: bool = False,
 ) -> EnrolmentResult:
-    """Enrol a person with those of the named pictures that show one living face well."""
+    """Enrol a person with those of the named pictures that show one living face well.
+
+    A face that matches another enrolled person is refused; ``force`` omits this check.
+    """
     model, usable, refused = model_of(engine), list[CheckedFace](), list[tuple[str, str]]()
     gallery.collection(collection)
     for picture, image in pictures:
@@ -109,15 +118,31 @@ def enrol(
         raise NotEnrolled(picture, f"{reason}; nobody was enrolled{remainder}")
     embeddings = np.stack([embedding for face in usable if (embedding := face.embedding) is not None])
     scores = [face.pad.score if face.pad else None for face in usable]
+    if not force:
+        _refuse_duplicate(gallery, model, collection, name, embeddings)
     person, faces, replaced = gallery.enrol(collection, name, embeddings, model.digest, scores)
     return EnrolmentResult(person, tuple(faces), tuple(refused), replaced)
+
+
+def _refuse_duplicate(
+    gallery: Gallery, model: EmbeddingModel, collection: str, name: str, embeddings: Features
+) -> None:
+    """Refuse faces that match a person of another name at the model's threshold."""
+    for hits in gallery.search(collection, embeddings, model.digest, 2, partial=True):
+        for match in decide(hits, model):
+            if match.decision == MATCH and normalise_name(match.name) != normalise_name(name):
+                raise AlreadyEnrolled(
+                    name,
+                    f"matches {match.name}, who is already enrolled (similarity {match.similarity:+.4f}, threshold "
+                    f"{match.threshold:+.4f}); add the faces to {match.name}, or use force for a different person",
+                )
 
 
 def face_to_enrol(engine: Engine, image: Image) -> CheckedFace | str:
     """Return the single living face of a picture, or the reason why it cannot be used for enrolment."""
     if engine.pad_digest is None:
         raise NotEnrolled("--pad", NO_PAD)
-    checked = engine.check(image)
+    checked = engine.check(image, most=2)
     if len(checked.faces) != 1:
         return "several faces were found" if checked.faces else "no face was found"
     (face,) = checked.faces

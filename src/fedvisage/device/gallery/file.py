@@ -169,6 +169,10 @@ class NotEnrolled(UserError):
     """The picture is unsuitable for enrolment: an attack, no face, two faces, or poor quality."""
 
 
+class AlreadyEnrolled(UserError):
+    """The person in the picture is enrolled under another name."""
+
+
 class Busy(RunFailed):
     """Another process holds the file."""
 

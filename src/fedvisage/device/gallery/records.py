@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from dataclasses import dataclass
 
 from fedvisage.base.errors import UserError
@@ -45,8 +46,14 @@ class Face:
     pad_score: float | None
 
 
+def normalise_name(name: str) -> str:
+    """Return a name in the normal form NFC, so that an accent typed as a character of its own makes no other name."""
+    return unicodedata.normalize("NFC", name)
+
+
 def checked_name(name: str, place: str) -> str:
-    """Refuse a name that does not fit on a line."""
+    """Return a name in its normal form; refuse one that does not fit on a line."""
+    name = normalise_name(name)
     if not name.strip() or len(name) > LONGEST or not name.isprintable():
         raise UserError(place, f"must be a name on one line, of 1 to {LONGEST} characters")
     if re.fullmatch(ID, name):

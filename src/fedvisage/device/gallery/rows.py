@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import unicodedata
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -19,7 +20,7 @@ from fedvisage.device.gallery.membership import (
     face_digest,
     person_digest,
 )
-from fedvisage.device.gallery.records import ID, Person
+from fedvisage.device.gallery.records import ID, Person, normalise_name
 from fedvisage.device.gallery.templates import Form, Plain, Renewable
 
 
@@ -42,7 +43,14 @@ class GalleryRows(AuthenticatedFile):
             self._now.models[digest] = (self._database.execute(query, (digest, size)).lastrowid or 0, size)
 
     def _find_person(self, collection: StoredCollection, wanted: str) -> StoredPerson | None:
-        """Return a person by name or id, from the bucket that must contain them."""
+        """Return a person by name or id, from the bucket that must contain them.
+
+        People of earlier versions may have names that are not in normal form.
+        """
+        names = dict.fromkeys((normalise_name(wanted), wanted, unicodedata.normalize("NFD", wanted)))
+        return next((person for name in names if (person := self._find_exactly(collection, name))), None)
+
+    def _find_exactly(self, collection: StoredCollection, wanted: str) -> StoredPerson | None:
         tag = file.tag_of(self._tagging, collection.id, wanted)
         if re.fullmatch(ID, wanted):
             # This row is only a hint to the bucket: it is not authenticated yet.

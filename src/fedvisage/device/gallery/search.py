@@ -154,12 +154,17 @@ class Gallery(GalleryRecords):
         super().close()
         self._loaded.clear()
 
-    def search(self, collection: str, faces: Features, model: str, most: int = 5) -> list[list[SearchHit]]:
-        """Return the most similar people of a collection for each face (one per row), highest similarity first."""
+    def search(
+        self, collection: str, faces: Features, model: str, most: int = 5, *, partial: bool = False
+    ) -> list[list[SearchHit]]:
+        """Return the most similar people of a collection for each face (one per row), highest similarity first.
+
+        ``partial`` leaves out people with templates of another model instead of refusing the search.
+        """
         if most < 1:
             raise UserError("limit", f"must be at least 1, got {most}")
         with self._lock:
-            loaded = self.load(collection, model, faces.shape[1])
+            loaded = self.load(collection, model, faces.shape[1], partial=partial)
             queries = np.stack([loaded.form.make_query(embedding) for embedding in normalise(faces)])
             return [
                 [SearchHit(person, loaded.names[person], loaded.form.similarity(product)) for person, product in hits]
@@ -193,7 +198,7 @@ class Gallery(GalleryRecords):
             self._loaded.clear()  # the gallery has no template of this model, so the size was a guess
         return refusals
 
-    def load(self, collection: str, model: str, size: int) -> LoadedCollection:
+    def load(self, collection: str, model: str, size: int, *, partial: bool = False) -> LoadedCollection:
         """Return a collection in memory, up to date with the file; refuse templates of another model, with names."""
         with self._lock:
             while True:  # one transaction per part, so that other processes can write in between
@@ -208,7 +213,7 @@ class Gallery(GalleryRecords):
                     if not buckets:
                         break
                     self._renew(loaded, row, buckets, model)
-            if loaded.others:
+            if loaded.others and not partial:
                 named = sorted((loaded.names[person], digest) for person, digest in list(loaded.others.items())[:SHOWN])
                 raise model_changed_error(named, len(loaded.others), collection, model)
             return loaded

@@ -67,7 +67,7 @@ class GalleryRecords(GalleryRows):
 
     def add_collection(self, name: str = COLLECTION, *, renewable: bool = False) -> Collection:
         """Add an empty collection; one with renewable templates gets its own seed."""
-        checked_name(name, "collection")
+        name = checked_name(name, "collection")
         seed = file.seal(self._owned.wrapping, file.new_key(), "seed", name) if renewable else None
         with self._writing() as write:
             if name in self._now.collections:
@@ -104,7 +104,7 @@ class GalleryRecords(GalleryRows):
 
         Templates of another model that the person had are replaced; the last value returned is their number.
         """
-        checked_name(name, "person")
+        name = checked_name(name, "person")
         if embeddings.ndim != 2 or not len(embeddings) or embeddings.shape[1] not in SIZES:
             raise UserError("embedding", f"must have {SIZES[0]} to {SIZES[-1]} numbers, got {embeddings.shape}")
         if not (np.isfinite(embeddings).all() and embeddings.any(axis=1).all()):

@@ -5,19 +5,22 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from asyncio import TimerHandle, Transport
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import h11
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedvisage.base.errors import BadFile, RunFailed, UserError
 from fedvisage.base.version import VERSION
@@ -25,8 +28,10 @@ from fedvisage.device import Checked, Exported, Pipeline, Settings
 from fedvisage.device.gallery.enrolment import EmbeddingModel, Engine, Image
 from fedvisage.device.gallery.search import Gallery
 from fedvisage.device.service import compreface, routes
+from fedvisage.device.service.access import LOOPBACK, Keys
+from fedvisage.device.service.audit import AuditLog
 from fedvisage.device.service.guard import OPEN, REQUEST, RequestGuard, refuse
-from fedvisage.device.service.limits import LOOPBACK, Keys, Limits
+from fedvisage.device.service.limits import Limits
 from fedvisage.device.service.requests import Fault, ServiceContext, fault_of
 from fedvisage.device.web.site import HEADERS, START, PageFile
 from fedvisage.faces.detection import Face
@@ -50,9 +55,9 @@ class PipelineEngine:
         """Return the faces of a picture, the largest first."""
         return self._pipeline.detect(image)
 
-    def check(self, image: Image, *, report: bool = False) -> Checked:
-        """Evaluate the faces of a picture; with ``report``, attacks are embedded as well."""
-        return self._pipeline.check(image, report=report)
+    def check(self, image: Image, *, report: bool = False, most: int | None = None, confidence: float = 0.0) -> Checked:
+        """Evaluate the ``most`` largest faces of this detector confidence; with ``report``, embed attacks as well."""
+        return self._pipeline.check(image, report=report, most=most, confidence=confidence)
 
 
 def open_engine(pad: Path | Exported | None, recognition: Path | Exported | None, threads: int = 1) -> Engine:
@@ -100,6 +105,38 @@ def _route(path: str, entry: PageFile, work: ServiceContext) -> Route:
 # The server: in the foreground or in a thread, optionally with TLS, with a graceful shutdown.
 
 
+HEADERS_PATIENCE = 10.0
+"""Seconds within which a client must send the headers of a request."""
+
+
+class _Connection(H11Protocol):
+    """A connection that closes if a client does not complete the headers of a request in time."""
+
+    _deadline: TimerHandle | None = None
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._limit_headers()
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        self._limit_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def _limit_headers(self) -> None:
+        """Start the timer while the headers of a request are incomplete, and stop it once they are complete."""
+        waits = self.conn.their_state is h11.IDLE
+        if waits and self._deadline is None:
+            self._deadline = self.loop.call_later(HEADERS_PATIENCE, self.transport.close)
+        elif not waits and self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
 PATIENCE = 20
 """Seconds for unfinished requests to complete when the service stops."""
 
@@ -125,7 +162,7 @@ def server_of(
             timeout_keep_alive=5,
             timeout_graceful_shutdown=PATIENCE,
             h11_max_incomplete_event_size=32_768,
-            http="h11",
+            http=_Connection,
             ssl_certfile=certificate,
             ssl_keyfile=key,
             lifespan="off",
@@ -182,10 +219,12 @@ def build(
     *,
     keys: Keys | None = None,
     limits: Limits | None = None,
+    hosts: Iterable[str] = (),
+    audit: AuditLog | None = None,
     page: Page | None = None,
     log: Callable[[str], None] = lambda line: None,
 ) -> RequestGuard:
-    """Return the service for an engine, optionally with a gallery and the browser page."""
+    """Return the service for an engine, optionally with a gallery, further host names and the browser page."""
     work = ServiceContext(engine, gallery, limits or Limits())
     # FastAPI's documentation pages would load scripts from other hosts.
     app = FastAPI(title="fedvisage", version=VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
@@ -203,21 +242,22 @@ def build(
         limits=work.limits,
         counts=work.counts,
         log=log,
+        hosts=frozenset({*LOOPBACK, *(host.lower() for host in hosts)}),
+        audit=audit,
         free=free,
         files=frozenset(f"/{path}" for path in files),
     )
 
 
 def _add_pages(app: FastAPI, work: ServiceContext, place: str) -> None:
-    page = files("fedvisage.device.service").joinpath("page.html").read_text(encoding="utf-8")
-    rows = "".join(
-        f"<tr><td>{method.upper()}</td><td><code>{path}</code></td><td>{operation.get('description', '')}</td></tr>\n"
-        for path, methods in app.openapi()["paths"].items()
-        for method, operation in methods.items()
-    )
-
     @app.get(place, include_in_schema=False)
     async def start() -> HTMLResponse:
+        page = files("fedvisage.device.service").joinpath("page.html").read_text(encoding="utf-8")
+        rows = "".join(
+            f"<tr><td>{method.upper()}</td><td><code>{path}</code></td><td>{route.get('description', '')}</td></tr>\n"
+            for path, methods in app.openapi()["paths"].items()  # computed here because it is slow
+            for method, route in methods.items()
+        )
         return HTMLResponse(page.replace("ROUTES", rows).replace("VERSION", VERSION))
 
     @app.get("/metrics", include_in_schema=False)
@@ -250,6 +290,10 @@ def _add_refusals(app: FastAPI, work: ServiceContext, log: Callable[[str], None]
             log(f"failed: {error}")
         return fault
 
+    async def answer_defect(request: Request, _: Exception) -> Response:
+        return refuse(Fault(500, "internal", "internal error of the service"), request.scope[REQUEST])
+
+    app.add_exception_handler(Exception, answer_defect)
     kinds: tuple[Any, ...] = (Fault, RequestValidationError, HTTPException, UserError, RunFailed, BadFile)
     for kind in kinds:
         app.add_exception_handler(kind, answer_fault)

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fedvisage.device.service.limits import Counts, Keys, Limits
-from fedvisage.device.service.requests import Fault
+from fedvisage.device.service.access import ANYONE, CALLER, Caller, Keys, check_source
+from fedvisage.device.service.audit import AuditLog
+from fedvisage.device.service.limits import Counts, Limits
+from fedvisage.device.service.requests import CHARGE, Fault, path_of
 
 OPEN = frozenset({"/", "/routes", "/v1/health", "/openapi.json"})
 """Paths that need no key: they contain no personal data."""
@@ -30,6 +34,9 @@ DOWNLOAD = 600.0
 
 CALLERS = 10_000
 """Callers whose rate is remembered; the least recent ones are dropped first."""
+
+GONE = 499
+"""The status in the log of a client that left before it had sent its request, as in nginx."""
 
 REQUEST = "fedvisage.request"
 """Key of the request ID in the ASGI scope."""
@@ -48,21 +55,34 @@ class RateLimiter:
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         """Store the rate and the size of the buckets."""
-        self._limits, self._clock = limits, clock
+        self._limits, self._clock, self._lock = limits, clock, threading.Lock()
         self._tokens: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait(self, caller: str) -> float:
         """Count a request; return 0 if it may proceed, else the seconds until the next one may come."""
         if self._limits.rate <= 0:
             return 0.0
+        with self._lock:
+            tokens = self._refill(caller)
+            if tokens < 1:
+                return (1 - tokens) / self._limits.rate
+            self._tokens[caller] = (tokens - 1, self._clock())
+            return 0.0
+
+    def charge(self, caller: str, requests: int) -> None:
+        """Count requests that were already answered, such as further faces; thread-safe."""
+        with self._lock:
+            self._tokens[caller] = (self._refill(caller) - requests, self._clock())
+
+    def _refill(self, caller: str) -> float:
+        """Return a caller's tokens after the time since their last request."""
         now = self._clock()
         tokens, last = self._tokens.pop(caller, (float(self._limits.burst), now))
         tokens = min(self._limits.burst, tokens + (now - last) * self._limits.rate)
-        allowed = tokens >= 1
-        self._tokens[caller] = (tokens - 1 if allowed else tokens, now)
+        self._tokens[caller] = (tokens, now)
         if len(self._tokens) > CALLERS:
             self._tokens.popitem(last=False)
-        return 0.0 if allowed else (1 - tokens) / self._limits.rate
+        return tokens
 
 
 class RequestGuard:
@@ -76,11 +96,13 @@ class RequestGuard:
         limits: Limits,
         counts: Counts,
         log: Callable[[str], None],
+        hosts: frozenset[str],
+        audit: AuditLog | None = None,
         free: frozenset[str] = OPEN,
         files: frozenset[str] = frozenset(),
     ) -> None:
         """Wrap an application; ``free`` paths need no key, and ``files`` have longer to be sent."""
-        self._free, self._files = free, files
+        self._hosts, self._audit, self._free, self._files = hosts, audit, free, files
         self._app, self._keys, self._limits, self._counts, self._log = app, keys, limits, counts, log
         self._rates = RateLimiter(limits)
 
@@ -89,6 +111,7 @@ class RequestGuard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
+            scope["path"] = path_of(scope["raw_path"])
             await self._answer(scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1003})
@@ -125,7 +148,7 @@ class RequestGuard:
                 late = Fault(503, "timeout", f"no answer within {self._limits.seconds:g} s; try again").again_in(1)
                 await refuse(late, request)(scope, receive, sending)
         except ClientDisconnect:
-            note = " left before the end"
+            status, note = GONE, " left before the end"
         except Exception as error:  # a defect: log only its type, because its message may quote a picture or a name
             note = f" defect {type(error).__name__}"
             if not status:
@@ -133,13 +156,16 @@ class RequestGuard:
         self._note(scope, request, status, time.monotonic() - began, note)
 
     def _admit(self, scope: Scope, headers: Headers) -> None:
-        """Refuse requests without a valid key, above the rate, or with too large a declared length."""
-        address = str((scope.get("client") or ("nobody",))[0])
-        caller: int | str | None = address
+        """Refuse requests of other sites, without a valid key, above the rate, or with too large a declared length."""
+        check_source(headers, self._hosts)
+        caller: Caller | None = ANYONE
         if self._keys and scope["path"] not in self._free:
             scheme, _, bearer = headers.get("authorization", "").partition(" ")
             caller = self._keys.owner(bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", ""))
-        if wait := self._rates.wait(f"key {caller}" if isinstance(caller, int) else f"from {address}"):
+        scope[CALLER] = caller
+        payer = f"key {caller.name}" if caller and caller.name else f"from {(scope.get('client') or ('nobody',))[0]}"
+        scope[CHARGE] = partial(self._rates.charge, payer)
+        if wait := self._rates.wait(payer):
             raise Fault(429, "too_many_requests", "too many requests; slow down").again_in(wait)
         if caller is None:
             fault = Fault(401, "unauthorised", "give a key: Authorization: Bearer KEY, or x-api-key: KEY")
@@ -169,6 +195,10 @@ class RequestGuard:
         self._counts.count_answer(method, route, status, seconds)
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         self._log(f"{now} {request} {method} {route} {status} {seconds * 1000:.0f} ms{remark}")
+        if self._audit is not None and scope["path"] not in self._free:
+            caller: Caller | None = scope.get(CALLER)
+            place = scope["path"] if scope["path"] in self._files else route
+            self._audit.record(scope, key=(caller and caller.name) or None, route=place, status=status, request=request)
 
 
 def too_large(limits: Limits) -> Fault:

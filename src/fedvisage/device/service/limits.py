@@ -1,17 +1,13 @@
-"""Limits, API keys and Prometheus metrics of the service."""
+"""Limits and Prometheus metrics of the service."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import read_text
 
 # The metrics contain no names and no scores.
 
@@ -60,25 +56,21 @@ class Counts:
         yield f"fedvisage_waiting {self.waiting}"
 
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
-SHORTEST = 16
-"""Minimum characters of a service key; shorter ones can be guessed."""
-
-_LARGEST = 1 << 20
-
-
 @dataclass(frozen=True)
 class Limits:
     """Limits on requests."""
 
     body: int = 10_000_000
     """Maximum bytes of a request."""
-    pixels: int = 50_000_000
-    """Maximum pixels of a picture, checked before decoding."""
+    pixels: int = 16_000_000
+    """Maximum pixels of a picture, checked before decoding; larger JPEGs are decoded at reduced scale."""
+    faces: int = 20
+    """Maximum faces of a picture that are evaluated, the largest first."""
     seconds: float = 30.0
     """Maximum seconds from the arrival of a request to the end of its response; files of the page get more."""
     rate: float = 20.0
-    """Requests per second of one key, or of one address if there are no keys; 0: unlimited."""
+    """Requests per second of one key, or of one address if there are no keys; 0: unlimited. Each further face of a
+    picture counts as another request."""
     burst: int = 100
     """Requests that may come at once before the rate applies."""
     workers: int = 2
@@ -88,40 +80,5 @@ class Limits:
 
     def __post_init__(self) -> None:
         """Refuse limits that would reject every request."""
-        if min(self.body, self.pixels, self.burst, self.workers, self.waiting) < 1 or self.seconds <= 0:
+        if min(self.body, self.pixels, self.faces, self.burst, self.workers, self.waiting) < 1 or self.seconds <= 0:
             raise UserError("limits", "must be above 0")
-
-
-class Keys:
-    """The API keys, stored as digests and all compared in constant time."""
-
-    def __init__(self, keys: Iterable[str] = ()) -> None:
-        """Store the keys; without any, every caller is admitted."""
-        self._digests = [_digest(key) for key in keys]
-
-    def __bool__(self) -> bool:
-        """Return whether there are keys."""
-        return bool(self._digests)
-
-    def owner(self, key: str) -> int | None:
-        """Return the number of a key; None if it is unknown."""
-        digest, match = _digest(key), None
-        for number, candidate in enumerate(self._digests):
-            if hmac.compare_digest(digest, candidate):
-                match = number
-        return match
-
-
-def read_keys(path: Path) -> Keys:
-    """Read a file with one key per line; lines that begin with # are comments."""
-    lines = [line.strip() for line in read_text(path, _LARGEST).splitlines()]
-    keys = [line for line in lines if line and not line.startswith("#")]
-    if not keys:
-        raise UserError(str(path), "does not contain a key; write one key per line")
-    if any(len(key) < SHORTEST or not key.isascii() or not key.isprintable() or " " in key for key in keys):
-        raise UserError(str(path), f"a key is one word of at least {SHORTEST} ASCII characters; generate one at random")
-    return Keys(keys)
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode()).digest()

@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import re
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +26,18 @@ from starlette.requests import Request
 from fedvisage.base.errors import BadFile, RunFailed, UserError, plain_line
 from fedvisage.base.files import parse_json
 from fedvisage.device.gallery.enrolment import Engine
-from fedvisage.device.gallery.file import Busy, ModelChanged, NameTaken, NoRoom, NotEnrolled, UnknownName
+from fedvisage.device.gallery.file import (
+    AlreadyEnrolled,
+    Busy,
+    ModelChanged,
+    NameTaken,
+    NoRoom,
+    NotEnrolled,
+    UnknownName,
+)
 from fedvisage.device.gallery.search import Gallery
 from fedvisage.device.service.limits import Counts, Limits
-from fedvisage.faces.pictures import TooLarge, read_picture
+from fedvisage.faces.pictures import TooLarge, read_reduced
 
 # Error responses: a status, a code for programs and one line, without file paths.
 
@@ -58,6 +68,7 @@ class Fault(Exception):
 _STATUS: Mapping[type[UserError], tuple[int, str]] = {
     UnknownName: (404, "not_found"),
     NameTaken: (409, "exists"),
+    AlreadyEnrolled: (409, "duplicate"),
     ModelChanged: (409, "model_changed"),
     NotEnrolled: (422, "not_enrolled"),
 }
@@ -144,18 +155,30 @@ class _InMemory(MultiPartParser):
 
 
 @dataclass(frozen=True, eq=False)
+class Picture:
+    """A decoded picture, and the divisor of its sides if it was decoded at reduced scale."""
+
+    image: Image
+    divisor: int
+
+
+CHARGE = "fedvisage.charge"
+"""Key of the function, in the ASGI scope, that charges further requests to the caller's rate."""
+
+
+@dataclass(frozen=True, eq=False)
 class RequestContent:
     """Pictures as bytes, and words, by their names."""
 
     files: Mapping[str, bytes]
     words: Mapping[str, str]
 
-    def picture(self, pixels: int, *names: str) -> Image:
+    def picture(self, pixels: int, *names: str) -> Picture:
         """Decode the picture under the first of these names; refuse one that is too large before decoding."""
         content = next((self.files[name] for name in names if name in self.files), None)
         if content is None:
             raise Fault(422, "no_image", f"send a picture as {names[0]}: in a form, or as base64 in JSON")
-        return read_picture(content, pixels)
+        return Picture(*read_reduced(content, pixels))
 
     def word(self, name: str, default: str | None = None) -> str:
         """Return a word of the request."""
@@ -213,6 +236,23 @@ def _json(body: bytes, pictures: tuple[str, ...]) -> RequestContent:
         else:
             raise Fault(422, "invalid", f"{name[:50]} must be a string or a number", field=name[:50])
     return RequestContent(files, words)
+
+
+# Slashes in names. A server decodes %2F in a path before it is divided at its slashes, so that the name a/b would be
+# two segments; a character that no name may contain stands for %2F until the path has been divided.
+
+
+_SLASH = "\x1f"
+
+
+def path_of(raw: bytes) -> str:
+    """Decode the path of a request, except slashes within its segments."""
+    return unquote(re.sub("%2f", f"%{ord(_SLASH):02x}", raw.decode("ascii"), flags=re.IGNORECASE))
+
+
+def slashes_of(segment: str) -> str:
+    """Return a segment of such a path with its slashes."""
+    return segment.replace(_SLASH, "/")
 
 
 def _decode_picture(name: str, text: object) -> bytes:

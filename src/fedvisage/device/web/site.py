@@ -7,7 +7,7 @@ import hashlib
 import io
 import tarfile
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from importlib.resources import files
@@ -37,25 +37,34 @@ RUNTIME, DETECTOR, MODELS = "runtime", "detector", "models"
 
 
 def page_json(
-    pad: Exported, recognition: Exported | None, *, computes: bool = True, service: Values | None = None
+    pad: Exported,
+    recognition: Exported | None,
+    *,
+    settings: Settings | None = None,
+    runtime: Package | None = None,
+    offline: Sequence[str] = (),
+    service: Values | None = None,
 ) -> Values:
     """Return the content of `page.json`.
 
-    ``computes``: whether the runtime's files are present. ``service``: what the page needs to call the service behind
-    it, including whether that requires a key; None for a static folder.
+    ``runtime``: the package of the runtime, if its files are present. ``offline``: the files that the page keeps.
+    ``service``: what the page needs to call the service behind it, including whether that requires a key; None for a
+    static folder.
     """
     files = {"module": "ort.js", "threads": "ort-threads.js", "wasm": "ort.wasm"}
+    paths = {name: f"{RUNTIME}/{file}" for name, file in files.items()}
     return {
         "version": VERSION,
         "service": service,
-        "runtime": {name: f"{RUNTIME}/{file}" for name, file in files.items()} if computes else None,
+        "runtime": None if runtime is None else {**paths, "wasm_sha256": runtime.files[files["wasm"]][1]},
+        "offline": list(offline),
         "detector": {
             "sha256": detection.digest(),
             "files": [{"path": f"{DETECTOR}/{name}", "sha256": digest} for name, digest in detection.DIGESTS.items()],
         },
         "pad": _model(pad),
         "recognition": recognition and _model(recognition),
-        "settings": settings_json(Settings()),
+        "settings": settings_json(settings or Settings()),
     }
 
 
@@ -264,12 +273,16 @@ class PageFile:
 
 
 def page_files(
-    pad: Exported, recognition: Exported | None, *, service: Values | None = None, runtime: RuntimeFiles | None = None
+    pad: Exported,
+    recognition: Exported | None,
+    *,
+    settings: Settings | None = None,
+    service: Values | None = None,
+    runtime: RuntimeFiles | None = None,
 ) -> dict[str, PageFile]:
     """Return the files of the page by path; without the runtime's files, the page can only use the service."""
     ort = runtime or RuntimeFiles()
-    settings = json_text(page_json(pad, recognition, computes=ort.is_there, service=service)).encode()
-    entries = [*_page_folder_files(), PageFile("page.json", lambda: settings)]
+    entries = _page_folder_files()
     if ort.is_there:
         entries += [PageFile(f"{RUNTIME}/{name}", partial(ort.read, name)) for name in ort.package.files]
         entries += [PageFile(f"{RUNTIME}/NOTICE.txt", lambda: ort.notice().encode())]
@@ -278,6 +291,16 @@ def page_files(
         ]
         for model in (pad, recognition):
             entries += [] if model is None else _model_files(model)
+    offline = [entry.path for entry in entries if not (entry.of_model and service and service["keys"])]
+    start = page_json(
+        pad,
+        recognition,
+        settings=settings,
+        runtime=ort.package if ort.is_there else None,
+        offline=["page.json", *offline],
+        service=service,
+    )
+    entries.append(PageFile("page.json", json_text(start).encode))
     return {entry.path: entry for entry in entries}
 
 

@@ -221,4 +221,5 @@ at("enrol").onsubmit = trying(enrol);
 at("service").onsubmit = trying(open);
 for (const id of ["here", "there"]) at(id).onchange = trying(open);
 addEventListener("pagehide", () => closeCamera(at("video")));
+navigator.serviceWorker?.register(new URL("offline.js", BASE)).catch(() => {}); // the page also works without it
 begin().catch(told);

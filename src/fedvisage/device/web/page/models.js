@@ -5,11 +5,12 @@ import { Refused } from "./refused.js";
 
 const LENGTH = 1e-3; // maximum deviation of an embedding's length from 1
 
-/** Load the runtime on one thread, because there are several workers. */
-export async function runtime(base, { module, threads, wasm }) {
-  const ort = await import(new URL(module, base));
+/** Load the runtime on one thread, because there are several workers; the WebAssembly is checked by its digest. */
+export async function runtime(base, read, { module, threads, wasm, wasm_sha256: digest }) {
+  const [ort, binary] = await Promise.all([import(new URL(module, base)), read.checked(wasm, digest)]);
   ort.env.wasm.numThreads = 1;
-  ort.env.wasm.wasmPaths = { mjs: new URL(threads, base).href, wasm: new URL(wasm, base).href };
+  ort.env.wasm.wasmPaths = { mjs: new URL(threads, base).href };
+  ort.env.wasm.wasmBinary = binary;
   return ort;
 }
 
@@ -34,6 +35,7 @@ export async function openModel(ort, read, { folder, graph }, task, crop) {
   if (description?.task !== task || !description.threshold) {
     throw new Refused("damaged", `${place}: is not the description of a model of ${task} with a threshold; export it again`);
   }
+  checkThreshold(place, description.threshold);
   if (!alike(description.crop, crop)) {
     throw new Refused("other_crops", `${place}: requires crops that this version does not make; export the model again`);
   }
@@ -63,6 +65,16 @@ async function opened(ort, path, content) {
     return { session, stated };
   } catch (error) {
     throw new Refused("damaged", `${path}: cannot be run (${String(error.message ?? error).slice(0, 200)})`);
+  }
+}
+
+/** Refuse a threshold that Python refuses: fedvisage.device.exported.OperatingPoint has the same limits. */
+export function checkThreshold(place, { value, rule, far = null, frr = null, ...others }) {
+  const within = (number, low, high) => typeof number === "number" && number >= low && number <= high;
+  const rates = [far, frr].every((rate) => rate === null || within(rate, 0, 1));
+  const named = typeof rule === "string" && [...rule].length <= 200 && !/\p{C}/u.test(rule);
+  if (!within(value, -100, 100) || !named || !rates || Object.keys(others).length) {
+    throw new Refused("damaged", `${place}: its threshold is not a value, a rule and error rates; export the model again`);
   }
 }
 

@@ -22,7 +22,7 @@ async function answer({ id, kind, ...asked }) {
 
 async function open({ base, key, page }) {
   const read = reader(base, key);
-  const ort = await runtime(base, page.runtime);
+  const ort = await runtime(base, read, page.runtime);
   const nets = await openNets(ort, read, page.detector);
   const load = (task) => page[task] && openModel(ort, read, page[task], task, page.settings.crops[task]);
   const [pad, recognition] = await Promise.all([load("pad"), load("recognition")]);
