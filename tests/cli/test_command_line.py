@@ -369,6 +369,26 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.parametrize(
+    ("words", "keyword"),
+    [
+        (["run", "RECIPE", "training.rounds=0"], "recipe.training.rounds"),
+        (["run", "RECIPE", "--ot", "run"], "--ot"),
+        (["data", "import", "folder", ".", "set", "--workers", "9999"], "256"),
+    ],
+)
+def test_with_json_progress_an_error_is_one_json_object(
+    words: list[str], keyword: str, call: Call, recipe_file: Path
+) -> None:
+    words = [str(recipe_file) if word == "RECIPE" else word for word in words]
+    code, out, err = call(*words, "--log-format", "json")
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    error = json.loads(err)
+    assert (error["event"], error["code"]) == ("error", 2)
+    assert keyword in error["message"]
+
+
 INTERRUPT_AT_IMPORT = """
 import runpy, signal, sys
 module = sys.argv.pop(1)

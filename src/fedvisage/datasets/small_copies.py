@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fedvisage.base.errors import UserError
+from fedvisage.base.errors import NoRoom, UserError
+from fedvisage.base.files import AGAIN, disk_full_is_failure, replaced_when_complete
 from fedvisage.base.streams import derive, numpy_rng
 from fedvisage.datasets.dataset import Clip, Text
 from fedvisage.datasets.frames import turn_around
@@ -69,15 +70,16 @@ def write_copy(dataset: Scanner | Layout, root: Path, subjects: int = 0, people:
     if root.exists() and not (root.is_dir() and not any(root.iterdir())):
         raise UserError(str(root), "already exists; choose another directory or remove it first")
     boxes = dataset.boxes if isinstance(dataset, Scanner) else None
-    if isinstance(dataset, Layout) and dataset.pack is not None:
-        dataset.pack(root)
-    for file in example:
-        path = root / file.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(file, Text):
-            path.write_bytes(file.content.encode())
-        else:
-            _write_clip(boxes, root, file, dataset.kind)
+    with disk_full_is_failure(root), replaced_when_complete(root) as directory:
+        if isinstance(dataset, Layout) and dataset.pack is not None:
+            dataset.pack(directory)
+        for file in example:
+            path = directory / file.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(file, Text):
+                path.write_bytes(file.content.encode())
+            else:
+                _write_clip(boxes, directory, file, dataset.kind)
     return sum(path.is_file() for path in root.rglob("*"))
 
 
@@ -117,6 +119,10 @@ def write_video(path: Path, frames: tuple[Pixels, ...]) -> None:
     for frame in frames:
         writer.write(np.ascontiguousarray(frame[..., ::-1]))
     writer.release()
+    written = cv2.VideoCapture(str(path))
+    if int(written.get(cv2.CAP_PROP_FRAME_COUNT)) != len(frames):  # OpenCV ignores a full disk
+        raise NoRoom(str(path), "the video could not be written completely; free some space", AGAIN)
+    written.release()
 
 
 def write_arrays(path: Path, layout: str, frames: tuple[Pixels, ...]) -> None:
