@@ -280,7 +280,7 @@ def _what_lacks(need: Need, root: Root) -> str:
     if need.almost is not None:
         settings = f"{need.spec.settings} at {need.spec.options.size} px"
         message += f"; {need.almost} is from this dataset, but was not imported with {settings}"
-    download = f"; request it at {dataset.page}" if dataset.page else ""
+    download = f"; {'; '.join(dataset.request)}" if dataset.request else ""
     return f"{message}{download}. If it is elsewhere: {_how_to_make(need, root)}"
 
 
