@@ -1,5 +1,19 @@
-"""``python -m fedvisage`` is the command ``fedvisage``."""
+"""The command ``fedvisage``, also ``python -m fedvisage``: it handles Ctrl-C before the command line is loaded."""
 
-from fedvisage.cli import main
+from __future__ import annotations
 
-main()
+import sys
+
+
+def main() -> None:
+    """Run the command line; Ctrl-C while modules load ends it with one line and exit code 1, as later."""
+    try:
+        from fedvisage import cli
+
+        cli.main()
+    except KeyboardInterrupt:
+        sys.exit("fedvisage: interrupted")
+
+
+if __name__ == "__main__":
+    main()

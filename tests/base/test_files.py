@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.refusals import refused
+from tests.refusals import failed, refused
 
+from fedvisage.base.errors import NoRoom
 from fedvisage.base.files import (
+    RESUME,
+    disk_full_is_failure,
     json_key,
     json_line,
     json_text,
@@ -187,6 +190,16 @@ def test_a_file_that_holds_more_than_it_says_is_read_no_further_than_its_bound()
     """As those that the system makes while they are read: their size is nought."""
     with refused("status", "100"):
         read_text(Path("/proc/self/status"), 100)
+
+
+def test_a_full_disk_is_named_and_the_outermost_context_gives_the_advice() -> None:
+    with (
+        failed(NoRoom, "/dev/full: the disk is full; free some space", "continue with --resume"),
+        disk_full_is_failure(Path("run"), RESUME),
+        disk_full_is_failure(Path("/dev/full")),
+        Path("/dev/full").open("wb", buffering=0) as file,
+    ):
+        file.write(b"some text")
 
 
 def test_tensors_beyond_what_a_process_may_have_in_memory_are_refused_in_one_line(tmp_path: Path) -> None:

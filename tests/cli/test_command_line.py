@@ -6,6 +6,8 @@ import json
 import re
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -365,6 +367,47 @@ def test_an_interrupted_run_ends_with_one_line_and_1(
 
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("words", "keyword"),
+    [
+        (["run", "RECIPE", "training.rounds=0"], "recipe.training.rounds"),
+        (["run", "RECIPE", "--ot", "run"], "--ot"),
+        (["data", "import", "folder", ".", "set", "--workers", "9999"], "256"),
+    ],
+)
+def test_with_json_progress_an_error_is_one_json_object(
+    words: list[str], keyword: str, call: Call, recipe_file: Path
+) -> None:
+    words = [str(recipe_file) if word == "RECIPE" else word for word in words]
+    code, out, err = call(*words, "--log-format", "json")
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    error = json.loads(err)
+    assert (error["event"], error["code"]) == ("error", 2)
+    assert keyword in error["message"]
+
+
+INTERRUPT_AT_IMPORT = """
+import runpy, signal, sys
+module = sys.argv.pop(1)
+
+def interrupt(event, arguments):
+    if event == "import" and arguments[0] == module:
+        signal.raise_signal(signal.SIGINT)
+
+sys.addaudithook(interrupt)
+runpy.run_module("fedvisage", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "fedvisage.recipe"])
+def test_ctrl_c_while_modules_load_prints_one_line(module: str, recipe_file: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", INTERRUPT_AT_IMPORT, module, "run", str(recipe_file), "--out", str(tmp_path)]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout) == (1, "")
+    assert re.fullmatch("fedvisage: interrupted\n", process.stderr)
 
 
 def test_an_interrupted_run_can_be_resumed(

@@ -73,14 +73,15 @@ def test_rendering_is_told_to_programs_and_not_to_who_wants_quiet(tmp_path: Path
     assert all(row["event"] == "progress" for row in rows(objects.stderr))  # none, if it took no three seconds
 
 
-def test_a_server_or_site_tells_a_program_and_complains_in_words(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_server_or_site_reports_progress_and_errors_to_a_program(capfd: pytest.CaptureFixture[str]) -> None:
     say, complain = line_printers(False, "json")
     say("connected to fed.example.org:8002, waiting for runs")
     complain("the kit is in use")
     out, error = capfd.readouterr()
     told, complaint = error.splitlines()
     assert (json.loads(told)["event"], json.loads(told)["message"].split()[0]) == ("said", "connected")
-    assert (out, complaint) == ("", "fedvisage: the kit is in use")
+    assert out == ""
+    assert (json.loads(complaint)["event"], json.loads(complaint)["message"]) == ("error", "the kit is in use")
 
 
 def test_a_quiet_server_or_site_only_complains(capfd: pytest.CaptureFixture[str]) -> None:

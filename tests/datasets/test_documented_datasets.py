@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import split_entry
-from fedvisage.datasets.catalogue import IMPORTERS, LAYOUTS, SCANNERS
+from fedvisage.datasets.catalogue import IMPORTERS, LAYOUTS, SCANNERS, describe_kinds
 from fedvisage.datasets.import_presentations import import_items
 from fedvisage.datasets.import_spec import read_spec
 from fedvisage.datasets.options import ImportOptions
@@ -109,3 +109,29 @@ def test_the_entries_of_the_recipe_are_read() -> None:
     data = yaml.safe_load(text)["data"]
     for entry in (*data["sites"].values(), data["target"]):
         assert split_entry(entry)[1].columns["official" if "official" in entry else "quality"]
+
+
+@pytest.mark.parametrize("kind", ["frames", "fedgpad"])
+def test_the_options_of_a_row_import_a_pretended_copy_of_cropped_frames(kind: str, tmp_path: Path) -> None:
+    row = next(row for row in PUBLISHED.splitlines() if row.startswith(f"| `{kind}`"))
+    options = row.rsplit("`", 2)[1].replace("DIR", str(tmp_path / "copy")).split()
+    for words in (["pretend", kind, "copy"], ["import", kind, "copy", "set", "--size", "32", *options]):
+        arguments = [str(tmp_path / word) if word in ("copy", "set") else word for word in words]
+        result = CliRunner().invoke(app, ["data", *arguments], catch_exceptions=False)
+        assert result.exit_code == 0
+    assert len(PreparedSet.open(tmp_path / "set")) == (6 if kind == "frames" else 5)
+
+
+def test_a_dataset_whose_page_may_be_gone_names_its_owners() -> None:
+    for kind, owner in (("casia-fasd", "Chinese Academy of Sciences"), ("msu-mfsd", "Michigan State University")):
+        text = "\n".join(describe_kinds(kind))
+        assert "request from the authors" in text
+        assert owner in text
+
+
+def test_a_pretended_folder_of_people_can_be_imported(tmp_path: Path) -> None:
+    words = (["pretend", "identities", str(tmp_path / "copy")],)
+    words += (["import", "identities", str(tmp_path / "copy"), str(tmp_path / "set"), "--size", "32"],)
+    for arguments in words:
+        assert CliRunner().invoke(app, ["data", *arguments], catch_exceptions=False).exit_code == 0
+    assert len(set(PreparedSet.open(tmp_path / "set").rows.subject.tolist())) == 4

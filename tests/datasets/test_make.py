@@ -14,7 +14,7 @@ from tests.data.making import make_set
 from tests.datasets.importers.making import make_folder, picture, save
 from tests.datasets.pad.copies import changeable
 from tests.documented import example
-from tests.refusals import refused
+from tests.refusals import check_output, refused
 from tests.toy import unheard
 from typer.testing import CliRunner
 
@@ -33,6 +33,23 @@ def test_names_in_square_brackets_are_shown_as_they_are(tmp_path: Path) -> None:
     make_set(tmp_path / "T", name="[red]my[/red] set")
     title, *_ = show_set(tmp_path / "T", sheet=tmp_path / "[b].png")
     assert title.startswith("[red]my[/red] set: 20 images of 8×8")
+
+
+LIMITED_FILES = """
+import resource, sys
+from fedvisage import cli
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+cli.main()
+"""
+
+
+def test_a_small_copy_that_could_not_be_written_leaves_nothing_and_can_be_repeated(tmp_path: Path) -> None:
+    words = ["data", "pretend", "folder", str(tmp_path / "copy")]
+    process = subprocess.run([sys.executable, "-c", LIMITED_FILES, *words], capture_output=True, text=True, check=False)
+    assert process.returncode == 1
+    check_output(process.stderr, "copy", "ulimit -f", "run the same command again")
+    assert not list(tmp_path.iterdir())
+    assert CliRunner().invoke(app, words).exit_code == 0
 
 
 @pytest.mark.parametrize("sheet", ["nowhere/sheet.png", "sheet.xyz", "sheet", "folder.png"])

@@ -94,7 +94,7 @@ def test_a_ledger_that_lost_lines_is_refused(name: str, stopped: Path, sets: Map
         run_toy(tree(sets, training__optimizer__state="kept"), stopped, resume=True)
 
 
-def test_a_full_disk_ends_the_run_with_a_plain_message_and_it_can_be_resumed(
+def test_a_file_size_limit_ends_the_run_with_a_plain_message_and_it_can_be_resumed(
     machine: Machine, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     content = tree(sets)
@@ -104,7 +104,7 @@ def test_a_full_disk_ends_the_run_with_a_plain_message_and_it_can_be_resumed(
     for limit in (2_000, ledger // 2, largest - 1):
         end = machine.run(content, tmp_path / "run", largest_file=limit)
         assert end.how == FAILED
-        assert "the disk is full" in end.message
+        assert "ulimit -f" in end.message
         assert "--resume" in end.message
         assert not list((tmp_path / "run").rglob("*.part"))
     assert machine.run(content, tmp_path / "run").how == FINISHED

@@ -6,14 +6,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedvisage.nn.optimizers import accumulate_gradients
+from fedvisage.nn.optimizers import sum_gradients
 
 
 def test_the_sums_are_of_the_gradients_before_they_are_clipped_and_stepped_by() -> None:
     """For a loss that is linear in the weights its gradient is what they are multiplied with."""
     layer = nn.Linear(3, 1, bias=False)
     adam, given = torch.optim.Adam(layer.parameters(), lr=1.0), torch.arange(12.0).reshape(4, 3)
-    with accumulate_gradients(dict(layer.named_parameters())) as sums:
+    with sum_gradients(dict(layer.named_parameters())) as sums:
         for row in given:
             adam.zero_grad()
             layer(row).backward()
@@ -25,7 +25,7 @@ def test_the_sums_are_of_the_gradients_before_they_are_clipped_and_stepped_by() 
 def test_nothing_listens_afterwards_not_even_if_training_broke() -> None:
     layer = nn.Linear(2, 1)
     try:
-        with accumulate_gradients(dict(layer.named_parameters())) as sums:
+        with sum_gradients(dict(layer.named_parameters())) as sums:
             layer(torch.ones(2)).backward()
             raise FloatingPointError
     except FloatingPointError:
@@ -39,7 +39,7 @@ def test_nothing_listens_afterwards_not_even_if_training_broke() -> None:
 def test_frozen_weights_add_up_to_zero() -> None:
     layer = nn.Linear(2, 1)
     layer.bias.requires_grad_(requires_grad=False)
-    with accumulate_gradients(dict(layer.named_parameters())) as sums:
+    with sum_gradients(dict(layer.named_parameters())) as sums:
         layer(torch.tensor([2.0, 3.0])).backward()
     assert sums["bias"].tolist() == [0.0]
     assert sums["weight"].tolist() == [[2.0, 3.0]]

@@ -13,7 +13,7 @@ import yaml
 from tests.refusals import refused
 from tests.toy import scores_of, tree, unheard
 
-from fedvisage.studies.conduct import run_study
+from fedvisage.studies.conduct import run_study, shrink_for_smoke
 from fedvisage.studies.grid import Cell, cells_of, groups_of
 from fedvisage.studies.study import load_study
 
@@ -74,6 +74,24 @@ def test_the_table_holds_mean_and_deviation_over_seeds(conducted: tuple[Path, di
     assert found["targets"]["U"]["eer"] == pytest.approx([np.mean(values[0]), np.std(values[0], ddof=1)], abs=0.006)
     over_targets = np.mean(values, axis=0)
     assert found["average"]["eer"] == pytest.approx([np.mean(over_targets), np.std(over_targets, ddof=1)], abs=0.006)
+
+
+def test_a_smoke_test_has_one_cell_per_kind_of_row_and_those_that_train_for_it(
+    grid: dict[str, Any], tmp_path: Path
+) -> None:
+    rows = {
+        **grid["rows"],
+        "FedPAD, fast": {"set": ["training.optimizer.lr=0.1"]},
+        "FedPAD, two sites": {"sites": ["B", "C"]},
+        "Single, slow": {"set": ["method.name=single", "training.optimizer.lr=0.0001"]},
+        "Fused, slow": {"set": ["method.name=fused"], "trained_by": "Single, slow"},
+        "Single, slow, adapted": {"set": ["evaluation.adapt=paper"], "trained_by": "Single, slow"},
+    }
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "rows": rows}, sort_keys=False))
+    small = shrink_for_smoke(load_study(tmp_path / "study.yaml"), rendered=False)
+    assert [(cell.row, cell.target, cell.seed) for cell in cells_of(small, tmp_path)] == [
+        (row, "U", 0) for row in ("Single", "Fused", "FedPAD", "Single, slow", "Single, slow, adapted")
+    ]
 
 
 def lines_of(root: Path) -> list[list[str]]:

@@ -36,6 +36,19 @@ class RunFailed(Exception):
         return plain_line(super().__str__())
 
 
+class NoRoom(RunFailed):
+    """A file could not be written because the disk, a quota or the process's limit leaves no room for it."""
+
+    def __init__(self, place: str, fault: str, advice: str) -> None:
+        """Store the file, the fault, and how to continue."""
+        super().__init__(place, fault, advice)
+        self.place, self.fault = place, fault
+
+    def __str__(self) -> str:
+        """Return the line to print."""
+        return plain_line(f"{self.args[0]}: {self.args[1]}, and {self.args[2]}")
+
+
 class TerminationSignal(KeyboardInterrupt):
     """SIGTERM arrived. Code that cleans up on Ctrl-C also cleans up on this exception."""
 

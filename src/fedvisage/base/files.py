@@ -10,14 +10,16 @@ import fcntl
 import json
 import math
 import os
+import shutil
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
-from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.base.errors import NoRoom, UserError
 
 if TYPE_CHECKING:  # devices and reports read files without having torch
     from numpy.typing import NDArray
@@ -41,7 +43,14 @@ CACHE = cache_directory(os.environ)
 
 
 PART = ".part"
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_ROOM = {
+    errno.ENOSPC: "the disk is full; free some space",
+    errno.EDQUOT: "the disk quota is used up; free some space",
+    errno.EFBIG: "the file would exceed the limit of this process (ulimit -f); raise the limit",
+}
+"""The faults of a write for which there is no room, each with its remedy."""
+AGAIN = "run the same command again"
+RESUME = "continue with --resume"
 META = "fedvisage"
 """The only metadata key: with two keys, their order in the header would change from process to process."""
 
@@ -58,14 +67,16 @@ TOO_DEEP = f"nested deeper than {DEEPEST} levels"
 
 
 @contextmanager
-def disk_full_is_failure(place: Path) -> Iterator[None]:
-    """Turn a full disk into one line that names the file being written."""
+def disk_full_is_failure(place: Path, advice: str = AGAIN) -> Iterator[None]:
+    """Turn a full disk into one line that names the file being written, and how to continue."""
     try:
         yield
+    except NoRoom as error:
+        raise NoRoom(error.place, error.fault, advice) from error
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
-        raise RunFailed(f"{place}: the disk is full; free some space and continue with --resume") from error
+        raise NoRoom(str(place), NO_ROOM[error.errno], advice) from error
 
 
 @contextmanager
@@ -218,6 +229,20 @@ def remove_unfinished(directory: Path) -> None:
     """Remove the unfinished files of a killed process; the caller must hold the directory alone."""
     for path in directory.rglob(f".*{PART}"):
         path.unlink(missing_ok=True)
+
+
+@contextmanager
+def replaced_when_complete(out: Path) -> Iterator[Path]:
+    """Yield a temporary directory that replaces ``out`` on success, and is deleted on failure."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
+    try:
+        yield temporary
+        temporary.chmod(0o755)
+        temporary.rename(out)
+        sync_directory(out.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def publish_file(beside: Path, path: Path) -> None:

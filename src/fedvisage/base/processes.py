@@ -27,6 +27,9 @@ from typing import Any
 
 from fedvisage.base.errors import RunFailed
 
+MOST_PROCESSES = 256
+"""Maximum number of worker processes that a command or a recipe may ask for."""
+
 # The sandbox for reading untrusted files: no network, no new programs, no writing of files, bounded memory.
 #
 # Only Linux offers this without privileges, by a filter of system calls (seccomp) that a process sets for itself and

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.extensions import missing_package
+from fedvisage.base.files import AGAIN, NO_ROOM
 from fedvisage.base.processes import let_threads_sleep
 from fedvisage.base.version import VERSION
 from fedvisage.cli import data, device, evaluate, federation, models, recipes, runs
-from fedvisage.cli.options import Verbs, exit_on_sigterm
+from fedvisage.cli.options import Verbs, exit_on_sigterm, log_json, wants_json
 
 PANELS = {
     "Start": ("demo", "run", "study"),
@@ -24,6 +24,10 @@ PANELS = {
     "Federate": ("provision", "server", "site", "status", "runs", "stop"),
 }
 """The verbs by what a reader wants to do."""
+
+
+USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
+"""Click's class for mistakes in a command line; newer versions of Typer contain Click, older ones import it."""
 
 
 class AllVerbs(Verbs):
@@ -82,7 +86,14 @@ def main() -> None:
 
 def _run() -> None:
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
+    except USAGE_ERROR as error:  # an unknown option or a wrong value
+        if not wants_json():
+            error.show()
+            sys.exit(error.exit_code)
+        _fail(error.format_message(), error.exit_code)
+    except typer.Abort:
+        _fail("ended before all answers were given", 1)
     except UserError as error:
         _fail(str(error), 2)
     except RunFailed as error:
@@ -95,8 +106,8 @@ def _run() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of the output closed the pipe
         sys.exit(1)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            _fail("the disk is full; free some space and continue with --resume", 1)
+        if error.errno in NO_ROOM:
+            _fail(f"{error.filename or 'disk'}: {NO_ROOM[error.errno]}, and {AGAIN}", 1)
         _fail(f"{error.filename or 'system'}: {error.strerror or error}", 2)
 
 
@@ -104,5 +115,8 @@ def _fail(message: str, code: int) -> None:
     """Print a message on standard error and exit."""
     from rich.console import Console
 
+    if wants_json():
+        log_json("error", message, code=code)
+        sys.exit(code)
     Console(stderr=True).print(f"fedvisage: {message}", highlight=False, markup=False, emoji=False, soft_wrap=True)
     sys.exit(code)

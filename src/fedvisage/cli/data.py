@@ -129,7 +129,7 @@ def pretend(
     ] = 0,
 ) -> None:
     """Write a small copy of a dataset's layout with rendered faces, to show the expected files and to try an import."""
-    with interruptible("remove what was written"):
+    with interruptible(NOTHING):
         from fedvisage.datasets.catalogue import write_small_copy
 
         lines = write_small_copy(kind, directory, subjects, some_people)

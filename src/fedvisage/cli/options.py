@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_origin, get_type_hints
 
@@ -253,7 +254,26 @@ def show(content: Table) -> None:
 def note(*lines: str) -> None:
     """Print notes on standard error, so that they do not disturb a program that reads the result."""
     for line in lines:
-        typer.echo(f"note: {line}", err=True)
+        if wants_json():
+            log_json("note", line)
+        else:
+            typer.echo(f"note: {line}", err=True)
+
+
+def wants_json() -> bool:
+    """Return whether the command line asks for JSON on standard error.
+
+    This reads the words of the command line, because errors in them also end as JSON.
+    """
+    words = sys.argv[1:]
+    return "--log-format=json" in words or ("--log-format", "json") in pairwise(words)
+
+
+def log_json(event: str, message: str, **fields: object) -> None:
+    """Print one JSON object on standard error."""
+    from fedvisage.base.progress import JsonReporter
+
+    JsonReporter(sys.stderr).tell(event, message, **fields)
 
 
 def line_printers(quiet: bool, log_format: str) -> tuple[Callable[[str], None], Callable[[str], None]]:
@@ -269,10 +289,11 @@ def line_printers(quiet: bool, log_format: str) -> tuple[Callable[[str], None], 
     def complain(text: str) -> None:
         print(f"fedvisage: {text}", file=error)
 
+    if log_format == "json":
+        lines = JsonReporter(error)
+        return discard if quiet else lines, lambda text: lines.tell("error", text)
     if quiet:
         return discard, complain
-    if log_format == "json":
-        return JsonReporter(error), complain
     return (lambda text: print(text, file=out)), complain
 
 

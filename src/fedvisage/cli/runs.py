@@ -9,6 +9,7 @@ import typer
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import CACHE
+from fedvisage.base.processes import MOST_PROCESSES
 from fedvisage.cli.options import (
     CONTINUES,
     NOTHING,
@@ -132,7 +133,11 @@ def study(
         ),
     ] = None,
     smoke: Annotated[
-        bool, typer.Option("--smoke", help="Try the whole grid quickly: one batch, tiny rendered sets, one seed.")
+        bool,
+        typer.Option(
+            "--smoke",
+            help="Try the study in about a minute: one batch, tiny sets, one target and seed, one row per method.",
+        ),
     ] = False,
     root: Annotated[
         Path | None,
@@ -145,7 +150,8 @@ def study(
         Path | None, typer.Option(help="With --root: folder for imported sets.", show_default="beside OUT")
     ] = None,
     workers: Annotated[
-        int, typer.Option(help="Processes; give the recipe as many threads as cores / workers.", min=1)
+        int,
+        typer.Option(help="Processes; give the recipe as many threads as cores / workers.", min=1, max=MOST_PROCESSES),
     ] = 1,
     blind: Annotated[
         bool, typer.Option("--blind", help="Show only figures of the sites' held-out images, none of the target's.")

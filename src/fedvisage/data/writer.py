@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.files import NO_ROOM, sync_directory
+from fedvisage.base.errors import NoRoom, UserError
+from fedvisage.base.files import AGAIN, NO_ROOM, sync_directory
 from fedvisage.data.crops import CropRecord
 from fedvisage.data.partial_set import EVERY, JOURNAL, ArrayFile, Journal, PartialDirectory, Record, RowsFile
 from fedvisage.data.prepared import (
@@ -296,8 +296,7 @@ def _disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in NO_ROOM:
-            message = "the disk is full; nothing was saved. Free some space and run again"
-            raise RunFailed(f"{path}: {message}") from error
+            raise NoRoom(str(path), f"nothing was saved: {NO_ROOM[error.errno]}", AGAIN) from error
         raise UserError(str(path), f"cannot be written: {error.strerror or error}") from error
 
 

@@ -9,7 +9,7 @@ from fedvisage.base import extensions
 from fedvisage.base.errors import UserError
 from fedvisage.base.parallel import Progress
 from fedvisage.base.progress import format_count
-from fedvisage.datasets.import_people import import_identities
+from fedvisage.datasets.import_people import IDENTITIES, import_identities
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad import (
     casia_fasd,
@@ -112,14 +112,16 @@ def all_kinds() -> list[str]:
 
 def describe_kinds(kind: str) -> list[str]:
     """Describe the expected files of each dataset, or of one."""
-    if kind in IMPORTERS or kind in extensions.names("datasets"):
+    if kind in extensions.names("datasets"):
         return [f"{kind}: an importer of its own; see its documentation"]
+    if kind == IDENTITIES.kind:
+        return [f"{kind}: {IDENTITIES.title}", *(f"    {line}" for line in IDENTITIES.expects.splitlines())]
     lines = []
     everything: list[Scanner | Layout] = [*SCANNERS.values(), *LAYOUTS.values()]
     for dataset in [dataset_of(kind)] if kind else everything:
         lines += [f"{dataset.kind}: {dataset.title}", *(f"    {line}" for line in dataset.expects.splitlines())]
         lines += [f"    {line}" for line in dataset.whole_copy]
-        lines += [f"    available on request at {dataset.page}"] if dataset.page else []
+        lines += [f"    {line}" for line in dataset.request]
     others = [name for name in all_kinds() if name not in SCANNERS and name not in LAYOUTS]
     return lines + ([] if kind else [f"also: {', '.join(others)}"])
 
@@ -136,7 +138,7 @@ def write_small_copy(kind: str, directory: Path, subjects: int = 0, people: int 
     """Write a small rendered copy of a dataset; `subjects` and `people` change its size."""
     from fedvisage.datasets.small_copies import write_copy  # needs the renderer
 
-    dataset = dataset_of(kind)
+    dataset = IDENTITIES if kind == IDENTITIES.kind else dataset_of(kind)
     count = write_copy(dataset, directory, subjects, people)
     return [
         f"{format_count(count, 'file')} in the layout of {dataset.title}: fedvisage data import {kind} {directory} SET"

@@ -25,7 +25,8 @@ class Clip:
     """A video, image or HDF5 file with a rendered face: its path, person, species, and orientation.
 
     In an HDF5 file `layout` is the array of all frames, or with ``{}`` for its number the array of one frame. Another
-    `take` shows the person at another time; `side` is the size in pixels of the face with its surroundings.
+    `take` shows the person at another time; `side` is the size in pixels of the face with its surroundings;
+    if it is `cropped`, the picture shows nothing else.
     """
 
     path: str
@@ -35,6 +36,7 @@ class Clip:
     layout: str = "Color_Data"
     take: str = ""
     side: int = 128
+    cropped: bool = False
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,8 @@ class Dataset:
     title: str
     page: str
     """Page for requesting the dataset and reading its licence."""
+    owner: str = ""
+    """People to write to, if the page no longer opens."""
     expects: str
     """The layout, shown to users who look for the right root."""
     names: tuple[Name, ...] = ()
@@ -172,6 +176,13 @@ class Dataset:
     """Columns of its entries in addition to the standard ones."""
     example: tuple[Example, ...] = ()
     """A small copy, for tests and as an example of the layout."""
+
+    @property
+    def request(self) -> list[str]:
+        """Describe in lines how to request the dataset."""
+        if self.owner:
+            return [f"available on request from {self.owner}", f"former page, which may no longer open: {self.page}"]
+        return [f"available on request at {self.page}"] if self.page else []
 
 
 def match_name(

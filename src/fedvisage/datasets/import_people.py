@@ -27,8 +27,9 @@ from fedvisage.data.crops import CropRecord
 from fedvisage.data.lists import OF_TEMPLATES, PAIR_LISTS, TemplateLists, list_beside, text_of_pairs, write_lists
 from fedvisage.data.partial_set import EVERY
 from fedvisage.data.writer import Writer
-from fedvisage.datasets.dataset import NO_GROUPS
+from fedvisage.datasets.dataset import NO_GROUPS, Clip, Dataset
 from fedvisage.datasets.options import ImportOptions
+from fedvisage.datasets.pad.folder import ATTACK_FOLDERS, REAL_FOLDERS
 from fedvisage.datasets.people.choosing import PARTS, choose_subset, order_digest, subset_text
 from fedvisage.datasets.people.layout import Album, Layout, Shot, WholeFile, group_by_person
 from fedvisage.datasets.photographs import Aligned, Alignment, PhotographResult, alignment_of, read_photograph
@@ -308,10 +309,31 @@ def import_identities(
     )
 
 
+IDENTITIES = Dataset(
+    kind="identities",
+    title="photographs of people, one folder per person",
+    page="",
+    expects="""\
+<person>/<image>.jpg                    any number of photographs of each person
+groups.csv                              optional: the columns person,group""",
+    example=tuple(
+        Clip(f"person-{person}/{number}.jpg", person, take=str(number))
+        for person in range(1, 5)
+        for number in range(1, 4)
+    ),
+)
+
+
 def _scan_folders(source: Path) -> Album:
     listed, skipped = list_photographs(source)
     photographs = [photograph for photograph in listed if photograph.name != GROUPS]
     _check_folders(photographs, source)
+    if {photograph.subject.casefold() for photograph in photographs} <= {*REAL_FOLDERS, *ATTACK_FOLDERS}:
+        raise UserError(
+            str(source),
+            "has folders of bona fide images and attacks instead of one folder per person; use `fedvisage data import"
+            " folder`",
+        )
     groups = read_groups(source / GROUPS)
     counts, shots_of = group_by_person(
         Shot(photograph.name, photograph.subject, WholeFile(photograph.path), groups.get(photograph.subject, NO_GROUPS))

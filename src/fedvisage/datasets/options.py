@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.options import Range
+from fedvisage.base.processes import MOST_PROCESSES
 
 RELEASED = "fedsis-released"
 """Labels that reproduce a mistake in the lists released with FedSIS."""
@@ -55,7 +56,7 @@ class ImportOptions:
     """rec: a published part: fedfr-clients, fedfr-public, fedfr-released-clients or fedfr-released-public."""
     max_bad: Annotated[float, Range(0.0, 1.0)] = 0.05
     """Stop above this share of unusable files."""
-    workers: Annotated[int, Range(1)] = 1
+    workers: Annotated[int, Range(1, MOST_PROCESSES)] = 1
     """Processes."""
     seed: Annotated[int, Range(0)] = 0
     """Seed of everything that is drawn."""
@@ -112,7 +113,7 @@ class SynthesisOptions:
     are already face crops; none keeps square photos unchanged."""
     max_bad: Annotated[float, Range(0.0, 1.0)] = 0.05
     """With --from: stop above this share of unusable photos."""
-    workers: Annotated[int, Range(1)] = 2
+    workers: Annotated[int, Range(1, MOST_PROCESSES)] = 2
     """Processes."""
 
 
@@ -136,5 +137,5 @@ class PeopleOptions:
     """Share of people held out entirely, as impostors."""
     group: Annotated[int | None, Range(0, 3)] = None
     """One of the four groups, 0 to 3; default: all groups in turn."""
-    workers: Annotated[int, Range(1)] = 2
+    workers: Annotated[int, Range(1, MOST_PROCESSES)] = 2
     """Processes."""

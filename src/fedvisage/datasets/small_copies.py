@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -12,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fedvisage.base.errors import UserError
+from fedvisage.base.errors import NoRoom, UserError
+from fedvisage.base.files import AGAIN, disk_full_is_failure, replaced_when_complete
 from fedvisage.base.streams import derive, numpy_rng
-from fedvisage.datasets.dataset import Clip, Text
+from fedvisage.datasets.dataset import Clip, Dataset, Text
 from fedvisage.datasets.frames import turn_around
 from fedvisage.datasets.hdf5 import open_arrays
 from fedvisage.datasets.pad.lists import SCALED_SIDE, Box, BoxFiles, Form, write_row
@@ -47,6 +49,9 @@ APART = (
 MOST = 12
 """Maximum number of additional people in a copy."""
 
+DEPTH_NAME = re.compile(r"_depth\.jpg$")
+"""Files that are depth maps, which are grey."""
+
 _DRAW = "3"
 """Chosen so that the detector finds a face in every clip."""
 
@@ -56,32 +61,33 @@ SPREAD = 2.2
 Pixels = npt.NDArray[np.uint8]
 
 
-def write_copy(dataset: Scanner | Layout, root: Path, subjects: int = 0, people: int = 0) -> int:
+def write_copy(dataset: Dataset, root: Path, subjects: int = 0, people: int = 0) -> int:
     """Write a small copy of a dataset and return the number of its files.
 
     `subjects` adds people to the example; `people` replaces the example by one in which people recur.
     """
     example = (*dataset.example, *_further(dataset, subjects))
     if people:
-        if isinstance(dataset, Layout) or dataset.crowd is None:
+        if not isinstance(dataset, Scanner) or dataset.crowd is None:
             raise UserError("--people", f"small copies of {dataset.title} have a fixed number of people; leave it out")
         example = tuple(dataset.crowd(people))
     if root.exists() and not (root.is_dir() and not any(root.iterdir())):
         raise UserError(str(root), "already exists; choose another directory or remove it first")
     boxes = dataset.boxes if isinstance(dataset, Scanner) else None
-    if isinstance(dataset, Layout) and dataset.pack is not None:
-        dataset.pack(root)
-    for file in example:
-        path = root / file.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(file, Text):
-            path.write_bytes(file.content.encode())
-        else:
-            _write_clip(boxes, root, file, dataset.kind)
+    with disk_full_is_failure(root), replaced_when_complete(root) as directory:
+        if isinstance(dataset, Layout) and dataset.pack is not None:
+            dataset.pack(directory)
+        for file in example:
+            path = directory / file.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(file, Text):
+                path.write_bytes(file.content.encode())
+            else:
+                _write_clip(boxes, directory, file, dataset.kind)
     return sum(path.is_file() for path in root.rglob("*"))
 
 
-def _further(dataset: Scanner | Layout, subjects: int) -> Iterator[Clip]:
+def _further(dataset: Dataset, subjects: int) -> Iterator[Clip]:
     """Yield the clips of additional people, for studies that divide datasets finely."""
     if not 0 <= subjects <= MOST:
         raise UserError("--subjects", f"must be in [0, {MOST}], got {subjects}")
@@ -100,7 +106,8 @@ def _write_clip(files: BoxFiles | None, root: Path, clip: Clip, kind: str) -> No
     elif ending_of(clip.path) in ARRAY_ENDINGS:
         write_arrays(root / clip.path, clip.layout, frames)
     else:
-        Image.fromarray(frames[0]).save(root / clip.path)
+        picture = Image.fromarray(frames[0])
+        (picture.convert("L") if DEPTH_NAME.search(clip.path) else picture).save(root / clip.path)
     if files and not clip.turned:
         place = files.places[0].format(name=without_ending(clip.path), file=clip.path)
         (root / place).parent.mkdir(parents=True, exist_ok=True)
@@ -117,6 +124,10 @@ def write_video(path: Path, frames: tuple[Pixels, ...]) -> None:
     for frame in frames:
         writer.write(np.ascontiguousarray(frame[..., ::-1]))
     writer.release()
+    written = cv2.VideoCapture(str(path))
+    if int(written.get(cv2.CAP_PROP_FRAME_COUNT)) != len(frames):  # OpenCV ignores a full disk
+        raise NoRoom(str(path), "the video could not be written completely; free some space", AGAIN)
+    written.release()
 
 
 def write_arrays(path: Path, layout: str, frames: tuple[Pixels, ...]) -> None:
@@ -141,6 +152,9 @@ def _frames(clip: Clip, kind: str) -> Iterator[tuple[Pixels, Box]]:
     side = clip.side
     width, height = int(WIDER * side), int(HIGHER * side)
     images, points = render_person(clip.person, clip.species, kind, clip.take, side)
+    if clip.cropped:
+        yield from ((image, np.array([0.0, 0.0, side, side])) for image in images)
+        return
     rng = numpy_rng(0, "pretend", clip.path)
     left, top = int(rng.integers(8, width - side - 8)), int(rng.integers(8, height - side - 8))
     light, wall = rng.uniform(0.85, 1.1), int(rng.integers(90, 160))

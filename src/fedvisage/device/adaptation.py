@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.files import disk_full_is_failure, write_atomically, write_json
+from fedvisage.base.files import disk_full_is_failure, replaced_when_complete, write_atomically, write_json
 from fedvisage.base.onnx_graphs import open_session, parse_graph
 from fedvisage.device.exported import (
     AGAIN,
@@ -36,7 +36,6 @@ from fedvisage.device.exported import (
     check_free,
     entry_of,
     files_beside,
-    replaced_when_complete,
 )
 from fedvisage.metrics.gate import SourcePredictions, collapse_reason, refusal_reason
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
 import numpy as np
@@ -17,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.files import json_key, parse_json, pieces_of, read_plain, read_text, sync_directory
+from fedvisage.base.files import json_key, parse_json, pieces_of, read_plain, read_text
 from fedvisage.base.onnx_graphs import CPU, LARGEST, open_session, runtime_errors, short
 from fedvisage.data.crops import CropRecord
 from fedvisage.data.prepared import SIZE_LIMIT, FileEntry, file_digest
@@ -196,20 +193,6 @@ def check_free(out: Path) -> None:
     """Refuse a directory that is not empty."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(str(out), "is not empty; give a new directory, so that nothing is overwritten")
-
-
-@contextmanager
-def replaced_when_complete(out: Path) -> Iterator[Path]:
-    """Yield a temporary directory that replaces ``out`` on success, and is deleted on failure."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
-    try:
-        yield temporary
-        temporary.chmod(0o755)
-        temporary.rename(out)
-        sync_directory(out.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def entry_of(path: Path) -> FileEntry:

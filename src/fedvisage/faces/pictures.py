@@ -1,13 +1,14 @@
 """Read image files and video frames into RGB bytes, or raise the reason why they are unusable. Files may be hostile.
 
 Images may be JPEG, PNG, BMP, WebP, TIFF or HEIC with one picture of 8 bits per channel: grey, palette or RGB (16-bit
-RGB is cut to its upper bytes). They are turned upright by their metadata; colour profiles are ignored. CMYK, 16-bit and
-float grey (often infrared or depth) and transparency are refused, because a conversion to RGB would change what the
-camera recorded.
+RGB is cut to its upper bytes), or a JPEG in CMYK. They are turned upright by their metadata; colour profiles are
+ignored. 16-bit and float grey (often infrared or depth) and transparency are refused, because a conversion to RGB would
+change what the camera recorded.
 """
 
 import io
 import os
+import re
 import warnings
 from collections.abc import Container, Iterator
 from itertools import takewhile
@@ -25,6 +26,15 @@ PIXEL_LIMIT = 64_000_000
 SIDE_MINIMUM = 16
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".heic", ".heif")
 """Suffixes of image files, in lower case."""
+
+_ACCEPTED = "JPEG, PNG, BMP, WebP, TIFF or HEIC"
+_OTHER_FORMATS = {
+    "a GIF": re.compile(rb"GIF8"),
+    "an AVIF picture": re.compile(rb"....ftypavi[fs]", re.DOTALL),
+    "a PDF document": re.compile(rb"%PDF"),
+    "a video": re.compile(rb"RIFF....AVI |....(?:ftyp|moov|mdat|wide)|\x1a\x45\xdf\xa3", re.DOTALL),
+}
+"""Formats that are not read, by the beginning of a file; the first match counts."""
 
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF")
 _HEIC = (b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1")
@@ -80,12 +90,15 @@ def _read(content: bytes, pixels: int, *, reduces: bool) -> tuple[npt.NDArray[np
     except Image.DecompressionBombError:
         raise TooLarge(f"more than {pixels / 1_000_000:g} million pixels") from None
     except UnidentifiedImageError:
-        raise BadFile("not an image of a known format") from None
+        name = next((name for name, start in _OTHER_FORMATS.items() if start.match(content)), "not an image")
+        raise BadFile(f"{name}; give {_ACCEPTED}") from None
     except Exception as error:  # Pillow's decoders raise many kinds of errors on damaged bytes
         raise BadFile(f"cannot be decoded: {_short(error)}") from None
 
 
 def _check_length(count: int) -> None:
+    if count == 0:
+        raise BadFile(f"an empty file; give {_ACCEPTED}")
     if count > BYTES_LIMIT:
         raise TooLarge(f"larger than {BYTES_LIMIT >> 20} MiB")
 
@@ -122,7 +135,7 @@ def _check(image: Image.Image, pixels: int) -> None:
     # Phones write MPO: a JPEG with a second picture behind it (depth, a preview); the first is the photograph.
     if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
         raise BadFile("contains several images; export each one, or give a video")
-    if image.mode not in _PLAIN_MODES + _TRANSPARENT_MODES:
+    if image.mode not in _PLAIN_MODES + _TRANSPARENT_MODES and (image.mode, image.format) != ("CMYK", "JPEG"):
         raise BadFile(f"the colour mode {image.mode} is not supported; convert it to 8-bit RGB")
 
 

@@ -72,8 +72,8 @@ LEAST = 2
 """Number of images in the smallest batch that a recipe may have."""
 
 
-def accumulate_gradients(loss: Loss, parts: list[Batch]) -> Tensor:
-    """Add up the gradients of a batch's parts, and return the loss of the whole batch."""
+def backpropagate_parts(loss: Loss, parts: list[Batch]) -> Tensor:
+    """Compute the gradients of a batch part by part, and return the loss of the whole batch."""
     if len(parts) == 1:
         value = loss(parts[0])
         value.backward()  # type: ignore[no-untyped-call]
@@ -120,7 +120,7 @@ def _fits(optimizer: Optimizer, loss: Loss, batch: Batch) -> bool:
     if batch.images.is_cuda:
         torch.cuda.empty_cache()
     try:
-        accumulate_gradients(loss, [batch])
+        backpropagate_parts(loss, [batch])
     except RuntimeError as error:
         if out_of_memory_reason(error) is None:
             raise

@@ -23,7 +23,7 @@ from fedvisage.data.batches import Positions, View, epoch_batches
 from fedvisage.data.prepared import Texts
 from fedvisage.federation.batch import Batch as Batch
 from fedvisage.federation.batch import (
-    accumulate_gradients,
+    backpropagate_parts,
     epoch_length,
     out_of_memory_reason,
     round_length,
@@ -358,7 +358,7 @@ class Site:
         optimizer.zero_grad(set_to_none=True)
         parts = batch.parts(self.recipe.training.micro_batch)
         try:
-            value = accumulate_gradients(loss, parts)
+            value = backpropagate_parts(loss, parts)
         except RuntimeError as error:
             if (why := compilation_failure(error)) is not None:
                 raise UserError("recipe.runtime.compile", f"failed on this machine ({why}); leave it out") from error

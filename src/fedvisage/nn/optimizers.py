@@ -16,7 +16,7 @@ from fedvisage.recipe import Schedule, ServerOptimizer, Training
 
 
 @contextmanager
-def accumulate_gradients(weights: Mapping[str, nn.Parameter]) -> Iterator[Mapping[str, Tensor]]:
+def sum_gradients(weights: Mapping[str, nn.Parameter]) -> Iterator[Mapping[str, Tensor]]:
     """Accumulate the gradients of weights inside the context, by name, before clipping and optimizer steps.
 
     Frozen weights receive no gradient, so their sums stay zero.

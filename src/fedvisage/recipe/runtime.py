@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from fedvisage.base.processes import MOST_PROCESSES
 from fedvisage.recipe.section import Section
 
 
@@ -51,7 +52,7 @@ class Runtime(Section):
     threads: int = Field(2, ge=1, le=256)
     """Threads of torch and of every linear algebra library in the process; overrides ``OMP_NUM_THREADS``. Part of the
     result: another number changes the last bits. Use 1 on a busy or shared machine."""
-    workers: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] | None = None
+    workers: Literal["auto"] | Annotated[int, Field(ge=1, le=MOST_PROCESSES)] | None = None
     """Processes that train a simulation's sites in parallel, each with ``threads``; no byte depends on the number.
     ``auto`` uses as many as fit the machine's cores. Unset, and in the resolved recipe, the number is 1."""
     compile: Literal[True] | None = None

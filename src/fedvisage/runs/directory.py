@@ -17,6 +17,7 @@ import torch
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import (
+    RESUME,
     disk_full_is_failure,
     json_text,
     lock_directory,
@@ -150,7 +151,7 @@ def hold_directory(out: Path) -> Iterator[None]:
     A full disk ends the run with a message, and a user's mistake at its start leaves the directory empty.
     """
     out.mkdir(parents=True, exist_ok=True)
-    with lock_directory(out), disk_full_is_failure(out), undo_failed_start(out):
+    with lock_directory(out), disk_full_is_failure(out, RESUME), undo_failed_start(out):
         remove_unfinished(out)
         yield
 

@@ -16,7 +16,9 @@ from fedvisage.base.processes import block_signals, worker_processes
 from fedvisage.base.progress import Reporter, Say, discard
 from fedvisage.data.selection import ONLY, split_entry
 from fedvisage.datasets.sources import SYNTHETIC, resolve, without_part
-from fedvisage.methods import find
+from fedvisage.methods import find, read_method
+from fedvisage.recipe import tree_of as recipe_tree
+from fedvisage.recipe import validate
 from fedvisage.recipe.former import present_key
 from fedvisage.render.domains import DOMAINS
 from fedvisage.render.sets import Synthesis, parse_synthesis
@@ -33,9 +35,9 @@ from fedvisage.studies.table import as_csv, as_latex, markdown, summarise
 from fedvisage.tasks.checks import USUAL, Checks
 from fedvisage.tasks.opened import check_entries
 
-# Smoke tests: every row, target and column of a study in seconds, with meaningless figures. They check a new study
-# before a long run: each cell trains for one batch on tiny rendered sets and is evaluated. The rendered domain with the
-# set's name replaces a directory.
+# Smoke tests: every kind of row and every column of a study in about a minute, with meaningless figures. They check a
+# new study before a long run: each cell trains for one batch on tiny rendered sets and is evaluated. The rendered
+# domain with the set's name replaces a directory.
 
 SIZE = 32
 CHANGES = (
@@ -55,10 +57,11 @@ BENCHMARK = f"{SYNTHETIC} people identities=80 images=4 size={SIZE} first=200000
 
 
 def shrink_for_smoke(study: Study, *, rendered: bool = True) -> Study:
-    """Return the study with tiny sets and networks, one batch per site, and its first seed only.
+    """Return the study with tiny sets and networks, one batch per site, its first target and its first seed.
 
-    With ``rendered`` off its sets are unchanged, because the caller provides tiny ones. Sites of recognition have
-    little more than one batch and train for one epoch, because their steps are counted by epoch.
+    Of rows whose recipes differ only in data and numbers, it has the first one. With ``rendered`` off its sets are
+    unchanged, because the caller provides tiny ones. Sites of recognition have little more than one batch and train
+    for one epoch, because their steps are counted by epoch.
     """
     if rendered and study.protocol is not None:
         raise UserError(
@@ -69,6 +72,7 @@ def shrink_for_smoke(study: Study, *, rendered: bool = True) -> Study:
     small = study.model_copy(
         update={
             "title": f"SMOKE TEST, metrics are meaningless: {study.title}",
+            "targets": study.targets[:1],
             "seeds": study.seeds[:1],
             **{
                 key: {name: _tiny(name, entry, study) if rendered else entry for name, entry in entries.items()}
@@ -79,7 +83,30 @@ def shrink_for_smoke(study: Study, *, rendered: bool = True) -> Study:
     )
     rows = {name: _narrow(small, name) for name in small.rows}
     local = BATCH if study.public is None else EPOCH
-    return with_changes(small.model_copy(update={"rows": rows}), [*CHANGES, local])
+    small = with_changes(small.model_copy(update={"rows": rows}), [*CHANGES, local])
+    return small.model_copy(update={"rows": _rows_of_each_kind(small)})
+
+
+def _rows_of_each_kind(study: Study) -> dict[str, StudyRow]:
+    """Return the first row of each kind, and the rows that train models for these."""
+    first_rows: dict[str, str] = {}
+    for name in study.rows:
+        recipe = validate(tree_of(study, name, study.targets[0], study.seeds[0]), read_method)
+        sections = {key: value for key, value in recipe_tree(recipe).items() if key not in ("title", "data")}
+        first_rows.setdefault(json_key(_without_numbers(sections)), name)
+    chosen = {*first_rows.values()}
+    for name, row in reversed(study.rows.items()):  # a row is trained by an earlier one
+        if name in chosen and row.trained_by is not None:
+            chosen.add(row.trained_by)
+    return {name: row for name, row in study.rows.items() if name in chosen}
+
+
+def _without_numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_numbers(element) for key, element in value.items()}
+    if isinstance(value, list):
+        return [_without_numbers(element) for element in value]
+    return None if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 def _tiny(name: str, entry: str, study: Study) -> str:
@@ -175,7 +202,10 @@ def run_study(
     if blind:
         study = study.model_copy(update={"figures": list(BLIND), "paper": []})
     if smoke:  # renders all sets, unless a root provides real ones
+        cells_of(study, out)  # validates the recipes of all cells
+        count = len(study.rows)
         study = shrink_for_smoke(study, rendered=root is None)
+        say(f"smoke test: {len(study.rows)} of {count} rows; the others differ only in numbers or data")
     cells = cells_of(study, runs or out / "cells")
     if root is not None:
         cells = on_root(study, cells, Root(root, sets or out.parent / "sets", workers, few=smoke), say)

@@ -9,6 +9,7 @@ start.
 from __future__ import annotations
 
 import hashlib
+import shlex
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -163,6 +164,8 @@ class Need:
     name: str
     source: SizedSet
     spec: ImportSpec | None
+    made_by: str = ""
+    """The study's command for a set without a dataset."""
     prepared: Path | None = None
     original: Path | None = None
     target: Path | None = None
@@ -185,9 +188,9 @@ def on_root(study: Study, cells: Sequence[Cell], root: Root, say: Say) -> list[C
     for file in files:
         say(f"{file}: file not found, but recipes name it")
     if missing or files:
-        names = ", ".join([*(f"{need.name} ({_title(need)})" for need in missing), *files])
-        message = f"{format_count(len(missing) + len(files), 'thing')} that the study needs not found; nothing was run"
-        raise UserError(str(root.folder), f"{message}: {names}. See the lines above for how to get them")
+        names = "; ".join([*(f"{need.name} ({_title(need)}): {_how_to_make(need, root)}" for need in missing), *files])
+        count = format_count(len(missing) + len(files), "set or file", "sets or files")
+        raise UserError(str(root.folder), f"{count} of the study not found; nothing was run. {names}")
     plans = {need.place: _import_of(need) for need in needs if need.original is not None and need.place is not None}
     for line in describe_needs(
         cells, {need.name: _describe_need(need) for need in needs}, plans, root.sets, root.workers
@@ -219,7 +222,7 @@ def _find(study: Study, source: SizedSet, root: Root, below: FolderContents, pre
     name = Path(path).name
     if name not in study.imports:
         same = (place for place, manifest in prepared.items() if place.name == name and manifest.size == size)
-        return Need(name, source, None, next(same, None))
+        return Need(name, source, None, study.made_by.get(name, ""), next(same, None))
     spec = read_spec(study.imports[name], f"imports.{name}").of_size(size)
     spec = replace(spec, options=replace(spec.options, few=FEW if root.few else 0))
     matching = [place for place, manifest in prepared.items() if spec.is_met_by(manifest)]
@@ -269,14 +272,24 @@ def _what_lacks(need: Need, root: Root) -> str:
     if need.spec is None:
         return (
             f"{need.name}: the study does not name its dataset; searched for a prepared set named {need.name}"
-            f" of {need.source[1]} pixels below {root.folder}"
+            f" of {need.source[1]} pixels below {root.folder}. To make one: {_how_to_make(need, root)}"
         )
     dataset = dataset_of(need.spec.kind)
     layout = " ".join(dataset.expects.split("\n")[0].split())
-    assert need.target is not None
     message = f"{need.name}: {dataset.title}, searched for a folder below {root.folder} with {layout}"
     if need.almost is not None:
         settings = f"{need.spec.settings} at {need.spec.options.size} px"
         message += f"; {need.almost} is from this dataset, but was not imported with {settings}"
-    download = f"; request it at {dataset.page}" if dataset.page else ""
-    return f"{message}{download}. If it is elsewhere: {need.spec.command('DIRECTORY', need.target)}"
+    download = f"; {'; '.join(dataset.request)}" if dataset.request else ""
+    return f"{message}{download}. If it is elsewhere: {_how_to_make(need, root)}"
+
+
+def _how_to_make(need: Need, root: Root) -> str:
+    """Return the command that makes a missing set; the user replaces the names in capitals."""
+    if need.spec is not None:
+        assert need.target is not None
+        return need.spec.command("DIRECTORY", need.target)
+    if not need.made_by:
+        return f"the study gives no command; any prepared set named {need.name} of {need.source[1]} pixels will do"
+    words = [shlex.quote(str(root.sets / need.name)) if word == "SET" else word for word in need.made_by.split()]
+    return " ".join(["fedvisage data", *words, f"--size {need.source[1]}"])

@@ -293,7 +293,8 @@ class Study(Section):
     ``benchmarks`` names further sets for the evaluation of every finished model: their figures start with their names.
     A ``protocol`` replaces sets: its folds are the targets, and define the training data of each site. ``trains`` gives
     the part of a set on which its site trains, if that differs from the part for evaluation: one frame per video, for
-    example. ``imports`` gives the dataset and import settings of each set, by the name of the set's directory.
+    example. ``imports`` gives the dataset and import settings of each set, by the name of the set's directory. A set
+    without an entry can be any prepared set of that name, and ``made_by`` gives a command that makes one.
     ``beside`` assigns printed figures to figures of another name.
     """
 
@@ -308,6 +309,7 @@ class Study(Section):
     public: str | None = None
     benchmarks: dict[str, str] = {}
     imports: dict[str, str] = {}
+    made_by: dict[str, str] = {}
     set: list[str] = []
     rows: dict[str, StudyRow] = Field(min_length=1)
     seeds: list[int] = Field(min_length=1)

@@ -119,6 +119,13 @@ def test_the_same_photograph_of_two_people_is_a_mistake(folder: Path, tmp_path: 
     assert not (tmp_path / "set").exists()
 
 
+def test_a_folder_of_attacks_is_refused(tmp_path: Path) -> None:
+    for number, name in enumerate(("Real/anna", "attack/print/anna")):
+        save(np.full((SIZE, SIZE, 3), number, np.uint8), tmp_path / "attacks" / name / "1.png")
+    with refused("attacks", "data import folder"):
+        import_identities(tmp_path / "attacks", tmp_path / "set", ImportOptions(size=SIZE, crop="none"), name="P")
+
+
 def test_layouts_and_options_that_make_no_sense_are_refused(folder: Path, tmp_path: Path) -> None:
     with refused("crop", "aligned"):
         import_identities(folder, tmp_path / "set", ImportOptions(size=SIZE, crop="centre"), name="P")

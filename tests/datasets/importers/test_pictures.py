@@ -76,16 +76,36 @@ def png_chunk(name: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
 
+def test_a_jpeg_in_cmyk_becomes_rgb() -> None:
+    red = read_picture(encoded(Image.new("RGB", (32, 32), (200, 30, 30)).convert("CMYK"), "JPEG", quality=95))
+    assert np.abs(red.astype(int) - (200, 30, 30)).max() < 4
+
+
+@pytest.mark.parametrize(
+    ("content", "keyword"),
+    [
+        (b"", "an empty file; give JPEG"),
+        (b"\0\0\0\x1cftypavif\0\0\0\0avifmif1miaf", "an AVIF picture; give JPEG"),
+        (b"\0\0\0\x18ftypmp42\0\0\0\0mp42isom", "a video; give JPEG"),
+        (b"RIFF\0\0\0\0AVI LIST", "a video; give JPEG"),
+        (b"some text", "not an image; give JPEG"),
+    ],
+)
+def test_an_unusable_file_is_named_by_its_format(content: bytes, keyword: str) -> None:
+    with pytest.raises(BadFile, match=keyword):
+        read_picture(content)
+
+
 @pytest.mark.parametrize(
     ("image", "kind", "keyword"),
     [
-        (Image.new("CMYK", (32, 32)), "JPEG", "CMYK"),
+        (Image.new("CMYK", (32, 32)), "TIFF", "CMYK"),
         (Image.fromarray(np.zeros((32, 32), np.uint16)), "PNG", "I;16"),
         (Image.fromarray(np.zeros((32, 32), np.float32)), "TIFF", "mode F"),
         (Image.new("RGBA", (32, 32), (1, 2, 3, 128)), "PNG", "transparent"),
         (Image.new("RGB", (15, 99)), "PNG", "16 pixels"),
-        (Image.new("RGB", (32, 32)), "GIF", "format"),
-        (Image.new("RGB", (32, 32)), "PDF", "format"),
+        (Image.new("RGB", (32, 32)), "GIF", "a GIF; give JPEG"),
+        (Image.new("RGB", (32, 32)), "PDF", "a PDF document; give JPEG"),
     ],
     ids=["cmyk", "16-bit grey", "float", "transparent", "tiny", "gif", "pdf"],
 )

@@ -101,7 +101,7 @@ def test_files_that_cannot_be_used_are_skipped_with_a_reason_and_the_report_is_i
     found, report = attacked(photos)
     reasons = {entry.path: entry.reason for entry in report.skipped}
     assert reasons == {
-        "ada/broken.jpg": "not an image of a known format",
+        "ada/broken.jpg": "not an image; give JPEG, PNG, BMP, WebP, TIFF or HEIC",
         "ada/notes.txt": "files that end in '.txt' are not supported",
         "eve/again.png": "the same content as bob/1.png",
         "small.png": "its crop is smaller than 48×48 pixels, and enlarging it would blur it",

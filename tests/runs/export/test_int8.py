@@ -66,6 +66,15 @@ def test_an_int8_graph_whose_error_moves_is_refused() -> None:
         QuantisationEffect("A", 100, of(0.1), of(0.2)).require("recognition")
 
 
+def test_on_a_small_set_an_int8_graph_may_decide_one_image_otherwise() -> None:
+    def of(error: float) -> OperatingError:
+        return OperatingError(Threshold(0.0, "source-eer", error, error), error, step=0.5 / 8)
+
+    QuantisationEffect("A", 16, of(0.125), of(0.1875)).require("pad")
+    with pytest.raises(RunFailed, match=r"12\.50 points, more than 6\.25"):
+        QuantisationEffect("A", 16, of(0.125), of(0.25)).require("pad")
+
+
 @pytest.mark.parametrize(
     ("words", "word"),
     [

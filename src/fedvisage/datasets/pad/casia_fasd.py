@@ -67,6 +67,7 @@ SCANNER = Scanner(
     kind="casia-fasd",
     title="CASIA-FASD",
     page="http://www.cbsr.ia.ac.cn/english/FASDB_Agreement/Agreement.pdf",
+    owner="the authors: Z. Zhang and others, Institute of Automation, Chinese Academy of Sciences (ICB 2012)",
     expects="""\
 train_release/1/{1,2,3,4,5,6,7,8,HR_1,HR_2,HR_3,HR_4}.avi … train_release/20/
 test_release/1/ … test_release/30/""",

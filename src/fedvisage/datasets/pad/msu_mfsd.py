@@ -68,6 +68,7 @@ SCANNER = Scanner(
     kind="msu-mfsd",
     title="MSU-MFSD",
     page="https://biometrics.cse.msu.edu/Publications/Databases/MSUMobileFaceSpoofing/index.htm",
+    owner="the authors: D. Wen, H. Han and A. K. Jain, Biometrics Research Group, Michigan State University",
     expects="""\
 [scene01/]real/real_client001_android_SD_scene01.mp4     android .mp4, laptop .mov; beside each a .face
 [scene01/]attack/attack_client001_laptop_SD_{ipad_video,iphone_video,printed_photo}_scene01.mov

@@ -16,10 +16,17 @@ from typing import Any, Final
 from urllib.error import URLError
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.files import CACHE, disk_full_is_failure, json_text, read_plain, write_atomically
+from fedvisage.base.files import (
+    CACHE,
+    disk_full_is_failure,
+    json_text,
+    read_plain,
+    replaced_when_complete,
+    write_atomically,
+)
 from fedvisage.base.version import VERSION
 from fedvisage.device import Exported, Settings
-from fedvisage.device.exported import CONFIG, GRAPH, INT8_GRAPH, check_free, replaced_when_complete
+from fedvisage.device.exported import CONFIG, GRAPH, INT8_GRAPH, check_free
 from fedvisage.device.pipeline import SAME_PLACE
 from fedvisage.faces import detection
 from fedvisage.faces.align import PLACES, SIDE, SURE, SURE_TURNED

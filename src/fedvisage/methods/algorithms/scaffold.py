@@ -28,7 +28,7 @@ from fedvisage.federation.site import Batch, Site
 from fedvisage.federation.wire.message import Message, plain, under
 from fedvisage.methods.algorithms import fedavg
 from fedvisage.methods.models.model import Loss, Model
-from fedvisage.nn.optimizers import accumulate_gradients
+from fedvisage.nn.optimizers import sum_gradients
 from fedvisage.recipe import MethodOptions
 
 PAPER = "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, 2020"
@@ -69,7 +69,7 @@ def with_variate(turn: fedavg.Turn) -> fedavg.Turn:
         }
         site.held["correction"] = {name: value - local[name] for name, value in common.items()}
         # The gathered gradients include the correction; the renewed variate leaves it out.
-        with accumulate_gradients(dict(site.net.named_parameters())) as sums:
+        with sum_gradients(dict(site.net.named_parameters())) as sums:
             reply = turn(site, message)
         for name, correction in site.held["correction"].items():
             renewed = sums[name] / len(site.losses) - strength * correction

@@ -14,7 +14,14 @@ import torch
 from numpy.typing import NDArray
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.files import disk_full_is_failure, json_key, read_json, write_json, write_tensors
+from fedvisage.base.files import (
+    disk_full_is_failure,
+    json_key,
+    read_json,
+    replaced_when_complete,
+    write_json,
+    write_tensors,
+)
 from fedvisage.base.onnx_graphs import open_session
 from fedvisage.base.progress import Say, discard, format_count
 from fedvisage.base.streams import torch_rng
@@ -38,7 +45,6 @@ from fedvisage.device.exported import (
     check_free,
     entry_of,
     files_beside,
-    replaced_when_complete,
 )
 from fedvisage.faces.cropping import record_of
 from fedvisage.federation.declared import Member

@@ -107,6 +107,8 @@ class OperatingError:
 
     threshold: Threshold
     error: float
+    step: float = 0.0
+    """The change of the error rate if one image of the smaller class, or one genuine pair, is decided otherwise."""
 
 
 @dataclass(frozen=True)
@@ -118,13 +120,18 @@ class QuantisationEffect:
     float32: OperatingError
     int8: OperatingError
 
+    @property
+    def allowed(self) -> float:
+        """The largest change allowed: on a small set, one decision counts for more than ``MOST``."""
+        return max(MOST, self.float32.step)
+
     def require(self, task: str) -> None:
-        """Raise an error if the error rate of the int8 graph has moved by more than ``MOST``."""
-        if abs(self.int8.error - self.float32.error) > MOST + 1e-9:
+        """Raise an error if the error rate of the int8 graph has moved by more than is allowed."""
+        if abs(self.int8.error - self.float32.error) > self.allowed + 1e-9:
             name = "HTER" if task == "pad" else "TAR"
             raise RunFailed(
                 f"int8 changes {name} on {self.set} by {100 * abs(self.int8.error - self.float32.error):.2f} points, "
-                f"more than {100 * MOST:g}: calibrate on more crops, or leave --int8 out; nothing was written"
+                f"more than {100 * self.allowed:g}: calibrate on more crops, or leave --int8 out; nothing was written"
             )
 
     def as_values(self, task: str) -> dict[str, Any]:
@@ -137,7 +144,7 @@ class QuantisationEffect:
             }
             for kind, evaluated in (("float32", self.float32), ("int8", self.int8))
         }
-        return {"judged_on": self.set, "crops": self.crops, **values, "allowed": MOST}
+        return {"judged_on": self.set, "crops": self.crops, **values, "allowed": self.allowed}
 
 
 def splits(view: View, task: str, rule: str) -> tuple[View, View]:
@@ -194,13 +201,15 @@ def evaluate_graph(model: Exported, view: View, recipe: Recipe, rule: str) -> Op
         threshold = threshold_at_fmr([within_counts(faces)], recipe.evaluation.people.fmr)
         if threshold is None or threshold.frr is None:
             raise UserError(PLACE, "has too few pairs of faces for the recipe's false match rate; give a larger set")
-        return OperatingError(threshold, threshold.frr)
+        counts = np.bincount(identity)
+        return OperatingError(threshold, threshold.frr, 1 / float((counts * (counts - 1) // 2).sum()))
     if rule not in SOURCE_RULES:
         raise UserError(PLACE, f"the run's threshold was chosen by {rule}, which is not a rule for sites")
     threshold = threshold_from_histograms([histogram(outputs.astype(np.float64), view.labels.astype(np.int64))], rule)
     if threshold.far is None or threshold.frr is None:
         raise UserError(PLACE, "holds out no bona fide images, or no attacks; give a set with both")
-    return OperatingError(threshold, (threshold.far + threshold.frr) / 2)
+    smaller = min(np.bincount(view.labels.astype(np.int64), minlength=2))
+    return OperatingError(threshold, (threshold.far + threshold.frr) / 2, 0.5 / float(smaller))
 
 
 class _CropReader:
