@@ -32,7 +32,7 @@ from fedvisage.base.files import (
     write_tensors,
 )
 from fedvisage.federation.record import store
-from fedvisage.federation.record.ledger import lines_and_rest
+from fedvisage.federation.record.ledger import stream_lines
 
 TENSORS = {
     "weights": torch.arange(12, dtype=torch.float32).reshape(3, 4).T,
@@ -171,10 +171,12 @@ def test_a_file_that_holds_no_json_is_named_with_advice(content: bytes, keyword:
 def test_a_file_of_lines_is_read_without_a_last_one_that_was_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
     path.write_text('{"a": 1}\n{"a": 2}\n{"a"')
-    assert lines_and_rest(path) == ([{"a": 1}, {"a": 2}], '{"a"')
+    torn = list[bytes]()
+    assert list(stream_lines(path, torn)) == [{"a": 1}, {"a": 2}]
+    assert torn == [b'{"a"']
     path.write_text('{"a": 1}\n{"a"\n{"a": 3}\n')
     with refused(path, "line 2"):
-        lines_and_rest(path)
+        list(stream_lines(path))
 
 
 @pytest.mark.parametrize("read", [read_json, read_text, read_tensors])

@@ -161,3 +161,25 @@ def test_rendered_people_of_other_domains_and_seeds_are_not_near(tmp_path: Path)
         hashes.append(compute_contents(PreparedSet.open(tmp_path / str(number)).images).hashes)
     for one, other in combinations(hashes, 2):
         assert np.bitwise_count(one[:, None] ^ other).sum(axis=2, dtype=int).min() > NEAR
+
+
+def test_copies_at_many_places_are_counted_as_by_comparing_all_pictures(tmp_path: Path) -> None:
+    rng, images = np.random.default_rng(8), drawn(15, 8)
+    # Five sites share one set, other places have any pictures of it, some several times.
+    shared = write(tmp_path / "shared", images)
+    places = {f"site {n}": [shared] for n in range(5)}
+    places |= {f"other {n}": [write(tmp_path / str(n), images[rng.integers(0, 15, 6)])] for n in range(3)}
+    pairs, anywhere = find_copies(places, tmp_path / "cache")
+    held = {name: [picture.tobytes() for picture in views[0].slices[0].set.images] for name, views in places.items()}
+    expected = {
+        (place, other): sum(picture in held[other] for picture in held[place])
+        for place in places
+        for other in places
+        if place != other
+    }
+    found = {(one.place, one.other): one.exact for one in pairs}
+    assert found == {pair: count for pair, count in expected.items() if count}
+    for place in places:
+        elsewhere = {picture for other in places if other != place for picture in held[other]}
+        assert anywhere[place].exact == sum(picture in elsewhere for picture in held[place])
+    assert all(one.near == 0 for one in pairs)

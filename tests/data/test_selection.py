@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from tests.data.making import pixels
 from tests.refusals import refused
-from tests.toy import make_set, run_toy, tree
+from tests.toy import make_set, opened, run_toy, tree
 
+from fedvisage.base.streams import numpy_rng
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import select, split_entry, splits_of
@@ -235,3 +236,39 @@ def test_training_on_the_other_tenth_begins_from_the_model_of_the_nine(
     assert one.keys() == other.keys()
     for name in (key for key in one if "running" not in key and "tracked" not in key):
         np.testing.assert_allclose(other[name], one[name], atol=1e-6)
+
+
+@pytest.mark.parametrize("split", ["train", "heldout"])
+@pytest.mark.parametrize(
+    ("words", "subjects", "share", "attacks"),
+    [
+        ("attacks=print bonafide=2/3 subjects=20-70", (20, 70), (2, 3), {"print"}),
+        ("subjects=5-95", (5, 95), (1, 1), {"print", "replay"}),
+        ("attacks=replay bonafide=1/4", (0, 100), (1, 4), {"replay"}),
+    ],
+)
+def test_a_part_is_that_of_a_loop_over_the_images(
+    path: Path, split: str, words: str, subjects: tuple[int, int], share: tuple[int, int], attacks: set[str]
+) -> None:
+    whole = View.of(PreparedSet.open(path), split)  # type: ignore[arg-type]
+    names = sorted(set(whole.subjects.tolist()))
+    order = [names[number] for number in numpy_rng(0, "selection").permutation(len(names))]
+    first, last = (len(order) * percent // 100 for percent in subjects)
+    expected = [
+        item
+        for item, subject, species in zip(whole.items, whole.subjects, whole.species, strict=True)
+        if subject in order[first:last]
+        and (species in attacks or (species == "bonafide" and subject in order[share[0] - 1 :: share[1]]))
+    ]
+    assert part(path, words, split).items.tolist() == expected
+
+
+def test_a_set_is_opened_once_for_all_of_its_sites_and_the_target(path: Path, tmp_path: Path) -> None:
+    entries = {f"S{n}": f"{path} only: subjects={10 * n}-{10 * n + 10}" for n in range(9)}
+    content = tree(dict.fromkeys(("A", "B", "C", "U"), path))
+    content["data"] = {"sites": entries, "target": f"{path} only: subjects=90-100"}
+    data = opened(content, tmp_path / "cache")
+    assert data.target is not None
+    views = [data.target, *(view for site in data.sites.values() for view in (site.train, site.heldout))]
+    assert len(views) == 19
+    assert len({id(part.set) for view in views for part in view.slices}) == 1

@@ -1,6 +1,7 @@
 """Bootstrap intervals: the weighting against repeated scores, clustering, and speed."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -128,3 +129,20 @@ def test_a_band_is_where_the_curves_of_redrawn_subjects_lie() -> None:
 def test_one_class_alone_has_no_band() -> None:
     scores = random_scores(0)
     assert band(scores.where(scores.label == 1), 50, np.random.default_rng(0)) is None
+
+
+@pytest.mark.parametrize("block", [1, 7, 100, 150])
+def test_drawing_in_blocks_gives_the_bits_of_drawing_all_at_once(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = random_scores(3, count=90)
+    of_one_class = np.array([f"{label} {number % 2}" for number, label in enumerate(scores.label)])
+    scores = replace(scores, subject=of_one_class)
+    draws = np.random.default_rng(4).multinomial(4, np.full(4, 1 / 4), size=100).astype(np.float64)
+    draws = draws[(draws[:, :2].sum(axis=1) > 0) & (draws[:, 2:].sum(axis=1) > 0)]
+    weights = [draws[start : start + block][:, clusters(scores)] for start in range(0, len(draws), block)]
+    figures = [resampled_figures(scores, 0.7, weight) for weight in weights]
+    monkeypatch.setattr("fedvisage.metrics.intervals.VALUES_AT_ONCE", 90 * block)
+    found = intervals(scores, 0.7, 100, np.random.default_rng(4))
+    assert 0 < found.skipped == 100 - len(draws)
+    for name in FIGURES:
+        expected = np.quantile(np.concatenate([part[name] for part in figures]), [0.025, 0.975])
+        assert found.bounds[name] == tuple(expected.tolist()), name

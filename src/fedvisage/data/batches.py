@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet, Texts
+from fedvisage.data.rows import Coded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -96,6 +97,18 @@ class View:
     def groups(self) -> Texts:
         """Group of each image of an identity set."""
         return self._texts("group")
+
+    def coded(self, column: str) -> Coded:
+        """Return the sorted values of a column in the view's sets and, for each image, the number of its value."""
+        columns = [part.set.rows.coded(column) for part in self.slices]
+        if len(columns) == 1:
+            return columns[0][0], columns[0][1][self.slices[0].indices]
+        values = np.unique(np.concatenate([texts for texts, _ in columns] or [np.empty(0, np.str_)]))
+        codes = [
+            np.searchsorted(values, texts)[numbers[part.indices]]
+            for (texts, numbers), part in zip(columns, self.slices, strict=True)
+        ]
+        return values, np.concatenate([*codes, np.empty(0, np.int64)]).astype(np.int64)
 
     @property
     def of_identities(self) -> bool:

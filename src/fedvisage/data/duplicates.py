@@ -148,7 +148,7 @@ _TILE: Final = (64, 4096)
 Numbers = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Copies:
     """Numbers of pictures of one place that also exist at another."""
 
@@ -192,17 +192,21 @@ def find_copies(
     names = list(places)
     pictures = _gather_pictures(list(places.values()), cache, say)
     probes = _probes(pictures, len(names), most)
-    exact = _find_equal(pictures)
-    near = _remove_rows(_find_near(pictures, probes), exact)
+    near = _find_near(pictures, probes)
+    group = np.unique(pictures.exact, return_inverse=True)[1]
+    # Each group of identical pictures at each place as one number, and how many of them the place has.
+    held, counts = np.unique(group * len(names) + pictures.place, return_counts=True)
+    near = near[~np.isin(group[near[:, 0]] * len(names) + near[:, 1], held)]
     totals, compared = (
         np.bincount(column, minlength=len(names)).tolist() for column in (pictures.place, pictures.place[probes])
     )
-    equal, alike = _count_by_pair(exact, pictures), _count_by_pair(near, pictures)
+    equal = _count_equal(held // len(names), held % len(names), counts)
+    alike = Counter(zip(pictures.place[near[:, 0]].tolist(), near[:, 1].tolist(), strict=True))
     pairs = [
         Copies(names[first], names[second], equal[first, second], alike[first, second], totals[first], compared[first])
         for first, second in sorted(equal.keys() | alike.keys())
     ]
-    with_equal = np.unique(exact[:, 0])
+    with_equal = np.flatnonzero((np.bincount(held // len(names)) > 1)[group])
     with_near_only = np.setdiff1d(near[:, 0], with_equal)
     equal_counts, near_counts = (
         np.bincount(pictures.place[members], minlength=len(names)) for members in (with_equal, with_near_only)
@@ -216,21 +220,19 @@ def find_copies(
 
 def _gather_pictures(places: Sequence[Sequence[View]], cache: Path, say: Say) -> _Pictures:
     pictures: list[_Pictures] = []
-    people: dict[tuple[str, str], int] = {}
+    first_person, people = dict[str, int](), 0
     contents_by_digest: dict[str, PictureContents] = {}
     for number, views in enumerate(places):
         for part in (part for view in views for part in view.slices):
             digest = part.set.digest
             if digest not in contents_by_digest:
                 contents_by_digest[digest] = contents_of(part.set, cache, say)
+                first_person[digest], people = people, people + len(part.set.rows.coded("subject")[0])
             contents = contents_by_digest[digest]
             indices = part.indices[~contents.plain[part.indices]]
-            subjects = part.set.rows.subject[indices].tolist()
-            person = [people.setdefault((digest, name), len(people)) for name in subjects]
+            person = first_person[digest] + part.set.rows.coded("subject")[1][indices]
             place = np.full(len(indices), number, np.int64)
-            pictures.append(
-                _Pictures(place, np.array(person, np.int64), contents.exact[indices], contents.hashes[indices])
-            )
+            pictures.append(_Pictures(place, person, contents.exact[indices], contents.hashes[indices]))
     nothing = np.empty(0, np.int64)
     parts = [_Pictures(nothing, nothing, np.empty(0, np.uint64), np.empty((0, WORDS), np.uint64)), *pictures]
     return _Pictures(
@@ -249,20 +251,29 @@ def _probes(pictures: _Pictures, places: int, most: int) -> Numbers:
     )
 
 
-def _find_equal(pictures: _Pictures) -> Numbers:
-    """Return (picture, other place) for each picture that has an identical one at another place."""
-    _, group, members = np.unique(pictures.exact, return_inverse=True, return_counts=True)
-    repeated = np.flatnonzero(members[group] > 1)
-    places_by_digest: dict[int, set[int]] = {}
-    for number, place in zip(group[repeated].tolist(), pictures.place[repeated].tolist(), strict=True):
-        places_by_digest.setdefault(number, set()).add(place)
-    copies = [
-        (picture, elsewhere)
-        for picture in repeated.tolist()
-        for elsewhere in sorted(places_by_digest[int(group[picture])])
-        if elsewhere != int(pictures.place[picture])
-    ]
-    return np.array(copies, np.int64).reshape(-1, 2)
+def _count_equal(group: Numbers, place: Numbers, counts: Numbers) -> Counter[tuple[int, int]]:
+    """Return the number of pictures of a place that another place has too, for each ordered pair of places.
+
+    The arguments are columns with one row per group of identical pictures and place, in this order. Groups at the same
+    places, as in sets that many sites share, are counted together, and no pair of a picture and a place is listed.
+    """
+    ends = np.cumsum(np.bincount(group))
+    starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
+    shared = ends - starts > 1
+    rows = np.stack([place, counts], axis=1)
+    alike = Counter(
+        rows[start:end].tobytes() for start, end in zip(starts[shared].tolist(), ends[shared].tolist(), strict=True)
+    )
+    involved = np.unique(place[shared[group]])
+    totals = np.zeros((len(involved), len(involved)), np.int64)
+    for content, times in alike.items():
+        places, pictures = np.frombuffer(content, np.int64).reshape(-1, 2).T
+        index = np.searchsorted(involved, places)
+        totals[np.ix_(index, index)] += times * pictures[:, None]
+    np.fill_diagonal(totals, 0)
+    first, second = np.nonzero(totals)
+    pairs = zip(involved[first].tolist(), involved[second].tolist(), strict=True)
+    return Counter(dict(zip(pairs, totals[first, second].tolist(), strict=True)))
 
 
 def _find_near(pictures: _Pictures, probes: Numbers) -> Numbers:
@@ -284,15 +295,5 @@ def _find_near(pictures: _Pictures, probes: Numbers) -> Numbers:
             differs = (pictures.place[first] != pictures.place[second]) & (
                 pictures.person[first] != pictures.person[second]
             )
-            pairs.append(np.stack([first[differs], pictures.place[second[differs]]], axis=1))
+            pairs.append(np.unique(np.stack([first[differs], pictures.place[second[differs]]], axis=1), axis=0))
     return np.unique(np.concatenate(pairs), axis=0)
-
-
-def _remove_rows(rows: Numbers, excluded: Numbers) -> Numbers:
-    """Remove the rows of `excluded` from `rows`."""
-    places = int(max(rows[:, 1].max(initial=0), excluded[:, 1].max(initial=0))) + 1
-    return rows[~np.isin(rows @ [places, 1], excluded @ [places, 1])]
-
-
-def _count_by_pair(matches: Numbers, pictures: _Pictures) -> Counter[tuple[int, int]]:
-    return Counter(zip(pictures.place[matches[:, 0]].tolist(), matches[:, 1].tolist(), strict=True))

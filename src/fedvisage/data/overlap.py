@@ -33,6 +33,7 @@ MOST: Final = 0.01
 
 _SEED = re.compile(r"^synthetic .*\b(seed=\d+)")
 
+Subjects = dict[str, set[str]]
 Places = Mapping[str, Sequence[View]]
 """The pictures of each place of a recipe. The held-out subjects of a site are a separate place."""
 
@@ -124,7 +125,7 @@ def find_overlap(places: Places, cache: Path, say: Say = discard) -> Overlap:
         reverse = shares.get((copies.other, copies.place), 0.0)
         return (-copies.share, copies.place) < (-reverse, copies.other)
 
-    target, owners = places.get(TARGET, ()), dict[str, list[View]]()
+    target, owners = _subjects(places.get(TARGET, ())), dict[str, list[View]]()
     for place, views in places.items():
         if place != TARGET:
             owners.setdefault(place.removesuffix(HELD_OUT), []).extend(views)
@@ -176,21 +177,19 @@ def _format_count(copies: Copies) -> str:
     return f"{copies.exact + copies.near} of {copies.of} pictures"
 
 
-def _find_shared_subjects(target: Sequence[View], place: str, views: Sequence[View]) -> SharedSubjects | None:
+def _find_shared_subjects(target: Subjects, place: str, views: Sequence[View]) -> SharedSubjects | None:
     """Return the number of subjects that the target and a place both name in sets of one dataset.
 
     Sets belong to one dataset if they have the same name, or for rendered people the same name and seed.
     """
-    target_subjects, place_subjects = _subjects(target), _subjects(views)
+    place_subjects = _subjects(views)
     both = sorted(
-        subject
-        for name in target_subjects.keys() & place_subjects.keys()
-        for subject in target_subjects[name] & place_subjects[name]
+        subject for name in target.keys() & place_subjects.keys() for subject in target[name] & place_subjects[name]
     )
     return SharedSubjects(TARGET, place, len(both), both[0]) if both else None
 
 
-def _subjects(views: Sequence[View]) -> dict[str, set[str]]:
+def _subjects(views: Sequence[View]) -> Subjects:
     """Return the subjects of views, grouped by dataset: the name of the set, plus the seed of rendered people."""
     subjects: dict[str, set[str]] = {}
     for part in (part for view in views for part in view.slices):

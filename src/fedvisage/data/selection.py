@@ -28,7 +28,9 @@ from numpy.typing import NDArray
 from fedvisage.base.errors import UserError
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.batches import View
-from fedvisage.data.prepared import ENROL, OFFICIAL, PURPOSE, PreparedSet, Texts, are_further
+from fedvisage.data.prepared import BONA_FIDE, ENROL, OFFICIAL, PURPOSE, PreparedSet, are_further
+
+Numbers = NDArray[np.int64]
 
 ONLY = " only:"
 AMONG_ATTACKS = "attack."
@@ -101,21 +103,23 @@ def select(view: View, selection: Selection, place: str) -> View:
 def _select_images(view: View, selection: Selection, place: str) -> View:
     if selection == ALL and PURPOSE not in view.columns:
         return view
-    of_sets = {species for part in view.slices for species in np.unique(part.set.rows.species).tolist()}
-    offered = sorted(of_sets - {"bonafide"})
+    kinds, species = view.coded("species")
+    offered = [name for name in kinds.tolist() if name != BONA_FIDE]
     missing = [name for name in selection.attacks if name not in offered]
     if missing and len(view):
         raise UserError(place, f"has no attacks {missing[0]!r}; it has {', '.join(offered) or 'none'}")
     first, last = selection.subjects
-    names = _draw_owners(view.subjects)
-    # Ranges and shares refer to the fixed order of `_drawn`, so the parts of two sites do not overlap.
-    shared = np.isin(view.subjects, names[len(names) * first // 100 : len(names) * last // 100])
+    _, subjects = view.coded("subject")
+    drawn = _draw_owners(subjects)
+    # Ranges and shares refer to the fixed order of `_draw_owners`, so the parts of two sites do not overlap.
+    shared = _is_among(subjects, drawn[len(drawn) * first // 100 : len(drawn) * last // 100])
     number, parts = selection.bonafide
-    owners = view.videos if selection.by_videos else view.subjects
-    live = (view.labels == 1) & np.isin(owners, _draw_owners(owners)[number - 1 :: parts])
-    attacks = (view.labels == 0) & np.isin(view.species, selection.attacks or offered)
+    owners = view.coded("video")[1] if selection.by_videos else subjects
+    live = (view.labels == 1) & _is_among(owners, _draw_owners(owners)[number - 1 :: parts])
+    attacks = (view.labels == 0) & np.isin(kinds, selection.attacks or offered)[species]
     chosen = (live | attacks) & shared & _has_columns(view, selection.columns, place)
-    chosen &= ~_has_ending(view.videos, selection.without)
+    if selection.without:
+        chosen &= ~_has_ending(view, selection.without)
     selected = view.subset(_indices_of(chosen))
     return selected.subset(_indices_of(_ranks(selected) < selection.frames)) if selection.frames else selected
 
@@ -124,17 +128,24 @@ def _indices_of(chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
     return np.flatnonzero(chosen).astype(np.int64)
 
 
-def _draw_owners(owners: Texts) -> Texts:
+def _draw_owners(owners: Numbers) -> Numbers:
     """Return the unique owners in a fixed random order."""
-    names: Texts = np.unique(owners)
-    return names[numpy_rng(0, "selection").permutation(len(names))]
+    present = np.flatnonzero(np.bincount(owners))
+    return present[numpy_rng(0, "selection").permutation(len(present))]
 
 
-def _has_ending(videos: Texts, ends: tuple[str, ...]) -> NDArray[np.bool_]:
+def _is_among(owners: Numbers, chosen: Numbers) -> NDArray[np.bool_]:
+    """Return a mask of the images of the chosen owners."""
+    is_chosen = np.zeros(owners.max(initial=0) + 1, bool)
+    is_chosen[chosen] = True
+    return is_chosen[owners]
+
+
+def _has_ending(view: View, ends: tuple[str, ...]) -> NDArray[np.bool_]:
     """Return a mask of the videos whose paths end in one of these sequences of path components."""
-    names, place = np.unique(videos, return_inverse=True)
+    names, videos = view.coded("video")
     suffixes = tuple(f"/{end}" for end in ends)
-    return np.array([f"/{name}".endswith(suffixes) for name in names.tolist()], bool)[place]
+    return np.array([f"/{name}".endswith(suffixes) for name in names.tolist()], bool)[videos]
 
 
 def _ranks(view: View) -> NDArray[np.int64]:
@@ -165,10 +176,12 @@ def _has_value(view: View, name: str, wanted: tuple[str, ...], place: str) -> ND
     if name not in view.columns:
         raise UserError(place, f"has no column {name!r} to select by; it has {', '.join(view.columns) or 'none'}")
     # Collect the values from whole sets, because one split of a small set may lack a value of another.
-    offered = sorted({value for part in view.slices for value in np.unique(part.set.rows.further[name]).tolist()})
-    if missing := [value for value in wanted if value not in offered]:
-        raise UserError(place, f"has no images with {name}={missing[0]}; it has {', '.join(map(repr, offered))}")
-    return np.isin(view.column(name), wanted)
+    offered, values = view.coded(name)
+    if missing := [value for value in wanted if value not in offered.tolist()]:
+        raise UserError(
+            place, f"has no images with {name}={missing[0]}; it has {', '.join(map(repr, offered.tolist()))}"
+        )
+    return np.isin(offered, wanted)[values]
 
 
 def _parse_selection(text: str, entry: str) -> Selection:

@@ -47,17 +47,13 @@ def intervals(scores: Scores, threshold: float, resamples: int, rng: np.random.G
         raise ValueError(f"needs at least one resample, got {resamples}")
     if len(np.unique(scores.label)) < 2:
         return Intervals({}, 0, resamples)
-    draws = draw_subjects(scores, resamples, rng)
-    parts = [resampled_figures(scores, threshold, weight) for weight in _in_blocks(scores, draws)]
+    parts = [resampled_figures(scores, threshold, weight) for weight in _draw_weights(scores, resamples, rng)]
     if not parts:
         return Intervals({}, 0, resamples)
     figures = {name: np.concatenate([part[name] for part in parts]) for name in FIGURES}
     bounds = {name: np.quantile(values, [0.025, 0.975]) for name, values in figures.items()}
-    return Intervals(
-        {name: (float(low), float(high)) for name, (low, high) in bounds.items()},
-        len(draws),
-        resamples - len(draws),
-    )
+    used = len(figures["hter"])
+    return Intervals({name: (float(low), float(high)) for name, (low, high) in bounds.items()}, used, resamples - used)
 
 
 def band(scores: Scores, resamples: int, rng: np.random.Generator) -> Band | None:
@@ -66,7 +62,7 @@ def band(scores: Scores, resamples: int, rng: np.random.Generator) -> Band | Non
         return None
     frr = [
         np.interp(BAND_AT, far[::-1], frr[::-1])
-        for weight in _in_blocks(scores, draw_subjects(scores, resamples, rng))
+        for weight in _draw_weights(scores, resamples, rng)
         for curve in [error_curve(scores.live, scores.label, weight)]
         for far, frr in zip(curve.far, curve.frr, strict=True)
     ]
@@ -76,19 +72,27 @@ def band(scores: Scores, resamples: int, rng: np.random.Generator) -> Band | Non
     return Band(BAND_AT, low, high)
 
 
-def draw_subjects(scores: Scores, resamples: int, rng: np.random.Generator) -> FloatArray:
-    """Draw subjects with replacement; return their counts, one row per resample that has both classes."""
-    cluster = clusters(scores)
-    count = int(cluster.max()) + 1
-    draws = rng.multinomial(count, np.full(count, 1 / count), size=resamples).astype(np.float64)
-    both = ((draws @ _totals(scores.label == row, cluster, count) > 0) for row in (0, 1))
-    return np.asarray(draws[np.logical_and(*both)])
+def _draw_weights(scores: Scores, resamples: int, rng: np.random.Generator) -> Iterator[FloatArray]:
+    """Draw subjects with replacement; yield the resulting counts of the scores, one row per resample.
 
-
-def _in_blocks(scores: Scores, draws: FloatArray) -> Iterator[FloatArray]:
-    """Yield the weights of the scores in blocks of resamples that fit in memory."""
+    They are drawn and returned in blocks that fit in memory, which changes no draw. Resamples without attacks or
+    without bona fide items are skipped.
+    """
     cluster, block = clusters(scores), max(1, VALUES_AT_ONCE // len(scores))
-    return (draws[start : start + block][:, cluster] for start in range(0, len(draws), block))
+    subjects = int(cluster.max()) + 1
+    totals = np.stack([_totals(scores.label == row, cluster, subjects) for row in (0, 1)], axis=1)
+    waiting: FloatArray = np.empty((0, subjects))
+    for start in range(0, resamples, block):
+        size = min(block, resamples - start)
+        draws = rng.multinomial(subjects, np.full(subjects, 1 / subjects), size=size).astype(np.float64)
+        both = (draws @ totals > 0).all(axis=1)
+        waiting = np.concatenate([waiting, draws[both]])
+        # Only the last block may be shorter, because the last bits of sums depend on the number of rows.
+        if len(waiting) >= block:
+            yield waiting[:block][:, cluster]
+            waiting = waiting[block:]
+    if len(waiting):
+        yield waiting[:, cluster]
 
 
 def clusters(scores: Scores) -> NDArray[np.int64]:

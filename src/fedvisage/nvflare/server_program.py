@@ -20,7 +20,7 @@ from fedvisage import recipe as recipes
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import lock_directory, parse_json, remove_unfinished, write_atomically
 from fedvisage.federation.protections.dp import figures_of
-from fedvisage.federation.record.ledger import LEDGER, ROUNDS, privacy_of, read_lines
+from fedvisage.federation.record.ledger import LEDGER, ROUNDS, stream_lines, totals_of
 from fedvisage.federation.wire.schema import limits_of
 from fedvisage.methods import find
 from fedvisage.nvflare import bounds
@@ -123,7 +123,7 @@ def _more(directory: Path, recipe: Recipe, rounds: int) -> dict[str, Any]:
     method, spent = find(recipe.method), dict[str, Any]()
     if method.releases or recipe.federation.dp is not None:
         with suppress(UserError):  # a ledger that cannot be read ends the run by itself
-            spent = figures_of(recipe, method, rounds, privacy_of(read_lines(directory / LEDGER)))
+            spent = figures_of(recipe, method, rounds, totals_of(stream_lines(directory / LEDGER)).privacy)
     account = {key: spent[key] for key in SPENT if key in spent}
     budget = {"epsilon": recipe.privacy.epsilon, "delta": recipe.privacy.delta} if recipe.privacy.epsilon else {}
     return {"method": method.title, "spent": account, "budget": budget, "log": last_lines(directory)}

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.base.progress import format_count
-from fedvisage.federation.record.ledger import REPEATED
 from fedvisage.metrics.scores import Scores, by_video
 from fedvisage.metrics.threshold import BINS
 from fedvisage.metrics.threshold import RATES as RATES_OF_PAPERS
-from fedvisage.report.run_files import Row, RunFiles
+from fedvisage.report.run_files import Row, RunFiles, Uploads
 from fedvisage.report.tables import Table, percent, size, table
 
 ALL_PAIRS = "all"
@@ -215,29 +212,31 @@ def heldout_table(metrics: Row) -> Table | None:
     return table(f"At the sites, on {subjects}", rows, {"site": "site"} | titles, note=note) if rows else None
 
 
-def uploads_table(ledger: list[Row]) -> Table | None:
+def uploads_table(uploads: Uploads) -> Table | None:
     """Return the fields that left the sites, one row per declared field."""
-    groups = _group_by(ledger, lambda row: tuple(str(row.get(key, "")) for key in ("field", "kind", "guarantee")))
+    groups: dict[tuple[str, ...], list[list[int]]] = {}
+    for names, total in sorted(uploads.fields.items()):
+        groups.setdefault(names[:3], []).append(total)
     rows = [
         {
             "field": field,
             "kind": kind,
             "guarantee": guarantee or None,
-            "sites": len({str(line.get("site")) for line in lines}),
-            "messages": len(lines),
-            "each": size(max(int(line.get("bytes", 0)) for line in lines)),
-            "all": size(sum(int(line.get("bytes", 0)) for line in lines)),
+            "sites": len(totals),
+            "messages": sum(messages for messages, _, _ in totals),
+            "each": size(max(largest for _, largest, _ in totals)),
+            "all": size(sum(total for _, _, total in totals)),
         }
-        for (field, kind, guarantee), lines in groups.items()
+        for (field, kind, guarantee), totals in groups.items()
     ]
     titles = {"field": "field", "kind": "kind", "guarantee": "what is declared of it", "sites": "sites"}
     titles |= {"messages": "messages", "each": "largest", "all": "altogether"}
-    return table("What left the sites", rows, titles, names=3, note=_repetition(ledger)) if rows else None
+    return table("What left the sites", rows, titles, names=3, note=_repetition(uploads)) if rows else None
 
 
-def _repetition(ledger: list[Row]) -> str:
+def _repetition(uploads: Uploads) -> str:
     """Report how many of the uploads belong to rounds that were repeated after an interruption."""
-    sizes = [int(row.get("bytes", 0)) for row in ledger if row.get("direction") == "up" and row.get(REPEATED)]
+    sizes = uploads.repeated
     if not sizes:
         return ""
     return (
@@ -247,17 +246,19 @@ def _repetition(ledger: list[Row]) -> str:
     )
 
 
-def site_uploads_table(ledger: list[Row]) -> Table | None:
+def site_uploads_table(uploads: Uploads) -> Table | None:
     """Return the bytes that left each site, one column per field."""
-    fields = sorted({str(row.get("field")) for row in ledger if row.get("direction") == "up"})
-    groups = _group_by(ledger, lambda row: (str(row.get("site")),))
+    fields = sorted({field for field, _, _, _ in uploads.fields})
+    sites: dict[str, dict[str, int]] = {}
+    for (field, _, _, site), (_, _, total) in uploads.fields.items():
+        sums = sites.setdefault(site, dict.fromkeys(fields, 0))
+        sums[field] += total
     rows = []
-    for (site,), lines in list(groups.items())[:MOST_SITE_ROWS]:
-        sums = {field: sum(int(row["bytes"]) for row in lines if str(row.get("field")) == field) for field in fields}
+    for site, sums in sorted(sites.items())[:MOST_SITE_ROWS]:
         row: Row = {"site": site} | {f"field {field}": size(total) for field, total in sums.items()}
         rows.append(row | {"all": size(sum(sums.values()))})
     columns = {"site": "site"} | {f"field {field}": field for field in fields} | {"all": "altogether"}
-    rest = len(groups) - len(rows)
+    rest = len(sites) - len(rows)
     note = f"{rest} more sites are in ledger.jsonl." if rest > 0 else ""
     return table("Bytes that left each site", rows, columns, note=note) if rows else None
 
@@ -276,11 +277,3 @@ def failures_table(rounds: list[Row]) -> Table | None:
 def _counts(figures: Row) -> str | None:
     count = figures.get("count") or {}
     return " + ".join(f"{count[kind]:.0f}" for kind in ("bona_fide", "attack")) if len(count) == 2 else None
-
-
-def _group_by(ledger: list[Row], key: Callable[[Row], tuple[str, ...]]) -> dict[tuple[str, ...], list[Row]]:
-    groups: dict[tuple[str, ...], list[Row]] = {}
-    for row in ledger:
-        if row.get("direction") == "up":
-            groups.setdefault(key(row), []).append(row)
-    return dict(sorted(groups.items()))

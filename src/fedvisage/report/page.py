@@ -89,7 +89,7 @@ def context(run: RunFiles) -> dict[str, Any]:
         "figures": [
             (title, meaning, apply_theme(drawing, title) if drawing else "") for title, meaning, drawing in drawings
         ],
-        "uploads": _drop_missing(content.uploads_table(run.ledger), content.site_uploads_table(run.ledger)),
+        "uploads": _drop_missing(content.uploads_table(run.uploads), content.site_uploads_table(run.uploads)),
         "unseen": privacy.describe_unseen(run),
         "overlaps": privacy.sentences(run),
         "lacking": run.lacking,

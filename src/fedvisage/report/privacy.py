@@ -172,7 +172,7 @@ NOT_END_TO_END = (
 
 def page(run: RunFiles) -> dict[str, Any] | None:
     """Return sentences and tables, or None if no site released anything under differential privacy."""
-    lines = [line for line in run.ledger if line.get("cost")]
+    lines = run.uploads.releases
     if not lines:
         return None
     tables = [_sites(run, lines), _releases(lines)]

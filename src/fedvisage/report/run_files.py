@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import parse_json, read_arrays, read_json
 from fedvisage.data.overlap import OVERLAP
-from fedvisage.federation.record.ledger import LEDGER, ROUNDS, lines_and_rest
+from fedvisage.federation.record.ledger import LEDGER, REPEATED, ROUNDS, stream_lines
 from fedvisage.metrics.scores import Scores, read_scores
 from fedvisage.metrics.threshold import BINS
 from fedvisage.recipe import plain_yaml
@@ -39,6 +39,29 @@ class Features:
     model: str = ""  # the site whose model computed them, if the run has one model per site
 
 
+@dataclass
+class Uploads:
+    """The uploads of a run, summed over its ledger, which can be larger than memory."""
+
+    fields: dict[tuple[str, str, str, str], list[int]] = field(default_factory=dict)
+    """By field, kind, guarantee and site: number of messages, largest size and all bytes."""
+    repeated: list[int] = field(default_factory=list)
+    """The sizes of messages that left a site again after an interruption."""
+    releases: list[Row] = field(default_factory=list)
+    """The lines of releases under differential privacy."""
+
+    def add(self, row: Row) -> None:
+        """Add a line of the ledger."""
+        if row.get("cost"):
+            self.releases.append(row)
+        if row["direction"] == "up":
+            names = (row["field"], row["kind"], str(row.get("guarantee", "")), row["site"])
+            total = self.fields.setdefault(names, [0, 0, 0])
+            total[:] = total[0] + 1, max(total[1], row["bytes"]), total[2] + row["bytes"]
+            if row.get(REPEATED):
+                self.repeated.append(row["bytes"])
+
+
 @dataclass(frozen=True, eq=False)
 class RunFiles:
     """A run directory in memory; files that a run may lack are empty or None."""
@@ -48,7 +71,7 @@ class RunFiles:
     recipe: Row
     environment: Row
     rounds: list[Row]
-    ledger: list[Row]
+    uploads: Uploads
     scores: Scores | None
     features: Features | None
     similarities: dict[str, NDArray[np.int64]]
@@ -91,8 +114,8 @@ def read_run(path: Path) -> RunFiles:
         metrics=metrics,
         recipe=rename_in_recipe(read_mapping(path / "recipe.yaml")),
         environment=read_mapping(path / "environment.json"),
-        rounds=_lines(path / ROUNDS, lacking),
-        ledger=_lines(path / LEDGER, lacking),
+        rounds=list(_lines(path / ROUNDS, lacking)),
+        uploads=_uploads(path / LEDGER, lacking),
         scores=read_scores(path / "scores.csv") if of_attacks else None,
         features=read_features(path / "features.safetensors"),
         similarities=read_similarities(path / "similarities.safetensors"),
@@ -173,19 +196,24 @@ def read_similarities(path: Path) -> dict[str, NDArray[np.int64]]:
     return {name: histograms[name] for name in sorted(histograms, key=lambda name: (name != "all", name))}
 
 
-def _lines(path: Path, lacking: list[str]) -> list[Row]:
-    """Read a file of JSON lines, and add missing or truncated lines to ``lacking``."""
+def _lines(path: Path, lacking: list[str]) -> Iterator[Row]:
+    """Yield the rows of a file of JSON lines, and add missing or truncated lines to ``lacking``."""
     if not path.exists():
         lacking.append(f"{path.name} is missing: its contents are unknown.")
-        return []
-    rows, rest = lines_and_rest(path)
-    if path.name == LEDGER:
-        for number, row in enumerate(rows, 1):
-            if not _is_entry(row):
-                raise UserError(str(path), f"line {number} is not a ledger entry; restore the original file")
-    if rest:
+        return
+    yield from stream_lines(path, torn := [])
+    if torn:
         lacking.append(f"The last line of {path.name} was cut off and is left out: more lines may be missing.")
-    return rows
+
+
+def _uploads(path: Path, lacking: list[str]) -> Uploads:
+    """Add up the lines of a ledger; refuse one that is not a ledger entry."""
+    uploads = Uploads()
+    for number, row in enumerate(_lines(path, lacking), 1):
+        if not _is_entry(row):
+            raise UserError(str(path), f"line {number} is not a ledger entry; restore the original file")
+        uploads.add(row)
+    return uploads
 
 
 def _is_entry(row: Row) -> bool:

@@ -6,7 +6,7 @@ run; programs that train on other machines give it their own ``training`` and ``
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +14,8 @@ from fedvisage.base.files import read_json
 from fedvisage.base.processes import use_threads
 from fedvisage.base.progress import Reporter, Say
 from fedvisage.federation.protections.dp import figures_of
-from fedvisage.federation.record.attendance import absences, attendance_of
-from fedvisage.federation.record.ledger import LEDGER, REPEATED, ROUNDS, privacy_of, read_lines
+from fedvisage.federation.record.attendance import Attendance, absences, attendance_of
+from fedvisage.federation.record.ledger import LEDGER, REPEATED, ROUNDS, LedgerTotals, stream_lines, totals_of
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.methods.origin import origin_of
 from fedvisage.report.tracking.reporting import report_to_trackers
@@ -40,9 +40,6 @@ from fedvisage.tasks.catalogue import Setup, set_up, task_of
 from fedvisage.tasks.opened import RunData
 from fedvisage.tasks.seal import write_sealed
 from fedvisage.tasks.task import TrainingResult
-
-Lines = Sequence[Mapping[str, Any]]
-"""The lines of ``ledger.jsonl`` or ``rounds.jsonl``."""
 
 
 def run(request: Request, reporter: Reporter) -> dict[str, Any]:
@@ -120,12 +117,12 @@ def evaluate(
     request: Request, setup: Setup, data: RunData, trained: TrainingResult, pool: WorkerPool, say: Say
 ) -> dict[str, Any]:
     """Evaluate the model on the target, write and return the metrics, and report the sites that were absent."""
-    ledger, rounds = read_lines(request.out / LEDGER), read_lines(request.out / ROUNDS)
+    totals = totals_of(stream_lines(request.out / LEDGER))
     metrics = {
-        **_training_metrics(setup, data, trained, ledger, rounds),
+        **_training_metrics(setup, data, trained, totals, attendance_of(stream_lines(request.out / ROUNDS))),
         **setup.task.evaluate(setup.scorer(), trained, data, request.out),
         **snapshot_metrics(setup, request.out, trained, data),
-        **_costs(ledger, rounds, pool),
+        **_costs(totals, sum(row["seconds"] for row in stream_lines(request.out / ROUNDS)), pool),
     }
     write_sealed(request.out, metrics)
     for sentence in absences(metrics):
@@ -146,7 +143,7 @@ def _environment(setup: Setup, pool: WorkerPool) -> dict[str, Any]:
 
 
 def _training_metrics(
-    setup: Setup, data: RunData, trained: TrainingResult, ledger: Lines, rounds: Lines
+    setup: Setup, data: RunData, trained: TrainingResult, totals: LedgerTotals, attendance: Attendance
 ) -> dict[str, Any]:
     """Return the description of a run's training in metrics.json: its names, rounds, attendance and privacy."""
     recipe, method = setup.recipe, setup.method
@@ -158,30 +155,27 @@ def _training_metrics(
         "seed": recipe.runtime.seed,
         "rounds": trained.rounds,
     }
-    attendance = attendance_of(rounds)
     if attendance.counted:  # a run that adopted the members of another run had no rounds of its own
         metrics["attendance"] = attendance.as_json()
     if trained.ended:
         metrics["ended"] = trained.ended
-    if privacy := figures_of(recipe, method, trained.rounds, privacy_of(ledger)):
+    if privacy := figures_of(recipe, method, trained.rounds, totals.privacy):
         metrics["privacy"] = privacy
     return metrics
 
 
-def _costs(ledger: Lines, rounds: Lines, pool: WorkerPool) -> dict[str, Any]:
+def _costs(totals: LedgerTotals, seconds: float, pool: WorkerPool) -> dict[str, Any]:
     """Return the sums of bytes and seconds, and the peak memory of a run.
 
     Bytes are those of the whole ledger. An interrupted run also reports the bytes that were sent again.
     """
-    repeated = [row for row in ledger if row.get(REPEATED)]
     return {
-        **_bytes_of(ledger),
-        **({REPEATED: _bytes_of(repeated)} if repeated else {}),
-        "seconds": round(sum(row["seconds"] for row in rounds), 3),
+        **_named(totals.bytes),
+        **({REPEATED: _named(totals.repeated)} if totals.repeated else {}),
+        "seconds": round(seconds, 3),
         "peak_rss_mb": directory.peak_rss_mb(pool.peaks_kb),
     }
 
 
-def _bytes_of(lines: Lines) -> dict[str, int]:
-    """Add up the bytes of ledger lines by direction."""
-    return {f"bytes_{way}": sum(row["bytes"] for row in lines if row["direction"] == way) for way in ("up", "down")}
+def _named(bytes_by_direction: Mapping[str, int]) -> dict[str, int]:
+    return {f"bytes_{direction}": count for direction, count in bytes_by_direction.items()}

@@ -27,8 +27,10 @@ _FOUND_ASIDE = "from the detector of earlier versions, which are about 2 % of a 
 
 def check_same_crops(crops: Mapping[str, CropRecord | None], allowed: bool) -> None:
     """Refuse sets whose crops are incompatible; errors name the place in the recipe and compare it with a site."""
-    ordered = sorted(crops, key=lambda place: (not place.startswith(SITE), place))
-    for place, other_place in combinations(ordered, 2):
+    first_places: dict[CropRecord | None, str] = {}
+    for place in sorted(crops, key=lambda place: (not place.startswith(SITE), place)):
+        first_places.setdefault(crops[place], place)
+    for place, other_place in combinations(first_places.values(), 2):
         crop, other_crop = crops[place], crops[other_place]
         if are_incompatible(crop, other_crop) and not allowed:
             raise UserError(other_place, _otherwise(other_crop, f"those of {place}", crop))

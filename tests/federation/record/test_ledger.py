@@ -1,12 +1,14 @@
 """The ledger keeps every line, and marks those whose exchange an interrupted run repeats."""
 
+import itertools
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from tests.refusals import refused
 
-from fedvisage.federation.record.ledger import JsonLines, read_lines
+from fedvisage.federation.record.ledger import REPEATED, JsonLines, read_lines, stream_lines, totals_of
 
 
 def test_a_ledger_is_cut_back_to_a_length_and_grows_from_there(tmp_path: Path) -> None:
@@ -91,3 +93,35 @@ def test_a_ledger_shorter_than_a_checkpoint_says_is_not_filled_up(tmp_path: Path
     for change in (ledger.cut, ledger.mark_repeated):
         with refused("ledger.jsonl", "checkpoint"):
             change(1000)
+
+
+def test_a_ledger_is_read_line_by_line(tmp_path: Path) -> None:
+    """A ledger can be larger than memory: its first line is there before the last one is read."""
+    path, count = tmp_path / "ledger.jsonl", 300_000
+    path.write_text("".join(f'{{"line": {number}}}\n' for number in range(count)) + "changed\n{")
+    assert next(stream_lines(path)) == {"line": 0}
+    lines = stream_lines(path)
+    assert [row["line"] for row in itertools.islice(lines, count)] == list(range(count))
+    with refused(path, f"line {count + 1}"):
+        next(lines)
+
+
+def test_totals_add_up_bytes_by_direction_and_name_the_site_that_released_most() -> None:
+    def released(site: str, epsilon: float, relation: str) -> dict[str, Any]:
+        cost = {"total": {"epsilon": epsilon}, "releases": [{"relation": relation}], "noise": "derived"}
+        return {"direction": "up", "site": site, "bytes": 4, "cost": cost}
+
+    rows = [
+        {"direction": "down", "site": "A", "bytes": 100},
+        {"direction": "up", "site": "A", "bytes": 10, REPEATED: True},
+        {"direction": "up", "site": "B", "bytes": 1},
+        released("A", 1.0, "site"),
+        released("B", 3.0, "image"),
+        released("C", 3.0, "site"),
+    ]
+    totals = totals_of(iter(rows))
+    assert totals.bytes == {"up": 23, "down": 100}
+    assert totals.repeated == {"up": 10, "down": 0}
+    assert totals.privacy == {"epsilon": 3.0, "site": "B", "noise": "derived", "relation": ["image", "site"]}
+    without = totals_of(rows[2:3])
+    assert (without.repeated, without.privacy) == ({}, {})

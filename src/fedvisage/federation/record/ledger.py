@@ -8,13 +8,13 @@ are those of an uninterrupted run.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import json_line, parse_json, read_plain, read_text, write_atomically
+from fedvisage.base.files import json_line, parse_json, pieces_of, read_plain, write_atomically
 
 LEDGER, ROUNDS = "ledger.jsonl", "rounds.jsonl"
 """File names of the ledger, with one line per field that crossed the wire, and of the rounds, with one line each."""
@@ -58,7 +58,7 @@ class JsonLines:
         self._file.flush()
         data = read_plain(self.path)
         self._check_length(len(data), length)
-        rows, _ = _rows_of(data[length:].decode(errors="surrogateescape"), self.path, data.count(b"\n", 0, length))
+        rows = _rows_in([data[length:]], self.path, before=data.count(b"\n", 0, length))
         marked = data[:length] + "".join(json_line({**row, REPEATED: True}) for row in rows).encode()
         if marked != data:
             self._file.close()
@@ -74,44 +74,73 @@ class JsonLines:
         self._file.close()
 
 
+def stream_lines(path: Path, torn: list[bytes] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the complete lines of a file of JSON lines of any size; a torn last line is added to ``torn``."""
+    yield from _rows_in(pieces_of(path, most=1 << 62), path, torn=torn)
+
+
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Return all complete lines of a file of JSON lines, without a torn last one."""
-    return lines_and_rest(path)[0]
+    return list(stream_lines(path))
 
 
-def lines_and_rest(path: Path) -> tuple[list[dict[str, Any]], str]:
-    """Return all complete lines of a file of JSON lines, and the text of a torn last one."""
-    return _rows_of(read_text(path), path)
+def _rows_in(
+    pieces: Iterable[bytes], path: Path, before: int = 0, torn: list[bytes] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows in pieces of a file; ``before`` lines precede them in the file."""
+    rest = b""
+    for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        for number, line in enumerate(lines, before + 1):
+            try:
+                if line.strip():
+                    yield _parse_row(line)
+            except ValueError as error:
+                message = f"line {number} was changed ({str(error)[:200]}); restore the original file"
+                raise UserError(str(path), message) from None
+        before += len(lines)
+    try:
+        if rest.strip():
+            yield _parse_row(rest)
+    except ValueError:
+        if torn is not None:
+            torn.append(rest)
 
 
-def _rows_of(text: str, path: Path, before: int = 0) -> tuple[list[dict[str, Any]], str]:
-    """Return the rows of a text and its torn last line; ``before`` lines precede the text in the file."""
-    lines = text.split("\n")
-    rows: list[dict[str, Any]] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = parse_json(line)
-            if not isinstance(row, dict):
-                raise ValueError("is not a mapping")
-        except ValueError as error:
-            if number == len(lines):  # text after the last end of line: a torn line
-                return rows, line
-            message = f"line {before + number} was changed ({str(error)[:200]}); restore the original file"
-            raise UserError(str(path), message) from None
-        rows.append(row)
-    return rows, ""
+def _parse_row(line: bytes) -> dict[str, Any]:
+    row = parse_json(line.decode())
+    if not isinstance(row, dict):
+        raise ValueError("is not a mapping")
+    return row
 
 
-def privacy_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the costs of the site that released most, by sum and tightly; empty without releases."""
-    costs = [(row["site"], row["cost"]) for row in rows if row.get("cost")]
-    if not costs:
-        return {}
-    site, most = max(costs, key=lambda site_cost: float(site_cost[1]["total"]["epsilon"]))
-    relations = {release["relation"] for _, cost in costs for release in cost["releases"]}
-    return {**most["total"], "site": site, "relation": sorted(relations), "noise": most["noise"]}
+@dataclass
+class LedgerTotals:
+    """Sums over a ledger, which can be larger than memory."""
+
+    bytes: dict[str, int] = field(default_factory=lambda: {"up": 0, "down": 0})
+    """Bytes by direction."""
+    repeated: dict[str, int] = field(default_factory=dict)
+    """The same of lines that an interruption undid; empty without such lines."""
+    privacy: dict[str, Any] = field(default_factory=dict)
+    """The costs of the site that released most, by sum and tightly; empty without releases."""
+
+
+def totals_of(rows: Iterable[Mapping[str, Any]]) -> LedgerTotals:
+    """Add up the lines of a ledger."""
+    totals, relations = LedgerTotals(), set[str]()
+    for row in rows:
+        totals.bytes[row["direction"]] += row["bytes"]
+        if row.get(REPEATED):
+            totals.repeated = totals.repeated or {"up": 0, "down": 0}
+            totals.repeated[row["direction"]] += row["bytes"]
+        if cost := row.get("cost"):
+            relations |= {release["relation"] for release in cost["releases"]}
+            if not totals.privacy or float(cost["total"]["epsilon"]) > float(totals.privacy["epsilon"]):
+                totals.privacy = {**cost["total"], "site": row["site"], "noise": cost["noise"]}
+    if totals.privacy:
+        totals.privacy["relation"] = sorted(relations)
+    return totals
 
 
 @dataclass(frozen=True)

@@ -34,14 +34,17 @@ SCORES = "scores.csv"
 def open_data(recipe: Recipe, method: Declared, cache: Path, say: Say) -> RunData:
     """Open or render the sets of a recipe, and check them against the recipe and each other."""
     sites: dict[str, SiteData] = {}
+    opened: dict[str, PreparedSet] = {}  # by entry without the selection, as many sites may be parts of one set
     digests: dict[str, str] = {}
     crops: dict[str, CropRecord | None] = {}
     for name, entry in sorted(recipe.data.sites.items()):
         place = f"{SITE}{name}"
-        prepared = open_set(entry, place, recipe, cache, say)
-        digests[place], crops[place] = prepared.digest, prepared.crop
-        sites[name] = _split_site(prepared, place, split_entry(entry)[1], recipe.evaluation.threshold)
-    target = _open_target(recipe, cache, say)
+        source, selection = split_entry(entry)
+        if source not in opened:
+            opened[source] = open_set(source, place, recipe, cache, say)
+        digests[place], crops[place] = opened[source].digest, opened[source].crop
+        sites[name] = _split_site(opened[source], place, selection, recipe.evaluation.threshold)
+    target = _open_target(recipe, opened, cache, say)
     if target is not None:
         target_set = target.slices[0].set
         digests[TARGET], crops[TARGET] = target_set.digest, target_set.crop
@@ -49,12 +52,13 @@ def open_data(recipe: Recipe, method: Declared, cache: Path, say: Say) -> RunDat
     return RunData(merge_sites(sites) if method.pooled else sites, target, digests, crops=crops, places=places)
 
 
-def _open_target(recipe: Recipe, cache: Path, say: Say) -> View | None:
+def _open_target(recipe: Recipe, opened: Mapping[str, PreparedSet], cache: Path, say: Say) -> View | None:
     if recipe.data.target is None:
         return None
-    prepared = open_set(recipe.data.target, TARGET, recipe, cache, say)
+    source, selection = split_entry(recipe.data.target)
+    prepared = opened.get(source) or open_set(source, TARGET, recipe, cache, say)
     target = View.of(prepared, None if recipe.data.target_split == "all" else recipe.data.target_split)
-    target = select(target, split_entry(recipe.data.target)[1], TARGET)
+    target = select(target, selection, TARGET)
     if len(target) == 0:
         raise UserError("data.target_split", f"the target's data has no images in split {recipe.data.target_split!r}")
     return target

@@ -249,9 +249,10 @@ def share_of(view: View, part: Part | None) -> View:
     """
     if part is None:
         return view
-    everybody = np.unique(view.slices[0].set.rows.subject)
+    everybody, subjects = view.coded("subject")
     share = np.arange(len(everybody)) % part.of + 1
-    return view.of_people(everybody[(share >= part.number) & (share <= part.last)])
+    in_share = (share >= part.number) & (share <= part.last)
+    return view.subset(np.flatnonzero(in_share[subjects]).astype(np.int64))
 
 
 # Evaluation on templates, with the protocols of IJB-B and IJB-C, in two readings.
