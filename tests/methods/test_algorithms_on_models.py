@@ -29,6 +29,7 @@ RUN = (
     "vit",
     "vit-h",
     "fedma-vgg",
+    "minifasnet",
     "timm",
     "sphere20",
     "iresnet18",

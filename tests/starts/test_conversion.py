@@ -165,9 +165,12 @@ def test_the_page_on_starts_shows_recipes_that_are_read() -> None:
     recipe = fv.load({**yaml.safe_load(shown), **rest})
     assert fv.methods.find(recipe.method).title == "FedAvg (adapters)"
     assert fv.methods.find(fv.load({**yaml.safe_load(of_faces), **rest}).method).task == "recognition"
-    (command,) = re.findall(r"```console\n(.*?)```", page, flags=re.DOTALL)
+    commands = "".join(re.findall(r"```console\n(.*?)```", page, flags=re.DOTALL)).splitlines()
     verb = get_command(app).commands["model"].commands["convert"]  # type: ignore[attr-defined]
-    verb.make_context("convert", shlex.split(command)[3:])
+    conversions = [words[3:] for words in map(shlex.split, commands) if words[1:3] == ["model", "convert"]]
+    assert len(conversions) == 2
+    for words in conversions:
+        verb.make_context("convert", words)
 
 
 # Checkpoints of torch's.

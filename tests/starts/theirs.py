@@ -239,3 +239,56 @@ class Foamliu(nn.Module):
         x = one.bn1(one.depthwise(x)).relu()  # type: ignore[operator]
         x = one.bn2(one.pointwise(x)).relu()  # type: ignore[operator]
         return self.bn(self.conv3(self.gdconv(self.conv2(self.features(x))))).flatten(1)
+
+
+class Excited(DepthWise):
+    """A bottleneck of Minivision's MiniFASNet that scales its channels before it adds them."""
+
+    def __init__(self, inputs: int, outputs: int, groups: int) -> None:
+        super().__init__(inputs, outputs, groups, 1, residual=False)
+        narrow = outputs // 4
+        self.se_module = named(
+            fc1=conv(outputs, narrow, 1),
+            bn1=nn.BatchNorm2d(narrow),
+            fc2=conv(narrow, outputs, 1),
+            bn2=nn.BatchNorm2d(outputs),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out, se = super().forward(x), self.se_module
+        gate = se.bn1(se.fc1(out.mean((2, 3), keepdim=True))).relu()  # type: ignore[operator]
+        return x + out * se.bn2(se.fc2(gate)).sigmoid()  # type: ignore[operator]
+
+
+MINIFASNETS = {
+    "v1": ([13, 26, 13, 52], 231, [154, 52, 26, 52, 26, 26], 308, [26, 26]),
+    "v2": ([13, 13, 13, 13], 231, [231, 52, 26, 77, 26, 26], 308, [26, 26]),
+}
+
+
+class MiniFASNet(nn.Module):
+    """Minivision's MiniFASNet, from BGR pixels between 0 and 255 to three classes."""
+
+    def __init__(self, variant: str, size: int) -> None:
+        super().__init__()
+        first, to_second, second, to_third, third = MINIFASNETS[variant[:2]]
+        self.conv1, self.conv2_dw = conv_block(3, 32, 3, 2), conv_block(32, 32, 3, groups=32)
+        self.conv_23, self.conv_3 = DepthWise(32, 64, 103, 2, residual=False), self.blocks(64, first, variant)
+        self.conv_34, self.conv_4 = DepthWise(64, 128, to_second, 2, residual=False), self.blocks(128, second, variant)
+        self.conv_45, self.conv_5 = DepthWise(128, 128, to_third, 2, residual=False), self.blocks(128, third, variant)
+        self.conv_6_sep = conv_block(128, 512)
+        self.conv_6_dw = conv_block(512, 512, size // 16, groups=512, pad=0, prelu=False)
+        self.linear, self.bn = nn.Linear(512, 128, bias=False), nn.BatchNorm1d(128)
+        self.prob = nn.Linear(128, 3, bias=False)
+
+    @staticmethod
+    def blocks(width: int, inner: list[int], variant: str) -> nn.Sequential:
+        blocks: list[nn.Module] = [DepthWise(width, width, groups, 1, residual=True) for groups in inner]
+        if variant.endswith("se"):
+            blocks[-1] = Excited(width, width, inner[-1])
+        return named(model=nn.Sequential(*blocks))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for name, part in self.named_children():
+            x = part(x.flatten(1) if name == "linear" else x)
+        return x

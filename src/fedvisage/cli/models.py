@@ -41,7 +41,7 @@ app = typer.Typer()
 
 @app.command("export")
 def export_model(
-    run: Annotated[Path, typer.Argument(help="The directory of a finished run.")],
+    run: Annotated[Path, typer.Argument(help="The directory of a finished run, or a converted start.")],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="New directory for the result.")],
     data: Annotated[
         str | None,
@@ -117,7 +117,10 @@ def watch_source(
 @app.command("predict")
 def predict_images(
     model: Annotated[
-        Path, typer.Argument(help="The directory of a finished run, of its two model files, or of an export.")
+        Path,
+        typer.Argument(
+            help="The directory of a finished run, of its two model files, or of an export; or a converted start."
+        ),
     ],
     paths: Annotated[
         list[Path] | None,
@@ -289,8 +292,8 @@ def convert_weights(
         str,
         typer.Option(
             "--as",
-            help="Network: iresnet18, iresnet50, iresnet100, mobilefacenet, mobilefacenet-dw, resnet18, or an"
-            " architecture of timm.",
+            help="Network: iresnet18, iresnet50, iresnet100, mobilefacenet, mobilefacenet-dw, minifasnet-v1,"
+            " minifasnet-v1se, minifasnet-v2, minifasnet-v2se, resnet18, or an architecture of timm.",
         ),
     ],
     reference: Annotated[
@@ -305,6 +308,16 @@ def convert_weights(
         int | None, typer.Option(min=16, max=1024, help="Image side in pixels, for timm networks.", show_default=False)
     ] = None,
     key: Annotated[str | None, typer.Option(help="Key of the weights in a checkpoint.", show_default=False)] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            min=1.0,
+            max=10.0,
+            help="For minifasnet: side of its crops over the longer side of the face box; default: the published 2.7"
+            " (v2) or 4 (v1se).",
+            show_default=False,
+        ),
+    ] = None,
     licence: Annotated[
         str,
         typer.Option(help="Licence of the weights: a name, or @FILE with its text.", show_default=False),
@@ -325,6 +338,7 @@ def convert_weights(
         size=size,
         colour=colour,  # type: ignore[arg-type]
         key=key,
+        margin=margin,
         reference=reference,
         licence=text,
     )

@@ -63,13 +63,13 @@ def make_cropper(crop: Crop, size: int, threads: int = 1) -> Cropper:
     raise UserError("crop", f"must be centre, face or none, got {crop!r}")
 
 
-def record_of(crop: Crop, *, aligned: bool = False, search: Search = "all") -> CropRecord:
+def record_of(crop: Crop, *, aligned: bool = False, search: Search = "all", margin: float = MARGIN) -> CropRecord:
     """Return the record of crops made by the named method; `aligned` by five points or cut by a box."""
     if crop == "face":
         detector = DetectorRecord(name=NAME, version=VERSION, sha256=digest(), search=search)
         if aligned:
             return CropRecord(how="detected", detector=detector, rotation=True, alignment="points")
-        return CropRecord(how="detected", detector=detector, margin=MARGIN, alignment="box")
+        return CropRecord(how="detected", detector=detector, margin=margin, alignment="box")
     method: Literal["centre", "whole"] = "centre" if crop == "centre" else "whole"
     return CropRecord(how=method, rotation=aligned, alignment="points" if aligned else "none")
 

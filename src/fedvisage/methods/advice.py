@@ -26,6 +26,7 @@ MODELS: dict[str, str] = {
     "vit": "Attack detection: ViT-B/16 of FedSIS's comparison; large, so start from published weights.",
     "vit-h": "Attack detection: ViT with a convolutional tokenizer, which preserves micro-texture.",
     "fedma-vgg": "Attack detection: FedMA's VGG without BatchNorm, to compare FedMA with averaging on one network.",
+    "minifasnet": "Attack detection: a small network on 80 pixels; starts from published weights for real cameras.",
     "timm": "Attack detection: any image network of timm, such as a small one for a device.",
     "adapters": "Attack detection: a frozen timm transformer; only adapters of a few megabytes are sent.",
     "sphere20": "Recognition: the smaller SphereFace network, for quick comparisons.",

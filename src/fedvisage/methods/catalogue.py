@@ -19,7 +19,7 @@ from fedvisage.methods.algorithms.fednova import fednova
 from fedvisage.methods.algorithms.fedprox import fedprox
 from fedvisage.methods.algorithms.moon import moon
 from fedvisage.methods.algorithms.scaffold import scaffold
-from fedvisage.methods.models import adapters, face, resnet18, timm, vgg
+from fedvisage.methods.models import adapters, face, minifasnet, resnet18, timm, vgg
 from fedvisage.methods.models import vit as plain_vit
 from fedvisage.methods.models import vit_h as hybrid
 from fedvisage.methods.models.model import Model
@@ -76,6 +76,7 @@ MODELS: dict[str, Model] = {
         plain_vit.MODEL,
         hybrid.MODEL,
         vgg.MODEL,
+        minifasnet.MODEL,
         timm.MODEL,
         adapters.MODEL,
         *face.MODELS.values(),

@@ -110,16 +110,15 @@ class MobileFaceNet(Backbone):
 class Bottleneck(nn.Module):
     """Expand, convolve each channel, project; added to the input if the shape does not change."""
 
-    def __init__(self, inputs: int, width: int, expansion: int, stride: int, activation: Activation = nn.PReLU) -> None:
-        """Build the layers; the depthwise convolution has the stride."""
+    def __init__(self, inputs: int, width: int, inner: int, stride: int, activation: Activation = nn.PReLU) -> None:
+        """Build the layers; the depthwise convolution has the stride and ``inner`` channels."""
         super().__init__()
-        inner = inputs * expansion
         self.residual = nn.Sequential(
-            *_mobile_convolution(inputs, inner, side=1),
+            *mobile_convolution(inputs, inner, side=1),
             activation(inner),
-            *_mobile_convolution(inner, inner, stride=stride, groups=inner),
+            *mobile_convolution(inner, inner, stride=stride, groups=inner),
             activation(inner),
-            *_mobile_convolution(inner, width, side=1),
+            *mobile_convolution(inner, width, side=1),
         )
         self.added = stride == 1 and inputs == width
 
@@ -140,8 +139,8 @@ def mobilefacenet(options: MobileFaceNet, size: int = 112) -> nn.Sequential:
     """
     width = options.width
     parts: OrderedDict[str, nn.Module] = OrderedDict(centred=CentrePixels())
-    parts["convolution"] = nn.Sequential(*_mobile_convolution(3, width, stride=2), nn.PReLU(width))
-    parts["depthwise"] = nn.Sequential(*_mobile_convolution(width, width, groups=width), nn.PReLU(width))
+    parts["convolution"] = nn.Sequential(*mobile_convolution(3, width, stride=2), nn.PReLU(width))
+    parts["depthwise"] = nn.Sequential(*mobile_convolution(width, width, groups=width), nn.PReLU(width))
     parts |= _from_bottlenecks(options, size, nn.PReLU)
     return nn.Sequential(parts)
 
@@ -154,9 +153,9 @@ def mobilefacenet_dw(options: MobileFaceNet, size: int = 112) -> nn.Sequential:
     """
     width = options.width
     parts: OrderedDict[str, nn.Module] = OrderedDict(normalised=NormalisePixels())
-    parts["convolution"] = nn.Sequential(*_mobile_convolution(3, width, stride=2), nn.ReLU6(inplace=True))
-    parts["depthwise"] = nn.Sequential(*_mobile_convolution(width, width, groups=width), nn.ReLU(inplace=True))
-    parts["pointwise"] = nn.Sequential(*_mobile_convolution(width, width, side=1), nn.ReLU(inplace=True))
+    parts["convolution"] = nn.Sequential(*mobile_convolution(3, width, stride=2), nn.ReLU6(inplace=True))
+    parts["depthwise"] = nn.Sequential(*mobile_convolution(width, width, groups=width), nn.ReLU(inplace=True))
+    parts["pointwise"] = nn.Sequential(*mobile_convolution(width, width, side=1), nn.ReLU(inplace=True))
     parts |= _from_bottlenecks(options, size, lambda _: nn.ReLU6(inplace=True))
     return nn.Sequential(parts)
 
@@ -168,19 +167,20 @@ def _from_bottlenecks(options: MobileFaceNet, size: int, activation: Activation)
     inputs = width
     for number, (expansion, factor, repetitions, stride) in enumerate(BOTTLENECKS, 1):
         outputs = factor * width
-        first = Bottleneck(inputs, outputs, expansion, stride, activation)
-        rest = (Bottleneck(outputs, outputs, expansion, 1, activation) for _ in range(repetitions - 1))
+        first = Bottleneck(inputs, outputs, inputs * expansion, stride, activation)
+        rest = (Bottleneck(outputs, outputs, outputs * expansion, 1, activation) for _ in range(repetitions - 1))
         parts[f"stage{number}"], inputs = nn.Sequential(first, *rest), outputs
-    parts["wide"] = nn.Sequential(*_mobile_convolution(inputs, last, side=1), activation(last))
+    parts["wide"] = nn.Sequential(*mobile_convolution(inputs, last, side=1), activation(last))
     global_convolution = nn.Conv2d(last, last, last_side(size), groups=last, bias=False)
     parts["global"] = nn.Sequential(global_convolution, nn.BatchNorm2d(last))
-    parts["features"] = nn.Sequential(*_mobile_convolution(last, options.embedding, side=1), nn.Flatten())
+    parts["features"] = nn.Sequential(*mobile_convolution(last, options.embedding, side=1), nn.Flatten())
     return parts
 
 
-def _mobile_convolution(
+def mobile_convolution(
     inputs: int, outputs: int, *, side: int = 3, stride: int = 1, groups: int = 1
 ) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
+    """Return a convolution that keeps the map's size, or divides it by the stride, and its BatchNorm."""
     layer = nn.Conv2d(inputs, outputs, side, stride=stride, padding=side // 2, groups=groups, bias=False)
     return layer, nn.BatchNorm2d(outputs)
 

@@ -39,11 +39,11 @@ class FeatureDistance:
     furthest: float
 
 
-def make_pictures(size: int) -> Tensor:
+def make_pictures(size: int, count: int = PICTURES) -> Tensor:
     """Return the pictures for the comparison: RGB from 0 to 1."""
     draw = torch_rng(0, "pictures of a conversion")
-    smooth = interpolate(torch.rand(PICTURES, 3, COARSE, COARSE, generator=draw), size=(size, size), mode="bilinear")
-    return (0.9 * smooth + 0.1 * torch.rand(PICTURES, 3, size, size, generator=draw)).clamp(0, 1)
+    smooth = interpolate(torch.rand(count, 3, COARSE, COARSE, generator=draw), size=(size, size), mode="bilinear")
+    return (0.9 * smooth + 0.1 * torch.rand(count, 3, size, size, generator=draw)).clamp(0, 1)
 
 
 def compare_features(converted: ConvertedNetwork, reference: Path) -> FeatureDistance:
@@ -112,6 +112,7 @@ class Conversion:
         lines.append(
             f"the source expects {result.colour.upper()}, {_describe_pixels(result)}; "
             f"the result RGB from 0 to 1, {result.size} pixels"
+            + ("" if result.margin is None else f", crops of {result.margin:g} times the face box")
         )
         lines += [f"note: {result.note}"] if result.note else []
         lines.append(_describe_comparison(self.agreement))
@@ -147,6 +148,7 @@ def convert(
     size: int | None = None,
     colour: Colour | None = None,
     key: str | None = None,
+    margin: float | None = None,
     reference: Path | None = None,
     licence: str = "",
 ) -> Conversion:
@@ -158,7 +160,7 @@ def convert(
     if len(licence) > LONGEST_LICENCE:
         raise UserError("--licence", f"has {len(licence):,} characters; the limit is {LONGEST_LICENCE:,}")
     source = read_source(path, key)
-    result = convert_to_network(source, name, size, colour)
+    result = convert_to_network(source, name, size, colour, margin)
     # An ONNX source is its own reference.
     graph = reference or (path if source.format == "onnx" else None)
     conversion = Conversion(
@@ -174,7 +176,11 @@ def metadata_of(done: Conversion) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "network": dict(result.network),
-        "input": {"size": result.size, "colour": "rgb"},
+        "input": {
+            "size": result.size,
+            "colour": "rgb",
+            **({} if result.margin is None else {"margin": result.margin}),
+        },
         "source": {"name": done.source.path.name, "sha256": done.source.sha256, "project": result.project},
         "licence": done.licence,
     }
@@ -184,6 +190,8 @@ def _describe_pixels(network: ConvertedNetwork) -> str:
     """Return the source's normalisation of pixels in words."""
     if set(network.mean) == set(network.std) == {0.5}:
         return "from -1 to 1"
+    if set(network.std) == {1 / 255}:
+        return "from 0 to 255"
     return f"less {_format_numbers(network.mean)}, by {_format_numbers(network.std)}"
 
 

@@ -279,6 +279,8 @@ class ConvertedNetwork:
     """The side of a picture in pixels."""
     network: Mapping[str, Any]
     """The value of ``method.network`` in a recipe."""
+    margin: float | None = field(default=None, kw_only=True)
+    """Attack detection: side of a crop over the longer side of the face box."""
     use: str
     """The lines of a recipe that starts from the file."""
     note: str = ""
@@ -405,6 +407,38 @@ def foamliu() -> WeightsLayout:
         yield from (("conv3", "features.0"), ("bn", "features.1"))
 
     return WeightsLayout("foamliu MobileFaceNet", rows_from(pairs()), mean=IMAGENET_MEAN, std=IMAGENET_STD)
+
+
+def minivision(blocks: Sequence[int], excited: bool) -> WeightsLayout:
+    """Return the layout of Minivision's MiniFASNet, given the number of blocks in each stage."""
+    block = {"conv.conv": 0, "conv.bn": 1, "conv.prelu": 2, "conv_dw.conv": 3, "conv_dw.bn": 4, "conv_dw.prelu": 5}
+    block |= {"project.conv": 6, "project.bn": 7}
+    gate = {"fc1": 1, "bn1": 2, "fc2": 4, "bn2": 5}
+    layers = ("conv", "bn", "prelu")
+
+    def pairs() -> Pairs:
+        for source, target in (("conv1", "convolution"), ("conv2_dw", "depthwise")):
+            yield from ((f"{source}.{name}", f"{target}.{index}") for index, name in enumerate(layers))
+        for stage, (count, narrowing, rest) in enumerate(zip(blocks, ("23", "34", "45"), "345", strict=True), 1):
+            sources = [f"conv_{narrowing}", *(f"conv_{rest}.model.{index}" for index in range(count - 1))]
+            for index, source in enumerate(sources):
+                target = f"stage{stage}.{index}.residual"
+                yield from ((f"{source}.{name}", f"{target}.{layer}") for name, layer in block.items())
+                if excited and index == count - 1:
+                    yield from ((f"{source}.se_module.{name}", f"{target}.8.gate.{at}") for name, at in gate.items())
+        yield from ((f"conv_6_sep.{name}", f"wide.{index}") for index, name in enumerate(layers))
+        yield from ((f"conv_6_dw.{name}", f"global.{index}") for index, name in enumerate(layers[:2]))
+        yield from (("linear", "features.0"), ("bn", "features.1"), ("prob", "classes"))
+
+    # The training network of the project also has a branch that predicts Fourier spectra.
+    return WeightsLayout(
+        "Minivision Silent-Face-Anti-Spoofing",
+        rows_from(pairs()),
+        {ANY: "bgr"},
+        mean=(0.0, 0.0, 0.0),
+        std=(1 / 255, 1 / 255, 1 / 255),
+        left_out=("FTGenerator.", "module.FTGenerator."),
+    )
 
 
 def layouts_of(network: str) -> tuple[WeightsLayout, ...]:

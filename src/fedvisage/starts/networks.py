@@ -1,4 +1,4 @@
-"""Map files of weights to our networks: face recognition networks, FedPAD's ResNet-18, and any network of timm's."""
+"""Map files of weights to our networks: face networks, MiniFASNet, FedPAD's ResNet-18, and any network of timm's."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fedvisage.base.errors import UserError, choice_hint
 from fedvisage.nn.face_networks import LAST, FaceNetwork, NetworkName, face_network
 from fedvisage.nn.inputs import CHANNELS
+from fedvisage.nn.minifasnet import INNER, MiniFASNet, Variant, minifasnet
 from fedvisage.nn.resnet import ResNet18, resnet18
 from fedvisage.nn.timm_network import TimmNetwork, timm_network
 from fedvisage.nn.vit import IMAGENET_MEAN, IMAGENET_STD, REDUCTION
@@ -30,6 +31,7 @@ from fedvisage.starts.layouts import (
     fit_tensors,
     layouts_of,
     match_in_order,
+    minivision,
     prefix_of,
     to_rgb,
 )
@@ -110,11 +112,20 @@ def rename_tensors(source: WeightsFile, network: nn.Module) -> dict[str, Tensor]
 
 
 FACES = tuple(name for name in get_args(NetworkName) if not name.startswith(("sphere", "timm")))
+MINIFASNETS: dict[str, Variant] = {f"minifasnet-{variant}": variant for variant in get_args(Variant)}
+PUBLISHED_MARGINS: dict[Variant, float] = {"v2": 2.7, "v1se": 4.0}
+"""The margins of the two published files of MiniFASNet."""
 OPTION = "--as"
 
 
-def convert_to_network(source: WeightsFile, name: str, size: int | None, colour: Colour | None) -> ConvertedNetwork:
+def convert_to_network(
+    source: WeightsFile, name: str, size: int | None, colour: Colour | None, margin: float | None = None
+) -> ConvertedNetwork:
     """Map a file to one of our networks; refuse mismatches by name."""
+    if name in MINIFASNETS:
+        return _convert_minifasnet(source, MINIFASNETS[name], colour, margin)
+    if margin is not None:
+        raise UserError("--margin", f"is the margin of a detector's crops; leave it out for {name}")
     if name in FACES:
         return _convert_face(source, name, size, colour)
     if name == "resnet18":
@@ -122,7 +133,7 @@ def convert_to_network(source: WeightsFile, name: str, size: int | None, colour:
     import timm
 
     if not timm.is_model(name):
-        choices = [*FACES, "resnet18", "an architecture of timm's"]
+        choices = [*FACES, *MINIFASNETS, "resnet18", "an architecture of timm's"]
         raise UserError(OPTION, f"{name!r} is not a known network{choice_hint(name, choices)}")
     return convert_timm(source, name, size, colour)
 
@@ -218,6 +229,38 @@ def _sizes(tensors: Mapping[str, Tensor], layout: WeightsLayout, name: str) -> t
             f"{name} has a different shape: the file's first layer has {first[0]} channels, and its "
             f"features have {last[0]} numbers",
         ) from None
+
+
+def _convert_minifasnet(
+    source: WeightsFile, variant: Variant, colour: Colour | None, margin: float | None
+) -> ConvertedNetwork:
+    """Map a file to MiniFASNet, whose last kernel determines the size of its pictures."""
+    margin = margin or PUBLISHED_MARGINS.get(variant)
+    if margin is None:
+        raise UserError("--margin", f"is needed: the authors published no weights of {variant} and so no margin")
+    layout = minivision([len(stage) for stage in INNER[variant.removesuffix("se")]], variant.endswith("se"))
+    kernel = source.tensors.get(f"{prefix_of(source.tensors, layout.rows)}conv_6_dw.conv.weight")
+    size = REDUCTION * (5 if kernel is None else kernel.shape[-1])
+    net = minifasnet(MiniFASNet(variant=variant), "rgb", size)
+    fitted = fit_tensors(source.tensors, layout, net)
+    check_fit(source.path, f"minifasnet-{variant}", fitted)
+    order = colour or fitted.colour or "bgr"
+    net.load_state_dict(to_rgb(fitted.state, net, order))
+    return ConvertedNetwork(
+        project=layout.project,
+        net=net.eval(),
+        weights={f"model.{key}": value for key, value in net.state_dict().items()},
+        pairs=fitted.pairs,
+        left_out=fitted.left_out,
+        colour=order,
+        mean=layout.mean,
+        std=layout.std,
+        size=size,
+        network={"name": "minifasnet", "variant": variant},
+        margin=margin,
+        use=f"method: {{name: fedavg, model: {{name: minifasnet, variant: {variant}}}}}\n"
+        f"input: {{size: {size}, colour: rgb}}\ntraining: {{start: FILE}}",
+    )
 
 
 def _convert_resnet18(source: WeightsFile, colour: Colour | None) -> ConvertedNetwork:

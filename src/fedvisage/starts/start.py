@@ -71,7 +71,7 @@ def shorten_names(names: Collection[str]) -> str:
 def read_start(path: Path, start: Start, present: Message) -> StartWeights:
     """Read a file of weights for a network as initialised; refuse by name what a strict start cannot take."""
     tensors, about = read_tensors(path)
-    origin = _origin(about)
+    origin = origin_of(about)
     if start.parts is not None:
         part_names = {name.split(".")[0] for name in present}
         for part in start.parts:
@@ -126,7 +126,7 @@ def _check_whole(
         raise UserError(PLACE, f"{path} lacks {', '.join(missing[:FEW]) or 'any tensor'}{advice}{_hint(origin)}")
 
 
-def _origin(about: str) -> Mapping[str, Any] | None:
+def origin_of(about: str) -> Mapping[str, Any] | None:
     """Return a converted file's metadata; other files have none, or another kind."""
     if not about:
         return None

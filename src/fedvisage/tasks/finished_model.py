@@ -175,13 +175,16 @@ class FinishedModel:
 def open_model(
     directory: Path, adapt: str | None = None, pairs: Path | None = None, method: Method | None = None
 ) -> FinishedModel:
-    """Read a finished model and build its network, without access to training data.
+    """Read a finished model, or a converted start, and build its network, without access to training data.
 
     The directory of a run must contain the unchanged files of that run. ``method`` is the method of the run, if the
     catalogue does not contain it.
     """
-    check_seal(directory)
-    saved = saved_model.load(directory)
+    if directory.is_file():
+        saved = saved_model.load_start(directory)
+    else:
+        check_seal(directory)
+        saved = saved_model.load(directory)
     try:
         recipe = _recipe_of(saved, adapt, pairs, method)
         resolved = method or find(recipe.method)

@@ -14,13 +14,16 @@ from torch import nn
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import read_json, read_tensors, write_json, write_tensors
 from fedvisage.data.crops import CropRecord
+from fedvisage.faces.cropping import MARGIN, record_of
 from fedvisage.federation.declared import Declared
 from fedvisage.federation.method import TaskName
 from fedvisage.federation.server import members_of
 from fedvisage.federation.wire.message import Message, digest_of
+from fedvisage.methods import MODELS
 from fedvisage.methods.models.frozen_backbone import constant_weights
-from fedvisage.metrics.threshold import Threshold
+from fedvisage.metrics.threshold import FIXED, Threshold
 from fedvisage.recipe import Recipe
+from fedvisage.starts.start import origin_of
 from fedvisage.tasks.seal import SETTINGS, WEIGHTS
 
 FORMAT = 3
@@ -66,6 +69,8 @@ class SavedModel:
     """The crop records of the training sets, as far as the run knew them."""
     on_training: Mapping[str, Threshold] = field(default_factory=dict)
     """Thresholds from scores of training images, for metrics by the rules of papers; decisions do not use them."""
+    origin: Mapping[str, Any] | None = None
+    """A converted start's metadata about its source and licence; None for a trained model."""
 
 
 def save(run: Path, saved: SavedModel) -> None:
@@ -131,6 +136,31 @@ def load(directory: Path) -> SavedModel:
     if name := first_nonfinite(finished):
         raise UserError(str(directory / WEIGHTS), f"{name} has NaN or infinite values; {AGAIN}")
     return SavedModel(recipe, finished, thresholds, scatter, task, crops, on_training)
+
+
+def load_start(path: Path) -> SavedModel:
+    """Read a converted start as a model without training; a detector decides at even odds."""
+    finished, about = read_tensors(path)
+    origin = origin_of(about)
+    name = "" if origin is None else origin["network"].get("name")
+    if origin is None or name not in MODELS:
+        raise UserError(
+            str(path), "is not a whole network from `fedvisage model convert`; give a run's directory, or such a file"
+        )
+    pad = MODELS[name].task == "pad"
+    recipe: dict[str, Any] = {
+        "method": {"name": "fedavg", "network": origin["network"]},
+        "data": {"sites": {"published": "unknown"}},
+        "training": {"rounds": 1},
+        "evaluation": {"threshold": "fixed"} if pad else {},
+    }
+    try:
+        recipe["input"] = {key: origin["input"][key] for key in ("size", "colour")}
+        crop = record_of("face", aligned=not pad, margin=float(origin["input"].get("margin", MARGIN)))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(str(path), f"has invalid metadata ({_what(error)}); convert the weights again") from error
+    thresholds = {"": Threshold(FIXED, "fixed", None, None)} if pad else {}
+    return SavedModel(recipe, finished, thresholds, {}, MODELS[name].task, (crop,), origin=origin)
 
 
 def first_nonfinite(weights: Message) -> str:

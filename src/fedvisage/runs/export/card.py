@@ -85,7 +85,7 @@ def _text(model: FinishedModel, config: Config, notices: Sequence[str]) -> str:
         f"# {method.title}",
         "",
         _PURPOSE[description.task],
-        f"Trained by {method.title} ({method.paper}): federated learning, in which the faces stayed with their owners.",
+        _origin_line(model),
         "",
         "## Use",
         "```python",
@@ -115,6 +115,16 @@ def _text(model: FinishedModel, config: Config, notices: Sequence[str]) -> str:
         f"{description.version}. `parity.json` compares the graph with torch.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _origin_line(model: FinishedModel) -> str:
+    """Return the sentence on where the weights come from."""
+    method, origin = model.setup.method, model.saved.origin
+    if origin is None:
+        trained = f"Trained by {method.title} ({method.paper})"
+        return f"{trained}: federated learning, in which the faces stayed with their owners."
+    source = f"{origin['source']['name']} of {origin['source']['project']}"
+    return f"Converted from {source}, not trained further. Licence of the weights: {origin['licence'] or 'not stated'}."
 
 
 def _threshold(description: Description) -> str:

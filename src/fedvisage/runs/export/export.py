@@ -61,7 +61,6 @@ from fedvisage.runs.export.quantised import (
     QuantisationEffect,
     describe,
     evaluate_graph,
-    pixels,
     quantise,
     splits,
     to_compare,
@@ -117,7 +116,7 @@ def description_of(model: FinishedModel, chosen: ExportedWeights) -> Description
         recipe_sha256=hashlib.sha256(json_key(model.saved.recipe).encode()).hexdigest(),
         threshold=None if threshold is None else point_of(threshold),
         crop=record_of("face", aligned=method.task == "recognition"),
-        trained_on=model.saved.crops,
+        trained_on=() if model.saved.origin else model.saved.crops,
         drawn=method.prediction.draw_spread is not None,
         version=VERSION,
     )
@@ -224,7 +223,7 @@ def export(
         config = with_graph(directory, model, chosen, description)
         exported = Exported.open(directory, threads=threads)
         say("comparing it with torch")
-        parity = measure(exported.run, lambda part: reference(model, chosen, part), pixels(crops), model.task)
+        parity = measure(exported.run, lambda part: reference(model, chosen, part), crops, model.task)
         require_parity(parity)
         moved = None
         if source is not None:

@@ -31,6 +31,7 @@ from fedvisage.metrics.generic import threshold_at_fmr, within_counts
 from fedvisage.metrics.similarity import Faces
 from fedvisage.metrics.threshold import ON_TRAINING, SOURCE_RULES, Threshold, histogram, threshold_from_histograms
 from fedvisage.recipe import Recipe
+from fedvisage.starts.convert import make_pictures
 from fedvisage.tasks.finished_model import FinishedModel
 from fedvisage.tasks.opened import check_for_model
 from fedvisage.tasks.recognition.benchmarks import share_of
@@ -59,8 +60,16 @@ def view_of(model: FinishedModel, entry: str, place: str, cache: Path, say: Say)
     return select(share_of(View.of(prepared), part), selection, place)
 
 
-def to_compare(model: FinishedModel, entry: str | None, least: int, cache: Path, say: Say) -> tuple[View, str]:
-    """Return evenly spaced crops of the named set, by default the recipe's target, and the name of the set."""
+def to_compare(
+    model: FinishedModel, entry: str | None, least: int, cache: Path, say: Say
+) -> tuple[NDArray[np.uint8], str]:
+    """Return evenly spaced crops of the named set, by default the recipe's target, and the name of the set.
+
+    A converted start has no target; it is compared on generated pictures.
+    """
+    if entry is None and model.saved.origin is not None:
+        pictures = make_pictures(model.recipe.input.size, COMPARED).permute(0, 2, 3, 1)
+        return (255 * pictures).round().byte().contiguous().numpy(), "generated pictures"
     named = entry or model.recipe.data.target
     if named is None:
         raise UserError("--data", "the run has no target; name a prepared set to compare the graph on")
@@ -75,7 +84,7 @@ def to_compare(model: FinishedModel, entry: str | None, least: int, cache: Path,
         ) from None
     if len(view) < least:
         raise UserError(place, f"has {len(view)} crops; a comparison needs {least}")
-    return evenly_spaced(view, COMPARED), view.slices[0].set.name
+    return pixels(evenly_spaced(view, COMPARED)), view.slices[0].set.name
 
 
 def evenly_spaced(view: View, most: int) -> View:
