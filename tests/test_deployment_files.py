@@ -19,7 +19,7 @@ import yaml
 from fedvisage import cli
 from fedvisage.base.files import write_json
 from fedvisage.nvflare.authority import read_federation
-from fedvisage.nvflare.locks import hold_directories
+from fedvisage.nvflare.kits import hold_directories
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"

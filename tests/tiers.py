@@ -129,7 +129,8 @@ MOVED = (
     Moved("faults/test_killed.py::test_killed_at_random_moments", FIRST_OPERATIONS),
     Moved("faults/test_killed_releases.py::test_a_killed_run_never_releases_a_round_twice", RESUMED),
     Moved(
-        "faults/test_broken_files.py::test_a_full_disk_ends_the_run_with_a_plain_message_and_it_can_be_resumed", DAMAGED
+        "faults/test_broken_files.py::test_a_file_size_limit_ends_the_run_with_a_plain_message_and_it_can_be_resumed",
+        DAMAGED,
     ),
     Moved(GALLERY_KILLED, GALLERY_KILLED, "remove-after1"),
     Moved("audit/test_label_inference.py::test_an_audit_that_goes_elsewhere_leaves_the_run_alone", LABELS),

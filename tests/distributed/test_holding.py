@@ -12,14 +12,14 @@ import pytest
 from tests.refusals import failed, refused
 
 from fedvisage.base.errors import RunFailed
-from fedvisage.nvflare.locks import hold_directories, hold_port
+from fedvisage.nvflare.kits import hold_directories, hold_port
 from fedvisage.nvflare.rehearsal import free_port
 from fedvisage.nvflare.terminal import LOG, output_to_log
 
 HOLDER = """
 import sys
 from pathlib import Path
-from fedvisage.nvflare.locks import hold_directories, hold_port
+from fedvisage.nvflare.kits import hold_directories, hold_port
 with hold_directories(Path(sys.argv[1])), hold_port(int(sys.argv[2])):
     sys.stdout.write("held\\n")
     sys.stdout.flush()

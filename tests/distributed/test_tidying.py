@@ -13,9 +13,8 @@ from nvflare.fuel.sec.audit import Auditor
 from tests.distributed.papers import copy_of
 from tests.toy import make_set
 
-from fedvisage.nvflare.audit import rotate
 from fedvisage.nvflare.kits import open_kit
-from fedvisage.nvflare.node import KEPT, prepare_server, prepare_site
+from fedvisage.nvflare.node import KEPT, prepare_server, prepare_site, rotate
 
 
 def leave(place: Path, status: str | None, age: int) -> Path:

@@ -15,8 +15,7 @@ from fedvisage.nvflare.authority import read_federation
 from fedvisage.nvflare.certificates import Credentials, check, credentials_in, warning
 from fedvisage.nvflare.greeting import address_in, wait_for_admission
 from fedvisage.nvflare.job import check_travels
-from fedvisage.nvflare.kits import Kit, open_kit
-from fedvisage.nvflare.locks import hold_directories, hold_port
+from fedvisage.nvflare.kits import Kit, hold_directories, hold_port, open_kit
 from fedvisage.nvflare.membership import SERVER, Changes, provision
 from fedvisage.nvflare.node import (
     check_own_sets,

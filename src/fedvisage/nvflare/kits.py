@@ -1,14 +1,18 @@
-"""Kits of the server, each site and each operator: keys and certificates for mutual TLS, permissions, and a readme."""
+"""Kits of the server, sites and operators: keys and certificates for mutual TLS, permissions, a readme, and locks."""
 
 from __future__ import annotations
 
 import copy
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fedvisage.base.errors import UserError
-from fedvisage.base.files import read_json
+from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.base.files import lock_directory, read_json
 
 # Permissions of a kit, in NVFlare's own files: no code from jobs, no other classes, no logs, no shells. NVFlare's
 # defaults suit research: any class of its library, any right for the operator, jobs that bring code, sites that send
@@ -195,3 +199,38 @@ def own_settings(kit: Path) -> dict[str, str]:
         return {}
     settings = read_json(path, "start this machine again with its command")
     return {str(key): str(value) for key, value in settings.items()}
+
+
+# Locks: one process per kit, state directory and port. The kernel releases the locks of a dead process.
+
+
+@contextmanager
+def hold_directories(*directories: Path) -> Iterator[None]:
+    """Hold directories; the error for a directory that is already held names the process that holds it."""
+    with ExitStack() as stack:
+        for directory in dict.fromkeys(directory.resolve() for directory in directories):
+            directory.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(lock_directory(directory))
+        yield
+
+
+@contextmanager
+def hold_port(port: int) -> Iterator[None]:
+    """Hold a port, and refuse a port with another listener.
+
+    gRPC lets two servers listen on one port, and connections then go to either. A check for a listener is not enough
+    for two servers that start at the same moment. So this function also takes a name in Linux' abstract sockets: like a
+    port it belongs to the machine (or container), and to one process at most. Other systems only have the check.
+    """
+    with socket.socket(socket.AF_UNIX) if sys.platform == "linux" else ExitStack() as name_socket:
+        try:
+            if isinstance(name_socket, socket.socket):
+                name_socket.bind(f"\0fedvisage-port-{port}")
+            with socket.socket() as probe:  # without SO_REUSEPORT, so that it detects any listener
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("", port))
+        except OSError as error:
+            raise RunFailed(
+                f"port {port} is already in use ({error.strerror}); is another server running on it?"
+            ) from error
+        yield

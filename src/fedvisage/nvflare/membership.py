@@ -27,8 +27,7 @@ from fedvisage.nvflare.authority import (
     open_authority,
 )
 from fedvisage.nvflare.certificates import REVOKED, SOON
-from fedvisage.nvflare.kits import OWN, own_settings
-from fedvisage.nvflare.locks import hold_directories
+from fedvisage.nvflare.kits import OWN, hold_directories, own_settings
 from fedvisage.nvflare.making import certificate_in, make_private, move, new_kits, stem_of
 
 SERVER = "server"

@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 from nvflare.fuel.f3.mpm import MainProcessMonitor
-from nvflare.fuel.sec.audit import AuditService
+from nvflare.fuel.sec.audit import Auditor, AuditService
 
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import read_json, write_json
@@ -34,10 +34,8 @@ from fedvisage.data.prepared import SPLITS, PreparedSet
 from fedvisage.datasets.sources import without_part
 from fedvisage.nvflare import kits
 from fedvisage.nvflare.admission import Admission, listen_with_admission
-from fedvisage.nvflare.audit import rotate
 from fedvisage.nvflare.certificates import credentials_in, expiry_of
-from fedvisage.nvflare.kits import ANEW, STARTUP, Kit, open_kit, own_settings
-from fedvisage.nvflare.locks import hold_directories
+from fedvisage.nvflare.kits import ANEW, STARTUP, Kit, hold_directories, open_kit, own_settings
 from fedvisage.nvflare.terminal import LOG, Terminal, output_to_log
 from fedvisage.nvflare.trust import ROSTERS, as_setting
 from fedvisage.nvflare.watching import ProcessContext
@@ -283,6 +281,34 @@ def _hand_memory_back() -> None:
         time.sleep(TRIMMED)
         gc.collect()
         trim(0)
+
+
+# NVFlare's audit log has a line per request and would grow without limit.
+
+
+AUDIT_LOG, OLDER = 5_000_000, 5
+"""Bytes of the log from which it is rotated, and the number of older files that stay: ``audit.log.1`` is the newest."""
+
+
+def rotate(auditor: Auditor, largest: int = AUDIT_LOG, kept: int = OLDER) -> None:
+    """Begin a new file if the log is large; NVFlare's lock keeps other threads from writing meanwhile."""
+    with auditor._lock:
+        file = auditor.audit_file
+        if file is None or file.tell() < largest:
+            return
+        log = Path(file.name)
+        file.close()
+        try:
+            for number in range(kept, 0, -1):
+                older = _older_log(log, number - 1) if number > 1 else log
+                if older.exists():
+                    older.replace(_older_log(log, number))
+        finally:
+            auditor.audit_file = log.open("a")
+
+
+def _older_log(log: Path, number: int) -> Path:
+    return log.with_name(f"{log.name}.{number}")
 
 
 def _rotate_audit_log() -> None:
