@@ -146,9 +146,9 @@ def _open(sites: int, images: int, cache: Path) -> float:
     return time.process_time() - began
 
 
-def _train(sites: int, rounds: int, cache: Path, images: int = 4_000) -> float:
+def _train(sites: int, rounds: int, cache: Path, images: int) -> float:
     """Return the difference between a run and one of a single round, so that fixed costs are not in it."""
-    path, seconds = crowd(cache, images), []
+    path, seconds = crowd(cache, images), list[float]()
     reporter = Reporter(Console(quiet=True), quiet=True)
     for number in (1, 1, rounds + 1):  # the first one loads modules
         out = cache / f"run-{sites}-{rounds}-{len(seconds)}"
@@ -159,8 +159,12 @@ def _train(sites: int, rounds: int, cache: Path, images: int = 4_000) -> float:
 
 
 def _main(what: str, sites: str, count: str, cache: str) -> None:
-    works = {"open": _open, "train": _train, "train_sites": lambda *words: _train(*words, images=IMAGES[-1])}
-    print(json.dumps([works[what](int(sites), int(count), Path(cache)), peak_kb() / 1024]))
+    if what == "open":
+        seconds = _open(int(sites), int(count), Path(cache))
+    else:
+        images = IMAGES[-1] if what == "train_sites" else 4_000
+        seconds = _train(int(sites), int(count), Path(cache), images)
+    print(json.dumps([seconds, (peak_kb() or 0) / 1024]))
 
 
 if __name__ == "__main__":

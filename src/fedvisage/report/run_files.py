@@ -201,7 +201,8 @@ def _lines(path: Path, lacking: list[str]) -> Iterator[Row]:
     if not path.exists():
         lacking.append(f"{path.name} is missing: its contents are unknown.")
         return
-    yield from stream_lines(path, torn := [])
+    torn = list[bytes]()
+    yield from stream_lines(path, torn)
     if torn:
         lacking.append(f"The last line of {path.name} was cut off and is left out: more lines may be missing.")
 
