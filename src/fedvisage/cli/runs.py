@@ -61,7 +61,7 @@ def run(
     ],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the recipe, such as training.rounds=5."),
+        typer.Argument(metavar="KEY=VALUE", help="Changes to the recipe, such as training.rounds=5."),
     ] = None,
     out: Out = None,
     on: Annotated[
@@ -123,7 +123,7 @@ def study(
     ],
     changes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Changes to every recipe, such as runtime.threads=2."),
+        typer.Argument(metavar="KEY=VALUE", help="Changes to every recipe, such as runtime.threads=2."),
     ] = None,
     out: Out = None,
     runs: Annotated[
