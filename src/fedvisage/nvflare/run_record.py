@@ -16,7 +16,7 @@ from nvflare.apis.workspace import Workspace
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import UserError, plain_line
 from fedvisage.base.files import json_line
-from fedvisage.base.progress import Say
+from fedvisage.base.progress import Say, format_count
 from fedvisage.methods import find
 from fedvisage.nvflare.job import Job, read_job
 from fedvisage.nvflare.kits import Kit, own_settings
@@ -46,10 +46,10 @@ class RunRecord:
         except UserError as error:
             logger.error("job %s cannot be recorded: %s", number, error)
             return
-        self._jobs[number], rounds = job, job.recipe.training.rounds
+        self._jobs[number], rounds = job, format_count(job.recipe.training.rounds, "round")
         method, title = find(job.recipe.method), plain_line(job.recipe.title, LETTERS)
         named = f"{title!r}, " if title else ""
-        self._say(f"run {job.run} started: {named}{method.title}, {rounds} rounds, submitted by {submitter}")
+        self._say(f"run {job.run} started: {named}{method.title}, {rounds}, submitted by {submitter}")
         recipe = recipes.tree_of(job.recipe)
         self._write("started", number, job, submitter=submitter, title=title, method=method.name, recipe=recipe)
 
