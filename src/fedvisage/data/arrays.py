@@ -91,7 +91,7 @@ def _write(path: Path, name: str, items: Any, columns: dict[str, list[Any]], ide
         for first in range(0, len(items), AT_ONCE):
             numbers = range(first, min(first + AT_ONCE, len(items)))
             pictures = [_picture(items[number], number, size) for number in numbers]
-            part = {key: values[first : first + AT_ONCE] for key, values in columns.items()}
+            part: dict[str, Any] = {key: values[first : first + AT_ONCE] for key, values in columns.items()}
             out.add(np.stack(pictures), **part)
 
 
