@@ -133,7 +133,7 @@ class Run:
     def report(self) -> Path:
         """Return the path of the report, one HTML page, and write it first if it is missing."""
         path = self.directory / REPORT
-        if not path.exists():
+        if not path.exists() and self._file(METRICS):
             # Imported here, because these load the plotting libraries.
             from fedvisage.report.page import write_report
             from fedvisage.report.tracking.tensorboard import write_events
@@ -163,7 +163,7 @@ class Run:
         return f'<iframe srcdoc="{page}" style="width: 100%; height: 40em; border: 0"></iframe>'
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ComparisonResult:
     """A comparison of runs: mean ± std over seeds, and differences to the first group with t intervals over targets."""
 
@@ -173,7 +173,7 @@ class ComparisonResult:
         """Return all metrics as plain values."""
         return as_values(self.rows)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """Return the tables as Markdown."""
         return as_text(self.rows)
 
@@ -290,12 +290,16 @@ Changes = Mapping[str, Any] | Sequence[str]
 """Changes of a recipe: values by dotted key, or texts of the form ``key=value``, as on the command line."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StudyResult:
     """A finished study: its directory and its table."""
 
     directory: Path
     table: dict[str, Any]
+
+    def __repr__(self) -> str:
+        """Return the directory."""
+        return f"StudyResult({str(self.directory)!r})"
 
     def __str__(self) -> str:
         """Return the table as Markdown."""

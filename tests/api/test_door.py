@@ -17,6 +17,7 @@ from tests.refusals import refused
 from tests.toy import make_set, tree
 
 import fedvisage as fv
+from fedvisage.api import StudyResult
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.transport import Order, Reply
@@ -235,12 +236,14 @@ def test_data_replaces_entries_of_the_recipe_and_adds_none(sets: Mapping[str, Pa
         fv.run(content, data={"client3": sets["A"]})
 
 
-def test_objects_print_in_a_few_lines(run: fv.Run, people: fv.Run) -> None:
+def test_objects_print_in_a_few_lines(run: fv.Run, people: fv.Run, sets: Mapping[str, Path]) -> None:
     assert repr(run) == f"Run({str(run.directory)!r})"
     assert repr(fv.Run(run.directory, fv.methods()["fedpad"])).endswith(
         "method=Method(name='fedpad', title='FedPAD', task='pad'))"
     )
     assert repr(fv.models()["resnet18"]) == "Model(name='resnet18', title='ResNet-18', task='pad')"
+    assert repr(PreparedSet.open(sets["A"])) == f"PreparedSet({str(sets['A'])!r}, 36 images of 32×32)"
+    assert repr(StudyResult(Path("runs/table"), {})) == "StudyResult('runs/table')"
     for listing in (fv.methods(), fv.models()):
         assert len(repr(listing).splitlines()) < 12
         assert set(listing) == set(re.findall(r"[\w-]+(?=,|$)", repr(listing), flags=re.MULTILINE))
@@ -293,7 +296,7 @@ def test_runs_are_compared_as_tables_and_as_values(run: fv.Run, sets: Mapping[st
     (row,) = found.values()
     assert row["runs"] == 2
     assert row["figures"]["hter"]["mean"] == pytest.approx((run.metrics["hter"] + second.metrics["hter"]) / 2)
-    assert str(found) == found._repr_markdown_()
+    assert str(found) == repr(found) == found._repr_markdown_()
 
 
 def test_a_shipped_recipe_is_loaded_by_its_name_and_changed(tmp_path: Path) -> None:
@@ -311,6 +314,7 @@ def test_a_shipped_recipe_is_loaded_by_its_name_and_changed(tmp_path: Path) -> N
         (lambda: fv.load("demo/fedpad", {"training.rouns": 3}), "recipe.training.rouns"),
         (lambda: fv.open("/nowhere"), "/nowhere/model.json"),
         (lambda: fv.Run(Path("/nowhere")).metrics, "/nowhere/metrics.json"),
+        (lambda: fv.Run(Path("/nowhere"))._repr_html_(), "/nowhere/metrics.json"),
         (lambda: fv.compare(["/nowhere"]), "/nowhere"),
     ],
 )

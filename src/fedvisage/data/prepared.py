@@ -181,7 +181,7 @@ def file_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PreparedSet:
     """An open prepared set; its arrays are read-only views of its files."""
 
@@ -224,6 +224,10 @@ class PreparedSet:
             )
         except OSError as error:
             raise UserError(str(error.filename or path), f"cannot be read: {error.strerror or error}") from error
+
+    def __repr__(self) -> str:
+        """Return the directory, and the number and size of the images."""
+        return f"PreparedSet({str(self.path)!r}, {len(self)} images of {self.size}×{self.size})"
 
     def __reduce__(self) -> tuple[Callable[[Path, str], PreparedSet], tuple[Path, str]]:
         """Pickle the set as path and digest: the receiving process maps the files instead of copying them."""
