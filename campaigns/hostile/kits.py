@@ -27,8 +27,7 @@ from tests.toy import make_set, unheard
 from fedvisage.nvflare.admission import Admission
 from fedvisage.nvflare.certificates import check, credentials_in
 from fedvisage.nvflare.greeting import address_in
-from fedvisage.nvflare.kits import STARTUP, Kind, open_kit
-from fedvisage.nvflare.locks import hold_directories
+from fedvisage.nvflare.kits import STARTUP, Kind, hold_directories, open_kit
 from fedvisage.nvflare.node import check_own_sets, prepare_server, prepare_site, runs_directory, state_directory
 
 KITS: tuple[tuple[str, Kind], ...] = (

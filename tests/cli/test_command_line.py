@@ -397,6 +397,7 @@ def interrupt(event, arguments):
     if event == "import" and arguments[0] == module:
         signal.raise_signal(signal.SIGINT)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
 sys.addaudithook(interrupt)
 runpy.run_module("fedvisage", run_name="__main__", alter_sys=True)
 """

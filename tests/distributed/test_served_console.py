@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from fedvisage.base.errors import UserError
 from fedvisage.cli import app
+from fedvisage.federation.record.ledger import LedgerEntry
 from fedvisage.nvflare.outcome import LAST, RunLog, last_lines
 from fedvisage.nvflare.server_program import progress
 from fedvisage.nvflare.status import SharedState, serve_page
@@ -95,7 +96,8 @@ def test_the_server_tells_a_console_the_last_lines_of_the_runs_log_and_what_was_
     with (tmp_path / "log.jsonl").open("a") as file:
         file.write('{"time": "2026')  # about to be written
     cost = {"total": {"epsilon": 1.5, "delta": 0.01, "tight_epsilon": 1.2}, "releases": [], "noise": "derived"}
-    (tmp_path / "ledger.jsonl").write_text(json.dumps({"site": "A", "cost": cost}) + "\n")
+    entry = LedgerEntry(1, "A", "up", "release", "centres", "centres", 8, "", cost=cost)
+    (tmp_path / "ledger.jsonl").write_text(json.dumps(entry.row()) + "\n")
     (tmp_path / "rounds.jsonl").write_text('{"round": 1}\n{"round": 2}\n')
     told = progress(tmp_path, recipe, "", {"after": 1, "more": True}, None)
     assert [row["round"] for row in told["rounds"]] == [2]

@@ -158,14 +158,15 @@ def _few_people(name: str, entry: str, study: Study) -> str:
 def _narrow(study: Study, name: str) -> StudyRow:
     """Return a row whose network has the least width, if the network of its method has a configurable width."""
     row = study.rows[name]
-    method = tree_of(study, name, study.targets[0], study.seeds[0])["method"]
-    options = find(method).options.model_fields
+    tree = tree_of(study, name, study.targets[0], study.seeds[0])
+    options = find(tree["method"]).options.model_fields
     fields = getattr(options["network"].annotation, "model_fields", {}) if "network" in options else {}
     changes = [FEW] if "minimum" in options else []
     changes += [change for field, change in (("width", NARROW), ("heads", FEW_HEADS)) if field in fields]
     if "weights" in fields:  # no published weights fit a narrow network
         changes.append(f"method.network.weights={json_key(fields['weights'].default)}")
-    changes += ["training.pretrain.epochs=1", "training.pretrain.stop=null"] if study.public is not None else []
+    if study.public is not None and tree["training"].get("pretrain") is not None:
+        changes += ["training.pretrain.epochs=1", "training.pretrain.stop=null"]
     return row.model_copy(update={"set": [*row.set, *changes]})
 
 
