@@ -141,7 +141,7 @@ def cut(site_workers: Sequence[SiteWorker]) -> Cut:
 def _read(run: Path) -> None:
     with damaged_files_are_errors(run):
         found = read_run(run)
-    for row in (*found.rounds, *found.ledger):
+    for row in found.rounds:
         if not isinstance(row, dict):
             raise Admitted(f"a line is {row!r}")
     if found.scores is not None and not np.isfinite(found.scores.live).all():
