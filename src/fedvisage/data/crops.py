@@ -46,6 +46,8 @@ class CropRecord(BaseModel):
             whole images as delivered; or rendered faces, which need no search.
         detector: the detector that found the faces, if there was one.
         margin: side of the crop divided by the longer side of the face box, for crops that are based on a box.
+        padding: what fills a crop where its image ends: nothing, since the crop moves or shrinks into the image, or
+            copies of the image's last pixels. Inference never pads, so both are compatible.
         rotation: True if crops are rotated so that faces are upright.
         alignment: reference for the position of the face in the crop: five points, a box, or none.
     """
@@ -54,8 +56,14 @@ class CropRecord(BaseModel):
     how: Literal["detected", "boxes", "centre", "whole", "rendered"]
     detector: DetectorRecord | None = None
     margin: float | None = Field(default=None, gt=0, le=100)
+    padding: Literal["none", "replicate"] = "none"
     rotation: bool = False
     alignment: Literal["points", "box", "none"] = "none"
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_usual(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = handler(self)
+        return {key: value for key, value in fields.items() if (key, value) != ("padding", "none")}
 
     @property
     def outdated(self) -> bool:
@@ -79,6 +87,7 @@ class CropRecord(BaseModel):
                 "rendered": "rendered faces",
             }[self.how]
         margin = f", {self.margin:g} times their box" if self.margin is not None else ""
+        margin += ", padded" if self.padding == "replicate" else ""
         return f"{how}{margin}{', aligned by five points' if self.alignment == 'points' else ''}"
 
 

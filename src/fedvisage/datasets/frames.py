@@ -20,7 +20,18 @@ from fedvisage.datasets.hdf5 import ArrayFrames
 from fedvisage.datasets.pad.item import Item
 from fedvisage.datasets.pad.lists import Box, Form, in_pixels, read_boxes
 from fedvisage.datasets.tree import fault_of_file
-from fedvisage.faces.cropping import LARGEST, MARGIN, Crop, CroppedPicture, Image, crop_face, make_cropper, record_of
+from fedvisage.faces.cropping import (
+    LARGEST,
+    MARGIN,
+    Crop,
+    CroppedPicture,
+    Image,
+    Padding,
+    crop_face,
+    make_cropper,
+    record_of,
+    with_context,
+)
 from fedvisage.faces.detection import Face
 from fedvisage.faces.pictures import (
     BYTES_LIMIT,
@@ -240,6 +251,8 @@ class ReadSettings:
     boxes: Boxes = "detect"
     form: Form = "sides"
     turned: bool = False
+    margin: float = MARGIN
+    padding: Padding = "none"
 
     @property
     def points(self) -> bool:
@@ -250,8 +263,8 @@ class ReadSettings:
     def record(self) -> CropRecord:
         """The crop record of the set; the detector finds faces that have no box in the dataset."""
         if self.boxes == "dataset":
-            return CropRecord(how="boxes", margin=MARGIN, alignment="box")
-        return record_of(self.crop, search=LARGEST)
+            return CropRecord(how="boxes", margin=self.margin, padding=self.padding, alignment="box")
+        return record_of(self.crop, search=LARGEST, margin=self.margin, padding=self.padding)
 
     @property
     def has_depth(self) -> bool:
@@ -365,12 +378,12 @@ def _finder(boxes: Mapping[int, Box], reading: ReadSettings, sought: set[int]) -
 
     It adds the numbers of frames without a usable box to `sought`.
     """
-    cropper = _cropper(reading.crop, reading.size)
+    cropper = _cropper(reading.crop, reading.size, reading.margin, reading.padding)
 
     def find(number: int, image: Image) -> CroppedPicture:
         box = in_pixels(boxes[number], reading.form, image.shape[1], image.shape[0]) if number in boxes else None
         if box is not None:
-            return crop_by_box(image, box, reading.size)
+            return crop_by_box(image, box, reading.size, reading.margin, reading.padding)
         sought.add(number)
         cropped = cropper(image)
         return cropped if reading.boxes == "detect" else _without_points(cropped)
@@ -378,9 +391,9 @@ def _finder(boxes: Mapping[int, Box], reading: ReadSettings, sought: set[int]) -
     return find
 
 
-def crop_by_box(image: Image, box: Box, size: int) -> CroppedPicture:
+def crop_by_box(image: Image, box: Box, size: int, margin: float = MARGIN, padding: Padding = "none") -> CroppedPicture:
     """Cut out a face by a box from the dataset that lies inside the image; the crop has no points."""
-    return _without_points(crop_face(image, [Face(box, np.zeros((5, 2)))], size))
+    return _without_points(with_context(crop_face(image, [Face(box, np.zeros((5, 2)))], size, margin, padding)))
 
 
 def _without_points(cropped: CroppedPicture) -> CroppedPicture:
@@ -393,9 +406,9 @@ def turn_around(image: Image) -> Image:
 
 
 @cache
-def _cropper(crop: Crop, size: int) -> Callable[[Image], CroppedPicture]:
+def _cropper(crop: Crop, size: int, margin: float, padding: Padding) -> Callable[[Image], CroppedPicture]:
     """Make the cropper once per process: the weights of the detector take a second to load."""
-    return make_cropper(crop, size)
+    return make_cropper(crop, size, margin=margin, padding=padding)
 
 
 @cache

@@ -32,6 +32,7 @@ from fedvisage.datasets.pad.item import ALL, Item, Listing
 from fedvisage.datasets.pad.scanner import Scanner
 from fedvisage.datasets.report import ImportReport, Tally
 from fedvisage.datasets.tree import walk
+from fedvisage.faces.cropping import MARGIN
 
 # The state of an import.
 
@@ -242,6 +243,8 @@ def read_settings_of(scanner: Scanner, options: ImportOptions) -> ReadSettings:
         raise UserError(
             "boxes", "dataset requires --crop face, and excludes canonical depth maps: boxes have no points"
         )
+    if options.pad != "none" and directory_of_maps(options.depth) is not None:
+        raise UserError("--pad", "excludes a directory of depth maps, which end where the pictures end; leave it out")
     return ReadSettings(
         read_choice(options.frames),
         options.size,
@@ -250,6 +253,8 @@ def read_settings_of(scanner: Scanner, options: ImportOptions) -> ReadSettings:
         options.boxes,
         form=scanner.boxes.form if scanner.boxes else "sides",
         turned=scanner.turned,
+        margin=options.margin,
+        padding=options.pad,
     )
 
 
@@ -267,6 +272,8 @@ def settings_of(reading: ReadSettings, options: ImportOptions) -> str:
     """Return the end of a set's source line, which records every chosen option."""
     maps, frames = printable(Path(reading.depth).resolve().name), reading.frames.text
     line = f"crop={reading.crop} depth={maps} frames={frames} heldout={options.heldout} seed={options.seed}"
+    line += f" margin={reading.margin:g}" if reading.margin != MARGIN else ""
+    line += f" pad={reading.padding}" if reading.padding != "none" else ""
     line += " boxes=dataset" if reading.boxes == "dataset" else ""
     line += " enroll" if options.enroll else ""
     line += " colour=bgr" if options.colour == "bgr" else ""

@@ -27,6 +27,10 @@ class ImportOptions:
     """Frames of each video: a number at equal distances, or positions among those with a face, such as 6,6+n/2."""
     crop: Literal["face", "centre", "none"] = "face"
     """face (detector), centre or none."""
+    margin: Annotated[float, Range(1.0, 5.0)] = 1.4
+    """With --crop face: side of a crop over the longer side of the face box; published detectors need 2.7 or 4."""
+    pad: Literal["none", "replicate"] = "none"
+    """With --crop face: replicate fills crops with copies of the last pixels where a picture ends, for training."""
     aligned: bool = False
     """People: the crops are already aligned by five points; no face is detected."""
     boxes: Literal["detect", "dataset"] = "detect"
@@ -67,6 +71,10 @@ class ImportOptions:
         """Refuse an unknown source of boxes, and labels of another form."""
         if self.boxes not in ("detect", "dataset"):
             raise UserError("boxes", f"must be detect or dataset, got {self.boxes!r}")
+        if self.pad not in ("none", "replicate"):
+            raise UserError("--pad", f"must be none or replicate, got {self.pad!r}")
+        if self.crop != "face" and (self.margin, self.pad) != (1.4, "none"):
+            raise UserError("--margin", "and --pad are for faces with a box; add --crop face, or leave them out")
         word, _, value = self.labels.partition("=")
         if self.labels and not self.released and (word != "live" or not value):
             raise UserError("--labels", f"must define bona fide, such as live=0, or be {RELEASED}; got {self.labels!r}")

@@ -18,7 +18,7 @@ from fedvisage.base.files import json_key, parse_json, pieces_of, read_plain, re
 from fedvisage.base.onnx_graphs import CPU, LARGEST, open_session, runtime_errors, short
 from fedvisage.data.crops import CropRecord
 from fedvisage.data.prepared import SIZE_LIMIT, FileEntry, file_digest
-from fedvisage.faces.cropping import record_of
+from fedvisage.faces.cropping import MARGIN, record_of
 from fedvisage.metrics.threshold import Threshold
 
 if TYPE_CHECKING:
@@ -234,7 +234,8 @@ class Exported:
         if graph is None:
             raise UserError(str(directory), "has no int8 graph; export it with --int8 --calibrate SET")
         description, path = graph.description, directory / (INT8_GRAPH if int8 else GRAPH)
-        expected = record_of("face", aligned=description.task == "recognition")
+        margin = description.crop.margin or MARGIN
+        expected = record_of("face", aligned=description.task == "recognition", margin=margin)
         if description.crop != expected:
             raise UserError(
                 str(directory / CONFIG),
@@ -259,6 +260,11 @@ class Exported:
     def size(self) -> int:
         """The side of a crop in pixels."""
         return self.description.size
+
+    @property
+    def margin(self) -> float:
+        """The side of a crop over the longer side of the face box."""
+        return self.description.crop.margin or MARGIN
 
     @property
     def threshold(self) -> Threshold | None:

@@ -15,7 +15,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.device.exported import Exported
 from fedvisage.device.predict import probability
 from fedvisage.faces.align import SIDE, DetectedFaces, align, detect_upright
-from fedvisage.faces.cropping import crop_face, make_detector
+from fedvisage.faces.cropping import CLOSE, crop_face, make_detector
 from fedvisage.faces.detection import Face, digest
 from fedvisage.faces.quality import NO_FACE, SMALL, Quality, Settings, measure
 from fedvisage.metrics.threshold import Threshold
@@ -279,8 +279,8 @@ class Pipeline:
             if face is None or not measure(detected.picture, face, alone, self.settings).ok:
                 passed_over += 1
                 continue
-            cropped = crop_face(detected.picture, [face], self.pad.size)
-            if cropped.upscaled and not self.settings.enlarge:
+            cropped = crop_face(detected.picture, [face], self.pad.size, self.pad.margin)
+            if cropped.close or (cropped.upscaled and not self.settings.enlarge):
                 passed_over += 1
             else:
                 crops.append(cropped.image)
@@ -315,7 +315,9 @@ class Pipeline:
         """Return the PAD verdict, and the quality; a face whose crop would have to be enlarged counts as too small."""
         if self.pad is None or self._threshold is None:
             return None, quality
-        cropped = crop_face(picture, [face], self.pad.size)
+        cropped = crop_face(picture, [face], self.pad.size, self.pad.margin)
+        if cropped.close:
+            quality = replace(quality, reasons=(*quality.reasons, CLOSE))
         if cropped.upscaled and not self.settings.enlarge and SMALL not in quality.reasons:
             quality = replace(quality, reasons=(*quality.reasons, SMALL))
         logit = float(self.pad.run(cropped.image[None])[0]) if quality.ok else None

@@ -19,7 +19,7 @@ from fedvisage.base.errors import BadFile, RunFailed, UserError, printable
 from fedvisage.base.progress import Steps, discard_steps, format_count
 from fedvisage.device.exported import Exported
 from fedvisage.faces.align import DetectedFaces, Image, align, detect_upright, is_grey
-from fedvisage.faces.cropping import CroppedPicture, crop_face, make_cropper, make_detector
+from fedvisage.faces.cropping import CLOSE, MARGIN, CroppedPicture, crop_face, make_cropper, make_detector
 from fedvisage.faces.pictures import ENDINGS, open_picture, read_picture, video_frames
 from fedvisage.metrics.scores import FloatArray
 from fedvisage.metrics.similarity import Features
@@ -363,7 +363,7 @@ def score_pictures(
     return Predictions(threshold, results, asked.passed_over)
 
 
-def face_cropper(crop: str, size: int, threads: int = 1) -> FindFace:
+def face_cropper(crop: str, size: int, threads: int = 1, margin: float = MARGIN) -> FindFace:
     """Return the function that crops the face of a picture by the named method; ``threads`` are for the detector."""
     if crop != "face":
         cut = make_cropper(crop, size, threads)  # type: ignore[arg-type]  # it refuses other words itself
@@ -374,13 +374,15 @@ def face_cropper(crop: str, size: int, threads: int = 1) -> FindFace:
         detected = detect_upright(picture, detect)
         if not detected.faces:
             return CroppedFace(reason="no face found", detected=detected)
-        return _cropped_face_from(crop_face(detected.picture, detected.faces, size), detected)
+        return _cropped_face_from(crop_face(detected.picture, detected.faces, size, margin), detected)
 
     return look
 
 
 def _cropped_face_from(cropped: CroppedPicture, detected: DetectedFaces | None) -> CroppedFace:
     notes = notes_of(detected, grey=is_grey(cropped.image))
+    if cropped.close:
+        return CroppedFace(None, CLOSE, notes, detected)
     if cropped.upscaled:
         reason = "the face is too small: enlarging it would blur the traces of attacks"
         return CroppedFace(None, reason, notes, detected)
@@ -541,7 +543,7 @@ def predict(model: Exported, asked: InputPictures, *, crop: str = "face", steps:
     def score(crops: Sequence[Image]) -> NDArray[np.float64]:
         return model.run(np.stack(crops)).astype(np.float64)
 
-    return score_pictures(asked, face_cropper(crop, model.size), score, model.threshold, steps)
+    return score_pictures(asked, face_cropper(crop, model.size, margin=model.margin), score, model.threshold, steps)
 
 
 def compare_faces(

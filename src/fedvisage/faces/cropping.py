@@ -14,6 +14,7 @@ from fedvisage.faces.detection import NAME, VERSION, Detector, Face, digest
 
 Image = npt.NDArray[np.uint8]
 Crop = Literal["centre", "face", "none"]
+Padding = Literal["none", "replicate"]
 Search = Literal["all", "largest first"]
 LARGEST: Search = "largest first"
 """The search of imports: largest faces first."""
@@ -21,7 +22,11 @@ LARGEST: Search = "largest first"
 MARGIN = 1.4
 """Side of a face crop over the longer side of the detected box; shows the edges of a print or a mask."""
 
+LEAST_CONTEXT = 1.5
+"""Least side, over the longer side of the box, to which the picture may shrink crops with a larger margin."""
+
 NO_FACE = "no face found"
+CLOSE = "the picture ends too close to the face"
 
 LOWEST_CONFIDENCE = 0.9
 """Minimum detector confidence of a face."""
@@ -46,12 +51,16 @@ class CroppedPicture:
     upscaled: bool
     place: CropPlace
     points: npt.NDArray[np.float32] | None = None
+    close: bool = False
+    """True if the picture ends too close to the face for the crop's margin."""
 
 
 Cropper = Callable[[Image], CroppedPicture]
 
 
-def make_cropper(crop: Crop, size: int, threads: int = 1) -> Cropper:
+def make_cropper(
+    crop: Crop, size: int, threads: int = 1, *, margin: float = MARGIN, padding: Padding = "none"
+) -> Cropper:
     """Return the function that crops images by the named method; `threads` are for the detector."""
     if crop == "centre":
         return lambda image: _cut_square(image, *_centre_square(image), size)
@@ -59,17 +68,24 @@ def make_cropper(crop: Crop, size: int, threads: int = 1) -> Cropper:
         return lambda image: _scale_whole(image, size)
     if crop == "face":
         find = make_finder(threads)
-        return lambda image: crop_face(image, [find(image)], size)
+        return lambda image: with_context(crop_face(image, [find(image)], size, margin, padding))
     raise UserError("crop", f"must be centre, face or none, got {crop!r}")
 
 
-def record_of(crop: Crop, *, aligned: bool = False, search: Search = "all", margin: float = MARGIN) -> CropRecord:
+def record_of(
+    crop: Crop,
+    *,
+    aligned: bool = False,
+    search: Search = "all",
+    margin: float = MARGIN,
+    padding: Padding = "none",
+) -> CropRecord:
     """Return the record of crops made by the named method; `aligned` by five points or cut by a box."""
     if crop == "face":
         detector = DetectorRecord(name=NAME, version=VERSION, sha256=digest(), search=search)
         if aligned:
             return CropRecord(how="detected", detector=detector, rotation=True, alignment="points")
-        return CropRecord(how="detected", detector=detector, margin=margin, alignment="box")
+        return CropRecord(how="detected", detector=detector, margin=margin, padding=padding, alignment="box")
     method: Literal["centre", "whole"] = "centre" if crop == "centre" else "whole"
     return CropRecord(how=method, rotation=aligned, alignment="points" if aligned else "none")
 
@@ -97,19 +113,39 @@ def make_finder(threads: int = 1) -> Callable[[Image], Face]:
     return find
 
 
-def crop_face(image: Image, faces: list[Face], size: int) -> CroppedPicture:
-    """Cut out the largest face with a margin, staying inside the image."""
+def crop_face(
+    image: Image, faces: list[Face], size: int, margin: float = MARGIN, padding: Padding = "none"
+) -> CroppedPicture:
+    """Cut out the largest face with a margin: inside the image, or padded with copies of its last pixels.
+
+    Without padding, a crop moves or shrinks until the image holds it. ``close`` marks one that shrank too far.
+    """
     if not faces:
         raise BadFile(NO_FACE)
     face = max(faces, key=lambda candidate: candidate.area)
     height, width = image.shape[:2]
     x, y, w, h = face.box
-    side = int(min(round(MARGIN * max(w, h)), width, height))
-    left = int(np.clip(round(x + w / 2 - side / 2), 0, width - side))
-    top = int(np.clip(round(y + h / 2 - side / 2), 0, height - side))
-    cut = _cut_square(image, left, top, side, size)
+    longest, side = max(w, h), round(margin * max(w, h))
+    if padding == "none":
+        side = int(min(side, width, height))
+        left = int(np.clip(round(x + w / 2 - side / 2), 0, width - side))
+        top = int(np.clip(round(y + h / 2 - side / 2), 0, height - side))
+        cut = _cut_square(image, left, top, side, size)
+    else:
+        left, top = round(x + w / 2 - side / 2), round(y + h / 2 - side / 2)
+        before, after = (max(0, -top), max(0, -left)), (max(0, top + side - height), max(0, left + side - width))
+        padded = cv2.copyMakeBorder(image, before[0], after[0], before[1], after[1], cv2.BORDER_REPLICATE)
+        cut = _cut_square(np.asarray(padded, np.uint8), left + before[1], top + before[0], side, size)
     points = (face.points - (left, top)) * (size / side)
-    return replace(cut, points=points.astype(np.float32))
+    close = margin > LEAST_CONTEXT and side < LEAST_CONTEXT * longest
+    return replace(cut, points=points.astype(np.float32), close=bool(close))
+
+
+def with_context(cropped: CroppedPicture) -> CroppedPicture:
+    """Return a crop that has its margin; raise BadFile for one that the picture cut short."""
+    if cropped.close:
+        raise BadFile(CLOSE)
+    return cropped
 
 
 def _centre_square(image: Image) -> tuple[int, int, int]:

@@ -17,7 +17,7 @@ from fedvisage.recipe import Federation, Recipe
 from fedvisage.recipe.data import named_weights
 from fedvisage.runs.request import Request
 from fedvisage.tasks.catalogue import task_of
-from fedvisage.tasks.opened import RunData, check_entries, check_same_crops, verify_sets
+from fedvisage.tasks.opened import RunData, check_entries, check_for_start, check_same_crops, verify_sets
 from fedvisage.tasks.recognition.benchmarks import check_unseen
 
 
@@ -45,6 +45,9 @@ def check_opened_data(request: Request, data: RunData, say: Say) -> dict[str, An
     Overlap that was allowed when the run began stays allowed.
     """
     check_same_crops(data.crops, request.checks.allow_mixed_crops)
+    start = request.recipe.training.starts_from
+    if start is not None and request.opening is None and data.people is None:
+        check_for_start(Path(start.file), data.crops, request.checks.allow_mixed_crops)
     path = request.out / OVERLAP
     allowed_before = path.exists() and read_json(path).get("allowed") is True
     checks = replace(request.checks, allow_overlap=request.checks.allow_overlap or allowed_before)

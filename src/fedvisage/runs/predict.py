@@ -84,7 +84,7 @@ def predict(
             "--against", "this model recognises people: name an image or a folder of images to compare with"
         )
     weights, threshold = _weights_and_threshold(model.scorer, model.saved.finished, model.saved.thresholds, member)
-    look = face_cropper(crop, model.recipe.input.size, model.recipe.runtime.threads)
+    look = face_cropper(crop, model.recipe.input.size, model.recipe.runtime.threads, model.margin)
     return score_pictures(asked, look, score_with(model.scorer, weights), threshold, steps)
 
 

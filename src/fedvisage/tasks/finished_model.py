@@ -19,6 +19,7 @@ from fedvisage.base.arguments import wrong_argument
 from fedvisage.base.errors import UserError
 from fedvisage.base.progress import format_count
 from fedvisage.base.streams import torch_rng
+from fedvisage.faces.cropping import MARGIN
 from fedvisage.federation.declared import Member
 from fedvisage.federation.method import Method
 from fedvisage.federation.server import members_of
@@ -74,6 +75,17 @@ class FinishedModel:
     def task(self) -> str:
         """The task of the model: ``pad`` or ``recognition``."""
         return self.setup.task.name
+
+    @property
+    def margin(self) -> float:
+        """The side of a crop over the longer side of the face box, as in the training data."""
+        margins = {crop.margin for crop in self.saved.crops if crop.margin is not None}
+        if len(margins) > 1:
+            stated = ", ".join(f"{margin:g}" for margin in sorted(margins))
+            raise UserError(
+                str(self.directory), f"was trained on crops of several margins ({stated}); train it on sets of one"
+            )
+        return margins.pop() if margins else MARGIN
 
     @property
     def thresholds(self) -> dict[str, Threshold]:

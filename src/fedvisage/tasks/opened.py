@@ -9,6 +9,7 @@ from itertools import combinations
 from pathlib import Path
 
 from fedvisage.base.errors import UserError
+from fedvisage.base.files import read_tensors
 from fedvisage.data.batches import View
 from fedvisage.data.crops import CropRecord, are_incompatible
 from fedvisage.data.integrity import check_bytes
@@ -18,6 +19,7 @@ from fedvisage.data.selection import split_entry
 from fedvisage.datasets.sources import SYNTHETIC, check_source, existing_set, resolve, without_part
 from fedvisage.recipe import Recipe
 from fedvisage.recipe.data import SITE_NAME
+from fedvisage.starts.start import origin_of
 
 # Checks that sets, or a model and a set, have crops of the same kind.
 
@@ -41,6 +43,22 @@ def check_for_model(trained: Iterable[CropRecord], crop: CropRecord | None, plac
     for record in trained:
         if are_incompatible(record, crop) and not allowed:
             raise UserError(place, _otherwise(crop, "those that the model was trained on", record))
+
+
+def check_for_start(file: Path, crops: Mapping[str, CropRecord | None], allowed: bool) -> None:
+    """Refuse a converted start whose network was made with crops of another margin than a set has."""
+    _, about = read_tensors(file)
+    origin = origin_of(about)
+    margin = None if origin is None or not isinstance(origin.get("input"), Mapping) else origin["input"].get("margin")
+    if margin is None or allowed:
+        return
+    for place, crop in sorted(crops.items()):
+        if crop is not None and crop.margin not in (None, margin):
+            raise UserError(
+                place,
+                f"its crops ({crop}) differ from those of {file} ({margin:g} times the face box); import it with "
+                f"--margin {margin:g}, or add {ALLOW}",
+            )
 
 
 def notice_of_set(crop: CropRecord | None, place: str) -> list[str]:

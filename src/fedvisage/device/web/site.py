@@ -30,7 +30,7 @@ from fedvisage.device.exported import CONFIG, GRAPH, INT8_GRAPH, check_free
 from fedvisage.device.pipeline import SAME_PLACE
 from fedvisage.faces import detection
 from fedvisage.faces.align import PLACES, SIDE, SURE, SURE_TURNED
-from fedvisage.faces.cropping import LOWEST_CONFIDENCE, MARGIN, record_of
+from fedvisage.faces.cropping import CLOSE, LEAST_CONTEXT, LOWEST_CONFIDENCE, record_of
 from fedvisage.faces.quality import BLURRED, NO_FACE, SEVERAL, SMALL, TILTED, TURNED
 
 # The content of `page.json`: the page's files, and every number by which the Python pipeline decides. The page has no
@@ -71,17 +71,18 @@ def page_json(
         },
         "pad": _model(pad),
         "recognition": recognition and _model(recognition),
-        "settings": settings_json(settings or Settings()),
+        "settings": settings_json(settings or Settings(), pad.margin),
     }
 
 
-def settings_json(settings: Settings) -> Values:
-    """Return the limits, and the texts of reasons, by which the page decides."""
+def settings_json(settings: Settings, margin: float) -> Values:
+    """Return the limits, and the texts of reasons, by which the page decides; crops have this margin."""
     return {
         "detector": {**asdict(detection.DetectorSettings()), "lowest_confidence": LOWEST_CONFIDENCE},
         "upright": {"sure": SURE, "sure_turned": SURE_TURNED},
         "limits": {name: getattr(settings, name) for name in ("smallest", "sharpness", "turned", "tilted")},
-        "margin": MARGIN,
+        "margin": margin,
+        "least_context": LEAST_CONTEXT,
         "alignment": {"side": SIDE, "places": PLACES.tolist()},
         "running": {"window": settings.window, "same_place": SAME_PLACE},
         "reasons": {
@@ -91,9 +92,10 @@ def settings_json(settings: Settings) -> Values:
             "blurred": BLURRED,
             "turned": TURNED,
             "tilted": TILTED,
+            "close": CLOSE,
         },
         "crops": {
-            task: record_of("face", aligned=task == "recognition").model_dump(mode="json")
+            task: record_of("face", aligned=task == "recognition", margin=margin).model_dump(mode="json")
             for task in ("pad", "recognition")
         },
     }

@@ -115,7 +115,7 @@ def description_of(model: FinishedModel, chosen: ExportedWeights) -> Description
         model_sha256=digest_of(model.saved.finished),
         recipe_sha256=hashlib.sha256(json_key(model.saved.recipe).encode()).hexdigest(),
         threshold=None if threshold is None else point_of(threshold),
-        crop=record_of("face", aligned=method.task == "recognition"),
+        crop=record_of("face", aligned=method.task == "recognition", margin=model.margin),
         trained_on=() if model.saved.origin else model.saved.crops,
         drawn=method.prediction.draw_spread is not None,
         version=VERSION,

@@ -45,12 +45,19 @@ function bySize(faces) {
   return faces.sort((first, second) => second.box.width * second.box.height - first.box.width * first.box.height);
 }
 
-/** Return the verdict on a face; a face whose crop would have to be enlarged counts as too small. */
-async function judged(image, face, quality, pad, { margin, reasons }) {
-  const { x, y, width, height } = face.box;
-  const side = Math.min(nearest(margin * Math.max(width, height)), image.width, image.height);
+/** Return the square to cut around a face, and whether the picture ends too close to it, like crop_face in Python. */
+export function place(image, { x, y, width, height }, margin, least) {
+  const longest = Math.max(width, height);
+  const side = Math.min(nearest(margin * longest), image.width, image.height);
   const left = clipped(nearest(x + width / 2 - side / 2), 0, image.width - side);
   const top = clipped(nearest(y + height / 2 - side / 2), 0, image.height - side);
+  return { left, top, side, close: margin > least && side < least * longest };
+}
+
+/** Return the verdict on a face; a face whose crop would have to be enlarged counts as too small. */
+async function judged(image, face, quality, pad, { margin, least_context: least, reasons }) {
+  const { left, top, side, close } = place(image, face.box, margin, least);
+  if (close) quality.reasons.push(reasons.close);
   if (side < pad.size && !quality.reasons.includes(reasons.small)) quality.reasons.push(reasons.small);
   const point = pad.threshold;
   const verdict = { threshold: probability(point.value), operating_point: point.rule };

@@ -1,0 +1,181 @@
+"""Crops with a wider margin: the same pixels from imports, devices and the page, and no decision without context."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+from tests.refusals import refused
+from tests.toy import make_set, run_toy, tree
+
+from fedvisage.base.errors import BadFile
+from fedvisage.base.files import json_key, write_tensors
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.datasets.importing import import_dataset
+from fedvisage.datasets.options import ImportOptions
+from fedvisage.device import Exported, Pipeline
+from fedvisage.device.predict import face_cropper
+from fedvisage.device.web.site import settings_json
+from fedvisage.faces.cropping import CLOSE, LEAST_CONTEXT, crop_face, make_cropper, make_finder, record_of
+from fedvisage.faces.detection import Face
+from fedvisage.faces.quality import Settings
+from fedvisage.tasks.finished_model import open_model
+
+MARGINS = (1.4, 2.7, 4.0)
+CUT = """
+import { readFileSync } from "node:fs";
+import { place } from "./pipeline.js";
+import { cut, picture, resized } from "./pixels.js";
+const { image, boxes, margins, least, size } = JSON.parse(readFileSync(0));
+const whole = picture(image.width, image.height, new Uint8ClampedArray(image.data));
+const crops = margins.flatMap((margin) => boxes.map((box) => {
+  const { left, top, side, close } = place(whole, box, margin, least);
+  return { close, data: Array.from(resized(cut(whole, left, top, side, side), size, size).data) };
+}));
+console.log(JSON.stringify(crops));
+"""
+
+
+@pytest.fixture(scope="module")
+def scene(face: np.ndarray) -> np.ndarray:
+    """A face of 100 pixels in a room with grain."""
+    room = np.random.default_rng(0).integers(90, 130, (480, 640, 3)).astype(np.uint8)
+    room[150:290, 260:400] = cv2.resize(face, (140, 140), interpolation=cv2.INTER_CUBIC)
+    return room
+
+
+def wider(pad: Path, margin: float) -> Exported:
+    exported = Exported.open(pad)
+    crop = record_of("face", margin=margin)
+    return replace(exported, description=exported.description.model_copy(update={"crop": crop}))
+
+
+def test_the_page_cuts_the_pixels_of_python_at_every_margin(scene: np.ndarray, tmp_path: Path) -> None:
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed; install the system's package nodejs")
+    for path in files("fedvisage.device.web").joinpath("page").iterdir():
+        if path.name.endswith(".js"):
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    (tmp_path / "cut.js").write_text(CUT)
+    boxes = [(280.3, 170.8, 101.5, 99.0), (10.0, 5.5, 130.0, 160.25), (300.0, 60.0, 300.0, 380.0)]
+    names = ("x", "y", "width", "height")
+    question = {
+        "image": {"width": scene.shape[1], "height": scene.shape[0], "data": scene.ravel().tolist()},
+        "boxes": [dict(zip(names, box, strict=True)) for box in boxes],
+        "margins": MARGINS,
+        "least": settings_json(Settings(), 2.7)["least_context"],
+        "size": 48,
+    }
+    said = subprocess.run(
+        ["node", "cut.js"], input=json.dumps(question), capture_output=True, text=True, check=True, cwd=tmp_path
+    ).stdout
+    wanted = [
+        crop_face(scene, [Face(np.array(box), np.zeros((5, 2)))], 48, margin) for margin in MARGINS for box in boxes
+    ]
+    assert {crop.close for crop in wanted} == {True, False}
+    for found, crop in zip(json.loads(said), wanted, strict=True):
+        assert found["close"] == crop.close
+        assert np.abs(np.array(found["data"]) - crop.image.ravel().astype(int)).max() <= 1  # single precision
+
+
+@pytest.mark.parametrize("margin", MARGINS)
+def test_imports_predictions_and_pipelines_cut_the_same_pixels(
+    margin: float, scene: np.ndarray, pad: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, shown = wider(pad, margin), list[np.ndarray]()
+    imported = make_cropper("face", model.size, margin=margin)(scene).image
+    predicted = face_cropper("face", model.size, margin=margin)(scene).crop
+    monkeypatch.setattr(Exported, "run", lambda _, crops: shown.extend(crops) or np.zeros(len(crops)))
+    Pipeline(model, settings=Settings(sharpness=0)).check(scene)
+    assert predicted is not None
+    for crop in (predicted, *shown):
+        np.testing.assert_array_equal(crop, imported)
+    assert len(shown) == 1
+
+
+def test_a_picture_without_the_context_gets_no_decision_and_is_not_imported(
+    scene: np.ndarray, pad: Path, tmp_path: Path
+) -> None:
+    tight = np.ascontiguousarray(scene[150:290, 260:400])
+    for margin, reasons in ((1.4, ()), (2.7, (CLOSE,))):
+        answer = Pipeline(wider(pad, margin), settings=Settings(enlarge=True, sharpness=0)).check(tight)
+        assert answer.reasons == reasons
+        assert (answer.decision == "no_decision") == bool(reasons)
+    assert face_cropper("face", 32, margin=2.7)(tight).reason == CLOSE
+    with pytest.raises(BadFile, match=CLOSE):
+        make_cropper("face", 32, margin=2.7)(tight)
+
+
+def test_padding_repeats_the_last_pixels_and_is_recorded(scene: np.ndarray, tmp_path: Path) -> None:
+    tight = np.ascontiguousarray(scene[150:290, 260:400])
+    box = make_finder()(tight).box
+    cropped = make_cropper("face", 32, margin=4.0, padding="replicate")(tight)
+    side = round(4.0 * float(box[2:].max()))
+    wide = np.pad(tight, ((side, side), (side, side), (0, 0)), mode="edge")
+    left, top = (side + round(float(box[axis] + box[axis + 2] / 2 - side / 2)) for axis in (0, 1))
+    expected = cv2.resize(wide[top : top + side, left : left + side], (32, 32), interpolation=cv2.INTER_AREA)
+    np.testing.assert_array_equal(cropped.image, expected)
+    photos = tmp_path / "photos"
+    names = ("real/a", "real/b", "attack/print/a", "attack/print/b")
+    for number, name in enumerate(names):  # files with equal content count once
+        (photos / name).mkdir(parents=True)
+        Image.fromarray(tight // 8 * 7 + np.uint8(number)).save(photos / name / "1.png")
+    options = ImportOptions(size=32, margin=4.0, pad="replicate", heldout=0.5)
+    import_dataset("folder", photos, tmp_path / "set", lambda _: None, name="padded", options=options)
+    crop = PreparedSet.open(tmp_path / "set").crop
+    assert crop is not None
+    assert (crop.margin, crop.padding) == (4.0, "replicate")
+    assert "padded" in str(crop)
+    assert "padding" not in record_of("face").model_dump()
+
+
+def test_margin_and_padding_need_a_face_with_a_box() -> None:
+    for options in ({"margin": 2.7}, {"pad": "replicate"}):
+        with refused("--margin", "--crop face"):
+            ImportOptions(crop="centre", **options)  # type: ignore[arg-type]
+    with refused("--pad", "'mirror'"):
+        ImportOptions(pad="mirror")  # type: ignore[arg-type]
+
+
+def cropped_sets(root: Path, margin: float) -> Mapping[str, Path]:
+    """Return sets whose records name a margin."""
+    made = {name: make_set(root / name, name, seed) for seed, name in enumerate("ABCU")}
+    for path in made.values():
+        settings = json.loads((path / "set.json").read_text())
+        crop = record_of("face", margin=margin).model_dump()
+        (path / "set.json").write_text(json.dumps(settings | {"crop": crop}))
+    return made
+
+
+def test_a_model_of_wider_crops_records_their_margin(tmp_path: Path) -> None:
+    run_toy(tree(cropped_sets(tmp_path, 2.7), training__rounds=1), tmp_path / "run")
+    assert open_model(tmp_path / "run").margin == 2.7
+
+
+def test_a_start_of_another_margin_is_refused_with_both_descriptions(tmp_path: Path) -> None:
+    sets = cropped_sets(tmp_path, 1.4)
+    run_toy(tree(sets, training__rounds=1), tmp_path / "first")
+    weights = open_model(tmp_path / "first").saved.finished
+    metadata = {"network": {"width": 8}, "input": {"size": 24, "colour": "rgb", "margin": 2.7}}
+    start = tmp_path / "start.safetensors"
+    write_tensors(start, weights, json_key(metadata))
+    content = tree(sets, training__rounds=1, training__start=str(start))
+    with refused("data.sites.A", "1.4 times", "2.7 times", "--margin 2.7"):
+        run_toy(content, tmp_path / "run")
+
+
+@pytest.mark.parametrize("side", [100, 240, 640, 1500])
+def test_a_face_that_fills_its_picture_is_found_at_every_size(side: int, face: np.ndarray) -> None:
+    whole = cv2.resize(face, (side, side), interpolation=cv2.INTER_CUBIC)
+    found = make_finder()(whole)
+    assert 0.4 * side < found.box[2:].max() < LEAST_CONTEXT * side
