@@ -1,6 +1,6 @@
 """The tests that `make test` leaves to `make test-all`, and for each the tests that keep its promise in `make test`.
 
-`make test` shows that everything works: every method trains and resumes, a federation of
+`make test` shows that everything works: every method trains, one of each kind resumes, a federation of
 processes gives the bytes of one process, and bad input is refused. A test moves to `make test-all` if it takes long and
 a shorter one, named beside it, covers the same promise.
 """
@@ -79,7 +79,31 @@ LABELS = "audit/test_label_inference.py::test_an_audit_reads_all_labels_of_split
 GALLERY_KILLED = "device/gallery/test_gallery_killed.py::test_a_change_is_made_or_not"
 RENDERING = "datasets/test_make.py::test_ctrl_c_and_sigterm_while_rendering_end_with_one_line_and_leave_nothing"
 
+IMPORTS = "nn/test_torchvision_cpu.py::test_torchvision_and_timm_import_in_any_order"
+ALONE = CONTRACT + "test_one_site_trains_as_if_alone"
+OWN_CALL = CONTRACT + "test_one_site_that_is_asked_once_a_round_ends_where_its_own_call_leads"
+RENDERED_TWICE = "render/sets/test_sets.py::test_two_processes_write_the_same_bytes_as_one"
+
 MOVED = (
+    *(Moved(test, test, kept=REPRESENTATIVES) for test in (RESUMED, ALONE, OWN_CALL)),
+    Moved(SWITCHED_OFF, SWITCHED_OFF, kept=("sphere20-fedavg", "sphere20-scaffold")),
+    Moved(IMPORTS, IMPORTS, kept=("import torchvision", "import fedvisage, timm")),
+    Moved(FIRST_OPERATIONS, FIRST_OPERATIONS, kept=("1", "5")),
+    Moved("render/sets/test_folder.py::test_two_processes_write_the_same_bytes_as_one", RENDERED_TWICE),
+    Moved("render/sets/test_retaken.py::test_two_processes_write_the_same_bytes_as_one", RENDERED_TWICE),
+    Moved(
+        "campaigns/test_sample_of_the_campaign.py::test_a_few_cases_of_each_kind_find_nothing",
+        "cli/test_hostile_runs.py::test_a_damaged_file_ends_a_verb_in_one_line_with_its_name",
+    ),
+    Moved(
+        "studies/test_study.py::test_cells_that_run_beside_each_other_give_the_same_table_and_their_sites_have_no_processes_of_"
+        "their_own",
+        "runs/test_workers.py::test_sites_side_by_side_give_the_bytes_of_sites_one_after_another",
+    ),
+    Moved(
+        "contract/test_null_privacyface.py::test_no_clusters_is_conventional_federated_learning_with_public_fine_tuning",
+        "contract/test_null_privacyface.py::test_without_public_fine_tuning_that_is_fedavg",
+    ),
     Moved(CONTRACT + "test_the_same_seed_gives_the_same_bytes", RESUMED, kept=REPRESENTATIVES),
     Moved(
         CONTRACT + "test_another_seed_gives_another_model_and_the_global_random_state_is_left_alone",
@@ -91,8 +115,6 @@ MOVED = (
         CONTRACT + "test_the_order_of_sites_in_the_recipe_does_not_matter",
         kept=REPRESENTATIVES,
     ),
-    *(Moved(SWITCHED_OFF, SWITCHED_OFF, f"timm-{name}") for name in ("fedprox", "moon", "afl", "scaffold")),
-    *(Moved(SWITCHED_OFF, SWITCHED_OFF, f"timm-{name}") for name in ("fedavg", "fedadam", "fedyogi")),
     Moved(FIRST_ROUND, FIRST_ROUND, "timm"),
     Moved(OWN_NORMS, "contract/test_null_configurations.py::test_fedbn_with_nothing_of_a_sites_own_is_fedpad"),
     Moved(ONE_BATCH, ONE_BATCH, "iresnet18"),
