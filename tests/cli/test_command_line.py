@@ -178,6 +178,31 @@ def test_a_users_mistake_is_named_without_a_traceback(
     check_output(err, place, keyword)
 
 
+@pytest.mark.parametrize(
+    ("words", "usage", "missing"),
+    [
+        (["run"], "run [OPTIONS] RECIPE [KEY=VALUE]...", "RECIPE"),
+        (["export", "runs/first"], "export [OPTIONS] RUN DIR", "DIR"),
+        (["compare"], "compare [OPTIONS] RUNS...", "RUNS"),
+        (["data", "import"], "data import [OPTIONS] KIND SOURCE DESTINATION", "KIND"),
+    ],
+)
+def test_a_missing_argument_has_its_name_of_the_usage_line(
+    call: Call, words: list[str], usage: str, missing: str
+) -> None:
+    code, _, err = call(*words)
+    assert code == 2
+    assert f"{usage} Try" in " ".join(err.split())
+    assert f"Missing argument '{missing}'" in err
+
+
+@pytest.mark.parametrize("words", [["export", "nowhere", "out"], ["compare", "nowhere"], ["report", "nowhere"]])
+def test_a_run_that_does_not_exist_is_named(call: Call, words: list[str]) -> None:
+    code, _, err = call(*words)
+    assert code == 2
+    check_output(err, "nowhere", "directory not found")
+
+
 def test_evaluate_repeats_the_figures_of_the_run(call: Call, finished: Path) -> None:
     code, out, _ = call("evaluate", finished, "--json")
     again, first = json.loads(out), json.loads((finished / "metrics.json").read_text())

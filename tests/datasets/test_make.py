@@ -184,6 +184,8 @@ def test_every_kind_is_described_and_one_can_be_asked_for() -> None:
     assert any("phone_session_subject_file" in line for line in describe_kinds("oulu-npu"))
     with refused("KIND", "imagenet", "folder"):
         describe_kinds("imagenet")
+    with refused("KIND", "did you mean oulu-npu"):
+        describe_kinds("oulu")
 
 
 DIVIDED = {

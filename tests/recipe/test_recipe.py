@@ -83,6 +83,7 @@ def test_a_mistake_is_named_with_its_place(content: dict[str, Any], override: st
         ("training.rounds", "key=value"),
         ("=3", "key=value"),
         ("training.rounds.deep=3", "section"),
+        ("recipe.training.rounds=3", "leave out"),
         ("training.rounds=[1", "YAML"),
     ],
 )
@@ -98,6 +99,8 @@ def test_a_bad_override_is_quoted(content: dict[str, Any], override: str, keywor
         ("training.batch.per_sight.A=3", "recipe.training.batch.per_sight", "per_site"),
         ("evaluation.recognition.flp=true", "recipe.evaluation.recognition.flp", "flip"),
         ("method.netwrk=3", "recipe.method.netwrk", "network"),
+        ("rounds=3", "recipe.rounds", "training.rounds"),
+        ("epochs=3", "recipe.epochs", "training.local.epochs"),
         ("method.network.widht=3", "recipe.method.network.widht", "width"),
         ("method=fedpaad", "recipe.method.name", "fedpad"),
         ("method={name: fedprox, model: vith}", "recipe.method.model", "vit-h"),

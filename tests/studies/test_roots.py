@@ -208,6 +208,7 @@ def test_a_copy_that_is_there_twice_is_refused_if_the_study_needs_it(root: Path,
         ({"imports": {"C": "casia-fasd --frames six"}}, "study.yaml: imports.C", "'six'"),
         ({"imports": {"C": ""}}, "study.yaml: imports.C", "''"),
         ({"protocol": "ocim"}, "study.yaml", "fedvisage data protocols"),
+        ({"protocol": "ocim-sdg"}, "study.yaml", "ocim-ssdg"),
         ({"protocol": "ocim-ssdg", "targets": ["Z"]}, "study.yaml: targets", "'Z'"),
         ({"sets": {"C": "data/C"}, "targets": ["C"]}, "study.yaml", "two"),
     ],
@@ -217,6 +218,11 @@ def test_a_study_whose_datasets_cannot_be_read_is_refused_with_its_place(
 ) -> None:
     with refused(place, keyword):
         load_study(written({**STUDY, **change}, tmp_path))
+
+
+def test_missing_sets_of_a_study_are_refused_with_the_option_that_imports_them(tmp_path: Path) -> None:
+    with refused("FedPAD, target M: recipe.data.sites.C", "directory", "--root"):
+        run_study(written(STUDY, tmp_path), tmp_path / "out", tmp_path, unheard)
 
 
 def test_a_place_for_sets_without_a_root_is_refused(tmp_path: Path) -> None:

@@ -94,3 +94,5 @@ def test_settings_that_are_none_are_refused(text: str, keyword: str, saved: Path
 def test_a_directory_without_a_model_is_named(tmp_path: Path) -> None:
     with refused("model.json", "exist"):
         saved_model.load(tmp_path)
+    with refused("nowhere", "directory not found"):
+        saved_model.load(tmp_path / "nowhere")

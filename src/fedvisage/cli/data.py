@@ -10,6 +10,7 @@ import typer
 from fedvisage.cli.options import (
     IMPORTS_CONTINUE,
     NOTHING,
+    App,
     LogFormat,
     Quiet,
     interruptible,
@@ -19,7 +20,7 @@ from fedvisage.cli.options import (
 )
 from fedvisage.datasets.options import ImportOptions, PeopleOptions, SynthesisOptions
 
-app = typer.Typer()
+app = App()
 
 
 @app.command()

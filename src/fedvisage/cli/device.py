@@ -15,6 +15,7 @@ import typer
 from fedvisage.base.errors import RunFailed, TerminationSignal, UserError, plain_line
 from fedvisage.cli.options import (
     NOTHING,
+    App,
     AsJson,
     Int8,
     Out,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 # The verbs of a gallery: create one, enrol, search, verify and remove people, and rotate its key.
 
 
-gallery_app = typer.Typer()
+gallery_app = App()
 
 At = Annotated[Path, typer.Argument(metavar="GALLERY", help="The gallery's file.")]
 Key = Annotated[
@@ -108,7 +109,7 @@ def list_people(gallery: At, key: Key = None, counters: Counters = None, as_json
 def enrol(
     gallery: At,
     person: Annotated[str, typer.Argument(metavar="PERSON", help="The person's name.")],
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Pictures, or folders of them.")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="Pictures, or folders of them.")],
     pad: Pad,
     recognition: Recognition,
     key: Key = None,
@@ -329,7 +330,7 @@ def _print_matches(matches: list[PersonMatch], as_json: bool) -> None:
 # The verbs of the browser page: fetch its runtime, and write the page as a folder.
 
 
-web_app = typer.Typer()
+web_app = App()
 
 
 @web_app.command()
@@ -377,7 +378,7 @@ def build(
     say(*built.lines())
 
 
-app = typer.Typer()
+app = App()
 
 
 @app.command()

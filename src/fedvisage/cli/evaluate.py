@@ -12,6 +12,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.base.files import CACHE
 from fedvisage.cli.options import (
     NOTHING,
+    App,
     AsJson,
     Cache,
     Int8,
@@ -33,7 +34,7 @@ from fedvisage.tasks.checks import Checks
 if TYPE_CHECKING:
     from fedvisage.base.progress import Reporter
 
-app = typer.Typer()
+app = App()
 
 FRAMES = 10
 """Frames of a presentation that are evaluated by default."""

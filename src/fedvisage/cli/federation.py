@@ -10,6 +10,7 @@ import typer
 
 from fedvisage.base.errors import UserError
 from fedvisage.cli.options import (
+    App,
     AsJson,
     LogFormat,
     Overlap,
@@ -27,7 +28,7 @@ from fedvisage.tasks.checks import Checks
 if TYPE_CHECKING:
     from fedvisage.nvflare.status import Status
 
-app = typer.Typer()
+app = App()
 
 Weights = Annotated[
     Path | None,

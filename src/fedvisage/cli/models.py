@@ -14,6 +14,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.base.files import CACHE
 from fedvisage.cli.options import (
     NOTHING,
+    App,
     AsJson,
     Cache,
     Int8,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     ImageScorer = Callable[[InputPictures, InputPictures | None, Steps], Predictions | FaceComparisons]
 
 
-app = typer.Typer()
+app = App()
 
 
 @app.command("export")
@@ -124,7 +125,7 @@ def predict_images(
     ],
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="PATH...", help="Images and folders of images; - is an image on standard input."),
+        typer.Argument(metavar="PATH", help="Images and folders of images; - is an image on standard input."),
     ] = None,
     paths_from: Annotated[
         Path | None,
@@ -276,7 +277,7 @@ def adapt_model(
 # The verbs for files of weights.
 
 
-model_app = typer.Typer()
+model_app = App()
 
 
 @model_app.callback()

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, get_origin, get_type_hints
 
 import typer
 from typer import Context
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 from typer.models import ArgumentInfo, OptionInfo
 
 from fedvisage.base.errors import RunFailed, RunTerminated, TerminationSignal, UserError
@@ -308,6 +308,31 @@ def print_json(value: Any) -> None:
 
 
 LONGEST = 200
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Verb(TyperCommand):
+    """A verb whose usage and errors show its arguments in capitals and without braces: ``RECIPE [KEY=VALUE]...``."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """Name each argument that has no name of its own for people."""
+        super().__init__(*arguments, **options)
+        for parameter in self.params:
+            if isinstance(parameter, TyperArgument) and parameter.metavar is None:
+                parameter.metavar = str(parameter.name).upper()
+
+    def collect_usage_pieces(self, ctx: Context) -> list[str]:  # type: ignore[override]
+        """Return the parts of the usage line."""
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+
+
+class App(typer.Typer):
+    """A part of the command line with its verbs."""
+
+    def command(self, name: str | None = None, **options: Any) -> Callable[[Function], Function]:
+        """Return a decorator that makes a function a verb."""
+        return super().command(name, cls=Verb, **options)
 
 
 class Verbs(TyperGroup):

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from fedvisage.base.errors import UserError
-from fedvisage.cli.options import AsJson, print_json, say, shipped_names
+from fedvisage.cli.options import App, AsJson, print_json, say, shipped_names
 
-shipped = typer.Typer()
-written = typer.Typer()
+shipped = App()
+written = App()
 
 
 @shipped.callback(invoke_without_command=True)

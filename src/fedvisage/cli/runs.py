@@ -13,6 +13,7 @@ from fedvisage.base.processes import MOST_PROCESSES
 from fedvisage.cli.options import (
     CONTINUES,
     NOTHING,
+    App,
     AsJson,
     Cache,
     LogFormat,
@@ -33,7 +34,7 @@ from fedvisage.cli.options import (
 )
 from fedvisage.tasks.checks import Checks
 
-app = typer.Typer()
+app = App()
 
 Runs = Annotated[list[Path], typer.Argument(help="Run directories.", show_default=False)]
 Kit = Annotated[Path | None, typer.Option(help="The operator's kit of a federation.", show_default=False)]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fedvisage.base import extensions
-from fedvisage.base.errors import UserError
+from fedvisage.base.errors import UserError, choice_hint
 from fedvisage.base.parallel import Progress
 from fedvisage.base.progress import format_count
 from fedvisage.datasets.import_people import IDENTITIES, import_identities
@@ -130,7 +130,7 @@ def dataset_of(kind: str) -> Scanner | Layout:
     """Return the dataset with this name."""
     dataset: Scanner | Layout | None = SCANNERS.get(kind) or LAYOUTS.get(kind)
     if dataset is None:
-        raise UserError("KIND", f"unknown dataset {kind!r}; choose one of {', '.join([*SCANNERS, *LAYOUTS])}")
+        raise UserError("KIND", f"unknown dataset {kind!r}{choice_hint(kind, [*SCANNERS, *LAYOUTS])}")
     return dataset
 
 
@@ -149,5 +149,5 @@ def importer_of(kind: str) -> Importer:
     """Return the importer of a layout without a scanner."""
     importer: Importer | None = IMPORTERS.get(kind) or extensions.load("datasets", kind)
     if importer is None:
-        raise UserError("KIND", f"unknown layout {kind!r}; choose one of {', '.join(all_kinds())}")
+        raise UserError("KIND", f"unknown layout {kind!r}{choice_hint(kind, all_kinds())}")
     return importer

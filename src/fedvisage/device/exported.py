@@ -159,6 +159,8 @@ def is_export(directory: Path) -> bool:
 def read_config(directory: Path) -> Config:
     """Read and check the `config.json` of an exported directory."""
     path = directory / CONFIG
+    if not directory.is_dir():
+        raise UserError(str(directory), "directory not found; give a directory that `fedvisage export` wrote")
     if not path.exists():
         raise UserError(str(path), "does not exist; give a directory that `fedvisage export` wrote")
     try:

@@ -152,7 +152,8 @@ def list_input_pictures(
         elif path.is_dir():
             _add_folder(path, inputs)
         else:
-            raise UserError(_printable_path(path), "is neither an image nor a folder")
+            fault = "is neither an image nor a folder" if path.exists() else "does not exist"
+            raise UserError(_printable_path(path), f"{fault}; give an image or a folder of images")
     for path in _paths_in(listed or b""):
         if path.is_dir():
             _add_folder(path, inputs)

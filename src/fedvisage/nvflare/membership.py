@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from fedvisage.base.errors import UserError
+from fedvisage.base.errors import UserError, choice_hint
 from fedvisage.base.files import write_atomically, write_json
 from fedvisage.nvflare.authority import (
     FOLDER,
@@ -121,7 +121,7 @@ def _full_name(name: str, authority: Authority, joining: Mapping[str, Federation
     if full_name in joining:
         raise UserError(name, "is new in the file and gets its first kit now; there is nothing to renew")
     if full_name not in authority.members:
-        raise UserError(name, f"is not a member; choose one of {', '.join((SERVER, *_others(authority)))}")
+        raise UserError(name, f"is not a member{choice_hint(name, (SERVER, *_others(authority)))}")
     return full_name
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -89,7 +89,8 @@ def _place(item: Any, root: str) -> str:
 def _describe_error(item: Any, kind: type[BaseModel] | None) -> str:
     if item["type"] == "extra_forbidden":
         *above, key = item["loc"]
-        return f"{_WORDS['extra_forbidden']}{suggestion(str(key), _keys(kind, above))}"
+        hint = suggestion(str(key), _keys(kind, above)) or _hint_elsewhere(str(key), kind)
+        return f"{_WORDS['extra_forbidden']}{hint}"
     if item["type"] == "missing":
         return _WORDS["missing"]
     value, words = item.get("input"), _WORDS.get(item["type"])
@@ -100,6 +101,21 @@ def _describe_error(item: Any, kind: type[BaseModel] | None) -> str:
 def _without_prefix(message: str) -> str:
     """Return the message of one of this project's validators, without pydantic's prefix."""
     return message.removeprefix("Value error, ")
+
+
+def _hint_elsewhere(key: str, kind: Any) -> str:
+    """Return a hint with the full names of a key that sections below ``kind`` have; an empty text if none has it."""
+    names = [name for name in _full_names(kind) if name.rpartition(".")[2] == key][:SHOWN]
+    return f"; did you mean {' or '.join(names)}?" if names else ""
+
+
+def _full_names(kind: Any, above: str = "") -> Iterator[str]:
+    """Yield the dotted name of every key in a section and in the sections below it."""
+    section = _find_container(kind)
+    if _is_section(section):
+        for key, field in section.model_fields.items():
+            yield f"{above}{key}"
+            yield from _full_names(field.annotation, f"{above}{key}.")
 
 
 def _keys(kind: Any, above: Sequence[str | int]) -> list[str]:

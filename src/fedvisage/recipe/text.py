@@ -49,6 +49,8 @@ def apply_override(tree: dict[str, Any], override: str, say: Say = discard) -> N
     key, sign, text = override.partition("=")
     if not sign or not key.strip():
         raise UserError(override, "an override must have the form key=value, such as training.rounds=5")
+    if key.strip().startswith("recipe."):
+        raise UserError(override, f"leave out `recipe.`: {override.strip().removeprefix('recipe.')}")
     entry = ENTRY_KEY.fullmatch(present_key(key.strip())) and ENTRY.fullmatch(text.strip())
     value = text.strip() if entry else plain_yaml.parse(text, override, "the value is not valid YAML")
     set_value(tree, key.strip(), value, override, say)

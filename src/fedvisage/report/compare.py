@@ -173,6 +173,8 @@ def read_compared_runs(paths: Sequence[Path]) -> tuple[list[ComparedRun], list[s
 
 def read_compared_run(path: Path) -> ComparedRun:
     """Read a run's figures and settings; a run without figures on a target cannot be compared."""
+    if not path.is_dir():
+        raise UserError(str(path), "directory not found; give the directories of finished runs")
     check_seal(path)
     with damaged_files_are_errors(path):
         return _read_figures(path)

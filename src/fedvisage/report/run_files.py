@@ -98,7 +98,7 @@ class RunFiles:
 def read_run(path: Path) -> RunFiles:
     """Read a finished run; a run without `metrics.json` is not finished and is refused."""
     if not path.is_dir():
-        raise UserError(str(path), "is not a directory; give the directory of a run")
+        raise UserError(str(path), "directory not found; give the directory of a run")
     if not (path / "metrics.json").exists():
         raise UserError(str(path), "has no metrics.json: the run is not finished; continue it with --resume")
     lacking = [] if check_seal(path) else [UNSEALED]  # a broken seal raises; a missing one is only reported

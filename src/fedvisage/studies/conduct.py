@@ -213,9 +213,10 @@ def run_study(
     elif sets is not None:
         raise UserError("--sets", "is the directory for sets imported from --root; give --root, too")
     # All data is checked before the first cell trains, because a study may run for days.
+    remedy = "; --root DIR finds and imports the datasets" if study.imports and root is None else ""
     for cell in cells:
         if not (cell.out / METRICS).exists():
-            _check_data(cell)
+            _check_data(cell, remedy)
     groups = groups_of(cells)
     results: list[dict[str, Any]] = []
     for cell, metrics in _finished_cells(groups, cache, workers, checks, say):
@@ -293,12 +294,12 @@ def _finished_cells(
             yield from done.result()
 
 
-def _check_data(cell: Cell) -> None:
-    """Refuse missing sets and impossible ones before the first cell runs."""
+def _check_data(cell: Cell, remedy: str) -> None:
+    """Refuse missing sets and impossible ones before the first cell runs; ``remedy`` ends the message."""
     try:
         check_entries(cell.recipe)
     except UserError as error:
-        raise UserError(f"{cell.row}, target {cell.target}: {error.place}", error.message) from error
+        raise UserError(f"{cell.row}, target {cell.target}: {error.place}", f"{error.message}{remedy}") from error
 
 
 def _run_group(group: list[Cell], cache: Path, checks: Checks) -> list[tuple[Cell, dict[str, Any]]]:

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from fedvisage import recipe as recipes
-from fedvisage.base.errors import UserError, choice_hint
+from fedvisage.base.errors import UserError, choice_hint, suggestion
 from fedvisage.base.progress import Say, discard
 from fedvisage.data.selection import split_entry
 from fedvisage.datasets.import_spec import read_spec
@@ -364,7 +364,10 @@ def _expand_protocol(tree: Tree) -> Tree:
     """Replace a protocol with its sets: all sites of all folds, with the folds as targets."""
     protocol = PROTOCOLS.get(tree["protocol"])
     if protocol is None:
-        raise ValueError(f"{tree['protocol']!r} is not a known protocol; `fedvisage data protocols` lists them")
+        raise ValueError(
+            f"{tree['protocol']!r} is not a known protocol{suggestion(str(tree['protocol']), PROTOCOLS)}; "
+            "`fedvisage data protocols` lists them"
+        )
     entries = {site: entry for fold in protocol.folds.values() for site, entry in fold.sites.items()}
     sites = {
         name: entries[name] for name in (*protocol.folds, *entries) if name in entries

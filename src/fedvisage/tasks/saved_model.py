@@ -114,6 +114,8 @@ def _by_member(thresholds: Mapping[str, Threshold], score: str) -> dict[str, Any
 def load(directory: Path) -> SavedModel:
     """Read a model, and check that weights and settings belong together and that all weights are finite."""
     path = directory / SETTINGS
+    if not directory.is_dir():
+        raise UserError(str(directory), "directory not found; give the directory of a finished run")
     if not path.exists():
         raise UserError(str(path), "does not exist; give the directory of a finished run")
     settings = read_json(path, AGAIN)

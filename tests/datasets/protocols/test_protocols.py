@@ -290,8 +290,10 @@ def test_the_list_has_a_line_for_each_and_a_name_that_is_unknown_is_told() -> No
     result = CliRunner().invoke(app, ["data", "protocols"])
     assert result.exit_code == 0
     assert result.output.splitlines() == list_protocols()
-    with refused("NAME", "'ocim'", "ocim-flip"):
+    with refused("NAME", "'ocim'", "ocim-ssdg"):
         describe_protocol("ocim", Path("sets"))
+    with refused("NAME", "oulu-4"):
+        describe_protocol("oulu", Path("sets"))
     with refused("--target", "O, C, I, M"):
         describe_protocol("ocim-flip", Path("sets"))
     with refused("--target", "'U'", "O, C, I, M"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from fedvisage.base.errors import UserError
+from fedvisage.base.errors import UserError, choice_hint
 from fedvisage.datasets.protocols import attacks, large, ocim, oulu, within
 from fedvisage.datasets.protocols.people import PEOPLE, PeopleProtocol
 from fedvisage.datasets.protocols.protocol import Import, Protocol
@@ -57,7 +57,7 @@ def _as_yaml(tree: dict[str, Any]) -> list[str]:
 def protocol_of(name: str, place: str) -> Protocol:
     """Return the protocol with this name."""
     if name not in PROTOCOLS:
-        raise UserError(place, f"{name!r} is not a known protocol; choose one of {', '.join((*PROTOCOLS, *PEOPLE))}")
+        raise UserError(place, f"{name!r} is not a known protocol{choice_hint(name, (*PROTOCOLS, *PEOPLE))}")
     return PROTOCOLS[name]
 
 
