@@ -148,7 +148,11 @@ def test_json_that_is_sound_is_written_as_ever() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[" * 100_000, "[" * 70 + "]" * 70, '"\\ud800"', "9" * 5000, '{"a": 1} x', b"\xff\xfe"]
+    "text",
+    [
+        *("", "{", "[" * 100_000, "[" * 70 + "]" * 70, '"\\ud800"', "9" * 5000, '{"a": 1} x', b"\xff\xfe"),
+        *(b'"\xed\xa0\x80"', '"\\ud800"'.encode("utf-16")),
+    ],
 )
 def test_json_that_would_break_a_reader_is_refused(text: str | bytes) -> None:
     with pytest.raises(ValueError, match=r"."):

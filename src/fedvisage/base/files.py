@@ -136,6 +136,8 @@ def _finite(value: Any) -> Any:
 
 def parse_json(text: str | bytes) -> Any:
     """Read JSON; raise :class:`ValueError` if it is invalid, nested too deeply, or cannot be printed."""
+    if isinstance(text, bytes):
+        text = text.decode("utf-8-sig")  # the decoder itself would accept UTF-16, and bytes of lone surrogates
     try:
         value = json.loads(text, parse_constant=lambda _: None, parse_float=_number)
     except RecursionError:
@@ -144,7 +146,7 @@ def parse_json(text: str | bytes) -> Any:
     while level := [child for node in level if isinstance(node, dict | list) for child in _children(node)]:
         if (depth := depth + 1) > DEEPEST:
             raise ValueError(TOO_DEEP)
-    if rb"\ud" in (text if isinstance(text, bytes) else text.encode()).lower():
+    if r"\ud" in text.lower():
         json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate cannot be printed
     return value
 

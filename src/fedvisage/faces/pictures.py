@@ -133,7 +133,8 @@ def _check(image: Image.Image, pixels: int) -> None:
     if min(width, height) < SIDE_MINIMUM:
         raise BadFile(f"smaller than {SIDE_MINIMUM} pixels ({width}×{height})")
     # Phones write MPO: a JPEG with a second picture behind it (depth, a preview); the first is the photograph.
-    if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
+    # The pictures of a TIFF are not counted, because a small file can list a hundred thousand.
+    if getattr(image, "is_animated", False) and image.format != "MPO":
         raise BadFile("contains several images; export each one, or give a video")
     if image.mode not in _PLAIN_MODES + _TRANSPARENT_MODES and (image.mode, image.format) != ("CMYK", "JPEG"):
         raise BadFile(f"the colour mode {image.mode} is not supported; convert it to 8-bit RGB")

@@ -122,6 +122,17 @@ def test_several_pictures_in_one_file_are_refused() -> None:
         read_picture(content)
 
 
+def test_the_further_pictures_of_a_tiff_are_not_read() -> None:
+    first = encoded(Image.new("RGB", (32, 32)), "TIFF")
+    (place,) = struct.unpack_from("<L", first, 4)
+    (count,) = struct.unpack_from("<H", first, place)
+    link = place + 2 + 12 * count
+    # A second directory without a tag: to read it, for example to count the pictures, would be an error.
+    content = first[:link] + struct.pack("<L", len(first)) + first[link + 4 :] + bytes(6)
+    with pytest.raises(BadFile, match="several images"):
+        read_picture(content)
+
+
 def test_the_photograph_of_a_phones_mpo_is_taken() -> None:
     pages = [Image.new("RGB", (32, 32), colour) for colour in ("red", "blue")]
     found = read_picture(encoded(pages[0], "MPO", save_all=True, append_images=pages[1:]))

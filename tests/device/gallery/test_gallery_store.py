@@ -217,6 +217,24 @@ def test_a_template_under_the_digest_of_another_model_is_refused(gallery: Galler
         Gallery(gallery.path, KEY)
 
 
+def test_changes_of_a_transaction_are_made_together_or_not_at_all(gallery: Gallery) -> None:
+    gallery.enrol("default", "anna", faces(1), MODEL)
+
+    def remove_two() -> None:
+        with gallery.transaction():
+            gallery.remove("default", "anna")
+            gallery.remove("default", "nobody")
+
+    with pytest.raises(UnknownName):
+        remove_two()
+    assert [person.name for person in gallery.people("default")] == ["anna"]
+    with gallery.transaction():
+        gallery.remove("default", "anna")
+        gallery.enrol("default", "bob", faces(2), MODEL)
+        assert [person.name for person in gallery.people("default")] == ["bob"]
+    assert [hit.name for hit in gallery.search("default", faces(2), MODEL)[0]] == ["bob"]
+
+
 def test_names_that_are_none_or_taken_are_refused(gallery: Gallery) -> None:
     for name in ("", " ", "a\nb", "x" * 201, "p_0123456789abcdef"):
         with refused("person", "name"):

@@ -7,7 +7,7 @@ import io
 import json
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -211,6 +211,45 @@ def test_collections_are_made_and_deleted(client: TestClient) -> None:
     check_error(client.get("/v1/collections/staff"), 404, "not_found")
 
 
+def test_a_collection_is_deleted_under_every_spelling_of_its_accents(client: TestClient) -> None:
+    assert client.post("/v1/collections", json={"name": "Jos\u00e9"}).status_code == 201
+    assert client.delete("/v1/collections/Jose\u0301").status_code == 200
+    assert [one["name"] for one in client.get("/v1/collections").json()["collections"]] == ["default"]
+
+
+@dataclass(frozen=True)
+class Interrupted(Tiles):
+    """An engine during whose evaluation another request is answered."""
+
+    meanwhile: Callable[[], object] = lambda: None
+
+    def check(self, image: np.ndarray, *, report: bool = False, most: int | None = None, confidence: float = 0) -> Any:
+        self.meanwhile()
+        return super().check(image, report=report, most=most, confidence=confidence)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "face", "code"), [("anna", 2, "exists"), ("bob", 1, "duplicate")], ids=["same name", "same face"]
+)
+def test_of_two_enrolments_at_once_one_is_refused(gallery: Gallery, earlier: str, face: int, code: str) -> None:
+    embedding = Tiles().check(row_of(tile_of(face))).faces[0].embedding
+    assert embedding is not None
+    engine = Interrupted(meanwhile=lambda: gallery.enrol("default", earlier, embedding[None], "sha256:" + "a" * 64))
+    with TestClient(build(engine, gallery, limits=LIMITS), LOCAL, headers={"x-fedvisage": "1"}) as client:
+        form: dict[str, Any] = {"data": {"name": "anna"}, "files": {"image": png(tile_of(1))}}
+        check_error(client.post("/v1/collections/default/persons", **form), 409, code)
+    assert [(person.name, len(rows)) for person, rows in gallery.everybody("default")] == [(earlier, 1)]
+
+
+def test_a_face_does_not_bring_back_a_person_who_was_deleted_meanwhile(client: TestClient, gallery: Gallery) -> None:
+    enrol(client, "anna", 1)
+    engine = Interrupted(meanwhile=lambda: gallery.remove("default", "anna"))
+    with TestClient(build(engine, gallery, limits=LIMITS), LOCAL, headers={"x-fedvisage": "1"}) as other:
+        place = "/v1/collections/default/persons/anna/faces"
+        check_error(other.post(place, files={"image": png(tile_of(1))}), 404, "not_found")
+    assert gallery.people("default") == []
+
+
 def test_after_a_new_model_a_search_says_so(client: TestClient, gallery: Gallery) -> None:
     enrol(client, "anna", 1)
     newer = replace(Tiles(), model=EmbeddingModel("sha256:" + "b" * 64, 0.9, "fmr=1e-3"))
@@ -261,8 +300,12 @@ def test_clients_of_compreface_find_their_routes(client: TestClient) -> None:
         (b'{"image": 7}', "application/json", 422, "bad_image"),
         (b'{"image": "%%%"}', "application/json", 422, "bad_image"),
         (b"{}", "application/json", 422, "no_image"),
+        (b'{"\xed\xa0\x80": [1]}', "application/json", 400, "bad_json"),
+        (b'{"a": [' + b"[]," * 2000 + b"1]}", "application/json", 400, "bad_json"),
         (b"x", "multipart/form-data", 400, "bad_form"),
         (b"x", "multipart/form-data; boundary=y", 400, "bad_form"),
+        (b"--y--", "multipart/form-data; boundary=y; charset=unicode_escape", 415, "unsupported"),
+        (b"--y--", "multipart/form-data; boundary=y; charset=UTF-8", 422, "no_image"),
         (b"x", "text/plain", 415, "unsupported"),
         (b"\0" * 300_001, "image/png", 413, "too_large"),
     ],
@@ -271,7 +314,9 @@ def test_what_is_no_picture_is_refused(client: TestClient, content: bytes, kind:
     check_error(client.post("/v1/pad", content=content, headers={"content-type": kind}), status, code)
 
 
-@pytest.mark.parametrize("content", [b'["\\ud800"]', b'{"a": 1}', b'["f_1"]', b"[" * 5000])
+@pytest.mark.parametrize(
+    "content", [b'["\\ud800"]', b'{"a": 1}', b'["f_1"]', b"[" * 5000, b"[" + b"{}," * 3000 + b"1]"]
+)
 def test_a_list_of_faces_that_is_none_is_refused(client: TestClient, content: bytes) -> None:
     place, kind = "/api/v1/recognition/faces/delete", {"content-type": "application/json"}
     reply = client.post(place, content=content, headers=kind)

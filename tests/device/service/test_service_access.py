@@ -200,6 +200,16 @@ def test_the_audit_log_states_who_did_what_and_names_nobody(gallery: Gallery, tm
     assert os.stat(path).st_mode & 0o077 == 0
 
 
+def test_a_client_can_forge_no_line_of_the_audit_log(gallery: Gallery, tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    with TestClient(build(Tiles(), gallery, limits=LIMITS, audit=AuditLog(path)), LOCAL) as client:
+        client.get("/v1/collections/a%E2%80%A8%7B%7D%C2%9B31m%E2%80%AE%0A")
+        client.get(f"/v1/collections/{'x' * 20_000}")
+    forged, long = path.read_text().splitlines()
+    assert json.loads(forged)["collection"].isprintable()
+    assert len(long) < 500
+
+
 def test_an_audit_log_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with refused(tmp_path, "written"):
         AuditLog(tmp_path)

@@ -57,7 +57,7 @@ class AuthenticatedFile:
         detected. ``patience`` is the number of seconds to wait while another process holds the file.
         """
         self.path, self._patience = path, patience
-        self._lock = threading.RLock()
+        self._lock, self._changing = threading.RLock(), False
         self._contents: GalleryContents | None = None
         self._database = file.open_file(path, patience)
         try:
@@ -109,8 +109,24 @@ class AuthenticatedFile:
 
     @contextmanager
     def _writing(self, number: int = 0) -> Iterator[sqlite3.Connection]:
-        """Change the file completely or not at all; the new state has at least this number."""
-        with self._lock, self._hold_counter(), file.errors_in_one_line(self.path):
+        """Change the file completely or not at all; the new state has at least this number.
+
+        A change within another one is part of it.
+        """
+        with self._lock:
+            if self._changing:
+                yield self._database
+                return
+            self._changing = True
+            try:
+                with self._outermost_change(number) as database:
+                    yield database
+            finally:
+                self._changing = False
+
+    @contextmanager
+    def _outermost_change(self, number: int) -> Iterator[sqlite3.Connection]:
+        with self._hold_counter(), file.errors_in_one_line(self.path):
             self._database.execute("BEGIN IMMEDIATE")
             try:
                 self._check_state()

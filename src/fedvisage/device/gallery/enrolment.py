@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.base.errors import UserError
-from fedvisage.device.gallery.file import AlreadyEnrolled, NotEnrolled
+from fedvisage.device.gallery.file import AlreadyEnrolled, NameTaken, NotEnrolled
 from fedvisage.device.gallery.records import Face, Person, normalise_name
 from fedvisage.device.gallery.search import Gallery, SearchHit
 from fedvisage.device.pipeline import ATTACK, BONA_FIDE, MATCH, NO_MATCH, Checked, CheckedFace
@@ -99,10 +99,12 @@ def enrol(
     pictures: Iterable[tuple[str, Image]],
     *,
     force: bool = False,
+    new: bool | None = None,
 ) -> EnrolmentResult:
     """Enrol a person with those of the named pictures that show one living face well.
 
-    A face that matches another enrolled person is refused; ``force`` omits this check.
+    A face that matches another enrolled person is refused; ``force`` omits this check. ``new`` requires a person who is
+    not enrolled yet, and ``new=False`` one who is.
     """
     model, usable, refused = model_of(engine), list[CheckedFace](), list[tuple[str, str]]()
     gallery.collection(collection)
@@ -118,9 +120,19 @@ def enrol(
         raise NotEnrolled(picture, f"{reason}; nobody was enrolled{remainder}")
     embeddings = np.stack([embedding for face in usable if (embedding := face.embedding) is not None])
     scores = [face.pad.score if face.pad else None for face in usable]
-    if not force:
-        _refuse_duplicate(gallery, model, collection, name, embeddings)
-    person, faces, replaced = gallery.enrol(collection, name, embeddings, model.digest, scores)
+
+    def refuse() -> None:
+        if new is False:
+            gallery.person(collection, name)
+        if new and gallery.has(collection, name):
+            raise NameTaken(name, "is already enrolled; add faces to this person")
+        if not force:
+            _refuse_duplicate(gallery, model, collection, name, embeddings)
+
+    refuse()  # before the transaction, because loading a collection takes a while
+    with gallery.transaction():
+        refuse()
+        person, faces, replaced = gallery.enrol(collection, name, embeddings, model.digest, scores)
     return EnrolmentResult(person, tuple(faces), tuple(refused), replaced)
 
 

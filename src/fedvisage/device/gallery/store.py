@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -65,6 +66,12 @@ class GalleryRecords(GalleryRows):
             raise
         return cls(path, key, counters=counters)
 
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Make all changes of a block together, or none; no other thread or process makes one meanwhile."""
+        with self._writing():
+            yield
+
     def add_collection(self, name: str = COLLECTION, *, renewable: bool = False) -> Collection:
         """Add an empty collection; one with renewable templates gets its own seed."""
         name = checked_name(name, "collection")
@@ -81,11 +88,12 @@ class GalleryRecords(GalleryRows):
 
     def remove_collection(self, name: str) -> None:
         """Remove a collection with all its people."""
-        with self._writing() as write:
-            number = self._collection(name).id
-            write.execute("DELETE FROM collections WHERE id = ?", (number,))
-            del self._now.collections[name]
-        self._forget_collection(number)
+        with self._lock:
+            with self._writing() as write:
+                collection = self._collection(name)
+                write.execute("DELETE FROM collections WHERE id = ?", (collection.id,))
+                del self._now.collections[collection.name]
+            self._forget_collection(collection.id)
 
     def collections(self) -> list[Collection]:
         """Return all collections, sorted by name."""

@@ -10,8 +10,9 @@ from typing import Any
 
 from fastapi import Request
 
-from fedvisage.base.errors import UserError
+from fedvisage.base.errors import UserError, plain_line
 from fedvisage.base.files import json_line
+from fedvisage.device.gallery.records import LONGEST
 from fedvisage.device.service.requests import slashes_of
 
 _PERSON = "fedvisage.person"
@@ -44,7 +45,7 @@ class AuditLog:
             "key": key,
             "method": scope["method"],
             "route": route,
-            "collection": collection or None,
+            "collection": plain_line(collection, LONGEST) or None,
             "person_id": scope.get(_PERSON),
             "status": status,
         }

@@ -11,8 +11,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Request
-from pydantic import Field
+from fastapi import APIRouter, Query, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from fedvisage.device.gallery import enrolment
 from fedvisage.device.gallery.enrolment import model_of
@@ -22,14 +23,14 @@ from fedvisage.device.pipeline import Box, CheckedFace
 from fedvisage.device.service import responses
 from fedvisage.device.service.access import ADMIN, CHECK, ENROL, needs
 from fedvisage.device.service.audit import record_person
-from fedvisage.device.service.requests import RequestContent, ServiceContext, read_content
+from fedvisage.device.service.requests import RequestContent, ServiceContext, read_content, read_json
 from fedvisage.device.service.routes import PathName, body, check_faces, returns
 
 Values = dict[str, Any]
 Limit = Annotated[int, Query(ge=0, le=1000, description="maximum number of faces; 0: the service's")]
 Sure = Annotated[float, Query(ge=0, le=1, description="minimum confidence of a face")]
 Count = Annotated[int, Query(ge=1, le=100, description="maximum number of subjects per face")]
-FaceId = Annotated[str, Field(pattern=f"^{ID}$")]
+_FACE_IDS = TypeAdapter(Annotated[list[Annotated[str, Field(pattern=f"^{ID}$")]], Field(max_length=1000)])
 PICTURES = ("file", "source_image", "target_image")
 
 
@@ -198,19 +199,29 @@ def _add_subjects(router: APIRouter, work: ServiceContext) -> None:
         gallery = work.people()
 
         def some() -> Values:
-            people = [gallery.person(COLLECTION, subject)] if subject else gallery.people(COLLECTION)
-            faces = [face for person in people for face in gallery.faces(COLLECTION, person.id)]
-            for face in faces:
-                gallery.remove_face(COLLECTION, face.id)
+            with gallery.transaction():
+                people = [gallery.person(COLLECTION, subject)] if subject else gallery.people(COLLECTION)
+                faces = [face for person in people for face in gallery.faces(COLLECTION, person.id)]
+                for face in faces:
+                    gallery.remove_face(COLLECTION, face.id)
             if subject:
                 record_person(request, COLLECTION, people[0].id)
             return {"deleted": len(faces)}
 
         return await work.do(some)
 
-    @router.post("/recognition/faces/delete", response_model=list[responses.Example], dependencies=[needs(ADMIN)])
-    async def remove_listed(image_ids: Annotated[list[FaceId], Body(max_length=1000)]) -> list[Values]:
+    @router.post(
+        "/recognition/faces/delete",
+        response_model=list[responses.Example],
+        dependencies=[needs(ADMIN)],
+        openapi_extra={"requestBody": {"content": {"application/json": {"schema": _FACE_IDS.json_schema()}}}},
+    )
+    async def remove_listed(request: Request) -> list[Values]:
         """Delete the faces with these ids; others are left out of the response."""
+        try:
+            image_ids = _FACE_IDS.validate_python(read_json(await request.body()))
+        except ValidationError as error:
+            raise RequestValidationError(error.errors()) from None
         gallery = work.people()
 
         def some() -> list[Values]:

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 
 import numpy as np
 from numpy.typing import NDArray
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
@@ -147,6 +148,9 @@ Image = NDArray[np.uint8]
 PARTS = 16
 """Maximum files, and maximum words, of a form."""
 
+SEPARATORS = 2000
+"""Maximum commas and brackets of JSON, whose parser holds up all other requests; base64 has neither."""
+
 
 class _InMemory(MultiPartParser):
     """A form parser that writes no files; the guard limits the size of bodies."""
@@ -203,6 +207,9 @@ async def read_content(request: Request, pictures: tuple[str, ...] = ("image",))
 
 
 async def _form(request: Request) -> RequestContent:
+    _, parameters = parse_options_header(request.headers["content-type"])
+    if parameters.get(b"charset", b"utf-8").lower() not in (b"utf-8", b"utf8"):
+        raise Fault(415, "unsupported", "send the words of a form in UTF-8")  # other codecs can take minutes
     files, words = dict[str, bytes](), dict[str, str]()
     try:
         form = await _InMemory(request.headers, request.stream(), max_files=PARTS, max_fields=PARTS).parse()
@@ -218,11 +225,18 @@ async def _form(request: Request) -> RequestContent:
     return RequestContent(files, words)
 
 
-def _json(body: bytes, pictures: tuple[str, ...]) -> RequestContent:
+def read_json(body: bytes) -> Any:
+    """Read JSON of a few values."""
+    if sum(map(body.count, (b",", b"[", b"{"))) > SEPARATORS:
+        raise Fault(400, "bad_json", f"the body has more than {SEPARATORS:,} values")
     try:
-        value: Any = parse_json(body)
+        return parse_json(body)
     except ValueError:
         raise Fault(400, "bad_json", "the body is not valid JSON") from None
+
+
+def _json(body: bytes, pictures: tuple[str, ...]) -> RequestContent:
+    value = read_json(body)
     if not isinstance(value, dict):
         raise Fault(400, "bad_json", "the body must be a JSON object")
     files, words = dict[str, bytes](), dict[str, str]()

@@ -12,7 +12,6 @@ from pydantic import AfterValidator, BaseModel
 from fedvisage.base.version import VERSION
 from fedvisage.device.gallery import enrolment
 from fedvisage.device.gallery.enrolment import Engine, PersonMatch, model_of
-from fedvisage.device.gallery.file import NameTaken
 from fedvisage.device.gallery.records import COLLECTION, Collection, Face, Person
 from fedvisage.device.pipeline import MATCH, NO_MATCH, Box, Checked, CheckedFace
 from fedvisage.device.service import responses
@@ -328,15 +327,9 @@ def _add_people(router: APIRouter, work: ServiceContext) -> None:
     )
     async def enrol(request: Request, collection: PathName) -> Values:
         """Enrol a person with a picture of one living face."""
-        content, gallery = await read_content(request), work.people()
+        content = await read_content(request)
         name = content.word("name")
-
-        def some() -> Values:
-            if gallery.has(collection, name):
-                raise NameTaken(name, "is already enrolled; add faces to this person")
-            return _enrol_person(request, work, content, collection, name)
-
-        return await work.do(some)
+        return await work.do(lambda: _enrol_person(request, work, content, collection, name, new=True))
 
     @router.get("/collections/{collection}/persons/{person}", **returns(responses.Person), dependencies=[needs(ENROL)])
     async def one(request: Request, collection: PathName, person: PathName) -> Values:
@@ -370,9 +363,12 @@ def _add_people(router: APIRouter, work: ServiceContext) -> None:
     async def add(request: Request, collection: PathName, person: PathName) -> Values:
         """Add a face to a person."""
         content, gallery = await read_content(request), work.people()
-        return await work.do(
-            lambda: _enrol_person(request, work, content, collection, gallery.person(collection, person).name)
-        )
+
+        def some() -> Values:
+            name = gallery.person(collection, person).name
+            return _enrol_person(request, work, content, collection, name, new=False)
+
+        return await work.do(some)
 
     @router.delete(
         "/collections/{collection}/persons/{person}/faces/{face}",
@@ -452,9 +448,11 @@ def _describe_checked(
     return {"faces": faces, "left_out": checked.left_out}
 
 
-def _enrol_person(request: Request, work: ServiceContext, asked: RequestContent, collection: str, name: str) -> Values:
+def _enrol_person(
+    request: Request, work: ServiceContext, asked: RequestContent, collection: str, name: str, *, new: bool
+) -> Values:
     pictures, force = [("image", _picture(work, asked).image)], asked.word("force", "false") == "true"
-    done = enrolment.enrol(work.people(), work.engine, collection, name, pictures, force=force)
+    done = enrolment.enrol(work.people(), work.engine, collection, name, pictures, force=force, new=new)
     record_person(request, collection, done.person.id)
     return {**describe_person(done.person, done.faces), "replaced": done.replaced}
 
