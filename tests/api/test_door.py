@@ -312,7 +312,7 @@ def test_a_shipped_recipe_is_loaded_by_its_name_and_changed(tmp_path: Path) -> N
         (lambda: fv.load("demo/fedpda"), "demo/fedpda"),
         (lambda: fv.load({"method": "fedpda"}), "recipe.method.name"),
         (lambda: fv.load("demo/fedpad", {"training.rouns": 3}), "recipe.training.rouns"),
-        (lambda: fv.open("/nowhere"), "/nowhere/model.json"),
+        (lambda: fv.open("/nowhere"), "/nowhere"),
         (lambda: fv.Run(Path("/nowhere")).metrics, "/nowhere/metrics.json"),
         (lambda: fv.Run(Path("/nowhere"))._repr_html_(), "/nowhere/metrics.json"),
         (lambda: fv.compare(["/nowhere"]), "/nowhere"),

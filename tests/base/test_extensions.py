@@ -100,7 +100,7 @@ def test_an_installed_importer_is_a_layout(installed: dict[str, str], tmp_path: 
     assert found.returncode == 2
     assert "holds nothing" in found.stderr
     wrong = called("data", "import", "else", str(tmp_path / "in"), str(tmp_path / "out"), env=installed)
-    assert "identities, nothing" in wrong.stderr
+    assert ", nothing," in wrong.stderr
 
 
 @pytest.mark.parametrize(("name", "word"), [("broken", "loaded"), ("wrong", "Method")])

@@ -88,7 +88,7 @@ def test_a_run_is_in_the_status_while_it_goes_on(
         assert (first["event"], first["submitter"], first["method"]) == ("started", federation.operator.name, "fedpad")
         assert (last["event"], last["round"], last["rounds"]) == ("ended", ROUNDS, ROUNDS)
         lines = [line for line in (kit.path / "process.log").read_text().splitlines() if run.run in line]
-        assert [line.partition(run.run)[2].split()[0].strip(";") for line in lines] == ["started", "ended"]
+        assert [line.partition(run.run)[2].split()[0].strip(";:") for line in lines] == ["started", "ended"]
 
 
 def recorded(kit: Kit, run: str) -> list[dict[str, Any]]:
