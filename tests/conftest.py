@@ -95,6 +95,7 @@ class GroupScheduling(LoadScopeScheduling):
         return group_of(name_of(nodeid))
 
 
+@pytest.hookimpl(optionalhook=True)  # also valid without pytest-xdist: -p no:xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
     """Return what spreads the tests over workers."""
     return GroupScheduling(config, log)

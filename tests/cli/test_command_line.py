@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,9 @@ from tests.toy import SITES, settled, tree
 
 from fedvisage import cli
 from fedvisage.base.progress import Reporter
+from fedvisage.cli.options import QualityOptions
 from fedvisage.data.prepared import PreparedSet
+from fedvisage.faces.quality import Settings
 from fedvisage.methods import METHODS
 from fedvisage.methods.advice import METHODS as METHODS_ADVICE
 
@@ -501,3 +504,7 @@ def test_what_sigterm_does_to_the_caller_is_as_before(call: Call) -> None:
     before = signal.getsignal(signal.SIGTERM)
     call("report", "/nope")
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_options_for_quality_have_the_pipelines_defaults() -> None:
+    assert asdict(QualityOptions()).items() <= asdict(Settings()).items()

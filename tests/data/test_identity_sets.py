@@ -8,7 +8,8 @@ import pytest
 from tests.refusals import refused
 
 from fedvisage.data.batches import View
-from fedvisage.data.prepared import COLUMNS, PreparedSet
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.rows import COLUMNS
 from fedvisage.data.writer import Writer
 from fedvisage.datasets.sources import Part, without_part
 from fedvisage.recipe import expand_sites

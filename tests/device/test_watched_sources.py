@@ -14,7 +14,7 @@ from tests.refusals import refused
 
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.datasets.small_copies import write_video
-from fedvisage.device.predict import frames_of, keep_every
+from fedvisage.device.frames import frames_of, keep_every
 
 BRIGHTNESS = (40, 90, 140, 190, 240)
 """Of the frames, so far apart that no codec confuses them."""

@@ -14,7 +14,7 @@ from tests.distributed.papers import copy_of
 from tests.toy import make_set
 
 from fedvisage.nvflare.kits import open_kit
-from fedvisage.nvflare.node import KEPT, prepare_server, prepare_site, rotate
+from fedvisage.nvflare.node import KEPT, prepare_server, prepare_site, rotate_audit_log
 
 
 def leave(place: Path, status: str | None, age: int) -> Path:
@@ -68,7 +68,7 @@ def test_an_audit_log_is_rotated_without_a_lost_line(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         writing = [pool.submit(write, user) for user in range(4)]
         while not all(task.done() for task in writing):
-            rotate(auditor, largest=1000, kept=100)
+            rotate_audit_log(auditor, largest=1000, kept=100)
     lines = [line for path in tmp_path.iterdir() for line in path.read_text().splitlines()]
     assert len(lines) == len(set(lines)) == 200
     assert (tmp_path / "audit.log.1").stat().st_size < 20_000
@@ -79,7 +79,7 @@ def test_a_rotated_audit_log_keeps_a_number_of_older_files(tmp_path: Path) -> No
     auditor = Auditor(str(tmp_path / "audit.log"))
     for number in range(6):
         auditor.add_event("operator", f"command-{number}")
-        rotate(auditor, largest=1, kept=3)
+        rotate_audit_log(auditor, largest=1, kept=3)
     kept = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert set(kept) == {"audit.log", "audit.log.1", "audit.log.2", "audit.log.3"}
     assert kept["audit.log"] == ""

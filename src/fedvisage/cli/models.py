@@ -100,8 +100,8 @@ def watch_source(
     """Check frames one after another: print one JSON object per line, with a decision over a face's last frames."""
     from fedvisage.base.files import json_line
     from fedvisage.device import Exported, Pipeline, Settings
-    from fedvisage.device.predict import frames_of
-    from fedvisage.device.predict import keep_every as each
+    from fedvisage.device.frames import frames_of
+    from fedvisage.device.frames import keep_every as each
 
     if pad is None and recognition is None:
         raise UserError("--pad", "no model was given; give --pad DIR, --recognition DIR, or both")
@@ -258,7 +258,7 @@ def adapt_model(
     with interruptible(NOTHING):
         if is_export(model):
             from fedvisage.device import Pipeline, Settings
-            from fedvisage.device.predict import frames_of
+            from fedvisage.device.frames import frames_of
 
             if member:
                 raise UserError("--member", "an exported directory has one model; leave --member out")

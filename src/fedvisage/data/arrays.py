@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,8 +16,9 @@ from fedvisage.base.arguments import check_arguments, wrong_argument
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import CACHE
 from fedvisage.base.streams import numpy_rng
-from fedvisage.data.prepared import BONA_FIDE, PreparedSet
-from fedvisage.data.splits import split_subjects
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.rows import BONA_FIDE
+from fedvisage.data.splits import draw_splits, split_subjects
 from fedvisage.data.writer import Writer
 
 ATTACK = "attack"
@@ -159,14 +161,9 @@ def _heldout_people(people: list[str], classes: list[int], share: float) -> list
 
 def _tests_of_people(people: list[str], classes: list[int], share: float) -> list[str]:
     """Return the split of each image: a share of each person's images is for tests."""
-    own: dict[str, list[int]] = {}
-    for number, person in enumerate(people):
-        own.setdefault(person, []).append(number)
-    splits, rng = ["train"] * len(people), _draws()
-    for person in sorted(own):
-        for number in rng.permutation(own[person])[: round(_checked(share) * len(own[person]))]:
-            splits[number] = "test"
-    return splits
+    counts, rng = Counter(people), _draws()
+    splits = {person: iter(draw_splits(counts[person], _checked(share), False, rng)) for person in sorted(counts)}
+    return [next(splits[person]) for person in people]
 
 
 def _draws() -> np.random.Generator:

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedvisage.base.errors import UserError
-from fedvisage.data.prepared import PreparedSet, Texts
-from fedvisage.data.rows import Coded
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.rows import Coded, Texts
 
 if TYPE_CHECKING:
     from torch import Tensor

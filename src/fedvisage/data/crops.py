@@ -46,8 +46,8 @@ class CropRecord(BaseModel):
             whole images as delivered; or rendered faces, which need no search.
         detector: the detector that found the faces, if there was one.
         margin: side of the crop divided by the longer side of the face box, for crops that are based on a box.
-        padding: what fills a crop where its image ends: nothing, since the crop moves or shrinks into the image, or
-            copies of the image's last pixels. Inference never pads, so both are compatible.
+        padding: `none` if a crop moves or shrinks into its image; `replicate` if it is filled with copies of the last
+            pixels instead. Inference never pads, so both are compatible.
         rotation: True if crops are rotated so that faces are upright.
         alignment: reference for the position of the face in the crop: five points, a box, or none.
     """

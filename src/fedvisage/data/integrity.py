@@ -4,8 +4,7 @@ Reading a large set completely takes long. A full check happens when a set is fi
 size or time of one of its files changes. Otherwise blocks of each file are compared with their earlier digests: the
 first, the last, and others chosen by the digest of the set. File times reveal edits; damage that leaves the times
 unchanged, such as a disk error, is detected only within these blocks. A snapshot compares the same blocks while a job
-reads a set. The results are kept in the cache and never in
-the set itself, which may come from an untrusted source.
+reads a set. The results are kept in the cache and never in the set itself, which may come from an untrusted source.
 """
 
 from __future__ import annotations

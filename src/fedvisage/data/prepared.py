@@ -31,41 +31,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from fedvisage.base.errors import UserError
 from fedvisage.data.crops import CropRecord, from_source
-from fedvisage.data.rows import (
-    BONA_FIDE,
-    COLUMNS,
-    ENROL,
-    GROUP,
-    OFFICIAL,
-    PURPOSE,
-    SPLITS,
-    ImageRow,
-    ImageRows,
-    RowRules,
-    Texts,
-    are_further,
-    is_safe_path,
-    read_rows,
-    rows_of,
-)
-
-__all__ = [
-    "BONA_FIDE",
-    "COLUMNS",
-    "ENROL",
-    "GROUP",
-    "OFFICIAL",
-    "PURPOSE",
-    "SPLITS",
-    "ImageRow",
-    "ImageRows",
-    "PreparedSet",
-    "RowRules",
-    "Texts",
-    "are_further",
-    "is_safe_path",
-    "rows_of",
-]
+from fedvisage.data.rows import ImageRows, read_rows
+from fedvisage.data.rows import is_safe_path as is_safe_path  # importers of other packages take it from here
 
 PLAIN_FORMAT: Final = 1
 FURTHER_FORMAT: Final = 2

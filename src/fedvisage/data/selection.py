@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 from fedvisage.base.errors import UserError
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.batches import View
-from fedvisage.data.prepared import BONA_FIDE, ENROL, OFFICIAL, PURPOSE, PreparedSet, are_further
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.rows import BONA_FIDE, ENROL, OFFICIAL, PURPOSE, are_further
 
 Numbers = NDArray[np.int64]
 

@@ -38,3 +38,15 @@ def _heldout_count(members: int, share: float) -> int:
     if share == 0 or members < 2:
         return 0
     return min(max(round(share * members), 1), members - 1)
+
+
+def draw_splits(count: int, test: float, away: bool, rng: np.random.Generator) -> list[str]:
+    """Draw the photographs of a person that are for tests; at least one remains for training.
+
+    A person who is kept ``away`` from training has none for either.
+    """
+    if away:
+        return ["heldout"] * count
+    tested = min(round(test * count), count - 1) if count else 0
+    chosen = set(rng.permutation(count)[:tested].tolist())
+    return ["test" if number in chosen else "train" for number in range(count)]

@@ -20,11 +20,9 @@ from fedvisage.base.files import AGAIN, NO_ROOM, sync_directory
 from fedvisage.data.crops import CropRecord
 from fedvisage.data.partial_set import EVERY, JOURNAL, ArrayFile, Journal, PartialDirectory, Record, RowsFile
 from fedvisage.data.prepared import (
-    COLUMNS,
     DEPTH,
     DEPTH_SIZE,
     FURTHER_FORMAT,
-    GROUP,
     IMAGES,
     NAME_LIMIT,
     PLAIN_FORMAT,
@@ -37,13 +35,10 @@ from fedvisage.data.prepared import (
     SOURCE_LIMIT,
     FileEntry,
     FileName,
-    ImageRow,
     Manifest,
-    RowRules,
-    are_further,
     file_digest,
-    rows_of,
 )
+from fedvisage.data.rows import COLUMNS, GROUP, ImageRow, RowRules, are_further, rows_of
 
 
 class Writer:

@@ -16,8 +16,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedvisage.base.errors import UserError, printable
 from fedvisage.base.files import write_atomically
 from fedvisage.base.parallel import Progress, map_in_order
@@ -26,6 +24,7 @@ from fedvisage.base.streams import numpy_rng
 from fedvisage.data.crops import CropRecord
 from fedvisage.data.lists import OF_TEMPLATES, PAIR_LISTS, TemplateLists, list_beside, text_of_pairs, write_lists
 from fedvisage.data.partial_set import EVERY
+from fedvisage.data.splits import draw_splits
 from fedvisage.data.writer import Writer
 from fedvisage.datasets.dataset import NO_GROUPS, Clip, Dataset
 from fedvisage.datasets.options import ImportOptions
@@ -255,15 +254,6 @@ def draw_held_out(people: list[str], share: float, seed: int) -> set[str]:
         raise UserError("heldout", f"must be in [0, 1), got {share}")
     order = numpy_rng(seed, "import", "heldout").permutation(len(people))
     return {people[index] for index in order[: min(round(share * len(people)), len(people) - 1)]}
-
-
-def draw_splits(count: int, test: float, away: bool, rng: np.random.Generator) -> list[str]:
-    """Draw the photographs of a person to reserve for testing; at least one remains for training."""
-    if away:
-        return ["heldout"] * count
-    tested = min(round(test * count), count - 1) if count else 0
-    chosen = set(rng.permutation(count)[:tested].tolist())
-    return ["test" if number in chosen else "train" for number in range(count)]
 
 
 # Folders of photographs, one per person.

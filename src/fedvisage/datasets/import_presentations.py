@@ -22,7 +22,7 @@ from fedvisage.base.errors import UserError, printable
 from fedvisage.base.parallel import Progress, map_in_order
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.partial_set import EVERY
-from fedvisage.data.prepared import OFFICIAL
+from fedvisage.data.rows import OFFICIAL
 from fedvisage.data.splits import split_subjects
 from fedvisage.data.writer import Writer
 from fedvisage.datasets.depth_maps import directory_of_maps

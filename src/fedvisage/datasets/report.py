@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedvisage.base.errors import UserError, printable
 from fedvisage.base.progress import format_count
-from fedvisage.data.prepared import BONA_FIDE
+from fedvisage.data.rows import BONA_FIDE
 
 if TYPE_CHECKING:  # the writer loads torch, which reading processes do not need
     from fedvisage.data.writer import Writer

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from fedvisage.base.errors import UserError, printable
-from fedvisage.data.prepared import is_safe_path
+from fedvisage.data.rows import is_safe_path
 from fedvisage.faces import pictures
 
 VIDEO_ENDINGS = (".avi", ".mp4", ".mov", ".m4v", ".mkv", ".webm")

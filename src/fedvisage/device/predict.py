@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,87 +10,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvisage.base.errors import BadFile, RunFailed, UserError, printable
+from fedvisage.base.errors import BadFile, UserError, printable
 from fedvisage.base.progress import Steps, discard_steps, format_count
 from fedvisage.device.exported import Exported
 from fedvisage.faces.align import DetectedFaces, Image, align, detect_upright, is_grey
 from fedvisage.faces.cropping import CLOSE, MARGIN, CroppedPicture, crop_face, make_cropper, make_detector
-from fedvisage.faces.pictures import ENDINGS, open_picture, read_picture, video_frames
+from fedvisage.faces.pictures import ENDINGS, open_picture, read_picture
 from fedvisage.metrics.scores import FloatArray
 from fedvisage.metrics.similarity import Features
 from fedvisage.metrics.threshold import ON_TRAINING, Threshold
-
-# Sources of frames: a picture, a folder of pictures in order of their names, a video file, a camera, or a stream.
-
-
-def frames_of(source: str) -> Iterator[Image]:
-    """Return the frames of a source in RGB; a number is the system's number of a camera."""
-    if source.isascii() and source.isdigit():
-        return _captured(f"camera {source}", "is it connected, and may this user read it?", int(source))
-    if source.lower().startswith(_STREAMS):
-        # The place leaves out the user's name and password, which the address may contain.
-        place = printable(f"{source.partition('://')[0]}://{source.partition('://')[2].rpartition('@')[2]}")
-        return _captured(place, "does it send a stream there?", source, cv2.CAP_FFMPEG, _STREAM_PATIENCE)
-    path = Path(source)
-    if path.is_dir():
-        return _folder(path)
-    if not path.is_file():
-        raise UserError(printable(source), "is not an image, folder, video, camera's number or rtsp:// address")
-    return _picture(path) if path.suffix.lower() in ENDINGS else _video(path)
-
-
-def keep_every(frames: Iterator[Image], step: int) -> Iterator[Image]:
-    """Return the first of each ``step`` frames."""
-    if step < 1:
-        raise UserError("--every", f"must be at least 1, got {step}")
-    return (frame for number, frame in enumerate(frames) if number % step == 0)
-
-
-def _picture(path: Path) -> Iterator[Image]:
-    try:
-        yield open_picture(path)
-    except BadFile as bad:
-        raise UserError(printable(str(path)), str(bad)) from None
-
-
-def _folder(path: Path) -> Iterator[Image]:
-    pictures = sorted(child for child in path.iterdir() if child.suffix.lower() in ENDINGS and child.is_file())
-    if not pictures:
-        raise UserError(printable(str(path)), f"has no images ({', '.join(ENDINGS)})")
-    for picture in pictures:
-        yield from _picture(picture)
-
-
-def _video(path: Path) -> Iterator[Image]:
-    try:
-        for _, frame in video_frames(path, range(sys.maxsize)):
-            yield frame
-    except BadFile as bad:
-        raise UserError(printable(str(path)), str(bad)) from None
-
-
-_STREAMS = ("rtsp://", "rtsps://")
-_STREAM_PATIENCE = [cv2.CAP_PROP_OPEN_TIMEOUT_MSEC, 10_000, cv2.CAP_PROP_READ_TIMEOUT_MSEC, 10_000]
-
-
-def _captured(place: str, question: str, *source: Any) -> Iterator[Image]:
-    """Yield the frames of a camera or stream until it stops, which is a failure."""
-    capture = cv2.VideoCapture(*source)
-    try:
-        if not capture.isOpened():
-            raise UserError(place, f"cannot be opened; {question}")
-        while True:
-            success, frame = capture.read()
-            if not success:
-                raise RunFailed(f"{place}: stopped sending frames")
-            yield cv2.cvtColor(frame, cv2.COLOR_BGR2RGB).astype(np.uint8, copy=False)
-    finally:
-        capture.release()
-
 
 # Input pictures: files, folders, lists of paths, and one from standard input; notes and exit codes.
 

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from fedvisage.base.errors import UserError
 from fedvisage.data.batches import Positions
-from fedvisage.data.prepared import Texts
+from fedvisage.data.rows import Texts
 from fedvisage.recipe import Recipe
 
 

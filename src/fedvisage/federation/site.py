@@ -20,7 +20,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.base.progress import OnBatch, discard_batches
 from fedvisage.base.streams import numpy_rng, torch_rng
 from fedvisage.data.batches import Positions, View, epoch_batches
-from fedvisage.data.prepared import Texts
+from fedvisage.data.rows import Texts
 from fedvisage.federation.batch import Batch as Batch
 from fedvisage.federation.batch import (
     backpropagate_parts,

@@ -55,7 +55,7 @@ class Admission:
     versions: dict[str, str] = field(default_factory=dict)
     """The versions of members that requested admission."""
     stopped: dict[str, str] = field(default_factory=dict)
-    """The jobs that operators stopped, and by whom."""
+    """The jobs that operators stopped, and the names of the operators."""
     dropped: Callable[[str], None] = logger.info
     """Called with the name of a member whose connection is cut."""
     _stamp: tuple[int, int] | None = None

@@ -30,7 +30,8 @@ from fedvisage.base.progress import Say
 from fedvisage.data.batches import View
 from fedvisage.data.integrity import check_bytes
 from fedvisage.data.overlap import HELD_OUT, PUBLIC, find_overlap, refuse_overlap
-from fedvisage.data.prepared import SPLITS, PreparedSet
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.rows import SPLITS
 from fedvisage.datasets.sources import without_part
 from fedvisage.nvflare import kits
 from fedvisage.nvflare.admission import Admission, listen_with_admission
@@ -229,7 +230,7 @@ def serve(kit: Kit, front: Terminal, *, port: int | None = None) -> None:
         ProcessContext.admission = _admission(kit, front)
         listen_with_admission(ProcessContext.admission, own_settings(kit.path))
         threading.Thread(target=_hand_memory_back, daemon=True).start()
-    threading.Thread(target=_rotate_audit_log, daemon=True).start()
+    threading.Thread(target=_keep_audit_log_small, daemon=True).start()
     if port is not None:
         threading.Thread(target=_say_when_listening, args=(port, front), daemon=True).start()
     module = importlib.import_module(name)
@@ -290,7 +291,7 @@ AUDIT_LOG, OLDER = 5_000_000, 5
 """Bytes of the log from which it is rotated, and the number of older files that stay: ``audit.log.1`` is the newest."""
 
 
-def rotate(auditor: Auditor, largest: int = AUDIT_LOG, kept: int = OLDER) -> None:
+def rotate_audit_log(auditor: Auditor, largest: int = AUDIT_LOG, kept: int = OLDER) -> None:
     """Begin a new file if the log is large; NVFlare's lock keeps other threads from writing meanwhile."""
     with auditor._lock:
         file = auditor.audit_file
@@ -311,12 +312,12 @@ def _older_log(log: Path, number: int) -> Path:
     return log.with_name(f"{log.name}.{number}")
 
 
-def _rotate_audit_log() -> None:
+def _keep_audit_log_small() -> None:
     """Rotate NVFlare's audit log whenever it is large."""
     while True:
         time.sleep(TRIMMED)
         if (auditor := AuditService.get_auditor()) is not None:
-            rotate(auditor)
+            rotate_audit_log(auditor)
 
 
 def _say_when_listening(port: int, front: Terminal) -> None:

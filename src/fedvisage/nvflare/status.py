@@ -35,7 +35,7 @@ class SiteStatus:
     last_seen: str
     seconds_ago: float
     stale: bool = False
-    """Whether the last contact is so long ago that the site has stopped, or its connection is broken."""
+    """True without recent contact: the site has stopped, or its connection is broken."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def query_status(session: Session, ask: Ask = ask, clock: float = 0.0) -> Status
 def _run(session: Session, described: ServerRun, ask: Ask) -> RunStatus:
     """Add its progress to a run that has not ended."""
     name, number = described.run, described.job
-    if described.state == "waiting" or described.state == "lost":
+    if described.state in ("waiting", "lost"):
         return RunStatus(name, 0, 0, (), 0, 0, described.state, number)
     progress = ask(session, number)
     return (

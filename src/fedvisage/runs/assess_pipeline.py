@@ -23,7 +23,7 @@ from fedvisage.base.errors import BadFile, RunFailed, UserError
 from fedvisage.base.files import write_atomically, write_json
 from fedvisage.base.progress import Say, Steps, discard, discard_steps, in_steps
 from fedvisage.base.streams import numpy_rng
-from fedvisage.data.prepared import ENROL, PURPOSE
+from fedvisage.data.rows import ENROL, PURPOSE
 from fedvisage.datasets.catalogue import SCANNERS
 from fedvisage.datasets.finding import recognise
 from fedvisage.datasets.frames import open_frames

@@ -170,12 +170,12 @@ def _costs(totals: LedgerTotals, seconds: float, pool: WorkerPool) -> dict[str, 
     Bytes are those of the whole ledger. An interrupted run also reports the bytes that were sent again.
     """
     return {
-        **_named(totals.bytes),
-        **({REPEATED: _named(totals.repeated)} if totals.repeated else {}),
+        **_as_figures(totals.bytes),
+        **({REPEATED: _as_figures(totals.repeated)} if totals.repeated else {}),
         "seconds": round(seconds, 3),
         "peak_rss_mb": directory.peak_rss_mb(pool.peaks_kb),
     }
 
 
-def _named(bytes_by_direction: Mapping[str, int]) -> dict[str, int]:
+def _as_figures(bytes_by_direction: Mapping[str, int]) -> dict[str, int]:
     return {f"bytes_{direction}": count for direction, count in bytes_by_direction.items()}

@@ -285,7 +285,7 @@ def _what_lacks(need: Need, root: Root) -> str:
 
 
 def _how_to_make(need: Need, root: Root) -> str:
-    """Return the command that makes a missing set; the user replaces the names in capitals."""
+    """Return the command that makes a missing set; its names in capitals are placeholders."""
     if need.spec is not None:
         assert need.target is not None
         return need.spec.command("DIRECTORY", need.target)

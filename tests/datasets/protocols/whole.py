@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from tests.datasets.pad.test_whole_copies import SPECIES
 
-from fedvisage.data.prepared import OFFICIAL, PreparedSet
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.rows import OFFICIAL
 from fedvisage.data.splits import split_subjects
 from fedvisage.data.writer import Writer
 from fedvisage.datasets.catalogue import SCANNERS

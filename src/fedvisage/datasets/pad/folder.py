@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from fedvisage.base.errors import UserError, printable
-from fedvisage.data.prepared import BONA_FIDE
+from fedvisage.data.rows import BONA_FIDE
 from fedvisage.datasets.dataset import Clip, Kind, Text
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad.item import Item, Listing

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedvisage.data.prepared import BONA_FIDE, PURPOSE
+from fedvisage.data.rows import BONA_FIDE, PURPOSE
 from fedvisage.datasets.dataset import Kind
 from fedvisage.datasets.report import SkippedFile
 

@@ -7,7 +7,7 @@ left out unless ``--enroll`` is set.
 
 from collections.abc import Iterator, Mapping
 
-from fedvisage.data.prepared import ENROL, PURPOSE
+from fedvisage.data.rows import ENROL, PURPOSE
 from fedvisage.datasets.dataset import OTHERS, Clip, Entry, Grammar, Name
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad.lists import BoxFiles

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from fedvisage.base.errors import UserError
 from fedvisage.data.lists import Pair, PairList, image_name
-from fedvisage.data.prepared import BONA_FIDE
+from fedvisage.data.rows import BONA_FIDE
 from fedvisage.datasets.dataset import DEFAULT_OPTIONS, Clip, Entry, Grammar, Name, Text
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.people.layout import (

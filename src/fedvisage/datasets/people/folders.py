@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedvisage.base.errors import UserError
-from fedvisage.data.prepared import BONA_FIDE, OFFICIAL
+from fedvisage.data.rows import BONA_FIDE, OFFICIAL
 from fedvisage.datasets.dataset import Clip, Entry, Grammar, Name, Text
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.people.layout import Album, Layout, find_list, group_by_person, plain_album, points_of, shots_of

@@ -72,7 +72,7 @@ class Keys:
 
 
 class KeyFile(Keys):
-    """The keys of a file, which is read again when it changes; ``log`` receives a line each time."""
+    """The keys of a file, which is read again after a change; ``log`` receives a line per change."""
 
     def __init__(self, path: Path, log: Callable[[str], None] = lambda line: None) -> None:
         """Read the keys."""

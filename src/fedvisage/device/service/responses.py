@@ -15,7 +15,7 @@ class _Response(BaseModel):
 
 
 class Health(_Response):
-    """The service works."""
+    """The state and version of the service."""
 
     status: Literal["ok"]
     version: str
@@ -71,7 +71,7 @@ class Match(OperatingPoint):
 
 
 class Quality(_Response):
-    """Whether a face can be evaluated, and the reasons against it."""
+    """The suitability of a face for evaluation, with the reasons against it."""
 
     ok: bool
     reasons: list[str]
@@ -104,7 +104,7 @@ class CheckedPicture(_Response):
 
 
 class Reply(_Response):
-    """What each evaluation of a picture returns."""
+    """The fields of every response about a picture."""
 
     request_id: str
     pipeline: PipelineDigests

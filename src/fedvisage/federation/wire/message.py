@@ -42,36 +42,10 @@ def state_of(net: nn.ModuleDict, *parts: str) -> Message:
 
 def load_parts(net: nn.ModuleDict, message: Mapping[str, Tensor]) -> None:
     """Load a message's tensors into the parts of a network; a part in the message must be complete."""
-    states: dict[str, Message] = {}
-    for name, value in message.items():
-        part, dot, key = name.partition(".")
-        if dot and part in net:
-            states.setdefault(part, {})[key] = value
-    for part in net:
-        if part in states:
-            _load_state(net[part], states[part])
-
-
-def _load_state(part: nn.Module, state: Message) -> None:
-    """Load the complete state of a part; faster than `load_state_dict` for the many small tensors of a network."""
-    own = part.state_dict(keep_vars=True)
-    fits = own.keys() == state.keys() and all(value.shape == state[name].shape for name, value in own.items())
-    if not fits or not all(map(_loads_plainly, part.modules())):
-        part.load_state_dict(state)
-        return
-    with torch.no_grad():
-        for name, value in own.items():
-            value.copy_(state[name])
-
-
-def _loads_plainly(module: nn.Module) -> bool:
-    """Return whether the state of a module is copied tensor by tensor."""
-    hooks = module._load_state_dict_pre_hooks or module._load_state_dict_post_hooks or module._state_dict_hooks
-    return not hooks and type(module)._load_from_state_dict in _PLAIN_LOADS
-
-
-_PLAIN_LOADS = (nn.Module._load_from_state_dict, nn.modules.batchnorm._NormBase._load_from_state_dict)
-"""BatchNorm's own function supplies a count that old files lack, which a complete state has."""
+    for name, part in net.items():
+        state = under(f"{name}.", message)
+        if state:
+            part.load_state_dict(state)
 
 
 def encode(message: Message) -> bytes:

@@ -30,7 +30,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedvisage.base.errors import UserError
 from fedvisage.data.overlap import SITE
-from fedvisage.data.prepared import Texts
+from fedvisage.data.rows import Texts
 from fedvisage.federation.method import Home, Member, Method, Prediction
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods.algorithms import fedavg
