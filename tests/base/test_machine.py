@@ -15,7 +15,7 @@ import torch
 from tests.conftest import THREADS
 from threadpoolctl import threadpool_info
 
-from fedvisage.base.processes import WAITING, cores, free_memory, use_threads
+from fedvisage.base.processes import SPINS, WAITING, cores, free_memory, use_threads
 
 MEMINFO = "MemTotal:       100 kB\nMemFree:         10 kB\nMemAvailable:    40 kB\n"
 
@@ -52,7 +52,7 @@ except SystemExit:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, "None 30000"),
+        ({}, f"None {SPINS}"),
         ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE None"),
         ({"GOMP_SPINCOUNT": "infinity"}, "None infinity"),
     ],
