@@ -25,16 +25,16 @@ demo: setup
 	$(BIN)/fedvisage demo --resume
 
 # Shows that everything works: every method trains, a federation of processes
-# gives the bytes of one process, bad input is refused. tests/tiers.py names what is left to test-all, and why.
+# gives the bytes of one process, bad input is refused. Most tests of more than a second are left to test-all (tests/tiers.py).
 test: setup
 	$(PYTEST) -n $(TESTERS) $(SPREAD) -m "not slow and not browser and not full"
-	@echo "left out: tests marked full (make test-all), tests marked slow (make test-slow: detector on rendered faces, every study at smoke size, full-size transformers, the wheel in an environment of its own, methods and models that share their code with another one), make browser (the page in Chromium, after make web), make test-processors (the same tests as other processors would compute), make distributed (every method through NVFlare), make calibrate, make benchmark"
+	@echo "left out: tests of more than a second (make test-all; tests/tiers.py names those that stay), tests marked slow (make test-slow: detector on rendered faces, every study at smoke size, full-size transformers, the wheel in an environment of its own, methods and models that share their code with another one), make browser (the page in Chromium, after make web), make test-processors (the same tests as other processors would compute), make distributed (every method through NVFlare), make calibrate, make benchmark"
 
-# All that make test runs, and the tests marked full: longer ones with a shorter sibling in make test.
+# All that make test runs, and the tests that take more than a second.
 test-all: setup
 	$(PYTEST) -n $(TESTERS) $(SPREAD) -m "not slow and not browser"
 
-# The loop while writing: every room's own tests, without those that run whole recipes or processes again and again.
+# The loop while writing: the tests of every package, without those that run whole recipes or processes.
 quick: setup
 	$(PYTEST) -n $(WORKERS) $(SPREAD) -m "not slow and not distributed and not whole and not browser and not full"
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
-from tests.tiers import FEDERATED, LONG, MOVED, SPREAD, WHOLE
+from tests.tiers import FEDERATED, LONG, SPREAD, WHOLE, is_left_to_test_all, long_tests
 from tests.toy import SITES, THREADS, make_sets, run_toy_once, tree
 from typer.testing import CliRunner
 from xdist.scheduler import LoadScopeScheduling
@@ -77,10 +77,11 @@ def recognition(recognition_run: Path) -> Path:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what `make quick` and `make test` leave out, and begin with what takes long."""
     names = {item: name_of(item.nodeid) for item in items}
+    long_ones = long_tests()
     for item, name in names.items():
         if name.startswith(WHOLE):
             item.add_marker("whole")
-        if any(row.covers(name) for row in MOVED):
+        if is_left_to_test_all(name, long_ones):
             item.add_marker("full")
     items.sort(key=lambda item: not names[item].startswith(LONG))
 

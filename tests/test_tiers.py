@@ -1,33 +1,47 @@
-"""What `make test` leaves to `make test-all` exists, and a test of `make test` covers the same promise."""
+"""`make test` leaves out what takes long; the lists of these tests name tests that exist."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from tests.tiers import LONG, MOVED, SPREAD, WHOLE, Moved
+from tests.tiers import KEPT, LONG, SPREAD, WHOLE, is_left_to_test_all, long_tests, measure_long_tests
 
 TESTS = Path(__file__).parent
+LOG = """
+============================= slowest durations ==============================
+12.00s setup    tests/faults/test_files.py::test_shares_a_costly_set[a]
+1.30s call     tests/nn/test_layers.py::test_slow[first case]
+0.90s call     tests/nn/test_layers.py::test_slow[second case]
+3.00s setup    tests/nn/test_layers.py::test_slow[first case]
+0.99s call     tests/nn/test_layers.py::test_fast
+0.10s call     tests/faults/test_files.py::test_shares_a_costly_set[a]
+"""
 
 
-@pytest.fixture(scope="module")
-def names() -> list[str]:
-    """The names of all tests of the files in the table, as `make test-all` collects them."""
-    files = sorted({name.split("::")[0] for row in MOVED for name in (row.test, row.sibling)})
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-o", "addopts="]
-    command += ["-m", "not slow and not browser", *(f"tests/{file}" for file in files)]
-    done = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [line.removeprefix("tests/") for line in done.stdout.splitlines() if "::" in line]
+@pytest.mark.parametrize("name", sorted({*long_tests(), *KEPT}))
+def test_a_listed_test_exists(name: str) -> None:
+    file, _, function = name.partition("::")
+    source = (TESTS / file).read_text(encoding="utf-8")
+    assert f"\ndef {function}(" in source if function else "\ndef test_" in source
 
 
-@pytest.mark.parametrize("row", MOVED, ids=lambda row: f"{row.test}-{row.parameter}")
-def test_a_moved_test_exists_and_its_sibling_stays(row: Moved, names: list[str]) -> None:
-    assert any(row.covers(name) for name in names)
-    siblings = [name for name in names if name.split("[")[0] == row.sibling]
-    assert any(not any(other.covers(name) for other in MOVED) for name in siblings)
+@pytest.mark.parametrize("name", sorted(KEPT))
+def test_only_a_long_test_has_to_be_kept(name: str) -> None:
+    assert not long_tests().isdisjoint({name, name.partition("::")[0]})
+
+
+def test_a_long_function_is_left_to_test_all_unless_it_is_kept_with_these_parameters() -> None:
+    kept = next(name for name, parameters in KEPT.items() if parameters)
+    assert is_left_to_test_all("nn/test_layers.py::test_slow[first case]", frozenset({"nn/test_layers.py::test_slow"}))
+    assert is_left_to_test_all("faults/test_files.py::test_a", frozenset({"faults/test_files.py"}))
+    assert not is_left_to_test_all("nn/test_layers.py::test_fast", frozenset({"nn/test_layers.py::test_slow"}))
+    assert not is_left_to_test_all(f"{kept}[{KEPT[kept][0]}]", frozenset({kept}))
+    assert is_left_to_test_all(f"{kept}[another]", frozenset({kept}))
+
+
+def test_functions_with_long_calls_and_files_with_a_long_setup_are_read_from_a_log() -> None:
+    assert measure_long_tests(LOG) == ["faults/test_files.py", "nn/test_layers.py::test_slow"]
 
 
 @pytest.mark.parametrize("prefix", sorted({*WHOLE, *LONG, *SPREAD}))

@@ -1,13 +1,18 @@
-"""The tests that `make test` leaves to `make test-all`, and for each the tests that keep its promise in `make test`.
+"""What `make test` and `make quick` leave out, and how tests are spread over workers.
 
-`make test` shows that everything works: every method trains, one of each kind resumes, a federation of
-processes gives the bytes of one process, and bad input is refused. A test moves to `make test-all` if it takes long and
-a shorter one, named beside it, covers the same promise.
+`make test` shows that everything works: every method trains, every command runs, a federation of processes gives the
+bytes of one process, and bad input is refused. It runs every test that takes less than a second, and of the longer ones
+those in ``KEPT``. `long_tests.txt` names the longer ones, by function or by file; only `make test-all` runs all of
+them. ``python -m tests.tiers LOG`` writes that list anew from the output of
+``make test-all PYTEST_OPTIONS="-n 1 --durations=0"`` on an idle machine.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
 
 WHOLE = (
     *("contract/", "distributed/", "faults/", "audit/", "studies/", "campaigns/", "api/", "starts/", "upgrade/"),
@@ -39,150 +44,67 @@ FEDERATED = tuple(
 """Files whose tests share federations; one worker runs them."""
 
 
-@dataclass(frozen=True)
-class Moved:
-    """A test function that only `make test-all` runs, except for the parameters in ``kept``.
+SECONDS = 1.0
+"""A test function is long if a call of it takes this time on average."""
 
-    ``parameter`` limits the row to one set of parameters. Names are those of pytest, below this folder.
-    """
-
-    test: str
-    sibling: str
-    parameter: str | None = None
-    kept: tuple[str, ...] = ()
-
-    def covers(self, name: str) -> bool:
-        """Tell whether the row moves the test with this name, which may end with parameters in brackets."""
-        function, _, parameter = name.removesuffix("]").partition("[")
-        if function != self.test or parameter in self.kept:
-            return False
-        return self.parameter is None or parameter == self.parameter
-
-
+LONG_TESTS = Path(__file__).with_name("long_tests.txt")
 CONTRACT = "contract/test_every_method.py::"
-RESUMED = CONTRACT + "test_a_run_stopped_after_every_round_and_resumed_equals_an_uninterrupted_one"
-REPRESENTATIVES = ("fedpad", "fedgpad", "fedsis", "fedavg", "privacyface", "two-exchanges")
-"""Averaging, disentangled parts, split learning, recognition, releases, and a method with two exchanges."""
+REPRESENTATIVES = ("fedpad", "fedsis", "privacyface")
+"""Averaging of an attack detector, split learning, and recognition with two exchanges per round."""
 
-SAME_BYTES = "distributed/test_same_bytes.py::test_bytes_equal_those_of_one_process"
-FEDERATIONS = "distributed/test_refusals.py::test_only_certificates_of_this_federation_are_let_in"
-DAMAGED = "faults/test_broken_files.py::test_without_the_damaged_checkpoint_the_one_before_leads_to_the_same_end"
-FIRST_OPERATIONS = "faults/test_killed.py::test_killed_at_one_of_the_first_file_operations"
-INTERRUPTED = "runs/test_run.py::test_a_run_that_was_interrupted_by_hand_is_resumed"
-FORMER_KEYS = "runs/test_run.py::test_an_interrupted_run_of_a_version_with_former_keys_is_resumed"
-TORN_LINE = "runs/test_run.py::test_a_resumed_run_mends_its_torn_last_line"
-SWITCHED_OFF = "contract/test_null_algorithms.py::test_switched_off_it_is_fedavg_and_switched_on_it_is_not"
-FIRST_ROUND = "contract/test_null_algorithms.py::test_scaffold_s_first_round_is_fedavg_s"
-OWN_NORMS = "contract/test_null_algorithms.py::test_fedbn_with_nothing_of_a_site_s_own_is_fedavg"
-ONE_BATCH = "contract/test_null_privacyface.py::test_fedsgd_on_one_batch_is_fedavg_on_one_batch"
-LABELS = "audit/test_label_inference.py::test_an_audit_reads_all_labels_of_split_learning_and_the_report_shows_it"
-GALLERY_KILLED = "device/gallery/test_gallery_killed.py::test_a_change_is_made_or_not"
-RENDERING = "datasets/test_make.py::test_ctrl_c_and_sigterm_while_rendering_end_with_one_line_and_leave_nothing"
+KEPT: dict[str, tuple[str, ...]] = {
+    CONTRACT + "test_a_run_stopped_after_every_round_and_resumed_equals_an_uninterrupted_one": REPRESENTATIVES,
+    CONTRACT + "test_another_seed_gives_another_model_and_the_global_random_state_is_left_alone": REPRESENTATIVES,
+    CONTRACT + "test_the_order_of_sites_in_the_recipe_does_not_matter": REPRESENTATIVES,
+    "contract/test_null_algorithms.py::test_switched_off_it_is_fedavg_and_switched_on_it_is_not": (
+        "sphere20-scaffold",
+    ),
+    "contract/test_null_recognition.py::test_fedfr_without_its_three_modules_is_fedavg": (),
+    "contract/test_null_privacyface.py::test_without_public_fine_tuning_that_is_fedavg": (),
+    "distributed/test_same_bytes.py::test_bytes_equal_those_of_one_process": ("fedpad",),
+    "federation/protections/test_dp.py::test_without_noise_and_with_a_bound_beyond_every_update_it_is_fedavg": (),
+    "federation/test_secure_differencing.py::test_a_second_run_without_a_site_is_refused": (),
+    "runs/test_workers.py::test_sites_side_by_side_give_the_bytes_of_sites_one_after_another": (),
+    "tasks/pad/adapt/test_target.py::test_a_recipe_can_adapt_and_the_figures_say_what_became_of_it": (),
+    "test_documentation.py::test_the_commands_of_the_readme_run_one_after_another": (),
+    "test_documentation.py::test_the_python_of_the_readme_runs": (),
+    "test_style.py::test_constructions_that_read_as_translated_are_rare": (),
+    "upgrade/test_stored_runs.py::test_a_stored_run_is_reported": (),
+}
+"""Long tests that `make test` runs: with these parameters only, or with all if there are none."""
 
-IMPORTS = "nn/test_torchvision_cpu.py::test_torchvision_and_timm_import_in_any_order"
-ALONE = CONTRACT + "test_one_site_trains_as_if_alone"
-OWN_CALL = CONTRACT + "test_one_site_that_is_asked_once_a_round_ends_where_its_own_call_leads"
-RENDERED_TWICE = "render/sets/test_sets.py::test_two_processes_write_the_same_bytes_as_one"
 
-MOVED = (
-    *(Moved(test, test, kept=REPRESENTATIVES) for test in (RESUMED, ALONE, OWN_CALL)),
-    Moved(SWITCHED_OFF, SWITCHED_OFF, kept=("sphere20-fedavg", "sphere20-scaffold")),
-    Moved(IMPORTS, IMPORTS, kept=("import torchvision", "import fedvisage, timm")),
-    Moved(FIRST_OPERATIONS, FIRST_OPERATIONS, kept=("1", "5")),
-    Moved("render/sets/test_folder.py::test_two_processes_write_the_same_bytes_as_one", RENDERED_TWICE),
-    Moved("render/sets/test_retaken.py::test_two_processes_write_the_same_bytes_as_one", RENDERED_TWICE),
-    Moved(
-        "campaigns/test_sample_of_the_campaign.py::test_a_few_cases_of_each_kind_find_nothing",
-        "cli/test_hostile_runs.py::test_a_damaged_file_ends_a_verb_in_one_line_with_its_name",
-    ),
-    Moved(
-        "studies/test_study.py::test_cells_that_run_beside_each_other_give_the_same_table_and_their_sites_have_no_processes_of_"
-        "their_own",
-        "runs/test_workers.py::test_sites_side_by_side_give_the_bytes_of_sites_one_after_another",
-    ),
-    Moved(
-        "contract/test_null_privacyface.py::test_no_clusters_is_conventional_federated_learning_with_public_fine_tuning",
-        "contract/test_null_privacyface.py::test_without_public_fine_tuning_that_is_fedavg",
-    ),
-    Moved(CONTRACT + "test_the_same_seed_gives_the_same_bytes", RESUMED, kept=REPRESENTATIVES),
-    Moved(
-        CONTRACT + "test_another_seed_gives_another_model_and_the_global_random_state_is_left_alone",
-        CONTRACT + "test_another_seed_gives_another_model_and_the_global_random_state_is_left_alone",
-        kept=REPRESENTATIVES,
-    ),
-    Moved(
-        CONTRACT + "test_the_order_of_sites_in_the_recipe_does_not_matter",
-        CONTRACT + "test_the_order_of_sites_in_the_recipe_does_not_matter",
-        kept=REPRESENTATIVES,
-    ),
-    Moved(FIRST_ROUND, FIRST_ROUND, "timm"),
-    Moved(OWN_NORMS, "contract/test_null_configurations.py::test_fedbn_with_nothing_of_a_sites_own_is_fedpad"),
-    Moved(ONE_BATCH, ONE_BATCH, "iresnet18"),
-    Moved(
-        "contract/test_null_recognition.py::test_a_sample_as_large_as_all_classes_is_no_sample",
-        "contract/test_null_recognition.py::test_a_sample_as_large_as_all_classes_is_no_sample",
-        "conventional",
-    ),
-    Moved("distributed/test_deploy.py::test_the_walk", SAME_BYTES),
-    Moved(
-        "distributed/test_provisioned_again.py::test_who_is_revoked_is_cut_off_and_a_renewed_site_comes_back",
-        "distributed/test_membership.py::test_who_is_revoked_is_refused_until_renewed",
-    ),
-    Moved(
-        "distributed/test_provisioned_again.py::test_a_renewed_server_finds_its_sites_again",
-        "distributed/test_membership.py::test_a_renewal_is_a_certificate_for_the_key_in_the_kit",
-    ),
-    Moved(
-        "distributed/test_secure_federation.py::test_a_second_sum_without_a_site_takes_its_administrators",
-        "federation/test_secure_differencing.py::test_a_second_run_without_a_site_is_refused",
-    ),
-    Moved("distributed/test_faults.py::test_fault", RESUMED),
-    Moved(
-        "distributed/test_seen_by_the_operator.py::test_a_run_is_in_the_status_while_it_goes_on",
-        "distributed/test_status.py::test_prometheus_reads_a_value_a_site_one_a_certificate_and_four_a_run",
-    ),
-    Moved(SAME_BYTES, SAME_BYTES, "fedsis"),
-    Moved("distributed/test_refusals.py::test_job_with_foreign_code", FEDERATIONS),
-    Moved(
-        "distributed/test_certificates.py::test_the_command_ends_with_a_line_and_2",
-        "distributed/test_certificates.py::test_a_spoilt_kit",
-    ),
-    Moved("faults/test_killed.py::test_killed_at_random_file_operations", FIRST_OPERATIONS),
-    Moved("faults/test_killed.py::test_killed_at_random_moments", FIRST_OPERATIONS),
-    Moved("faults/test_killed_releases.py::test_a_killed_run_never_releases_a_round_twice", RESUMED),
-    Moved(
-        "faults/test_broken_files.py::test_a_file_size_limit_ends_the_run_with_a_plain_message_and_it_can_be_resumed",
-        DAMAGED,
-    ),
-    Moved(GALLERY_KILLED, GALLERY_KILLED, "remove-after1"),
-    Moved("audit/test_label_inference.py::test_an_audit_that_goes_elsewhere_leaves_the_run_alone", LABELS),
-    Moved(
-        "audit/test_audits_of_recognition.py::test_fedface_sends_its_class_centres",
-        "audit/test_audits_of_recognition.py::test_all_of_them_apply",
-    ),
-    Moved(
-        "runs/test_layout.py::test_a_narrow_network_trains_without_a_segmentation_fault",
-        "runs/test_layout.py::test_channels_first_train_the_same_up_to_rounding",
-    ),
-    Moved(
-        "federation/test_admission.py::test_of_ten_thousand_hostile_answers_none_is_admitted",
-        "federation/wire/test_schema.py::test_spoilt_uploads_are_refused_with_field_and_reason",
-    ),
-    Moved(
-        "federation/privacy/test_accountant.py::test_next_to_no_noise_has_a_figure_too",
-        "federation/privacy/test_accountant.py::test_selections_cost_what_the_binomial_formula_of_randomised_response_gives",
-    ),
-    Moved(
-        "test_shipped.py::test_a_shell_completes_shipped_names_and_files",
-        "test_shipped.py::test_a_shipped_name_is_found_from_outside_the_checkout",
-    ),
-    Moved(
-        "base/test_extensions.py::test_an_installed_method_and_model_are_run_by_their_names",
-        "test_documentation.py::test_examples_are_found_by_the_entry_points_that_the_page_shows",
-    ),
-    Moved(INTERRUPTED, INTERRUPTED, "watching1"),
-    Moved(FORMER_KEYS, FORMER_KEYS, "target"),
-    Moved(TORN_LINE, TORN_LINE, "ledger.jsonl"),
-    Moved(RENDERING, RENDERING, "killpg-15-ended by SIGTERM-143"),
-    Moved("datasets/test_make.py::test_sigterm_ends_a_run_while_it_renders", RENDERING),
-)
+def long_tests() -> frozenset[str]:
+    """Return the functions and files in `long_tests.txt`."""
+    return frozenset(LONG_TESTS.read_text(encoding="utf-8").split())
+
+
+def is_left_to_test_all(name: str, long_ones: frozenset[str]) -> bool:
+    """Tell whether only `make test-all` runs the test ``name``, such as ``nn/test_x.py::test_y[z]``."""
+    function, _, parameters = name.removesuffix("]").partition("[")
+    if function in KEPT:
+        return bool(KEPT[function]) and parameters not in KEPT[function]
+    return function in long_ones or function.partition("::")[0] in long_ones
+
+
+def measure_long_tests(log: str) -> list[str]:
+    """Return the functions of a log of ``--durations=0`` whose calls take ``SECONDS`` or longer on average.
+
+    A file is named instead of its functions if what they share takes ten times as long to set up.
+    """
+    calls: dict[str, list[float]] = defaultdict(list)
+    setups: dict[str, float] = defaultdict(float)
+    for seconds, phase, name in re.findall(r"^ *([\d.]+)s (call|setup) +tests/(.+)$", log, re.MULTILINE):
+        function = name.partition("[")[0].rstrip()
+        if phase == "call":
+            calls[function].append(float(seconds))
+        else:
+            setups[function.partition("::")[0]] += float(seconds)
+    files = {file for file, seconds in setups.items() if seconds >= 10 * SECONDS}
+    functions = {name for name, times in calls.items() if sum(times) / len(times) >= SECONDS}
+    return sorted(files | {name for name in functions if name.partition("::")[0] not in files})
+
+
+if __name__ == "__main__":
+    text = Path(sys.argv[1]).read_text(encoding="utf-8")
+    LONG_TESTS.write_text("".join(f"{name}\n" for name in measure_long_tests(text)), encoding="utf-8")
