@@ -25,12 +25,12 @@ demo: setup
 	$(BIN)/fedvisage demo --resume
 
 # Shows that everything works: every method trains, a federation of processes
-# gives the bytes of one process, bad input is refused. Most tests of more than a second are left to test-all (tests/tiers.py).
+# gives the bytes of one process, bad input is refused. Most tests of more than 0.7 seconds are left to test-all (tests/tiers.py).
 test: setup
 	$(PYTEST) -n $(TESTERS) $(SPREAD) -m "not slow and not browser and not full"
-	@echo "left out: tests of more than a second (make test-all; tests/tiers.py names those that stay), tests marked slow (make test-slow: detector on rendered faces, every study at smoke size, full-size transformers, the wheel in an environment of its own, methods and models that share their code with another one), make browser (the page in Chromium, after make web), make test-processors (the same tests as other processors would compute), make distributed (every method through NVFlare), make calibrate, make benchmark"
+	@echo "left out: most tests of more than 0.7 seconds (make test-all; tests/tiers.py names those that stay), tests marked slow (make test-slow: detector on rendered faces, every study at smoke size, full-size transformers, the wheel in an environment of its own, methods and models that share their code with another one), make browser (the page in Chromium, after make web), make test-processors (the same tests as other processors would compute), make distributed (every method through NVFlare), make calibrate, make benchmark"
 
-# All that make test runs, and the tests that take more than a second.
+# All that make test runs, and the tests that take more than 0.7 seconds.
 test-all: setup
 	$(PYTEST) -n $(TESTERS) $(SPREAD) -m "not slow and not browser"
 

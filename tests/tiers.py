@@ -1,7 +1,7 @@
 """What `make test` and `make quick` leave out, and how tests are spread over workers.
 
 `make test` shows that everything works: every method trains, every command runs, a federation of processes gives the
-bytes of one process, and bad input is refused. It runs every test that takes less than a second, and of the longer ones
+bytes of one process, and bad input is refused. It runs every test of less than 0.7 seconds, and of the longer ones
 those in ``KEPT``. `long_tests.txt` names the longer ones, by function or by file; only `make test-all` runs all of
 them. ``python -m tests.tiers LOG`` writes that list anew from the output of
 ``make test-all PYTEST_OPTIONS="-n 1 --durations=0"`` on an idle machine.
@@ -44,7 +44,7 @@ FEDERATED = tuple(
 """Files whose tests share federations; one worker runs them."""
 
 
-SECONDS = 1.0
+SECONDS = 0.7
 """A test function is long if a call of it takes this time on average."""
 
 LONG_TESTS = Path(__file__).with_name("long_tests.txt")
@@ -53,6 +53,7 @@ REPRESENTATIVES = ("fedpad", "fedsis", "privacyface")
 """Averaging of an attack detector, split learning, and recognition with two exchanges per round."""
 
 KEPT: dict[str, tuple[str, ...]] = {
+    "cli/test_command_line.py": (),
     CONTRACT + "test_a_run_stopped_after_every_round_and_resumed_equals_an_uninterrupted_one": REPRESENTATIVES,
     CONTRACT + "test_another_seed_gives_another_model_and_the_global_random_state_is_left_alone": REPRESENTATIVES,
     CONTRACT + "test_the_order_of_sites_in_the_recipe_does_not_matter": REPRESENTATIVES,
@@ -71,7 +72,7 @@ KEPT: dict[str, tuple[str, ...]] = {
     "test_style.py::test_constructions_that_read_as_translated_are_rare": (),
     "upgrade/test_stored_runs.py::test_a_stored_run_is_reported": (),
 }
-"""Long tests that `make test` runs: with these parameters only, or with all if there are none."""
+"""Long tests that `make test` runs, or whole files: with these parameters only, or with all if there are none."""
 
 
 def long_tests() -> frozenset[str]:
@@ -82,9 +83,10 @@ def long_tests() -> frozenset[str]:
 def is_left_to_test_all(name: str, long_ones: frozenset[str]) -> bool:
     """Tell whether only `make test-all` runs the test ``name``, such as ``nn/test_x.py::test_y[z]``."""
     function, _, parameters = name.removesuffix("]").partition("[")
+    file = function.partition("::")[0]
     if function in KEPT:
         return bool(KEPT[function]) and parameters not in KEPT[function]
-    return function in long_ones or function.partition("::")[0] in long_ones
+    return file not in KEPT and not long_ones.isdisjoint({function, file})
 
 
 def measure_long_tests(log: str) -> list[str]:
