@@ -508,3 +508,43 @@ def test_what_sigterm_does_to_the_caller_is_as_before(call: Call) -> None:
 
 def test_the_options_for_quality_have_the_pipelines_defaults() -> None:
     assert asdict(QualityOptions()).items() <= asdict(Settings()).items()
+
+
+@pytest.mark.parametrize(
+    ("option", "remedy"),
+    [
+        ("--rounds", "training.rounds=VALUE"),
+        ("--training.rounds", "training.rounds=VALUE"),
+        ("--quorum", "federation.quorum=VALUE"),
+        ("--set", "KEY=VALUE"),
+    ],
+)
+def test_a_key_given_as_an_option_is_answered_with_the_way_to_change_it(call: Call, option: str, remedy: str) -> None:
+    code, _, error = call("run", "demo/fedpad", option, "3")
+    check_output(error, option, "not an option")
+    assert (code, remedy in error) == (2, True), error
+
+
+def test_an_unknown_option_that_is_no_key_keeps_the_usual_answer(call: Call) -> None:
+    code, _, error = call("run", "demo/fedpad", "--resum")
+    assert (code, "--resume" in error) == (2, True)
+
+
+def test_the_list_of_shipped_recipes_is_filtered_by_a_text(call: Call) -> None:
+    everything, demo = (json.loads(call("recipes", *words, "--json")[1]) for words in ((), ("DEMO",)))
+    assert 0 < len(demo) < len(everything)
+    assert all("demo" in f"{entry['name']} {entry['title']}".lower() for entry in demo)
+    assert call("recipes", "list", "demo")[1] == call("recipes", "demo")[1]
+    code, _, error = call("recipes", "nothing-like-it")
+    assert code == 2
+    check_output(error, "nothing-like-it", "fedvisage recipes")
+
+
+def test_status_takes_the_kit_as_the_other_verbs_do(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "kit").mkdir()
+    earlier, now = (call("status", *words, tmp_path / "kit") for words in ((), ("--kit",)))
+    assert earlier == now
+    check_output(now[2], "kit", "kit")
+    code, _, error = call("status")
+    assert code == 2
+    check_output(error, "--kit", "missing")

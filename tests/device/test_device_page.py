@@ -100,6 +100,8 @@ def test_an_exported_model_compares_what_its_run_compares(
         (("predict", "PAD", "photos", "--member", "A"), "--member"),
         (("predict", "PAD", "photos", "--int8"), "--int8"),
         (("predict", "runs/first", "photos", "--int8"), "--int8"),
+        (("predict", "runs/first", "photos", "--provider", "CUDA"), "--provider"),
+        (("predict", "PAD", "photos", "--provider", "nothing"), "--provider"),
         (("predict", "PAD", "photos/one.png", "--against", "photos"), "--against"),
         (("export", "runs/first", "photos"), "photos"),
         (("export", "runs/first", "out", "--data", "nowhere"), "nowhere"),

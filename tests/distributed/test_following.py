@@ -10,22 +10,29 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from nvflare.fuel.flare_api.api_spec import ClientInfo, InternalError
+from nvflare.fuel.flare_api.api_spec import ClientInfo, InternalError, JobNotRunning
 from rich.console import Console
+from tests.refusals import failed
 from tests.toy import recipe_of, tree
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.base.progress import Reporter
+from fedvisage.nvflare.greeting import Admitted
 from fedvisage.nvflare.job import Job
 from fedvisage.nvflare.operator import (
     RECENT,
     RunProgress,
+    end_if_stopped,
+    follow,
     newest_job,
+    read_record,
     recent_sites,
     retry_server_errors,
     sites_not_at_work,
+    wait_for_sites,
 )
 from fedvisage.nvflare.status import query_status
+from fedvisage.runs.directory import NAME
 
 AT_WORK = {"client_name": "A", "app_name": "app", "job_id": "one", "status": "started"}
 ELSEWHERE = {"client_name": "B", "app_name": "app", "job_id": "two", "status": "started"}
@@ -46,6 +53,11 @@ def test_only_the_newest_job_of_a_run_can_be_under_way() -> None:
     new = old | {"job_id": "new", "submit_time": "2026-11-21T10:05:00+00:00"}
     assert newest_job([new, old]) == newest_job([old, new]) == new
     assert newest_job([]) is None
+
+
+def course_of(sets: Mapping[str, Path], **values: Any) -> RunProgress:
+    reporter = Reporter(Console(file=io.StringIO()), quiet=True)
+    return RunProgress(Job("a-run", recipe_of(tree(sets, federation__quorum=2))), reporter, **values)
 
 
 class Listing:
@@ -69,7 +81,7 @@ def test_a_site_without_recent_contact_is_stale_by_the_servers_clock(clock: floa
     now = time.time() + clock
     session: Any = Listing({"A": now - 1, "B": now - RECENT - 1, "C": now - 500})
     assert recent_sites(session, clock) == {"A"}
-    stale = {site.name: site.stale for site in query_status(session, clock=clock).sites}
+    stale = {site.name: site.stale for site in query_status(session, admitted=Admitted(clock)).sites}
     assert stale == {"A": False, "B": True, "C": True}
 
 
@@ -78,8 +90,7 @@ def test_a_server_that_cannot_do_as_asked_is_asked_again_for_as_long_as_a_run_ha
     sets: Mapping[str, Path], patience: float
 ) -> None:
     """Its disk may be full for a moment: the audit log of what it is asked cannot be written."""
-    reporter = Reporter(Console(file=io.StringIO()), quiet=True)
-    course = RunProgress(Job("a-run", recipe_of(tree(sets))), reporter, patience=patience)
+    course = course_of(sets, patience=patience)
     trouble = InternalError("error: Exception Occurred: OSError: [Errno 28] No space left on device")
     if patience < 0:
         with pytest.raises(RunFailed, match="No space left"), retry_server_errors(course):
@@ -88,3 +99,80 @@ def test_a_server_that_cannot_do_as_asked_is_asked_again_for_as_long_as_a_run_ha
         with retry_server_errors(course):
             raise trouble
         assert "No space left" in course.last_line
+
+
+class Ending(Listing):
+    """A job without a process, whose status NVFlare gives one after another."""
+
+    def __init__(self, *statuses: str) -> None:
+        super().__init__({})
+        self.statuses = list(statuses)
+
+    def get_job_meta(self, number: str) -> dict[str, Any]:
+        return {"status": self.statuses.pop(0)}
+
+    def do_app_command(self, number: str, name: str, data: object) -> object:
+        raise JobNotRunning(number)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "jobs", "end"),
+    [
+        (["RUNNING"] * 50 + ["FINISHED:COMPLETED"], {"one"}, "FINISHED:COMPLETED"),  # it saves a large result
+        (["RUNNING", "FINISHED:COMPLETED", "FINISHED:COMPLETED"], set(), "FINISHED:COMPLETED"),  # it ended just now
+        (["RUNNING", "RUNNING"], {"another"}, "lost"),  # the server was started again
+    ],
+)
+def test_a_job_is_lost_only_if_its_server_knows_nothing_of_it(
+    sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch, statuses: list[str], jobs: set[str], end: str
+) -> None:
+    monkeypatch.setattr("fedvisage.nvflare.operator.LOOK", 0.0)
+    session: Any = Ending(*statuses)
+    assert follow(session, course_of(sets), "one", lambda: jobs) == end
+
+
+class Joining(Listing):
+    """Sites of which one more is connected at each look."""
+
+    def get_connected_client_list(self) -> list[ClientInfo]:
+        self.seen = {**self.seen, "ABC"[len(self.seen)]: time.time()} if len(self.seen) < 3 else self.seen
+        return super().get_connected_client_list()
+
+
+def test_a_run_that_begins_again_waits_for_no_site_that_it_had_continued_without(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedvisage.nvflare.operator.LOOK", 0.0)
+    session: Any = Joining({})
+    assert wait_for_sites(session, course_of(sets), 1e9) == ["A", "B", "C"]
+    session = Joining({})
+    course = course_of(sets, record=tmp_path / NAME)
+    course.note_missing(["C"])
+    assert wait_for_sites(session, course, 1e9) == ["A", "B"], "a quorum, and only C is missing"
+    assert read_record(tmp_path) == ("a-run", ("C",)), "--resume knows it as well"
+    course.note_missing([])
+    assert read_record(tmp_path) == ("a-run", ())
+
+
+def test_a_site_that_is_missing_after_the_wait_is_not_waited_for_again(sets: Mapping[str, Path]) -> None:
+    now = time.time()
+    session: Any = Listing({"A": now, "B": now})
+    course = course_of(sets)
+    assert wait_for_sites(session, course, -1.0) == ["A", "B"]
+    assert course.missing == ("C",)
+    session = Listing({"A": now})
+    with failed(RunFailed, "quorum", "B, C"):
+        wait_for_sites(session, course, -1.0)
+
+
+def test_a_stopped_job_ends_its_command_after_the_server_was_started_again_but_not_the_command_that_resumes_it(
+    sets: Mapping[str, Path],
+) -> None:
+    follower, resumer = course_of(sets), course_of(sets)
+    follower.enter(Admitted())
+    for course in (follower, resumer):
+        course.enter(Admitted(stopped={"one": "anna"}))
+    with failed(RunFailed, "anna", "--resume"):
+        end_if_stopped(follower, "one")
+    assert resumer.over == {"one"}, "it submits the run again"
+    assert follower.over == set()

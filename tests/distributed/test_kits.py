@@ -119,7 +119,7 @@ def test_a_kit_that_was_started_has_its_watch_once(kits: Path, sets: Mapping[str
     [
         ("server", ["fedvisage server KIT"]),
         ("sites/bank", ["fedvisage site KIT --data DIR"]),
-        ("operator", ["fedvisage run RECIPE --on nvflare --kit KIT", "fedvisage status KIT"]),
+        ("operator", ["fedvisage run RECIPE --on nvflare --kit KIT", "fedvisage status --kit KIT"]),
     ],
 )
 def test_a_kit_says_how_it_is_used_and_brings_no_script(kits: Path, kit: str, commands: list[str]) -> None:

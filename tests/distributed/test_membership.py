@@ -471,6 +471,10 @@ def test_an_operator_who_stops_a_job_is_remembered_and_a_site_cannot_stop_one(gu
         request_stop(bank, "job-2")
     assert answered(operator).stopped == {"job-1": operator.name}
     assert answered(bank).stopped == {}, "sites learn nothing of runs"
+    AdmissionListener.admission = admission(kits, [])
+    assert answered(operator).stopped == {"job-1": operator.name}, "a restart of the server changes nothing"
+    AdmissionListener.admission.jobs = lambda: ["job-3"]
+    assert (answered(operator).jobs, answered(bank).jobs) == ({"job-3"}, set())
 
 
 def idle(kit: Kit, port: int, count: int) -> Iterator[Any]:

@@ -215,10 +215,15 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a temporary file in the same directory, make it durable, then rename it over the old one."""
+    write_pieces_atomically(path, [data])
+
+
+def write_pieces_atomically(path: Path, pieces: Iterable[bytes]) -> None:
+    """Write a file atomically from pieces, which may come from the file that it replaces."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
         with disk_full_is_failure(path), temporary.open("wb") as file:
-            file.write(data)
+            file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,7 +14,7 @@ from fedvisage.base.files import AGAIN, NO_ROOM
 from fedvisage.base.processes import let_threads_sleep
 from fedvisage.base.version import VERSION
 from fedvisage.cli import data, device, evaluate, federation, models, recipes, runs
-from fedvisage.cli.options import Verbs, exit_on_sigterm, log_json, wants_json
+from fedvisage.cli.options import USAGE_ERROR, Verbs, exit_on_sigterm, log_json, wants_json
 
 PANELS = {
     "Start": ("demo", "run", "study"),
@@ -24,10 +24,6 @@ PANELS = {
     "Federate": ("provision", "server", "site", "status", "runs", "stop"),
 }
 """The verbs by what a reader wants to do."""
-
-
-USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
-"""Click's class for mistakes in a command line; newer versions of Typer contain Click, older ones import it."""
 
 
 class AllVerbs(Verbs):
@@ -50,7 +46,7 @@ app.add_typer(evaluate.app)
 app.add_typer(models.app)
 app.add_typer(device.app)
 app.add_typer(federation.app)
-app.add_typer(recipes.shipped, name="recipes", cls=Verbs)
+app.add_typer(recipes.shipped, name="recipes", cls=recipes.Recipes)
 app.add_typer(recipes.written, name="recipe", cls=Verbs, no_args_is_help=True)
 app.add_typer(models.model_app, name="model", cls=Verbs, no_args_is_help=True)
 app.add_typer(

@@ -418,8 +418,18 @@ def serve(
         Path | None, typer.Option(help="A file for one line of JSON per request: who did what.", show_default=False)
     ] = None,
     without_keys: Annotated[bool, typer.Option("--without-keys", help="Answer every client without a key.")] = False,
+    without_nonces: Annotated[
+        bool, typer.Option("--without-nonces", help="Enrol for clients on other machines without a nonce.")
+    ] = False,
     tls_cert: Annotated[Path | None, typer.Option(help="A certificate (PEM): serve HTTPS.", show_default=False)] = None,
     tls_key: Annotated[Path | None, typer.Option(help="The certificate's key (PEM).", show_default=False)] = None,
+    proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The address of a proxy whose X-Forwarded-For and -Proto are trusted; repeat it for more.",
+            show_default=False,
+        ),
+    ] = None,
     rate: Annotated[float, typer.Option(help="Requests per second and key; 0: no limit.", min=0.0)] = 20.0,
     burst: Annotated[int, typer.Option(help="Burst of requests that a key may send.", min=1)] = 100,
     max_body: Annotated[int, typer.Option(help="Maximum bytes of a request.", min=1)] = 10_000_000,
@@ -453,6 +463,7 @@ def serve(
     from fedvisage.device.service.access import Keys
     from fedvisage.device.service.audit import AuditLog
     from fedvisage.device.service.limits import Limits
+    from fedvisage.device.service.nonces import Nonces
 
     # Refuse an unprotected service before any model is loaded.
     keys = Keys() if api_keys is None else _api_keys(api_keys)
@@ -472,8 +483,11 @@ def serve(
         files = _page(pad_model, recognition_model, settings, keys=bool(keys)) if page else None
         names = [host, *(host_name or ())]
         audit = None if audit_log is None else AuditLog(audit_log, _log)
-        guard = build(engine, people, keys=keys, limits=limits, hosts=names, audit=audit, page=files, log=_log)
-        server = server_of(guard, host, port, certificate=tls_cert, key=tls_key)
+        nonces = None if without_nonces else Nonces()
+        guard = build(
+            engine, people, keys=keys, limits=limits, hosts=names, audit=audit, nonces=nonces, page=files, log=_log
+        )
+        server = server_of(guard, host, port, certificate=tls_cert, key=tls_key, proxies=proxy or ())
         say(f"serving at http{'s' if tls_cert else ''}://{host}:{port}; press Ctrl-C to stop")
         try:
             server.run()

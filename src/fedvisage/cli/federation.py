@@ -133,7 +133,8 @@ def site(
 
 @app.command()
 def status(
-    kit: Annotated[Path, typer.Argument(help="The operator's kit.")],
+    kit: Annotated[Path | None, typer.Option("--kit", help="The operator's kit.", show_default=False)] = None,
+    directory: Annotated[Path | None, typer.Argument(metavar="KIT", hidden=True)] = None,
     as_json: AsJson = False,
     metrics: Annotated[
         bool, typer.Option("--metrics", help="Print metrics in Prometheus text format instead.")
@@ -155,6 +156,9 @@ def status(
     """Show the status of a federation: connected sites with last contact, and active runs with round and bytes."""
     from fedvisage.nvflare.status import prometheus, serve_console, status_of, write_page
 
+    kit = kit or directory  # earlier versions took an argument
+    if kit is None:
+        raise UserError("--kit", "is missing; give the operator's kit")
     if sum((as_json, metrics, html is not None, serve is not None)) > 1:
         raise UserError("status", "has one output format; give only one of --json, --metrics, --html and --serve")
     if html is not None:
@@ -217,7 +221,7 @@ def print_tables(status: Status) -> None:
     for site in status.sites:
         state = "stale" if site.stale else "connected"
         sites.add_row(site.name, state, site.last_seen, f"{site.seconds_ago:.0f}")
-    runs = Table("run", "state", "round", "without", "MB up", "MB down", title="runs")
+    runs = Table("run", "state", "round", "did not reply", "MB up", "MB down", title="runs")
     for run in status.runs:
         sizes = (f"{count / 1e6:.1f}" for count in (run.bytes_up, run.bytes_down))
         runs.add_row(run.run, run.state, f"{run.round}/{run.rounds}", ", ".join(run.without), *sizes)

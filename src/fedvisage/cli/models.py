@@ -138,6 +138,7 @@ def predict_images(
     member: Annotated[str, typer.Option(help="The site whose model is used, if the run has one per site.")] = "",
     crop: Annotated[str, typer.Option(help="How faces are cropped: face (detector), centre or none.")] = "face",
     int8: Int8 = False,
+    provider: Provider = "CPU",
     exit_code: Annotated[
         bool,
         typer.Option(
@@ -163,7 +164,7 @@ def predict_images(
     references = None if against is None else list_input_pictures([against])
     if references is not None and len(images.pictures) > 1:
         raise UserError("PATH", "with --against one face is compared; name one image")
-    score, notices = _open_scorer(model, member, crop, int8)
+    score, notices = _open_scorer(model, member, crop, int8, provider)
     note(*notices, *(images if references is None else references).notices)
     with in_steps("images", progress) as steps:
         results = score(images, references, steps)
@@ -175,7 +176,7 @@ def predict_images(
         raise typer.Exit(results.exit_code)
 
 
-def _open_scorer(directory: Path, member: str, crop: str, int8: bool) -> tuple[ImageScorer, list[str]]:
+def _open_scorer(directory: Path, member: str, crop: str, int8: bool, provider: str) -> tuple[ImageScorer, list[str]]:
     """Return a function that scores pictures with a directory's model, and notices; an export needs no torch."""
     from fedvisage.device.exported import is_export
 
@@ -185,7 +186,7 @@ def _open_scorer(directory: Path, member: str, crop: str, int8: bool) -> tuple[I
 
         if member:
             raise UserError("--member", "an exported directory has one model; leave --member out")
-        exported = Exported.open(directory, int8=int8)
+        exported = Exported.open(directory, int8=int8, provider=provider)
         return (
             lambda images, references, steps: (
                 device.predict(exported, images, crop=crop, steps=steps)
@@ -196,6 +197,8 @@ def _open_scorer(directory: Path, member: str, crop: str, int8: bool) -> tuple[I
 
     if int8:
         raise UserError("--int8", "is for an exported directory; this is a run's")
+    if provider != "CPU":
+        raise UserError("--provider", "is for an exported directory; this is a run's")
     # Only the model of a run needs torch, so this import is here.
     from fedvisage.runs.predict import compare_faces, predict
     from fedvisage.tasks.finished_model import open_model

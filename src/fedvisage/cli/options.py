@@ -309,6 +309,9 @@ def print_json(value: Any) -> None:
 
 LONGEST = 200
 
+USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
+"""Click's class for mistakes in a command line; newer versions of Typer contain Click, older ones import it."""
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -332,7 +335,7 @@ class App(typer.Typer):
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Function], Function]:
         """Return a decorator that makes a function a verb."""
-        return super().command(name, cls=Verb, **options)
+        return super().command(name, **{"cls": Verb, **options})
 
 
 class Verbs(TyperGroup):

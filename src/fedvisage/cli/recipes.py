@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fedvisage.base.errors import UserError
-from fedvisage.cli.options import App, AsJson, print_json, say, shipped_names
+from fedvisage.cli.options import App, AsJson, Verbs, print_json, say, shipped_names
+
+LIST = "list"
+
+
+class Recipes(Verbs):
+    """The verbs for shipped recipes; a word that is none of them filters the list: ``recipes demo``."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the verb of the arguments."""
+        return super().resolve_command(ctx, args if args[0] in self.commands else [LIST, *args])
+
 
 shipped = App()
 written = App()
@@ -19,13 +30,23 @@ written = App()
 def recipes(context: typer.Context, as_json: AsJson = False) -> None:
     """List the shipped recipes and studies. Use their names wherever a command takes a recipe or a study."""
     if context.invoked_subcommand is None:
-        from fedvisage.studies.shipped import as_lines, entries
+        list_recipes("", as_json)
 
-        listed = entries()
-        if as_json:
-            print_json([asdict(entry) for entry in listed])
-        else:
-            say(*as_lines(listed))
+
+@shipped.command(LIST)
+def list_recipes(
+    text: Annotated[str, typer.Argument(help="Part of the names or titles, such as demo.")], as_json: AsJson = False
+) -> None:
+    """List the shipped recipes and studies that have a text in their name or title; `recipes TEXT` is short for it."""
+    from fedvisage.studies.shipped import as_lines, entries
+
+    listed = [entry for entry in entries() if text.lower() in f"{entry.name} {entry.title}".lower()]
+    if not listed:
+        raise UserError(text, "is in no name or title of a shipped recipe or study; `fedvisage recipes` lists them all")
+    if as_json:
+        print_json([asdict(entry) for entry in listed])
+    else:
+        say(*as_lines(listed))
 
 
 @shipped.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from fedvisage.base.processes import MOST_PROCESSES
 from fedvisage.cli.options import (
     CONTINUES,
     NOTHING,
+    USAGE_ERROR,
     App,
     AsJson,
     Cache,
@@ -21,6 +22,7 @@ from fedvisage.cli.options import (
     Out,
     Overlap,
     Quiet,
+    Verb,
     Verify,
     console,
     interruptible,
@@ -55,7 +57,31 @@ def demo(
         demonstrate(out or Path("runs/demo"), cache, say, reporter(quiet, log_format), resume=resume)
 
 
-@app.command()
+class RunVerb(Verb):
+    """The verb ``run``, which explains how to change a recipe to somebody who gives a key as an option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments."""
+        try:
+            return super().parse_args(ctx, args)
+        except USAGE_ERROR as error:
+            option = str(getattr(error, "option_name", ""))
+            if changes := _changes_like(option.lstrip("-").replace("-", "_")):
+                raise UserError(option, f"is not an option; write changes after the recipe: {changes}") from None
+            raise
+
+
+def _changes_like(option: str) -> str:
+    """Return how the command line writes a change that somebody meant with an unknown option; empty for others."""
+    from fedvisage.recipe import Recipe
+    from fedvisage.recipe.mistakes import keys_named
+
+    if option in ("set", "override"):
+        return "KEY=VALUE, such as training.rounds=3"
+    return " or ".join(f"{key}=VALUE" for key in keys_named(option.rpartition(".")[2], Recipe) if key.endswith(option))
+
+
+@app.command(cls=RunVerb)
 def run(
     recipe: Annotated[
         Path, typer.Argument(help="A recipe file (YAML), or the name of a shipped one.", autocompletion=recipe_files)

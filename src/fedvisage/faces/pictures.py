@@ -20,6 +20,7 @@ import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fedvisage.base.errors import BadFile, printable
+from fedvisage.faces.parts import check_parts
 
 BYTES_LIMIT = 256 << 20
 PIXEL_LIMIT = 64_000_000
@@ -76,6 +77,7 @@ def read_reduced(content: bytes, pixels: int = PIXEL_LIMIT) -> tuple[npt.NDArray
 
 def _read(content: bytes, pixels: int, *, reduces: bool) -> tuple[npt.NDArray[np.uint8], int]:
     _check_length(len(content))
+    check_parts(content)
     try:
         with warnings.catch_warnings():
             # Pillow warns of large images; the check below is stricter and comes before any decoding.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -42,6 +42,12 @@ OPERATOR = "project_admin"
 NEWEST = "revocations.json"
 """The server's file, next to its runs, with the newest list that it has read for each federation."""
 
+STOPS = "stopped.json"
+"""The server's file, next to its runs, with the jobs that operators stopped."""
+
+STOPPED = 100
+"""Jobs that were stopped, and are remembered."""
+
 AGAIN = "copy the newest one from updates/server in the directory of the federation's kits"
 
 
@@ -54,13 +60,14 @@ class Admission:
     until: dict[str, datetime] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     """The versions of members that requested admission."""
-    stopped: dict[str, str] = field(default_factory=dict)
-    """The jobs that operators stopped, and the names of the operators."""
+    jobs: Callable[[], Iterable[str]] = tuple
+    """Returns the ids of the jobs that this process runs, or whose results it is saving."""
     dropped: Callable[[str], None] = logger.info
     """Called with the name of a member whose connection is cut."""
     _stamp: tuple[int, int] | None = None
     _list: x509.CertificateRevocationList | None = None
     _reported: set[str] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def path(self) -> Path:
@@ -144,9 +151,26 @@ class Admission:
         return revocations
 
     @property
+    def stopped(self) -> dict[str, str]:
+        """The jobs that operators stopped, and the names of the operators; a restart of the server keeps them."""
+        path = self._runs / STOPS
+        return read_json(path, "delete it") if path.exists() else {}
+
+    def note_stop(self, job: str, operator: str) -> None:
+        """Remember that an operator stops a job."""
+        with self._lock:
+            stops = [*(self.stopped | {job: operator}).items()]
+            self._runs.mkdir(parents=True, exist_ok=True)
+            write_json(self._runs / STOPS, dict(stops[-STOPPED:]))
+
+    @property
     def memory(self) -> Path:
         """The file that remembers the newest list, apart from the list, so that restoring one leaves the other."""
-        return Path(own_settings(self.kit).get("state", self.kit / "runs")) / NEWEST
+        return self._runs / NEWEST
+
+    @property
+    def _runs(self) -> Path:
+        return Path(own_settings(self.kit).get("state", self.kit / "runs"))
 
     def _newest(self) -> tuple[int, str] | None:
         """Return number and date of the newest list of this federation that this server has read."""
@@ -204,9 +228,6 @@ guard_logger = logging.getLogger("fedvisage.guard")
 SERVER, EARLIER = "server", "an earlier version"
 LETTERS = 80
 """Characters of a member's versions, or of a job's id, at most."""
-
-STOPPED = 100
-"""Jobs that were stopped, and are remembered."""
 
 LOOK = 1.0
 """Seconds between two checks of the list."""
@@ -311,6 +332,7 @@ def _answer(request: bytes, context: Any) -> bytes:
         "until": {name: when.isoformat() for name, when in sorted(until.items())},
         "versions": versions | {SERVER: VERSIONS},
         "stopped": admission.stopped if for_operator else {},
+        "jobs": sorted(admission.jobs()) if for_operator else [],
     }
     return json_line(answer).encode()
 
@@ -321,9 +343,7 @@ def _note_stop(request: bytes, context: Any) -> bytes:
     if not is_operator(certificate):
         context.abort(grpc.StatusCode.PERMISSION_DENIED, "only operators stop runs")
     assert admission is not None
-    admission.stopped[plain_line(request.decode(errors="replace"), LETTERS)] = name_of(certificate)
-    for job in list(admission.stopped)[:-STOPPED]:
-        del admission.stopped[job]
+    admission.note_stop(plain_line(request.decode(errors="replace"), LETTERS), name_of(certificate))
     return b""
 
 

@@ -201,7 +201,9 @@ class Admitted:
     versions: Mapping[str, str] = field(default_factory=dict)
     """The server's versions; for operators also those of the members that connected since the server's start."""
     stopped: Mapping[str, str] = field(default_factory=dict)
-    """For operators: the jobs that an operator stopped since the server's start, and the operator's name."""
+    """For operators: the jobs that an operator stopped, and the operator's name."""
+    jobs: frozenset[str] = frozenset()
+    """For operators: the jobs that the server runs, or whose results it is saving."""
 
     def differences(self) -> Iterator[str]:
         """Yield a line per member with other versions than this process."""
@@ -222,7 +224,8 @@ def request_admission(kit: Kit, seconds: float = SECONDS) -> Admitted:
         versions, stopped = (
             {str(name): str(text) for name, text in answer[key].items()} for key in ("versions", "stopped")
         )
-        return Admitted(float(answer["now"]) - time.time(), until, versions, stopped)
+        jobs = frozenset(map(str, answer["jobs"]))
+        return Admitted(float(answer["now"]) - time.time(), until, versions, stopped, jobs)
     except KeyError as error:
         raise _other_version_error(kit, address_in(kit)) from error
     except (ValueError, TypeError, AttributeError) as error:

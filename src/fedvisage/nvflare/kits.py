@@ -95,7 +95,7 @@ Private state is kept in KIT/state; --state DIR keeps it elsewhere.""",
     "operator": """Run a recipe that names the sites, and show the state of the federation:
 
     fedvisage run RECIPE --on nvflare --kit KIT --out DIR
-    fedvisage status KIT
+    fedvisage status --kit KIT
 
 List the runs on the server, and stop one:
 

@@ -242,6 +242,7 @@ def _admission(kit: Kit, front: Terminal) -> Admission:
     """Return the admission of a server, by the list in its kit."""
     admission = Admission(kit.path, front.say)
     admission.read()
+    _ = admission.stopped  # refuse a damaged file before the start
     admission.until[kit.name] = expiry_of(credentials_in(kit.path, at_server=True))
     return admission
 

@@ -14,7 +14,7 @@ import secrets
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -54,9 +54,6 @@ from fedvisage.tasks.task import TrainingResult
 # Following a job: completed rounds, reasons for waiting, lost jobs, and sites that come back.
 
 
-LOST = 20.0
-"""Seconds without any sign of a job with the status RUNNING; NVFlare never reports that it is gone."""
-
 LOOK = 1.0
 """Seconds between two checks of the federation."""
 
@@ -89,7 +86,7 @@ class RunProgress:
     round: int = 0
     began: int = 0
     missing: tuple[str, ...] = ()
-    """Sites that did not reply in the last round."""
+    """Sites that did not reply in the last round, or were not connected at the start."""
     deaths: Counter[str] = field(default_factory=Counter)
     """For each site, the jobs that ended because its process did."""
     over: set[str] = field(default_factory=set)
@@ -105,16 +102,30 @@ class RunProgress:
     """The end of the last round, and the seconds after which a line reports that the current one is still running."""
     clock: float = 0.0
     """Seconds by which the server's clock is ahead of this machine's."""
+    record: Path | None = None
+    """The file of the run's directory that remembers ``missing`` for --resume."""
+    stopped: Mapping[str, str] | None = None
+    """The jobs that operators stopped, and their names, when the server was last asked."""
     differences: tuple[str, ...] = ()
     """The lines about members with other versions that were reported."""
 
     def enter(self, admitted: Admitted) -> None:
-        """Take the server's clock, and report members with other versions, once."""
+        """Take the server's clock and stopped jobs, and report members with other versions, once."""
         self.clock, differences = admitted.clock, tuple(admitted.differences())
+        if self.stopped is None:  # this command continues a run that was stopped before
+            self.over |= set(admitted.stopped)
+        self.stopped = admitted.stopped
         if differences != self.differences:
             self.differences = differences
             for line in differences:
                 self.reporter.say(line)
+
+    def note_missing(self, names: Iterable[str]) -> None:
+        """Remember the sites that the run continues without, and does not wait for when it is submitted again."""
+        missing = tuple(names)
+        if missing != self.missing and self.record is not None:
+            write_json(self.record, {"run": self.job.run, "missing": list(missing)})
+        self.missing = missing
 
     @property
     def left_out(self) -> set[str]:
@@ -160,18 +171,21 @@ def retry_server_errors(course: RunProgress) -> Iterator[None]:
         time.sleep(LOOK)
 
 
-def follow(session: Session, course: RunProgress, number: str) -> str:
-    """Report a job's rounds until it ends or is lost; return its last status, or ``lost``."""
-    course.began, alive_at, running_since, abort_requested = course.round, None, None, False
+def follow(session: Session, course: RunProgress, number: str, jobs: Callable[[], Set[str]]) -> str:
+    """Report a job's rounds until it ends or is lost; return its last status, or ``lost``.
+
+    ``jobs`` returns the jobs that the server runs, or whose results it is saving.
+    """
+    course.began, running_since, abort_requested = course.round, None, False
     while True:
-        status = str(session.get_job_meta(number).get("status"))
+        status = job_status(session, number)
         if status.startswith("FINISHED"):
             return status
         if status == "RUNNING":
-            # NVFlare keeps the status RUNNING after the server's process died, so look for the job's process.
-            if alive_at is None or _is_alive(session, number):
-                alive_at = time.monotonic()
-            if time.monotonic() - alive_at > LOST:
+            # NVFlare keeps the status RUNNING after the server's process died. A job whose process has ended may still
+            # be saving its result, however long that takes, and may have ended since its status was read.
+            is_gone = number not in processes_of(session) and number not in jobs()
+            if is_gone and job_status(session, number) == "RUNNING":
                 return "lost"
             report(session, course, number)
             running_since = running_since or time.monotonic()
@@ -215,7 +229,7 @@ def report(session: Session, course: RunProgress, number: str) -> None:
         course.quiet = (now, QUIET)
     for row in reply["rounds"]:
         course.round = int(row["round"])
-        course.missing = tuple(name for name in row["asked"] if name not in row["replied"])
+        course.note_missing(name for name in row["asked"] if name not in row["replied"])
         course.reporter.ended_round(row, total)
     began, after = course.quiet
     if reply["rounds"]:
@@ -271,9 +285,14 @@ def _give_up_in_time(session: Session, course: RunProgress, number: str) -> None
     )
 
 
-def _is_alive(session: Session, number: str) -> bool:
-    """Return whether the server has a process for a job."""
-    return any(job.job_id == number for job in session.get_system_info().job_info)
+def processes_of(session: Session) -> set[str]:
+    """Return the jobs for which the server has a process."""
+    return {str(job.job_id) for job in session.get_system_info().job_info}
+
+
+def job_status(session: Session, number: str) -> str:
+    """Return NVFlare's status of a job."""
+    return str(session.get_job_meta(number).get("status"))
 
 
 def _returned_sites(session: Session, course: RunProgress, number: str) -> list[str]:
@@ -332,8 +351,9 @@ def train_in_federation(
     recipe: Recipe, out: Path, reporter: Reporter, kit: Kit, *, wait: float, patience: float = PATIENCE
 ) -> TrainingResult:
     """Have a federation train, and return the same result as training in this process."""
-    job = Job(_name_of_run(out), without_local_parts(recipe))
-    course = RunProgress(job, reporter, patience=patience)
+    run, missing = read_record(out)
+    job = Job(run, without_local_parts(recipe))
+    course = RunProgress(job, reporter, missing=missing, patience=patience, record=out / NAME)
     if line := warning(credentials_in(kit.path, at_server=False), kit.name):
         reporter.say(line)
     with reporter.course(recipe.method.name, 0, recipe.training.rounds):
@@ -347,7 +367,7 @@ def train_in_federation(
 
 def _run_until_finished(course: RunProgress, kit: Kit, out: Path, wait: float) -> None:
     """Submit the run until it finishes, and fetch its result."""
-    attempts, last_round = 0, 0
+    attempts, last_round, followed = 0, 0, ""
     while attempts < ATTEMPTS:
         number, failed_status, before, left_out = None, "", attempts, course.left_out
         try:
@@ -358,12 +378,15 @@ def _run_until_finished(course: RunProgress, kit: Kit, out: Path, wait: float) -
                 # A job of an earlier session is followed instead of submitted again.
                 number = _unfinished_job(session, course)
                 if number is None:
+                    end_if_stopped(course, followed)
                     attempts += 1
                     number = _submit(session, course, wait)
-                end_status = follow(session, course, number)
+                followed = number
+                end_status = follow(session, course, number, lambda: ask_server(kit, wait, course.tell).jobs)
                 if end_status != "lost" and _fetch(session, course, number, out):
                     return
-                _end_if_stopped(course, kit, number, wait)
+                course.enter(ask_server(kit, wait, course.tell))
+                end_if_stopped(course, number)
                 failed_status = end_status
         except (NoConnection, SessionClosed):
             course.reporter.say("lost the connection to the server; connecting again")
@@ -379,13 +402,17 @@ def _run_until_finished(course: RunProgress, kit: Kit, out: Path, wait: float) -
     raise RunFailed(f"{ATTEMPTS} jobs ended without a result or a new round; see the logs of server and sites")
 
 
-def _end_if_stopped(course: RunProgress, kit: Kit, number: str, wait: float) -> None:
-    """End a run that an operator stopped, instead of submitting it again."""
+def ask_server(kit: Kit, wait: float, say: Say = logger.info) -> Admitted:
+    """Return the server's answer to a request for admission."""
     try:
-        admitted = wait_for_admission(kit, course.tell, until=time.monotonic() + wait)
+        return wait_for_admission(kit, say, until=time.monotonic() + wait)
     except Unreachable as error:
         raise RunFailed(f"the server did not answer within {wait:g} s: {error}") from error
-    if (operator := admitted.stopped.get(number)) is not None:
+
+
+def end_if_stopped(course: RunProgress, number: str) -> None:
+    """End a run whose job an operator stopped, instead of submitting it again."""
+    if (operator := (course.stopped or {}).get(number)) is not None:
         rounds = f"after round {course.round} of {course.job.recipe.training.rounds}"
         raise RunFailed(f"{operator} stopped the run {rounds}; --resume continues it")
 
@@ -431,15 +458,18 @@ def _open_session(kit: Kit, began: float, until: float, say: Say, enter: Callabl
 def _submit(session: Session, course: RunProgress, wait: float) -> str:
     """Submit the run once its sites are connected, or a quorum of them after the time for waiting."""
     with course.exclude_from_silence():
-        sites = _wait_for_sites(session, course, wait)
+        sites = wait_for_sites(session, course, wait)
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch) / course.job.run
         write_job(directory, course.job, sites)
         return str(session.submit_job(str(directory)))
 
 
-def _wait_for_sites(session: Session, course: RunProgress, wait: float) -> list[str]:
-    """Return the sites that take part: all, or a quorum of them when waiting is over."""
+def wait_for_sites(session: Session, course: RunProgress, wait: float) -> list[str]:
+    """Return the sites that take part: all, or a quorum of them when waiting is over.
+
+    Nobody waits for sites that the run has continued without before.
+    """
     expected, until = sorted(set(course.job.recipe.data.sites) - course.left_out), time.monotonic() + wait
     if len(expected) < course.job.recipe.federation.quorum:
         names = ", ".join(sorted(course.left_out))
@@ -452,14 +482,16 @@ def _wait_for_sites(session: Session, course: RunProgress, wait: float) -> list[
         missing = [name for name in expected if name not in online]
         if not missing:
             return expected
-        if time.monotonic() > until:
-            present = [name for name in expected if name in online]
-            if len(present) < course.job.recipe.federation.quorum:
-                raise RunFailed(
-                    f"not connected after {wait:g} s: {', '.join(missing)}; fewer than the quorum are connected"
-                )
+        present = [name for name in expected if name in online]
+        is_quorum = len(present) >= course.job.recipe.federation.quorum
+        if is_quorum and (time.monotonic() > until or set(missing) <= set(course.missing)):
+            course.note_missing(missing)
             course.reporter.say(f"starting without {', '.join(missing)}")
             return present
+        if time.monotonic() > until:
+            raise RunFailed(
+                f"not connected after {wait:g} s: {', '.join(missing)}; fewer than the quorum are connected"
+            )
         course.tell(f"waiting for {', '.join(missing)} to connect")
         time.sleep(LOOK)
 
@@ -482,12 +514,16 @@ def _fetch(session: Session, course: RunProgress, number: str, out: Path) -> boo
         return False
 
 
-def _name_of_run(out: Path) -> str:
-    """Return the run's name in the federation, created once per run directory; two runs never share one."""
+def read_record(out: Path) -> tuple[str, tuple[str, ...]]:
+    """Return the run's name in the federation, and the sites that it last continued without.
+
+    The name is created once per run directory; two runs never share one.
+    """
     path = out / NAME
     if path.exists():
-        return str(read_json(path)["run"])
+        record = read_json(path)
+        return str(record["run"]), tuple(map(str, record.get("missing", ())))
     readable = re.sub(r"[^a-z0-9]+", "-", out.name.lower()).strip("-")[:40]
     name = f"{readable}-{secrets.token_hex(6)}".lstrip("-")
     write_json(path, {"run": name})
-    return name
+    return name, ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,9 +13,9 @@ from nvflare.fuel.flare_api.flare_api import Session
 
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import read_json
-from fedvisage.nvflare.greeting import request_stop
+from fedvisage.nvflare.greeting import Admitted, request_stop
 from fedvisage.nvflare.kits import open_kit
-from fedvisage.nvflare.operator import LOOK, UNANSWERED, connect_to_server
+from fedvisage.nvflare.operator import LOOK, UNANSWERED, ask_server, connect_to_server, processes_of
 from fedvisage.runs.directory import NAME
 
 logger = logging.getLogger("fedvisage.operator")
@@ -45,15 +45,16 @@ def newest_jobs(session: Session) -> dict[str, dict[str, Any]]:
 
 def list_runs(kit: Path, wait: float) -> list[ServerRun]:
     """Return the runs that the server of an operator's federation knows."""
-    with connect_to_server(open_kit(kit, "operator"), wait) as session:
-        return _runs(session)
+    opened = open_kit(kit, "operator")
+    with connect_to_server(opened, wait) as session:
+        return _runs(session, ask_server(opened, wait))
 
 
 def stop_run(kit: Path, run: str, wait: float) -> str:
     """End a run, given by its name or its directory, and return its name."""
     opened, name = open_kit(kit, "operator"), name_of_run(run)
     with connect_to_server(opened, wait) as session:
-        runs = {entry.run: entry for entry in _runs(session)}
+        runs = {entry.run: entry for entry in _runs(session, ask_server(opened, wait))}
         if name not in runs:
             raise UserError(name, f"is not a run of this server; `fedvisage runs --kit {kit}` lists them")
         entry = runs[name]
@@ -72,12 +73,12 @@ def name_of_run(run: str) -> str:
     return str(read_json(path)["run"]) if path.exists() else run
 
 
-def _runs(session: Session) -> list[ServerRun]:
-    alive = {str(job.job_id) for job in session.get_system_info().job_info}
+def _runs(session: Session, admitted: Admitted) -> list[ServerRun]:
+    alive = processes_of(session) | admitted.jobs
     return [describe_run(name, job, alive) for name, job in newest_jobs(session).items()]
 
 
-def describe_run(name: str, job: Mapping[str, Any], alive: set[str]) -> ServerRun:
+def describe_run(name: str, job: Mapping[str, Any], alive: Container[str]) -> ServerRun:
     """Describe a run by its newest job; NVFlare reports RUNNING forever for a job whose server died."""
     number, status, ends = str(job["job_id"]), str(job.get("status")), {"COMPLETED": "ended", "ABORTED": "aborted"}
     state: Any = "waiting"

@@ -20,9 +20,9 @@ from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import write_atomically
 from fedvisage.base.progress import Say
 from fedvisage.nvflare.certificates import SOON, credentials_in, expiry_of
-from fedvisage.nvflare.greeting import Admitted, address_in, request_admission
+from fedvisage.nvflare.greeting import Admitted, address_in
 from fedvisage.nvflare.kits import Kit, open_kit
-from fedvisage.nvflare.operator import RECENT, TROUBLE, ask, connect_to_server
+from fedvisage.nvflare.operator import RECENT, TROUBLE, ask, ask_server, connect_to_server, processes_of
 from fedvisage.nvflare.server_runs import ServerRun, describe_run, newest_jobs
 from fedvisage.report.federation_page import FederationState, page
 
@@ -87,11 +87,12 @@ class Status:
     """A line per member with other versions than this machine."""
 
 
-def query_status(session: Session, ask: Ask = ask, clock: float = 0.0) -> Status:
-    """Ask the server, whose clock is ahead of this machine's by ``clock`` seconds, and the program of each run."""
-    now, clients = time.time() + clock, session.get_connected_client_list()
+def query_status(session: Session, ask: Ask = ask, admitted: Admitted | None = None) -> Status:
+    """Ask the server, which answered our request for admission, and the program of each run."""
+    admitted = admitted or Admitted()
+    now, clients = time.time() + admitted.clock, session.get_connected_client_list()
     sites = [_site(client.name, float(client.last_connect_time or 0), now) for client in clients]
-    alive = {str(job.job_id) for job in session.get_system_info().job_info}
+    alive = processes_of(session) | admitted.jobs
     described = [describe_run(name, job, alive) for name, job in newest_jobs(session).items()]
     runs = [_run(session, run, ask) for run in described if run.state in ("waiting", "running", "lost")]
     return Status(tuple(sorted(sites, key=lambda site: site.name)), tuple(runs))
@@ -143,8 +144,8 @@ def status_of(kit: Path, wait: float) -> Status:
     """Ask the server of an operator's federation for its status."""
     opened = open_kit(kit, "operator")
     with connect_to_server(opened, wait) as session:
-        admitted = request_admission(opened)
-        return _add_admission(query_status(session, clock=admitted.clock), opened, admitted)
+        admitted = ask_server(opened, wait)
+        return _add_admission(query_status(session, admitted=admitted), opened, admitted)
 
 
 def _add_admission(status: Status, kit: Kit, admitted: Admitted) -> Status:
@@ -169,7 +170,7 @@ HERE = "127.0.0.1"
 EVERY = 5.0
 """Seconds between two updates of the console, and until a browser fetches the page again."""
 AGAIN = 60.0
-"""Seconds until a browser reads a page from a file again, and between two updates of certificates."""
+"""Seconds until a browser reads a page from a file again."""
 HEADERS = {
     "Content-Type": "text/html; charset=utf-8",
     "Cache-Control": "no-store",
@@ -185,8 +186,6 @@ class RoundHistory:
     def __init__(self) -> None:
         """Start empty."""
         self._details: dict[str, dict[str, Any]] = {}
-        self._admitted = Admitted()
-        self._due = 0.0
 
     def ask(self, session: Session, number: str) -> dict[str, Any] | None:
         """Ask a job for its new rounds, and return all that it has reported."""
@@ -198,9 +197,8 @@ class RoundHistory:
 
     def look(self, session: Session, kit: Kit) -> FederationState:
         """Return the present state of the federation."""
-        if time.monotonic() >= self._due:
-            self._admitted, self._due = request_admission(kit), time.monotonic() + AGAIN
-        status = _add_admission(query_status(session, self.ask, self._admitted.clock), kit, self._admitted)
+        admitted = ask_server(kit, EVERY)
+        status = _add_admission(query_status(session, self.ask, admitted), kit, admitted)
         details = {run.run: self._details.get(run.job, {}) for run in status.runs}
         self._details = {run.job: self._details[run.job] for run in status.runs if run.job in self._details}
         return FederationState(str(address_in(kit)), asdict(status), details, datetime.now(UTC))

@@ -129,6 +129,7 @@ class ServerWatch(FLComponent):  # type: ignore[misc]
         if event_type == EventType.SYSTEM_START and ProcessContext.admission is not None:
             server = self._server = fl_ctx.get_prop(FLContextKey.SITE_OBJ)
             ProcessContext.admission.dropped = partial(_log_out, server)
+            ProcessContext.admission.jobs = lambda: list(server.engine.job_runner.running_jobs)
             # Ours replaces NVFlare's callback and calls it; a filter would hide the filters that check the sender.
             place = CellChannel.SERVER_MAIN, CellChannelTopic.REPORT_JOB_FAILURE
             server.cell.register_request_cb(*place, self._job_failed)

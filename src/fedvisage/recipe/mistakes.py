@@ -105,8 +105,13 @@ def _without_prefix(message: str) -> str:
 
 def _hint_elsewhere(key: str, kind: Any) -> str:
     """Return a hint with the full names of a key that sections below ``kind`` have; an empty text if none has it."""
-    names = [name for name in _full_names(kind) if name.rpartition(".")[2] == key][:SHOWN]
+    names = keys_named(key, kind)[:SHOWN]
     return f"; did you mean {' or '.join(names)}?" if names else ""
+
+
+def keys_named(key: str, kind: Any) -> list[str]:
+    """Return the full names of a key that a section, or sections below it, have: ``training.rounds`` for ``rounds``."""
+    return [name for name in _full_names(kind) if name.rpartition(".")[2] == key]
 
 
 def _full_names(kind: Any, above: str = "") -> Iterator[str]:

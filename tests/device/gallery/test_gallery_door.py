@@ -132,6 +132,13 @@ def test_figures_are_those_that_counting_by_hand_gives(gallery: Gallery) -> None
         evaluate(gallery, ENGINE, "default", pictures[4:10])
 
 
+def test_a_folder_named_in_another_normal_form_is_of_the_same_person(gallery: Gallery) -> None:
+    """File systems of macOS decompose the accents of names."""
+    enrolment.enrol(gallery, ENGINE, "default", "Jos\u00e9", [("a.png", row_of(tile_of(40)))])
+    figures = evaluate(gallery, ENGINE, "default", [("Jose\u0301", row_of(tile_of(40, 1)))])
+    assert (figures.mated, figures.unmated) == (1, 0)
+
+
 def test_galleries_and_the_service_need_no_torch() -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"

@@ -11,6 +11,7 @@ import pytest
 from tests.refusals import refused
 
 from fedvisage.device.gallery.file import ModelChanged, NameTaken, UnknownName, WrongKey, new_key
+from fedvisage.device.gallery.records import checked_name
 from fedvisage.device.gallery.search import Gallery
 from fedvisage.metrics.similarity import Features, normalise
 
@@ -249,3 +250,25 @@ def test_names_that_are_none_or_taken_are_refused(gallery: Gallery) -> None:
     with refused("embedding", "32", "64"):
         gallery.enrol("default", "bob", faces(0, size=32), MODEL)
     assert [one.name for one in gallery.people("default")] == ["anna"]
+
+
+@pytest.mark.parametrize(
+    ("name", "keyword"),
+    [(" anna", "space"), ("anna ", "space"), ("\u0301", "marks"), ("\u0301 \u0308", "marks"), ("a\u2028b", "line")],
+)
+def test_a_new_name_that_looks_like_another_is_refused(gallery: Gallery, name: str, keyword: str) -> None:
+    with refused("person", keyword):
+        gallery.enrol("default", name, faces(0), MODEL)
+    with refused("collection", keyword):
+        gallery.add_collection(name)
+
+
+def test_a_person_whose_name_an_earlier_version_accepted_can_get_more_faces(
+    gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr("fedvisage.device.gallery.store.new_name", checked_name)
+        gallery.enrol("default", "anna ", faces(0), MODEL)
+    gallery.enrol("default", "anna ", faces(1), MODEL)
+    assert len(gallery.faces("default", "anna ")) == 2
+    gallery.remove("default", "anna ")

@@ -49,7 +49,8 @@ def test_addresses_and_the_names_of_the_service_are_accepted(keyless: TestClient
 
 
 @pytest.mark.parametrize(
-    "origin", ["http://evil.example", "null", "", "http://localhost:9", "http://localhost.evil.example"]
+    "origin",
+    ["http://evil.example", "null", "", "http://localhost:9", "http://localhost.evil.example", "https://localhost"],
 )
 def test_a_page_of_another_site_is_refused(keyless: TestClient, origin: str) -> None:
     form = {"data": {"name": "eve"}, "files": {"image": png(tile_of(1))}}

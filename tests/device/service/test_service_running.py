@@ -13,9 +13,11 @@ import ssl
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -25,6 +27,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from tests.device.gallery.tiles import Tiles, tile_of
 from tests.device.service.test_service import png
 from tests.documented import ROOT
+from tests.refusals import refused
 from typer.testing import CliRunner
 
 from fedvisage.base.errors import UserError
@@ -140,6 +143,30 @@ def test_it_serves_https_with_its_certificate(tmp_path: Path) -> None:
         connection.close()
 
 
+@pytest.mark.parametrize(
+    ("proxies", "statuses"), [((), [403, 200, 429]), (("127.0.0.1", "10.0.0.0/8"), [200, 403, 200])]
+)
+def test_only_a_named_proxy_sets_the_client_and_its_scheme(proxies: tuple[str, ...], statuses: list[int]) -> None:
+    """The requests come from three clients, of whom each may send one, and have an origin on HTTPS, HTTP, and none."""
+    limits, answers = Limits(rate=0.001, burst=1), list[int]()
+    service = build(Tiles(), limits=limits, hosts=["door.example"])
+    with serve_in_thread(server_of(service, "127.0.0.1", 0, proxies=proxies)) as port:
+        for number, origin in enumerate(({"origin": "https://door.example"}, {"origin": "http://door.example"}, {})):
+            headers = {"host": "door.example", "content-type": "image/png", **origin}
+            headers |= {"x-forwarded-for": f"192.0.2.{number}", "x-forwarded-proto": "https"}
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+            connection.request("POST", "/v1/pad", png(tile_of(1)), headers)
+            answers.append(connection.getresponse().status)
+            connection.close()
+    assert answers == statuses
+
+
+@pytest.mark.parametrize("address", ["door.example", "*", "10.0.0.1/8", ""])
+def test_a_proxy_that_is_not_an_address_is_refused(address: str) -> None:
+    with refused("--proxy", "address"):
+        server_of(build(Tiles()), "127.0.0.1", 0, proxies=[address])
+
+
 def test_certificates_that_are_none_are_refused(tmp_path: Path) -> None:
     paths = certificate(tmp_path)
     for one, other in ((paths[0], None), (paths[1], paths[0]), (tmp_path / "none", paths[1])):
@@ -149,41 +176,58 @@ def test_certificates_that_are_none_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_verb_serves_exported_models_until_sigterm(pad: Path, recognition: Path, tmp_path: Path) -> None:
-    key = {**os.environ, "FEDVISAGE_GALLERY_KEY": "00" * 32, "PYTHONUNBUFFERED": "1"}
+    key = {**os.environ, "FEDVISAGE_GALLERY_KEY": "00" * 32}
     key["FEDVISAGE_GALLERY_COUNTERS"] = str(tmp_path / "counters")
     command = [sys.executable, "-m", "fedvisage"]
     gallery = tmp_path / "door.gallery"
     subprocess.run([*command, "gallery", "create", str(gallery)], env=key, check=True)
+    models, log = served_models("--pad", pad, "--recognition", recognition, "--gallery", gallery, environment=key)
+    assert models["pipeline"]["pad"].startswith("sha256:")
+    exports = {"pad": pad, "recognition": recognition}
+    measured = {task: f"sha256:{Exported.open(path).graph_digest}" for task, path in exports.items()}
+    assert models["pipeline"]["graphs"] == measured
+    assert "/v1/models 200" in log
+
+
+@pytest.mark.slow
+def test_the_verb_serves_the_int8_graph(pad_run: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    export = ["export", str(pad_run), str(tmp_path / "pad"), "--int8", "--calibrate", str(sets["A"])]
+    assert CliRunner().invoke(app, export).exit_code == 0
+    served = [
+        served_models("--pad", tmp_path / "pad", *option)[0]["pipeline"]["graphs"] for option in ((), ("--int8",))
+    ]
+    models = [Exported.open(tmp_path / "pad", int8=int8) for int8 in (False, True)]
+    assert served == [{"pad": f"sha256:{model.graph_digest}"} for model in models]
+    assert served[0] != served[1]
+
+
+def served_models(*words: object, environment: Mapping[str, str] = os.environ) -> tuple[dict[str, Any], str]:
+    """Run ``serve``, and stop it when it has answered; return its models, and its log."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    models = ["--pad", str(pad), "--recognition", str(recognition), "--gallery", str(gallery)]
     process = subprocess.Popen(
-        [*command, "serve", *models, "--port", str(port)],
-        env=key,
+        [sys.executable, "-m", "fedvisage", "serve", *map(str, words), "--port", str(port)],
+        env={**environment, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     assert process.stdout is not None
     assert "serving at" in process.stdout.readline()
-    for _ in range(2000):
+    while True:
         try:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
             connection.request("GET", "/v1/models")
             break
         except ConnectionRefusedError:
             assert process.poll() is None
-    values = json.load(connection.getresponse())
-    assert values["pipeline"]["pad"].startswith("sha256:")
-    exports = {"pad": pad, "recognition": recognition}
-    measured = {task: f"sha256:{Exported.open(path).graph_digest}" for task, path in exports.items()}
-    assert values["pipeline"]["graphs"] == measured
+    models: dict[str, Any] = json.load(connection.getresponse())
     connection.close()
     process.send_signal(signal.SIGTERM)
     out, log = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out.strip()) == (0, "stopped")
-    assert "/v1/models 200" in log
+    return models, log
 
 
 def test_the_service_starts_without_slow_libraries() -> None:

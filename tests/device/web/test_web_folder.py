@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import re
+import shutil
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -138,6 +139,21 @@ def test_the_page_knows_its_webassemblys_digest_and_the_files_to_keep(pad: Path,
         assert start["runtime"]["wasm_sha256"] == files["runtime/ort.wasm"].digest
         kept = {path for path, entry in files.items() if not (keys and entry.of_model)}
         assert set(start["offline"]) == kept
+
+
+def test_the_page_states_a_digest_that_changes_with_every_file_to_keep(pad: Path, runtime: RuntimeFiles) -> None:
+    def contents(model: Exported, keys: bool = False) -> object:
+        files = page_files(model, None, service={"keys": keys}, runtime=runtime)
+        assert all(entry.digest == hashlib.sha256(entry.content).hexdigest() for entry in files.values())
+        return json.loads(files["page.json"].content)["contents"]
+
+    model = Exported.open(pad)
+    assert contents(model) == contents(Exported.open(pad))
+    other = pad.with_name("another")
+    shutil.copytree(pad, other)
+    (other / "config.json").write_bytes((pad / "config.json").read_bytes() + b"\n")
+    assert contents(Exported.open(other)) != contents(model)
+    assert contents(Exported.open(other), keys=True) == contents(model, keys=True)
 
 
 def test_a_page_is_not_written_over_and_not_without_what_computes_in_it(

@@ -129,26 +129,48 @@ def test_the_page_accepts_the_thresholds_that_python_accepts(script: Path) -> No
 
 
 OFFLINE = """
-const [kept, listeners] = [new Map(), {}];
+const [stored, listeners] = [new Map(), {}];
 const name = (request) => new URL(request.url ?? request, "http://localhost/").pathname;
-let online = true;
-const cache = {
-  addAll: async (paths) => { for (const path of paths) kept.set(name(path), await fetch(path)); },
-  match: async (request) => kept.get(name(request))?.clone(),
-  put: async (request, response) => kept.set(name(request), response),
+let [online, version, broken] = [true, "", ""];
+const open = async (key) => {
+  if (!stored.has(key)) stored.set(key, new Map());
+  return {
+    addAll: async (requests) => {
+      const answers = await Promise.all(requests.map((request) => fetch(request)));
+      if (answers.some((answer) => !answer.ok)) throw new TypeError("not all files");
+      requests.forEach((request, index) => stored.get(key).set(name(request), answers[index]));
+    },
+    match: async (request) => stored.get(key).get(name(request))?.clone(),
+  };
 };
-globalThis.self = { addEventListener: (kind, action) => (listeners[kind] = action) };
-globalThis.caches = { open: async () => cache };
+globalThis.self = {
+  addEventListener: (kind, action) => (listeners[kind] = action),
+  location: "http://localhost/offline.js",
+};
+globalThis.Request = class extends Request {
+  constructor(path, options) { super(new URL(path, "http://localhost/"), options); }
+};
+globalThis.caches = {
+  open,
+  has: async (key) => stored.has(key),
+  keys: async () => [...stored.keys()],
+  delete: async (key) => stored.delete(key),
+};
 globalThis.fetch = async (request) => {
   if (!online) throw new TypeError("no network");
-  if (name(request) === "/page.json") return Response.json({ offline: ["page.json", "main.js"] });
-  return new Response(`content of ${name(request)}`);
+  if (name(request) === broken) return new Response("", { status: 500 });
+  if (name(request) !== "/page.json") return new Response(`content of ${name(request)}${version}`);
+  return Response.json({ offline: ["page.json", "main.js"], contents: `digest${version}` });
 };
+await open("another program's");
 await import("./offline.js");
 const happen = async (kind, details = {}) => {
   let result;
-  const wait = (promise) => (result = promise);
-  listeners[kind]({ waitUntil: wait, respondWith: wait, ...details });
+  const waits = [];
+  const respondWith = (promise) => (result = promise);
+  listeners[kind]({ waitUntil: (promise) => waits.push(promise), respondWith, ...details });
+  await result;
+  await Promise.allSettled(waits);
   return result;
 };
 await happen("install");
@@ -164,6 +186,13 @@ await shown(await ask("/"));
 await shown(await ask("/v1/models"));
 await shown(await ask("/main.js", { headers: { authorization: "Bearer key" } }));
 await shown(await ask("/v1/pad", { method: "POST" }));
+for (const [next, damaged] of [[" 2", "/main.js"], [" 3", ""]]) {
+  [online, version, broken] = [true, next, damaged];
+  await ask("/page.json");
+  online = false;
+  await shown(await ask("/main.js"));
+}
+console.log([...stored.keys()].join());
 """
 
 
@@ -174,4 +203,6 @@ def test_the_page_opens_without_a_network_and_keeps_nothing_that_needs_a_key(scr
     (script.parent / "worker-check.js").write_text(OFFLINE)
     words = ["node", str(script.parent / "worker-check.js")]
     lines = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert lines == ["content of /main.js", "content of /", "no answer", "left alone", "left alone"]
+    assert lines[:5] == ["content of /main.js", "content of /", "no answer", "left alone", "left alone"]
+    # An update is kept whole or not at all, in place of the state before it.
+    assert lines[5:] == ["content of /main.js", "content of /main.js 3", "another program's,fedvisage / digest 3"]

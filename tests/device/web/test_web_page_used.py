@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import re
 import shlex
 import shutil
@@ -260,6 +261,31 @@ def test_a_model_that_is_missing_or_another_one_is_refused(
         said = ready(page, "refused")
         assert all(word in said for word in words), said
         assert page.get_by_role("button", name="Start the camera").is_disabled()
+
+
+def test_an_update_of_the_page_is_kept_whole_for_use_without_a_network(
+    browser: Any, folder: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "page"
+    shutil.copytree(folder, copy)
+    start, index = copy / "page.json", copy / "index.html"
+    with browser.new_context() as context:
+        page = context.new_page()
+        with delivering(copy) as address:
+            page.goto(address)
+            ready(page)
+            page.evaluate("async () => { await navigator.serviceWorker.ready; }")
+            contents = json.loads(start.read_text())["contents"]
+            start.write_text(start.read_text().replace(contents, "updated"))
+            index.write_text(re.sub("<title>.*</title>", "<title>updated</title>", index.read_text()))
+            page.goto(address)
+            ready(page)
+            page.wait_for_function(
+                "async () => (await caches.keys()).every((name) => name.endsWith('updated'))", timeout=PATIENCE
+            )
+        page.reload()
+        ready(page)
+        assert page.title() == "updated"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

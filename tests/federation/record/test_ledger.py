@@ -1,13 +1,16 @@
 """The ledger keeps every line, and marks those whose exchange an interrupted run repeats."""
 
 import itertools
+import os
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.refusals import refused
 
+from fedvisage.base.files import pieces_of, read_plain
 from fedvisage.federation.record.ledger import REPEATED, JsonLines, read_lines, stream_lines, totals_of
 
 
@@ -59,6 +62,28 @@ def test_lines_after_a_checkpoint_are_kept_and_marked_however_often_the_run_is_i
     assert marked(path) == [2, 3, 2, 4]
     resumed(path, first)  # the second checkpoint was lost
     assert (unmarked(path), marked(path)) == ([1], [2, 3, 2, 2, 3, 4, 4, 5])
+
+
+def test_a_ledger_larger_than_any_text_is_resumed_and_kept_up_to_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ledger.jsonl"
+    first = ledger_of(path, list(range(1000)))
+    before = path.read_bytes()
+    ledger_of(path, [1000])
+    monkeypatch.setattr("fedvisage.base.files.PIECE", 100)
+    for function in (read_plain, pieces_of):
+        monkeypatch.setattr(function, "__defaults__", (1000,))
+    resumed(path, first)
+    assert path.read_bytes() == before + b'{"line": 1000, "repeated": true}\n'
+
+
+def test_without_lines_after_its_checkpoint_a_ledger_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(b"")
+    os.truncate(path, 1 << 40)  # a terabyte of zeros that takes no room
+    resumed(path, 1 << 40)
+    assert path.stat().st_size == 1 << 40
 
 
 def test_a_line_is_in_the_file_when_it_has_been_appended(tmp_path: Path) -> None:

@@ -249,7 +249,7 @@ def evaluate(gallery: Gallery, engine: Engine, collection: str, pictures: Iterab
             refused[face] += 1
         elif (embedding := face.embedding) is not None:
             embeddings.append(embedding)
-            names.append(name)
+            names.append(normalise_name(name))
     if not embeddings:
         raise UserError("probes", f"no image shows a face usable for a search ({dict(refused)})")
     return figures_of(gallery, engine, collection, normalise(np.stack(embeddings)), names, dict(refused))
@@ -266,7 +266,7 @@ def figures_of(
     model = model_of(engine)
     loaded = gallery.load(collection, model.digest, faces.shape[1])
     ids, vectors = loaded.index.everybody()
-    number = {loaded.names[person]: row for row, person in enumerate(ids)}
+    number = {normalise_name(loaded.names[person]): row for row, person in enumerate(ids)}
     # Strangers get numbers after those of the enrolled people.
     strangers = {name: len(number) + index for index, name in enumerate(sorted(set(names) - number.keys()))}
     enrolled = Faces(vectors, np.arange(len(ids), dtype=np.int64))

@@ -59,3 +59,13 @@ def checked_name(name: str, place: str) -> str:
     if re.fullmatch(ID, name):
         raise UserError(place, f"{name} looks like an id, which only the gallery assigns; choose another name")
     return name
+
+
+def new_name(name: str, place: str) -> str:
+    """Return a new name in its normal form; refuse one that looks like another. Earlier versions accepted these."""
+    name = checked_name(name, place)
+    if name != name.strip():
+        raise UserError(place, "begins or ends with a space; remove it")
+    if all(unicodedata.category(character).startswith(("M", "Z")) for character in name):
+        raise UserError(place, "consists of combining marks alone; add the letters that they belong to")
+    return name

@@ -32,7 +32,7 @@ from fedvisage.device.gallery.membership import (
     StoredPerson,
     whole_digest,
 )
-from fedvisage.device.gallery.records import COLLECTION, ID, Collection, Face, Person, checked_name
+from fedvisage.device.gallery.records import COLLECTION, ID, Collection, Face, Person, checked_name, new_name
 from fedvisage.device.gallery.rows import GalleryRows, now
 from fedvisage.metrics.similarity import Features, normalise
 
@@ -74,7 +74,7 @@ class GalleryRecords(GalleryRows):
 
     def add_collection(self, name: str = COLLECTION, *, renewable: bool = False) -> Collection:
         """Add an empty collection; one with renewable templates gets its own seed."""
-        name = checked_name(name, "collection")
+        name = new_name(name, "collection")
         seed = file.seal(self._owned.wrapping, file.new_key(), "seed", name) if renewable else None
         with self._writing() as write:
             if name in self._now.collections:
@@ -124,7 +124,7 @@ class GalleryRecords(GalleryRows):
             row = self._collection(collection)
             form = self._form(row, embeddings.shape[1])
             self._add_model(model, embeddings.shape[1])
-            stored = self._find_person(row, name) or self._add_person(row, name)
+            stored = self._find_person(row, name) or self._add_person(row, new_name(name, "person"))
             person, key = self._open_person(stored), self._unwrap(stored.key, "key", stored.id)
             # Templates of different models cannot be compared, so a person keeps those of one model only.
             old = [face for face in stored.faces if face.model != model]

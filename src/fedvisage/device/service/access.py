@@ -143,14 +143,15 @@ _HOST = re.compile(r"(\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[a-z0-9._-]+))(:[0-9
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-def check_source(headers: Headers, hosts: frozenset[str]) -> None:
+def check_source(headers: Headers, hosts: frozenset[str], scheme: str) -> None:
     """Refuse requests under a foreign host name (DNS rebinding) and requests of another site's page."""
     host = headers.get("host", "")
     if not _is_own(host, hosts):
         raise Fault(403, "foreign_host", "the service does not have this host name; start it with --host-name NAME")
     origin = headers.get("origin")
-    if origin is not None and origin.partition("://")[2].lower() != host.lower():
-        raise Fault(403, "foreign_origin", "the service does not answer pages of other sites")
+    if origin is not None and origin.lower() != f"{scheme}://{host}".lower():
+        remedy = "; behind a proxy that adds TLS, start it with --proxy ADDRESS"
+        raise Fault(403, "foreign_origin", f"the service does not answer pages of other sites{remedy}")
 
 
 def _is_own(host: str, hosts: frozenset[str]) -> bool:

@@ -9,6 +9,7 @@ from asyncio import TimerHandle, Transport
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
+from ipaddress import ip_network
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -32,6 +33,7 @@ from fedvisage.device.service.access import LOOPBACK, Keys
 from fedvisage.device.service.audit import AuditLog
 from fedvisage.device.service.guard import OPEN, REQUEST, RequestGuard, refuse
 from fedvisage.device.service.limits import Limits
+from fedvisage.device.service.nonces import Nonces
 from fedvisage.device.service.requests import Fault, ServiceContext, fault_of
 from fedvisage.device.web.site import HEADERS, START, PageFile
 from fedvisage.faces.detection import Face
@@ -142,14 +144,25 @@ PATIENCE = 20
 
 
 def server_of(
-    guard: RequestGuard, host: str, port: int, *, certificate: Path | None = None, key: Path | None = None
+    guard: RequestGuard,
+    host: str,
+    port: int,
+    *,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    proxies: Sequence[str] = (),
 ) -> uvicorn.Server:
-    """Return the server without starting it; ``run()`` serves until SIGINT or SIGTERM."""
+    """Return the server without starting it; ``run()`` serves until SIGINT or SIGTERM.
+
+    It reads the client's address and scheme from the headers X-Forwarded-For and X-Forwarded-Proto of these proxies.
+    """
     if (certificate is None) != (key is None):
         raise UserError("--tls-cert", "needs --tls-key, and --tls-key needs it")
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it would log bytes of broken forms
     if certificate is not None:
         _check_certificate(certificate, key)
+    for proxy in proxies:
+        _check_proxy(proxy)
     return uvicorn.Server(
         uvicorn.Config(
             guard,
@@ -163,6 +176,8 @@ def server_of(
             timeout_graceful_shutdown=PATIENCE,
             h11_max_incomplete_event_size=32_768,
             http=_Connection,
+            proxy_headers=bool(proxies),
+            forwarded_allow_ips=list(proxies),
             ssl_certfile=certificate,
             ssl_keyfile=key,
             lifespan="off",
@@ -198,6 +213,13 @@ def check_open(host: str, keys: Keys, without: bool) -> None:
         )
 
 
+def _check_proxy(address: str) -> None:
+    try:
+        ip_network(address)
+    except ValueError:
+        raise UserError("--proxy", f"{address} is not an IP address or network; give the proxy's") from None
+
+
 def _check_certificate(certificate: Path, key: Path | None) -> None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=_no_password)
@@ -221,6 +243,7 @@ def build(
     limits: Limits | None = None,
     hosts: Iterable[str] = (),
     audit: AuditLog | None = None,
+    nonces: Nonces | None = None,
     page: Page | None = None,
     log: Callable[[str], None] = lambda line: None,
 ) -> RequestGuard:
@@ -228,8 +251,8 @@ def build(
     work = ServiceContext(engine, gallery, limits or Limits())
     # FastAPI's documentation pages would load scripts from other hosts.
     app = FastAPI(title="fedvisage", version=VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
-    app.include_router(routes.routes(work))
-    app.include_router(compreface.routes(work))
+    app.include_router(routes.routes(work, nonces))
+    app.include_router(compreface.routes(work, nonces))
     _add_pages(app, work, "/" if page is None else "/routes")
     files = page or {}
     if files:

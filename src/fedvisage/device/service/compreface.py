@@ -23,6 +23,7 @@ from fedvisage.device.pipeline import Box, CheckedFace
 from fedvisage.device.service import responses
 from fedvisage.device.service.access import ADMIN, CHECK, ENROL, needs
 from fedvisage.device.service.audit import record_person
+from fedvisage.device.service.nonces import Nonces, needs_nonce
 from fedvisage.device.service.requests import RequestContent, ServiceContext, read_content, read_json
 from fedvisage.device.service.routes import PathName, body, check_faces, returns
 
@@ -34,12 +35,12 @@ _FACE_IDS = TypeAdapter(Annotated[list[Annotated[str, Field(pattern=f"^{ID}$")]]
 PICTURES = ("file", "source_image", "target_image")
 
 
-def routes(work: ServiceContext) -> APIRouter:
-    """Return the routes for an engine and a gallery."""
+def routes(work: ServiceContext, nonces: Nonces | None = None) -> APIRouter:
+    """Return the routes for an engine and a gallery; with ``nonces``, enrolment from other machines needs one."""
     router = APIRouter(prefix="/api/v1", tags=["compatible with CompreFace"])
     _add_detection(router, work)
     _add_recognition(router, work)
-    _add_subjects(router, work)
+    _add_subjects(router, work, nonces)
     return router
 
 
@@ -143,7 +144,7 @@ def _add_recognition(router: APIRouter, work: ServiceContext) -> None:
         return await work.do(some)
 
 
-def _add_subjects(router: APIRouter, work: ServiceContext) -> None:
+def _add_subjects(router: APIRouter, work: ServiceContext, nonces: Nonces | None) -> None:
     @router.get("/recognition/subjects", **returns(responses.Subjects), dependencies=[needs(ENROL)])
     async def subjects() -> Values:
         """List the enrolled people."""
@@ -161,7 +162,7 @@ def _add_subjects(router: APIRouter, work: ServiceContext) -> None:
     @router.post(
         "/recognition/faces",
         **returns(responses.Example),
-        dependencies=[needs(ENROL)],
+        dependencies=[needs(ENROL), needs_nonce(nonces)],
         status_code=201,
         openapi_extra=body("file", subject="the subject of the face"),
     )

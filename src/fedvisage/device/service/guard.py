@@ -157,7 +157,7 @@ class RequestGuard:
 
     def _admit(self, scope: Scope, headers: Headers) -> None:
         """Refuse requests of other sites, without a valid key, above the rate, or with too large a declared length."""
-        check_source(headers, self._hosts)
+        check_source(headers, self._hosts, scope["scheme"])
         caller: Caller | None = ANYONE
         if self._keys and scope["path"] not in self._free:
             scheme, _, bearer = headers.get("authorization", "").partition(" ")

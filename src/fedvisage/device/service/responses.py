@@ -167,6 +167,13 @@ class EnrolledFace(_Response):
     pad_score: float | None
 
 
+class Nonce(_Response):
+    """A nonce, and the seconds for which it is valid."""
+
+    nonce: str
+    seconds: float
+
+
 class Person(_Response):
     """A person, with their faces if one person was requested."""
 

@@ -18,6 +18,7 @@ from fedvisage.device.service import responses
 from fedvisage.device.service.access import ADMIN, CALLER, CHECK, ENROL, needs
 from fedvisage.device.service.audit import record_person
 from fedvisage.device.service.guard import REQUEST
+from fedvisage.device.service.nonces import LIFETIME, Nonces, client_of, needs_nonce
 from fedvisage.device.service.requests import (
     CHARGE,
     Fault,
@@ -147,14 +148,14 @@ def body(*pictures: str, **words: str) -> dict[str, Any]:
     return {"requestBody": {"content": {"application/json": schema, "multipart/form-data": schema}}}
 
 
-def routes(work: ServiceContext) -> APIRouter:
-    """Return the routes for an engine and a gallery."""
+def routes(work: ServiceContext, nonces: Nonces | None = None) -> APIRouter:
+    """Return the routes for an engine and a gallery; with ``nonces``, enrolment from other machines needs one."""
     router = APIRouter(prefix="/v1")
     _add_state(router, work)
     _add_faces(router, work)
     _add_comparing(router, work)
     _add_collections(router, work)
-    _add_people(router, work)
+    _add_people(router, work, nonces)
     return router
 
 
@@ -311,7 +312,12 @@ def _add_collections(router: APIRouter, work: ServiceContext) -> None:
         return {"deleted": collection}
 
 
-def _add_people(router: APIRouter, work: ServiceContext) -> None:
+def _add_people(router: APIRouter, work: ServiceContext, nonces: Nonces | None) -> None:
+    @router.post("/nonces", **returns(responses.Nonce), dependencies=[needs(ENROL)], status_code=201)
+    async def nonce(request: Request) -> Values:
+        """Issue a nonce, which admits one enrolment of this client."""
+        return {"nonce": (nonces or Nonces()).issue(client_of(request)), "seconds": LIFETIME}
+
     @router.get("/collections/{collection}/persons", **returns(responses.Persons), dependencies=[needs(ENROL)])
     async def persons(collection: PathName) -> Values:
         """List the enrolled people."""
@@ -321,7 +327,7 @@ def _add_people(router: APIRouter, work: ServiceContext) -> None:
     @router.post(
         "/collections/{collection}/persons",
         **returns(responses.Enrolment),
-        dependencies=[needs(ENROL)],
+        dependencies=[needs(ENROL), needs_nonce(nonces)],
         status_code=201,
         openapi_extra=body("image", name="the person's name", force=FORCE),
     )
@@ -356,7 +362,7 @@ def _add_people(router: APIRouter, work: ServiceContext) -> None:
     @router.post(
         "/collections/{collection}/persons/{person}/faces",
         **returns(responses.Enrolment),
-        dependencies=[needs(ENROL)],
+        dependencies=[needs(ENROL), needs_nonce(nonces)],
         status_code=201,
         openapi_extra=body("image", force=FORCE),
     )

@@ -7,7 +7,7 @@ import hashlib
 import io
 import tarfile
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from importlib.resources import files
@@ -47,9 +47,9 @@ def page_json(
     pad: Exported,
     recognition: Exported | None,
     *,
+    offline: Mapping[str, PageFile],
     settings: Settings | None = None,
     runtime: Package | None = None,
-    offline: Sequence[str] = (),
     service: Values | None = None,
 ) -> Values:
     """Return the content of `page.json`.
@@ -64,7 +64,8 @@ def page_json(
         "version": VERSION,
         "service": service,
         "runtime": None if runtime is None else {**paths, "wasm_sha256": runtime.files[files["wasm"]][1]},
-        "offline": list(offline),
+        "offline": ["page.json", *offline],
+        "contents": _digest_of({path: entry.digest for path, entry in offline.items()}),
         "detector": {
             "sha256": detection.digest(),
             "files": [{"path": f"{DETECTOR}/{name}", "sha256": digest} for name, digest in detection.DIGESTS.items()],
@@ -73,6 +74,10 @@ def page_json(
         "recognition": recognition and _model(recognition),
         "settings": settings_json(settings or Settings(), pad.margin),
     }
+
+
+def _digest_of(values: Mapping[str, str]) -> str:
+    return hashlib.sha256(json_text(values).encode()).hexdigest()
 
 
 def settings_json(settings: Settings, margin: float) -> Values:
@@ -255,10 +260,11 @@ _KINDS = {
 
 @dataclass(frozen=True, eq=False)
 class PageFile:
-    """A file of the page: its path, and a function that reads its content on first use."""
+    """A file of the page: its path, a function that reads its content on first use, and its digest if that is known."""
 
     path: str
     read: Callable[[], bytes]
+    known_digest: str = ""
 
     @cached_property
     def content(self) -> bytes:
@@ -268,7 +274,7 @@ class PageFile:
     @cached_property
     def digest(self) -> str:
         """The SHA-256 of the bytes."""
-        return hashlib.sha256(self.content).hexdigest()
+        return self.known_digest or hashlib.sha256(self.content).hexdigest()
 
     @property
     def kind(self) -> str:
@@ -293,20 +299,24 @@ def page_files(
     ort = runtime or RuntimeFiles()
     entries = _page_folder_files()
     if ort.is_there:
-        entries += [PageFile(f"{RUNTIME}/{name}", partial(ort.read, name)) for name in ort.package.files]
+        entries += [
+            PageFile(f"{RUNTIME}/{name}", partial(ort.read, name), sha256)
+            for name, (_, sha256) in ort.package.files.items()
+        ]
         entries += [PageFile(f"{RUNTIME}/NOTICE.txt", lambda: ort.notice().encode())]
         entries += [
-            PageFile(f"{DETECTOR}/{name}", partial(detection.read_installed, name)) for name in detection.DIGESTS
+            PageFile(f"{DETECTOR}/{name}", partial(detection.read_installed, name), sha256)
+            for name, sha256 in detection.DIGESTS.items()
         ]
         for model in (pad, recognition):
             entries += [] if model is None else _model_files(model)
-    offline = [entry.path for entry in entries if not (entry.of_model and service and service["keys"])]
+    offline = {entry.path: entry for entry in entries if not (entry.of_model and service and service["keys"])}
     start = page_json(
         pad,
         recognition,
         settings=settings,
         runtime=ort.package if ort.is_there else None,
-        offline=["page.json", *offline],
+        offline=offline,
         service=service,
     )
     entries.append(PageFile("page.json", json_text(start).encode))
@@ -326,7 +336,10 @@ def _model_files(exported: Exported) -> list[PageFile]:
     graph = INT8_GRAPH if exported.description.arithmetic == "int8" else GRAPH
 
     config = read_plain(exported.directory / CONFIG)
-    return [PageFile(f"{folder}/{CONFIG}", lambda: config), PageFile(f"{folder}/{graph}", exported.graph)]
+    return [
+        PageFile(f"{folder}/{CONFIG}", lambda: config),
+        PageFile(f"{folder}/{graph}", exported.graph, exported.graph_digest),
+    ]
 
 
 # The page as a folder for any web server; it computes in the browser, without a service.

@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import json_line, parse_json, pieces_of, read_plain, write_atomically
+from fedvisage.base.files import json_line, parse_json, pieces_of, write_pieces_atomically
 
 LEDGER, ROUNDS = "ledger.jsonl", "rounds.jsonl"
 """File names of the ledger, with one line per field that crossed the wire, and of the rounds, with one line each."""
@@ -51,19 +52,32 @@ class JsonLines:
     def mark_repeated(self, length: int) -> None:
         """Mark every line after a checkpoint as repeated: its exchange took place and is about to happen again.
 
-        The file is replaced as a whole, and its bytes up to the checkpoint do not change. After an interruption at any
-        moment, also a second or third one, this function can run again. A torn last line, from a process that ended
-        while writing it, is dropped.
+        The file is replaced as a whole, and its bytes up to the checkpoint do not change; without lines after it, they
+        are not read. After an interruption at any moment, also a second or third one, this function can run again. A
+        torn last line, from a process that ended while writing it, is dropped.
         """
         self._file.flush()
-        data = read_plain(self.path)
-        self._check_length(len(data), length)
-        rows = _rows_in([data[length:]], self.path, before=data.count(b"\n", 0, length))
-        marked = data[:length] + "".join(json_line({**row, REPEATED: True}) for row in rows).encode()
-        if marked != data:
+        self._check_length(self._file.seek(0, os.SEEK_END), length)
+        with self.path.open("rb") as file:
+            file.seek(length)
+            after = file.read()
+        if not after:
+            return
+        before = sum(piece.count(b"\n") for piece in self._pieces_until(length))
+        rows = _rows_in([after], self.path, before)
+        marked = "".join(json_line({**row, REPEATED: True}) for row in rows).encode()
+        if marked != after:
             self._file.close()
-            write_atomically(self.path, marked)
+            write_pieces_atomically(self.path, chain(self._pieces_until(length), [marked]))
             self._file = self.path.open("ab")
+
+    def _pieces_until(self, length: int) -> Iterator[bytes]:
+        """Yield the first bytes of the file, which can be larger than memory, in pieces."""
+        for piece in pieces_of(self.path, most=1 << 62):
+            yield piece[:length]
+            length -= len(piece)
+            if length <= 0:
+                return
 
     def _check_length(self, actual: int, expected: int) -> None:
         if actual < expected:

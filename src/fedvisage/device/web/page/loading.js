@@ -9,7 +9,7 @@ export function reader(base, key) {
   async function bytes(path) {
     let answer;
     try {
-      answer = await fetch(new URL(path, base), { headers });
+      answer = await fetch(new URL(path, base), { headers, cache: "no-cache" });
     } catch {
       throw new Refused("unreachable", `${path}: cannot be reached; is the server running?`);
     }
