@@ -14,10 +14,12 @@ from PIL import Image
 from benchmarks.measurement import Measurement, processor_seconds, rendered
 from fedvisage.base.progress import discard_steps
 from fedvisage.data.prepared import PreparedSet
+from fedvisage.device.exported import CropShape
 from fedvisage.device.predict import CroppedFace as Seen
 from fedvisage.device.predict import FindFace as Look
 from fedvisage.device.predict import InputPicture, list_input_pictures, probability, read_in_batches
 from fedvisage.device.predict import face_cropper as look_for
+from fedvisage.faces.cropping import MARGIN
 from fedvisage.federation.wire.message import Message
 from fedvisage.methods import METHODS, read_method
 from fedvisage.nn.compute import resolve_compute
@@ -34,7 +36,8 @@ def measure(cache: Path) -> Measurement:
     tree = {"method": "fedpad", "data": {"sites": {"O": str(path)}}, "input": {"size": SIZE}, "training": {"rounds": 1}}
     scorer = Scorer(METHODS["fedpad"], validate(tree, read_method), resolve_compute("cpu", "fp32"))
     finished = {name: value.clone() for name, value in scorer.net.state_dict().items()}
-    look, pictures = look_for("face", SIZE), list_input_pictures([_photographs(path, cache / "photographs")]).pictures
+    look = look_for("face", [CropShape(MARGIN, SIZE)])
+    pictures = list_input_pictures([_photographs(path, cache / "photographs")]).pictures
     together, alone, looking = (float("inf"),) * 3
     for _ in range(TURNS):
         looking = min(looking, processor_seconds(partial(_crops, look, pictures)))
@@ -53,7 +56,7 @@ def measure(cache: Path) -> Measurement:
 
 def _crops(look: Look, pictures: Sequence[InputPicture]) -> list[NDArray[np.uint8]]:
     seen = [one for portion in read_in_batches(pictures, look, discard_steps) for _, one in portion]
-    return [one.crop for one in seen if isinstance(one, Seen) and one.crop is not None]
+    return [one.crops[0] for one in seen if isinstance(one, Seen) and one.crops]
 
 
 def _together(scorer: Scorer, finished: Message, look: Look, pictures: Sequence[InputPicture]) -> NDArray[np.float64]:

@@ -19,6 +19,8 @@ from fedvisage.base.errors import UserError
 from fedvisage.base.files import CACHE, json_key, read_json
 from fedvisage.base.progress import reporter_on_stdout
 from fedvisage.data.prepared import PreparedSet
+from fedvisage.device.exported import is_export
+from fedvisage.device.fused import open_export
 from fedvisage.federation.method import Method
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS, read_lines
 from fedvisage.federation.site_worker import LocalTransport
@@ -38,6 +40,7 @@ from fedvisage.runs.evaluate import evaluate as evaluate_model
 from fedvisage.runs.evaluate import recount as recount_run
 from fedvisage.runs.request import Request
 from fedvisage.runs.run import run as run_recipe
+from fedvisage.runs.score_set import evaluate_export
 from fedvisage.runs.workers import Wire
 from fedvisage.studies.shipped import locate
 from fedvisage.tasks.catalogue import summary
@@ -200,11 +203,14 @@ def _directory_of(run: Run | str | Path, place: str) -> Path:
 
 
 @check_arguments(directory=A_RUN, method=A_METHOD)
-def open(directory: Run | str | Path, *, method: Method | None = None) -> FinishedModel:
+def open(directory: Run | str | Path, *, method: Method | None = None) -> FinishedModel | Any:
     """Open the model of a finished run, from the run's directory or from a directory with its two model files.
 
-    ``method`` is the method of the run, if the catalogue does not contain it.
+    ``method`` is the method of the run, if the catalogue does not contain it. The directory of an export or of a fused
+    model becomes a model of ``fedvisage.device``.
     """
+    if not isinstance(directory, Run) and is_export(Path(directory)):
+        return open_export(Path(directory))
     if isinstance(directory, Run):
         return _warn_of_crops(open_model(directory.directory, method=method or directory.method))
     return _warn_of_crops(open_model(Path(directory), method=method))
@@ -241,7 +247,10 @@ def evaluate(
     data raise an error unless ``allow_overlap`` is set. ``verify`` reads every byte of the set and compares it with the
     set's digest.
     """
+    checks = Checks(allow_mixed_crops, allow_overlap, verify)
     directory = model.directory if isinstance(model, FinishedModel | Run) else Path(model)
+    if is_export(directory):
+        return _evaluate_export(directory, data, adapt or pairs or benchmarks, out, Path(cache), checks)
     opened = _warn_of_crops(open_model(directory, adapt, None if pairs is None else Path(pairs), _method_of(model)))
     entry, out_directory = None if data is None else _entry(data, "data"), None if out is None else Path(out)
     sets = {name: _entry(dataset, f"benchmarks.{name}") for name, dataset in (benchmarks or {}).items()}
@@ -251,9 +260,27 @@ def evaluate(
         Path(cache),
         out_directory,
         benchmarks=sets,
-        checks=Checks(allow_mixed_crops, allow_overlap, verify),
+        checks=checks,
         say=_warn,
     )
+
+
+def _evaluate_export(
+    directory: Path,
+    data: DatasetSource | None,
+    of_run: object,
+    out: str | Path | None,
+    cache: Path,
+    checks: Checks,
+) -> dict[str, Any]:
+    """Evaluate an exported or fused detector; ``of_run`` are options that only runs have."""
+    if of_run:
+        raise UserError("adapt", "and pairs and benchmarks apply to a run; leave them out, or name the run")
+    if data is None:
+        raise UserError("data", "is missing; an export has no target, so name a prepared set")
+    out_directory = None if out is None else Path(out)
+    model = open_export(directory)
+    return evaluate_export(model, _entry(data, "data"), cache, out_directory, checks=checks, say=_warn)
 
 
 def _warn_of_crops(model: FinishedModel) -> FinishedModel:

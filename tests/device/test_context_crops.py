@@ -23,6 +23,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.importing import import_dataset
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.device import Exported, Pipeline
+from fedvisage.device.exported import CropShape
 from fedvisage.device.predict import face_cropper
 from fedvisage.device.web.site import settings_json
 from fedvisage.faces.cropping import CLOSE, LEAST_CONTEXT, crop_face, make_cropper, make_finder, record_of
@@ -73,7 +74,7 @@ def test_the_page_cuts_the_pixels_of_python_at_every_margin(scene: np.ndarray, t
         "image": {"width": scene.shape[1], "height": scene.shape[0], "data": scene.ravel().tolist()},
         "boxes": [dict(zip(names, box, strict=True)) for box in boxes],
         "margins": MARGINS,
-        "least": settings_json(Settings(), 2.7)["least_context"],
+        "least": settings_json(Settings())["least_context"],
         "size": 48,
     }
     said = subprocess.run(
@@ -94,13 +95,12 @@ def test_imports_predictions_and_pipelines_cut_the_same_pixels(
 ) -> None:
     model, shown = wider(pad, margin), list[np.ndarray]()
     imported = make_cropper("face", model.size, margin=margin)(scene).image
-    predicted = face_cropper("face", model.size, margin=margin)(scene).crop
+    predicted = face_cropper("face", model.shapes)(scene).crops
     monkeypatch.setattr(Exported, "run", lambda _, crops: shown.extend(crops) or np.zeros(len(crops)))
     Pipeline(model, settings=Settings(sharpness=0)).check(scene)
-    assert predicted is not None
-    for crop in (predicted, *shown):
+    for crop in (*predicted, *shown):
         np.testing.assert_array_equal(crop, imported)
-    assert len(shown) == 1
+    assert len(predicted) == len(shown) == 1
 
 
 def test_a_picture_without_the_context_gets_no_decision_and_is_not_imported(
@@ -111,7 +111,7 @@ def test_a_picture_without_the_context_gets_no_decision_and_is_not_imported(
         answer = Pipeline(wider(pad, margin), settings=Settings(enlarge=True, sharpness=0)).check(tight)
         assert answer.reasons == reasons
         assert (answer.decision == "no_decision") == bool(reasons)
-    assert face_cropper("face", 32, margin=2.7)(tight).reason == CLOSE
+    assert face_cropper("face", [CropShape(2.7, 32)])(tight).reason == CLOSE
     with pytest.raises(BadFile, match=CLOSE):
         make_cropper("face", 32, margin=2.7)(tight)
 

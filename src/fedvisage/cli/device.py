@@ -30,6 +30,7 @@ from fedvisage.cli.options import (
 
 if TYPE_CHECKING:
     from fedvisage.device import Exported, Settings
+    from fedvisage.device.fused import Model
     from fedvisage.device.gallery.enrolment import Engine, Image, PersonMatch
     from fedvisage.device.gallery.search import Gallery
     from fedvisage.device.service.access import Keys
@@ -365,11 +366,11 @@ def build(
     ] = None,
 ) -> None:
     """Write a page that checks faces in the browser, as a folder for any web server; no picture leaves the browser."""
-    from fedvisage.device import Exported
+    from fedvisage.device import Exported, open_export
     from fedvisage.device.web.site import RuntimeFiles
     from fedvisage.device.web.site import build as build_folder
 
-    pad_model = Exported.open(pad, int8=int8)
+    pad_model = open_export(pad, int8=int8)
     recognition_model = None if recognition is None else Exported.open(recognition, int8=int8)
     with interruptible(NOTHING):
         built = build_folder(
@@ -456,7 +457,7 @@ def serve(
         from fedvisage.device.service.app import PipelineEngine, build, check_open, server_of
     except ModuleNotFoundError as error:
         raise UserError("serve", f'{error.name} is not installed; install "fedvisage[serve]"') from None
-    from fedvisage.device import Exported, Pipeline, Settings
+    from fedvisage.device import Pipeline, Settings, open_export
     from fedvisage.device.gallery.counter import counters_of
     from fedvisage.device.gallery.file import key_from
     from fedvisage.device.gallery.search import Gallery
@@ -474,13 +475,13 @@ def serve(
         if gallery is not None:
             people = stack.enter_context(Gallery(gallery, key_from(key), counters=counters_of(key, counters)))
         settings = Settings(threads=threads, several=True, **asdict(quality))
-        open_model = partial(Exported.open, threads=threads, int8=int8, provider=provider)
+        open_model = partial(open_export, threads=threads, int8=int8, provider=provider)
         pad_model = open_model(pad)
-        recognition_model = None if recognition is None else open_model(recognition)
-        engine = PipelineEngine(Pipeline(pad_model, recognition_model, settings=settings))
+        pipeline = Pipeline(pad_model, None if recognition is None else open_model(recognition), settings=settings)
+        engine = PipelineEngine(pipeline)
         if people is not None and engine.model is not None:
             note(*people.warm(engine.model.digest))
-        files = _page(pad_model, recognition_model, settings, keys=bool(keys)) if page else None
+        files = _page(pad_model, pipeline.recognition, settings, keys=bool(keys)) if page else None
         names = [host, *(host_name or ())]
         audit = None if audit_log is None else AuditLog(audit_log, _log)
         nonces = None if without_nonces else Nonces()
@@ -511,7 +512,7 @@ def _api_keys(path: Path) -> Keys:
     return keys
 
 
-def _page(pad: Exported, recognition: Exported | None, settings: Settings, *, keys: bool) -> Mapping[str, PageFile]:
+def _page(pad: Model, recognition: Exported | None, settings: Settings, *, keys: bool) -> Mapping[str, PageFile]:
     """Return the files of the browser page; print a note if the page has to send every picture to the service."""
     from fedvisage.device.web.site import ADVICE, RuntimeFiles, page_files
 

@@ -48,7 +48,10 @@ class RunOptions:
     """The options for the model of a finished run."""
 
     run: Annotated[
-        Path | None, typer.Argument(help="The directory of a finished run; not with --pipeline.", show_default=False)
+        Path | None,
+        typer.Argument(
+            help="The directory of a finished run or of an export; not with --pipeline.", show_default=False
+        ),
     ] = None
     adapt: Annotated[
         str | None,
@@ -193,11 +196,16 @@ def _evaluate_run(options: RunOptions, common: CommonOptions, progress: Reporter
         raise UserError("RUN", "is missing; name a run, or give --pipeline to evaluate exported models")
     if options.pairs is not None and options.benchmark and common.data is None:
         raise UserError("--pairs", "applies to the set of --data; the lists of a benchmark are in its directory")
+    from fedvisage.device.exported import is_export
     from fedvisage.runs.evaluate import evaluate
     from fedvisage.tasks.catalogue import summary
     from fedvisage.tasks.finished_model import open_model
     from fedvisage.tasks.opened import named_benchmarks
 
+    checks = Checks(options.allow_mixed_crops, options.allow_overlap, options.verify)
+    if is_export(options.run):
+        figures = _evaluate_export(options, common, checks)
+        return figures, summary(figures)
     model = open_model(options.run, options.adapt, options.pairs)
     note(*model.notices)
     figures = evaluate(
@@ -206,8 +214,22 @@ def _evaluate_run(options: RunOptions, common: CommonOptions, progress: Reporter
         common.cache,
         common.out,
         benchmarks=named_benchmarks(options.benchmark or []),
-        checks=Checks(options.allow_mixed_crops, options.allow_overlap, options.verify),
+        checks=checks,
         say=note,
         course=progress,
     )
     return figures, summary(figures)
+
+
+def _evaluate_export(options: RunOptions, common: CommonOptions, checks: Checks) -> dict[str, Any]:
+    """Evaluate an exported or fused detector on a set."""
+    from fedvisage.device.fused import open_export
+    from fedvisage.runs.score_set import evaluate_export
+
+    assert options.run is not None
+    for name in ("adapt", "pairs", "benchmark"):
+        if getattr(options, name):
+            raise UserError(f"--{name}", "applies to a run; leave it out, or name the run")
+    if common.data is None:
+        raise UserError("--data", "is missing; an export has no target, so name a prepared set")
+    return evaluate_export(open_export(options.run), common.data, common.cache, common.out, checks=checks, say=note)

@@ -81,6 +81,56 @@ def export_model(
         say(*written.lines())
 
 
+@app.command("fuse")
+def fuse_models(
+    models: Annotated[
+        list[Path],
+        typer.Argument(metavar="MODEL...", help="Detectors: finished runs, converted starts, exports or fused models."),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="New directory for the result.")],
+    weight: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Weight of a model in the sum, in their order; without one for the first, it has 1. Default: 1 for"
+            " all.",
+            show_default=False,
+        ),
+    ] = None,
+    scale: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Divisor of a model's log-odds, in their order; default: their standard deviation on held-out people"
+            " of the run's sites, or of --on.",
+            show_default=False,
+        ),
+    ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SET",
+            help="Prepared set (or synth: line) whose held-out people measure missing scales and the threshold;"
+            " default: even odds.",
+            show_default=False,
+        ),
+    ] = None,
+    cache: Cache = CACHE,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    log_format: LogFormat = "text",
+) -> None:
+    """Fuse detectors, also of several crops, into one export that sums their log-odds."""
+    from fedvisage.runs.export.fuse import fuse
+
+    progress = reporter(quiet, log_format, aside=True)
+    with interruptible(NOTHING):
+        fused = fuse(models, out, weights=weight or (), scales=scale or (), on=on, cache=cache, say=progress)
+    note(*fused.notices)
+    if as_json:
+        print_json(fused.as_values())
+    else:
+        say(*fused.lines())
+
+
 @app.command("watch")
 @with_options()
 def watch_source(
@@ -99,7 +149,7 @@ def watch_source(
 ) -> None:
     """Check frames one after another: print one JSON object per line, with a decision over a face's last frames."""
     from fedvisage.base.files import json_line
-    from fedvisage.device import Exported, Pipeline, Settings
+    from fedvisage.device import Pipeline, Settings, open_export
     from fedvisage.device.frames import frames_of
     from fedvisage.device.frames import keep_every as each
 
@@ -107,7 +157,7 @@ def watch_source(
         raise UserError("--pad", "no model was given; give --pad DIR, --recognition DIR, or both")
     frames = frames_of(source)
     models = [
-        directory and Exported.open(directory, threads=threads, int8=int8, provider=provider)
+        directory and open_export(directory, threads=threads, int8=int8, provider=provider)
         for directory in (pad, recognition)
     ]
     pipeline = Pipeline(*models, settings=Settings(threads=threads, window=window, **asdict(quality)))
@@ -182,11 +232,11 @@ def _open_scorer(directory: Path, member: str, crop: str, int8: bool, provider: 
 
     if is_export(directory):
         from fedvisage.device import predict as device
-        from fedvisage.device.exported import Exported
+        from fedvisage.device.fused import open_export
 
         if member:
             raise UserError("--member", "an exported directory has one model; leave --member out")
-        exported = Exported.open(directory, int8=int8, provider=provider)
+        exported = open_export(directory, int8=int8, provider=provider)
         return (
             lambda images, references, steps: (
                 device.predict(exported, images, crop=crop, steps=steps)

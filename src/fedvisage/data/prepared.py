@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import hashlib
 import stat
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedvisage.base.errors import UserError
 from fedvisage.data.crops import CropRecord, from_source
@@ -53,7 +53,18 @@ REPORT: Final = "import-report.json"
 _MANIFEST_LIMIT = 1 << 20
 _BLOCK = 1 << 20
 
-FileName = Literal["images.npy", "depth.npy", "points.npy", "rows.csv", "import-report.json"]
+FileName = Literal[
+    "images.npy",
+    "images-2.npy",
+    "images-3.npy",
+    "images-4.npy",
+    "depth.npy",
+    "points.npy",
+    "rows.csv",
+    "import-report.json",
+]
+FURTHER_IMAGES: Final[tuple[FileName, ...]] = ("images-2.npy", "images-3.npy", "images-4.npy")
+"""The files of the same faces at further margins; depth maps and points belong to the crops of `images.npy`."""
 
 
 def _check_printable(text: str) -> str:
@@ -84,7 +95,22 @@ class Manifest(BaseModel):
     count: int = Field(ge=1)
     source: Printable = Field(max_length=SOURCE_LIMIT)
     crop: CropRecord | None = None
+    further_margins: tuple[Annotated[float, Field(gt=0, le=100)], ...] = Field(default=(), max_length=3)
     files: dict[FileName, FileEntry]
+
+    @model_validator(mode="after")
+    def _has_files_of_margins(self) -> Manifest:
+        expected = set(FURTHER_IMAGES[: len(self.further_margins)])
+        if expected != self.files.keys() & set(FURTHER_IMAGES):
+            raise ValueError("its further margins and its files of images differ")
+        if expected and (self.crop is None or self.crop.margin is None or len({*self.margins}) < len(self.margins)):
+            raise ValueError("its crops have no margin, or one margin twice")
+        return self
+
+    @property
+    def margins(self) -> tuple[float | None, ...]:
+        """The margins of the crops, in the order of their files."""
+        return (None if self.crop is None else self.crop.margin, *self.further_margins)
 
     @property
     def crops(self) -> CropRecord | None:
@@ -163,6 +189,8 @@ class PreparedSet:
     points: npt.NDArray[np.float32] | None
     crop: CropRecord | None = None
     """The crop record of the images, if known."""
+    by_margin: Mapping[float, npt.NDArray[np.uint8]] = field(default_factory=dict)
+    """The images by the margin of their crops, if the set has several margins."""
 
     @staticmethod
     def open(path: Path, verify: bool = False) -> PreparedSet:
@@ -177,6 +205,11 @@ class PreparedSet:
             if points is not None and not np.isfinite(points).all():
                 raise UserError(str(path / POINTS), "contains points that are not finite; create the set again")
             count, size = manifest.count, manifest.size
+            images = [
+                _map_array(path / name, (count, size, size, 3), np.uint8)
+                for name in (IMAGES, *FURTHER_IMAGES[: len(manifest.further_margins)])
+            ]
+            by_margin = dict(zip(manifest.margins, images, strict=True)) if len(images) > 1 else {}
             return PreparedSet(
                 path=path,
                 name=manifest.name,
@@ -184,10 +217,11 @@ class PreparedSet:
                 source=manifest.source,
                 digest=manifest.digest,
                 rows=read_rows(path / ROWS, count),
-                images=_map_array(path / IMAGES, (count, size, size, 3), np.uint8),
+                images=images[0],
                 depth=_map_optional(path, manifest, DEPTH, (DEPTH_SIZE, DEPTH_SIZE), np.uint8),
                 points=points,
                 crop=manifest.crops,
+                by_margin={margin: array for margin, array in by_margin.items() if margin is not None},
             )
         except OSError as error:
             raise UserError(str(error.filename or path), f"cannot be read: {error.strerror or error}") from error
@@ -196,13 +230,29 @@ class PreparedSet:
         """Return the directory, and the number and size of the images."""
         return f"PreparedSet({str(self.path)!r}, {len(self)} images of {self.size}×{self.size})"
 
-    def __reduce__(self) -> tuple[Callable[[Path, str], PreparedSet], tuple[Path, str]]:
+    def __reduce__(self) -> tuple[Callable[[Path, str, float | None], PreparedSet], tuple[Path, str, float | None]]:
         """Pickle the set as path and digest: the receiving process maps the files instead of copying them."""
-        return _reopen_set, (self.path, self.digest)
+        return _reopen_set, (self.path, self.digest, None if self.crop is None else self.crop.margin)
 
     def __len__(self) -> int:
         """Return the number of images."""
         return len(self.rows)
+
+    def at_margin(self, margin: float | None) -> PreparedSet:
+        """Return the set with its crops of this margin; the set itself if they are these, or if it lacks them.
+
+        Depth maps and points belong to the first margin.
+        """
+        if self.crop is None or margin is None or margin == self.crop.margin or margin not in self.by_margin:
+            return self
+        return replace(
+            self,
+            images=self.by_margin[margin],
+            crop=self.crop.model_copy(update={"margin": margin}),
+            digest=hashlib.sha256(f"{self.digest} at margin {margin!r}".encode()).hexdigest(),
+            depth=None,
+            points=None,
+        )
 
     def select(self, split: str | None) -> npt.NDArray[np.int64]:
         """Return the indices of the images of a split, or of all images."""
@@ -212,8 +262,8 @@ class PreparedSet:
         return np.flatnonzero((names == split)[codes]).astype(np.int64)
 
 
-def _reopen_set(path: Path, digest: str) -> PreparedSet:
-    reopened = PreparedSet.open(path)
+def _reopen_set(path: Path, digest: str, margin: float | None) -> PreparedSet:
+    reopened = PreparedSet.open(path).at_margin(margin)
     if reopened.digest != digest:
         raise UserError(str(path), "was replaced while it was in use; start again")
     return reopened

@@ -23,6 +23,7 @@ from fedvisage.data.prepared import (
     DEPTH,
     DEPTH_SIZE,
     FURTHER_FORMAT,
+    FURTHER_IMAGES,
     IMAGES,
     NAME_LIMIT,
     PLAIN_FORMAT,
@@ -62,6 +63,7 @@ class Writer:
         points: bool = False,
         identities: bool = False,
         crop: CropRecord | None = None,
+        further_margins: Sequence[float] = (),
         further: Sequence[str] = (),
         key: str | None = None,
         every: float = EVERY,
@@ -77,6 +79,7 @@ class Writer:
             points: True if every image has points.
             identities: True for an identity set for face recognition, whose images all have a group.
             crop: crop record of the images.
+            further_margins: margins of further crops of every image.
             further: names of further columns.
             key: key under which a later writer can resume.
             every: seconds between two flushes of finished work to disk.
@@ -93,6 +96,7 @@ class Writer:
         if not are_further(further):
             raise ValueError(f"{further} cannot be names of extra columns")
         self.path, self.name, self.size, self.source, self.crop = path, name, size, source, crop
+        self.further_margins = tuple(further_margins)
         self.done: list[Record] = []
         self.further = tuple(further)
         self._key, self._every = key, every
@@ -106,6 +110,8 @@ class Writer:
         self._arrays: dict[FileName, ArrayFile] = {}
         self._columns = (*COLUMNS, GROUP, *further) if identities else (*COLUMNS, *further)
         self._shapes: dict[FileName, tuple[tuple[int, ...], Any]] = {IMAGES: ((size, size, 3), np.uint8)}
+        for file, _ in zip(FURTHER_IMAGES, self.further_margins, strict=False):
+            self._shapes[file] = ((size, size, 3), np.uint8)
         if depth:
             self._shapes[DEPTH] = ((DEPTH_SIZE, DEPTH_SIZE), np.uint8)
         if points:
@@ -168,6 +174,7 @@ class Writer:
         depth: npt.NDArray[np.uint8] | None = None,
         points: npt.NDArray[np.float32] | None = None,
         group: Sequence[str] | npt.NDArray[Any] | None = None,
+        at_further_margins: Sequence[npt.NDArray[np.uint8]] = (),
         further: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         """Append a batch of B images; every column has B entries."""
@@ -178,6 +185,7 @@ class Writer:
             raise ValueError("images need groups in an identity set, and must not have them in other sets")
         columns = (item, label, species, subject, video, frame, split)
         arrays: dict[FileName, Any] = {IMAGES: images, DEPTH: depth, POINTS: points}
+        arrays |= dict(zip(FURTHER_IMAGES, at_further_margins, strict=False))
         groups = [None] * len(item) if group is None else [str(name) for name in group]
         self._check_batch(arrays, [len(column) for column in (*columns, groups, texts)])
         rows = [
@@ -225,6 +233,8 @@ class Writer:
         batch = lengths[0]
         if set(lengths) != {batch}:
             raise ValueError(f"columns of different lengths: {lengths}")
+        if missing := self._shapes.keys() - arrays.keys():
+            raise ValueError(f"{min(missing)}: expected crops of a further margin, got nothing")
         for file, array in arrays.items():
             if file not in self._shapes:
                 if array is not None:
@@ -248,14 +258,16 @@ class Writer:
             _make_durable(path)
             files[path.name] = FileEntry(bytes=path.stat().st_size, sha256=file_digest(path))
         # Publish in a crash-safe order: data files, then `set.json`, then the directory entry.
-        content = {
+        content: dict[str, Any] = {
             "format": FURTHER_FORMAT if self.further else PLAIN_FORMAT,
             "name": self.name,
             "size": self.size,
             "count": self.count,
         }
-        manifest = Manifest.model_validate(content | {"source": self.source, "crop": self.crop, "files": files})
-        text = manifest.model_dump_json(indent=1, exclude={"crop"} if self.crop is None else None)
+        content |= {"source": self.source, "crop": self.crop, "files": files, "further_margins": self.further_margins}
+        manifest = Manifest.model_validate(content)
+        optional = {"crop": self.crop, "further_margins": self.further_margins}
+        text = manifest.model_dump_json(indent=1, exclude={name for name, value in optional.items() if not value})
         (self._partial / SET).write_text(text + "\n", encoding="utf-8")
         _make_durable(self._partial / SET)
         sync_directory(self._partial)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal, Protocol
@@ -27,10 +27,9 @@ from fedvisage.faces.cropping import (
     CroppedPicture,
     Image,
     Padding,
-    crop_face,
+    crop_at_margins,
     make_cropper,
     record_of,
-    with_context,
 )
 from fedvisage.faces.detection import Face
 from fedvisage.faces.pictures import (
@@ -251,7 +250,7 @@ class ReadSettings:
     boxes: Boxes = "detect"
     form: Form = "sides"
     turned: bool = False
-    margin: float = MARGIN
+    margins: tuple[float, ...] = (MARGIN,)
     padding: Padding = "none"
 
     @property
@@ -263,8 +262,8 @@ class ReadSettings:
     def record(self) -> CropRecord:
         """The crop record of the set; the detector finds faces that have no box in the dataset."""
         if self.boxes == "dataset":
-            return CropRecord(how="boxes", margin=self.margin, padding=self.padding, alignment="box")
-        return record_of(self.crop, search=LARGEST, margin=self.margin, padding=self.padding)
+            return CropRecord(how="boxes", margin=self.margins[0], padding=self.padding, alignment="box")
+        return record_of(self.crop, search=LARGEST, margin=self.margins[0], padding=self.padding)
 
     @property
     def has_depth(self) -> bool:
@@ -378,12 +377,12 @@ def _finder(boxes: Mapping[int, Box], reading: ReadSettings, sought: set[int]) -
 
     It adds the numbers of frames without a usable box to `sought`.
     """
-    cropper = _cropper(reading.crop, reading.size, reading.margin, reading.padding)
+    cropper = _cropper(reading.crop, reading.size, reading.margins, reading.padding)
 
     def find(number: int, image: Image) -> CroppedPicture:
         box = in_pixels(boxes[number], reading.form, image.shape[1], image.shape[0]) if number in boxes else None
         if box is not None:
-            return crop_by_box(image, box, reading.size, reading.margin, reading.padding)
+            return crop_by_box(image, box, reading.size, reading.margins, reading.padding)
         sought.add(number)
         cropped = cropper(image)
         return cropped if reading.boxes == "detect" else _without_points(cropped)
@@ -391,13 +390,15 @@ def _finder(boxes: Mapping[int, Box], reading: ReadSettings, sought: set[int]) -
     return find
 
 
-def crop_by_box(image: Image, box: Box, size: int, margin: float = MARGIN, padding: Padding = "none") -> CroppedPicture:
+def crop_by_box(
+    image: Image, box: Box, size: int, margins: Sequence[float] = (MARGIN,), padding: Padding = "none"
+) -> CroppedPicture:
     """Cut out a face by a box from the dataset that lies inside the image; the crop has no points."""
-    return _without_points(with_context(crop_face(image, [Face(box, np.zeros((5, 2)))], size, margin, padding)))
+    return _without_points(crop_at_margins(image, Face(box, np.zeros((5, 2))), size, margins, padding))
 
 
 def _without_points(cropped: CroppedPicture) -> CroppedPicture:
-    return CroppedPicture(cropped.image, cropped.upscaled, cropped.place)
+    return replace(cropped, points=None)
 
 
 def turn_around(image: Image) -> Image:
@@ -406,9 +407,9 @@ def turn_around(image: Image) -> Image:
 
 
 @cache
-def _cropper(crop: Crop, size: int, margin: float, padding: Padding) -> Callable[[Image], CroppedPicture]:
+def _cropper(crop: Crop, size: int, margins: tuple[float, ...], padding: Padding) -> Callable[[Image], CroppedPicture]:
     """Make the cropper once per process: the weights of the detector take a second to load."""
-    return make_cropper(crop, size, margin=margin, padding=padding)
+    return make_cropper(crop, size, margin=margins[0], further=margins[1:], padding=padding)
 
 
 @cache

@@ -156,6 +156,7 @@ def import_items(
         depth=reading.has_depth,
         points=reading.points,
         crop=reading.record,
+        further_margins=reading.margins[1:],
         further=_columns(scanner, listing.items),
         every=every,
         key=_key(f"{origin} {reading.record!r}", name, listing.items),
@@ -231,6 +232,7 @@ def _add(out: Writer, item: Item, picture: FramePicture, split: str, turned: boo
         item=[picture.item],
         depth=None if depth is None else depth[np.newaxis],
         points=None if points is None else points[np.newaxis],
+        at_further_margins=[image[np.newaxis] for image in picture.cropped.further],
         further={column: [values.get(column, "")] for column in out.further},
     )
 
@@ -253,7 +255,7 @@ def read_settings_of(scanner: Scanner, options: ImportOptions) -> ReadSettings:
         options.boxes,
         form=scanner.boxes.form if scanner.boxes else "sides",
         turned=scanner.turned,
-        margin=options.margin,
+        margins=options.margins,
         padding=options.pad,
     )
 
@@ -272,7 +274,8 @@ def settings_of(reading: ReadSettings, options: ImportOptions) -> str:
     """Return the end of a set's source line, which records every chosen option."""
     maps, frames = printable(Path(reading.depth).resolve().name), reading.frames.text
     line = f"crop={reading.crop} depth={maps} frames={frames} heldout={options.heldout} seed={options.seed}"
-    line += f" margin={reading.margin:g}" if reading.margin != MARGIN else ""
+    margins = ",".join(f"{margin:g}" for margin in reading.margins)
+    line += f" margin={margins}" if reading.margins != (MARGIN,) else ""
     line += f" pad={reading.padding}" if reading.padding != "none" else ""
     line += " boxes=dataset" if reading.boxes == "dataset" else ""
     line += " enroll" if options.enroll else ""

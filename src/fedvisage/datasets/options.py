@@ -7,11 +7,14 @@ field's docstring is its help.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Literal
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.options import Range
 from fedvisage.base.processes import MOST_PROCESSES
+
+MOST_MARGINS = 4
 
 RELEASED = "fedsis-released"
 """Labels that reproduce a mistake in the lists released with FedSIS."""
@@ -27,8 +30,9 @@ class ImportOptions:
     """Frames of each video: a number at equal distances, or positions among those with a face, such as 6,6+n/2."""
     crop: Literal["face", "centre", "none"] = "face"
     """face (detector), centre or none."""
-    margin: Annotated[float, Range(1.0, 5.0)] = 1.4
-    """With --crop face: side of a crop over the longer side of the face box; published detectors need 2.7 or 4."""
+    margin: str = "1.4"
+    """With --crop face: side of a crop over the longer side of the face box, from 1 to 5; published detectors need 2.7
+    or 4. Up to four, as in 1,2.7,4, keep as many crops of each face; recipes choose one with input.margin."""
     pad: Literal["none", "replicate"] = "none"
     """With --crop face: replicate fills crops with copies of the last pixels where a picture ends, for training."""
     aligned: bool = False
@@ -73,11 +77,25 @@ class ImportOptions:
             raise UserError("boxes", f"must be detect or dataset, got {self.boxes!r}")
         if self.pad not in ("none", "replicate"):
             raise UserError("--pad", f"must be none or replicate, got {self.pad!r}")
-        if self.crop != "face" and (self.margin, self.pad) != (1.4, "none"):
+        if (self.margins, self.pad) != ((1.4,), "none") and self.crop != "face":
             raise UserError("--margin", "and --pad are for faces with a box; add --crop face, or leave them out")
         word, _, value = self.labels.partition("=")
         if self.labels and not self.released and (word != "live" or not value):
             raise UserError("--labels", f"must define bona fide, such as live=0, or be {RELEASED}; got {self.labels!r}")
+
+    @cached_property
+    def margins(self) -> tuple[float, ...]:
+        """The margins of the crops."""
+        try:
+            margins = tuple(float(text) for text in str(self.margin).split(","))
+        except ValueError:
+            margins = ()
+        if not 1 <= len(margins) <= MOST_MARGINS or not all(1 <= margin <= 5 for margin in margins):
+            rule = f"must be up to {MOST_MARGINS} numbers from 1 to 5, such as 1,2.7,4"
+            raise UserError("--margin", f"{rule}; got {self.margin!r}")
+        if len(set(margins)) < len(margins):
+            raise UserError("--margin", f"names a margin twice ({self.margin}); give each once")
+        return margins
 
     @property
     def released(self) -> bool:

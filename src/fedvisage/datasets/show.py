@@ -334,10 +334,11 @@ def show_set(directory: Path, *, sheet: Path | None = None, verify: bool = False
     if sheet is not None:
         _check_sheet(sheet)
     prepared = PreparedSet.open(directory, verify=verify)
+    further = "".join(f", and {margin:g} times" for margin in list(prepared.by_margin)[1:])
     lines = [
         f"{prepared.name}: {format_count(len(prepared), 'image')} of {prepared.size}×{prepared.size}, "
         f"{prepared.source}",
-        *([f"crops: {prepared.crop}"] if prepared.crop is not None else []),
+        *([f"crops: {prepared.crop}{further}"] if prepared.crop is not None else []),
         *describe(prepared),
         *warnings_about(prepared),
     ]

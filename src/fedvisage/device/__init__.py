@@ -1,6 +1,7 @@
 """Exported models on pictures and frames, with ONNX Runtime and without torch."""
 
 from fedvisage.device.exported import Exported
+from fedvisage.device.fused import Fused, open_export
 from fedvisage.device.pipeline import Box, Checked, CheckedFace, Match, PadVerdict, Pipeline, Search, Watched
 from fedvisage.faces.quality import Quality, Settings
 
@@ -9,6 +10,7 @@ __all__ = [
     "Checked",
     "CheckedFace",
     "Exported",
+    "Fused",
     "Match",
     "PadVerdict",
     "Pipeline",
@@ -16,4 +18,5 @@ __all__ = [
     "Search",
     "Settings",
     "Watched",
+    "open_export",
 ]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 CONFIG, CARD, PARITY, WEIGHTS = "config.json", "README.md", "parity.json", "model.safetensors"
 GRAPH, INT8_GRAPH = "onnx/model.onnx", "onnx/model_int8.onnx"
+MEMBERS = "members"
+"""The folder of a fused model's members, each an export of its own."""
 INPUT: Final = "images"
 OUTPUTS: Final[Mapping[str, tuple[str, ...]]] = {"pad": ("score", "logit"), "recognition": ("embedding",)}
 
@@ -152,19 +154,36 @@ class Config(_Strict):
 
 
 def is_export(directory: Path) -> bool:
-    """Return whether a directory holds an exported model rather than a run."""
-    return (directory / CONFIG).is_file() and (directory / GRAPH).is_file()
+    """Return whether a directory holds an exported or fused model rather than a run."""
+    return (directory / CONFIG).is_file() and ((directory / GRAPH).is_file() or is_fused(directory))
+
+
+def is_fused(directory: Path) -> bool:
+    """Return whether a directory holds a fused model, which has members in place of a graph."""
+    return (directory / MEMBERS).is_dir()
+
+
+Content = TypeVar("Content", bound=BaseModel)
 
 
 def read_config(directory: Path) -> Config:
-    """Read and check the `config.json` of an exported directory."""
+    """Read and check the `config.json` of an exported directory with one graph."""
+    if is_fused(directory):
+        raise UserError(
+            str(directory), "is a fused model, which detects attacks; open it with fedvisage.device.open_export"
+        )
+    return read_description(directory, Config)
+
+
+def read_description(directory: Path, kind: type[Content]) -> Content:
+    """Read and check the `config.json` of an exported or fused model."""
     path = directory / CONFIG
     if not directory.is_dir():
         raise UserError(str(directory), "directory not found; give a directory that `fedvisage export` wrote")
     if not path.exists():
         raise UserError(str(path), "does not exist; give a directory that `fedvisage export` wrote")
     try:
-        return Config.model_validate_json(json_key(parse_json(read_text(path, _CONFIG_LIMIT))))
+        return kind.model_validate_json(json_key(parse_json(read_text(path, _CONFIG_LIMIT))))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         location = ".".join(map(str, first["loc"])) or "it"
@@ -183,7 +202,7 @@ def check_metadata(path: Path, metadata: Mapping[str, str], expected: Descriptio
             raise UserError(str(path), f"records a different {name} than {CONFIG}; {AGAIN}")
 
 
-def as_values(config: Config) -> dict[str, Any]:
+def as_values(config: BaseModel) -> dict[str, Any]:
     """Return the content of `config.json` for writing."""
     return config.model_dump(mode="json", exclude_none=False)
 
@@ -217,6 +236,13 @@ AT_ONCE = 16
 
 _LENGTH = 1e-3
 """Maximum deviation of an embedding's length from 1."""
+
+
+class CropShape(NamedTuple):
+    """The crops that a model takes: side over the longer side of the face box, and side in pixels."""
+
+    margin: float
+    size: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,10 +295,24 @@ class Exported:
         return self.description.crop.margin or MARGIN
 
     @property
+    def method(self) -> str:
+        """The training method."""
+        return self.description.method
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """The arithmetic of the graph."""
+        return self.description.arithmetic
+
+    @property
+    def shapes(self) -> tuple[CropShape, ...]:
+        """The crops that :meth:`score` takes of each face: one here, several in a fused model."""
+        return (CropShape(self.margin, self.size),)
+
+    @property
     def threshold(self) -> Threshold | None:
         """The decision threshold: a logit, or a cosine."""
-        point = self.description.threshold
-        return None if point is None else Threshold(point.value, point.rule, point.far, point.frr)
+        return threshold_of(self.description.threshold)
 
     def graph(self) -> bytes:
         """Return the bytes of the graph's file; refuse it if it changed since it was opened."""
@@ -281,6 +321,11 @@ class Exported:
         if hashlib.sha256(content).hexdigest() != self.graph_digest:
             raise UserError(str(path), f"has changed since it was opened; {AGAIN}")
         return content
+
+    def score(self, crops: Sequence[NDArray[np.uint8]]) -> NDArray[np.float64]:
+        """Return the logits of N faces, whose crops (N×S×S×3) are in the order of ``shapes``."""
+        (only,) = crops
+        return self.run(only).astype(np.float64)
 
     def run(self, crops: NDArray[np.uint8]) -> NDArray[np.floating[Any]]:
         """Return logits (N) or unit embeddings (N×D) of crops, uint8 N×S×S×3 in RGB."""
@@ -301,6 +346,11 @@ class Exported:
         if self.task == "recognition" and not (np.abs(np.linalg.norm(output, axis=1) - 1) < _LENGTH).all():
             raise RunFailed(f"{self.directory}: the model returned embeddings whose length is not 1; {AGAIN}")
         return np.asarray(output, np.float32)
+
+
+def threshold_of(point: OperatingPoint | None) -> Threshold | None:
+    """Return a recorded operating point as a threshold."""
+    return None if point is None else Threshold(point.value, point.rule, point.far, point.frr)
 
 
 def _read_checked_graph(path: Path, graph: Graphs) -> bytes:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedvisage.base.errors import UserError
 from fedvisage.device.exported import Exported
+from fedvisage.device.fused import Fused, Model, open_export
 from fedvisage.device.predict import probability
 from fedvisage.faces.align import SIDE, DetectedFaces, align, detect_upright
 from fedvisage.faces.cropping import CLOSE, crop_face, make_detector
@@ -220,8 +221,8 @@ class Pipeline:
 
     def __init__(
         self,
-        pad: Path | str | Exported | None = None,
-        recognition: Path | str | Exported | None = None,
+        pad: Path | str | Model | None = None,
+        recognition: Path | str | Model | None = None,
         *,
         settings: Settings | None = None,
         search: Search | None = None,
@@ -229,7 +230,8 @@ class Pipeline:
         """Open exported directories, or use open models; ``search`` finds people by their embeddings."""
         self.settings = settings or Settings()
         self.pad = _open_model(pad, "pad", self.settings.threads)
-        self.recognition = _open_model(recognition, "recognition", self.settings.threads)
+        recognises = _open_model(recognition, "recognition", self.settings.threads)
+        self.recognition = recognises if isinstance(recognises, Exported) else None
         self.detector_digest = digest()
         self._search = search
         self._find = make_detector(self.settings.threads)
@@ -265,6 +267,8 @@ class Pipeline:
         """
         if self.pad is None:
             raise UserError("pad", "no attack-detection model was given")
+        if isinstance(self.pad, Fused):
+            raise UserError(str(self.pad.directory), "is a fused model; adapt its members, and fuse them again")
         from fedvisage.device import adaptation
 
         crops: list[NDArray[np.uint8]] = []
@@ -315,12 +319,13 @@ class Pipeline:
         """Return the PAD verdict, and the quality; a face whose crop would have to be enlarged counts as too small."""
         if self.pad is None or self._threshold is None:
             return None, quality
-        cropped = crop_face(picture, [face], self.pad.size, self.pad.margin)
-        if cropped.close:
+        crops = [crop_face(picture, [face], shape.size, shape.margin) for shape in self.pad.shapes]
+        if any(cropped.close for cropped in crops):
             quality = replace(quality, reasons=(*quality.reasons, CLOSE))
-        if cropped.upscaled and not self.settings.enlarge and SMALL not in quality.reasons:
+        upscaled = any(cropped.upscaled for cropped in crops)
+        if upscaled and not self.settings.enlarge and SMALL not in quality.reasons:
             quality = replace(quality, reasons=(*quality.reasons, SMALL))
-        logit = float(self.pad.run(cropped.image[None])[0]) if quality.ok else None
+        logit = float(self.pad.score([cropped.image[None] for cropped in crops])[0]) if quality.ok else None
         return decide_by_logit(logit, self._threshold), quality
 
 
@@ -331,7 +336,7 @@ def decide_by_logit(logit: float | None, threshold: Threshold) -> PadVerdict:
     return PadVerdict(decision, score, probability(threshold.value), logit, threshold.value, threshold.rule)
 
 
-def _threshold(pad: Exported) -> Threshold:
+def _threshold(pad: Model) -> Threshold:
     if pad.threshold is None:
         raise UserError(str(pad.directory), "has no decision threshold; export a run whose sites chose one")
     return pad.threshold
@@ -347,10 +352,10 @@ def _original_points(detected: DetectedFaces, face: Face) -> NDArray[np.float64]
     return np.array([width, height]) - face.points if detected.turned else face.points
 
 
-def _open_model(model: Path | str | Exported | None, task: str, threads: int) -> Exported | None:
+def _open_model(model: Path | str | Model | None, task: str, threads: int) -> Model | None:
     if model is None:
         return None
-    exported = model if isinstance(model, Exported) else Exported.open(Path(model), threads=threads)
+    exported = open_export(Path(model), threads=threads) if isinstance(model, Path | str) else model
     if exported.task != task:
         raise UserError(str(exported.directory), f"is a model for {exported.task}, but {task} is required")
     return exported

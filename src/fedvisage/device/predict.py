@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from fedvisage.base.errors import BadFile, UserError, printable
 from fedvisage.base.progress import Steps, discard_steps, format_count
-from fedvisage.device.exported import Exported
+from fedvisage.device.exported import CropShape, Exported
+from fedvisage.device.fused import Model
 from fedvisage.faces.align import DetectedFaces, Image, align, detect_upright, is_grey
-from fedvisage.faces.cropping import CLOSE, MARGIN, CroppedPicture, crop_face, make_cropper, make_detector
+from fedvisage.faces.cropping import CLOSE, CroppedPicture, crop_face, make_cropper, make_detector
 from fedvisage.faces.pictures import ENDINGS, open_picture, read_picture
 from fedvisage.metrics.scores import FloatArray
 from fedvisage.metrics.similarity import Features
@@ -266,9 +267,9 @@ def _operating_point(threshold: Threshold) -> str:
 
 @dataclass(frozen=True, eq=False)
 class CroppedFace:
-    """The crop of a picture to score, or the reason why there is none."""
+    """The crops of a picture to score, one per shape, or the reason why there are none."""
 
-    crop: Image | None = None
+    crops: tuple[Image, ...] = ()
     reason: str = ""
     notes: tuple[str, ...] = ()
     detected: DetectedFaces | None = None
@@ -276,7 +277,8 @@ class CroppedFace:
 
 
 FindFace = Callable[[Image], CroppedFace]
-Score = Callable[[Sequence[Image]], FloatArray]
+Score = Callable[[Sequence[NDArray[np.uint8]]], FloatArray]
+"""Maps crops of N faces, one array N×S×S×3 per shape, to their logits."""
 
 
 def score_pictures(
@@ -286,38 +288,41 @@ def score_pictures(
     results = list[Prediction]()
     for batch in read_in_batches(asked.pictures, look, steps):
         faces = [(name, CroppedFace(reason=str(face)) if isinstance(face, BadFile) else face) for name, face in batch]
-        crops = [face.crop for _, face in faces if face.crop is not None]
+        by_shape = zip(*(face.crops for _, face in faces if face.crops), strict=True)
+        crops = [np.stack(shown) for shown in by_shape]
         logits = iter(score(crops).tolist() if crops else [])
-        results += [
-            _prediction(name, face, None if face.crop is None else next(logits), threshold) for name, face in faces
-        ]
+        results += [_prediction(name, face, next(logits) if face.crops else None, threshold) for name, face in faces]
     return Predictions(threshold, results, asked.passed_over)
 
 
-def face_cropper(crop: str, size: int, threads: int = 1, margin: float = MARGIN) -> FindFace:
+def face_cropper(crop: str, shapes: Sequence[CropShape], threads: int = 1) -> FindFace:
     """Return the function that crops the face of a picture by the named method; ``threads`` are for the detector."""
     if crop != "face":
-        cut = make_cropper(crop, size, threads)  # type: ignore[arg-type]  # it refuses other words itself
-        return lambda picture: _cropped_face_from(cut(picture), None)
+        if len({shape.margin for shape in shapes}) > 1:
+            margins = ", ".join(f"{shape.margin:g}" for shape in shapes)
+            raise UserError("--crop", f"{crop} has no face box, and this model takes crops of {margins} times it")
+        cuts = [make_cropper(crop, shape.size, threads) for shape in shapes]  # type: ignore[arg-type]  # it refuses other words itself
+        return lambda picture: _cropped_face_from([cut(picture) for cut in cuts], None)
     detect = make_detector(threads)
 
     def look(picture: Image) -> CroppedFace:
         detected = detect_upright(picture, detect)
         if not detected.faces:
             return CroppedFace(reason="no face found", detected=detected)
-        return _cropped_face_from(crop_face(detected.picture, detected.faces, size, margin), detected)
+        crops = [crop_face(detected.picture, detected.faces, shape.size, shape.margin) for shape in shapes]
+        return _cropped_face_from(crops, detected)
 
     return look
 
 
-def _cropped_face_from(cropped: CroppedPicture, detected: DetectedFaces | None) -> CroppedFace:
-    notes = notes_of(detected, grey=is_grey(cropped.image))
-    if cropped.close:
-        return CroppedFace(None, CLOSE, notes, detected)
-    if cropped.upscaled:
+def _cropped_face_from(crops: Sequence[CroppedPicture], detected: DetectedFaces | None) -> CroppedFace:
+    notes = notes_of(detected, grey=is_grey(crops[0].image))
+    if any(cropped.close for cropped in crops):
+        return CroppedFace((), CLOSE, notes, detected)
+    if any(cropped.upscaled for cropped in crops):
         reason = "the face is too small: enlarging it would blur the traces of attacks"
-        return CroppedFace(None, reason, notes, detected)
-    return CroppedFace(cropped.image, "", notes, detected)
+        return CroppedFace((), reason, notes, detected)
+    return CroppedFace(tuple(cropped.image for cropped in crops), "", notes, detected)
 
 
 def _prediction(name: str, seen: CroppedFace, logit: float | None, threshold: Threshold) -> Prediction:
@@ -462,7 +467,7 @@ def _comparison_of(
     return FaceComparison(path, similarity, decision, notes=seen.notes, faces=seen.faces)
 
 
-def predict(model: Exported, asked: InputPictures, *, crop: str = "face", steps: Steps = discard_steps) -> Predictions:
+def predict(model: Model, asked: InputPictures, *, crop: str = "face", steps: Steps = discard_steps) -> Predictions:
     """Score pictures: read and crop them one at a time, score their crops in batches."""
     if model.task != "pad":
         raise UserError(
@@ -471,17 +476,14 @@ def predict(model: Exported, asked: InputPictures, *, crop: str = "face", steps:
     if model.threshold is None:
         raise UserError(str(model.directory), "has no threshold to predict with; export a run whose sites chose one")
 
-    def score(crops: Sequence[Image]) -> NDArray[np.float64]:
-        return model.run(np.stack(crops)).astype(np.float64)
-
-    return score_pictures(asked, face_cropper(crop, model.size, margin=model.margin), score, model.threshold, steps)
+    return score_pictures(asked, face_cropper(crop, model.shapes), model.score, model.threshold, steps)
 
 
 def compare_faces(
-    model: Exported, picture: InputPicture, against: InputPictures, *, crop: str = "face", steps: Steps = discard_steps
+    model: Model, picture: InputPicture, against: InputPictures, *, crop: str = "face", steps: Steps = discard_steps
 ) -> FaceComparisons:
     """Compare a face with one or many others."""
-    if model.task != "recognition":
+    if not isinstance(model, Exported) or model.task != "recognition":
         raise UserError("--against", "this model detects attacks; leave --against out")
     if model.threshold is None:
         raise UserError("threshold", TOO_FEW)

@@ -1,6 +1,6 @@
 """Cut square face crops at the image size of a prepared set."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -53,22 +53,33 @@ class CroppedPicture:
     points: npt.NDArray[np.float32] | None = None
     close: bool = False
     """True if the picture ends too close to the face for the crop's margin."""
+    further: tuple[Image, ...] = ()
+    """The same face at further margins."""
 
 
 Cropper = Callable[[Image], CroppedPicture]
 
 
 def make_cropper(
-    crop: Crop, size: int, threads: int = 1, *, margin: float = MARGIN, padding: Padding = "none"
+    crop: Crop,
+    size: int,
+    threads: int = 1,
+    *,
+    margin: float = MARGIN,
+    further: Sequence[float] = (),
+    padding: Padding = "none",
 ) -> Cropper:
-    """Return the function that crops images by the named method; `threads` are for the detector."""
+    """Return the function that crops images by the named method, faces also at further margins.
+
+    `threads` are for the detector.
+    """
     if crop == "centre":
         return lambda image: _cut_square(image, *_centre_square(image), size)
     if crop == "none":
         return lambda image: _scale_whole(image, size)
     if crop == "face":
         find = make_finder(threads)
-        return lambda image: with_context(crop_face(image, [find(image)], size, margin, padding))
+        return lambda image: crop_at_margins(image, find(image), size, (margin, *further), padding)
     raise UserError("crop", f"must be centre, face or none, got {crop!r}")
 
 
@@ -141,11 +152,15 @@ def crop_face(
     return replace(cut, points=points.astype(np.float32), close=bool(close))
 
 
-def with_context(cropped: CroppedPicture) -> CroppedPicture:
-    """Return a crop that has its margin; raise BadFile for one that the picture cut short."""
-    if cropped.close:
+def crop_at_margins(
+    image: Image, face: Face, size: int, margins: Sequence[float], padding: Padding = "none"
+) -> CroppedPicture:
+    """Cut out a face at several margins; raise BadFile if the picture ends too close to it for one of them."""
+    crops = [crop_face(image, [face], size, margin, padding) for margin in margins]
+    if any(cropped.close for cropped in crops):
         raise BadFile(CLOSE)
-    return cropped
+    upscaled = any(cropped.upscaled for cropped in crops)
+    return replace(crops[0], upscaled=upscaled, further=tuple(cropped.image for cropped in crops[1:]))
 
 
 def _centre_square(image: Image) -> tuple[int, int, int]:

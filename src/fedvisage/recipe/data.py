@@ -119,3 +119,5 @@ class Input(Section):
     """Side of the input images in pixels; all sets must have it."""
     colour: Literal["rgb+hsv", "rgb"] = "rgb+hsv"
     """The channels of the input images."""
+    margin: float | None = Field(None, ge=1, le=5)
+    """Attack detection: the margin of the crops to use; all sets must have it. Default: each set's first."""

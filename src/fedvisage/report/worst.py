@@ -76,7 +76,8 @@ def _set_of(run: RunFiles, cache: Path) -> PreparedSet | None:
     entry = (run.recipe.get("data") or {}).get("target")
     try:
         path = existing_set(split_entry(str(entry))[0], cache) if entry else None
-        target_set = PreparedSet.open(path) if path is not None else None
+        margin = (run.recipe.get("input") or {}).get("margin")
+        target_set = PreparedSet.open(path).at_margin(margin) if path is not None else None
     except UserError:  # the set may have been removed or damaged since, and the report works without it
         return None
     return target_set if target_set is not None and target_set.digest == run.digests.get(TARGET) else None

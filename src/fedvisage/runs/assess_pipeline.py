@@ -31,7 +31,8 @@ from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad.item import Item
 from fedvisage.datasets.pad.scanner import Scanner
 from fedvisage.datasets.tree import walk
-from fedvisage.device.exported import Exported, check_free
+from fedvisage.device.exported import check_free
+from fedvisage.device.fused import Model, open_export
 from fedvisage.device.pipeline import ATTACK, BONA_FIDE, NO_DECISION, Embedding, Pipeline
 from fedvisage.faces.cropping import Image
 from fedvisage.faces.pictures import equidistant
@@ -336,14 +337,13 @@ def _presentations(
 
 
 def _pipeline(pipeline: Pipeline) -> dict[str, Any]:
-    def describe(exported: Exported | None) -> dict[str, Any] | None:
+    def describe(exported: Model | None) -> dict[str, Any] | None:
         if exported is None or exported.threshold is None:
             return None
-        description = exported.description
         return {
-            "method": description.method,
-            "arithmetic": description.arithmetic,
-            "size": description.size,
+            "method": exported.method,
+            "arithmetic": exported.arithmetic,
+            "size": exported.size,
             "model_sha256": exported.digest,
             "graph_sha256": exported.graph_digest,
             "threshold": exported.threshold.value,
@@ -441,7 +441,7 @@ def assess_dataset(request: AssessmentOptions, progress: Say = discard) -> Asses
         raise UserError("--out", "does not name a directory for the report; give one")
     if request.out is not None:
         check_free(request.out)
-    models = [path and Exported.open(path, int8=request.int8) for path in (request.pad, request.recognition)]
+    models = [path and open_export(path, int8=request.int8) for path in (request.pad, request.recognition)]
     pipeline = Pipeline(*models, settings=Settings(enlarge=request.enlarge))
     trials = presentations_in(Path(request.data), request.kind, request.split)
     with in_steps("presentations", progress) as steps:

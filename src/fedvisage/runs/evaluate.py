@@ -120,7 +120,7 @@ def _open_target(data: str | None, evaluation: _Evaluation) -> _Target:
     name, part = without_part(entry)
     source, selection = split_entry(name)
     path = resolve(source, evaluation.cache, workers=recipe.runtime.threads, say=evaluation.course)
-    prepared = PreparedSet.open(path)
+    prepared = PreparedSet.open(path).at_margin(model.margin)
     check_bytes(path, evaluation.cache, whole=checks.verify, say=evaluation.say)
     if prepared.size != recipe.input.size:
         raise UserError(
@@ -172,7 +172,7 @@ def _training_views(model: FinishedModel, cache: Path) -> dict[str, list[View]]:
         path = existing_set(source, cache)
         if path is None:
             continue
-        prepared = PreparedSet.open(path)
+        prepared = PreparedSet.open(path).at_margin(model.margin)
         if selection.heldout is not None:
             views[place] = list(splits_of(prepared, selection, place))
             continue

@@ -6,19 +6,19 @@ of an image or give the reason for a rejection; ``score_with`` returns a functio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.progress import Steps, discard_steps
+from fedvisage.device.exported import CropShape
 from fedvisage.device.predict import (
     TOO_FEW,
     FaceComparisons,
     InputPicture,
     InputPictures,
     Predictions,
-    Score,
     compare_crops,
     face_aligner,
     face_cropper,
@@ -84,11 +84,12 @@ def predict(
             "--against", "this model recognises people: name an image or a folder of images to compare with"
         )
     weights, threshold = _weights_and_threshold(model.scorer, model.saved.finished, model.saved.thresholds, member)
-    look = face_cropper(crop, model.recipe.input.size, model.recipe.runtime.threads, model.margin)
-    return score_pictures(asked, look, score_with(model.scorer, weights), threshold, steps)
+    shape = CropShape(model.margin, model.recipe.input.size)
+    look, score = face_cropper(crop, [shape], model.recipe.runtime.threads), score_with(model.scorer, weights)
+    return score_pictures(asked, look, lambda crops: score(list(crops[0])), threshold, steps)
 
 
-def score_with(scorer: Scorer, finished: Message) -> Score:
+def score_with(scorer: Scorer, finished: Message) -> Callable[[Sequence[Image]], Logits]:
     """Return the function that scores crops (H×W×3, RGB, of the network's size) with a finished model's weights."""
     members = [weights for _, weights in sorted(members_of(finished).items())]
     if len(members) == 1:

@@ -259,7 +259,7 @@ def _convert_minifasnet(
         network={"name": "minifasnet", "variant": variant},
         margin=margin,
         use=f"method: {{name: fedavg, model: {{name: minifasnet, variant: {variant}}}}}\n"
-        f"input: {{size: {size}, colour: rgb}}\ntraining: {{start: FILE}}",
+        f"input: {{size: {size}, colour: rgb, margin: {margin:g}}}\ntraining: {{start: FILE}}",
     )
 
 

@@ -56,9 +56,22 @@ def check_for_start(file: Path, crops: Mapping[str, CropRecord | None], allowed:
         if crop is not None and crop.margin not in (None, margin):
             raise UserError(
                 place,
-                f"its crops ({crop}) differ from those of {file} ({margin:g} times the face box); import it with "
-                f"--margin {margin:g}, or add {ALLOW}",
+                f"its crops ({crop}) differ from those of {file} ({margin:g} times the face box); set input.margin: "
+                f"{margin:g} if the set has such crops, import it with --margin {margin:g}, or add {ALLOW}",
             )
+
+
+def check_margin(prepared: PreparedSet, margin: float | None, place: str) -> None:
+    """Refuse a set without the crops of the recipe's margin."""
+    crop = prepared.crop
+    if crop is None or margin is None or crop.margin in (None, margin):
+        return
+    further = "".join(f" or {other:g}" for other in prepared.by_margin if other != crop.margin)
+    raise UserError(
+        place,
+        f"has crops of {crop.margin:g}{further} times the face box, but input.margin is {margin:g}; import it with "
+        f"--margin {margin:g}",
+    )
 
 
 def notice_of_set(crop: CropRecord | None, place: str) -> list[str]:
@@ -188,7 +201,8 @@ def open_set(entry: str, place: str, recipe: Recipe, cache: Path, say: Callable[
     """Open the set of a data entry, render it into the cache if necessary, and check that it fits the recipe."""
     source, _ = split_entry(entry)
     path = resolve(source, cache, workers=recipe.runtime.threads, say=say)
-    prepared = PreparedSet.open(path)
+    prepared = PreparedSet.open(path).at_margin(recipe.input.margin)
+    check_margin(prepared, recipe.input.margin, place)
     for line in notice_of_set(prepared.crop, place):
         say(line)
     check_bytes(path, cache, say=say)

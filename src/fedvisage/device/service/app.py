@@ -26,6 +26,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from fedvisage.base.errors import BadFile, RunFailed, UserError
 from fedvisage.base.version import VERSION
 from fedvisage.device import Checked, Exported, Pipeline, Settings
+from fedvisage.device.fused import Model
 from fedvisage.device.gallery.enrolment import EmbeddingModel, Engine, Image
 from fedvisage.device.gallery.search import Gallery
 from fedvisage.device.service import compreface, routes
@@ -62,7 +63,7 @@ class PipelineEngine:
         return self._pipeline.check(image, report=report, most=most, confidence=confidence)
 
 
-def open_engine(pad: Path | Exported | None, recognition: Path | Exported | None, threads: int = 1) -> Engine:
+def open_engine(pad: Path | Model | None, recognition: Path | Exported | None, threads: int = 1) -> Engine:
     """Open exported directories, or use open models, as one engine."""
     return PipelineEngine(Pipeline(pad, recognition, settings=Settings(threads=threads, several=True)))
 

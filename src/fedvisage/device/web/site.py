@@ -27,6 +27,7 @@ from fedvisage.base.files import (
 from fedvisage.base.version import VERSION
 from fedvisage.device import Exported, Settings
 from fedvisage.device.exported import CONFIG, GRAPH, INT8_GRAPH, check_free
+from fedvisage.device.fused import Fused, Model
 from fedvisage.device.pipeline import SAME_PLACE
 from fedvisage.faces import detection
 from fedvisage.faces.align import PLACES, SIDE, SURE, SURE_TURNED
@@ -44,7 +45,7 @@ RUNTIME, DETECTOR, MODELS = "runtime", "detector", "models"
 
 
 def page_json(
-    pad: Exported,
+    pad: Model,
     recognition: Exported | None,
     *,
     offline: Mapping[str, PageFile],
@@ -72,7 +73,7 @@ def page_json(
         },
         "pad": _model(pad),
         "recognition": recognition and _model(recognition),
-        "settings": settings_json(settings or Settings(), pad.margin),
+        "settings": settings_json(settings or Settings()),
     }
 
 
@@ -80,13 +81,12 @@ def _digest_of(values: Mapping[str, str]) -> str:
     return hashlib.sha256(json_text(values).encode()).hexdigest()
 
 
-def settings_json(settings: Settings, margin: float) -> Values:
-    """Return the limits, and the texts of reasons, by which the page decides; crops have this margin."""
+def settings_json(settings: Settings) -> Values:
+    """Return the limits, and the texts of reasons, by which the page decides; models record their crops' margins."""
     return {
         "detector": {**asdict(detection.DetectorSettings()), "lowest_confidence": LOWEST_CONFIDENCE},
         "upright": {"sure": SURE, "sure_turned": SURE_TURNED},
         "limits": {name: getattr(settings, name) for name in ("smallest", "sharpness", "turned", "tilted")},
-        "margin": margin,
         "least_context": LEAST_CONTEXT,
         "alignment": {"side": SIDE, "places": PLACES.tolist()},
         "running": {"window": settings.window, "same_place": SAME_PLACE},
@@ -100,14 +100,14 @@ def settings_json(settings: Settings, margin: float) -> Values:
             "close": CLOSE,
         },
         "crops": {
-            task: record_of("face", aligned=task == "recognition", margin=margin).model_dump(mode="json")
+            task: record_of("face", aligned=task == "recognition").model_dump(mode="json")
             for task in ("pad", "recognition")
         },
     }
 
 
-def _model(exported: Exported) -> Values:
-    return {"folder": f"{MODELS}/{exported.task}", "graph": exported.description.arithmetic}
+def _model(exported: Model) -> Values:
+    return {"folder": f"{MODELS}/{exported.task}", "graph": exported.arithmetic}
 
 
 # The runtime of the page: three files of one version of onnxruntime-web, downloaded from npm on request.
@@ -288,7 +288,7 @@ class PageFile:
 
 
 def page_files(
-    pad: Exported,
+    pad: Model,
     recognition: Exported | None,
     *,
     settings: Settings | None = None,
@@ -328,18 +328,29 @@ def _page_folder_files() -> list[PageFile]:
     return [PageFile(file.name, file.read_bytes) for file in sorted(folder.iterdir(), key=lambda file: file.name)]
 
 
-def _model_files(exported: Exported) -> list[PageFile]:
+def _model_files(exported: Model) -> list[PageFile]:
     """Return the files of an exported directory that the page reads, unchanged."""
     if exported.threshold is None:
         raise UserError(str(exported.directory), "has no decision threshold; export a run whose sites chose one")
-    folder = f"{MODELS}/{exported.task}"
-    graph = INT8_GRAPH if exported.description.arithmetic == "int8" else GRAPH
-
-    config = read_plain(exported.directory / CONFIG)
+    folder, root = f"{MODELS}/{exported.task}", exported.directory
+    graph = INT8_GRAPH if exported.arithmetic == "int8" else GRAPH
+    members = exported.members if isinstance(exported, Fused) else (exported,)
+    paths = {root: folder} | {model.directory: _page_path(folder, model.directory, root) for model in members}
+    configs = [_file_of(f"{path}/{CONFIG}", place / CONFIG) for place, path in paths.items()]
     return [
-        PageFile(f"{folder}/{CONFIG}", lambda: config),
-        PageFile(f"{folder}/{graph}", exported.graph, exported.graph_digest),
+        *configs,
+        *(PageFile(f"{paths[model.directory]}/{graph}", model.graph, model.graph_digest) for model in members),
     ]
+
+
+def _file_of(path: str, place: Path) -> PageFile:
+    """Return a file with the content that it has now, which describes the open graphs."""
+    content = read_plain(place)
+    return PageFile(path, lambda: content)
+
+
+def _page_path(folder: str, directory: Path, root: Path) -> str:
+    return "/".join((folder, *directory.relative_to(root).parts))
 
 
 # The page as a folder for any web server; it computes in the browser, without a service.
@@ -362,7 +373,7 @@ class BuildResult:
 
 
 def build(
-    directory: Path, pad: Exported, recognition: Exported | None, *, runtime: RuntimeFiles | None = None
+    directory: Path, pad: Model, recognition: Exported | None, *, runtime: RuntimeFiles | None = None
 ) -> BuildResult:
     """Write the page with its models into a new directory; leave nothing on failure."""
     check_free(directory)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fedvisage.base.errors import UserError
-from fedvisage.device.exported import GRAPH, INT8_GRAPH, Config, Description
+from fedvisage.device.exported import CARD, GRAPH, INT8_GRAPH, MEMBERS, Config, Description, OperatingPoint, read_config
+from fedvisage.device.fused import FusedConfig, folder_of
 from fedvisage.render import ON_REAL_PRINTS
 from fedvisage.tasks.finished_model import FinishedModel
 
@@ -131,9 +132,57 @@ def _threshold(description: Description) -> str:
     point = description.threshold
     if point is None:
         return "The sites had too few pairs to choose one"
-    scale = "logit" if description.task == "pad" else "cosine"
+    return _point(point, "logit" if description.task == "pad" else "cosine")
+
+
+def _point(point: OperatingPoint, scale: str) -> str:
     rates = ", ".join(
         f"{name} {value:.2%}" for name, value in (("FAR", point.far), ("FRR", point.frr)) if value is not None
     )
     measured = f" ({rates} where it was chosen)" if rates else ""
     return f"Threshold: {scale} {point.value:.6g}, chosen by {point.rule}{measured}"
+
+
+def write_fused_card(
+    path: Path, names: Sequence[str], config: FusedConfig, notices: Sequence[str], measured_on: str | None
+) -> None:
+    """Write the card of a fused model, which describes the sum; every member keeps its own card."""
+    from huggingface_hub import ModelCardData
+
+    data = ModelCardData(
+        library_name="fedvisage",
+        pipeline_tag="image-classification",
+        tags=["face", "federated-learning", "onnx", "presentation-attack-detection", "liveness"],
+        model_name="Fused detectors (pad)",
+    )
+    rows = []
+    for number, (name, member) in enumerate(zip(names, config.members, strict=True), 1):
+        description = read_config(folder_of(path.parent, number)).float32.description
+        rows.append(
+            f"| [{number}]({MEMBERS}/{number}/{CARD}) | {Path(name).name} | {description.method} | "
+            f"{description.crop.margin:g} | {description.size} | {member.weight:g} | {member.scale:.6g} | "
+            f"`{description.model_sha256}` |"
+        )
+    chosen = _point(config.threshold, "logit")
+    lines = [
+        "# Fused detectors",
+        "",
+        _PURPOSE["pad"],
+        "The score is the sum of weight × log-odds / scale over the members. A face gets a decision only if the picture"
+        " holds the crop of every member.",
+        "",
+        "| member | source | method | margin | pixels | weight | scale | weights' SHA-256 |",
+        "|---|---|---|---|---|---|---|---|",
+        *rows,
+        "",
+        "## Threshold",
+        f"{chosen}{f' on held-out people of {measured_on}' if measured_on else ''}. Another population, camera or kind"
+        " of attack has other error rates: measure them.",
+        "",
+        "## Limits",
+        "- The members' cards state their origins, licences and limits.",
+        "- A decision is a probability, not proof. Do not refuse or admit anybody on it alone.",
+        f"- {_SIMULATED}",
+        *(f"- {notice}" for notice in notices),
+    ]
+    write_card(path, f"---\n{data.to_yaml()}\n---\n\n" + "\n".join(lines) + "\n")

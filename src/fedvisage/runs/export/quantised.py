@@ -47,7 +47,7 @@ def view_of(model: FinishedModel, entry: str, place: str, cache: Path, say: Say)
     name, part = without_part(entry.strip())
     source, selection = split_entry(name)
     path = resolve(source, cache, workers=model.recipe.runtime.threads, say=say)
-    prepared = PreparedSet.open(path)
+    prepared = PreparedSet.open(path).at_margin(model.margin)
     check_bytes(path, cache, say=say)
     if prepared.size != model.recipe.input.size:
         raise UserError(

@@ -27,16 +27,52 @@ export async function openNets(ort, read, { files }) {
   );
 }
 
-/** Open an exported folder; return size, threshold, digest, and `run`, which maps a crop's bytes to numbers. */
+/** Open the folder of an exported or fused model; return threshold, digest, and the functions that compute. */
 export async function openModel(ort, read, { folder, graph }, task, crop) {
+  const config = await read.json(`${folder}/config.json`);
+  const open = task === "pad" && config.fused ? openFused : openGraph;
+  return open(ort, read, { folder, graph, config }, task, crop);
+}
+
+/** Open a fused model, whose `score` is the weighted sum of its members' log-odds. */
+async function openFused(ort, read, { folder, graph, config }, task, crop) {
   const place = `${folder}/config.json`;
-  const entry = (await read.json(place))[graph];
+  const threshold = graph === "int8" ? config.int8_threshold : config.threshold;
+  checkFused(place, config, threshold);
+  const members = await Promise.all(
+    config.members.map(async ({ config: { sha256, bytes } }, index) => {
+      const own = `${folder}/members/${index + 1}`;
+      const content = await read.checked(`${own}/config.json`, sha256, bytes);
+      const model = { folder: own, graph, config: JSON.parse(new TextDecoder().decode(content)) };
+      return openGraph(ort, read, model, task, crop);
+    }),
+  );
+  const keys = members.map(({ shapes: [{ margin, size }] }) => `${margin} ${size}`);
+  const distinct = [...new Set(keys)]; // members of equal crops share one
+  const shapes = distinct.map((key) => members[keys.indexOf(key)].shapes[0]);
+
+  async function score(crops) {
+    let sum = 0;
+    for (const [index, { weight, scale }] of config.members.entries()) {
+      sum += (weight * (await members[index].score([crops[distinct.indexOf(keys[index])]]))) / scale;
+    }
+    return sum;
+  }
+
+  return { shapes, threshold, digest: config.model_sha256, score };
+}
+
+/** Open the folder of one graph; `run` maps a crop's bytes to numbers, `score` the crops of a face to log-odds. */
+async function openGraph(ort, read, { folder, graph, config }, task, expected) {
+  const place = `${folder}/config.json`;
+  const entry = config[graph];
   const description = entry?.description;
   if (description?.task !== task || !description.threshold) {
     throw new Refused("damaged", `${place}: is not the description of a model of ${task} with a threshold; export it again`);
   }
   checkThreshold(place, description.threshold);
-  if (!alike(description.crop, crop)) {
+  const margin = description.crop?.margin ?? expected.margin;
+  if (!alike(description.crop, expected.margin === null ? expected : { ...expected, margin })) {
     throw new Refused("other_crops", `${place}: requires crops that this version does not make; export the model again`);
   }
   const path = `${folder}/onnx/${graph === "int8" ? "model_int8" : "model"}.onnx`;
@@ -55,7 +91,19 @@ export async function openModel(ort, read, { folder, graph }, task, crop) {
     return values;
   }
 
-  return { size, threshold, digest, run };
+  const score = async ([crop]) => (await run(crop))[0];
+  return { size, shapes: [{ margin, size }], threshold, digest, run, score };
+}
+
+/** Refuse a fused model that Python refuses: fedvisage.device.fused.FusedConfig has the same limits. */
+export function checkFused(place, { fused, members }, threshold) {
+  const factor = (value) => typeof value === "number" && value > 0 && value <= 1e6;
+  const complete = ({ config, weight, scale }) => typeof config?.sha256 === "string" && factor(weight) && factor(scale);
+  const several = Array.isArray(members) && members.length >= 2 && members.length <= 16;
+  if (fused !== 1 || !several || !members.every(complete) || !threshold) {
+    throw new Refused("damaged", `${place}: is not the description of a fused model with a threshold; fuse it again`);
+  }
+  checkThreshold(place, threshold);
 }
 
 async function opened(ort, path, content) {

@@ -55,17 +55,21 @@ export function place(image, { x, y, width, height }, margin, least) {
 }
 
 /** Return the verdict on a face; a face whose crop would have to be enlarged counts as too small. */
-async function judged(image, face, quality, pad, { margin, least_context: least, reasons }) {
-  const { left, top, side, close } = place(image, face.box, margin, least);
-  if (close) quality.reasons.push(reasons.close);
-  if (side < pad.size && !quality.reasons.includes(reasons.small)) quality.reasons.push(reasons.small);
+async function judged(image, face, quality, pad, { least_context: least, reasons }) {
+  const places = pad.shapes.map(({ margin, size }) => ({ size, ...place(image, face.box, margin, least) }));
+  const upscaled = places.some(({ side, size }) => side < size);
+  if (places.some(({ close }) => close)) quality.reasons.push(reasons.close);
+  if (upscaled && !quality.reasons.includes(reasons.small)) quality.reasons.push(reasons.small);
   const point = pad.threshold;
   const verdict = { threshold: probability(point.value), operating_point: point.rule };
   if (quality.reasons.length) return { ...verdict, decision: "no_decision", score: null, logit: null };
-  const crop = resized(cut(image, left, top, side, side), pad.size, pad.size);
-  const [logit] = await pad.run(crop.data);
+  const logit = await pad.score(places.map((where) => cropped(image, where)));
   const decision = logit >= point.value ? "bona_fide" : "attack";
   return { ...verdict, decision, score: probability(logit), logit };
+}
+
+function cropped(image, { left, top, side, size }) {
+  return resized(cut(image, left, top, side, side), size, size).data;
 }
 
 async function embedded(image, face, recognition, { alignment }) {

@@ -1,0 +1,172 @@
+"""Fused models: several exported detectors at crops of their own, whose log-odds are summed with recorded weights.
+
+The directory of a fused model has its own `config.json`, and each member as a complete export in a folder. The score of
+a face is the sum of weight × log-odds / scale over the members.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import json_key, read_plain
+from fedvisage.base.onnx_graphs import CPU
+from fedvisage.data.prepared import FileEntry
+from fedvisage.device.exported import (
+    AGAIN,
+    CONFIG,
+    MEMBERS,
+    Arithmetic,
+    CropShape,
+    Digest,
+    Exported,
+    OperatingPoint,
+    Word,
+    _Strict,
+    entry_of,
+    is_fused,
+    read_description,
+    threshold_of,
+)
+from fedvisage.metrics.threshold import Threshold
+
+MOST = 16
+"""The largest number of members."""
+
+Factor = Annotated[float, Field(gt=0, le=1e6)]
+
+
+class FusedMember(_Strict):
+    """A member of a fused model.
+
+    Attributes:
+        config: size and digest of the member's `config.json`, which has the digests of its other files.
+        weight: the factor of its log-odds in the sum.
+        scale: the divisor of its log-odds, usually their standard deviation on people of the sites.
+    """
+
+    config: FileEntry
+    weight: Factor
+    scale: Factor
+
+
+class FusedConfig(_Strict):
+    """The content of a fused model's `config.json`.
+
+    Attributes:
+        members: its members, in the order of their folders.
+        model_sha256: digest of the members' weights, and of their factors in the sum.
+        threshold: the decision threshold of the sum.
+        int8_threshold: that of the int8 graphs; none, if a member has no int8 graph.
+        version: the version of this software.
+    """
+
+    library_name: Literal["fedvisage"] = "fedvisage"
+    fused: Literal[1] = 1
+    members: tuple[FusedMember, ...] = Field(min_length=2, max_length=MOST)
+    model_sha256: Digest
+    threshold: OperatingPoint
+    int8_threshold: OperatingPoint | None = None
+    version: Word
+
+
+def folder_of(directory: Path, number: int) -> Path:
+    """Return the folder of a member; numbers begin at 1."""
+    return directory / MEMBERS / str(number)
+
+
+@dataclass(frozen=True, eq=False)
+class Fused:
+    """An open fused model."""
+
+    directory: Path
+    config: FusedConfig
+    members: tuple[Exported, ...]
+    graph_digest: str
+    """The digest of `config.json`, which contains the digests, weights and scales of all members."""
+
+    task = "pad"
+    method = "fused"
+
+    @staticmethod
+    def open(directory: Path, *, threads: int = 1, int8: bool = False, provider: str = CPU) -> Fused:
+        """Read the directory of a fused model; check that all records of all members agree before anything runs."""
+        config = read_description(directory, FusedConfig)
+        if int8 and config.int8_threshold is None:
+            raise UserError(str(directory), "has no int8 graphs; fuse members that were exported with --int8")
+        members = []
+        for number, recorded in enumerate(config.members, 1):
+            path = folder_of(directory, number) / CONFIG
+            if not path.is_file() or entry_of(path) != recorded.config:
+                raise UserError(str(path), f"is not the file whose digest {directory / CONFIG} records; {AGAIN}")
+            members.append(Exported.open(path.parent, threads=threads, int8=int8, provider=provider))
+            if members[-1].task != "pad":
+                raise UserError(str(path), f"is not a model that detects attacks; {AGAIN}")
+        if config.model_sha256 != digest_of(config.members, [member.digest for member in members]):
+            raise UserError(str(directory / CONFIG), f"does not have the digest of its members; {AGAIN}")
+        digest = hashlib.sha256(read_plain(directory / CONFIG)).hexdigest()
+        return Fused(directory, config, tuple(members), digest)
+
+    @property
+    def digest(self) -> str:
+        """The digest of the members' weights, and of their factors in the sum."""
+        return self.config.model_sha256
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """The arithmetic of the members' graphs."""
+        return self.members[0].arithmetic
+
+    @property
+    def threshold(self) -> Threshold | None:
+        """The decision threshold of the sum."""
+        int8 = self.arithmetic == "int8"
+        return threshold_of(self.config.int8_threshold if int8 else self.config.threshold)
+
+    @property
+    def size(self) -> int:
+        """The side in pixels of the largest crop."""
+        return max(shape.size for shape in self.shapes)
+
+    @cached_property
+    def shapes(self) -> tuple[CropShape, ...]:
+        """The crops that :meth:`score` takes of each face; members of equal crops share one."""
+        return tuple(dict.fromkeys(shape for member in self.members for shape in member.shapes))
+
+    def score(self, crops: Sequence[NDArray[np.uint8]]) -> NDArray[np.float64]:
+        """Return the weighted sums for N faces, whose crops (N×S×S×3) are in the order of ``shapes``."""
+        by_shape = dict(zip(self.shapes, crops, strict=True))
+        logits = [member.score([by_shape[shape] for shape in member.shapes]) for member in self.members]
+        return weighted_sum(self.config.members, logits)
+
+
+def digest_of(members: Sequence[FusedMember], digests: Sequence[str]) -> str:
+    """Return the digest of a fused model from its members' factors and the digests of their weights."""
+    rows = [[digest, member.weight, member.scale] for member, digest in zip(members, digests, strict=True)]
+    return hashlib.sha256(json_key(rows).encode()).hexdigest()
+
+
+def weighted_sum(members: Sequence[FusedMember], logits: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Return the sum of weight × logit / scale over the members."""
+    total = np.zeros(len(logits[0]))
+    for member, values in zip(members, logits, strict=True):
+        total += member.weight * values / member.scale
+    return total
+
+
+Model = Exported | Fused
+
+
+def open_export(directory: Path, *, threads: int = 1, int8: bool = False, provider: str = CPU) -> Model:
+    """Open an exported or fused model."""
+    kind = Fused if is_fused(directory) else Exported
+    return kind.open(directory, threads=threads, int8=int8, provider=provider)

@@ -1,0 +1,257 @@
+"""Fuse detectors at several crops into one export: the sum of weight × log-odds / scale, with its own threshold."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import replaced_when_complete, write_json
+from fedvisage.base.progress import Say, discard
+from fedvisage.base.version import VERSION
+from fedvisage.data.batches import View
+from fedvisage.device.exported import (
+    CARD,
+    CONFIG,
+    GRAPH,
+    INT8_GRAPH,
+    PARITY,
+    WEIGHTS,
+    Exported,
+    OperatingPoint,
+    as_values,
+    check_free,
+    entry_of,
+    is_export,
+)
+from fedvisage.device.fused import MOST, Fused, FusedConfig, FusedMember, digest_of, folder_of, open_export
+from fedvisage.metrics.scores import FloatArray
+from fedvisage.metrics.threshold import (
+    BINS,
+    EDGES,
+    FIXED,
+    Histogram,
+    auc_from_histogram,
+    histogram,
+    threshold_from_histograms,
+)
+from fedvisage.runs.export.card import write_fused_card
+from fedvisage.runs.export.export import export, point_of
+from fedvisage.runs.score_set import NamedSet, check_set, open_named, score_set
+from fedvisage.tasks.finished_model import open_model
+from fedvisage.tasks.heldout_counts import read_counts
+
+RULE = "source-eer"
+"""The rule of a threshold that is measured on a set."""
+
+EVEN_ODDS = "no set measured the threshold: it is at even odds; give --on SET to choose it on a set's held-out people"
+
+COPIED = (CONFIG, GRAPH, INT8_GRAPH, WEIGHTS, PARITY, CARD)
+"""The files of a member."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """One exported member of the sum: where it lies, its name for people, its weight and, if known, its scale."""
+
+    directory: Path
+    name: str
+    weight: float
+    scale: float | None
+
+
+@dataclass(frozen=True)
+class FusionResult:
+    """A fused model, its members' names, and the AUC of members and sum on the held-out people of a set."""
+
+    directory: Path
+    config: FusedConfig
+    names: tuple[str, ...]
+    aucs: tuple[float, ...] = ()
+
+    @property
+    def notices(self) -> list[str]:
+        """A notice about a threshold at even odds."""
+        return [EVEN_ODDS] if self.config.threshold.rule == "fixed" else []
+
+    def as_values(self) -> dict[str, Any]:
+        """Return the result as plain values, for programs."""
+        return {"directory": str(self.directory), **as_values(self.config), "auc": list(self.aucs)}
+
+    def lines(self) -> list[str]:
+        """Return the result as lines, for people."""
+        aucs = [f", AUC {auc:.4f}" for auc in self.aucs] or [""] * (len(self.names) + 1)
+        members = [
+            f"{name}: weight {member.weight:g}, scale {member.scale:.4g}{auc}"
+            for name, member, auc in zip(self.names, self.config.members, aucs, strict=False)
+        ]
+        point = self.config.threshold
+        return [*members, f"{self.directory}: threshold {point.value:.4f}, chosen by {point.rule}{aucs[-1]}"]
+
+
+def fuse(
+    models: Sequence[Path],
+    out: Path,
+    *,
+    weights: Sequence[float] = (),
+    scales: Sequence[float] = (),
+    on: str | None = None,
+    cache: Path,
+    say: Say = discard,
+    threads: int = 1,
+) -> FusionResult:
+    """Write a new directory with the models as members, whose log-odds are summed; leave nothing on failure.
+
+    ``weights`` without one for the first model give it 1; without any, all are 1. A scale that is not in ``scales`` is
+    the standard deviation of the model's log-odds on its sites' held-out people, or else on those of the set ``on``,
+    which also measures the threshold.
+    """
+    check_free(out)
+    factors = _weights(models, weights)
+    if scales and len(scales) != len(models):
+        raise UserError("--scale", f"is given {len(scales)} times for {len(models)} models; give one per model")
+    named = None if on is None else open_named(on, cache, say=say)
+    with replaced_when_complete(out) as directory:
+        terms = list[Term]()
+        for number, (model, weight) in enumerate(zip(models, factors, strict=True)):
+            scale = scales[number] if scales else None
+            terms += _add_members(directory, len(terms) + 1, Term(model, str(model), weight, scale), on, cache, say)
+        if len(terms) > MOST:
+            raise UserError("MODEL", f"a fused model has at most {MOST} members, got {len(terms)}; leave some out")
+        heldout = None if named is None else _heldout(named)
+        logits = None if heldout is None else _score(terms, heldout, on or "", threads)
+        members = [_member(term, None if logits is None else logits[number]) for number, term in enumerate(terms)]
+        config = FusedConfig(
+            members=tuple(members),
+            model_sha256=digest_of(members, [Exported.open(term.directory).digest for term in terms]),
+            threshold=OperatingPoint(value=FIXED, rule="fixed"),
+            version=VERSION,
+        )
+        config = _with_thresholds(directory, config, terms, heldout, threads)
+        result = FusionResult(out, config, tuple(term.name for term in terms), _aucs(directory, heldout, logits))
+        measured_on = None if named is None else named.prepared.name
+        write_fused_card(directory / CARD, result.names, config, result.notices, measured_on)
+        Fused.open(directory)
+    return result
+
+
+def _weights(models: Sequence[Path], weights: Sequence[float]) -> list[float]:
+    if len(models) < 2:
+        raise UserError("MODEL", "one model needs no fusion; name at least two")
+    if len(weights) not in (0, len(models) - 1, len(models)):
+        raise UserError(
+            "--weight",
+            f"is given {len(weights)} times for {len(models)} models; give one per model, or one per model after the "
+            "first, which then has 1",
+        )
+    return [1.0] * (len(models) - len(weights)) + list(weights)
+
+
+def _add_members(directory: Path, number: int, term: Term, on: str | None, cache: Path, say: Say) -> list[Term]:
+    """Copy or export a model into the folder of a member; a fused model gives all its members, with their factors."""
+    source, place = term.directory, folder_of(directory, number)
+    if not is_export(source):
+        model = open_model(source)
+        if model.task != "pad":
+            raise UserError(str(source), "recognises people; only models that detect attacks are fused")
+        if model.setup.method.members == "each":
+            raise UserError(str(source), "has one model per site; export one with --member, and fuse the export")
+        say(f"exporting {source}")
+        place.parent.mkdir(exist_ok=True)
+        export(model, place, data=on, cache=cache, say=say)
+        counts = {} if source.is_file() else read_counts(source)
+        return [replace(term, directory=place, scale=term.scale or spread_of(list(counts.values())))]
+    opened = open_export(source)
+    if opened.task != "pad":
+        raise UserError(str(source), "recognises people; only models that detect attacks are fused")
+    if isinstance(opened, Exported):
+        _copy(opened, place)
+        return [replace(term, directory=place)]
+    if term.scale is None:
+        raise UserError("--scale", f"{source} is a fused model, which has no scale of its own; give one, such as 1")
+    terms = []
+    for offset, (member, recorded) in enumerate(zip(opened.members, opened.config.members, strict=True)):
+        place = folder_of(directory, number + offset)
+        _copy(member, place)
+        weight, scale = term.weight * recorded.weight, term.scale * recorded.scale
+        terms.append(Term(place, f"{source}, member {offset + 1}", weight, scale))
+    return terms
+
+
+def _copy(member: Exported, place: Path) -> None:
+    for name in COPIED:
+        if (member.directory / name).is_file():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(member.directory / name, place / name)
+
+
+def spread_of(histograms: Sequence[Histogram]) -> float | None:
+    """Return the standard deviation of held-out log-odds, with equal weight per site; None without any scores."""
+    shares = [counts.sum(axis=0) / total for counts in histograms if (total := int(counts.sum()))]
+    if not shares:
+        return None
+    share, middles = np.mean(shares, axis=0), (EDGES[:BINS] + EDGES[1:]) / 2
+    return float(np.sqrt(share @ (middles - share @ middles) ** 2)) or None
+
+
+def _heldout(named: NamedSet) -> View:
+    """Return a set's held-out images; refuse a set without both classes there."""
+    (part,) = named.view.slices
+    view = named.view.subset(np.flatnonzero(part.set.rows.split[part.indices] == "heldout").astype(np.int64))
+    if len(np.unique(view.labels)) < 2:
+        raise UserError("--on", f"{named.prepared.name} does not hold out both classes; import it with --heldout")
+    return view
+
+
+def _score(terms: Sequence[Term], view: View, on: str, threads: int) -> list[FloatArray]:
+    logits = []
+    for term in terms:
+        model = Exported.open(term.directory, threads=threads)
+        check_set(replace(model, directory=Path(term.name)), view.slices[0].set, on)
+        logits.append(score_set(model, view))
+    return logits
+
+
+def _member(term: Term, logits: FloatArray | None) -> FusedMember:
+    """Return the record of a member; its scale is the given one, its own, or the one measured on the set."""
+    scale = term.scale or (None if logits is None else float(logits.std()) or None)
+    if scale is None:
+        raise UserError(
+            "--scale", f"{term.name} has no held-out scores to measure it; give --scale per model, or --on SET"
+        )
+    return FusedMember(config=entry_of(term.directory / CONFIG), weight=term.weight, scale=scale)
+
+
+def _with_thresholds(
+    directory: Path, config: FusedConfig, terms: Sequence[Term], view: View | None, threads: int
+) -> FusedConfig:
+    """Choose the thresholds of float32 and int8 on a view, or leave them at even odds, and write the description."""
+    has_int8 = all((term.directory / INT8_GRAPH).is_file() for term in terms)
+    config = config.model_copy(update={"int8_threshold": config.threshold if has_int8 else None})
+    write_json(directory / CONFIG, as_values(config))
+    if view is not None:
+        measured = {"threshold": _measure(Fused.open(directory, threads=threads), view)}
+        if has_int8:
+            measured["int8_threshold"] = _measure(Fused.open(directory, threads=threads, int8=True), view)
+        config = config.model_copy(update=measured)
+        write_json(directory / CONFIG, as_values(config))
+    return config
+
+
+def _measure(model: Fused, view: View) -> OperatingPoint:
+    counts = histogram(score_set(model, view), view.labels.astype(np.int64))
+    return point_of(threshold_from_histograms([counts], RULE))
+
+
+def _aucs(directory: Path, view: View | None, logits: Sequence[FloatArray] | None) -> tuple[float, ...]:
+    """Return the AUC of each member and of the sum on a view."""
+    if view is None or logits is None:
+        return ()
+    labels = view.labels.astype(np.int64)
+    scores = [*logits, score_set(Fused.open(directory), view)]
+    return tuple(auc or 0.0 for values in scores if (auc := auc_from_histogram(histogram(values, labels))) is not None)

@@ -1,0 +1,120 @@
+"""Scores and metrics of exported and fused detectors on prepared sets, each member at crops of its own margin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import write_json
+from fedvisage.base.progress import Say, discard
+from fedvisage.data.batches import View
+from fedvisage.data.integrity import check_bytes
+from fedvisage.data.overlap import TARGET
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.selection import select, split_entry
+from fedvisage.datasets.sources import resolve, without_part
+from fedvisage.device.exported import Exported, check_free
+from fedvisage.device.fused import Fused, Model
+from fedvisage.metrics import pad
+from fedvisage.metrics.scores import FloatArray, by_video, write_scores
+from fedvisage.runs.directory import DATA
+from fedvisage.tasks.checks import USUAL, Checks
+from fedvisage.tasks.opened import check_for_model, notice_of_set
+from fedvisage.tasks.pad.evaluation import as_scores
+from fedvisage.tasks.pad.task import SCORES
+from fedvisage.tasks.recognition.benchmarks import share_of
+from fedvisage.tasks.seal import write_sealed
+
+AT_ONCE = 256
+"""Images read at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class NamedSet:
+    """A prepared set by its entry, the selected images, and the digest of its data."""
+
+    entry: str
+    prepared: PreparedSet
+    view: View
+    digest: str
+
+
+def open_named(entry: str, cache: Path, *, checks: Checks = USUAL, say: Say = discard) -> NamedSet:
+    """Open the set of a data entry, and render it into the cache if necessary."""
+    name, part = without_part(entry.strip())
+    source, selection = split_entry(name)
+    path = resolve(source, cache, say=say)
+    prepared = PreparedSet.open(path)
+    check_bytes(path, cache, whole=checks.verify, say=say)
+    for line in notice_of_set(prepared.crop, entry):
+        say(line)
+    view = select(share_of(View.of(prepared), part), selection, entry)
+    return NamedSet(entry, prepared, view, prepared.digest + (f" {part}" if part else ""))
+
+
+def members_of(model: Model) -> tuple[Exported, ...]:
+    """Return the members of a fused model, or the only one of an exported model."""
+    return model.members if isinstance(model, Fused) else (model,)
+
+
+def check_set(model: Model, prepared: PreparedSet, place: str, *, allow_mixed_crops: bool = False) -> None:
+    """Refuse a set without the crops of a member: other sizes, margins or ways of cropping."""
+    for member in members_of(model):
+        if prepared.size != member.size:
+            raise UserError(
+                place,
+                f"images are {prepared.size}×{prepared.size}, but {member.directory} expects "
+                f"{member.size}×{member.size}; import them at this size",
+            )
+        description = member.description
+        trained = description.trained_on or (description.crop,)
+        check_for_model(trained, prepared.at_margin(member.margin).crop, place, allow_mixed_crops)
+
+
+def score_set(model: Model, view: View) -> FloatArray:
+    """Return the logits of a view of one set."""
+    (part,) = view.slices
+    by_shape = [part.set.at_margin(shape.margin).images for shape in model.shapes]
+    return np.concatenate(
+        [model.score([np.array(images[indices]) for images in by_shape]) for indices in _batches(part.indices)]
+    )
+
+
+def _batches(indices: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
+    yield from (indices[start : start + AT_ONCE] for start in range(0, max(len(indices), 1), AT_ONCE))
+
+
+def evaluate_export(
+    model: Model, data: str, cache: Path, out: Path | None = None, *, checks: Checks = USUAL, say: Say = discard
+) -> dict[str, Any]:
+    """Evaluate an exported or fused detector on a prepared set; with ``out``, write metrics and scores there."""
+    if model.task != "pad" or model.threshold is None:
+        raise UserError(str(model.directory), "is no detector with a threshold; evaluate the run that it came from")
+    if out is not None:
+        check_free(out)
+    named = open_named(data, cache, checks=checks, say=say)
+    check_set(model, named.prepared, data, allow_mixed_crops=checks.allow_mixed_crops)
+    name, threshold = named.prepared.name, model.threshold
+    scores = as_scores(score_set(model, named.view), named.view, name, "")
+    metrics: dict[str, Any] = {
+        "method": model.method,
+        "target": name,
+        "model_sha256": model.digest,
+        "threshold_rule": threshold.rule,
+        "threshold": threshold.value,
+        "threshold_source": {"far": threshold.far, "frr": threshold.frr},
+        "level": "frame",
+        **pad.evaluate(scores, threshold.value),
+        "video": pad.evaluate(by_video(scores), threshold.value),
+    }
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        write_scores(out / SCORES, scores)
+        write_json(out / DATA, {TARGET: named.digest})
+        write_sealed(out, metrics)
+    return metrics

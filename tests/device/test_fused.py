@@ -1,0 +1,274 @@
+"""Fused models: the sum of members' log-odds at crops of their own, in every place that opens an export."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+from tests.device.fusion import with_margin
+from tests.refusals import check_output, refused
+from typer.testing import CliRunner
+
+import fedvisage as fv
+from fedvisage.cli import app
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.device import Exported, Fused, Pipeline, Settings, open_export
+from fedvisage.device.exported import CONFIG
+from fedvisage.device.predict import face_cropper
+from fedvisage.device.service.app import open_engine
+from fedvisage.device.web.site import RuntimeFiles, page_files
+from fedvisage.faces.cropping import CLOSE
+from fedvisage.metrics.threshold import EDGES, histogram, threshold_from_histograms
+from fedvisage.runs.export.fuse import fuse, spread_of
+from fedvisage.tasks.heldout_counts import read_counts
+
+MARGINS = (1.4, 2.7, 2.7)
+WEIGHTS = (1.0, 0.5, 0.25)
+SCALES = (2.0, 3.0, 0.5)
+
+
+def command(*words: object) -> Any:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def scene(face: np.ndarray) -> np.ndarray:
+    """A face of 100 pixels in a room with grain."""
+    room = np.random.default_rng(0).integers(90, 130, (480, 640, 3)).astype(np.uint8)
+    room[150:290, 260:400] = cv2.resize(face, (140, 140), interpolation=cv2.INTER_CUBIC)
+    return room
+
+
+@pytest.fixture(scope="module")
+def members(pad: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """One network at crops of two margins, twice at the wider one."""
+    root = tmp_path_factory.mktemp("members")
+    return [with_margin(pad, root / str(number), margin) for number, margin in enumerate(MARGINS)]
+
+
+@pytest.fixture(scope="module")
+def fused(members: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("fused") / "model"
+    factors = [f"--weight={weight}" for weight in WEIGHTS] + [f"--scale={scale}" for scale in SCALES]
+    result = command("fuse", *members, *factors, "--out", out)
+    assert result.exception is None, result.exception
+    assert "--on SET" in result.stderr
+    return out
+
+
+@pytest.fixture
+def copy(fused: Path, tmp_path: Path) -> Path:
+    shutil.copytree(fused, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+@pytest.fixture(scope="module")
+def photo(scene: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("photos") / "one.png"
+    Image.fromarray(scene).save(path)
+    return path
+
+
+PLAIN = Settings(sharpness=0)
+
+
+def test_the_score_is_the_weighted_sum_of_the_members_at_their_own_crops(
+    fused: Path, members: list[Path], scene: np.ndarray
+) -> None:
+    alone = [Pipeline(member, settings=PLAIN).check(scene).faces[0].pad for member in members]
+    together = Pipeline(fused, settings=PLAIN).check(scene).faces[0].pad
+    assert together is not None
+    expected = sum(
+        weight * float(verdict.logit) / scale  # type: ignore[union-attr, arg-type]
+        for verdict, weight, scale in zip(alone, WEIGHTS, SCALES, strict=True)
+    )
+    assert together.logit == pytest.approx(expected, rel=1e-9)
+    assert together.threshold_logit == 0
+    assert together.decision == ("bona_fide" if expected >= 0 else "attack")
+    assert alone[0].logit != alone[1].logit  # type: ignore[union-attr]
+
+
+def test_members_of_equal_crops_share_one(fused: Path) -> None:
+    assert [shape.margin for shape in open_export(fused).shapes] == [1.4, 2.7]
+
+
+def test_a_face_gets_a_decision_only_if_every_crop_has_its_context(
+    fused: Path, members: list[Path], scene: np.ndarray, tmp_path: Path
+) -> None:
+    tight = np.ascontiguousarray(scene[150:290, 260:400])
+    settings = Settings(sharpness=0, enlarge=True)
+    assert Pipeline(members[0], settings=settings).check(tight).reasons == ()
+    assert Pipeline(fused, settings=settings).check(tight).reasons == (CLOSE,)
+    Image.fromarray(tight).save(tmp_path / "tight.png")
+    (image,) = json.loads(command("predict", fused, tmp_path / "tight.png", "--json").stdout)["images"]
+    assert (image["decision"], image["reason"]) == ("rejected", CLOSE)
+
+
+def test_predict_and_watch_give_the_score_of_the_pipeline(fused: Path, photo: Path, scene: np.ndarray) -> None:
+    expected = Pipeline(fused, settings=PLAIN).check(scene).faces[0].pad
+    assert expected is not None
+    (image,) = json.loads(command("predict", fused, photo, "--json").stdout)["images"]
+    assert image["logit"] == pytest.approx(expected.logit)
+    line = json.loads(command("watch", photo, "--pad", fused, "--sharpness", "0").stdout)
+    assert line["this_frame"]["faces"][0]["pad"]["logit"] == pytest.approx(expected.logit)
+
+
+def test_the_service_states_the_digests_of_the_fused_model(fused: Path) -> None:
+    model, engine = open_export(fused), open_engine(fused, None)
+    assert engine.pad_digest == f"sha256:{model.digest}"
+    assert engine.graph_digests == {"pad": f"sha256:{model.graph_digest}"}
+
+
+def test_the_page_has_the_files_of_every_member(fused: Path, tmp_path: Path) -> None:
+    runtime = RuntimeFiles()
+    if not runtime.is_there:
+        pytest.skip("the files of onnxruntime-web are not there; run make web")
+    files = page_files(open_export(fused), None, runtime=runtime)
+    parts = [f"members/{number}/{name}" for number in (1, 2, 3) for name in (CONFIG, "onnx/model.onnx")]
+    for path in (CONFIG, *parts):
+        assert files[f"models/pad/{path}"].content == (fused / path).read_bytes()
+
+
+def test_the_python_api_opens_and_evaluates_a_fused_model(
+    fused: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    model = fv.open(fused)
+    assert isinstance(model, Fused)
+    images = PreparedSet.open(sets["U"]).images
+    expected = model.score([images, images])
+    metrics = fv.evaluate(fused, sets["U"], out=tmp_path / "out")
+    scores = sorted(float(row["logit"]) for row in _rows(tmp_path / "out/scores.csv"))
+    assert scores == pytest.approx(sorted(expected.tolist()))
+    assert metrics["threshold"] == 0
+    result = command("evaluate", fused, "--data", sets["U"], "--json")
+    assert json.loads(result.stdout)["auc"] == metrics["auc"]
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    import csv
+
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_card_lists_members_weights_and_the_origin_of_the_threshold(fused: Path) -> None:
+    card = (fused / "README.md").read_text()
+    assert "| [2](members/2/README.md) | 1 | fedpad | 2.7 | 32 | 0.5 | 3 |" in card
+    assert "even odds" in card
+    assert (fused / "members/3/README.md").is_file()
+
+
+def test_a_fused_member_gives_its_own_members(fused: Path, members: list[Path], tmp_path: Path) -> None:
+    fuse([fused, members[0]], tmp_path / "out", weights=[2.0, 3.0], scales=[4.0, 5.0], cache=tmp_path)
+    factors = [(member.weight, member.scale) for member in Fused.open(tmp_path / "out").config.members]
+    assert factors == [(2.0, 8.0), (1.0, 12.0), (0.5, 2.0), (3.0, 5.0)]
+
+
+def test_a_run_is_exported_and_scaled_by_the_deviation_of_its_held_out_scores(
+    pad_run: Path, pad: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    counts = read_counts(pad_run)
+    middles = (EDGES[1:] + EDGES[:-1]) / 2
+    spread = []
+    for site in counts.values():
+        values = np.repeat(middles, site.sum(axis=0))
+        spread.append((values.mean(), (values**2).mean()))
+    mean, square = np.mean(spread, axis=0)
+    fuse([pad_run, pad], tmp_path / "out", weights=[0.25], on=str(sets["A"]), cache=tmp_path)
+    first, second = Fused.open(tmp_path / "out").config.members
+    assert (first.weight, second.weight) == (1.0, 0.25)
+    assert first.scale == pytest.approx(np.sqrt(square - mean**2))
+    view = PreparedSet.open(sets["A"])
+    heldout = view.select("heldout")
+    logits = Exported.open(pad).run(view.images[heldout]).astype(float)
+    assert second.scale == pytest.approx(logits.std())
+    sums = logits / first.scale + 0.25 * logits / second.scale
+    expected = threshold_from_histograms([histogram(sums, view.rows.label[heldout].astype(np.int64))], "source-eer")
+    threshold = Fused.open(tmp_path / "out").threshold
+    assert threshold is not None
+    assert (threshold.value, threshold.far, threshold.frr) == (expected.value, expected.far, expected.frr)
+
+
+def test_scores_that_are_all_equal_have_no_scale() -> None:
+    counts = histogram(np.zeros(4), np.array([0, 0, 1, 1]))
+    assert spread_of([counts]) is None
+    assert spread_of([]) is None
+
+
+CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "another weight": (lambda config: config["members"][0].update(weight=9.0), "digest"),
+    "another scale": (lambda config: config["members"][0].update(scale=9.0), "digest"),
+    "a negative weight": (lambda config: config["members"][0].update(weight=-1.0), "members.0.weight"),
+    "members in another order": (lambda config: config["members"].reverse(), "digest"),
+    "one member": (lambda config: config.update(members=config["members"][:1]), "members"),
+    "no threshold": (lambda config: config.pop("threshold"), "threshold"),
+    "an unknown key": (lambda config: config.update(folder="../.."), "folder"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_description_is_refused(copy: Path, name: str) -> None:
+    change, keyword = CHANGES[name]
+    config = json.loads((copy / CONFIG).read_text())
+    change(config)
+    (copy / CONFIG).write_text(json.dumps(config))
+    with refused(CONFIG, keyword):
+        Fused.open(copy)
+
+
+@pytest.mark.parametrize("file", ["config.json", "onnx/model.onnx", "model.safetensors"])
+def test_a_changed_file_of_a_member_is_refused(copy: Path, file: str) -> None:
+    with (copy / "members/2" / file).open("ab") as content:
+        content.write(b" ")
+    with refused(f"members/2/{file}"):
+        Pipeline(copy)
+
+
+REFUSED: dict[str, tuple[tuple[str, ...], str, str]] = {
+    "one model": (("PAD",), "MODEL", "two"),
+    "weights of other models": (("PAD", "PAD", "--weight=1", "--weight=1", "--weight=1"), "--weight", "3 times"),
+    "scales of other models": (("PAD", "PAD", "--scale=1"), "--scale", "1 times"),
+    "an unknown scale": (("PAD", "PAD"), "--scale", "--on"),
+    "a fused model without a scale": (("FUSED", "PAD"), "--scale", "fused"),
+    "a recognition model": (("PAD", "PEOPLE"), "PEOPLE", "recognises"),
+    "a set of other images": (("PAD", "PAD", "--on=SET48"), "SET48", "32×32"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_fusion_that_cannot_be_is_refused_and_leaves_nothing(
+    name: str, pad: Path, fused: Path, recognition: Path, tmp_path: Path
+) -> None:
+    from tests.toy import make_set
+
+    words, place, keyword = REFUSED[name]
+    names = {"PAD": pad, "FUSED": fused, "PEOPLE": recognition}
+    if "48" in " ".join(words):
+        names["SET48"] = make_set(tmp_path / "big", "big", 3, size=48)
+    for key, path in names.items():
+        words = tuple(word.replace(key, str(path)) for word in words)
+        place = place.replace(key, str(path))
+    result = command("fuse", *words, "--out", tmp_path / "out", "--quiet")
+    assert result.exit_code != 0
+    check_output(f"fedvisage: {result.exception}\n", place.rpartition("/")[2], keyword)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_a_fused_model_cannot_do_is_refused_in_one_line(fused: Path, tmp_path: Path) -> None:
+    with refused(fused, "fused", "adapt"):
+        Pipeline(fused).adapt([], tmp_path / "out")
+    with refused(fused, "fused"):
+        Exported.open(fused)
+    with refused("--crop", "none", "2.7"):
+        face_cropper("none", open_export(fused).shapes)
+    with refused(fused, "int8"):
+        Fused.open(fused, int8=True)
+    with refused(fused, "recognition"):
+        Pipeline(recognition=fused)
