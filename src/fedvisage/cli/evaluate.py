@@ -14,6 +14,7 @@ from fedvisage.cli.options import (
     NOTHING,
     App,
     AsJson,
+    AtEach,
     Cache,
     Int8,
     LogFormat,
@@ -132,6 +133,7 @@ class CommonOptions:
         bool,
         typer.Option("--pipeline", help="Evaluate exported models together, as a device runs them, on presentations."),
     ] = False
+    at: AtEach = None
     out: Out = None
     cache: Cache = CACHE
     as_json: AsJson = False
@@ -144,7 +146,7 @@ class CommonOptions:
 def evaluate(common: CommonOptions, of_run: RunOptions, of_pipeline: PipelineOptions) -> None:
     """Evaluate a finished model on a prepared set, or with --pipeline exported models together, as on a device.
 
-    Thresholds are those that were chosen at the sites.
+    Thresholds are those that were chosen at the sites, or with --at on their averaged error rates.
     """
     progress = reporter(common.quiet, common.log_format, aside=True)
     if common.pipeline:
@@ -179,6 +181,7 @@ def _evaluate_pipeline(options: PipelineOptions, common: CommonOptions, progress
         frames=options.frames or FRAMES,
         enlarge=options.enlarge,
         int8=options.int8,
+        at=tuple(common.at or ()),
         report=options.iso30107,
         out=common.out,
     )
@@ -193,12 +196,14 @@ def _evaluate_run(options: RunOptions, common: CommonOptions, progress: Reporter
         raise UserError("RUN", "is missing; name a run, or give --pipeline to evaluate exported models")
     if options.pairs is not None and options.benchmark and common.data is None:
         raise UserError("--pairs", "applies to the set of --data; the lists of a benchmark are in its directory")
+    if len(common.at or []) > 1:
+        raise UserError("--at", "names several operating points, and a run has one model; give one")
     from fedvisage.runs.evaluate import evaluate
     from fedvisage.tasks.catalogue import summary
     from fedvisage.tasks.finished_model import open_model
     from fedvisage.tasks.opened import named_benchmarks
 
-    model = open_model(options.run, options.adapt, options.pairs)
+    model = open_model(options.run, options.adapt, options.pairs, at=common.at[0] if common.at else None)
     note(*model.notices)
     figures = evaluate(
         model,

@@ -69,7 +69,7 @@ def _model(exported: Exported) -> EmbeddingModel:
     point = exported.threshold
     if point is None:
         raise UserError(str(exported.directory), "has no decision threshold; export a run whose sites chose one")
-    return EmbeddingModel(f"sha256:{exported.digest}", point.value, point.rule)
+    return EmbeddingModel(f"sha256:{exported.digest}", point.value, point.operating_point)
 
 
 # The browser page at the root of the service. Its own files need no key; the models' files do, like all model outputs.
