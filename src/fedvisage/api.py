@@ -6,7 +6,7 @@ import html
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -202,18 +202,23 @@ def _directory_of(run: Run | str | Path, place: str) -> Path:
 # Evaluation of finished models.
 
 
-@check_arguments(directory=A_RUN, method=A_METHOD)
-def open(directory: Run | str | Path, *, method: Method | None = None) -> FinishedModel | Any:
+AN_OPERATING_POINT = "one of the forms 'bpcer=1%', 'apcer=5%', 'fmr=1e-4' and 'eer'"
+
+
+@check_arguments(directory=A_RUN, method=A_METHOD, at=AN_OPERATING_POINT)
+def open(directory: Run | str | Path, *, method: Method | None = None, at: str | None = None) -> FinishedModel | Any:
     """Open the model of a finished run, from the run's directory or from a directory with its two model files.
 
-    ``method`` is the method of the run, if the catalogue does not contain it. The directory of an export or of a fused
-    model becomes a model of ``fedvisage.device``.
+    ``method`` is the method of the run, if the catalogue does not contain it. ``at`` is an operating point, such as
+    ``bpcer=1%``, that replaces the model's threshold. The directory of an export or of a fused model becomes a model of
+    ``fedvisage.device``.
     """
     if not isinstance(directory, Run) and is_export(Path(directory)):
-        return open_export(Path(directory))
+        exported = open_export(Path(directory))
+        return exported if at is None else exported.at(at)
     if isinstance(directory, Run):
-        return _warn_of_crops(open_model(directory.directory, method=method or directory.method))
-    return _warn_of_crops(open_model(Path(directory), method=method))
+        return _warn_of_crops(open_model(directory.directory, method=method or directory.method, at=at))
+    return _warn_of_crops(open_model(Path(directory), method=method, at=at))
 
 
 @check_arguments(
@@ -252,6 +257,8 @@ def evaluate(
     if is_export(directory):
         return _evaluate_export(directory, data, adapt or pairs or benchmarks, out, Path(cache), checks)
     opened = _warn_of_crops(open_model(directory, adapt, None if pairs is None else Path(pairs), _method_of(model)))
+    if isinstance(model, FinishedModel):  # its thresholds may be those of an operating point
+        opened = replace(opened, saved=replace(opened.saved, thresholds=model.thresholds))
     entry, out_directory = None if data is None else _entry(data, "data"), None if out is None else Path(out)
     sets = {name: _entry(dataset, f"benchmarks.{name}") for name, dataset in (benchmarks or {}).items()}
     return evaluate_model(

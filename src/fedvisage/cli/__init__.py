@@ -20,7 +20,19 @@ PANELS = {
     "Start": ("demo", "run", "study"),
     "Look": ("report", "compare", "audit", "evaluate"),
     "Data": ("data", "recipes", "recipe", "methods"),
-    "Use a model": ("predict", "watch", "export", "fuse", "adapt", "gallery", "serve", "web", "model"),
+    "Use a model": (
+        "predict",
+        "watch",
+        "threshold",
+        "export",
+        "fuse",
+        "adapt",
+        "calibrate",
+        "gallery",
+        "serve",
+        "web",
+        "model",
+    ),
     "Federate": ("provision", "server", "site", "status", "runs", "stop"),
 }
 """The verbs by what a reader wants to do."""

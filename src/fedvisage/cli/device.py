@@ -17,6 +17,7 @@ from fedvisage.cli.options import (
     NOTHING,
     App,
     AsJson,
+    AtEach,
     Int8,
     Out,
     Provider,
@@ -116,6 +117,7 @@ def enrol(
     key: Key = None,
     counters: Counters = None,
     collection: In = COLLECTION,
+    at: AtEach = None,
     force: Annotated[
         bool, typer.Option("--force", help="Enrol even if the faces match a person of another name.")
     ] = False,
@@ -124,7 +126,7 @@ def enrol(
     from fedvisage.device.gallery import enrolment
 
     with _open_gallery(gallery, key, counters) as opened:
-        engine = _engine(pad, recognition)
+        engine = _engine(pad, recognition, at)
         enrolled = enrolment.enrol(opened, engine, collection, person, _pictures(images), force=force)
     note(*(plain_line(f"{name}: not taken: {reason}") for name, reason in enrolled.refused))
     replaced = f"; {enrolled.replaced} templates of another model are gone" if enrolled.replaced else ""
@@ -140,6 +142,7 @@ def search(
     key: Key = None,
     counters: Counters = None,
     collection: In = COLLECTION,
+    at: AtEach = None,
     limit: Annotated[int, typer.Option(help="Maximum number of people in the result.", min=1, max=1000)] = 5,
     as_json: AsJson = False,
 ) -> None:
@@ -147,7 +150,7 @@ def search(
     from fedvisage.device.gallery import enrolment
 
     with _open_gallery(gallery, key, counters) as opened:
-        engine = _engine(pad, recognition)
+        engine = _engine(pad, recognition, at)
         _print_matches(enrolment.search(opened, engine, collection, _face(engine, image), limit), as_json)
 
 
@@ -161,6 +164,7 @@ def verify(
     key: Key = None,
     counters: Counters = None,
     collection: In = COLLECTION,
+    at: AtEach = None,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="End with 0 if it is the person, 1 if not.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -169,7 +173,7 @@ def verify(
     from fedvisage.device.pipeline import MATCH
 
     with _open_gallery(gallery, key, counters) as opened:
-        engine = _engine(pad, recognition)
+        engine = _engine(pad, recognition, at)
         match = enrolment.verify(opened, engine, collection, person, _face(engine, image))
     _print_matches([match], as_json)
     if exit_code:
@@ -243,6 +247,7 @@ def evaluate(
     key: Key = None,
     counters: Counters = None,
     collection: In = COLLECTION,
+    at: AtEach = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure how often enrolled people are identified and strangers are mistaken for them: TPIR at stated FPIR.
@@ -256,7 +261,7 @@ def evaluate(
         raise UserError(str(probes), "has no folders of pictures; make one for each person")
     with _open_gallery(gallery, key, counters) as opened:
         labelled = ((folder.name, image) for folder in folders for _, image in _pictures([folder]))
-        figures = evaluate_search(opened, _engine(pad, recognition), collection, labelled)
+        figures = evaluate_search(opened, _engine(pad, recognition, at), collection, labelled)
     if as_json:
         print_json(figures.as_values())
     else:
@@ -283,10 +288,11 @@ def _open_gallery(path: Path, key: Path | None, counters: Path | None) -> Iterat
         yield opened
 
 
-def _engine(pad: Path, recognition: Path) -> Engine:
+def _engine(pad: Path, recognition: Path, at: list[str] | None) -> Engine:
+    from fedvisage.device.fused import at_points, open_export
     from fedvisage.device.service.app import open_engine
 
-    return open_engine(pad, recognition)
+    return open_engine(*at_points(open_export(pad), open_export(recognition), at or []))
 
 
 def _pictures(paths: list[Path]) -> Iterator[tuple[str, Image]]:
@@ -441,6 +447,7 @@ def serve(
     timeout: Annotated[float, typer.Option(help="Maximum seconds for a request.", min=0.1)] = 30.0,
     workers: Annotated[int, typer.Option(help="Requests to compute at a time.", min=1)] = 2,
     threads: Annotated[int, typer.Option(help="Threads per request.", min=1)] = 1,
+    at: AtEach = None,
     int8: Int8 = False,
     provider: Provider = "CPU",
     page: Annotated[
@@ -458,6 +465,7 @@ def serve(
     except ModuleNotFoundError as error:
         raise UserError("serve", f'{error.name} is not installed; install "fedvisage[serve]"') from None
     from fedvisage.device import Pipeline, Settings, open_export
+    from fedvisage.device.fused import at_points
     from fedvisage.device.gallery.counter import counters_of
     from fedvisage.device.gallery.file import key_from
     from fedvisage.device.gallery.search import Gallery
@@ -476,8 +484,10 @@ def serve(
             people = stack.enter_context(Gallery(gallery, key_from(key), counters=counters_of(key, counters)))
         settings = Settings(threads=threads, several=True, **asdict(quality))
         open_model = partial(open_export, threads=threads, int8=int8, provider=provider)
-        pad_model = open_model(pad)
-        pipeline = Pipeline(pad_model, None if recognition is None else open_model(recognition), settings=settings)
+        own = open_model(pad), None if recognition is None else open_model(recognition)
+        pad_model, recognition_model = at_points(*own, at or [])
+        assert pad_model is not None
+        pipeline = Pipeline(pad_model, recognition_model, settings=settings)
         engine = PipelineEngine(pipeline)
         if people is not None and engine.model is not None:
             note(*people.warm(engine.model.digest))
@@ -516,7 +526,9 @@ def _page(pad: Model, recognition: Exported | None, settings: Settings, *, keys:
     """Return the files of the browser page; print a note if the page has to send every picture to the service."""
     from fedvisage.device.web.site import ADVICE, RuntimeFiles, page_files
 
-    if not RuntimeFiles().is_there:
+    if pad.moved or (recognition is not None and recognition.moved):
+        note("with --at, the page sends pictures to this service; serve exports made with --at to prevent this")
+    elif not RuntimeFiles().is_there:
         note(f"the page cannot compute in the browser and sends pictures to this service; to change this, {ADVICE}")
     return page_files(pad, recognition, settings=settings, service={"keys": keys})
 

@@ -14,6 +14,7 @@ from fedvisage.cli.options import (
     NOTHING,
     App,
     AsJson,
+    AtEach,
     Cache,
     Int8,
     LogFormat,
@@ -135,6 +136,7 @@ class CommonOptions:
         bool,
         typer.Option("--pipeline", help="Evaluate exported models together, as a device runs them, on presentations."),
     ] = False
+    at: AtEach = None
     out: Out = None
     cache: Cache = CACHE
     as_json: AsJson = False
@@ -147,7 +149,7 @@ class CommonOptions:
 def evaluate(common: CommonOptions, of_run: RunOptions, of_pipeline: PipelineOptions) -> None:
     """Evaluate a finished model on a prepared set, or with --pipeline exported models together, as on a device.
 
-    Thresholds are those that were chosen at the sites.
+    Thresholds are those that were chosen at the sites, or with --at on their averaged error rates.
     """
     progress = reporter(common.quiet, common.log_format, aside=True)
     if common.pipeline:
@@ -182,6 +184,7 @@ def _evaluate_pipeline(options: PipelineOptions, common: CommonOptions, progress
         frames=options.frames or FRAMES,
         enlarge=options.enlarge,
         int8=options.int8,
+        at=tuple(common.at or ()),
         report=options.iso30107,
         out=common.out,
     )
@@ -196,6 +199,8 @@ def _evaluate_run(options: RunOptions, common: CommonOptions, progress: Reporter
         raise UserError("RUN", "is missing; name a run, or give --pipeline to evaluate exported models")
     if options.pairs is not None and options.benchmark and common.data is None:
         raise UserError("--pairs", "applies to the set of --data; the lists of a benchmark are in its directory")
+    if len(common.at or []) > 1:
+        raise UserError("--at", "names several operating points, and a run has one model; give one")
     from fedvisage.device.exported import is_export
     from fedvisage.runs.evaluate import evaluate
     from fedvisage.tasks.catalogue import summary
@@ -203,10 +208,11 @@ def _evaluate_run(options: RunOptions, common: CommonOptions, progress: Reporter
     from fedvisage.tasks.opened import named_benchmarks
 
     checks = Checks(options.allow_mixed_crops, options.allow_overlap, options.verify)
+    at = common.at[0] if common.at else None
     if is_export(options.run):
-        figures = _evaluate_export(options, common, checks)
+        figures = _evaluate_export(options, common, checks, at)
         return figures, summary(figures)
-    model = open_model(options.run, options.adapt, options.pairs)
+    model = open_model(options.run, options.adapt, options.pairs, at=at)
     note(*model.notices)
     figures = evaluate(
         model,
@@ -221,7 +227,7 @@ def _evaluate_run(options: RunOptions, common: CommonOptions, progress: Reporter
     return figures, summary(figures)
 
 
-def _evaluate_export(options: RunOptions, common: CommonOptions, checks: Checks) -> dict[str, Any]:
+def _evaluate_export(options: RunOptions, common: CommonOptions, checks: Checks, at: str | None) -> dict[str, Any]:
     """Evaluate an exported or fused detector on a set."""
     from fedvisage.device.fused import open_export
     from fedvisage.runs.score_set import evaluate_export
@@ -232,4 +238,6 @@ def _evaluate_export(options: RunOptions, common: CommonOptions, checks: Checks)
             raise UserError(f"--{name}", "applies to a run; leave it out, or name the run")
     if common.data is None:
         raise UserError("--data", "is missing; an export has no target, so name a prepared set")
-    return evaluate_export(open_export(options.run), common.data, common.cache, common.out, checks=checks, say=note)
+    model = open_export(options.run)
+    model = model if at is None else model.at(at)
+    return evaluate_export(model, common.data, common.cache, common.out, checks=checks, say=note)

@@ -16,6 +16,8 @@ from fedvisage.cli.options import (
     NOTHING,
     App,
     AsJson,
+    At,
+    AtEach,
     Cache,
     Int8,
     LogFormat,
@@ -27,6 +29,7 @@ from fedvisage.cli.options import (
     print_json,
     reporter,
     say,
+    show,
     with_options,
 )
 
@@ -53,6 +56,7 @@ def export_model(
         ),
     ] = None,
     member: Annotated[str, typer.Option(help="The site whose model is used, if the run has one per site.")] = "",
+    at: At = None,
     int8: Annotated[bool, typer.Option("--int8", help="Also write an int8 graph.")] = False,
     calibrate: Annotated[
         str | None,
@@ -72,7 +76,7 @@ def export_model(
     progress = reporter(quiet, log_format, aside=True)
     with interruptible(NOTHING):
         written = export(
-            open_model(run), directory, data=data, member=member, calibrate=calibrate, cache=cache, say=progress
+            open_model(run, at=at), directory, data=data, member=member, calibrate=calibrate, cache=cache, say=progress
         )
     note(*written.notices)
     if as_json:
@@ -131,6 +135,40 @@ def fuse_models(
         say(*fused.lines())
 
 
+@app.command("threshold")
+def show_threshold(
+    model: Annotated[Path, typer.Argument(help="The directory of a finished run, or of an export.")],
+    at: At = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Also draw the error rates: .svg or .png.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a model's operating points, with the error rates on the sites' held-out people, and draw its curves."""
+    from fedvisage.device.exported import is_export
+
+    if is_export(model):
+        from fedvisage.device import open_export
+
+        exported = open_export(model)
+        task, curves, own = exported.task, exported.curves, exported.threshold
+    else:
+        from fedvisage.tasks.finished_model import open_model
+
+        opened = open_model(model)
+        task, curves, own = opened.setup.task.name, opened.saved.curves, opened.thresholds.get("")
+    from fedvisage.report import operating_points
+
+    points = operating_points.list_points(curves, task, str(model), own, at)
+    if out is not None:
+        operating_points.draw(out, points)
+    if as_json:
+        print_json(points.as_values())
+    else:
+        show(points.table())
+
+
 @app.command("watch")
 @with_options()
 def watch_source(
@@ -142,6 +180,7 @@ def watch_source(
     window: Annotated[int, typer.Option(min=1, help="Frames of a face over which scores are averaged.")] = 10,
     every: Annotated[int, typer.Option(min=1, help="Process every Nth frame.")] = 1,
     threads: Annotated[int, typer.Option(min=1, help="Threads that compute.")] = 1,
+    at: AtEach = None,
     int8: Int8 = False,
     provider: Provider = "CPU",
     *,
@@ -152,14 +191,16 @@ def watch_source(
     from fedvisage.device import Pipeline, Settings, open_export
     from fedvisage.device.frames import frames_of
     from fedvisage.device.frames import keep_every as each
+    from fedvisage.device.fused import at_points
 
     if pad is None and recognition is None:
         raise UserError("--pad", "no model was given; give --pad DIR, --recognition DIR, or both")
     frames = frames_of(source)
-    models = [
-        directory and open_export(directory, threads=threads, int8=int8, provider=provider)
+    pad_model, recognition_model = (
+        None if directory is None else open_export(directory, threads=threads, int8=int8, provider=provider)
         for directory in (pad, recognition)
-    ]
+    )
+    models = at_points(pad_model, recognition_model, at or [])
     pipeline = Pipeline(*models, settings=Settings(threads=threads, window=window, **asdict(quality)))
     for result in pipeline.watch(each(frames, every)):
         typer.echo(json_line(result.as_values()), nl=False)
@@ -187,6 +228,7 @@ def predict_images(
     ] = None,
     member: Annotated[str, typer.Option(help="The site whose model is used, if the run has one per site.")] = "",
     crop: Annotated[str, typer.Option(help="How faces are cropped: face (detector), centre or none.")] = "face",
+    at: At = None,
     int8: Int8 = False,
     provider: Provider = "CPU",
     exit_code: Annotated[
@@ -214,7 +256,7 @@ def predict_images(
     references = None if against is None else list_input_pictures([against])
     if references is not None and len(images.pictures) > 1:
         raise UserError("PATH", "with --against one face is compared; name one image")
-    score, notices = _open_scorer(model, member, crop, int8, provider)
+    score, notices = _open_scorer(model, member, crop, int8, provider, at)
     note(*notices, *(images if references is None else references).notices)
     with in_steps("images", progress) as steps:
         results = score(images, references, steps)
@@ -226,7 +268,9 @@ def predict_images(
         raise typer.Exit(results.exit_code)
 
 
-def _open_scorer(directory: Path, member: str, crop: str, int8: bool, provider: str) -> tuple[ImageScorer, list[str]]:
+def _open_scorer(
+    directory: Path, member: str, crop: str, int8: bool, provider: str, at: str | None
+) -> tuple[ImageScorer, list[str]]:
     """Return a function that scores pictures with a directory's model, and notices; an export needs no torch."""
     from fedvisage.device.exported import is_export
 
@@ -237,6 +281,7 @@ def _open_scorer(directory: Path, member: str, crop: str, int8: bool, provider: 
         if member:
             raise UserError("--member", "an exported directory has one model; leave --member out")
         exported = open_export(directory, int8=int8, provider=provider)
+        exported = exported if at is None else exported.at(at)
         return (
             lambda images, references, steps: (
                 device.predict(exported, images, crop=crop, steps=steps)
@@ -253,7 +298,7 @@ def _open_scorer(directory: Path, member: str, crop: str, int8: bool, provider: 
     from fedvisage.runs.predict import compare_faces, predict
     from fedvisage.tasks.finished_model import open_model
 
-    opened = open_model(directory)
+    opened = open_model(directory, at=at)
     return (
         lambda images, references, steps: (
             predict(opened, images, member=member, crop=crop, steps=steps)
@@ -279,6 +324,40 @@ def _read_list(paths_from: Path | None, paths: list[Path]) -> bytes | None:
     if paths_from in paths:
         raise UserError("--paths-from", "standard input is named twice: as an image and as a list of paths")
     return sys.stdin.buffer.read()
+
+
+@app.command("calibrate")
+def calibrate_model(
+    model: Annotated[Path, typer.Argument(help="The directory of an export of attack detection.")],
+    live: Annotated[Path, typer.Option(help="Folder with five or more genuine pictures of one camera.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="New directory for the calibrated export.")],
+    at: Annotated[
+        str, typer.Option("--at", metavar="POINT", help="Share of genuine pictures to reject: bpcer=2%.")
+    ] = "bpcer=2%",
+    crop: Annotated[str, typer.Option(help="How faces are cropped: face (detector), centre or none.")] = "face",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    log_format: LogFormat = "text",
+) -> None:
+    """Calibrate a model's threshold to one camera with genuine pictures, and write it as an export.
+
+    Genuine pictures show how many live faces the camera would reject, but nothing about attacks.
+    """
+    from fedvisage.base.progress import in_steps
+    from fedvisage.device.calibration import calibrate
+    from fedvisage.device.exported import Exported, is_export
+    from fedvisage.device.predict import list_input_pictures
+
+    if not is_export(model):
+        raise UserError(str(model), "is not an export; write one with `fedvisage export` first")
+    progress, pictures = reporter(quiet, log_format, aside=True), list_input_pictures([live])
+    note(*pictures.notices)
+    with interruptible(NOTHING), in_steps("images", progress) as steps:
+        calibrated = calibrate(Exported.open(model), pictures, at, out, crop=crop, steps=steps)
+    if as_json:
+        print_json(calibrated.as_values())
+    else:
+        say(*calibrated.lines())
 
 
 @app.command("adapt")

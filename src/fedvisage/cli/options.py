@@ -99,6 +99,24 @@ Int8 = Annotated[bool, typer.Option("--int8", help="Use the int8 graph of the ex
 Provider = Annotated[
     str, typer.Option("--provider", help="ONNX Runtime's execution provider for the models, such as CUDA.")
 ]
+At = Annotated[
+    str | None,
+    typer.Option(
+        "--at",
+        metavar="POINT",
+        help="Operating point: bpcer=1%, apcer=5%, fmr=1e-4 or eer; default: the model's own threshold.",
+        show_default=False,
+    ),
+]
+AtEach = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--at",
+        metavar="POINT",
+        help="Operating point: bpcer=1%, apcer=5%, fmr=1e-4 or eer; repeat it for the other model.",
+        show_default=False,
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table for people.")]
 
 

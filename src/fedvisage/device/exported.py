@@ -5,13 +5,22 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import json_key, parse_json, pieces_of, read_plain, read_text
@@ -19,7 +28,8 @@ from fedvisage.base.onnx_graphs import CPU, LARGEST, open_session, runtime_error
 from fedvisage.data.crops import CropRecord
 from fedvisage.data.prepared import SIZE_LIMIT, FileEntry, file_digest
 from fedvisage.faces.cropping import MARGIN, record_of
-from fedvisage.metrics.threshold import Threshold
+from fedvisage.metrics.operating_point import ErrorCurves, Task, choose_point
+from fedvisage.metrics.threshold import Estimate, Threshold
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -60,16 +70,53 @@ class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class OperatingPoint(_Strict):
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class RateEstimate(_Strict):
+    """An error rate with its 95 % interval."""
+
+    rate: Share
+    low: Share
+    high: Share
+
+
+class _WithoutLaterFields(_Strict):
+    """A description that leaves out unset fields of later versions, which older graphs do not record."""
+
+    @model_serializer(mode="wrap")
+    def _leave_out(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = whole(self)
+        return {name: value for name, value in values.items() if value is not None or name not in LATER}
+
+
+LATER = frozenset({"estimates", "curves", "adapted"})
+"""Fields that an export has only if they are set."""
+
+
+class OperatingPoint(_WithoutLaterFields):
     """A threshold, the rule that chose it, and its error rates at the sites.
 
-    The threshold is a logit for attack detection, and a cosine for recognition.
+    The threshold is a logit for attack detection, and a cosine for recognition. ``estimates`` are the rates of an
+    operating point that the exporter asked for, with intervals.
     """
 
     value: float = Field(ge=-100, le=100)
     rule: Word
     far: float | None = Field(default=None, ge=0, le=1)
     frr: float | None = Field(default=None, ge=0, le=1)
+    estimates: dict[Word, RateEstimate] | None = Field(default=None, max_length=20)
+
+
+def point_of(threshold: Threshold) -> OperatingPoint:
+    """Return a threshold in the format of an exported model."""
+    estimates = {
+        name: RateEstimate(rate=value.rate, low=value.low, high=value.high)
+        for name, value in threshold.estimates.items()
+    }
+    return OperatingPoint(
+        value=threshold.value, rule=threshold.rule, far=threshold.far, frr=threshold.frr, estimates=estimates or None
+    )
 
 
 class AdaptationOrigin(_Strict):
@@ -83,7 +130,7 @@ class AdaptationOrigin(_Strict):
     images: int = Field(ge=1)
 
 
-class Description(_Strict):
+class Description(_WithoutLaterFields):
     """The description of a graph.
 
     Attributes:
@@ -120,9 +167,7 @@ class Description(_Strict):
 
     def metadata(self) -> dict[str, str]:
         """Return the metadata of the graph."""
-        left_out = {"adapted"} if self.adapted is None else set()  # absent in older graphs
-        values = self.model_dump(mode="json", exclude=left_out)
-        return {f"{_KEY}{name}": json_key(value) for name, value in values.items()}
+        return {f"{_KEY}{name}": json_key(value) for name, value in self.model_dump(mode="json").items()}
 
 
 class Graphs(_Strict):
@@ -132,15 +177,17 @@ class Graphs(_Strict):
     description: Description
 
 
-class Config(_Strict):
-    """The content of `config.json`: the graphs of one model, and the files beside them.
+class Config(_WithoutLaterFields):
+    """The content of `config.json`: the graphs of one model, the sites' error rates, and the files beside the graphs.
 
+    ``curves`` are averaged over the sites, for operating points that are chosen later; they apply to the float32 graph.
     ``files`` is empty in exports of version 0.1, whose weights and parity file are not checked.
     """
 
     library_name: Literal["fedvisage"] = "fedvisage"
     float32: Graphs
     int8: Graphs | None = None
+    curves: ErrorCurves | None = None
     files: dict[Beside, FileEntry] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -253,6 +300,10 @@ class Exported:
     description: Description
     graph_digest: str
     session: onnxruntime.InferenceSession
+    curves: ErrorCurves | None = None
+    """The sites' averaged error rates, for operating points."""
+    moved: bool = False
+    """The threshold is that of an operating point, and not the one in the files."""
 
     @staticmethod
     def open(directory: Path, *, threads: int = 1, int8: bool = False, provider: str = CPU) -> Exported:
@@ -272,7 +323,7 @@ class Exported:
         _check_files_beside(directory, config)
         session = open_session(str(path), _read_checked_graph(path, graph), threads, remedy=AGAIN, provider=provider)
         _check_form(path, session, description)
-        return Exported(directory, description, graph.file.sha256, session)
+        return Exported(directory, description, graph.file.sha256, session, None if int8 else config.curves)
 
     @property
     def digest(self) -> str:
@@ -280,7 +331,7 @@ class Exported:
         return self.description.model_sha256
 
     @property
-    def task(self) -> str:
+    def task(self) -> Task:
         """The task of the model: ``pad`` or ``recognition``."""
         return self.description.task
 
@@ -313,6 +364,18 @@ class Exported:
     def threshold(self) -> Threshold | None:
         """The decision threshold: a logit, or a cosine."""
         return threshold_of(self.description.threshold)
+
+    def at(self, point: str) -> Exported:
+        """Return the model with the threshold of an operating point, such as ``bpcer=1%`` or ``eer``.
+
+        The threshold is chosen on the sites' averaged curves, which an int8 graph does not have.
+        """
+        if self.description.arithmetic == "int8":
+            raise UserError("--at", "the int8 graph has only its own threshold; use the float32 graph")
+        chosen = choose_point(self.curves, point, self.description.task, str(self.directory))
+        return replace(
+            self, description=self.description.model_copy(update={"threshold": point_of(chosen)}), moved=True
+        )
 
     def graph(self) -> bytes:
         """Return the bytes of the graph's file; refuse it if it changed since it was opened."""
@@ -350,7 +413,10 @@ class Exported:
 
 def threshold_of(point: OperatingPoint | None) -> Threshold | None:
     """Return a recorded operating point as a threshold."""
-    return None if point is None else Threshold(point.value, point.rule, point.far, point.frr)
+    if point is None:
+        return None
+    estimates = {name: Estimate(**value.model_dump()) for name, value in (point.estimates or {}).items()}
+    return Threshold(point.value, point.rule, point.far, point.frr, estimates)
 
 
 def _read_checked_graph(path: Path, graph: Graphs) -> bytes:

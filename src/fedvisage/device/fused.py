@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ from fedvisage.device.exported import (
     read_description,
     threshold_of,
 )
+from fedvisage.metrics.operating_point import MEASURES, ErrorCurves, Task, parse_point
 from fedvisage.metrics.threshold import Threshold
 
 MOST = 16
@@ -94,8 +95,10 @@ class Fused:
     graph_digest: str
     """The digest of `config.json`, which contains the digests, weights and scales of all members."""
 
-    task = "pad"
-    method = "fused"
+    task: ClassVar[Task] = "pad"
+    method: ClassVar[str] = "fused"
+    curves: ClassVar[ErrorCurves | None] = None
+    moved: ClassVar[bool] = False
 
     @staticmethod
     def open(directory: Path, *, threads: int = 1, int8: bool = False, provider: str = CPU) -> Fused:
@@ -131,6 +134,13 @@ class Fused:
         """The decision threshold of the sum."""
         int8 = self.arithmetic == "int8"
         return threshold_of(self.config.int8_threshold if int8 else self.config.threshold)
+
+    def at(self, point: str) -> Fused:
+        """Refuse an operating point: the sites' error rates are known for each member, but not for the sum."""
+        raise UserError(
+            "--at",
+            f"{self.directory} is fused, and its members' error rates are not those of the sum; leave {point} out",
+        )
 
     @property
     def size(self) -> int:
@@ -170,3 +180,19 @@ def open_export(directory: Path, *, threads: int = 1, int8: bool = False, provid
     """Open an exported or fused model."""
     kind = Fused if is_fused(directory) else Exported
     return kind.open(directory, threads=threads, int8=int8, provider=provider)
+
+
+def at_points(pad: Model | None, recognition: Model | None, points: Sequence[str]) -> tuple[Model | None, Model | None]:
+    """Return both models at the operating points: each point applies to the models of its task, ``eer`` to both."""
+    for point in points:
+        measure = parse_point(point).measure
+        task = MEASURES.get(measure)
+        models = {"pad": pad, "recognition": recognition}
+        if task is not None and models[task] is None:
+            raise UserError("--at", f"{measure} needs a model for {task}; give --{task}, or leave this point out")
+        if any(model is not None and model.moved for name, model in models.items() if task in (None, name)):
+            raise UserError("--at", "names two operating points of one model; give one for each")
+        pad, recognition = (
+            model.at(point) if model is not None and task in (None, name) else model for name, model in models.items()
+        )
+    return pad, recognition

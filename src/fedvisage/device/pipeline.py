@@ -46,7 +46,7 @@ class Box:
 
 @dataclass(frozen=True)
 class PadVerdict:
-    """Living face or attack: score and threshold as probabilities, and the rule that chose the threshold.
+    """Living face or attack: score and threshold as probabilities, and the operating point of the threshold.
 
     Logits decide, because probabilities near 0 or 1 would hide a difference. Without a score there is no decision.
     """
@@ -333,7 +333,7 @@ def decide_by_logit(logit: float | None, threshold: Threshold) -> PadVerdict:
     """Decide by a logit; without one there is no decision."""
     decision = NO_DECISION if logit is None else BONA_FIDE if logit >= threshold.value else ATTACK
     score = None if logit is None else probability(logit)
-    return PadVerdict(decision, score, probability(threshold.value), logit, threshold.value, threshold.rule)
+    return PadVerdict(decision, score, probability(threshold.value), logit, threshold.value, threshold.operating_point)
 
 
 def _threshold(pad: Model) -> Threshold:

@@ -208,6 +208,7 @@ class Predictions:
             "logit": threshold.value,
             "far": threshold.far,
             "frr": threshold.frr,
+            **estimates_of(threshold),
         }
         return {
             "threshold": rule,
@@ -251,8 +252,16 @@ def _prediction_line(prediction: Prediction, threshold: Threshold) -> str:
     return f"{prediction.decision:9}{result}  {printable(prediction.path)}{notes}"
 
 
+def estimates_of(threshold: Threshold) -> dict[str, Any]:
+    """Return the error rates of a wished operating point with their intervals, for programs; empty for other rules."""
+    estimates = {name: asdict(estimate) for name, estimate in threshold.estimates.items()}
+    return {"estimates": estimates} if estimates else {}
+
+
 def _operating_point(threshold: Threshold) -> str:
     rates = ""
+    if threshold.estimates:
+        return f"threshold: score {probability(threshold.value):.4f}; at the sites {threshold.operating_point}"
     if threshold.far is not None and threshold.frr is not None:
         split = "training" if threshold.rule == ON_TRAINING else "held-out"
         rates = (
@@ -380,7 +389,13 @@ class FaceComparisons:
     def as_values(self) -> dict[str, Any]:
         """Return all results as plain values, for programs."""
         threshold = self.threshold
-        operating = {"rule": threshold.rule, "similarity": threshold.value, "fmr": threshold.far, "fnmr": threshold.frr}
+        operating = {
+            "rule": threshold.rule,
+            "similarity": threshold.value,
+            "fmr": threshold.far,
+            "fnmr": threshold.frr,
+            **estimates_of(threshold),
+        }
         return {
             "threshold": operating,
             "face": self.face,
@@ -452,6 +467,8 @@ def _match_line(comparison: FaceComparison) -> str:
 
 def operating_point(threshold: Threshold) -> str:
     """Describe the similarity threshold and its errors at the sites."""
+    if threshold.estimates:
+        return f"threshold: similarity {threshold.value:+.4f}; at the sites {threshold.operating_point}"
     missed = f" and misses {threshold.frr:.2%} of genuine ones" if threshold.frr is not None else ""
     accepted = f"accepts {threshold.far:.4%} of impostor pairs{missed}" if threshold.far is not None else ""
     return f"threshold: similarity {threshold.value:+.4f}, chosen by {threshold.rule}; at the sites it {accepted}"

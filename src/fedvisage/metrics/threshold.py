@@ -21,8 +21,8 @@ own:
   `tpr_at_fpr_1pct`.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,19 @@ Histogram = NDArray[np.int64]  # [2, BINS]: row 0: attacks, row 1: bona fide
 
 
 @dataclass(frozen=True)
+class Estimate:
+    """An error rate and its 95 % interval for other people."""
+
+    rate: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        """Return rate and interval as text."""
+        return f"{_percent(self.rate)} (95 %: {_percent(self.low)} to {_percent(self.high)})"
+
+
+@dataclass(frozen=True)
 class Threshold:
     """A threshold, its rule, and its error rates on the data that determined it."""
 
@@ -54,6 +67,14 @@ class Threshold:
     rule: str
     far: float | None
     frr: float | None
+    estimates: Mapping[str, Estimate] = field(default_factory=dict)
+    """Error rates with intervals by name, such as ``APCER print``, if a user asked for this operating point."""
+
+    @property
+    def operating_point(self) -> str:
+        """The rule, and the estimates if there are any, as text."""
+        rates = ", ".join(f"{name} {estimate}" for name, estimate in self.estimates.items())
+        return f"{self.rule}: {rates}" if rates else self.rule
 
 
 @dataclass(frozen=True)
@@ -142,6 +163,11 @@ def _crossing(difference: FloatArray) -> float:
         return float(EDGES[zeros[0]] + EDGES[zeros[-1]]) / 2
     after = int(np.flatnonzero(difference < 0)[0])
     return float(EDGES[after] if -difference[after] < difference[after - 1] else EDGES[after - 1])
+
+
+def _percent(rate: float) -> str:
+    digits = 4 if rate < 0.001 else 2 if rate < 0.1 else 1
+    return f"{float(f'{100 * rate:.{digits}f}'):g}%"
 
 
 def _rate_at(rate: FloatArray | None, value: float) -> float | None:

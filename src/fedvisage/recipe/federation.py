@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -136,6 +136,8 @@ class HostileSites(Section):
 class Federation(Section):
     """Participation, drop-outs, deadlines and quorum of rounds, and the combination and protection of uploads."""
 
+    unset: ClassVar[frozenset[str]] = frozenset({"rates"})
+
     participation: float = Field(1.0, gt=0, le=1)
     """Share of sites that the server selects per round."""
     offline: float = Field(0.0, ge=0, le=1)
@@ -156,6 +158,9 @@ class Federation(Section):
     """Number format of weights in transit, in both directions. ``bf16`` halves the bytes with stochastic rounding;
     weights become float32 again before they are combined or trained. Held-out scores are those of the exact model. Not
     with ``secure`` or ``dp``."""
+    rates: Literal["curve", "threshold"] | None = None
+    """What a model keeps of the sites' held-out error rates: their averaged ``curve``, for operating points (``--at``),
+    or only the ``threshold``. ``curve`` needs three sites, and is the default with them."""
     combine: Combine = Combine()
     """Robust aggregation for averaging methods: a rule's name or a section. All rules but the mean weight sites
     alike."""

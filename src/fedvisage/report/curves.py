@@ -284,6 +284,26 @@ def over_rounds(series: Mapping[str, Sequence[tuple[float, float]]], label: str,
         return svg(figure, name)
 
 
+def error_rates(
+    thresholds: Sequence[float], rates: Mapping[str, Sequence[float]], marked: Sequence[float], scale: str, form: str
+) -> bytes:
+    """Draw error rates over the threshold, as a file in the form ``svg`` or ``png``."""
+    with figure_style():
+        figure, axes = canvas()
+        handles: list[Artist] = []
+        for index, values in enumerate(rates.values()):
+            handles += axes.plot(thresholds, values, color=colour(index), linestyle=dash(index))
+        for threshold in marked:
+            mark_threshold(axes, threshold, (thresholds[0], thresholds[-1]))
+        axes.set(xlabel=f"threshold ({scale})", ylabel="error rate", ylim=(0, 1))
+        key(figure, handles, list(rates))
+        if form == "svg":
+            return svg(figure, "error-rates").encode()
+        image = io.BytesIO()
+        figure.savefig(image, format="png", dpi=200, facecolor="white", metadata={"Software": None})
+        return image.getvalue()
+
+
 def over_values(series: Mapping[str, Sequence[tuple[float, float, float]]], labels: tuple[str, str], name: str) -> str:
     """Draw one line per series of (setting, mean, deviation), with a bar of one deviation at each point."""
     with figure_style():

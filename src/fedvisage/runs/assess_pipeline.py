@@ -32,7 +32,7 @@ from fedvisage.datasets.pad.item import Item
 from fedvisage.datasets.pad.scanner import Scanner
 from fedvisage.datasets.tree import walk
 from fedvisage.device.exported import check_free
-from fedvisage.device.fused import Model, open_export
+from fedvisage.device.fused import Model, at_points, open_export
 from fedvisage.device.pipeline import ATTACK, BONA_FIDE, NO_DECISION, Embedding, Pipeline
 from fedvisage.faces.cropping import Image
 from fedvisage.faces.pictures import equidistant
@@ -347,7 +347,7 @@ def _pipeline(pipeline: Pipeline) -> dict[str, Any]:
             "model_sha256": exported.digest,
             "graph_sha256": exported.graph_digest,
             "threshold": exported.threshold.value,
-            "operating_point": exported.threshold.rule,
+            "operating_point": exported.threshold.operating_point,
         }
 
     return {
@@ -427,6 +427,7 @@ class AssessmentOptions:
     frames: int = 10
     enlarge: bool = False
     int8: bool = False
+    at: tuple[str, ...] = ()
     report: bool = False
     out: Path | None = None
 
@@ -441,7 +442,10 @@ def assess_dataset(request: AssessmentOptions, progress: Say = discard) -> Asses
         raise UserError("--out", "does not name a directory for the report; give one")
     if request.out is not None:
         check_free(request.out)
-    models = [path and open_export(path, int8=request.int8) for path in (request.pad, request.recognition)]
+    pad, recognition = (
+        None if path is None else open_export(path, int8=request.int8) for path in (request.pad, request.recognition)
+    )
+    models = at_points(pad, recognition, request.at)
     pipeline = Pipeline(*models, settings=Settings(enlarge=request.enlarge))
     trials = presentations_in(Path(request.data), request.kind, request.split)
     with in_steps("presentations", progress) as steps:

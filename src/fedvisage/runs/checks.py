@@ -9,10 +9,12 @@ from typing import Any
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import check_weights, read_json
-from fedvisage.base.progress import Say
+from fedvisage.base.progress import Say, format_count
 from fedvisage.data.overlap import OVERLAP, TARGET, find_overlap, refuse_overlap
 from fedvisage.federation.method import Method
 from fedvisage.federation.protections.compatible import check_protection
+from fedvisage.metrics.operating_point import LEAST_SITES
+from fedvisage.metrics.threshold import ON_TRAINING
 from fedvisage.recipe import Federation, Recipe
 from fedvisage.recipe.data import named_weights
 from fedvisage.runs.request import Request
@@ -69,6 +71,8 @@ def _check_options(recipe: Recipe, method: Method) -> str | None:
         raise UserError("recipe.federation", f"{method.name} merges all sites into one; leave this section out")
     if method.pooled and recipe.training.batch.per_site:
         raise UserError("recipe.training.batch.per_site", f"{method.name} merges all sites into one; leave this out")
+    if recipe.federation.rates == "curve":
+        _check_rates(recipe, method)
     check_protection(recipe, method)
     noised = method.noised(recipe)  # also refuses settings under which the noise would protect nothing
     if recipe.privacy.epsilon is not None and not (method.releases or noised):
@@ -88,6 +92,20 @@ def _check_options(recipe: Recipe, method: Method) -> str | None:
     if recipe.evaluation.features and method.prediction.features is None:
         raise UserError("recipe.evaluation.features", f"{method.name} has no features to show; leave this out")
     return warning
+
+
+def _check_rates(recipe: Recipe, method: Method) -> None:
+    """Refuse curves that would show the error rates of a single site."""
+    place = "recipe.federation.rates"
+    if method.members == "each":
+        raise UserError(place, f"curve is a single site's here: {method.name} keeps one model per site; leave it out")
+    if len(recipe.data.sites) < LEAST_SITES:
+        sites = format_count(len(recipe.data.sites), "site")
+        raise UserError(
+            place, f"curve needs {LEAST_SITES} sites, got {sites}: one of two could subtract its own; use threshold"
+        )
+    if recipe.evaluation.threshold == ON_TRAINING:
+        raise UserError(place, f"curve needs held-out images, which {ON_TRAINING} does not use; use threshold")
 
 
 def _check_micro_batch(recipe: Recipe, method: Method) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from fedvisage.federation.method import Method
 from fedvisage.federation.server import members_of
 from fedvisage.federation.wire.message import Message
 from fedvisage.methods import find, read_method
+from fedvisage.metrics.operating_point import choose_point
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.nn.inputs import colour_channels
 from fedvisage.recipe import Recipe
@@ -101,6 +102,14 @@ class FinishedModel:
             none = "this model has no threshold; train it with a source- rule in evaluation.threshold"
             raise UserError("model.threshold", each if sites else none)
         return self.thresholds[""]
+
+    def at(self, point: str) -> FinishedModel:
+        """Return the model with the threshold of an operating point, such as ``bpcer=1%`` or ``eer``.
+
+        The threshold is chosen on the sites' averaged error rates, which the model keeps.
+        """
+        chosen = choose_point(self.saved.curves, point, self.setup.task.name, str(self.directory))
+        return replace(self, saved=replace(self.saved, thresholds={"": chosen}))
 
     @property
     def notices(self) -> list[str]:
@@ -185,12 +194,16 @@ class FinishedModel:
 
 
 def open_model(
-    directory: Path, adapt: str | None = None, pairs: Path | None = None, method: Method | None = None
+    directory: Path,
+    adapt: str | None = None,
+    pairs: Path | None = None,
+    method: Method | None = None,
+    at: str | None = None,
 ) -> FinishedModel:
     """Read a finished model, or a converted start, and build its network, without access to training data.
 
     The directory of a run must contain the unchanged files of that run. ``method`` is the method of the run, if the
-    catalogue does not contain it.
+    catalogue does not contain it. ``at`` is an operating point, as for :meth:`FinishedModel.at`.
     """
     if directory.is_file():
         saved = saved_model.load_start(directory)
@@ -210,7 +223,8 @@ def open_model(
         raise UserError(str(directory / SETTINGS), f"contains an invalid recipe: {error}") from error
     check_fits(directory, saved.finished, resolved, recipe)
     setup = set_up(recipe, resolved)
-    return FinishedModel(directory, setup, saved, setup.scorer())
+    model = FinishedModel(directory, setup, saved, setup.scorer())
+    return model if at is None else model.at(at)
 
 
 def _recipe_of(saved: saved_model.SavedModel, adapt: str | None, pairs: Path | None, method: Method | None) -> Recipe:

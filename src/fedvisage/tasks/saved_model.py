@@ -21,6 +21,7 @@ from fedvisage.federation.server import members_of
 from fedvisage.federation.wire.message import Message, digest_of
 from fedvisage.methods import MODELS
 from fedvisage.methods.models.frozen_backbone import constant_weights
+from fedvisage.metrics.operating_point import ErrorCurves, read_curves
 from fedvisage.metrics.threshold import FIXED, Threshold
 from fedvisage.recipe import Recipe
 from fedvisage.starts.start import origin_of
@@ -71,6 +72,8 @@ class SavedModel:
     """Thresholds from scores of training images, for metrics by the rules of papers; decisions do not use them."""
     origin: Mapping[str, Any] | None = None
     """A converted start's metadata about its source and licence; None for a trained model."""
+    curves: ErrorCurves | None = None
+    """The sites' averaged error rates, for operating points that are chosen later."""
 
 
 def save(run: Path, saved: SavedModel) -> None:
@@ -99,6 +102,7 @@ def save_settings(run: Path, saved: SavedModel) -> None:
         "thresholds": _by_member(saved.thresholds, words.score),
         **({"thresholds_on_training": _by_member(saved.on_training, words.score)} if saved.on_training else {}),
         "heldout_scatter": dict(sorted(saved.scatter.items())),
+        **({"curves": saved.curves.model_dump(mode="json")} if saved.curves is not None else {}),
         **({"crops": [crop.model_dump() for crop in saved.crops]} if saved.crops else {}),
         "recipe": recipe,
     }
@@ -125,7 +129,7 @@ def load(directory: Path) -> SavedModel:
         recipe, digest = dict(settings["recipe"]), settings["weights_sha256"]
         scatter = {str(name): float(value) for name, value in settings["heldout_scatter"].items()}
         task: TaskName = "recognition" if settings.get("task") == "recognition" else "pad"
-        crops = _crops(settings.get("crops", []))
+        crops, curves = _crops(settings.get("crops", [])), read_curves(settings.get("curves"))
         thresholds, on_training = (
             {name: _threshold(t, WORDS[task].score) for name, t in entries.items()}
             for entries in (settings["thresholds"], settings.get("thresholds_on_training", {}))
@@ -137,7 +141,7 @@ def load(directory: Path) -> SavedModel:
         raise UserError(str(directory / WEIGHTS), f"is damaged: its digest is not the one in {SETTINGS}")
     if name := first_nonfinite(finished):
         raise UserError(str(directory / WEIGHTS), f"{name} has NaN or infinite values; {AGAIN}")
-    return SavedModel(recipe, finished, thresholds, scatter, task, crops, on_training)
+    return SavedModel(recipe, finished, thresholds, scatter, task, crops, on_training, curves=curves)
 
 
 def load_start(path: Path) -> SavedModel:
@@ -175,10 +179,10 @@ def first_nonfinite(weights: Message) -> str:
 
 def _threshold(values: Mapping[str, Any], score: str) -> Threshold:
     """Read a threshold and its error rates, which are shares or missing."""
-    rates = [None if values[name] is None else float(values[name]) for name in ("far", "frr")]
-    if not all(rate is None or 0 <= rate <= 1 for rate in rates):
+    far, frr = (None if values[name] is None else float(values[name]) for name in ("far", "frr"))
+    if not all(rate is None or 0 <= rate <= 1 for rate in (far, frr)):
         raise ValueError("a threshold's far or frr is not in [0, 1]")
-    return Threshold(float(values[score]), str(values["rule"]), *rates)
+    return Threshold(float(values[score]), str(values["rule"]), far, frr)
 
 
 def _crops(records: Any) -> tuple[CropRecord, ...]:

@@ -52,7 +52,7 @@ class PipelineEngine:
         self.pad_digest = None if pipeline.pad is None else f"sha256:{pipeline.pad.digest}"
         self.model = None if pipeline.recognition is None else _model(pipeline.recognition)
         opened = (model for model in (pipeline.pad, pipeline.recognition) if model is not None)
-        self.graph_digests = {model.task: f"sha256:{model.graph_digest}" for model in opened}
+        self.graph_digests: dict[str, str] = {model.task: f"sha256:{model.graph_digest}" for model in opened}
 
     def detect(self, image: Image) -> Sequence[Face]:
         """Return the faces of a picture, the largest first."""
@@ -63,7 +63,7 @@ class PipelineEngine:
         return self._pipeline.check(image, report=report, most=most, confidence=confidence)
 
 
-def open_engine(pad: Path | Model | None, recognition: Path | Exported | None, threads: int = 1) -> Engine:
+def open_engine(pad: Path | Model | None, recognition: Path | Model | None, threads: int = 1) -> Engine:
     """Open exported directories, or use open models, as one engine."""
     return PipelineEngine(Pipeline(pad, recognition, settings=Settings(threads=threads, several=True)))
 
@@ -72,7 +72,7 @@ def _model(exported: Exported) -> EmbeddingModel:
     point = exported.threshold
     if point is None:
         raise UserError(str(exported.directory), "has no decision threshold; export a run whose sites chose one")
-    return EmbeddingModel(f"sha256:{exported.digest}", point.value, point.rule)
+    return EmbeddingModel(f"sha256:{exported.digest}", point.value, point.operating_point)
 
 
 # The browser page at the root of the service. Its own files need no key; the models' files do, like all model outputs.

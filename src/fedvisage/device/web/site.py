@@ -295,10 +295,14 @@ def page_files(
     service: Values | None = None,
     runtime: RuntimeFiles | None = None,
 ) -> dict[str, PageFile]:
-    """Return the files of the page by path; without the runtime's files, the page can only use the service."""
+    """Return the files of the page by path; without the runtime's files, the page can only use the service.
+
+    The same applies at an operating point that the models' files do not have.
+    """
     ort = runtime or RuntimeFiles()
     entries = _page_folder_files()
-    if ort.is_there:
+    in_browser = ort.is_there and not any(model.moved for model in (pad, recognition) if model is not None)
+    if in_browser:
         entries += [
             PageFile(f"{RUNTIME}/{name}", partial(ort.read, name), sha256)
             for name, (_, sha256) in ort.package.files.items()
@@ -315,7 +319,7 @@ def page_files(
         pad,
         recognition,
         settings=settings,
-        runtime=ort.package if ort.is_there else None,
+        runtime=ort.package if in_browser else None,
         offline=offline,
         service=service,
     )

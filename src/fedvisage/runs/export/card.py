@@ -9,6 +9,8 @@ from typing import Any
 from fedvisage.base.errors import UserError
 from fedvisage.device.exported import CARD, GRAPH, INT8_GRAPH, MEMBERS, Config, Description, OperatingPoint, read_config
 from fedvisage.device.fused import FusedConfig, folder_of
+from fedvisage.metrics.operating_point import ErrorCurves
+from fedvisage.metrics.threshold import Estimate
 from fedvisage.render import ON_REAL_PRINTS
 from fedvisage.tasks.finished_model import FinishedModel
 
@@ -101,6 +103,7 @@ def _text(model: FinishedModel, config: Config, notices: Sequence[str]) -> str:
         "",
         "## Threshold",
         f"{_threshold(description)}. Another population, camera or kind of attack has other error rates: measure them.",
+        *([_curves_line(config.curves)] if config.curves is not None else []),
         "",
         "## Crops",
         f"A device cuts out: {description.crop}. Trained on: {trained}.",
@@ -128,6 +131,14 @@ def _origin_line(model: FinishedModel) -> str:
     return f"Converted from {source}, not trained further. Licence of the weights: {origin['licence'] or 'not stated'}."
 
 
+def _curves_line(curves: ErrorCurves) -> str:
+    """Return the sentence on the people behind the curves."""
+    counts = {"bona fide or genuine": curves.rejected, **curves.accepted}
+    people = ", ".join(f"{name} {curve.people:,}" for name, curve in counts.items())
+    purpose = "`config.json` has the sites' averaged error rates for other operating points (`--at`)"
+    return f"{purpose}. Held-out people: {people}."
+
+
 def _threshold(description: Description) -> str:
     point = description.threshold
     if point is None:
@@ -136,6 +147,9 @@ def _threshold(description: Description) -> str:
 
 
 def _point(point: OperatingPoint, scale: str) -> str:
+    if point.estimates:
+        rates = ", ".join(f"{name} {Estimate(**value.model_dump())}" for name, value in point.estimates.items())
+        return f"Threshold: {scale} {point.value:.6g}, chosen for {point.rule}; on the sites' held-out people: {rates}"
     rates = ", ".join(
         f"{name} {value:.2%}" for name, value in (("FAR", point.far), ("FRR", point.frr)) if value is not None
     )

@@ -40,11 +40,11 @@ from fedvisage.device.exported import (
     Description,
     Exported,
     Graphs,
-    OperatingPoint,
     as_values,
     check_free,
     entry_of,
     files_beside,
+    point_of,
 )
 from fedvisage.faces.cropping import record_of
 from fedvisage.federation.declared import Member
@@ -120,11 +120,6 @@ def description_of(model: FinishedModel, chosen: ExportedWeights) -> Description
         drawn=method.prediction.draw_spread is not None,
         version=VERSION,
     )
-
-
-def point_of(threshold: Threshold) -> OperatingPoint:
-    """Return a threshold in the format of an exported model."""
-    return OperatingPoint(value=threshold.value, rule=threshold.rule, far=threshold.far, frr=threshold.frr)
 
 
 def reference(model: FinishedModel, chosen: ExportedWeights, crops: NDArray[np.uint8]) -> NDArray[np.float64]:
@@ -215,7 +210,11 @@ def export(
     check_free(out)
     # Open all sets before anything is written, so that a mistake in an option is reported early.
     chosen = choose_weights(model, member)
-    description = description_of(model, chosen).model_copy(update={"adapted": adapted})
+    description = description_of(model, chosen)
+    if adapted is not None:
+        description = description.model_copy(update={"adapted": adapted})
+    if calibrate is not None and chosen.threshold is not None and chosen.threshold.estimates:
+        raise UserError("--at", "does not apply to an int8 graph, which has its own threshold; leave --int8 out")
     crops, compared_on = to_compare(model, data, LEAST, cache, say)
     source = None if calibrate is None else _source(model, chosen, calibrate, cache, say)
     say("writing the graph")
@@ -285,7 +284,8 @@ def with_graph(directory: Path, model: FinishedModel, chosen: ExportedWeights, d
     path.parent.mkdir()
     with disk_full_is_failure(path):
         write_graph(Graph(model, chosen.weights), path, description.size, description.metadata())
-    config = Config(float32=Graphs(file=entry_of(path), description=description))
+    curves = model.saved.curves if description.adapted is None else None  # they are those before adaptation
+    config = Config(float32=Graphs(file=entry_of(path), description=description), curves=curves)
     write_json(directory / CONFIG, as_values(config))
     return config
 

@@ -28,6 +28,7 @@ from fedvisage.device.exported import (
     check_free,
     entry_of,
     is_export,
+    point_of,
 )
 from fedvisage.device.fused import MOST, Fused, FusedConfig, FusedMember, digest_of, folder_of, open_export
 from fedvisage.metrics.scores import FloatArray
@@ -41,7 +42,7 @@ from fedvisage.metrics.threshold import (
     threshold_from_histograms,
 )
 from fedvisage.runs.export.card import write_fused_card
-from fedvisage.runs.export.export import export, point_of
+from fedvisage.runs.export.export import export
 from fedvisage.runs.score_set import NamedSet, check_set, open_named, score_set
 from fedvisage.tasks.finished_model import open_model
 from fedvisage.tasks.heldout_counts import read_counts

@@ -21,6 +21,7 @@ from fedvisage.federation.server import Server, members_of
 from fedvisage.federation.wire.message import Message
 from fedvisage.metrics import pad
 from fedvisage.metrics.intervals import intervals
+from fedvisage.metrics.operating_point import ClassCounts, ErrorCurves, average_curves
 from fedvisage.metrics.scores import Scores, by_video, concatenate, from_columns
 from fedvisage.metrics.threshold import (
     EDGES,
@@ -93,9 +94,24 @@ class TargetEvaluation:
     figures: dict[str, Any]
 
 
-def collect_scatter(server: Server, finished: Message) -> dict[str, float]:
-    """Request the scatter of each site: the distance between BatchNorm statistics of its held-out batches."""
-    return {name: float(reply["scatter"]) for name, reply in call_with_model(server, heldout.SCATTER, finished).items()}
+def collect_scatter_and_curves(server: Server, finished: Message) -> tuple[dict[str, float], ErrorCurves | None]:
+    """Request the scatter of each site, and average the error rates by attack type if the model keeps them.
+
+    The scatter is the distance between BatchNorm statistics of a site's held-out batches.
+    """
+    replies = dict(sorted(call_with_model(server, heldout.SCATTER, finished).items()))
+    scatter = {name: float(reply["scatter"]) for name, reply in replies.items()}
+    if not heldout.keeps_curves(server.recipe, server.method):
+        return scatter, None
+    classes: dict[str, list[ClassCounts]] = {name: [] for name in heldout.CLASSES}
+    for site, reply in replies.items():
+        counts, people = reply[heldout.BY_TYPE.name].numpy(), reply[heldout.PEOPLE.name].numpy()
+        if (counts < 0).any() or (people < 0).any():
+            server.exchange.note_failure(site, "refused: sent negative counts")
+            continue
+        for name, row, (subjects, videos) in zip(heldout.CLASSES, counts, people.tolist(), strict=True):
+            classes[name].append(ClassCounts(row, subjects, videos))
+    return scatter, average_curves(classes.pop(heldout.BONA_FIDE), classes, pooled=False)
 
 
 def choose_thresholds(method: Declared, rule: str, histograms: Mapping[str, Histogram]) -> dict[str, Threshold]:
@@ -172,7 +188,7 @@ def _names(saved: SavedModel) -> list[str]:
 
 def _threshold_of(name: str, thresholds: Mapping[str, Threshold], scores: Scores, recipe: Recipe) -> Threshold:
     """Return a member's threshold; only the oracle rule chooses it by the target's labels."""
-    if recipe.evaluation.threshold == "target-eer":
+    if recipe.evaluation.threshold == "target-eer" and name not in thresholds:
         return threshold_from_target(scores)
     if name not in thresholds:
         raise RunFailed(f"site {name} sent no histogram of held-out scores, so its model has no threshold")
@@ -201,6 +217,7 @@ def figures_of(scores: Scores, threshold: Threshold, recipe: Recipe) -> dict[str
         "threshold_rule": threshold.rule,
         "threshold": threshold.value,
         "threshold_source": {"far": threshold.far, "frr": threshold.frr},
+        **({"operating_point": threshold.operating_point} if threshold.estimates else {}),
         "level": recipe.evaluation.level,
         **pad.evaluate(levels[recipe.evaluation.level], threshold.value),
         other_level: pad.evaluate(levels[other_level], threshold.value),

@@ -4,6 +4,9 @@ Scores never leave a site. Their counts in fixed bins do, as a declared statisti
 from them. After training, each site also sends its scatter: the distance between BatchNorm statistics of its batches.
 Adaptation to a target treats distances of that size as chance. With the rule `source-train-eer` the images are the
 site's training images, which the ledger states; with `evaluation.published` these are counted in addition.
+
+For the error-rate curves that a model keeps (`federation.rates: curve`), each site also sends the
+counts by attack type, and how many people and presentations they come from.
 """
 
 from __future__ import annotations
@@ -13,21 +16,40 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from fedvisage.federation.declared import Call
+from fedvisage.federation.declared import Call, Declared
 from fedvisage.federation.site import Site, TrainingFailed
 from fedvisage.federation.wire.message import Digests, Message
 from fedvisage.federation.wire.schema import Upload
+from fedvisage.metrics.operating_point import ALL, LEAST_SITES, TYPES
 from fedvisage.metrics.threshold import BINS, ON_TRAINING, histogram
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.scoring import Logits, Scorer
 
 SCORES, SCATTER, TRAINING = "heldout", "scatter", "training"
+BONA_FIDE = "bonafide"
+CLASSES = (BONA_FIDE, ALL, *TYPES)
+"""The rows of the counts for curves: bona fide images, all attacks, and each type of attack."""
+BY_TYPE = Upload(
+    "by_type",
+    "statistic",
+    shape=(len(CLASSES), BINS),
+    dtype="int64",
+    guarantee="counts of held-out scores by attack type in fixed bins",
+)
+PEOPLE = Upload(
+    "people",
+    "statistic",
+    shape=(len(CLASSES), 2),
+    dtype="int64",
+    guarantee="numbers of held-out people and presentations by attack type",
+)
 UPLOADS = {
     SCORES: Upload(
         "histogram", "statistic", shape=(2, BINS), dtype="int64", guarantee="counts of held-out scores in fixed bins"
     ),
     SCATTER: Upload("scatter", "statistic", dtype="float64", guarantee="mean distance between held-out batches"),
 }
+FOR_CURVES = (BY_TYPE, PEOPLE)
 OF_TRAINING = {
     SCORES: replace(UPLOADS[SCORES], guarantee="counts of training scores in fixed bins"),
     SCATTER: replace(UPLOADS[SCATTER], guarantee="mean distance between training batches"),
@@ -42,6 +64,7 @@ def calls(scorer: Scorer) -> dict[str, Call]:
     images.
     """
     scatters, digests = dict[str, tuple[str, float]](), Digests()
+    latest = dict[str, tuple[str, Logits]]()
 
     def scores(site: Site, finished: Message) -> Message:
         draws = scorer.method.prediction.draw_spread is not None
@@ -50,23 +73,31 @@ def calls(scorer: Scorer) -> dict[str, Call]:
             scatters[site.name] = digests.of(finished), distance
         else:
             (logits,) = scorer.scores(finished, site.data).values()
+        latest[site.name] = digests.of(finished), logits
         return _count_scores(site, logits)
 
     def scatter(site: Site, finished: Message) -> Message:
         digest, distance = scatters.get(site.name, ("", 0.0))
         if digest != digests.of(finished):
             distance = scorer.scatter(finished, site.data)
-        return {"scatter": torch.tensor(distance, dtype=torch.float64)}
+        reply: Message = {"scatter": torch.tensor(distance, dtype=torch.float64)}
+        if not keeps_curves(scorer.recipe, scorer.method):
+            return reply
+        digest, logits = latest.get(site.name, ("", np.empty(0)))
+        if digest != digests.of(finished):
+            (logits,) = scorer.scores(finished, site.data).values()
+        return {**reply, **_count_by_type(site, logits)}
 
     def of_training(site: Site, finished: Message) -> Message:
         (logits,) = scorer.scores(finished, site.data).values()
         return _count_scores(site, logits)
 
     recipe = scorer.recipe
+    for_curves = FOR_CURVES if keeps_curves(recipe, scorer.method) else ()
     uploads = OF_TRAINING if recipe.evaluation.threshold == ON_TRAINING else UPLOADS
     return {
         SCORES: Call(scores, (uploads[SCORES],), exact=True, questions=evaluations(recipe) + 2),
-        SCATTER: Call(scatter, (uploads[SCATTER],), exact=True),
+        SCATTER: Call(scatter, (uploads[SCATTER], *for_curves), exact=True),
         # only a call with access to private data sees a site's training images
         **(
             {TRAINING: Call(of_training, (OF_TRAINING[SCORES],), exact=True, private=True)}
@@ -85,6 +116,29 @@ def evaluations(recipe: Recipe) -> int:
 def counts_training(recipe: Recipe) -> bool:
     """Return whether scores of training images are counted in addition to held-out scores."""
     return bool(recipe.evaluation.published) and recipe.evaluation.threshold != ON_TRAINING
+
+
+def keeps_curves(recipe: Recipe, method: Declared) -> bool:
+    """Return whether the finished model keeps the sites' averaged curves.
+
+    One of two sites could subtract its own curve, and scores of training images have too few errors.
+    """
+    one_model = method.members != "each" and not method.pooled
+    honest = one_model and len(recipe.data.sites) >= LEAST_SITES and recipe.evaluation.threshold != ON_TRAINING
+    return honest and recipe.federation.rates != "threshold"
+
+
+def _count_by_type(site: Site, logits: Logits) -> Message:
+    """Return a site's scores as counts in bins by attack type, with the numbers of people and presentations."""
+    if not np.isfinite(logits).all():
+        raise TrainingFailed("the model's held-out scores are not finite")
+    types = np.where(np.isin(site.data.species, (BONA_FIDE, *TYPES)), site.data.species, TYPES[-1])
+    members = {name: types == name for name in (BONA_FIDE, *TYPES)}
+    members[ALL] = ~members[BONA_FIDE]
+    texts = (site.data.subjects, site.data.videos)
+    counts = [histogram(logits[members[name]], np.ones(int(members[name].sum()), np.int64))[1] for name in CLASSES]
+    people = [[len(np.unique(column[members[name]])) for column in texts] for name in CLASSES]
+    return {BY_TYPE.name: torch.from_numpy(np.stack(counts)), PEOPLE.name: torch.tensor(people)}
 
 
 def _count_scores(site: Site, logits: Logits) -> Message:

@@ -91,6 +91,7 @@ def summarise(figures: Mapping[str, Any]) -> list[str]:
         f"{figures['method']} at target {figures['target']} ({figures['level']} level, threshold "
         f"{figures['threshold']:.3f} by rule {figures['threshold_rule']})"
     ]
+    lines += [f"  {figures['operating_point']}"] if "operating_point" in figures else []
     for level in ("frame", "video"):
         at_level = figures if level == figures["level"] else figures[level]
         rates = [f"{name.upper():6}{percent(at_level[name])}" for name in ("hter", "eer", "auc", "acer")]
@@ -133,20 +134,23 @@ def check(recipe: Recipe, method: Declared) -> None:
 
 
 def uploads(method: Declared) -> Mapping[str, tuple[Upload, ...]]:
-    """Return the fields of histograms and scatter."""
-    return {call: (upload,) for call, upload in heldout.UPLOADS.items()}
+    """Return the fields of histograms, scatter and counts by attack type."""
+    fields = {call: (upload,) for call, upload in heldout.UPLOADS.items()}
+    single = method.members == "each" or method.pooled
+    return fields if single else {**fields, heldout.SCATTER: (*fields[heldout.SCATTER], *heldout.FOR_CURVES)}
 
 
 def choose_thresholds(server: Server, finished: Message) -> TrainingResult:
     """Choose thresholds by held-out scores, and request the scatter that adaptation treats as chance."""
     histograms = collect_histograms(server, finished)
     thresholds = evaluation.choose_thresholds(server.method, server.recipe.evaluation.threshold, histograms)
-    scatter = evaluation.collect_scatter(server, finished)
+    scatter, curves = evaluation.collect_scatter_and_curves(server, finished)
     on_training = {}
     if heldout.counts_training(server.recipe):
         trained = collect_histograms(server, finished, heldout.TRAINING)
         on_training = evaluation.choose_thresholds(server.method, ON_TRAINING, trained)
-    saved = SavedModel(tree_of(server.recipe), finished, thresholds, scatter, "pad", on_training=on_training)
+    recipe = tree_of(server.recipe)
+    saved = SavedModel(recipe, finished, thresholds, scatter, "pad", on_training=on_training, curves=curves)
     return TrainingResult(saved, server.round, evaluation.heldout_table(histograms, thresholds), histograms)
 
 

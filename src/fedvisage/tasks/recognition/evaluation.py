@@ -15,13 +15,15 @@ from fedvisage.base.files import write_atomically, write_tensors
 from fedvisage.data.batches import View
 from fedvisage.federation.declared import Declared
 from fedvisage.federation.record.ledger import ROUNDS, read_lines
+from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
 from fedvisage.metrics.generic import threshold_at_fmr
-from fedvisage.metrics.threshold import Histogram, Threshold, auc_from_histogram, eer_from_histogram
+from fedvisage.metrics.operating_point import ALL, ClassCounts, ErrorCurves, average_curves
+from fedvisage.metrics.threshold import LIMIT, Histogram, Threshold, auc_from_histogram, eer_from_histogram
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.opened import RunData
 from fedvisage.tasks.recognition.benchmarks import GenericResult, PairResults, evaluate_benchmarks, evaluate_generic
-from fedvisage.tasks.recognition.heldout import personal_figures, personal_of_merged
+from fedvisage.tasks.recognition.heldout import PEOPLE, personal_figures, personal_of_merged
 from fedvisage.tasks.scoring import Scorer
 from fedvisage.tasks.seal import PAIRS, SIMILARITIES
 from fedvisage.tasks.task import TrainingResult
@@ -46,6 +48,19 @@ def choose_thresholds(method: Declared, recipe: Recipe, histograms: Mapping[str,
         groups = {"": [counts for _, counts in sorted(histograms.items())]}
     chosen = {name: threshold_at_fmr(counts, fmr) for name, counts in groups.items()}
     return {name: threshold for name, threshold in chosen.items() if threshold is not None}
+
+
+def average_pair_curves(server: Server, replies: Mapping[str, Message]) -> ErrorCurves | None:
+    """Return the error rates over the pairs of all sites, as for the decision threshold."""
+    genuine, impostor = list[ClassCounts](), list[ClassCounts]()
+    for site, reply in sorted(replies.items()):
+        counts, (people, pairs) = reply["histogram"].numpy(), reply[PEOPLE.name].tolist()
+        if people < 0 or pairs < 0 or (counts < 0).any():
+            server.exchange.note_failure(site, "refused: sent negative counts")
+            continue
+        impostor.append(ClassCounts(counts[0], pairs, int(counts[0].sum())))
+        genuine.append(ClassCounts(counts[1], people, int(counts[1].sum())))
+    return average_curves(genuine, {ALL: impostor}, pooled=True, scale=LIMIT)
 
 
 def evaluate_run(scorer: Scorer, trained: TrainingResult, data: RunData, out: Path) -> dict[str, Any]:
@@ -121,4 +136,5 @@ def threshold_figures(recipe: Recipe, thresholds: Mapping[str, Threshold]) -> di
         "threshold_rule": threshold.rule,
         "threshold": threshold.value,
         "threshold_source": {"fmr": threshold.far, "fnmr": threshold.frr},
+        **({"operating_point": threshold.operating_point} if threshold.estimates else {}),
     }

@@ -28,7 +28,7 @@ from fedvisage.metrics.threshold import BINS
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.asking import call_with_model
 from fedvisage.tasks.opened import RecognitionData
-from fedvisage.tasks.pad.heldout import SCORES, evaluations
+from fedvisage.tasks.pad.heldout import SCORES, evaluations, keeps_curves
 from fedvisage.tasks.scoring import Scorer
 
 Transform = Callable[[Tensor], Tensor]
@@ -37,6 +37,13 @@ UNMEASURED = -1.0
 """The value of a rate for which a site has too few pairs, because the wire format only allows finite numbers."""
 PAIRS = Upload(
     "histogram", "statistic", shape=(2, BINS), dtype="int64", guarantee="counts of similarities of pairs in fixed bins"
+)
+PEOPLE = Upload(
+    "people",
+    "statistic",
+    shape=(2,),
+    dtype="int64",
+    guarantee="numbers of people with several images, and of pairs of different people",
 )
 
 
@@ -53,7 +60,7 @@ def uploads(method: Declared) -> dict[str, tuple[Upload, ...]]:
     figures = Upload("figures", "statistic", shape=shape, dtype="float64", guarantee=guarantee)
     guarantee = "numbers of pairs and probes behind the figures"
     return {
-        SCORES: (PAIRS,),
+        SCORES: (PAIRS,) if method.members == "each" else (PAIRS, PEOPLE),
         PERSONAL: (figures, Upload("pairs", "statistic", shape=(4,), dtype="int64", guarantee=guarantee)),
     }
 
@@ -86,10 +93,18 @@ def calls(scorer: Scorer) -> dict[str, Call]:
         identity = np.unique(site.data.subjects, return_inverse=True)[1]
         own_faces = label_features(_features(scorer, finished, site.data, None), identity)
         if site.strangers is None:
-            return {"histogram": torch.from_numpy(within_counts(own_faces))}
+            return {"histogram": torch.from_numpy(within_counts(own_faces)), **people(site)}
         # All strangers share one label: only their pairs with the site's people count.
         strangers = label_features(generic(finished, site.strangers), np.full(len(site.strangers), -1))
-        return {"histogram": torch.from_numpy(pair_counts(own_faces, strangers))}
+        return {"histogram": torch.from_numpy(pair_counts(own_faces, strangers)), **people(site)}
+
+    def people(site: Site) -> Message:
+        """Return the numbers of people and of pairs of people behind the counts, if the model keeps curves."""
+        if not keeps_curves(scorer.recipe, scorer.method):
+            return {}
+        images = np.unique(site.data.subjects, return_counts=True)[1]
+        others = len(images) - 1 if site.strangers is None else 2 * len(site.strangers.identities)
+        return {PEOPLE.name: torch.tensor([int((images > 1).sum()), len(images) * others // 2])}
 
     def figures(site: Site, finished: Message) -> Message:
         settings = scorer.recipe.evaluation.people
@@ -111,6 +126,8 @@ def calls(scorer: Scorer) -> dict[str, Call]:
 
     runs = {SCORES: pairs, PERSONAL: figures}
     questions = evaluations(scorer.recipe) + 2
+    if not keeps_curves(scorer.recipe, scorer.method):
+        declared[SCORES] = (PAIRS,)
     return {
         call: Call(runs[call], fields, exact=True, private=call == PERSONAL, questions=questions)
         for call, fields in declared.items()

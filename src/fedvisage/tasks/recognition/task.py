@@ -15,8 +15,9 @@ from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
 from fedvisage.nn.compute import Compute
 from fedvisage.recipe import Recipe, tree_of
-from fedvisage.tasks.asking import collect_histograms
+from fedvisage.tasks.asking import call_with_model
 from fedvisage.tasks.opened import Benchmark, RunData
+from fedvisage.tasks.pad.heldout import SCORES, keeps_curves
 from fedvisage.tasks.recognition import benchmarks, evaluation, heldout
 from fedvisage.tasks.recognition.data import check_recognition, open_data, with_public_identities
 from fedvisage.tasks.recognition.heldout import collect_personal
@@ -35,6 +36,7 @@ def summarise(figures: Mapping[str, Any]) -> list[str]:
     ]
     if figures.get("threshold") is not None:
         lines[0] += f" (threshold {figures['threshold']:.4f} by rule {figures['threshold_rule']})"
+    lines += [f"  {figures['operating_point']}"] if "operating_point" in figures else []
     for name, measured in (("generic", generic), (f"personal, {personal.get('model')} model", personal)):
         for kind, title in (("tar_at_far", "TAR@FAR"), ("tpir_at_fpir", "TPIR@FPIR")):
             rates = [
@@ -97,9 +99,11 @@ def pretrain_model(recipe: Recipe, data: RunData, compute: Compute, cache: Path,
 def choose_thresholds(server: Server, finished: Message) -> TrainingResult:
     """Choose the decision threshold, and request metrics of the sites' own models if the sites have impostors."""
     recipe, method = server.recipe, server.method
-    histograms = collect_histograms(server, finished)
+    replies = call_with_model(server, SCORES, finished)
+    histograms = {name: reply["histogram"].numpy() for name, reply in replies.items()}
     thresholds = evaluation.choose_thresholds(method, recipe, histograms)
-    saved = SavedModel(tree_of(recipe), finished, thresholds, {}, "recognition")
+    curves = evaluation.average_pair_curves(server, replies) if keeps_curves(recipe, method) else None
+    saved = SavedModel(tree_of(recipe), finished, thresholds, {}, "recognition", curves=curves)
     strangers = recipe.data.public is not None or recipe.evaluation.people.impostors == "pooled"
     personal = collect_personal(server, finished) if strangers and not method.pooled else {}
     return TrainingResult(saved, server.round, evaluation.heldout_table(histograms), histograms, personal)

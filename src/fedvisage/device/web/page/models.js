@@ -117,13 +117,26 @@ async function opened(ort, path, content) {
 }
 
 /** Refuse a threshold that Python refuses: fedvisage.device.exported.OperatingPoint has the same limits. */
-export function checkThreshold(place, { value, rule, far = null, frr = null, ...others }) {
+export function checkThreshold(place, { value, rule, far = null, frr = null, estimates = null, ...others }) {
   const within = (number, low, high) => typeof number === "number" && number >= low && number <= high;
   const rates = [far, frr].every((rate) => rate === null || within(rate, 0, 1));
   const named = typeof rule === "string" && [...rule].length <= 200 && !/\p{C}/u.test(rule);
-  if (!within(value, -100, 100) || !named || !rates || Object.keys(others).length) {
+  const measured = Object.values(estimates ?? {}).every((all) => Object.values(all).every((rate) => within(rate, 0, 1)));
+  if (!within(value, -100, 100) || !named || !rates || !measured || Object.keys(others).length) {
     throw new Refused("damaged", `${place}: its threshold is not a value, a rule and error rates; export the model again`);
   }
+}
+
+/** Return a threshold's rule, and its error rates with intervals if there are any, as Python writes them. */
+export function operatingPoint({ rule, estimates }) {
+  const rates = Object.entries(estimates ?? {}).map(
+    ([name, { rate, low, high }]) => `${name} ${percent(rate)} (95 %: ${percent(low)} to ${percent(high)})`,
+  );
+  return rates.length ? `${rule}: ${rates.join(", ")}` : rule;
+}
+
+function percent(rate) {
+  return `${Number((100 * rate).toFixed(rate < 0.001 ? 4 : rate < 0.1 ? 2 : 1))}%`;
 }
 
 /** Refuse a graph whose metadata differs from config.json, for example in threshold, size or model. */

@@ -3,6 +3,7 @@
 
 import { aligned } from "./align.js";
 import { detector } from "./cascade.js";
+import { operatingPoint } from "./models.js";
 import { cut, resized, turned } from "./pixels.js";
 import { measured } from "./quality.js";
 import { clipped, nearest } from "./rounding.js";
@@ -61,7 +62,7 @@ async function judged(image, face, quality, pad, { least_context: least, reasons
   if (places.some(({ close }) => close)) quality.reasons.push(reasons.close);
   if (upscaled && !quality.reasons.includes(reasons.small)) quality.reasons.push(reasons.small);
   const point = pad.threshold;
-  const verdict = { threshold: probability(point.value), operating_point: point.rule };
+  const verdict = { threshold: probability(point.value), operating_point: operatingPoint(point) };
   if (quality.reasons.length) return { ...verdict, decision: "no_decision", score: null, logit: null };
   const logit = await pad.score(places.map((where) => cropped(image, where)));
   const decision = logit >= point.value ? "bona_fide" : "attack";

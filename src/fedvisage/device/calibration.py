@@ -1,0 +1,203 @@
+"""Calibrate an exported model to one camera with genuine pictures of it: another threshold, the same weights."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from fedvisage.base.errors import UserError, printable
+from fedvisage.base.files import disk_full_is_failure, replaced_when_complete, write_atomically, write_json
+from fedvisage.base.onnx_graphs import parse_graph
+from fedvisage.base.progress import Steps, discard_steps, format_count
+from fedvisage.device.exported import (
+    AGAIN,
+    BESIDE,
+    CARD,
+    CONFIG,
+    GRAPH,
+    Config,
+    Description,
+    Exported,
+    Graphs,
+    as_values,
+    check_free,
+    entry_of,
+    files_beside,
+    point_of,
+)
+from fedvisage.device.predict import InputPicture, InputPictures, Prediction, predict, probability
+from fedvisage.faces.align import Image
+from fedvisage.metrics.calibration import LEAST, CameraThreshold, find_outliers, threshold_for_camera
+from fedvisage.metrics.operating_point import ErrorCurves, WishedPoint, parse_point, position_of, rates_below, wilson
+from fedvisage.metrics.threshold import Estimate, Threshold
+
+SIDE = 32
+SAME = 1.0
+"""Two pictures are the same if their reductions to 32×32 grey values differ by less than this on average, of 255."""
+
+PLACE = "--live"
+
+
+@dataclass(frozen=True)
+class CalibrationResult:
+    """A calibrated export: its directory, its threshold, and the sites' error rates there."""
+
+    directory: Path
+    threshold: Threshold
+    camera: CameraThreshold
+    sites: float
+    at_sites: dict[str, float]
+    rejected: Counter[str]
+
+    def as_values(self) -> dict[str, Any]:
+        """Return the result as plain values, for programs."""
+        return {
+            "directory": str(self.directory),
+            "operating_point": self.threshold.operating_point,
+            "threshold": {"logit": self.threshold.value, "probability": probability(self.threshold.value)},
+            "sites_threshold": self.sites,
+            "of_pictures": self.camera.of_pictures,
+            "weight": self.camera.weight,
+            "pictures": self.camera.pictures,
+            "at_sites": self.at_sites,
+            "without_score": dict(self.rejected),
+        }
+
+    def lines(self) -> list[str]:
+        """Return the result as lines, for people."""
+        moved = f"{probability(self.threshold.value):.4f} instead of the sites' {probability(self.sites):.4f}"
+        lines = [
+            f"{self.directory}: threshold score {moved}, from {format_count(self.camera.pictures, 'picture')} with a "
+            f"weight of {self.camera.weight:.0%}",
+            self.threshold.operating_point,
+        ]
+        rates = ", ".join(f"{name} {rate:.1%}" for name, rate in self.at_sites.items())
+        known = f"; at the sites, this threshold has {rates}" if rates else ""
+        lines.append(f"unknown: APCER on this camera, because no attack was shown to it{known}")
+        lines += [f"without a score: {count} ({reason})" for reason, count in sorted(self.rejected.items())]
+        return lines
+
+
+def calibrate(
+    model: Exported, asked: InputPictures, at: str, out: Path, *, crop: str = "face", steps: Steps = discard_steps
+) -> CalibrationResult:
+    """Write an export with a threshold for the camera that took these genuine pictures."""
+    check_free(out)
+    wish, sites = _check_request(model, at)
+    reductions: dict[str, NDArray[np.float32]] = {}
+    pictures = [_remembering(picture, reductions) for picture in asked.pictures]
+    predictions = predict(model, InputPictures(pictures), crop=crop, steps=steps).images
+    scored = [image for image in predictions if image.logit is not None]
+    distinct = _distinct(scored, reductions)
+    logits = np.array([image.logit for image in distinct], np.float64)
+    _check_pictures(scored, distinct, logits)
+    camera = threshold_for_camera(logits, sites, wish.rate)
+    below = float((logits < camera.value).mean())
+    rule = (
+        f"{wish.text}, estimated from {format_count(camera.pictures, 'genuine picture')} of one camera; APCER unknown"
+    )
+    estimates = {"BPCER of these pictures": Estimate(below, *wilson(below, camera.pictures))}
+    threshold = Threshold(camera.value, rule, None, below, estimates)
+    with replaced_when_complete(out) as directory:
+        _write(directory, model, threshold)
+        Exported.open(directory)
+    rejected = Counter(image.reason for image in predictions if image.logit is None)
+    return CalibrationResult(out, threshold, camera, sites, rates_below(model.curves, camera.value), rejected)
+
+
+def _check_request(model: Exported, at: str) -> tuple[WishedPoint, float]:
+    """Return the wished point and the sites' threshold for it; refuse models and points without one."""
+    wish = parse_point(at)
+    if wish.measure != "bpcer":
+        raise UserError("--at", f"{wish.measure} cannot be known from genuine pictures; give bpcer=2%")
+    if model.task != "pad" or model.threshold is None:
+        raise UserError(str(model.directory), "has no threshold of attack detection; calibrate an export that has one")
+    return wish, _sites_threshold(model.curves, wish, model.threshold.value)
+
+
+def _sites_threshold(curves: ErrorCurves | None, wish: WishedPoint, own: float) -> float:
+    """Return the sites' threshold for a point, or the model's own one if their people do not support the point."""
+    if curves is None or wish.rate < curves.rejected.least_rate:
+        return own
+    return curves.thresholds[position_of(curves, wish)]
+
+
+def _remembering(picture: InputPicture, reductions: dict[str, NDArray[np.float32]]) -> InputPicture:
+    """Return the same picture, whose reduction is stored when it is read."""
+
+    def read() -> Image:
+        image = picture.read()
+        grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
+        reductions[picture.name] = cv2.resize(grey, (SIDE, SIDE), interpolation=cv2.INTER_AREA).astype(np.float32)
+        return image
+
+    return InputPicture(picture.name, read)
+
+
+def _distinct(scored: list[Prediction], reductions: dict[str, NDArray[np.float32]]) -> list[Prediction]:
+    """Return the pictures without those that repeat an earlier one, such as the next frame of a video."""
+    kept: list[Prediction] = []
+    for image in scored:
+        if all(np.abs(reductions[image.path] - reductions[other.path]).mean() >= SAME for other in kept):
+            kept.append(image)
+    return kept
+
+
+def _check_pictures(scored: list[Prediction], distinct: list[Prediction], logits: NDArray[np.float64]) -> None:
+    """Refuse too few pictures, too similar ones, and attacks among them."""
+    if len(scored) < LEAST:
+        count = format_count(len(scored), "picture")
+        raise UserError(PLACE, f"has {count} with a usable face, and {LEAST} are needed; add genuine pictures")
+    if len(distinct) < LEAST:
+        raise UserError(
+            PLACE,
+            f"has {len(distinct)} different pictures among {len(scored)}, and {LEAST} are needed; take pictures of "
+            "several people at several times",
+        )
+    outliers = [printable(distinct[number].path) for number in find_outliers(logits)]
+    if outliers:
+        names = ", ".join(outliers[:3]) + (", …" if len(outliers) > 3 else "")
+        raise UserError(
+            PLACE,
+            f"has {format_count(len(outliers), 'outlier')} that may be attacks ({names}); remove them if they are, "
+            "or add genuine pictures taken in the same way",
+        )
+
+
+def _write(directory: Path, model: Exported, threshold: Threshold) -> None:
+    """Write the model's files with another threshold in their descriptions."""
+    description = model.description.model_copy(update={"threshold": point_of(threshold)})
+    path = directory / GRAPH
+    path.parent.mkdir()
+    graph = parse_graph(str(model.directory / GRAPH), model.graph(), AGAIN)
+    del graph.metadata_props[:]
+    for name, value in description.metadata().items():
+        graph.metadata_props.add(key=name, value=value)
+    with disk_full_is_failure(path):
+        write_atomically(path, graph.SerializeToString(deterministic=True))
+        for name in BESIDE:
+            if (model.directory / name).exists():
+                shutil.copyfile(model.directory / name, directory / name)
+    config = Config(
+        float32=Graphs(file=entry_of(path), description=description),
+        curves=model.curves,
+        files=files_beside(directory),
+    )
+    write_json(directory / CONFIG, as_values(config))
+    write_atomically(directory / CARD, _card(description, threshold).encode())
+
+
+def _card(description: Description, threshold: Threshold) -> str:
+    return (
+        f"# {description.method}, calibrated to one camera\n\nThreshold: logit {threshold.value:.6g}, "
+        f"{threshold.operating_point}. It applies to the camera of the pictures. The error rates of other people "
+        f"and of attacks are not known. Weights: `{description.model_sha256}`, unchanged. The card of the source model "
+        "describes its purpose and limits.\n"
+    )

@@ -1,0 +1,70 @@
+"""A threshold for one camera from genuine pictures of it, shrunk towards the sites' threshold.
+
+The log-odds of one camera's genuine pictures are taken as normal. A further picture then lies below
+``mean − t · s · √(1 + 1/n)`` with the wished probability, where t is Student's quantile at n − 1 degrees of freedom.
+With few pictures this is lower, because s may be too small. It counts with the weight n / (n + K), and the sites'
+threshold with the rest. Genuine pictures show nothing about attacks, so APCER stays unknown.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedvisage.metrics.scores import FloatArray
+
+LEAST = 5
+"""The smallest number of pictures."""
+
+K = 5.0
+"""The number of pictures that weigh as much as the sites' threshold."""
+
+FAR = 4.0
+"""An outlier lies this many robust standard deviations below the median; attacks among the pictures do."""
+
+LEAST_SPREAD = 0.25
+"""The smallest robust standard deviation, in log-odds, for the search for outliers."""
+
+
+@dataclass(frozen=True)
+class CameraThreshold:
+    """A threshold for one camera: its value, that of the pictures alone, and the weight of the pictures."""
+
+    value: float
+    of_pictures: float
+    weight: float
+    pictures: int
+
+
+def threshold_for_camera(logits: FloatArray, sites: float, bpcer: float) -> CameraThreshold:
+    """Return the threshold at which about a share ``bpcer`` of a camera's genuine pictures is rejected."""
+    count = len(logits)
+    if count < LEAST:
+        raise ValueError(f"needs at least {LEAST} pictures, got {count}")
+    spread = float(np.std(logits, ddof=1)) * math.sqrt(1 + 1 / count)
+    of_pictures = float(np.mean(logits)) - student_quantile(1 - bpcer, count - 1) * spread
+    weight = count / (count + K)
+    return CameraThreshold(weight * of_pictures + (1 - weight) * sites, of_pictures, weight, count)
+
+
+def find_outliers(logits: FloatArray) -> NDArray[np.int64]:
+    """Return the positions of pictures whose log-odds lie far below the others."""
+    median = float(np.median(logits))
+    spread = max(LEAST_SPREAD, 1.4826 * float(np.median(np.abs(logits - median))))
+    return np.flatnonzero(logits < median - FAR * spread)
+
+
+def student_quantile(probability: float, degrees: int) -> float:
+    """Return a quantile of Student's t for four degrees of freedom or more (Abramowitz and Stegun, 26.7.5)."""
+    z = NormalDist().inv_cdf(probability)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + sum((term / degrees**power for power, term in enumerate(terms, 1)), 0.0)

@@ -1,0 +1,268 @@
+"""Averaged error-rate curves of the sites' held-out people, and operating points that are chosen on them later.
+
+A model keeps the curves, so that its user can ask for a rate (``bpcer=1%``) instead of the run's threshold.
+Attack detection: BPCER, and APCER of all attacks and by attack type; each is the sites' mean with equal weight.
+Recognition: FNMR and FMR over all pairs. A curve is kept only if at least three sites contribute to it, because one of
+two sites could subtract its own. The rates are those at every eighth edge of the histograms' bins, rounded up to two
+digits, so that their steps do not show single scores.
+
+Images of one person are similar, so people are counted: a rate needs 3 / rate of them (without any error among them,
+the rate would be its 95 % upper bound), and intervals are Wilson's for that number. If the sites differ in size, the
+number is that of equally large sites whose mean would be as precise. For FMR, pairs of people are counted.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from fedvisage.base.errors import UserError
+from fedvisage.metrics.scores import FloatArray
+from fedvisage.metrics.threshold import BINS, EDGES, Estimate, Threshold
+
+LEAST_SITES = 3
+"""The smallest number of sites whose mean is kept."""
+
+ALL = "all"
+"""The name of the curve over all attacks, or over all impostor pairs."""
+
+TYPES = ("print", "replay", "cut", "mask", "other")
+"""The attack types of curves; ``other`` stands for all further ones."""
+
+STEP = 8
+"""Histogram bins per point of a curve."""
+
+SUPPORT = 3.0
+"""People per rate: with this many and no error, the 95 % upper bound of the error rate is the rate."""
+
+Z = 1.96
+PLACE = "--at"
+FORMS = "bpcer=1%, apcer=5%, fmr=1e-4 or eer"
+
+Task = Literal["pad", "recognition"]
+Rate = Annotated[float, Field(ge=0, le=1)]
+
+MEASURES: Mapping[str, Task] = {"bpcer": "pad", "apcer": "pad", "fmr": "recognition"}
+"""The error rates that an operating point can ask for, with their task."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class ClassCurve(_Frozen):
+    """The error rate of one class at each threshold, and the number of people and presentations behind it."""
+
+    rates: tuple[Rate, ...]
+    people: int = Field(ge=1)
+    presentations: int = Field(ge=1)
+
+    def estimate(self, position: int) -> Estimate:
+        """Return the rate at a threshold with its 95 % interval."""
+        return Estimate(self.rates[position], *wilson(self.rates[position], self.people))
+
+    @property
+    def least_rate(self) -> float:
+        """The lowest rate that the people support."""
+        return SUPPORT / self.people
+
+
+class ErrorCurves(_Frozen):
+    """Error rates at ascending thresholds: logits of attack detection, or cosines of recognition.
+
+    ``rejected`` is BPCER or FNMR. ``accepted`` is APCER by attack type, or FMR; its entry ``all`` covers every type.
+    """
+
+    thresholds: tuple[float, ...] = Field(min_length=2, max_length=BINS // STEP + 1)
+    rejected: ClassCurve
+    accepted: dict[str, ClassCurve]
+
+    @model_validator(mode="after")
+    def _rates_follow_thresholds(self) -> ErrorCurves:
+        if ALL not in self.accepted or set(self.accepted) - {ALL, *TYPES}:
+            raise ValueError(f"accepted needs {ALL} and accepts {', '.join(TYPES)}")
+        curves = [(self.rejected.rates, 1), *((curve.rates, -1) for curve in self.accepted.values())]
+        if any(len(rates) != len(self.thresholds) for rates, _ in curves):
+            raise ValueError("each curve needs one rate per threshold")
+        if any(second <= first for first, second in pairwise(self.thresholds)):
+            raise ValueError("the thresholds must ascend")
+        if any(sign * (second - first) < 0 for rates, sign in curves for first, second in pairwise(rates)):
+            raise ValueError("a rate moves in the wrong direction")
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class ClassCounts:
+    """A site's held-out scores of one class, counted in the fixed bins, with its people and presentations."""
+
+    bins: NDArray[np.int64]
+    people: int
+    presentations: int
+
+
+def average_curves(
+    rejected: Sequence[ClassCounts], accepted: Mapping[str, Sequence[ClassCounts]], *, pooled: bool, scale: float = 1.0
+) -> ErrorCurves | None:
+    """Average the sites' error rates, in sorted site order; None if fewer than three sites have one of both classes.
+
+    ``pooled`` adds the counts instead of averaging the rates. ``scale`` divides the bins' edges.
+    """
+    classes = {"": list(rejected), **{name: list(counts) for name, counts in accepted.items()}}
+    present = {name: [site for site in sites if site.bins.sum() and site.people] for name, sites in classes.items()}
+    curves = {name: _mean(sites, pooled) for name, sites in present.items() if len(sites) >= LEAST_SITES}
+    if "" not in curves or ALL not in curves:
+        return None
+    below = {name: curve.shares for name, curve in curves.items()}
+    changes = np.flatnonzero(np.any([np.diff(share) != 0 for share in below.values()], axis=0))
+    window = slice(int(changes[0]), int(changes[-1]) + 2)
+    rates = {
+        name: ClassCurve(
+            rates=tuple(_rounded_up((share if not name else 1 - share)[window])),
+            people=curves[name].people,
+            presentations=curves[name].presentations,
+        )
+        for name, share in below.items()
+    }
+    thresholds = tuple((EDGES[::STEP][window] / scale).tolist())
+    return ErrorCurves(thresholds=thresholds, rejected=rates.pop(""), accepted=rates)
+
+
+@dataclass(frozen=True, eq=False)
+class _Mean:
+    """The share of scores below every eighth edge, and the people and presentations behind it."""
+
+    shares: FloatArray
+    people: int
+    presentations: int
+
+
+def _mean(sites: Sequence[ClassCounts], pooled: bool) -> _Mean:
+    presentations = sum(site.presentations for site in sites)
+    if pooled:
+        total = np.sum([site.bins for site in sites], axis=0)
+        return _Mean(_shares_below(total), sum(site.people for site in sites), presentations)
+    shares = np.mean([_shares_below(site.bins) for site in sites], axis=0)
+    # The mean of S rates has the variance of one rate over S² / Σ (1 / people) people.
+    people = math.floor(len(sites) ** 2 / sum(1 / site.people for site in sites) + 1e-9)
+    return _Mean(shares, max(1, people), presentations)
+
+
+def _shares_below(bins: NDArray[np.int64]) -> FloatArray:
+    return np.asarray(np.concatenate([[0], np.cumsum(bins)])[::STEP] / bins.sum())
+
+
+def _rounded_up(rates: FloatArray) -> list[float]:
+    """Return rates rounded up to two significant digits."""
+    rounded = []
+    for rate in rates.tolist():
+        digit = 10.0 ** (math.floor(math.log10(rate)) - 1) if rate > 0 else 1.0
+        rounded.append(min(1.0, float(f"{math.ceil(rate / digit - 1e-6) * digit:.2g}")))
+    return rounded
+
+
+def wilson(rate: float, people: float) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a rate that was measured on a number of people."""
+    centre, square = rate + Z * Z / (2 * people), Z * Z / people
+    half = Z * math.sqrt(rate * (1 - rate) / people + square / (4 * people))
+    return max(0.0, (centre - half) / (1 + square)), min(1.0, (centre + half) / (1 + square))
+
+
+@dataclass(frozen=True)
+class WishedPoint:
+    """An operating point as a user asks for it: a measure and its rate, or the equal error rate."""
+
+    text: str
+    measure: str
+    rate: float = 0.0
+
+
+def parse_point(text: str) -> WishedPoint:
+    """Read ``bpcer=1%``, ``apcer=5%``, ``fmr=1e-4`` or ``eer``."""
+    plain = text.strip().lower()
+    if plain == "eer":
+        return WishedPoint(plain, plain)
+    match = re.fullmatch(r"(bpcer|apcer|fmr)=(\d+\.?\d*(?:e-?\d+)?|\.\d+)(%?)", plain)
+    if match is None:
+        raise UserError(PLACE, f"{text[:80]!r} is not an operating point; give {FORMS}")
+    rate = float(match[2]) / (100 if match[3] else 1)
+    if not 0 < rate < 1:
+        raise UserError(PLACE, f"{text[:80]!r} is not a rate between 0 and 1; give {FORMS}")
+    return WishedPoint(plain, match[1], rate)
+
+
+def choose_point(curves: ErrorCurves | None, text: str, task: Task, model: str) -> Threshold:
+    """Choose the threshold of an operating point on a model's curves, with its error rates and their intervals.
+
+    ``bpcer`` gives the highest threshold that rejects at most this share of bona fide images. ``apcer`` gives the
+    lowest that accepts at most this share of every attack type, and ``fmr`` of all impostor pairs.
+    """
+    point = parse_point(text)
+    if MEASURES.get(point.measure, task) != task:
+        names = " or ".join(f"{name}=…" for name, owner in MEASURES.items() if owner == task)
+        raise UserError(PLACE, f"{point.measure} does not apply to a model for {task}; give {names} or eer")
+    if curves is None:
+        raise UserError(
+            model,
+            f"has no error-rate curves for {PLACE} {point.text}, because its federation had fewer than three sites or "
+            f"federation.rates: threshold, or it is of an earlier version; leave {PLACE} out, or train it again",
+        )
+    return threshold_at(curves, position_of(curves, point), point.text, task)
+
+
+def position_of(curves: ErrorCurves, point: WishedPoint) -> int:
+    """Return the position of an operating point on the curves; refuse rates that the held-out people do not support."""
+    rejected = np.array(curves.rejected.rates)
+    accepted = np.max([curve.rates for curve in curves.accepted.values()], axis=0)
+    if point.measure == "eer":
+        gaps = np.abs(np.array(curves.accepted[ALL].rates) - rejected)
+        closest = np.flatnonzero(gaps <= gaps.min() + 1e-12)
+        return int(closest[len(closest) // 2])
+    asked = {"bona fide": curves.rejected} if point.measure == "bpcer" else curves.accepted
+    for name, curve in asked.items():
+        if point.rate < curve.least_rate * (1 - 1e-9):
+            raise UserError(PLACE, _unsupported(name, curve, point))
+    if point.measure == "bpcer":
+        return int(np.flatnonzero(rejected <= point.rate * (1 + 1e-9))[-1])
+    return int(np.flatnonzero(accepted <= point.rate * (1 + 1e-9))[0])
+
+
+def _unsupported(name: str, curve: ClassCurve, point: WishedPoint) -> str:
+    need = math.ceil(SUPPORT / point.rate - 1e-9)
+    people = {"fmr": "pairs of people"}.get(point.measure, "people")
+    of = "" if name == ALL else f" ({name})"
+    least = f"{100 * _rounded_up(np.array([curve.least_rate]))[0]:.4g}%" if curve.people >= SUPPORT else ""
+    remedy = f"ask for {point.measure}={least} or more, or hold out more people" if least else "hold out more people"
+    return f"{point.text} needs {need:,} held-out {people}{of}, and the sites held out {curve.people:,}; {remedy}"
+
+
+def threshold_at(curves: ErrorCurves, position: int, rule: str, task: Task) -> Threshold:
+    """Return the threshold at a position of the curves, with all error rates there."""
+    names = ("BPCER", "APCER") if task == "pad" else ("FNMR", "FMR")
+    estimates = {names[0]: curves.rejected.estimate(position)} | {
+        names[1] if name == ALL else f"{names[1]} {name}": curve.estimate(position)
+        for name, curve in curves.accepted.items()
+    }
+    far, frr = estimates[names[1]].rate, estimates[names[0]].rate
+    return Threshold(curves.thresholds[position], rule, far, frr, estimates)
+
+
+def rates_below(curves: ErrorCurves | None, threshold: float) -> dict[str, float]:
+    """Return BPCER and APCER at any threshold, from the nearest lower point of the curves; empty without curves."""
+    if curves is None:
+        return {}
+    position = max(0, int(np.searchsorted(curves.thresholds, threshold, side="right")) - 1)
+    estimates = threshold_at(curves, position, "", "pad").estimates
+    return {name: estimate.rate for name, estimate in estimates.items()}
+
+
+def read_curves(values: Any) -> ErrorCurves | None:
+    """Read curves from a file; ValueError describes a fault."""
+    return None if values is None else ErrorCurves.model_validate(values)

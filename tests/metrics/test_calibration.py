@@ -1,0 +1,40 @@
+"""The threshold for one camera from its genuine pictures."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedvisage.metrics.calibration import K, find_outliers, student_quantile, threshold_for_camera
+
+
+@pytest.mark.parametrize("degrees", [4, 9, 19, 100])
+@pytest.mark.parametrize("probability", [0.9, 0.95, 0.98, 0.99])
+def test_the_quantile_is_student_s(probability: float, degrees: int) -> None:
+    assert student_quantile(probability, degrees) == pytest.approx(stats.t.ppf(probability, degrees), rel=0.02)
+
+
+def test_new_pictures_of_the_camera_are_rejected_at_the_wished_rate_on_average() -> None:
+    rng, rejected = np.random.default_rng(0), []
+    for _ in range(4000):
+        pictures = rng.normal(2, 1.5, 20)
+        threshold = threshold_for_camera(pictures, 0.0, 0.02)
+        rejected.append(stats.norm.cdf(threshold.of_pictures, 2, 1.5))
+    assert np.mean(rejected) == pytest.approx(0.02, abs=0.003)
+
+
+@pytest.mark.parametrize("count", [5, 20, 200])
+def test_the_sites_threshold_counts_as_a_fixed_number_of_pictures(count: int) -> None:
+    pictures = np.random.default_rng(1).normal(2, 1, count)
+    ends = [threshold_for_camera(pictures, sites, 0.02) for sites in (-3.0, 3.0)]
+    assert (ends[1].value - ends[0].value) / 6 == pytest.approx(K / (count + K))
+    assert ends[0].of_pictures == ends[1].of_pictures
+
+
+def test_attacks_among_genuine_pictures_are_outliers_and_ordinary_pictures_are_not() -> None:
+    rng = np.random.default_rng(2)
+    genuine = rng.normal(3, 1, 20)
+    assert find_outliers(genuine).tolist() == []
+    assert find_outliers(np.concatenate([genuine, [-6.0, -7.0]])).tolist() == [20, 21]
+    assert find_outliers(np.full(6, 2.0)).tolist() == []
