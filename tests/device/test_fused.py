@@ -235,6 +235,8 @@ REFUSED: dict[str, tuple[tuple[str, ...], str, str]] = {
     "one model": (("PAD",), "MODEL", "two"),
     "weights of other models": (("PAD", "PAD", "--weight=1", "--weight=1", "--weight=1"), "--weight", "3 times"),
     "scales of other models": (("PAD", "PAD", "--scale=1"), "--scale", "1 times"),
+    "a weight of nothing": (("PAD", "PAD", "--weight=0"), "--weight", "0"),
+    "a scale that is no number": (("PAD", "PAD", "--scale=nan", "--scale=1"), "--scale", "nan"),
     "an unknown scale": (("PAD", "PAD"), "--scale", "--on"),
     "a fused model without a scale": (("FUSED", "PAD"), "--scale", "fused"),
     "a recognition model": (("PAD", "PEOPLE"), "PEOPLE", "recognises"),

@@ -47,7 +47,7 @@ OUTPUTS: Final[Mapping[str, tuple[str, ...]]] = {"pad": ("score", "logit"), "rec
 
 AGAIN = "export the model again"
 _KEY = "fedvisage."
-_CONFIG_LIMIT = 1 << 20
+CONFIG_LIMIT = 1 << 20
 
 Arithmetic = Literal["float32", "int8"]
 Beside = Literal["model.safetensors", "parity.json"]
@@ -230,7 +230,7 @@ def read_description(directory: Path, kind: type[Content]) -> Content:
     if not path.exists():
         raise UserError(str(path), "does not exist; give a directory that `fedvisage export` wrote")
     try:
-        return kind.model_validate_json(json_key(parse_json(read_text(path, _CONFIG_LIMIT))))
+        return kind.model_validate_json(json_key(parse_json(read_text(path, CONFIG_LIMIT))))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         location = ".".join(map(str, first["loc"])) or "it"

@@ -24,6 +24,7 @@ from fedvisage.data.prepared import FileEntry
 from fedvisage.device.exported import (
     AGAIN,
     CONFIG,
+    CONFIG_LIMIT,
     MEMBERS,
     Arithmetic,
     CropShape,
@@ -32,7 +33,6 @@ from fedvisage.device.exported import (
     OperatingPoint,
     Word,
     _Strict,
-    entry_of,
     is_fused,
     read_description,
     threshold_of,
@@ -43,7 +43,8 @@ from fedvisage.metrics.threshold import Threshold
 MOST = 16
 """The largest number of members."""
 
-Factor = Annotated[float, Field(gt=0, le=1e6)]
+LARGEST_FACTOR = 1e6
+Factor = Annotated[float, Field(gt=0, le=LARGEST_FACTOR)]
 
 
 class FusedMember(_Strict):
@@ -109,7 +110,8 @@ class Fused:
         members = []
         for number, recorded in enumerate(config.members, 1):
             path = folder_of(directory, number) / CONFIG
-            if not path.is_file() or entry_of(path) != recorded.config:
+            content = read_plain(path, CONFIG_LIMIT)
+            if FileEntry(bytes=len(content), sha256=hashlib.sha256(content).hexdigest()) != recorded.config:
                 raise UserError(str(path), f"is not the file whose digest {directory / CONFIG} records; {AGAIN}")
             members.append(Exported.open(path.parent, threads=threads, int8=int8, provider=provider))
             if members[-1].task != "pad":

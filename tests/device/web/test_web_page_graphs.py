@@ -14,6 +14,7 @@ from campaigns.hostile.exports import HIDING
 from pydantic import ValidationError
 
 from fedvisage.device.exported import CONFIG, GRAPH, OperatingPoint
+from fedvisage.device.fused import FusedConfig
 from fedvisage.faces.detection import DIGESTS, read_installed
 
 CHECK = """
@@ -121,6 +122,50 @@ def test_the_page_accepts_the_thresholds_that_python_accepts(script: Path) -> No
     for point in POINTS:
         try:
             OperatingPoint.model_validate_json(json.dumps(point))
+            expected.append("accepted")
+        except ValidationError:
+            expected.append("damaged")
+    assert verdicts == expected
+    assert expected.count("accepted") == 2
+
+
+FUSED = """
+import { checkFused } from "./models.js";
+for (const config of JSON.parse(process.argv[2])) {
+  try {
+    checkFused("config.json", config, config.threshold);
+    console.log("accepted");
+  } catch (error) {
+    console.log(error.code);
+  }
+}
+"""
+MEMBER = {"config": {"bytes": 1, "sha256": "0" * 64}, "weight": 0.25, "scale": 2}
+WHOLE = {"fused": 1, "members": [MEMBER] * 2, "threshold": POINTS[0], "model_sha256": "0" * 64, "version": "1"}
+FUSIONS: list[dict[str, object]] = [
+    WHOLE,
+    WHOLE | {"members": [MEMBER] * 16},
+    WHOLE | {"members": [MEMBER] * 17},
+    WHOLE | {"members": [MEMBER]},
+    WHOLE | {"members": [MEMBER, MEMBER | {"weight": 0}]},
+    WHOLE | {"members": [MEMBER, MEMBER | {"weight": "1"}]},
+    WHOLE | {"members": [MEMBER, MEMBER | {"scale": -1}]},
+    WHOLE | {"members": [MEMBER, MEMBER | {"scale": 1e9}]},
+    WHOLE | {"members": [MEMBER, MEMBER | {"config": None}]},
+    WHOLE | {"threshold": None},
+    WHOLE | {"threshold": {"value": 1000, "rule": "fixed"}},
+    WHOLE | {"fused": 2},
+]
+
+
+def test_the_page_accepts_the_fused_models_that_python_accepts(script: Path) -> None:
+    (script.parent / "fused.js").write_text(FUSED)
+    words = ["node", str(script.parent / "fused.js"), json.dumps(FUSIONS)]
+    verdicts = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+    expected = list[str]()
+    for config in FUSIONS:
+        try:
+            FusedConfig.model_validate_json(json.dumps(config))
             expected.append("accepted")
         except ValidationError:
             expected.append("damaged")

@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 from fedvisage.base.errors import RunFailed
 from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.device import Exported
-from fedvisage.metrics.threshold import Threshold
+from fedvisage.device import Exported, Fused
+from fedvisage.metrics.threshold import Threshold, histogram, threshold_from_histograms
+from fedvisage.runs.export.fuse import fuse
 from fedvisage.runs.export.quantised import OperatingError, QuantisationEffect
 
 
@@ -105,3 +106,19 @@ def test_a_recognition_model_keeps_its_rate(recognition_run: Path, sets: Mapping
     model = Exported.open(tmp_path / "out", int8=True)
     assert model.threshold is not None
     assert model.threshold.rule.startswith("source-fmr")
+
+
+@pytest.mark.slow
+def test_a_fusion_of_int8_exports_sums_their_int8_graphs_at_a_threshold_of_its_own(
+    both: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    fuse([both, both], tmp_path / "out", weights=[1.0, 0.5], on=str(sets["A"]), cache=tmp_path)
+    fused, source = Fused.open(tmp_path / "out", int8=True), PreparedSet.open(sets["A"])
+    heldout = source.select("heldout")
+    images = np.array(source.images[heldout])
+    logits = Exported.open(both, int8=True).run(images).astype(np.float64)
+    expected = sum(member.weight * logits / member.scale for member in fused.config.members)
+    np.testing.assert_allclose(fused.score([images]), expected)
+    counts = histogram(expected, source.rows.label[heldout].astype(np.int64))
+    assert fused.threshold is not None
+    assert fused.threshold.value == threshold_from_histograms([counts], "source-eer").value

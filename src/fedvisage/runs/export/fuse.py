@@ -30,7 +30,16 @@ from fedvisage.device.exported import (
     is_export,
     point_of,
 )
-from fedvisage.device.fused import MOST, Fused, FusedConfig, FusedMember, digest_of, folder_of, open_export
+from fedvisage.device.fused import (
+    LARGEST_FACTOR,
+    MOST,
+    Fused,
+    FusedConfig,
+    FusedMember,
+    digest_of,
+    folder_of,
+    open_export,
+)
 from fedvisage.metrics.scores import FloatArray
 from fedvisage.metrics.threshold import (
     BINS,
@@ -116,6 +125,8 @@ def fuse(
     factors = _weights(models, weights)
     if scales and len(scales) != len(models):
         raise UserError("--scale", f"is given {len(scales)} times for {len(models)} models; give one per model")
+    _check_factors("--weight", factors)
+    _check_factors("--scale", scales)
     named = None if on is None else open_named(on, cache, say=say)
     with replaced_when_complete(out) as directory:
         terms = list[Term]()
@@ -153,6 +164,12 @@ def _weights(models: Sequence[Path], weights: Sequence[float]) -> list[float]:
     return [1.0] * (len(models) - len(weights)) + list(weights)
 
 
+def _check_factors(option: str, factors: Sequence[float]) -> None:
+    for factor in factors:
+        if not 0 < factor <= LARGEST_FACTOR:
+            raise UserError(option, f"must be a number above 0, at most {LARGEST_FACTOR:g}; got {factor:g}")
+
+
 def _add_members(directory: Path, number: int, term: Term, on: str | None, cache: Path, say: Say) -> list[Term]:
     """Copy or export a model into the folder of a member; a fused model gives all its members, with their factors."""
     source, place = term.directory, folder_of(directory, number)
@@ -164,7 +181,12 @@ def _add_members(directory: Path, number: int, term: Term, on: str | None, cache
             raise UserError(str(source), "has one model per site; export one with --member, and fuse the export")
         say(f"exporting {source}")
         place.parent.mkdir(exist_ok=True)
-        export(model, place, data=on, cache=cache, say=say)
+        try:
+            export(model, place, data=on, cache=cache, say=say)
+        except UserError as error:
+            if error.place != "--data":
+                raise
+            raise UserError("--on", error.message) from error
         counts = {} if source.is_file() else read_counts(source)
         return [replace(term, directory=place, scale=term.scale or spread_of(list(counts.values())))]
     opened = open_export(source)
@@ -225,6 +247,8 @@ def _member(term: Term, logits: FloatArray | None) -> FusedMember:
         raise UserError(
             "--scale", f"{term.name} has no held-out scores to measure it; give --scale per model, or --on SET"
         )
+    _check_factors("--weight", [term.weight])
+    _check_factors("--scale", [scale])
     return FusedMember(config=entry_of(term.directory / CONFIG), weight=term.weight, scale=scale)
 
 
