@@ -11,7 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.refusals import refused
-from tests.toy import recipe_of, run_toy, tree, weights
+from tests.toy import SIZE, recipe_of, run_toy, tree, weights
+
+from fedvisage.federation.server import members_of
+from fedvisage.runs.export.export import export
+from fedvisage.tasks.finished_model import open_model
+from fedvisage.tasks.scoring import mean_score
 
 
 @pytest.fixture(scope="module")
@@ -96,3 +101,51 @@ def test_frozen_statistics_are_those_of_the_start(name: str, sets: Mapping[str, 
     assert stored
     assert all(torch.equal(before[key], after[key]) for key in stored)
     assert any(not torch.equal(before[key], after[key]) for key in before if key.endswith(".weight"))
+
+
+def test_a_kept_average_holds_both_networks_and_averages_their_scores(
+    sets: Mapping[str, Path], start: Path, tmp_path: Path
+) -> None:
+    metrics = run_toy(content(sets, start, training__keep="average"), tmp_path / "average")
+    run_toy(content(sets, start, training__keep="result"), tmp_path / "result")
+    run_toy(tree(sets, training__rounds=1), tmp_path / "start")
+    members = members_of(load_file(tmp_path / "average" / "model.safetensors"))
+    for name, expected in (("start", start), ("result", tmp_path / "result" / "model.safetensors")):
+        given = load_file(expected)
+        assert members[name].keys() == given.keys()
+        assert all(torch.equal(members[name][key], value) for key, value in given.items())
+    faces = torch.randint(0, 256, (5, 3, SIZE, SIZE), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    average, *alone = (open_model(tmp_path / name).score(faces) for name in ("average", "result", "start"))
+    assert average == pytest.approx(mean_score(alone), abs=1e-9)
+    assert metrics["kept"]["model"] == "average"
+    for name in ("start", "result"):
+        assert metrics["kept"][name].keys() == {"A", "B", "C"}
+        assert all(0 <= row["auc"] <= 1 and 0 <= row["eer"] <= 1 for row in metrics["kept"][name].values())
+    export(open_model(tmp_path / "average"), tmp_path / "exported", data=None, cache=tmp_path / "cache")
+
+
+def test_a_kept_start_is_the_start_and_a_kept_result_is_that_of_a_run_without_the_choice(
+    sets: Mapping[str, Path], start: Path, tmp_path: Path
+) -> None:
+    for keep in ("start", "result", None):
+        changes = {} if keep is None else {"training__keep": keep}
+        run_toy(content(sets, start, **changes), tmp_path / str(keep))
+    assert weights(tmp_path / "result") == weights(tmp_path / "None")
+    kept, given = load_file(tmp_path / "start" / "model.safetensors"), load_file(start)
+    assert all(torch.equal(kept[name], value) for name, value in given.items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "place", "keywords"),
+    [
+        ({"training__start": None}, "recipe.training", ("keep", "start")),
+        ({"training__start": {"file": "start.safetensors", "strict": False}}, "recipe.training", ("keep", "start")),
+        ({"training__statistics": "exact"}, "recipe.training", ("keep", "exact")),
+        ({"method__name": "single"}, "recipe.training.keep", ("single",)),
+    ],
+)
+def test_a_choice_between_start_and_result_needs_both_as_whole_models(
+    changes: Mapping[str, Any], place: str, keywords: tuple[str, ...], sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    with refused(place, *keywords):
+        run_toy(content(sets, tmp_path / "start.safetensors", training__keep="average", **changes), tmp_path / "run")

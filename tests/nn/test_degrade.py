@@ -22,7 +22,20 @@ def changed(options: Augment, seed: int = 0, labels: Tensor = LIVE, depth: Tenso
     return degrade(draw_images(len(labels)), depth, labels, options.changes, Generator().manual_seed(seed))
 
 
-EVERY = Augment(margin=1, resample=1, blur=1, gamma=1, temperature=1, noise=1, jpeg=1, cutout=1, cutmix=1)
+EVERY = Augment(
+    margin=1,
+    turn=1,
+    resample=1,
+    blur=1,
+    sharpen=1,
+    gamma=1,
+    temperature=1,
+    gains=1,
+    noise=1,
+    jpeg=1,
+    cutout=1,
+    cutmix=1,
+)
 
 
 def test_all_is_off_by_default_and_a_probability_of_nothing_is_off() -> None:
@@ -30,10 +43,13 @@ def test_all_is_off_by_default_and_a_probability_of_nothing_is_off() -> None:
     assert Augment(jpeg=0).changes == {}
     assert list(EVERY.changes) == [
         "margin",
+        "turn",
         "resample",
         "blur",
+        "sharpen",
         "gamma",
         "temperature",
+        "gains",
         "noise",
         "jpeg",
         "cutout",
@@ -102,6 +118,46 @@ def test_a_margin_is_cut_off_the_depth_map_too() -> None:
     mixed = degrade(draw_images(1), depth, torch.ones(1), options.changes, Generator())
     assert mixed.depth is not None
     assert torch.equal(mixed.depth, torch.ones(1, SIDE, SIDE))
+
+
+def test_a_turn_rotates_picture_and_depth_map_anticlockwise() -> None:
+    point = torch.zeros(1, 3, SIDE, SIDE)
+    point[..., 6:10, 15:17] = 1  # above the centre
+    options = Augment.model_validate({"turn": {"probability": 1, "least": 45, "most": 45}})
+    turned = degrade(point, point[:, 0], torch.ones(1), options.changes, Generator())
+    assert turned.depth is not None
+    for plane in (turned.images[0, 0], turned.depth[0]):
+        rows, columns = (plane > 0.5).nonzero(as_tuple=True)
+        assert float(rows.float().mean()) == pytest.approx(15.5 - 8 * 0.5**0.5, abs=0.6)
+        assert float(columns.float().mean()) == pytest.approx(15.5 - 8 * 0.5**0.5, abs=0.6)
+
+
+def test_sharpening_adds_the_detail_that_a_blur_takes() -> None:
+    one = 0.4 + 0.2 * draw_images(1)
+    np.testing.assert_allclose(of.sharpen(one, 0.7), one + 0.7 * (one - of.blur(one, 1.0)), atol=1e-6)
+
+
+def test_gains_scale_each_channel_of_each_picture_within_the_range() -> None:
+    grey = torch.full((50, 3, 4, 4), 0.5)
+    options = Augment.model_validate({"gains": {"probability": 1, "least": 0.2, "most": 0.2}})
+    factors = degrade(grey, None, torch.ones(50), options.changes, Generator().manual_seed(0)).images[..., 0, 0] / 0.5
+    assert float((factors - 1).abs().max()) <= 0.2 + 1e-6
+    assert len(factors.unique()) == 150
+
+
+def test_strong_sets_a_group_of_changes_and_single_keys_replace_its_own() -> None:
+    strong = Augment.model_validate({"strong": True, "blur": 0, "jpeg": 0.1})
+    assert strong.flip == 0.5
+    assert list(strong.changes) == ["margin", "turn", "resample", "sharpen", "gamma", "gains", "noise", "jpeg"]
+    assert strong.changes["jpeg"].probability == 0.1
+    assert Augment.model_validate(strong.model_dump()).model_dump() == strong.model_dump()
+    assert Augment.model_validate({"strong": False}).changes == {}
+
+
+def test_strong_changes_draw_alike_for_both_classes() -> None:
+    strong = Augment.model_validate({"strong": True})
+    as_live, as_attack = (changed(strong, labels=torch.full((6,), label)).images for label in (1.0, 0.0))
+    assert torch.equal(as_live, as_attack)
 
 
 def test_cutmix_puts_a_square_of_an_attack_into_faces_and_flattens_it_there() -> None:

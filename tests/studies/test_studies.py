@@ -22,7 +22,7 @@ STUDIES = [path for path in sorted(FOLDER.glob("*.yaml")) if not path.stem.endsw
 DEMO_ONLY = {"fedsis-leakage-demo"}
 """Lengths to which tokens are cut belong to a network: a paper's own start would have to be looked at first."""
 DEMOS = [path for path in STUDIES if path.stem.endswith("-demo") and path.stem not in DEMO_ONLY]
-RECIPES = sorted([*(ROOT / "recipes/demo").glob("*.yaml"), *(ROOT / "recipes/paper").glob("*.yaml")])
+RECIPES = sorted(path for folder in ("demo", "paper", "real") for path in (ROOT / "recipes" / folder).glob("*.yaml"))
 OWN_ROWS = {
     "FedPAD + TTA, 2D sites",
     "FedPAD + gated TTA, 2D and 3D sites",

@@ -31,6 +31,9 @@ Capability = Literal["one_mean", "l2sp", "micro_batch", "server_optimizer"]
 - ``server_optimizer``: the server applies ``training.server_optimizer``.
 """
 
+START, RESULT = "start", "result"
+"""Members of a model that keeps its start beside the result of training (``training.keep: average``)."""
+
 
 class Home(Enum):
     """Location of a part's live copy."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from fedvisage.base.errors import plain_line
-from fedvisage.federation.declared import Call
+from fedvisage.federation.declared import RESULT, START, Call
 from fedvisage.federation.wire.message import Message, is_plain
 from fedvisage.federation.wire.precision import wide_type
 from fedvisage.federation.wire.schema import ExpectedTensor, MessageLimits, RefusedMessage, Upload, limits_of, schema_of
@@ -32,7 +32,7 @@ class AcceptedTensors:
 
     tensors: Mapping[str, ExpectedTensor]
     members: frozenset[str] = frozenset()
-    """The sites whose models an order may contain, each under its site's name."""
+    """The members of a finished model that an order may contain: sites, or start and result."""
 
     @property
     def extent(self) -> MessageLimits:
@@ -43,7 +43,7 @@ class AcceptedTensors:
     def check(self, message: Message) -> None:
         """Raise an error for tensors that are undeclared, not finite, or of another type or size than declared."""
         for name, tensor in message.items():
-            # A member's tensor has its site's name as a prefix.
+            # A member's tensor has the member's name as a prefix.
             member, _, rest = name.partition("/")
             expected = self.tensors.get(name) or (self.tensors.get(rest) if member in self.members else None)
             if expected is None:
@@ -66,7 +66,9 @@ def accepted_tensors(
 ) -> dict[str, AcceptedTensors]:
     """Return the tensors that each call's orders may contain: parts of the network, and the call's own declarations."""
     parts = (Upload("weights", "weights", parts=tuple(whole)),)
-    sites = frozenset(recipe.data.sites) if members else frozenset()
+    sites = frozenset(recipe.data.sites) if members else frozenset[str]()
+    if recipe.training.keep == "average":
+        sites |= {START, RESULT}
     schemas: dict[tuple[Upload, ...], Mapping[str, ExpectedTensor]] = {}
     accepted = {}
     for name, call in calls.items():

@@ -56,15 +56,19 @@ def degrade(
         elif name == "noise":
             noise = torch.randn(images.shape, generator=generator) * (amounts * selected)[:, None, None, None]
             images = (images + noise.to(images)).clamp(0, 1)
+        elif name == "gains":
+            deviations = (2 * torch.rand(len(images), 3, generator=generator) - 1) * (amounts * selected)[:, None]
+            images = (images * (1 + deviations)[:, :, None, None].to(images)).clamp(0, 1)
         elif selected.any():
             rows = selected.nonzero()[:, 0].tolist()
             changed_images = [_ONE_BY_ONE[name](images[row : row + 1].cpu(), float(amounts[row])) for row in rows]
             images = images.index_copy(
                 0, selected.nonzero()[:, 0].to(images.device), torch.cat(changed_images).to(images)
             )
-            if name == "margin" and depth is not None:
+            if name in _GEOMETRIC and depth is not None:
                 depth_crops = [
-                    margin(depth[row : row + 1, None].float().cpu(), float(amounts[row]))[:, 0] for row in rows
+                    _ONE_BY_ONE[name](depth[row : row + 1, None].float().cpu(), float(amounts[row]))[:, 0]
+                    for row in rows
                 ]
                 depth = depth.index_copy(0, selected.nonzero()[:, 0].to(depth.device), torch.cat(depth_crops).to(depth))
     return AugmentedBatch(images, depth, donors)
@@ -77,6 +81,15 @@ def margin(images: Tensor, amount: float) -> Tensor:
     if not off:
         return images
     return interpolate(images[..., off : size - off, off : size - off], size, mode="bilinear", align_corners=False)
+
+
+def turn(images: Tensor, amount: float) -> Tensor:
+    """Rotate anticlockwise about the centre by this angle in degrees; the border is mirrored."""
+    size = images.shape[-1]
+    middle = (size - 1) / 2
+    matrix = cv2.getRotationMatrix2D((middle, middle), amount, 1.0)
+    planes = [cv2.warpAffine(plane, matrix, (size, size), borderMode=cv2.BORDER_REFLECT) for plane in images[0].numpy()]
+    return torch.from_numpy(np.stack([*planes]))[None]
 
 
 def resample(images: Tensor, amount: float) -> Tensor:
@@ -93,6 +106,11 @@ def blur(images: Tensor, amount: float) -> Tensor:
     """Apply a Gaussian blur with this standard deviation in pixels."""
     planes = [cv2.GaussianBlur(plane, (0, 0), amount) for plane in images[0].numpy()] if amount else images[0].numpy()
     return torch.from_numpy(np.stack([*planes]))[None]
+
+
+def sharpen(images: Tensor, amount: float) -> Tensor:
+    """Add this multiple of the difference between an image and its blurred copy (an unsharp mask)."""
+    return (images + amount * (images - blur(images, 1.0))).clamp(0, 1)
 
 
 def gamma(images: Tensor, amount: float) -> Tensor:
@@ -160,12 +178,16 @@ def _masks(squares: Tensor, size: int) -> Tensor:
 
 _ONE_BY_ONE: dict[str, Callable[[Tensor, float], Tensor]] = {
     "margin": margin,
+    "turn": turn,
     "resample": resample,
     "blur": blur,
+    "sharpen": sharpen,
     "gamma": gamma,
     "temperature": temperature,
     "jpeg": jpeg,
 }
+_GEOMETRIC = ("margin", "turn")
+"""Changes that move pixels, and with them the depth map."""
 
 
 GREY = (0.299, 0.587, 0.114)

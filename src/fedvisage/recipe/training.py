@@ -29,16 +29,36 @@ class Change(Section):
 
 CHANGES: Mapping[str, tuple[float, float, float, float]] = {
     "margin": (0, 0.3, 0.0, 0.12),
+    "turn": (-45, 45, -12, 12),
     "resample": (0.2, 1, 0.5, 1.0),
     "blur": (0, 5, 0.2, 1.5),
+    "sharpen": (0, 3, 0.2, 1.5),
     "gamma": (0.3, 3, 0.7, 1.4),
     "temperature": (2500, 15000, 4000, 10000),
+    "gains": (0, 0.6, 0.0, 0.25),
     "noise": (0, 0.3, 0.0, 0.04),
     "jpeg": (5, 100, 40, 95),
     "cutout": (0.02, 0.6, 0.1, 0.3),
     "cutmix": (0.05, 0.6, 0.15, 0.4),
 }
 """The smallest and largest valid amount of each change, and its default range."""
+
+STRONG: Mapping[str, Any] = {
+    "flip": 0.5,
+    "shift": 0.06,
+    "contrast": 0.4,
+    "saturation": 0.6,
+    "margin": 0.5,
+    "turn": 0.5,
+    "resample": {"probability": 0.5, "least": 0.35},
+    "blur": 0.4,
+    "sharpen": 0.4,
+    "gamma": {"probability": 0.8, "least": 0.6, "most": 1.6},
+    "gains": 0.8,
+    "noise": 0.5,
+    "jpeg": {"probability": 0.5, "least": 30},
+}
+"""The changes of ``strong``: those that depend on camera, light and channel, drawn alike for both classes."""
 
 
 class Augment(Section):
@@ -47,7 +67,10 @@ class Augment(Section):
     Changes of capture (``margin`` to ``jpeg``, then ``cutout`` and ``cutmix``) are applied in the order of ``CHANGES``.
     """
 
-    unset: ClassVar[frozenset[str]] = frozenset(CHANGES)
+    unset: ClassVar[frozenset[str]] = frozenset({*CHANGES, "strong"})
+    strong: bool | None = None
+    """``true`` turns on the changes of camera, light and channel at once, for detectors that must not learn a camera;
+    other keys change single ones, and 0 turns one off. Both classes are changed alike."""
     flip: float = Field(0.0, ge=0, le=1)
     """Probability of mirroring an image."""
     shift: float = Field(0.0, ge=0, le=0.3)
@@ -62,14 +85,20 @@ class Augment(Section):
     """Range of the change in hue."""
     margin: Change | None = None
     """Cut off a margin on all sides and enlarge the rest: the margin as a share of the side."""
+    turn: Change | None = None
+    """Rotate: the angle in degrees, anticlockwise."""
     resample: Change | None = None
     """Reduce by this factor and enlarge again."""
     blur: Change | None = None
     """Gaussian blur: its standard deviation in pixels."""
+    sharpen: Change | None = None
+    """Sharpen by an unsharp mask: the weight of the detail that is added."""
     gamma: Change | None = None
     """Gamma correction: the exponent of the levels."""
     temperature: Change | None = None
     """Colour temperature of the light in kelvin; 6500 changes nothing."""
+    gains: Change | None = None
+    """Multiply each colour channel by its own factor: the largest deviation from 1."""
     noise: Change | None = None
     """Noise: its standard deviation, with levels from 0 to 1."""
     jpeg: Change | None = None
@@ -78,6 +107,14 @@ class Augment(Section):
     """A grey square within the face: its side as a share."""
     cutmix: Change | None = None
     """A square of an attack pasted into a bona fide face, which then counts as an attack: its side as a share."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _strong_changes(cls, value: Any) -> Any:
+        """Fill in the changes of ``strong`` that the recipe does not set itself; none counts as not set."""
+        if not isinstance(value, Mapping) or value.get("strong") is not True:
+            return value
+        return {**STRONG, **{key: setting for key, setting in value.items() if setting is not None}}
 
     @field_validator(*CHANGES, mode="before")
     @classmethod
@@ -265,7 +302,9 @@ class Start(Section):
 class Training(Section):
     """Training of the federation."""
 
-    unset: ClassVar[frozenset[str]] = frozenset({"micro_batch", "server_optimizer", "pretrain", "l2sp", "statistics"})
+    unset: ClassVar[frozenset[str]] = frozenset(
+        {"micro_batch", "server_optimizer", "pretrain", "l2sp", "statistics", "keep"}
+    )
 
     rounds: int = Field(ge=1)
     """Number of aggregations."""
@@ -301,6 +340,19 @@ class Training(Section):
     """BatchNorm's statistics. ``averaged`` (default): the mean of the sites' running statistics. ``exact``: after
     training, those of all training images together, which the sites send layer by layer. ``frozen``: the initial
     ones."""
+
+    keep: Literal["start", "result", "average"] | None = None
+    """Attack detection: the sites evaluate the weights of ``start`` as well, and this decides which model remains.
+    ``start``, ``result``, or ``average``: both networks, with averaged scores, which doubles the cost of a decision."""
+
+    @model_validator(mode="after")
+    def _a_kept_start_is_whole(self) -> Training:
+        start = self.starts_from
+        if self.keep is not None and (start is None or start.parts is not None or not start.strict):
+            raise ValueError(f"keep: {self.keep} compares with a complete start; set start to a file")
+        if self.keep is not None and self.statistics == "exact":
+            raise ValueError(f"keep: {self.keep} excludes statistics: exact, which change the start; leave one out")
+        return self
 
     @model_validator(mode="after")
     def _a_pull_has_a_start(self) -> Training:

@@ -92,6 +92,13 @@ RATES = {
     "acer": "ACER",
 }
 KEPT_BACK = {"skipped": "kept back by the gate", "taken_back": "taken back"}
+KEPT_FIGURES = {"auc": "AUC %", "eer": "EER %"}
+KEPT_MODELS = ("start", "result")
+KEPT_NOTES = {
+    "average": "both networks, with averaged scores; each decision computes both",
+    "start": "the start",
+    "result": "the result of training",
+}
 MOST_SITE_ROWS = 40
 
 
@@ -210,6 +217,22 @@ def heldout_table(metrics: Row) -> Table | None:
     kind, subjects = ("training", "the training images") if training else ("held-out", "held-out subjects")
     note = f"From histograms of {kind} scores; the scores themselves stay at the sites."
     return table(f"At the sites, on {subjects}", rows, {"site": "site"} | titles, note=note) if rows else None
+
+
+def kept_table(metrics: Row) -> Table | None:
+    """Return the held-out metrics of start and result by site, for runs that chose between them."""
+    kept = metrics.get("kept")
+    if not kept:
+        return None
+    pairs = [(figure, model) for figure in KEPT_FIGURES for model in KEPT_MODELS]
+    rows = [
+        {"site": site}
+        | {f"{figure} {model}": percent(kept[model].get(site, {}).get(figure)) for figure, model in pairs}
+        for site in kept["result"]
+    ]
+    columns = {f"{figure} {model}": f"{KEPT_FIGURES[figure]}, {model}" for figure, model in pairs}
+    note = f"From histograms of held-out scores. The run kept {KEPT_NOTES[kept['model']]}."
+    return table("Start and result at the sites", rows, {"site": "site"} | columns, note=note)
 
 
 def uploads_table(uploads: Uploads) -> Table | None:

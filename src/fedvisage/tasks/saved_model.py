@@ -15,7 +15,7 @@ from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import read_json, read_tensors, write_json, write_tensors
 from fedvisage.data.crops import CropRecord
 from fedvisage.faces.cropping import MARGIN, record_of
-from fedvisage.federation.declared import Declared
+from fedvisage.federation.declared import RESULT, START, Declared
 from fedvisage.federation.method import TaskName
 from fedvisage.federation.server import members_of
 from fedvisage.federation.wire.message import Message, digest_of
@@ -211,7 +211,8 @@ def check_fits(directory: Path, finished: Message, method: Declared, recipe: Rec
         for name, value in module.state_dict().items()
     } | constant_weights(outline)
     path, members = directory / WEIGHTS, members_of(finished)
-    if not members or (not method.several_models and set(members) != {""}):
+    accepted = {START, RESULT} if recipe.training.keep == "average" else {""}
+    if not members or (not method.several_models and set(members) != accepted):
         raise UserError(str(path), f"does not contain a single model, which method {method.name} requires")
     for member, weights in sorted(members.items()):
         if problem := _problem(weights, expected):

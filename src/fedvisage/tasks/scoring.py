@@ -70,7 +70,7 @@ class Scorer:
         for name, member in sorted(members_of(finished).items()):
             self.load(member)
             logits[name] = self.logits(view)
-        return {"": mean_score(list(logits.values()))} if self.method.members == "mean" else logits
+        return logits if self.method.members == "each" else {"": combine(list(logits.values()))}
 
     def logits(self, view: View) -> Logits:
         """Return the logits of a view's images, in order, with the loaded weights."""
@@ -122,8 +122,7 @@ class Scorer:
                     logits[positions] = as_logits(self.live(view, positions))
             by_member.append(logits)
             distances.append(meter.scatter or 0.0)
-        together = mean_score(by_member) if self.method.members == "mean" else by_member[0]
-        return together, float(np.mean(distances))
+        return combine(by_member), float(np.mean(distances))
 
     def score_images(self, images: Tensor) -> Tensor:
         """Score uint8 RGB images of the network's size."""
@@ -164,6 +163,11 @@ def as_logits(logits: Tensor) -> Logits:
     """Return a network's logits as float64, clipped to ``LIMIT``."""
     values: Logits = np.clip(logits.double().cpu().numpy(), -LIMIT, LIMIT)
     return values
+
+
+def combine(logits: list[Logits]) -> Logits:
+    """Return the logits of a model's only member, or the mean score of its members."""
+    return logits[0] if len(logits) == 1 else mean_score(logits)
 
 
 def mean_score(logits: list[Logits]) -> Logits:

@@ -38,6 +38,8 @@ class TrainingResult:
     """Histograms of the sites' held-out scores, if the training ran in this process."""
     personal: dict[str, dict[str, SiteFigures]] = field(default_factory=dict)
     """Recognition: metrics of the sites' own models on their people, by model and site."""
+    kept: dict[str, Any] = field(default_factory=dict)
+    """With ``training.keep``: what was kept, and the held-out metrics of start and result by site."""
     ended: dict[str, str] = field(default_factory=dict)
     """Cause and reason of an early end of training; empty if all rounds of the recipe took place."""
 

@@ -28,7 +28,7 @@ from fedvisage.federation.wire.message import Message
 from fedvisage.metrics.gate import SourcePredictions, collapse_reason, refusal_reason, sample_batches
 from fedvisage.nn.batchnorm import StatisticsMeter, batch_statistics, batchnorms, collect_statistics
 from fedvisage.recipe import Adapt
-from fedvisage.tasks.scoring import Logits, Scorer, as_logits, mean_score
+from fedvisage.tasks.scoring import Logits, Scorer, as_logits, combine
 
 
 def entropy(logits: Tensor) -> Tensor:
@@ -236,9 +236,7 @@ def adapt_and_score(
         scorer.load(member)
         source = sources.get(name) or sources[""]
         logits[name], outcomes[name] = adapt_to_view(scorer, view, settings, source)
-    if scorer.method.members == "mean":
-        logits = {"": mean_score(list(logits.values()))}
-    return logits, outcomes
+    return logits if scorer.method.members == "each" else {"": combine(list(logits.values()))}, outcomes
 
 
 def adapt_weights(

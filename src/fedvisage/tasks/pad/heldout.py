@@ -93,10 +93,11 @@ def calls(scorer: Scorer) -> dict[str, Call]:
         return _count_scores(site, logits)
 
     recipe = scorer.recipe
+    compared = 0 if recipe.training.keep is None else 2  # the start, and an average
     for_curves = FOR_CURVES if keeps_curves(recipe, scorer.method) else ()
     uploads = OF_TRAINING if recipe.evaluation.threshold == ON_TRAINING else UPLOADS
     return {
-        SCORES: Call(scores, (uploads[SCORES],), exact=True, questions=evaluations(recipe) + 2),
+        SCORES: Call(scores, (uploads[SCORES],), exact=True, questions=evaluations(recipe) + 2 + compared),
         SCATTER: Call(scatter, (uploads[SCATTER], *for_curves), exact=True),
         # only a call with access to private data sees a site's training images
         **(

@@ -29,6 +29,8 @@ def check_recognition(recipe: Recipe, method: Declared) -> None:
         raise UserError(
             "recipe.input.colour", f"recognition requires rgb, got {recipe.input.colour}; set input.colour: rgb"
         )
+    if recipe.training.keep is not None:
+        raise UserError("recipe.training.keep", "is for attack detection; leave it out")
     if recipe.training.sampling != "shuffled":
         raise UserError("recipe.training.sampling", "balances live faces and attacks; recognition requires shuffled")
     if recipe.evaluation.keep == "best" or recipe.training.early_stop is not None:

@@ -1,0 +1,200 @@
+"""Measure detectors on real attacks: published starts, texture, fusion and fine-tuning, one site left out at a time.
+
+    python -m benchmarks.real DIR [--out WORK] [--scores FOLDER] [--tables published,texture,fusion,finetune]
+
+DIR contains checkouts of the development repositories, one folder OWNER+NAME each, and one of the published detectors
+(`sites.py`, `scores.py`). Prepared sets, starts and runs go to WORK, and a later call reuses them. No picture, weight
+or score of a single picture belongs in the repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.real.scores import (
+    CHECKOUT,
+    STARTS,
+    Logits,
+    SiteScores,
+    aucs,
+    convert_starts,
+    labels_of,
+    score_starts,
+    table,
+    write_scores,
+)
+from benchmarks.real.sites import SITES, Cut, prepare
+from benchmarks.real.training import SEEDS, Variant, kept_at_sites, leave_one_out, train_alone
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.tasks.scoring import mean_score
+
+TIGHT, WIDE = Cut(1.0), Cut(2.7, "replicate")
+START = ("v2 2.7, padded", "v1se 4.0, padded")
+"""The scores that texture is added to."""
+
+DIVISORS, TEXTURE_DIVISOR = (2.30, 3.79), 0.80
+"""Standard deviations of these scores and of the texture's on the development sites, as measured before."""
+
+FUSED = (0.25, 0.5, 1.0, 2.0)
+TABLES = ("published", "texture", "fusion", "finetune")
+
+
+class Measurements:
+    """The prepared sites of a directory, with the scores of the published networks."""
+
+    def __init__(self, directory: Path, out: Path) -> None:
+        """Prepare the sets, convert the published files, and score the sets."""
+        prepare(directory, out / "sets", list(dict.fromkeys(cut for _, cut in STARTS.values())))
+        self.out, self.sets = out, out / "sets"
+        self.labels = {site: labels_of(self.sets / TIGHT.name, site) for site in SITES}
+        self.starts = convert_starts(directory, out / "starts")
+        self.published = score_starts(self.sets, self.starts)
+
+    def tables(self, name: str) -> Iterator[str]:
+        """Yield the lines of a table."""
+        return {
+            "published": self.published_table,
+            "texture": self.texture_table,
+            "fusion": self.fusion_table,
+            "finetune": self.finetune_table,
+        }[name]()
+
+    def rows(self, columns: Mapping[str, SiteScores]) -> dict[str, dict[str, float]]:
+        """Return the areas under the curve by column and site."""
+        return {name: aucs(scores, self.labels) for name, scores in columns.items()}
+
+    def published_table(self) -> Iterator[str]:
+        """Yield the published networks at each crop."""
+        yield from table("published start", self.rows(self.published))
+
+    def texture(self, name: str) -> Variant:
+        """Return a way to train the texture branch."""
+        changes: dict[str, dict[str, Any]] = {
+            "FedAvg": {},
+            "FedAvg, no augmentation": {"training.augment.strong": False},
+            "pooled": {"method.name": "pooled"},
+            "pooled, no augmentation": {"method.name": "pooled", "training.augment.strong": False},
+        }
+        return Variant("texture", self.sets / TIGHT.name, changes[name])
+
+    def leave_one_out(self, name: str, seed: int) -> tuple[SiteScores, dict[str, float]]:
+        """Train texture without each site."""
+        return leave_one_out(self.texture(name), self.out / "runs" / name.replace(", ", "-").replace(" ", "-"), seed)
+
+    def texture_table(self) -> Iterator[str]:
+        """Yield the texture branch alone: of all other sites, and of single sites, with and without augmentation."""
+        rows: dict[str, dict[str, float]] = {}
+        for name, seeds in (
+            ("FedAvg", SEEDS),
+            ("FedAvg, no augmentation", SEEDS[:1]),
+            ("pooled", SEEDS[:1]),
+            ("pooled, no augmentation", SEEDS[:1]),
+        ):
+            for seed in seeds:
+                rows[f"{name}, seed {seed}"] = aucs(self.leave_one_out(name, seed)[0], self.labels)
+        for name in ("FedAvg", "FedAvg, no augmentation"):
+            alone = train_alone(self.texture(name), self.out / "runs" / f"single-{len(name)}", SEEDS[0])
+            by_site = {site: aucs(scores, self.labels) for site, scores in alone.items()}
+            means = {
+                site: float(np.mean([values[site] for values in by_site.values() if site in values])) for site in SITES
+            }
+            rows[name.replace("FedAvg", "single site, mean") + f", seed {SEEDS[0]}"] = means
+        yield from table("texture", rows)
+
+    def fusion_table(self) -> Iterator[str]:
+        """Yield start plus texture, with the divisors measured before and with those of held-out scores."""
+        plain = dict(zip(START, DIVISORS, strict=True))
+        start = {site: self.fused_start(site, plain) for site in SITES}
+        rows = self.rows({"start": start})
+        for seed in SEEDS:
+            texture, divisors = self.leave_one_out("FedAvg", seed)
+            for weight in FUSED:
+                fixed = {site: start[site] + weight * texture[site] / TEXTURE_DIVISOR for site in SITES}
+                own = {
+                    site: self.fused_start(site, {part: self.heldout_deviation(part, site) for part in START})
+                    + weight * texture[site] / divisors[site]
+                    for site in SITES
+                }
+                rows |= self.rows(
+                    {f"w = {weight:g}, seed {seed}": fixed, f"w = {weight:g}, held-out, seed {seed}": own}
+                )
+        yield from table("fusion", rows)
+        gains = {
+            name: min(values[site] - rows["start"][site] for site in SITES)
+            for name, values in rows.items()
+            if name != "start"
+        }
+        yield ""
+        yield from (f"worst site against the start, {name}: {gain:+.3f}" for name, gain in gains.items())
+
+    def fused_start(self, site: str, divisors: Mapping[str, float]) -> Logits:
+        """Return the sum of the published networks' scores at a site, each over its divisor."""
+        return np.asarray(np.sum([self.published[part][site] / divisors[part] for part in START], axis=0))
+
+    def heldout_deviation(self, part: str, target: str) -> float:
+        """Return the standard deviation of a column on the held-out pictures of all sites but one."""
+        return float(
+            np.concatenate(
+                [
+                    self.published[part][site][PreparedSet.open(self.sets / TIGHT.name / site).select("heldout")]
+                    for site in SITES
+                    if site != target
+                ]
+            ).std()
+        )
+
+    def finetune_table(self) -> Iterator[str]:
+        """Yield fine-tuning: the result alone, averaged with the start, and its effect on the sites' own people."""
+        start, out = self.published["v2 2.7, padded"], self.out / "runs" / "finetune"
+        rows, losses = self.rows({"start": start}), []
+        # The start and the result of one run give the average that the shipped recipe keeps.
+        variant = Variant(
+            "finetune",
+            self.sets / WIDE.name,
+            {"training.start": str(self.starts["v2"]), "training.keep": "result"},
+        )
+        for seed in SEEDS:
+            result, _ = leave_one_out(variant, out, seed)
+            average = {site: mean_score([start[site], result[site]]) for site in SITES}
+            rows |= self.rows({f"result, seed {seed}": result, f"average, seed {seed}": average})
+            kept = kept_at_sites(out, seed).values()
+            pairs = [(run["start"][site]["auc"], run["result"][site]["auc"]) for run in kept for site in run["start"]]
+            lost = sum(after < before for before, after in pairs)
+            losses.append(f"sites' own held-out people, seed {seed}: {lost} of {len(pairs)} comparisons lost AUC")
+        yield from table("fine-tuning", rows)
+        yield from ("", *losses)
+
+
+def main() -> int:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("build/real"))
+    parser.add_argument("--scores", type=Path, help="also write the scores of every picture into this folder")
+    parser.add_argument("--tables", default=",".join(TABLES))
+    options = parser.parse_args()
+    if missing := missing_folders(options.directory):
+        print(f"skipped: {options.directory} has no {missing[0]}")
+        return 0
+    measurements = Measurements(options.directory, options.out)
+    if options.scores is not None:
+        write_scores(options.scores, measurements.published, measurements.labels)
+    for name in options.tables.split(","):
+        print("", *measurements.tables(name), sep="\n", flush=True)
+    return 0
+
+
+def missing_folders(directory: Path) -> list[str]:
+    """Return the repositories that a directory lacks."""
+    repositories = [repository for names in SITES.values() for repository in names]
+    return [name for name in (*repositories, CHECKOUT) if not (directory / name).is_dir()]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

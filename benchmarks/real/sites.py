@@ -1,0 +1,182 @@
+"""Prepare the development repositories as sites: unique pictures, turned upright, with one detected face each.
+
+A repository has the folders ``dataset/real`` and ``dataset/fake``. Each is one site, except two by the same authors,
+which are one. Pictures that two sites or both classes share are dropped at the later one. The crops are cut by the same
+functions, and stored by the same writer, as those of ``fedvisage data import``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import cv2
+import numpy as np
+
+from fedvisage.base.errors import BadFile
+from fedvisage.data.writer import Writer
+from fedvisage.faces.cropping import LOWEST_CONFIDENCE, Image, Padding, crop_face, record_of
+from fedvisage.faces.detection import Detector, DetectorSettings, Face
+from fedvisage.faces.pictures import ENDINGS, equidistant, open_picture
+
+SITES: Mapping[str, tuple[str, ...]] = {
+    "tutorial": (
+        "D-sourav-M044+Face_recognition",
+        "saikan45+Liveness_Face_Detection_Home_Security_System",
+    ),
+    "aksultan": ("AksultanMukhanbet+recognize_with_python",),
+    "alexcamargo": ("alexcamargoweb+liveness-detection",),
+    "apfol": ("Apfol+liveness-detection-opencv",),
+    "balveer": ("BalveerSinghYT+Smart-Facial-Recognition-Attendance-System",),
+    "jtboing": ("jtboing+liveness-web-demo",),
+    "krzysiek": ("Krzysiek354+Python_Face_Detection",),
+    "manikantha": ("Manikantha-M+Face-Liveness-detection-using-Deeplearning-and-OpenCV",),
+    "neonipun": ("neonipun+CV_PROJECT",),
+    "nuredinali": ("nuredinali+Face-recognition-with-liveness-detection-and-recognizing-unknown-face-added.",),
+    "shubham": ("ShubhamLala+Liveliness-Detection_CNN",),
+    "tricky": ("TrickyF0x+twoFactorLivenessDetection",),
+    "vishal": ("VishalkrishnaBlaze+Liveness-detection",),
+    "wolf": ("WOLF-huo+face_liveness",),
+}
+"""Repositories by site, with the one whose pictures others contain first. A repository without attacks is left out."""
+
+CLASSES = {1: "real", 0: "fake"}
+MOST, TRAINED = 60, 0.7
+"""Pictures per class and site, and the share of them, in natural order, on which a site trains."""
+
+SIDES = (320, 160, 640)
+"""Longer sides of a picture at which a face is searched for, in this order."""
+QUARTER_TURNS = (0, 1, 3)
+
+SIZE = 80
+Scaling = Literal["area", "linear"]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A way to cut a face out: the side over that of its box, what fills it beyond the picture, and how it shrinks."""
+
+    margin: float
+    padding: Padding = "none"
+    scaling: Scaling = "area"
+
+    @property
+    def name(self) -> str:
+        """The name of the folder with this cut's sets."""
+        return f"{self.margin:g}-{self.padding}-{self.scaling}"
+
+    def cut(self, image: Image, face: Face) -> Image:
+        """Return the crop; a picture that ends too close to the face shrinks it, whatever its margin."""
+        if self.scaling == "area":
+            return crop_face(image, [face], SIZE, self.margin, self.padding).image
+        side = round(self.margin * face.box[2:].max())
+        side = side if self.padding == "replicate" else min(side, *image.shape[:2])
+        whole = crop_face(image, [face], int(side), self.margin, self.padding).image
+        return np.asarray(cv2.resize(whole, (SIZE, SIZE), interpolation=cv2.INTER_LINEAR), np.uint8)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture of a site, upright, and its face."""
+
+    image: Image
+    face: Face
+    label: int
+    split: Literal["train", "heldout"]
+
+
+def prepare(directory: Path, out: Path, cuts: Sequence[Cut]) -> None:
+    """Write one set per site and cut, as ``OUT/CUT/SITE``; sites with sets of every cut are kept as they are."""
+    detector = Detector(settings=DetectorSettings(smallest=40))
+    for site, files in choose(directory).items():
+        missing = [cut for cut in cuts if not (out / cut.name / site).exists()]
+        if missing:
+            _write(site, _read(files, detector), out, missing)
+
+
+def choose(directory: Path) -> dict[str, dict[int, list[Path]]]:
+    """Return the files of each site and class: unique, in natural order, at most `MOST`."""
+    pictures: dict[str, list[tuple[str, int, Path]]] = {}
+    for site, repositories in SITES.items():
+        for repository in repositories:
+            for label, name in CLASSES.items():
+                for path in sorted((directory / repository / "dataset" / name).iterdir(), key=_natural_key):
+                    if path.suffix.lower() in ENDINGS:
+                        pictures.setdefault(hashlib.sha256(path.read_bytes()).hexdigest(), []).append(
+                            (site, label, path)
+                        )
+    chosen: dict[str, dict[int, list[Path]]] = {site: {1: [], 0: []} for site in SITES}
+    for copies in pictures.values():
+        site, label, path = copies[0]
+        if len({label for _, label, _ in copies}) == 1:
+            chosen[site][label].append(path)
+    return {site: {label: _thin(paths) for label, paths in classes.items()} for site, classes in chosen.items()}
+
+
+def _natural_key(path: Path) -> list[tuple[int, str]]:
+    """Order names by the numbers in them."""
+    return [(int(word) if word.isdigit() else -1, word) for word in re.split(r"(\d+)", path.name)]
+
+
+def _thin(paths: list[Path]) -> list[Path]:
+    return [paths[place] for place in sorted(equidistant(len(paths), min(MOST, len(paths))))]
+
+
+def _read(files: Mapping[int, Sequence[Path]], detector: Detector) -> Iterator[Picture]:
+    for label, paths in files.items():
+        for number, path in enumerate(paths):
+            try:
+                image = open_picture(path)
+            except BadFile:
+                continue
+            upright = turn_upright(image, detector)
+            if upright:
+                yield Picture(*upright, label, "train" if number < TRAINED * len(paths) else "heldout")
+
+
+def turn_upright(image: Image, detector: Detector) -> tuple[Image, Face] | None:
+    """Return the picture turned so that its largest face is upright, and the face; None without a face."""
+    for side in SIDES:
+        scale = side / max(image.shape[:2])
+        width, height = (max(1, round(length * scale)) for length in image.shape[1::-1])
+        interpolation = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
+        small = np.asarray(cv2.resize(image, (width, height), interpolation=interpolation), np.uint8)
+        faces: list[tuple[float, int, Face]] = []
+        for turns in QUARTER_TURNS:
+            face = detector.largest(np.ascontiguousarray(np.rot90(small, turns)), LOWEST_CONFIDENCE)
+            if face is not None:
+                faces.append((face.confidence, turns, face))
+                if turns == 0:
+                    break
+        if faces:
+            _, turns, face = max(faces, key=lambda entry: entry[0])
+            return np.ascontiguousarray(np.rot90(image, turns)), Face(face.box / scale, face.points / scale)
+    return None
+
+
+def _write(site: str, pictures: Iterator[Picture], out: Path, cuts: Sequence[Cut]) -> None:
+    with ExitStack() as stack:
+        writers = {}
+        for cut in cuts:
+            (out / cut.name).mkdir(parents=True, exist_ok=True)
+            record = record_of("face", margin=cut.margin, padding=cut.padding)
+            writer = Writer(out / cut.name / site, name=site, size=SIZE, source=f"folder {site}", crop=record)
+            writers[cut] = stack.enter_context(writer)
+        for number, picture in enumerate(pictures):
+            name, species = f"{number:04d}", "bonafide" if picture.label else "replay"
+            for cut, writer in writers.items():
+                writer.add(
+                    cut.cut(picture.image, picture.face)[np.newaxis],
+                    label=[picture.label],
+                    species=[species],
+                    subject=[name],
+                    video=[name],
+                    frame=[0],
+                    split=[picture.split],
+                    item=[name],
+                )

@@ -1,0 +1,75 @@
+"""Training on all sites but one, and its scores on the site that was left out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fedvisage as fv
+from benchmarks.real.scores import SiteScores, score
+from benchmarks.real.sites import SITES
+from fedvisage.data.batches import View
+from fedvisage.data.prepared import PreparedSet
+
+RECIPES = Path(__file__).parents[2] / "recipes" / "real"
+SEEDS = (0, 1, 2)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A shipped recipe with changes, and the sets that it trains on."""
+
+    recipe: str
+    sets: Path
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def run(self, out: Path, sites: tuple[str, ...], target: str, seed: int) -> fv.Run:
+        """Train on sites and return the run, or the run of an earlier call."""
+        changes = {
+            "data.sites": {site: str(self.sets / site) for site in sites},
+            "data.target": str(self.sets / target),
+            "data.target_name": f"without-{target}",
+            "runtime.seed": seed,
+            "runtime.threads": 1,
+            "evaluation.features": 0,
+            "evaluation.resamples": 0,
+            **self.changes,
+        }
+        # Crops of one face at one site may come from one film, but no picture is at two sites.
+        return fv.run(RECIPES / f"{self.recipe}.yaml", out=out, changes=changes, resume=True, quiet=True)
+
+
+def leave_one_out(variant: Variant, out: Path, seed: int) -> tuple[SiteScores, dict[str, float]]:
+    """Train on all sites but one, for each; return the scores of the site left out, and the divisors of the runs.
+
+    A run's divisor is the standard deviation of its scores on the other sites' held-out pictures.
+    """
+    scores, divisors = {}, {}
+    for target in SITES:
+        sites = tuple(site for site in SITES if site != target)
+        model = variant.run(out / f"{target}-seed{seed}", sites, target, seed).model
+        scores[target] = score(model, View.of(PreparedSet.open(variant.sets / target)))
+        heldout = [score(model, View.of(PreparedSet.open(variant.sets / site), "heldout")) for site in sites]
+        divisors[target] = float(np.concatenate(heldout).std())
+    return scores, divisors
+
+
+def train_alone(variant: Variant, out: Path, seed: int) -> dict[str, SiteScores]:
+    """Train at every site alone, and return the scores of all other sites by the site that trained."""
+    by_site: dict[str, SiteScores] = {}
+    for site in SITES:
+        others = [other for other in SITES if other != site]
+        model = variant.run(out / f"{site}-seed{seed}", (site,), others[0], seed).model
+        by_site[site] = {other: score(model, View.of(PreparedSet.open(variant.sets / other))) for other in others}
+    return by_site
+
+
+def kept_at_sites(out: Path, seed: int) -> dict[str, dict[str, Any]]:
+    """Return the sites' own held-out figures of start and result, from the runs of `leave_one_out`."""
+    files = {target: out / f"{target}-seed{seed}" / "metrics.json" for target in SITES}
+    return {target: json.loads(path.read_text(encoding="utf-8"))["kept"] for target, path in files.items()}

@@ -1,0 +1,75 @@
+"""The benchmark on real pictures: which files it takes, how it cuts them, and that it needs its directory."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from benchmarks.real.__main__ import main
+from benchmarks.real.sites import MOST, SITES, Cut, choose
+
+from fedvisage.faces.detection import Face
+
+TUTORIAL, SECOND = SITES["tutorial"]
+APFOL = SITES["apfol"][0]
+
+
+def write(directory: Path, contents: Mapping[str, Sequence[str]]) -> Path:
+    """Write a file of each content below ``REPOSITORY/dataset/CLASS``, named by its number, and empty folders else."""
+    for repository in (repository for names in SITES.values() for repository in names):
+        for name in ("real", "fake"):
+            folder = directory / repository / "dataset" / name
+            folder.mkdir(parents=True)
+            for number, content in enumerate(contents.get(f"{repository}/{name}", ())):
+                (folder / f"{number}.png").write_text(content)
+    return directory
+
+
+def texts(paths: Sequence[Path]) -> list[str]:
+    return [path.read_text() for path in paths]
+
+
+def test_the_benchmark_is_skipped_with_one_line_without_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmarks.real", str(tmp_path)])
+    assert main() == 0
+    assert capsys.readouterr().out.splitlines() == [f"skipped: {tmp_path} has no {TUTORIAL}"]
+
+
+def test_copies_stay_at_the_first_site_and_contradictions_are_dropped(tmp_path: Path) -> None:
+    contents = {
+        f"{TUTORIAL}/real": ("a", "b", "b"),
+        f"{SECOND}/real": ("a", "c"),
+        f"{SECOND}/fake": ("x",),
+        f"{APFOL}/fake": ("x", "y", "both"),
+        f"{APFOL}/real": ("both", "d"),
+    }
+    chosen = choose(write(tmp_path, contents))
+    assert texts(chosen["tutorial"][1]) == ["a", "b", "c"]
+    assert texts(chosen["tutorial"][0]) == ["x"]
+    assert texts(chosen["apfol"][0]) == ["y"]
+    assert texts(chosen["apfol"][1]) == ["d"]
+
+
+def test_a_class_of_a_site_has_a_limited_number_of_pictures_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    count = 3 * MOST
+    paths = choose(write(tmp_path, {f"{APFOL}/real": [str(number) for number in range(count)]}))["apfol"][1]
+    numbers = [int(path.stem) for path in paths]
+    assert len(numbers) == MOST
+    assert numbers == sorted(numbers)
+    assert max(np.diff(numbers)) == min(np.diff(numbers)) == 3
+
+
+@pytest.mark.parametrize("scaling", ["area", "linear"])
+def test_a_padded_cut_keeps_its_margin_and_an_unpadded_one_shrinks(scaling: str) -> None:
+    picture = np.zeros((100, 100, 3), np.uint8)
+    picture[30:70, 30:70] = 255
+    face = Face(np.array([30.0, 30.0, 40.0, 40.0]), np.zeros((5, 2)))
+    shares = {}
+    for padding in ("none", "replicate"):
+        cut = Cut(4.0, padding, scaling)  # type: ignore[arg-type]
+        shares[padding] = float((cut.cut(picture, face) > 127).mean())
+    assert shares["none"] == pytest.approx(0.4**2, abs=0.01)
+    assert shares["replicate"] == pytest.approx(0.25**2, abs=0.01)
