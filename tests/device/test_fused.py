@@ -158,6 +158,25 @@ def _rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def test_a_fused_model_is_calibrated_to_a_camera_and_keeps_its_scores(
+    fused: Path, scene: np.ndarray, tmp_path: Path
+) -> None:
+    live = tmp_path / "live"
+    live.mkdir()
+    for number in range(6):
+        Image.fromarray(cv2.convertScaleAbs(scene, alpha=1, beta=4 * number)).save(live / f"{number}.png")
+    result = command("calibrate", fused, "--live", live, "--at", "bpcer=5%", "--out", tmp_path / "door", "--json")
+    assert result.exception is None, result.exception
+    calibrated = open_export(tmp_path / "door")
+    assert calibrated.threshold is not None
+    assert calibrated.threshold.value == json.loads(result.stdout)["threshold"]["logit"]
+    assert calibrated.digest == open_export(fused).digest
+    before, after = (Pipeline(path, settings=PLAIN).check(scene).faces[0].pad for path in (fused, tmp_path / "door"))
+    assert before is not None
+    assert after is not None
+    assert before.logit == after.logit
+
+
 def test_the_card_lists_members_weights_and_the_origin_of_the_threshold(fused: Path) -> None:
     card = (fused / "README.md").read_text()
     assert "| [2](members/2/README.md) | 1 | fedpad | 2.7 | 32 | 0.5 | 3 |" in card

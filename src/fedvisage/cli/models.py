@@ -328,7 +328,7 @@ def _read_list(paths_from: Path | None, paths: list[Path]) -> bytes | None:
 
 @app.command("calibrate")
 def calibrate_model(
-    model: Annotated[Path, typer.Argument(help="The directory of an export of attack detection.")],
+    model: Annotated[Path, typer.Argument(help="The directory of an exported or fused detector.")],
     live: Annotated[Path, typer.Option(help="Folder with five or more genuine pictures of one camera.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="New directory for the calibrated export.")],
     at: Annotated[
@@ -344,8 +344,9 @@ def calibrate_model(
     Genuine pictures show how many live faces the camera would reject, but nothing about attacks.
     """
     from fedvisage.base.progress import in_steps
+    from fedvisage.device import open_export
     from fedvisage.device.calibration import calibrate
-    from fedvisage.device.exported import Exported, is_export
+    from fedvisage.device.exported import is_export
     from fedvisage.device.predict import list_input_pictures
 
     if not is_export(model):
@@ -353,7 +354,7 @@ def calibrate_model(
     progress, pictures = reporter(quiet, log_format, aside=True), list_input_pictures([live])
     note(*pictures.notices)
     with interruptible(NOTHING), in_steps("images", progress) as steps:
-        calibrated = calibrate(Exported.open(model), pictures, at, out, crop=crop, steps=steps)
+        calibrated = calibrate(open_export(model), pictures, at, out, crop=crop, steps=steps)
     if as_json:
         print_json(calibrated.as_values())
     else:

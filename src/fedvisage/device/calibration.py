@@ -1,4 +1,4 @@
-"""Calibrate an exported model to one camera with genuine pictures of it: another threshold, the same weights."""
+"""Calibrate an exported or fused model to one camera with genuine pictures: another threshold, the same weights."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from fedvisage.device.exported import (
     CARD,
     CONFIG,
     GRAPH,
+    MEMBERS,
     Config,
-    Description,
     Exported,
     Graphs,
     as_values,
@@ -32,6 +32,7 @@ from fedvisage.device.exported import (
     files_beside,
     point_of,
 )
+from fedvisage.device.fused import Fused, Model, open_export
 from fedvisage.device.predict import InputPicture, InputPictures, Prediction, predict, probability
 from fedvisage.faces.align import Image
 from fedvisage.metrics.calibration import LEAST, CameraThreshold, find_outliers, threshold_for_camera
@@ -86,7 +87,7 @@ class CalibrationResult:
 
 
 def calibrate(
-    model: Exported, asked: InputPictures, at: str, out: Path, *, crop: str = "face", steps: Steps = discard_steps
+    model: Model, asked: InputPictures, at: str, out: Path, *, crop: str = "face", steps: Steps = discard_steps
 ) -> CalibrationResult:
     """Write an export with a threshold for the camera that took these genuine pictures."""
     check_free(out)
@@ -106,13 +107,16 @@ def calibrate(
     estimates = {"BPCER of these pictures": Estimate(below, *wilson(below, camera.pictures))}
     threshold = Threshold(camera.value, rule, None, below, estimates)
     with replaced_when_complete(out) as directory:
-        _write(directory, model, threshold)
-        Exported.open(directory)
+        if isinstance(model, Fused):
+            _write_fused(directory, model, threshold)
+        else:
+            _write(directory, model, threshold)
+        open_export(directory)
     rejected = Counter(image.reason for image in predictions if image.logit is None)
     return CalibrationResult(out, threshold, camera, sites, rates_below(model.curves, camera.value), rejected)
 
 
-def _check_request(model: Exported, at: str) -> tuple[WishedPoint, float]:
+def _check_request(model: Model, at: str) -> tuple[WishedPoint, float]:
     """Return the wished point and the sites' threshold for it; refuse models and points without one."""
     wish = parse_point(at)
     if wish.measure != "bpcer":
@@ -191,13 +195,23 @@ def _write(directory: Path, model: Exported, threshold: Threshold) -> None:
         files=files_beside(directory),
     )
     write_json(directory / CONFIG, as_values(config))
-    write_atomically(directory / CARD, _card(description, threshold).encode())
+    write_atomically(directory / CARD, _card(model, threshold).encode())
 
 
-def _card(description: Description, threshold: Threshold) -> str:
+def _write_fused(directory: Path, model: Fused, threshold: Threshold) -> None:
+    """Write the model's members, and a description with another threshold."""
+    path = directory / CONFIG
+    config = model.config.model_copy(update={"threshold": point_of(threshold), "int8_threshold": None})
+    with disk_full_is_failure(path):
+        shutil.copytree(model.directory / MEMBERS, directory / MEMBERS)
+        write_json(path, as_values(config))
+        write_atomically(directory / CARD, _card(model, threshold).encode())
+
+
+def _card(model: Model, threshold: Threshold) -> str:
     return (
-        f"# {description.method}, calibrated to one camera\n\nThreshold: logit {threshold.value:.6g}, "
+        f"# {model.method}, calibrated to one camera\n\nThreshold: logit {threshold.value:.6g}, "
         f"{threshold.operating_point}. It applies to the camera of the pictures. The error rates of other people "
-        f"and of attacks are not known. Weights: `{description.model_sha256}`, unchanged. The card of the source model "
+        f"and of attacks are not known. Weights: `{model.digest}`, unchanged. The card of the source model "
         "describes its purpose and limits.\n"
     )
