@@ -1,0 +1,167 @@
+"""Calibration of an export to one camera with genuine pictures."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from PIL import Image
+from tests.refusals import refused
+from typer.testing import CliRunner
+
+from fedvisage.cli import app
+from fedvisage.device import Exported
+from fedvisage.device.calibration import CalibrationResult, calibrate
+from fedvisage.device.exported import GRAPH, read_config
+from fedvisage.device.predict import list_input_pictures, predict
+from fedvisage.metrics.calibration import K, threshold_for_camera
+
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def bright(pad: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An export whose logit is (mean brightness − 128) / 16."""
+    out = tmp_path_factory.mktemp("bright") / "export"
+    shutil.copytree(pad, out)
+    config = json.loads((out / "config.json").read_text())
+    size = config["float32"]["description"]["size"]
+    nodes = [
+        helper.make_node("Cast", ["images"], ["values"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceMean", ["values", "axes"], ["mean"], keepdims=0),
+        helper.make_node("Sub", ["mean", "grey"], ["difference"]),
+        helper.make_node("Div", ["difference", "scale"], ["logit"]),
+        helper.make_node("Sigmoid", ["logit"], ["score"]),
+    ]
+    constants = [
+        helper.make_tensor("axes", TensorProto.INT64, [3], [1, 2, 3]),
+        helper.make_tensor("grey", TensorProto.FLOAT, [], [128.0]),
+        helper.make_tensor("scale", TensorProto.FLOAT, [], [16.0]),
+    ]
+    images = helper.make_tensor_value_info("images", TensorProto.UINT8, ["N", size, size, 3])
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N"]) for name in ("score", "logit")]
+    graph = helper.make_graph(nodes, "brightness", [images], outputs, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    helper.set_model_props(model, read_config(pad).float32.description.metadata())
+    onnx.save(model, out / GRAPH)
+    content = (out / GRAPH).read_bytes()
+    config["float32"]["file"] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    (out / "config.json").write_text(json.dumps(config))
+    return out
+
+
+def add_picture(place: Path, name: str, brightness: int, size: int) -> None:
+    noise = np.random.default_rng(brightness).integers(-30, 31, (size, size, 3))
+    Image.fromarray((brightness + noise).astype(np.uint8)).save(place / f"{name}.png")
+
+
+@pytest.fixture(scope="module")
+def live(bright: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight pictures that differ in light, with logits from about 1 to 3."""
+    place = tmp_path_factory.mktemp("live")
+    for number in range(8):
+        add_picture(place, str(number), 145 + 5 * number, Exported.open(bright).size)
+    return place
+
+
+def run(bright: Path, live: Path, out: Path, at: str = "bpcer=2%") -> CalibrationResult:
+    return calibrate(Exported.open(bright), list_input_pictures([live]), at, out, crop="none")
+
+
+def logits_of(bright: Path, live: Path) -> np.ndarray:
+    images = predict(Exported.open(bright), list_input_pictures([live]), crop="none").images
+    return np.array([image.logit for image in images])
+
+
+def test_the_export_has_the_threshold_of_its_pictures_and_the_same_scores(
+    bright: Path, live: Path, tmp_path: Path
+) -> None:
+    result = run(bright, live, tmp_path / "door")
+    before, after = Exported.open(bright), Exported.open(tmp_path / "door")
+    assert before.threshold is not None
+    assert after.threshold is not None
+    logits = logits_of(bright, live)
+    expected = threshold_for_camera(logits, result.sites, 0.02)
+    assert after.threshold.value == expected.value
+    assert expected.weight == 8 / (8 + K)
+    assert (logits_of(tmp_path / "door", live) == logits).all()
+    assert (tmp_path / "door" / WEIGHTS).read_bytes() == (bright / WEIGHTS).read_bytes()
+
+
+def test_answers_say_that_apcer_is_unknown_and_how_many_pictures_there_were(
+    bright: Path, live: Path, tmp_path: Path
+) -> None:
+    lines = run(bright, live, tmp_path / "door").lines()
+    point = Exported.open(tmp_path / "door").threshold
+    assert point is not None
+    for text in ("\n".join(lines), point.operating_point, (tmp_path / "door" / "README.md").read_text()):
+        assert "8 genuine pictures" in text
+        assert "APCER unknown" in text
+        assert "95 %" in text
+
+
+def test_the_command_writes_the_export_and_prints_json(bright: Path, live: Path, tmp_path: Path) -> None:
+    words = [
+        "calibrate",
+        bright,
+        "--live",
+        live,
+        "--at",
+        "bpcer=5%",
+        "--out",
+        tmp_path / "door",
+        "--crop",
+        "none",
+        "--json",
+    ]
+    result = CliRunner().invoke(app, [*map(str, words), "--quiet"])
+    assert result.exception is None, result.exception
+    values = json.loads(result.stdout)
+    assert values["pictures"] == 8
+    assert values["threshold"]["logit"] == Exported.open(tmp_path / "door").description.threshold.value  # type: ignore[union-attr]
+
+
+def keep_four(place: Path) -> None:
+    for path in sorted(place.iterdir())[4:]:
+        path.unlink()
+
+
+def repeat_one(place: Path) -> None:
+    """Replace all pictures by one, with the noise of a compression."""
+    one = np.asarray(Image.open(place / "0.png")).astype(int)
+    for number in range(8):
+        noise = np.random.default_rng(number).integers(-1, 2, one.shape)
+        Image.fromarray(np.clip(one + noise, 0, 255).astype(np.uint8)).save(place / f"{number}.png")
+
+
+@pytest.mark.parametrize(
+    ("change", "keywords"), [(keep_four, ("4", "5")), (repeat_one, ("1", "8"))], ids=["few", "similar"]
+)
+def test_few_and_similar_pictures_are_refused(
+    bright: Path, live: Path, tmp_path: Path, change: Callable[[Path], None], keywords: tuple[str, ...]
+) -> None:
+    place = shutil.copytree(live, tmp_path / "live")
+    change(place)
+    with refused("--live", *keywords):
+        run(bright, place, tmp_path / "door")
+    assert not (tmp_path / "door").exists()
+
+
+def test_an_attack_among_the_pictures_is_refused_with_its_name(bright: Path, live: Path, tmp_path: Path) -> None:
+    place = shutil.copytree(live, tmp_path / "live")
+    add_picture(place, "screen", 60, Exported.open(bright).size)
+    with refused("--live", "screen.png", "1 outlier"):
+        run(bright, place, tmp_path / "door")
+
+
+@pytest.mark.parametrize("at", ["apcer=5%", "eer"])
+def test_only_bpcer_can_be_calibrated(bright: Path, live: Path, tmp_path: Path, at: str) -> None:
+    with refused("--at", "bpcer=2%"):
+        run(bright, live, tmp_path / "door", at)
