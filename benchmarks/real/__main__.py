@@ -1,6 +1,6 @@
 """Measure detectors on real attacks: published starts, texture, fusion and fine-tuning, one site left out at a time.
 
-    python -m benchmarks.real DIR [--out WORK] [--scores FOLDER] [--tables published,texture,fusion,finetune]
+    python -m benchmarks.real DIR [--out WORK] [--scores FOLDER] [--seeds 3] [--tables published,fusion]
 
 DIR contains checkouts of the development repositories, one folder OWNER+NAME each, and one of the published detectors
 (`sites.py`, `scores.py`). Prepared sets, starts and runs go to WORK, and a later call reuses them. No picture, weight
@@ -24,18 +24,19 @@ from benchmarks.real.scores import (
     SiteScores,
     aucs,
     convert_starts,
+    file_name,
     labels_of,
     score_starts,
     table,
     write_scores,
 )
 from benchmarks.real.sites import SITES, Cut, prepare
-from benchmarks.real.training import SEEDS, Variant, kept_at_sites, leave_one_out, train_alone
+from benchmarks.real.training import Variant, kept_at_sites, leave_one_out, train_alone
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.tasks.scoring import mean_score
 
-TIGHT, WIDE = Cut(1.0), Cut(2.7, "replicate")
-START = ("v2 2.7, padded", "v1se 4.0, padded")
+TIGHT, WIDE, PADDED = Cut(1.0), Cut(2.7), Cut(2.7, "replicate")
+START = ("v2 2.7", "v1se 4.0")
 """The scores that texture is added to."""
 
 DIVISORS, TEXTURE_DIVISOR = (2.30, 3.79), 0.80
@@ -48,13 +49,13 @@ TABLES = ("published", "texture", "fusion", "finetune")
 class Measurements:
     """The prepared sites of a directory, with the scores of the published networks."""
 
-    def __init__(self, directory: Path, out: Path) -> None:
+    def __init__(self, directory: Path, out: Path, seeds: int) -> None:
         """Prepare the sets, convert the published files, and score the sets."""
         prepare(directory, out / "sets", list(dict.fromkeys(cut for _, cut in STARTS.values())))
-        self.out, self.sets = out, out / "sets"
+        self.out, self.sets, self.seeds = out, out / "sets", range(seeds)
         self.labels = {site: labels_of(self.sets / TIGHT.name, site) for site in SITES}
         self.starts = convert_starts(directory, out / "starts")
-        self.published = score_starts(self.sets, self.starts)
+        self.published = score_starts(self.sets, self.starts, out / "scores")
 
     def tables(self, name: str) -> Iterator[str]:
         """Yield the lines of a table."""
@@ -81,30 +82,30 @@ class Measurements:
             "pooled": {"method.name": "pooled"},
             "pooled, no augmentation": {"method.name": "pooled", "training.augment.strong": False},
         }
-        return Variant("texture", self.sets / TIGHT.name, changes[name])
+        return Variant("texture", self.sets / TIGHT.name, self.sets / TIGHT.name, changes[name])
 
     def leave_one_out(self, name: str, seed: int) -> tuple[SiteScores, dict[str, float]]:
         """Train texture without each site."""
-        return leave_one_out(self.texture(name), self.out / "runs" / name.replace(", ", "-").replace(" ", "-"), seed)
+        return leave_one_out(self.texture(name), self.out / "runs" / file_name(name), seed)
 
     def texture_table(self) -> Iterator[str]:
         """Yield the texture branch alone: of all other sites, and of single sites, with and without augmentation."""
         rows: dict[str, dict[str, float]] = {}
         for name, seeds in (
-            ("FedAvg", SEEDS),
-            ("FedAvg, no augmentation", SEEDS[:1]),
-            ("pooled", SEEDS[:1]),
-            ("pooled, no augmentation", SEEDS[:1]),
+            ("FedAvg", self.seeds),
+            ("FedAvg, no augmentation", self.seeds[:1]),
+            ("pooled", self.seeds[:1]),
+            ("pooled, no augmentation", self.seeds[:1]),
         ):
             for seed in seeds:
                 rows[f"{name}, seed {seed}"] = aucs(self.leave_one_out(name, seed)[0], self.labels)
         for name in ("FedAvg", "FedAvg, no augmentation"):
-            alone = train_alone(self.texture(name), self.out / "runs" / f"single-{len(name)}", SEEDS[0])
+            alone = train_alone(self.texture(name), self.out / "runs" / f"single-{len(name)}", self.seeds[0])
             by_site = {site: aucs(scores, self.labels) for site, scores in alone.items()}
             means = {
                 site: float(np.mean([values[site] for values in by_site.values() if site in values])) for site in SITES
             }
-            rows[name.replace("FedAvg", "single site, mean") + f", seed {SEEDS[0]}"] = means
+            rows[name.replace("FedAvg", "single site, mean") + f", seed {self.seeds[0]}"] = means
         yield from table("texture", rows)
 
     def fusion_table(self) -> Iterator[str]:
@@ -112,8 +113,9 @@ class Measurements:
         plain = dict(zip(START, DIVISORS, strict=True))
         start = {site: self.fused_start(site, plain) for site in SITES}
         rows = self.rows({"start": start})
-        for seed in SEEDS:
+        for seed in self.seeds:
             texture, divisors = self.leave_one_out("FedAvg", seed)
+            rows |= self.rows({f"texture alone, seed {seed}": texture})
             for weight in FUSED:
                 fixed = {site: start[site] + weight * texture[site] / TEXTURE_DIVISOR for site in SITES}
                 own = {
@@ -128,7 +130,7 @@ class Measurements:
         gains = {
             name: min(values[site] - rows["start"][site] for site in SITES)
             for name, values in rows.items()
-            if name != "start"
+            if name.startswith("w =")
         }
         yield ""
         yield from (f"worst site against the start, {name}: {gain:+.3f}" for name, gain in gains.items())
@@ -151,15 +153,16 @@ class Measurements:
 
     def finetune_table(self) -> Iterator[str]:
         """Yield fine-tuning: the result alone, averaged with the start, and its effect on the sites' own people."""
-        start, out = self.published["v2 2.7, padded"], self.out / "runs" / "finetune"
+        start, out = self.published["v2 2.7"], self.out / "runs" / "finetune"
         rows, losses = self.rows({"start": start}), []
-        # The start and the result of one run give the average that the shipped recipe keeps.
+        # Padded crops are for training only. Start and result of one run give the average that the recipe keeps.
         variant = Variant(
             "finetune",
+            self.sets / PADDED.name,
             self.sets / WIDE.name,
             {"training.start": str(self.starts["v2"]), "training.keep": "result"},
         )
-        for seed in SEEDS:
+        for seed in self.seeds:
             result, _ = leave_one_out(variant, out, seed)
             average = {site: mean_score([start[site], result[site]]) for site in SITES}
             rows |= self.rows({f"result, seed {seed}": result, f"average, seed {seed}": average})
@@ -178,11 +181,12 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("build/real"))
     parser.add_argument("--scores", type=Path, help="also write the scores of every picture into this folder")
     parser.add_argument("--tables", default=",".join(TABLES))
+    parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     if missing := missing_folders(options.directory):
         print(f"skipped: {options.directory} has no {missing[0]}")
         return 0
-    measurements = Measurements(options.directory, options.out)
+    measurements = Measurements(options.directory, options.out, options.seeds)
     if options.scores is not None:
         write_scores(options.scores, measurements.published, measurements.labels)
     for name in options.tables.split(","):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from benchmarks.real.parity import FILES, WEIGHTS
 from benchmarks.real.sites import SITES, Cut
+from fedvisage.base.files import read_arrays, write_arrays
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.metrics.pad import curve_auc, error_curve
@@ -56,10 +57,16 @@ def convert_starts(directory: Path, out: Path) -> dict[str, Path]:
     return starts
 
 
-def score_starts(sets: Path, starts: Mapping[str, Path]) -> dict[str, SiteScores]:
-    """Return the scores of the published networks at every cut, and the sums of their log-odds."""
+def score_starts(sets: Path, starts: Mapping[str, Path], out: Path) -> dict[str, SiteScores]:
+    """Return the scores of the published networks at every cut, and the sums of their log-odds; keep them in OUT."""
+    out.mkdir(parents=True, exist_ok=True)
     models = {variant: open_model(path) for variant, path in starts.items()}
-    columns = {name: score_sites(models[variant], sets / cut.name) for name, (variant, cut) in STARTS.items()}
+    columns: dict[str, SiteScores] = {}
+    for name, (variant, cut) in STARTS.items():
+        path = out / f"{file_name(name)}.safetensors"
+        if not path.exists():
+            write_arrays(path, score_sites(models[variant], sets / cut.name))
+        columns[name] = read_arrays(path)[0]
     sums = {
         name: {site: np.sum([columns[part][site] for part in parts], axis=0) for site in SITES}
         for name, parts in SUMS.items()
@@ -105,13 +112,16 @@ def table(title: str, rows: Mapping[str, Mapping[str, float]]) -> list[str]:
     return lines
 
 
+def file_name(column: str) -> str:
+    """Return a column's name without spaces."""
+    return column.replace(", ", "-").replace(" + ", "+").replace(" ", "-")
+
+
 def write_scores(out: Path, columns: Mapping[str, SiteScores], labels: Mapping[str, NDArray[np.int64]]) -> None:
     """Write one file per column with the site, label and score of every picture, outside the repository."""
     out.mkdir(parents=True, exist_ok=True)
     for name, scores in columns.items():
-        with (out / f"{name.replace(', ', '-').replace(' + ', '+').replace(' ', '-')}.csv").open(
-            "w", newline=""
-        ) as file:
+        with (out / f"{file_name(name)}.csv").open("w", newline="") as file:
             rows = csv.writer(file)
             rows.writerow(("site", "label", "score"))
             for site in sorted(labels):

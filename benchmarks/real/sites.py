@@ -91,7 +91,9 @@ class Picture:
 
 
 def prepare(directory: Path, out: Path, cuts: Sequence[Cut]) -> None:
-    """Write one set per site and cut, as ``OUT/CUT/SITE``; sites with sets of every cut are kept as they are."""
+    """Write one set per site and cut, as ``OUT/CUT/SITE``; existing sets are kept."""
+    if all((out / cut.name / site).exists() for cut in cuts for site in SITES):
+        return
     detector = Detector(settings=DetectorSettings(smallest=40))
     for site, files in choose(directory).items():
         missing = [cut for cut in cuts if not (out / cut.name / site).exists()]

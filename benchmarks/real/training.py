@@ -17,15 +17,15 @@ from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 
 RECIPES = Path(__file__).parents[2] / "recipes" / "real"
-SEEDS = (0, 1, 2)
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A shipped recipe with changes, and the sets that it trains on."""
+    """A shipped recipe with changes, the sets that it trains on, and those that it is scored on."""
 
     recipe: str
     sets: Path
+    scored: Path
     changes: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self, out: Path, sites: tuple[str, ...], target: str, seed: int) -> fv.Run:
@@ -40,8 +40,10 @@ class Variant:
             "evaluation.resamples": 0,
             **self.changes,
         }
-        # Crops of one face at one site may come from one film, but no picture is at two sites.
-        return fv.run(RECIPES / f"{self.recipe}.yaml", out=out, changes=changes, resume=True, quiet=True)
+        # Frames of one film are in both splits of some sites.
+        return fv.run(
+            RECIPES / f"{self.recipe}.yaml", out=out, changes=changes, resume=True, quiet=True, allow_overlap=True
+        )
 
 
 def leave_one_out(variant: Variant, out: Path, seed: int) -> tuple[SiteScores, dict[str, float]]:
@@ -51,21 +53,27 @@ def leave_one_out(variant: Variant, out: Path, seed: int) -> tuple[SiteScores, d
     """
     scores, divisors = {}, {}
     for target in SITES:
-        sites = tuple(site for site in SITES if site != target)
+        sites = tuple(site for site in training_sites(variant.sets) if site != target)
         model = variant.run(out / f"{target}-seed{seed}", sites, target, seed).model
-        scores[target] = score(model, View.of(PreparedSet.open(variant.sets / target)))
-        heldout = [score(model, View.of(PreparedSet.open(variant.sets / site), "heldout")) for site in sites]
+        scores[target] = score(model, View.of(PreparedSet.open(variant.scored / target)))
+        heldout = [score(model, View.of(PreparedSet.open(variant.scored / site), "heldout")) for site in sites]
         divisors[target] = float(np.concatenate(heldout).std())
     return scores, divisors
+
+
+def training_sites(sets: Path) -> tuple[str, ...]:
+    """Return the sites with both classes in both splits; too few attacks of the others show a face."""
+    views = {site: [View.of(PreparedSet.open(sets / site), split) for split in ("train", "heldout")] for site in SITES}
+    return tuple(site for site, parts in views.items() if all(len(set(part.labels.tolist())) == 2 for part in parts))
 
 
 def train_alone(variant: Variant, out: Path, seed: int) -> dict[str, SiteScores]:
     """Train at every site alone, and return the scores of all other sites by the site that trained."""
     by_site: dict[str, SiteScores] = {}
-    for site in SITES:
+    for site in training_sites(variant.sets):
         others = [other for other in SITES if other != site]
         model = variant.run(out / f"{site}-seed{seed}", (site,), others[0], seed).model
-        by_site[site] = {other: score(model, View.of(PreparedSet.open(variant.sets / other))) for other in others}
+        by_site[site] = {other: score(model, View.of(PreparedSet.open(variant.scored / other))) for other in others}
     return by_site
 
 
