@@ -298,7 +298,8 @@ def test_methods_says_what_leaves_a_site(call: Call) -> None:
     rows = {row["name"]: row for row in json.loads(out)}
     fields = {field["field"]: field["kind"] for field in rows["fedpad"]["leaves_a_site"]}
     assert code == 0
-    assert fields == {"weights": "weights"} | dict.fromkeys(("examples", "loss", "histogram", "scatter"), "statistic")
+    statistics = ("examples", "loss", "histogram", "scatter", "by_type", "people")
+    assert fields == {"weights": "weights"} | dict.fromkeys(statistics, "statistic")
     assert rows["pooled"]["simulation_only"]
     assert {name: bool(rows[name]["sees_in_secure_sums"]) for name in ("fedpad", "fedsis", "afl", "pooled")} == {
         "fedpad": True,
