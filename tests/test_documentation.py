@@ -32,6 +32,7 @@ from fedvisage.base import extensions
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.methods import read_method
+from fedvisage.metrics import threshold
 from fedvisage.recipe import MethodOptions, Recipe, load
 from fedvisage.render.identities import Identities, photograph_person, photographs_of
 from fedvisage.studies.grid import cells_of
@@ -424,6 +425,21 @@ def test_a_section_like_an_earlier_one_is_a_row_with_its_own_defaults() -> None:
     assert "`training.pretrain.optimizer.lr`" not in table
     assert "| `training.augment.margin.least` | depends |" in table
     assert "| `training.augment.jpeg` | none | like `training.augment.margin` |" in table
+
+
+def test_the_thresholds_of_other_rules_are_computed_as_the_page_shows(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run's own rule comes to the threshold of the run."""
+    page = (ROOT / "docs" / "thresholds.md").read_text()
+    (shown,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    metrics = run_toy(tree(sets, training__rounds=1), tmp_path / "runs/first")
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    exec(compile(shown, "docs/thresholds.md", "exec"), {})
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in printed] == ["source-eer", *threshold.SOURCE_BPCER]
+    assert printed[0].startswith(f"source-eer: logit {metrics['threshold']:+.3f}, FAR ")
 
 
 @pytest.mark.parametrize(("page", "rows"), [("studies.md", 2 * 3 * 3), ("thresholds.md", 2)])
