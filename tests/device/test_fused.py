@@ -181,6 +181,7 @@ def test_the_card_lists_members_weights_and_the_origin_of_the_threshold(fused: P
     card = (fused / "README.md").read_text()
     assert "| [2](members/2/README.md) | 1 | fedpad | 2.7 | 32 | 0.5 | 3 |" in card
     assert "even odds" in card
+    assert "logit 0, fixed beforehand" in card
     assert (fused / "members/3/README.md").is_file()
 
 

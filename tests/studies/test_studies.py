@@ -87,7 +87,7 @@ def named(path: Path) -> str:
     return path.stem
 
 
-@pytest.mark.parametrize("path", [*STUDIES, *sorted((ROOT / "src/fedvisage/demo").glob("*.yaml"))], ids=named)
+@pytest.mark.parametrize("path", [*STUDIES, *sorted((ROOT / "src/fedvisage/studies").glob("*.yaml"))], ids=named)
 def test_every_cell_of_a_study_is_a_valid_recipe(path: Path) -> None:
     study = load_study(path)
     cells = cells_of(study, Path("cells"))

@@ -22,7 +22,7 @@ from fedvisage.faces.cropping import CLOSE, CroppedPicture, crop_face, make_crop
 from fedvisage.faces.pictures import ENDINGS, open_picture, read_picture
 from fedvisage.metrics.scores import FloatArray
 from fedvisage.metrics.similarity import Features
-from fedvisage.metrics.threshold import ON_TRAINING, Threshold
+from fedvisage.metrics.threshold import ON_TRAINING, Threshold, describe_rule
 
 # Input pictures: files, folders, lists of paths, and one from standard input; notes and exit codes.
 
@@ -267,7 +267,7 @@ def _operating_point(threshold: Threshold) -> str:
         rates = (
             f"; at the sites it accepts {threshold.far:.2%} of {split} attacks and rejects {threshold.frr:.2%} of live"
         )
-    return f"threshold: score {probability(threshold.value):.4f}, chosen by {threshold.rule}{rates}"
+    return f"threshold: score {probability(threshold.value):.4f}, {describe_rule(threshold.rule)}{rates}"
 
 
 # Prediction for pictures: find and crop the face, or report a reason, then score the crops. Runs and devices share this
@@ -471,7 +471,7 @@ def operating_point(threshold: Threshold) -> str:
         return f"threshold: similarity {threshold.value:+.4f}; at the sites {threshold.operating_point}"
     missed = f" and misses {threshold.frr:.2%} of genuine ones" if threshold.frr is not None else ""
     accepted = f"accepts {threshold.far:.4%} of impostor pairs{missed}" if threshold.far is not None else ""
-    return f"threshold: similarity {threshold.value:+.4f}, chosen by {threshold.rule}; at the sites it {accepted}"
+    return f"threshold: similarity {threshold.value:+.4f}, {describe_rule(threshold.rule)}; at the sites it {accepted}"
 
 
 def _comparison_of(

@@ -211,8 +211,8 @@ def choose_point(curves: ErrorCurves | None, text: str, task: Task, model: str) 
     if curves is None:
         raise UserError(
             model,
-            f"has no error-rate curves for {PLACE} {point.text}, because its federation had fewer than three sites or "
-            f"federation.rates: threshold, or it is of an earlier version; leave {PLACE} out, or train it again",
+            "has no error-rate curves: it is a start, fused or of an earlier version, or its federation had fewer than "
+            f"three sites or federation.rates: threshold; leave {PLACE} out, or train it again",
         )
     return threshold_at(curves, position_of(curves, point), point.text, task)
 

@@ -46,6 +46,11 @@ RULES = (*SOURCE_RULES, *ORACLE_RULES)
 Histogram = NDArray[np.int64]  # [2, BINS]: row 0: attacks, row 1: bona fide
 
 
+def describe_rule(rule: str) -> str:
+    """Return how a threshold was chosen, for people."""
+    return "fixed beforehand" if rule == "fixed" else f"chosen by {rule}"
+
+
 @dataclass(frozen=True)
 class Estimate:
     """An error rate and its 95 % interval for other people."""

@@ -10,7 +10,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.device.exported import CARD, GRAPH, INT8_GRAPH, MEMBERS, Config, Description, OperatingPoint, read_config
 from fedvisage.device.fused import FusedConfig, folder_of
 from fedvisage.metrics.operating_point import ErrorCurves
-from fedvisage.metrics.threshold import Estimate
+from fedvisage.metrics.threshold import Estimate, describe_rule
 from fedvisage.render import ON_REAL_PRINTS
 from fedvisage.tasks.finished_model import FinishedModel
 
@@ -154,7 +154,7 @@ def _point(point: OperatingPoint, scale: str) -> str:
         f"{name} {value:.2%}" for name, value in (("FAR", point.far), ("FRR", point.frr)) if value is not None
     )
     measured = f" ({rates} where it was chosen)" if rates else ""
-    return f"Threshold: {scale} {point.value:.6g}, chosen by {point.rule}{measured}"
+    return f"Threshold: {scale} {point.value:.6g}, {describe_rule(point.rule)}{measured}"
 
 
 def write_fused_card(

@@ -47,6 +47,7 @@ from fedvisage.metrics.threshold import (
     FIXED,
     Histogram,
     auc_from_histogram,
+    describe_rule,
     histogram,
     threshold_from_histograms,
 )
@@ -101,7 +102,7 @@ class FusionResult:
             for name, member, auc in zip(self.names, self.config.members, aucs, strict=False)
         ]
         point = self.config.threshold
-        return [*members, f"{self.directory}: threshold {point.value:.4f}, chosen by {point.rule}{aucs[-1]}"]
+        return [*members, f"{self.directory}: threshold {point.value:.4f}, {describe_rule(point.rule)}{aucs[-1]}"]
 
 
 def fuse(
