@@ -54,6 +54,6 @@ def test_a_run_that_chose_between_start_and_result_shows_both_per_site() -> None
     kept = {"model": "average", "start": {"A": {"auc": 0.9, "eer": 0.2}}, "result": {"A": {"auc": 0.95, "eer": 0.1}}}
     shown = content.kept_table({"kept": kept})
     assert shown is not None
-    assert markdown(shown).splitlines()[-1] == "| A | 90.00 | 95.00 | 20.00 | 10.00 |"
+    assert "| A | 90.00 | 95.00 | 20.00 | 10.00 |" in markdown(shown).splitlines()
     assert "both networks" in shown.note
     assert content.kept_table({}) is None

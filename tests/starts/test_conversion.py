@@ -168,7 +168,7 @@ def test_the_page_on_starts_shows_recipes_that_are_read() -> None:
     commands = "".join(re.findall(r"```console\n(.*?)```", page, flags=re.DOTALL)).splitlines()
     verb = get_command(app).commands["model"].commands["convert"]  # type: ignore[attr-defined]
     conversions = [words[3:] for words in map(shlex.split, commands) if words[1:3] == ["model", "convert"]]
-    assert len(conversions) == 2
+    assert len(conversions) == 3
     for words in conversions:
         verb.make_context("convert", words)
 
