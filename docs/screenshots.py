@@ -77,7 +77,7 @@ def photograph_page(browser: Any, run: Path, face: bytes, runtime: Sequence[str]
             page.goto(address)
             page.wait_for_selector("#state[data-kind=ready]", timeout=60_000)
             page.set_input_files("#file", {"name": "face.png", "mimeType": "image/png", "buffer": face})
-            page.wait_for_selector("#state:has-text('face.png was looked at')", timeout=60_000)
+            page.wait_for_selector("#state:has-text('face.png was checked')", timeout=60_000)
             page.wait_for_timeout(500)  # the bar moves
             page.evaluate("document.getElementById('speed').hidden = true")  # it differs from machine to machine
             picture = Image.open(io.BytesIO(page.screenshot(full_page=True)))
