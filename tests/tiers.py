@@ -1,10 +1,10 @@
 """What `make test` and `make quick` leave out, and how tests are spread over workers.
 
-`make test` shows that everything works: every method trains, every command runs, a federation of processes gives the
-bytes of one process, and bad input is refused. It runs every test of less than 0.7 seconds, and of the longer ones
-those in ``KEPT``. `long_tests.txt` names the longer ones, by function or by file; only `make test-all` runs all of
-them. ``python -m tests.tiers LOG`` writes that list anew from the output of
-``make test-all PYTEST_OPTIONS="-n 1 --durations=0"`` on an idle machine.
+`make test` shows that everything works: every method trains, a federation of processes gives the bytes of one process,
+and bad input is refused. It runs every test of less than 0.7 seconds, and of the longer ones those in ``KEPT``.
+`long_tests.txt` names the longer ones, by function or by file; only `make test-all` runs all of them.
+``python -m tests.tiers LOG`` writes that list anew from the output of
+``python -m pytest -p no:xdist -m "not slow and not browser" --durations=0`` on an idle machine.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from fedvisage.base.errors import UserError
 from fedvisage.base.files import CACHE, json_key, read_json
 from fedvisage.base.progress import reporter_on_stdout
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.device.exported import is_export
-from fedvisage.device.fused import open_export
+from fedvisage.device.exported import Exported, is_export
+from fedvisage.device.fused import Fused, open_export
 from fedvisage.federation.method import Method
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS, read_lines
 from fedvisage.federation.site_worker import LocalTransport
@@ -222,7 +222,7 @@ def open(directory: Run | str | Path, *, method: Method | None = None, at: str |
 
 
 @check_arguments(
-    model="an opened model, a run or its directory, such as 'runs/first'",
+    model="an opened model, a run or export, or its directory, such as 'runs/first'",
     data="a dataset, its path or a synth: line, such as 'sets/lab'; arrays become one with fv.dataset",
     adapt=f"one of the texts {', '.join(ADAPTATIONS)}",
     pairs="the path of a list of pairs",
@@ -231,7 +231,7 @@ def open(directory: Run | str | Path, *, method: Method | None = None, at: str |
     cache=A_PATH,
 )
 def evaluate(
-    model: FinishedModel | Run | str | Path,
+    model: FinishedModel | Exported | Fused | Run | str | Path,
     data: DatasetSource | None = None,
     *,
     adapt: str | None = None,
@@ -253,9 +253,12 @@ def evaluate(
     set's digest.
     """
     checks = Checks(allow_mixed_crops, allow_overlap, verify)
+    if isinstance(model, Exported | Fused):
+        return _evaluate_export(model, data, adapt or pairs or benchmarks, out, Path(cache), checks)
     directory = model.directory if isinstance(model, FinishedModel | Run) else Path(model)
     if is_export(directory):
-        return _evaluate_export(directory, data, adapt or pairs or benchmarks, out, Path(cache), checks)
+        exported = open_export(directory)
+        return _evaluate_export(exported, data, adapt or pairs or benchmarks, out, Path(cache), checks)
     opened = _warn_of_crops(open_model(directory, adapt, None if pairs is None else Path(pairs), _method_of(model)))
     if isinstance(model, FinishedModel):  # its thresholds may be those of an operating point
         opened = replace(opened, saved=replace(opened.saved, thresholds=model.thresholds))
@@ -273,7 +276,7 @@ def evaluate(
 
 
 def _evaluate_export(
-    directory: Path,
+    model: Exported | Fused,
     data: DatasetSource | None,
     of_run: object,
     out: str | Path | None,
@@ -286,7 +289,6 @@ def _evaluate_export(
     if data is None:
         raise UserError("data", "is missing; an export has no target, so name a prepared set")
     out_directory = None if out is None else Path(out)
-    model = open_export(directory)
     return evaluate_export(model, _entry(data, "data"), cache, out_directory, checks=checks, say=_warn)
 
 

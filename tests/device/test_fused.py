@@ -147,6 +147,7 @@ def test_the_python_api_opens_and_evaluates_a_fused_model(
     scores = sorted(float(row["logit"]) for row in _rows(tmp_path / "out/scores.csv"))
     assert scores == pytest.approx(sorted(expected.tolist()))
     assert metrics["threshold"] == 0
+    assert fv.evaluate(model, sets["U"]) == metrics
     result = command("evaluate", fused, "--data", sets["U"], "--json")
     assert json.loads(result.stdout)["auc"] == metrics["auc"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import socket
 import threading
@@ -11,9 +12,12 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.refusals import refused
+from typer.testing import CliRunner
 
 from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.cli import app
 from fedvisage.datasets.small_copies import write_video
+from fedvisage.device import Exported
 from fedvisage.device.frames import frames_of, keep_every
 
 BRIGHTNESS = (40, 90, 140, 190, 240)
@@ -83,3 +87,15 @@ def test_a_broken_video_prints_nothing_besides_its_error(tmp_path: Path, capfd: 
     with refused("door.mp4", "opened"):
         list(frames_of(str(tmp_path / "door.mp4")))
     assert capfd.readouterr().err == ""
+
+
+def test_watch_decides_at_the_operating_point_of_its_option(pad: Path, face: np.ndarray, tmp_path: Path) -> None:
+    Image.fromarray(face).resize((192, 192)).save(tmp_path / "face.png")
+    own, chosen = Exported.open(pad).threshold, Exported.open(pad).at("eer").threshold
+    assert own is not None
+    assert chosen is not None
+    assert own.operating_point != chosen.operating_point
+    words = ["watch", str(tmp_path), "--pad", str(pad), "--sharpness", "0"]
+    shown = [CliRunner().invoke(app, [*words, *at]).stdout for at in ([], ["--at", "eer"])]
+    points = [json.loads(text)["operating_point"] for text in shown]
+    assert points == [own.operating_point, chosen.operating_point]

@@ -133,7 +133,7 @@ def let_threads_sleep(environment: MutableMapping[str, str]) -> None:
 
     OpenMP's threads spin at the end of every shared loop. When other programs compute, they spin on the very cores that
     their slowest thread waits for: of two runs with two threads each on two cores, a step took nine times as long.
-    With this short spin it takes twice as long, as it should, and a run alone on the machine loses about 3 %; without
+    With this short spin it takes twice as long, as it should, and a run alone on the machine loses about 5 %; without
     any spin (``OMP_WAIT_POLICY=PASSIVE``) it loses 40 %. Set the variable before OpenMP is loaded.
     """
     if WAITING.isdisjoint(environment):

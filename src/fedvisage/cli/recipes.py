@@ -15,7 +15,7 @@ LIST = "list"
 
 
 class Recipes(Verbs):
-    """The verbs for shipped recipes; a word that is none of them filters the list: ``recipes demo``."""
+    """The verbs for shipped recipes; any other word filters the list: ``recipes demo``."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the verb of the arguments."""

@@ -58,7 +58,7 @@ def demo(
 
 
 class RunVerb(Verb):
-    """The verb ``run``, which explains how to change a recipe to somebody who gives a key as an option."""
+    """The verb ``run``, which explains how to change a recipe if a key is given as an option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments."""
@@ -72,7 +72,7 @@ class RunVerb(Verb):
 
 
 def _changes_like(option: str) -> str:
-    """Return how the command line writes a change that somebody meant with an unknown option; empty for others."""
+    """Return how the command line writes a change that was meant by an unknown option; empty for others."""
     from fedvisage.recipe import Recipe
     from fedvisage.recipe.mistakes import keys_named
 

@@ -34,6 +34,7 @@ from fedvisage.device.exported import (
     Graphs,
     as_values,
     check_free,
+    describe_graph,
     entry_of,
     files_beside,
 )
@@ -425,9 +426,7 @@ def _write_adapted(place: Path, model: Exported, graph: Any, weights: Arrays, im
     description = model.description.model_copy(update={"model_sha256": _digest(weights), "adapted": adapted})
     path = place / GRAPH
     path.parent.mkdir()
-    del graph.metadata_props[:]
-    for name, value in description.metadata().items():
-        graph.metadata_props.add(key=name, value=value)
+    describe_graph(graph, description)
     with disk_full_is_failure(path):
         write_atomically(path, graph.SerializeToString(deterministic=True))
         write_atomically(place / WEIGHTS, save({name: np.asarray(value, order="C") for name, value in weights.items()}))

@@ -28,6 +28,7 @@ from fedvisage.device.exported import (
     Graphs,
     as_values,
     check_free,
+    describe_graph,
     entry_of,
     files_beside,
     point_of,
@@ -80,8 +81,8 @@ class CalibrationResult:
             self.threshold.operating_point,
         ]
         rates = ", ".join(f"{name} {rate:.1%}" for name, rate in self.at_sites.items())
-        known = f"; at the sites, this threshold has {rates}" if rates else ""
-        lines.append(f"unknown: APCER on this camera, because no attack was shown to it{known}")
+        at_sites = f"; at the sites, this threshold has {rates}" if rates else ""
+        lines.append(f"unknown: APCER on this camera, because no attack was shown to it{at_sites}")
         lines += [f"without a score: {count} ({reason})" for reason, count in sorted(self.rejected.items())]
         return lines
 
@@ -181,9 +182,7 @@ def _write(directory: Path, model: Exported, threshold: Threshold) -> None:
     path = directory / GRAPH
     path.parent.mkdir()
     graph = parse_graph(str(model.directory / GRAPH), model.graph(), AGAIN)
-    del graph.metadata_props[:]
-    for name, value in description.metadata().items():
-        graph.metadata_props.add(key=name, value=value)
+    describe_graph(graph, description)
     with disk_full_is_failure(path):
         write_atomically(path, graph.SerializeToString(deterministic=True))
         for name in BESIDE:

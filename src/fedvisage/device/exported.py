@@ -268,6 +268,13 @@ def entry_of(path: Path) -> FileEntry:
     return FileEntry(bytes=path.stat().st_size, sha256=file_digest(path))
 
 
+def describe_graph(graph: Any, description: Description) -> None:
+    """Replace the metadata of an ONNX graph by a description."""
+    del graph.metadata_props[:]
+    for name, value in description.metadata().items():
+        graph.metadata_props.add(key=name, value=value)
+
+
 def files_beside(directory: Path) -> dict[Beside, FileEntry]:
     """Return the size and digest of each file beside the graphs that `config.json` records."""
     return {name: entry_of(directory / name) for name in BESIDE if (directory / name).exists()}

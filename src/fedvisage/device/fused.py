@@ -178,6 +178,11 @@ def weighted_sum(members: Sequence[FusedMember], logits: Sequence[NDArray[np.flo
 Model = Exported | Fused
 
 
+def members_of(model: Model) -> tuple[Exported, ...]:
+    """Return the members of a fused model, or the only one of an exported model."""
+    return model.members if isinstance(model, Fused) else (model,)
+
+
 def open_export(directory: Path, *, threads: int = 1, int8: bool = False, provider: str = CPU) -> Model:
     """Open an exported or fused model."""
     kind = Fused if is_fused(directory) else Exported

@@ -468,7 +468,7 @@ def _submit(session: Session, course: RunProgress, wait: float) -> str:
 def wait_for_sites(session: Session, course: RunProgress, wait: float) -> list[str]:
     """Return the sites that take part: all, or a quorum of them when waiting is over.
 
-    Nobody waits for sites that the run has continued without before.
+    It does not wait for sites that the run has continued without before.
     """
     expected, until = sorted(set(course.job.recipe.data.sites) - course.left_out), time.monotonic() + wait
     if len(expected) < course.job.recipe.federation.quorum:

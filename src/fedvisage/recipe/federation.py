@@ -159,8 +159,8 @@ class Federation(Section):
     weights become float32 again before they are combined or trained. Held-out scores are those of the exact model. Not
     with ``secure`` or ``dp``."""
     rates: Literal["curve", "threshold"] | None = None
-    """What a model keeps of the sites' held-out error rates: their averaged ``curve``, for operating points (``--at``),
-    or only the ``threshold``. ``curve`` needs three sites, and is the default with them."""
+    """The error rates of the sites' held-out people that a model keeps: their averaged ``curve``, for operating points
+    (``--at``), or only the ``threshold``. ``curve`` needs three sites, and is the default with them."""
     combine: Combine = Combine()
     """Robust aggregation for averaging methods: a rule's name or a section. All rules but the mean weight sites
     alike."""

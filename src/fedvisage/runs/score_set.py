@@ -18,8 +18,8 @@ from fedvisage.data.overlap import TARGET
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import select, split_entry
 from fedvisage.datasets.sources import resolve, without_part
-from fedvisage.device.exported import Exported, check_free
-from fedvisage.device.fused import Fused, Model
+from fedvisage.device.exported import check_free
+from fedvisage.device.fused import Model, members_of
 from fedvisage.metrics import pad
 from fedvisage.metrics.scores import FloatArray, by_video, write_scores
 from fedvisage.runs.directory import DATA
@@ -55,11 +55,6 @@ def open_named(entry: str, cache: Path, *, checks: Checks = USUAL, say: Say = di
         say(line)
     view = select(share_of(View.of(prepared), part), selection, entry)
     return NamedSet(entry, prepared, view, prepared.digest + (f" {part}" if part else ""))
-
-
-def members_of(model: Model) -> tuple[Exported, ...]:
-    """Return the members of a fused model, or the only one of an exported model."""
-    return model.members if isinstance(model, Fused) else (model,)
 
 
 def check_set(model: Model, prepared: PreparedSet, place: str, *, allow_mixed_crops: bool = False) -> None:

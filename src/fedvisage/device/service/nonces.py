@@ -1,6 +1,6 @@
 """Nonces for enrolment from other machines: each admits one request of one client, within a minute.
 
-A recorded enrolment that somebody sends again is therefore refused. A nonce does not show where a picture comes from.
+A replayed enrolment is therefore refused. A nonce does not show where a picture comes from.
 """
 
 from __future__ import annotations

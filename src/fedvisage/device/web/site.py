@@ -27,7 +27,7 @@ from fedvisage.base.files import (
 from fedvisage.base.version import VERSION
 from fedvisage.device import Exported, Settings
 from fedvisage.device.exported import CONFIG, GRAPH, INT8_GRAPH, check_free
-from fedvisage.device.fused import Fused, Model
+from fedvisage.device.fused import Model, members_of
 from fedvisage.device.pipeline import SAME_PLACE
 from fedvisage.faces import detection
 from fedvisage.faces.align import PLACES, SIDE, SURE, SURE_TURNED
@@ -338,7 +338,7 @@ def _model_files(exported: Model) -> list[PageFile]:
         raise UserError(str(exported.directory), "has no decision threshold; export a run whose sites chose one")
     folder, root = f"{MODELS}/{exported.task}", exported.directory
     graph = INT8_GRAPH if exported.arithmetic == "int8" else GRAPH
-    members = exported.members if isinstance(exported, Fused) else (exported,)
+    members = members_of(exported)
     paths = {root: folder} | {model.directory: _page_path(folder, model.directory, root) for model in members}
     configs = [_file_of(f"{path}/{CONFIG}", place / CONFIG) for place, path in paths.items()]
     return [

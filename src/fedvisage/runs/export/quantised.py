@@ -26,7 +26,7 @@ from fedvisage.data.integrity import check_bytes
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import select, split_entry
 from fedvisage.datasets.sources import resolve, without_part
-from fedvisage.device.exported import AGAIN, INPUT, Description, Exported
+from fedvisage.device.exported import AGAIN, INPUT, Description, Exported, describe_graph
 from fedvisage.metrics.generic import threshold_at_fmr, within_counts
 from fedvisage.metrics.similarity import Faces
 from fedvisage.metrics.threshold import ON_TRAINING, SOURCE_RULES, Threshold, histogram, threshold_from_histograms
@@ -196,8 +196,7 @@ def describe(path: Path, description: Description) -> None:
     import onnx
 
     model = parse_graph(str(path), path.read_bytes(), AGAIN)
-    del model.metadata_props[:]
-    onnx.helper.set_model_props(model, description.metadata())
+    describe_graph(model, description)
     onnx.save(model, path)
 
 
