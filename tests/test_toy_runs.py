@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from tests.toy import make_sets, run_toy, run_toy_once, settled, tree, weights
 
-TIMED = {"metrics.json", "rounds.jsonl", "environment.json", "seal.json"}
-"""Files with durations, sizes of memory or the digests of such files."""
+CHECKPOINT = "checkpoints/000001.safetensors"
+TIMED = {"metrics.json", "rounds.jsonl", "environment.json", "seal.json", CHECKPOINT}
+"""Files with durations, sizes of memory, digests of such files, or their sizes, which a checkpoint records."""
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +36,9 @@ def test_a_copied_run_equals_a_real_one_file_by_file(own_sets: Mapping[str, Path
     assert files_of(copied).keys() == files_of(real).keys()
     untimed = files_of(real).keys() - TIMED
     assert {name: files_of(copied)[name] for name in untimed} == {name: files_of(real)[name] for name in untimed}
+    tensors, again = (load_file(out / CHECKPOINT) for out in (copied, real))
+    assert tensors.keys() == again.keys()
+    assert all(torch.equal(value, again[name]) for name, value in tensors.items())
 
 
 @pytest.mark.parametrize(("key", "values"), [("runtime__seed", (0, 1)), ("method__mu", (0.0, 1.0))])
