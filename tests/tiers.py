@@ -5,6 +5,7 @@ and bad input is refused. It runs every test of less than 0.7 seconds, and of th
 `long_tests.txt` names the longer ones, by function or by file; only `make test-all` runs all of them.
 ``python -m tests.tiers LOG`` writes that list anew from the output of
 ``python -m pytest -p no:xdist -m "not slow and not browser" --durations=0`` on an idle machine.
+``python -m tests.tiers LOG --add`` keeps what the list has, for a log of the tests of `make test` alone.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ REPRESENTATIVES = ("fedpad", "fedsis", "privacyface")
 
 KEPT: dict[str, tuple[str, ...]] = {
     "cli/test_command_line.py": (),
+    "cli/test_gallery_verbs.py": (),
     CONTRACT + "test_a_run_stopped_after_every_round_and_resumed_equals_an_uninterrupted_one": REPRESENTATIVES,
     CONTRACT + "test_another_seed_gives_another_model_and_the_global_random_state_is_left_alone": REPRESENTATIVES,
     CONTRACT + "test_the_order_of_sites_in_the_recipe_does_not_matter": REPRESENTATIVES,
@@ -68,8 +70,10 @@ KEPT: dict[str, tuple[str, ...]] = {
     "runs/test_workers.py::test_sites_side_by_side_give_the_bytes_of_sites_one_after_another": (),
     "tasks/pad/adapt/test_target.py::test_a_recipe_can_adapt_and_the_figures_say_what_became_of_it": (),
     "test_documentation.py::test_the_commands_of_the_readme_run_one_after_another": (),
+    "tasks/test_operating_points.py": (),
     "test_documentation.py::test_the_python_of_the_readme_runs": (),
     "test_style.py::test_constructions_that_read_as_translated_are_rare": (),
+    "test_layers.py::test_imports_lead_to_lower_layers_only": (),
     "upgrade/test_stored_runs.py::test_a_stored_run_is_reported": (),
 }
 """Long tests that `make test` runs, or whole files: with these parameters only, or with all if there are none."""
@@ -92,7 +96,8 @@ def is_left_to_test_all(name: str, long_ones: frozenset[str]) -> bool:
 def measure_long_tests(log: str) -> list[str]:
     """Return the functions of a log of ``--durations=0`` whose calls take ``SECONDS`` or longer on average.
 
-    A file is named instead of its functions if what they share takes ten times as long to set up.
+    A file is named instead of its functions if what they share takes ten times as long to set up, except the file that
+    shows that every method trains.
     """
     calls: dict[str, list[float]] = defaultdict(list)
     setups: dict[str, float] = defaultdict(float)
@@ -102,11 +107,12 @@ def measure_long_tests(log: str) -> list[str]:
             calls[function].append(float(seconds))
         else:
             setups[function.partition("::")[0]] += float(seconds)
-    files = {file for file, seconds in setups.items() if seconds >= 10 * SECONDS}
+    files = {file for file, seconds in setups.items() if seconds >= 10 * SECONDS and not CONTRACT.startswith(file)}
     functions = {name for name, times in calls.items() if sum(times) / len(times) >= SECONDS}
     return sorted(files | {name for name in functions if name.partition("::")[0] not in files})
 
 
 if __name__ == "__main__":
     text = Path(sys.argv[1]).read_text(encoding="utf-8")
-    LONG_TESTS.write_text("".join(f"{name}\n" for name in measure_long_tests(text)), encoding="utf-8")
+    names = {*measure_long_tests(text), *(long_tests() if "--add" in sys.argv else ())}
+    LONG_TESTS.write_text("".join(f"{name}\n" for name in sorted(names)), encoding="utf-8")
