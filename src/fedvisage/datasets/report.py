@@ -201,7 +201,7 @@ class Tally:
             raise UserError(
                 str(self.source),
                 f"at least {len(self.skipped)} of {format_count(self.files, 'file')} cannot be used, more than"
-                f" max_bad={self.max_bad:g} allows; nothing was written. {reasons(self.skipped)}",
+                f" max_bad={self.max_bad:g} (--max-bad) allows; nothing was written. {reasons(self.skipped)}",
             )
 
     def attach(
