@@ -105,6 +105,8 @@ def test_answers_say_that_apcer_is_unknown_and_how_many_pictures_there_were(
         assert "8 genuine pictures" in text
         assert "APCER unknown" in text
         assert "95 %" in text
+    predictions = predict(Exported.open(tmp_path / "door"), list_input_pictures([live]), crop="none")
+    assert "at the sites" not in "\n".join(predictions.lines()), "no site has this threshold"
 
 
 def test_the_command_writes_the_export_and_prints_json(bright: Path, live: Path, tmp_path: Path) -> None:

@@ -233,4 +233,4 @@ def reasons(skipped: list[SkippedFile], first: int = 3) -> str:
         return "it has no files"
     kinds = Counter(entry.reason for entry in skipped).most_common(1)[0]
     shown = "; ".join(f"{entry.path}: {entry.reason}" for entry in skipped[:first])
-    return f"{shown}{'; …' if len(skipped) > first else ''} (most frequent: {kinds[0]}, {kinds[1]} times)"
+    return f"{shown}{'; …' if len(skipped) > first else ''} (most frequent: {kinds[0]}, {format_count(kinds[1], 'time')})"

@@ -38,7 +38,7 @@ from fedvisage.device.predict import InputPicture, InputPictures, Prediction, pr
 from fedvisage.faces.align import Image
 from fedvisage.metrics.calibration import LEAST, CameraThreshold, find_outliers, threshold_for_camera
 from fedvisage.metrics.operating_point import ErrorCurves, WishedPoint, parse_point, position_of, rates_below, wilson
-from fedvisage.metrics.threshold import Estimate, Threshold
+from fedvisage.metrics.threshold import OF_PICTURES, Estimate, Threshold
 
 SIDE = 32
 SAME = 1.0
@@ -105,7 +105,7 @@ def calibrate(
     rule = (
         f"{wish.text}, estimated from {format_count(camera.pictures, 'genuine picture')} of one camera; APCER unknown"
     )
-    estimates = {"BPCER of these pictures": Estimate(below, *wilson(below, camera.pictures))}
+    estimates = {OF_PICTURES: Estimate(below, *wilson(below, camera.pictures))}
     threshold = Threshold(camera.value, rule, None, below, estimates)
     with replaced_when_complete(out) as directory:
         if isinstance(model, Fused):
