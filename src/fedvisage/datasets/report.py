@@ -231,6 +231,6 @@ def reasons(skipped: list[SkippedFile], first: int = 3) -> str:
     """Return the first few files with their faults and the most frequent fault, for an error message."""
     if not skipped:
         return "it has no files"
-    kinds = Counter(entry.reason for entry in skipped).most_common(1)[0]
+    reason, count = Counter(entry.reason for entry in skipped).most_common(1)[0]
     shown = "; ".join(f"{entry.path}: {entry.reason}" for entry in skipped[:first])
-    return f"{shown}{'; …' if len(skipped) > first else ''} (most frequent: {kinds[0]}, {format_count(kinds[1], 'time')})"
+    return f"{shown}{'; …' if len(skipped) > first else ''} (most frequent: {reason}, {format_count(count, 'time')})"
