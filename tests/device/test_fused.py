@@ -22,7 +22,6 @@ from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.device import Exported, Fused, Pipeline, Settings, open_export
 from fedvisage.device.exported import CONFIG, OperatingPoint
-from fedvisage.device.fused import FusedConfig
 from fedvisage.device.predict import face_cropper
 from fedvisage.device.service.app import open_engine
 from fedvisage.device.web.site import RuntimeFiles, page_files
@@ -239,10 +238,10 @@ def test_several_sets_measure_with_equal_weight_and_name_those_where_the_first_m
     assert result.config.threshold.value == threshold_from_histograms(counts, "source-eer").value
 
 
-def test_a_sum_that_is_worse_than_its_first_model_is_reported(pad: Path) -> None:
-    config = FusedConfig.model_construct(threshold=OperatingPoint(value=0.0, rule="source-eer"))
+def test_a_sum_that_is_worse_than_its_first_model_is_reported(fused: Path) -> None:
+    config = Fused.open(fused).config.model_copy(update={"threshold": OperatingPoint(value=0.0, rule="source-eer")})
     aucs = {"door": (0.9, 0.3, 0.7), "hall": (0.9, 0.3, 0.95)}
-    (notice,) = FusionResult(pad, config, ("a", "b"), aucs).notices
+    (notice,) = FusionResult(fused, config, ("a", "b"), aucs).notices
     assert "door" in notice
     assert "0.9000" in notice
     assert "0.7000" in notice
