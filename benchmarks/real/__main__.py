@@ -2,9 +2,9 @@
 
     python -m benchmarks.real DIR [--out WORK] [--scores FOLDER] [--seeds 3] [--tables published,fusion]
 
-DIR contains checkouts of the development repositories, one folder OWNER+NAME each, and one of the published detectors
-(`sites.py`, `scores.py`). Prepared sets, starts and runs go to WORK, and a later call reuses them. No picture, weight
-or score of a single picture belongs in the repository.
+DIR contains checkouts of the development repositories, one folder OWNER+NAME each, of the published detectors and
+of a published recogniser (`sites.py`, `scores.py`, `author.py`). Prepared sets, starts and runs go to WORK, and a
+later call reuses them. No picture, weight or score of a single picture belongs in the repository.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.real import author
 from benchmarks.real.scores import (
     CHECKOUT,
     STARTS,
@@ -197,7 +198,7 @@ def main() -> int:
 def missing_folders(directory: Path) -> list[str]:
     """Return the repositories that a directory lacks."""
     repositories = [repository for names in SITES.values() for repository in names]
-    return [name for name in (*repositories, CHECKOUT) if not (directory / name).is_dir()]
+    return [name for name in (*repositories, CHECKOUT, author.CHECKOUT) if not (directory / name).is_dir()]
 
 
 if __name__ == "__main__":
