@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fedvisage.base.errors import UserError
 from fedvisage.cli.options import (
     IMPORTS_CONTINUE,
     NOTHING,
@@ -14,6 +15,7 @@ from fedvisage.cli.options import (
     LogFormat,
     Quiet,
     interruptible,
+    print_json,
     reporter,
     say,
     with_options,
@@ -146,8 +148,24 @@ def show(
         bool,
         typer.Option("--shortcuts", help="Measure how well single numbers (sharpness, noise, …) separate the classes."),
     ] = False,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            help="Measure the differences from another set, such as those of a simulated set from a real one.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the differences of --against alone, as JSON.")] = False,
 ) -> None:
-    """Describe a prepared set, draw a contact sheet of it, and search it for shortcuts."""
+    """Describe a prepared set, draw a contact sheet of it, search it for shortcuts, and compare it with another."""
+    from fedvisage.datasets.differences import compare_with
     from fedvisage.datasets.show import show_set
 
+    if as_json and (against is None or shortcuts or sheet is not None):
+        raise UserError("--json", "prints differences alone; give --against, and leave --shortcuts and --sheet out")
+    differences = None if against is None else compare_with(directory, against)
+    if as_json and differences is not None:
+        print_json(differences.as_values())
+        return
     say(*show_set(directory, sheet=sheet, verify=verify, shortcuts=shortcuts))
+    say(*(differences.lines() if differences is not None else ()))

@@ -97,13 +97,13 @@ def shortcuts_of(prepared: PreparedSet) -> Shortcuts:
     """Measure a set: a table for each species, and one for all species together if there are several."""
     rows = prepared.rows
     chosen = {
-        kind: _draw_indices(prepared, kind) for kind in (BONA_FIDE, *sorted({*rows.species.tolist()} - {BONA_FIDE}))
+        kind: draw_indices(prepared, kind) for kind in (BONA_FIDE, *sorted({*rows.species.tolist()} - {BONA_FIDE}))
     }
     images = {kind: len(indices) for kind, indices in chosen.items()}
     attacks = [kind for kind in chosen if kind != BONA_FIDE and images[kind] >= LEAST]
     if images[BONA_FIDE] < LEAST or not attacks:
         return Shortcuts({}, {}, images)
-    tables = {kind: _table(prepared, indices) for kind, indices in chosen.items()}
+    tables = {kind: measure_cues(prepared, indices) for kind, indices in chosen.items()}
     groups: dict[str, Sequence[str]] = {kind: [kind] for kind in attacks}
     if len(attacks) > 1:
         groups[ANY] = attacks
@@ -151,13 +151,16 @@ def linear_auc(values: Array, label: npt.NDArray[np.bool_], subjects: Texts) -> 
     return auc_of(scores, label)
 
 
-def _draw_indices(prepared: PreparedSet, species: str) -> npt.NDArray[np.int64]:
-    indices = np.flatnonzero(prepared.rows.species == species)
+def draw_indices(prepared: PreparedSet, species: str) -> npt.NDArray[np.int64]:
+    """Draw at most ``MOST`` images of a species, or of all attacks, always the same."""
+    names = prepared.rows.species
+    indices = np.flatnonzero(names != BONA_FIDE if species == ANY else names == species)
     order = numpy_rng(0, "shortcuts", species).permutation(len(indices))[:MOST]
     return indices[np.sort(order)].astype(np.int64)
 
 
-def _table(prepared: PreparedSet, indices: npt.NDArray[np.int64]) -> Array:
+def measure_cues(prepared: PreparedSet, indices: npt.NDArray[np.int64]) -> Array:
+    """Return a row of cues for each image, in the order of ``NAMES``."""
     measured: list[Mapping[str, float]] = [cues(np.ascontiguousarray(prepared.images[index])) for index in indices]
     return np.array([[values[name] for name in NAMES] for values in measured], np.float64)
 
