@@ -115,7 +115,9 @@ def prepare(directory: Path, out: Path, cuts: Sequence[Cut]) -> None:
     detector = Detector(settings=DetectorSettings(smallest=40))
     unique = unique_files(directory)
     pictures = choose_pictures({1: unique["tutorial"][1]}, detector)
-    author = Author(open_recogniser(directory, out), [(picture.image, picture.face) for picture in pictures])
+    author = Author(
+        open_recogniser(directory, out.parent / "starts"), [(picture.image, picture.face) for picture in pictures]
+    )
     for site, files in unique.items():
         missing = [cut for cut in cuts if not (out / cut.name / site).exists()]
         if missing:

@@ -88,7 +88,7 @@ def test_the_export_has_the_threshold_of_its_pictures_and_the_same_scores(
     assert before.threshold is not None
     assert after.threshold is not None
     logits = logits_of(bright, live)
-    expected = threshold_for_camera(logits, result.sites, 0.02)
+    expected = threshold_for_camera(logits, result.before, 0.02)
     assert after.threshold.value == expected.value
     assert expected.weight == 8 / (8 + K)
     assert (logits_of(tmp_path / "door", live) == logits).all()

@@ -25,9 +25,9 @@ def test_new_pictures_of_the_camera_are_rejected_at_the_wished_rate_on_average()
 
 
 @pytest.mark.parametrize("count", [5, 20, 200])
-def test_the_sites_threshold_counts_as_a_fixed_number_of_pictures(count: int) -> None:
+def test_the_models_threshold_counts_as_a_fixed_number_of_pictures(count: int) -> None:
     pictures = np.random.default_rng(1).normal(2, 1, count)
-    ends = [threshold_for_camera(pictures, sites, 0.02) for sites in (-3.0, 3.0)]
+    ends = [threshold_for_camera(pictures, own, 0.02) for own in (-3.0, 3.0)]
     assert (ends[1].value - ends[0].value) / 6 == pytest.approx(K / (count + K))
     assert ends[0].of_pictures == ends[1].of_pictures
 
