@@ -1,5 +1,7 @@
 """Tables: numbers as people read them, names made harmless."""
 
+from typing import Any
+
 import pytest
 
 from fedvisage.report import content
@@ -57,3 +59,18 @@ def test_a_run_that_chose_between_start_and_result_shows_both_per_site() -> None
     assert "| A | 90.00 | 95.00 | 20.00 | 10.00 |" in markdown(shown).splitlines()
     assert "both networks" in shown.note
     assert content.kept_table({}) is None
+
+
+def test_the_choice_of_recognition_shows_rates_at_the_lowest_measured_false_acceptance_rates() -> None:
+    def row(tar: dict[str, float]) -> dict[str, Any]:
+        return {"auc": 1.0, "eer": 0.0, "tar_at_far": tar}
+
+    start = {"A": row({"1e-1": 0.99, "1e-2": 0.9, "1e-3": 0.7}), "B": row({"1e-1": 0.98})}
+    result = {"A": row({"1e-1": 0.99, "1e-2": 0.8, "1e-3": 0.6}), "B": row({"1e-1": 0.97})}
+    shown = content.kept_table({"kept": {"model": "start", "start": start, "result": result}})
+    assert shown is not None
+    lines = markdown(shown).splitlines()
+    assert any(
+        "TAR % at FAR 1e-3, start | TAR % at FAR 1e-3, result | TAR % at FAR 1e-2, start" in line for line in lines
+    )
+    assert any(line.startswith("| A |") and line.endswith("| 70.00 | 60.00 | 90.00 | 80.00 |") for line in lines)

@@ -27,7 +27,7 @@ from fedvisage.federation.privacy.clustering import (
     sanitise_clusters,
 )
 from fedvisage.federation.privacy.mechanisms import Budget, DerivedDraws, principal_directions
-from fedvisage.federation.server import members_of
+from fedvisage.federation.server import separate_models
 from fedvisage.methods.models.face import means_of
 from fedvisage.methods.recognition.privacyface import Options
 from fedvisage.methods.recognition.privacyface_loss import ClusterOptions
@@ -106,7 +106,7 @@ def uploads_sentence(subject: AuditedRun) -> str:
 def open_feature_model(subject: AuditedRun) -> FeatureModel:
     """Open the finished model; for a run with several members, the first member's."""
     scorer = subject.setup.scorer()
-    scorer.load(next(iter(members_of(subject.saved.finished).values())))
+    scorer.load(next(iter(separate_models(subject.method, subject.saved.finished).values())))
     return FeatureModel(scorer, np.unique(np.concatenate([view.subjects for view in all_views(subject)])).tolist())
 
 

@@ -94,6 +94,11 @@ def join_members(members: Mapping[str, Message]) -> Message:
     }
 
 
+def separate_models(method: Declared, finished: Message) -> dict[str, Message]:
+    """Return the models that are evaluated separately: one per site, or the whole model under the empty name."""
+    return members_of(finished) if method.members == "each" else {"": finished}
+
+
 class NoQuorum(RunFailed):
     """Fewer sites than the quorum sent a valid reply."""
 

@@ -109,11 +109,12 @@ class SiteWorker:
         *,
         public: View | None = None,
         strangers: View | None = None,
+        unseen: View | None = None,
         trust: Trust = SIMULATED_TRUST,
     ) -> None:
         """Take the site's data and directory; other sites of this process may share the workspace."""
         self.name, self.train, self.held_out, self.store, self.workspace = name, train, held_out, store, workspace
-        self.public, self.strangers, self.trust = public, strangers, trust
+        self.public, self.strangers, self.unseen, self.trust = public, strangers, unseen, trust
         self.releases = Releases(store.directory / "releases")
         self._site: Site | None = None
         self._visit = (-1, -1)
@@ -215,6 +216,7 @@ class SiteWorker:
             test=self.held_out,
             public=self.public,
             strangers=self.strangers,
+            unseen=self.unseen,
             common=workspace.common,
             on_batch=workspace.on_batch,
             trust=self.trust,

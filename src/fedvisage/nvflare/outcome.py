@@ -111,7 +111,13 @@ def write_trained(run: Path, trained: TrainingResult) -> None:
         }
         for model, sites in trained.personal.items()
     }
-    note = {"rounds": trained.rounds, "heldout": trained.heldout, "personal": personal, "ended": trained.ended}
+    note = {
+        "rounds": trained.rounds,
+        "heldout": trained.heldout,
+        "personal": personal,
+        "kept": trained.kept,
+        "ended": trained.ended,
+    }
     write_json(run / TRAINED, note)
 
 
@@ -127,6 +133,7 @@ def read_trained(run: Path) -> TrainingResult:
         int(note["rounds"]),
         dict(note["heldout"]),
         personal=personal,
+        kept=dict(note.get("kept", {})),
         ended=dict(note.get("ended", {})),
     )
 

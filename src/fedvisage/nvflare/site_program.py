@@ -174,7 +174,8 @@ def _open_worker(name: str, job: Job, own: Mapping[str, str], directory: Path, k
     public, strangers = (data.people.public, data.people.strangers[name]) if data.people else (None, None)
     store = SiteStore(directory)
     trust = trust_of(kit, own, job, site.train, checks_directory(Path(own["state"])))
-    return SiteWorker(name, site.train, site.heldout, store, workspace, public=public, strangers=strangers, trust=trust)
+    views = {"public": public, "strangers": strangers, "unseen": site.unseen}
+    return SiteWorker(name, site.train, site.heldout, store, workspace, **views, trust=trust)
 
 
 def _check_same_data(path: Path, digests: Mapping[str, str]) -> None:

@@ -342,8 +342,9 @@ class Training(Section):
     ones."""
 
     keep: Literal["start", "result", "average"] | None = None
-    """Attack detection: the sites evaluate the weights of ``start`` as well, and this decides which model remains.
-    ``start``, ``result``, or ``average``: both networks, with averaged scores, which doubles the cost of a decision."""
+    """The sites evaluate the weights of ``start`` as well, on their held-out people, and this decides which model
+    remains. ``start``, ``result``, or ``average``: both networks, with averaged scores (recognition: features), which
+    doubles the cost of a decision."""
 
     @model_validator(mode="after")
     def _a_kept_start_is_whole(self) -> Training:

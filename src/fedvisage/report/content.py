@@ -94,8 +94,10 @@ RATES = {
 KEPT_BACK = {"skipped": "kept back by the gate", "taken_back": "taken back"}
 KEPT_FIGURES = {"auc": "AUC %", "eer": "EER %"}
 KEPT_MODELS = ("start", "result")
+KEPT_FARS = 2
+"""How many of the lowest false acceptance rates that a site can measure the table shows, for recognition."""
 KEPT_NOTES = {
-    "average": "both networks, with averaged scores; each decision computes both",
+    "average": "both networks, with averaged scores or features; each decision computes both",
     "start": "the start",
     "result": "the result of training",
 }
@@ -224,13 +226,20 @@ def kept_table(metrics: Row) -> Table | None:
     kept = metrics.get("kept")
     if not kept:
         return None
-    pairs = [(figure, model) for figure in KEPT_FIGURES for model in KEPT_MODELS]
+    measured = {far for row in kept["result"].values() for far in row.get("tar_at_far") or ()}
+    lowest = sorted(measured, key=float)[:KEPT_FARS]
+    titles = KEPT_FIGURES | {far: f"TAR % at FAR {far}" for far in lowest}
+    pairs = [(figure, model) for figure in titles for model in KEPT_MODELS]
+
+    def figures(model: str, site: str) -> Row:
+        row = kept[model].get(site, {})
+        return {**row, **(row.get("tar_at_far") or {})}
+
     rows = [
-        {"site": site}
-        | {f"{figure} {model}": percent(kept[model].get(site, {}).get(figure)) for figure, model in pairs}
+        {"site": site} | {f"{figure} {model}": percent(figures(model, site).get(figure)) for figure, model in pairs}
         for site in kept["result"]
     ]
-    columns = {f"{figure} {model}": f"{KEPT_FIGURES[figure]}, {model}" for figure, model in pairs}
+    columns = {f"{figure} {model}": f"{titles[figure]}, {model}" for figure, model in pairs}
     note = f"From histograms of held-out scores. The run kept {KEPT_NOTES[kept['model']]}."
     return table("Start and result at the sites", rows, {"site": "site"} | columns, note=note)
 

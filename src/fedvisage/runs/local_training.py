@@ -34,6 +34,7 @@ def open_site_workers(
             workspace,
             public=public,
             strangers=strangers.get(name),
+            unseen=site.unseen,
         )
         for name, site in data.sites.items()
     ]

@@ -25,7 +25,7 @@ from fedvisage.device.predict import (
     score_pictures,
 )
 from fedvisage.faces.align import Image
-from fedvisage.federation.server import members_of
+from fedvisage.federation.server import members_of, separate_models
 from fedvisage.federation.wire.message import Message
 from fedvisage.metrics.similarity import Features, normalise
 from fedvisage.metrics.threshold import Threshold
@@ -64,7 +64,7 @@ def _load_member(
     scorer: Scorer, finished: dict[str, torch.Tensor], thresholds: dict[str, Threshold], member: str
 ) -> Threshold:
     """Load the requested member and return its threshold."""
-    members = members_of(finished)
+    members = separate_models(scorer.method, finished)
     if member not in members:
         choice = ", ".join(sorted(members)) or "none"
         remedy = "this run has one model; leave --member out" if "" in members else f"choose one of {choice}"

@@ -53,9 +53,9 @@ def open_sites(setup: bytes, data: bytes) -> None:
     workspace, cache, scratch = set_up(recipe, method).workspace(), StateCache(), Path(tempfile.mkdtemp())
     workspace.on_batch = lambda site, finished, total: report_progress(finished, total)
     sites = []
-    for name, train, held_out, public, strangers in pickle.loads(data):
+    for name, train, held_out, views in pickle.loads(data):
         store = SiteStore(scratch / name, cache, kept_generations=1)
-        sites.append(SiteWorker(name, train, held_out, store, workspace, public=public, strangers=strangers))
+        sites.append(SiteWorker(name, train, held_out, store, workspace, **views))
     _Process.sites = LocalTransport(sites)
 
 
@@ -281,7 +281,15 @@ class WorkerTransport:
         """Open the sites anew at all workers, and give each site its state and a home for its first round."""
         # Pickled in one piece, so that sites that share a set also share it at a worker.
         data = pickle.dumps(
-            [(site.name, site.train, site.held_out, site.public, site.strangers) for site in self._sites.values()]
+            [
+                (
+                    site.name,
+                    site.train,
+                    site.held_out,
+                    {"public": site.public, "strangers": site.strangers, "unseen": site.unseen},
+                )
+                for site in self._sites.values()
+            ]
         )
         self._at_all(open_sites, pack_setup(self._workspace.recipe, self._workspace.method), data)
         self._round, self._visited = 0, set()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
-from fedvisage.federation.server import Server, members_of
+from fedvisage.federation.declared import RESULT, START
+from fedvisage.federation.server import Server, join_members, members_of
 from fedvisage.federation.wire.message import Message
 from fedvisage.metrics.threshold import Histogram, auc_from_histogram, eer_from_histogram
 from fedvisage.tasks.pad import heldout
@@ -23,6 +25,18 @@ def call_with_model(server: Server, call: str, finished: Message) -> dict[str, M
         return server.ask(call, finished)
     members = members_of(finished)
     return server.ask(call, each={name: members[name] for name in server.present})
+
+
+def choose_kept(
+    server: Server, result: Message, heldout_table: Callable[[Message], dict[str, Any]]
+) -> tuple[Message, dict[str, Any]]:
+    """Return the model that ``training.keep`` names, and the held-out metrics of start and result by site."""
+    keep = server.recipe.training.keep
+    if keep is None:
+        return result, {}
+    models = {START: {name: server.start[name] for name in result}, RESULT: result}
+    tables = {name: heldout_table(model) for name, model in models.items()}
+    return join_members(models) if keep == "average" else models[keep], {"model": keep, **tables}
 
 
 def source_summary(histograms: Mapping[str, Histogram]) -> dict[str, float]:

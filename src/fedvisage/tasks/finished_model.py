@@ -22,7 +22,7 @@ from fedvisage.base.streams import torch_rng
 from fedvisage.faces.cropping import MARGIN
 from fedvisage.federation.declared import Member
 from fedvisage.federation.method import Method
-from fedvisage.federation.server import members_of
+from fedvisage.federation.server import members_of, separate_models
 from fedvisage.federation.wire.message import Message
 from fedvisage.methods import find, read_method
 from fedvisage.metrics.operating_point import choose_point
@@ -146,7 +146,7 @@ class FinishedModel:
         """Return the feature of each aligned face, as in :meth:`score`, at unit length."""
         self._require("recognition", "embed", "score")
         crops = self._as_tensor(faces, "faces")
-        self.scorer.load(next(iter(self._members().values())))
+        self.scorer.load(next(iter(separate_models(self.setup.method, self.saved.finished).values())))
         return torch.nn.functional.normalize(self.scorer.score_images(crops).cpu())
 
     def _members(self) -> dict[str, Message]:

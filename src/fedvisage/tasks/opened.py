@@ -147,6 +147,8 @@ class SiteData:
 
     train: View
     heldout: View
+    unseen: View | None = None
+    """Recognition with ``training.keep``: people on whom the site does not train, to compare start and result."""
 
     @property
     def all_trains(self) -> bool:
@@ -245,4 +247,6 @@ def check_entry(entry: str, place: str, size: int) -> None:
 def merge_sites(sites: dict[str, SiteData]) -> dict[str, SiteData]:
     """Return one pseudo-site with the data of all sites."""
     train = View.join([site.train for site in sites.values()])
-    return {POOLED: SiteData(train, View.join([site.heldout for site in sites.values()]))}
+    unseen = [site.unseen for site in sites.values() if site.unseen is not None]
+    heldout = View.join([site.heldout for site in sites.values()])
+    return {POOLED: SiteData(train, heldout, View.join(unseen) if unseen else None)}

@@ -55,14 +55,17 @@ class Scorer:
         with seed_global_rng(recipe.runtime.seed, "initial weights"):
             network = method.network(recipe)
         self.net = nn.ModuleDict({part: network[part] for part in method.finished}).eval()
+        self._loaded = list[Message]()
         compute.place(self.net)
 
-    def load(self, member: Message) -> None:
-        """Load one member's weights."""
-        for name in self.net:
-            if self.net[name].state_dict() and not under(f"{name}.", member):
-                raise UserError("model", f"has no weights of part {name}")
-        load_parts(self.net, member)
+    def load(self, model: Message) -> None:
+        """Load one member's weights; for recognition also start and result, whose features are averaged."""
+        self._loaded = list(members_of(model).values()) or [{}]
+        for member in self._loaded:
+            for name in self.net:
+                if self.net[name].state_dict() and not under(f"{name}.", member):
+                    raise UserError("model", f"has no weights of part {name}")
+        load_parts(self.net, self._loaded[0])
 
     def scores(self, finished: Message, view: View) -> dict[str, Logits]:
         """Return bona fide logits by member; for methods that average members, only the average."""
@@ -90,7 +93,7 @@ class Scorer:
 
     def embeddings(self, view: View) -> Tensor:
         """Return a recognition method's features of a view's images, in order."""
-        return self._all(self.method.prediction.predict, view)
+        return self._averaged(lambda: self._all(self.method.prediction.predict, view))
 
     def spread(self, view: View) -> float | None:
         """Return the spread of random draws per prediction, as a mean over images; None without random draws."""
@@ -129,7 +132,8 @@ class Scorer:
         ready = prepare(images, self.recipe.input.colour, self.compute.device, self.compute.layout)
         generator = torch_rng(self.recipe.runtime.seed, "inference", device=self.compute.device.type)
         with torch.inference_mode():
-            output = self.method.prediction.predict(Member(self.net, ready, generator, self.recipe)).float()
+            member = Member(self.net, ready, generator, self.recipe)
+            output = self._averaged(lambda: self.method.prediction.predict(member).float())
         if not bool(torch.isfinite(output).all()):
             raise RunFailed(NO_NUMBER)
         return output
@@ -143,6 +147,16 @@ class Scorer:
         size = self.recipe.evaluation.batch if self.method.prediction.draw_spread is None else 1
         batches = (np.stack(crops[start : start + size]) for start in range(0, len(crops), size))
         return torch.cat([self.score_images(torch.from_numpy(batch).permute(0, 3, 1, 2)).cpu() for batch in batches])
+
+    def _averaged(self, embed: Callable[[], Tensor]) -> Tensor:
+        """Return the output of the loaded model, or the mean of the unit features of the loaded models."""
+        if len(self._loaded) < 2:
+            return embed()
+        features = []
+        for member in self._loaded:
+            load_parts(self.net, member)
+            features.append(nn.functional.normalize(embed()))
+        return torch.stack(features).mean(dim=0)
 
     def _all(self, function: Callable[[Member], Tensor], view: View) -> Tensor:
         with torch.inference_mode():

@@ -55,7 +55,17 @@ from fedvisage.nn.inputs import prepare
 from fedvisage.recipe import Adapt
 from fedvisage.recipe.former import rename_in_metrics
 from fedvisage.runs.export.card import card, write_card
-from fedvisage.runs.export.graph import COSINE, LEAST, SCORE, Graph, Parity, measure, require_parity, write_graph
+from fedvisage.runs.export.graph import (
+    COSINE,
+    LEAST,
+    SCORE,
+    Graph,
+    Parity,
+    mean_direction,
+    measure,
+    require_parity,
+    write_graph,
+)
 from fedvisage.runs.export.quantised import (
     PLACE,
     QuantisationEffect,
@@ -137,7 +147,7 @@ def reference(model: FinishedModel, chosen: ExportedWeights, crops: NDArray[np.u
         with torch.inference_mode():
             outputs.append(predict(Member(net, ready, torch_rng(recipe.runtime.seed, "inference"), recipe)).float())
     if method.task == "recognition":
-        return np.asarray(torch.nn.functional.normalize(outputs[0].double()).numpy())
+        return np.asarray(mean_direction([output.double() for output in outputs]).numpy())
     logits = [as_logits(output) for output in outputs]
     return mean_score(logits) if len(logits) > 1 else logits[0]
 

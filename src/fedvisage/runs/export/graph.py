@@ -116,7 +116,7 @@ class Graph(nn.Module):
     """A module that maps uint8 N×S×S×3 in RGB to (score, logit) for attack detection, or to unit embeddings."""
 
     def __init__(self, model: FinishedModel, members: Sequence[Message]) -> None:
-        """Load the members' weights. Several members are averaged by probability, like the method's scores."""
+        """Load the members' weights. Several members are averaged: by probability, or their unit embeddings."""
         super().__init__()
         self._setup, self._pad = model.setup, model.task == "pad"
         method = model.setup.method
@@ -133,7 +133,7 @@ class Graph(nn.Module):
             for number in range(len(self.members))
         ]
         if not self._pad:
-            return (nn.functional.normalize(outputs[0]),)
+            return (mean_direction(outputs),)
         logits = [output.clamp(-LIMIT, LIMIT) for output in outputs]
         logit = logits[0] if len(logits) == 1 else _mean(torch.stack(logits))
         return torch.sigmoid(logit), logit
@@ -195,6 +195,12 @@ def _load_weights(model: FinishedModel, weights: Message) -> nn.ModuleDict:
             f"{name}_" if keyword.iskeyword(name) else name: submodule for name, submodule in module._modules.items()
         }
     return parts.to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload,no-any-return]
+
+
+def mean_direction(embeddings: Sequence[Tensor]) -> Tensor:
+    """Return the direction of an embedding, or of the mean of several at unit length, per image."""
+    units = [nn.functional.normalize(embedding) for embedding in embeddings]
+    return units[0] if len(units) == 1 else nn.functional.normalize(torch.stack(units).mean(dim=0))
 
 
 def _mean(logits: Tensor) -> Tensor:

@@ -13,14 +13,15 @@ from fedvisage.data.crops import CropRecord
 from fedvisage.data.overlap import HELD_OUT, SITE, TARGET, Places
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import Selection, select, split_entry, splits_of
-from fedvisage.federation.declared import RESULT, START, Declared
-from fedvisage.federation.server import Server, join_members
+from fedvisage.federation.declared import Declared
+from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import Upload
 from fedvisage.metrics.scores import write_scores
 from fedvisage.metrics.threshold import ON_TRAINING, RATES
 from fedvisage.recipe import Recipe, tree_of
-from fedvisage.tasks.asking import collect_histograms
+from fedvisage.tasks.asking import choose_kept, collect_histograms
+from fedvisage.tasks.checks import check_keep
 from fedvisage.tasks.opened import Benchmark, RunData, SiteData, merge_sites, open_set
 from fedvisage.tasks.pad import evaluation, heldout
 from fedvisage.tasks.pad.evaluation import write_features
@@ -120,11 +121,7 @@ def _adaptation(adaptation: Mapping[str, Any]) -> str:
 
 def check(recipe: Recipe, method: Declared) -> None:
     """Refuse settings of recognition, and a choice between start and result for one model per site."""
-    if recipe.training.keep is not None and method.several_models:
-        raise UserError(
-            "recipe.training.keep",
-            f"compares one model with its start, and {method.name} trains one per site; leave it out",
-        )
+    check_keep(recipe, method)
     if recipe.data.public is not None or recipe.training.pretrain is not None or recipe.evaluation.recognition:
         raise UserError(
             "recipe.method",
@@ -147,7 +144,9 @@ def uploads(method: Declared) -> Mapping[str, tuple[Upload, ...]]:
 
 def choose_thresholds(server: Server, finished: Message) -> TrainingResult:
     """Choose thresholds by held-out scores, and request the scatter that adaptation treats as chance."""
-    finished, kept = choose_kept(server, finished)
+    finished, kept = choose_kept(
+        server, finished, lambda model: evaluation.heldout_table(collect_histograms(server, model), {})
+    )
     histograms = collect_histograms(server, finished)
     thresholds = evaluation.choose_thresholds(server.method, server.recipe.evaluation.threshold, histograms)
     scatter, curves = evaluation.collect_scatter_and_curves(server, finished)
@@ -158,16 +157,6 @@ def choose_thresholds(server: Server, finished: Message) -> TrainingResult:
     recipe = tree_of(server.recipe)
     saved = SavedModel(recipe, finished, thresholds, scatter, "pad", on_training=on_training, curves=curves)
     return TrainingResult(saved, server.round, evaluation.heldout_table(histograms, thresholds), histograms, kept=kept)
-
-
-def choose_kept(server: Server, result: Message) -> tuple[Message, dict[str, Any]]:
-    """Return the model that ``training.keep`` names, and the held-out metrics of start and result by site."""
-    keep = server.recipe.training.keep
-    if keep is None:
-        return result, {}
-    models = {START: {name: server.start[name] for name in result}, RESULT: result}
-    tables = {name: evaluation.heldout_table(collect_histograms(server, model), {}) for name, model in models.items()}
-    return join_members(models) if keep == "average" else models[keep], {"model": keep, **tables}
 
 
 def evaluate(scorer: Scorer, trained: TrainingResult, data: RunData, out: Path) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from fedvisage.data.lists import (
 )
 from fedvisage.data.overlap import TARGET, Places, find_overlap, refuse_overlap
 from fedvisage.datasets.sources import Part, resolve, without_part
-from fedvisage.federation.server import members_of
+from fedvisage.federation.server import separate_models
 from fedvisage.federation.wire.message import Message
 from fedvisage.metrics import generic
 from fedvisage.metrics.generic import tar_by_impostors, within_counts
@@ -146,9 +146,9 @@ def evaluate_generic(
     scorer: Scorer, finished: Message, view: View, thresholds: Mapping[str, Threshold]
 ) -> GenericResult:
     """Evaluate the generic model on the target's identity set; with several members, keep the first one's pairs."""
-    results = []
-    for name, member in sorted(members_of(finished).items()):
-        scorer.load(member)
+    results, models = [], dict(sorted(separate_models(scorer.method, finished).items()))
+    for name, model in models.items():
+        scorer.load(model)
         identity = np.unique(view.subjects, return_inverse=True)[1]
         features = scorer.embeddings(view)
         if not has_directions(features):
@@ -159,7 +159,7 @@ def evaluate_generic(
         return results[0]
     figures = {
         **results[0].figures,
-        "members": {name: result.figures for name, result in zip(sorted(members_of(finished)), results, strict=True)},
+        "members": {name: result.figures for name, result in zip(models, results, strict=True)},
     }
     for kind in ("tar_at_far", "tpir_at_fpir"):
         figures[kind] = {
@@ -462,7 +462,7 @@ def _evaluate_benchmark(
     if not pairs and not (lists and lists.tables):
         return {**figures, "generic": evaluate_generic(scorer, finished, benchmark.view, thresholds).figures}
     members = {}
-    for name, member in sorted(members_of(finished).items()):
+    for name, member in sorted(separate_models(scorer.method, finished).items()):
         scorer.load(member)
         if lists and lists.tables:
             members[name] = evaluate_templates(scorer, benchmark.view, lists, benchmark.entry)

@@ -19,6 +19,7 @@ from fedvisage.datasets.sources import SYNTHETIC, resolve, without_part
 from fedvisage.federation.declared import Declared
 from fedvisage.metrics.similarity import require_measurable
 from fedvisage.recipe import Recipe
+from fedvisage.tasks.checks import check_keep
 from fedvisage.tasks.opened import RecognitionData, RunData, SiteData, merge_sites, open_set
 from fedvisage.tasks.recognition.benchmarks import PLACE, open_benchmarks, pairs_among, share_of
 
@@ -29,8 +30,11 @@ def check_recognition(recipe: Recipe, method: Declared) -> None:
         raise UserError(
             "recipe.input.colour", f"recognition requires rgb, got {recipe.input.colour}; set input.colour: rgb"
         )
-    if recipe.training.keep is not None:
-        raise UserError("recipe.training.keep", "is for attack detection; leave it out")
+    if recipe.input.margin is not None:
+        raise UserError(
+            "recipe.input.margin", "selects crops of attack detection; faces to recognise are aligned; leave it out"
+        )
+    check_keep(recipe, method)
     if recipe.training.sampling != "shuffled":
         raise UserError("recipe.training.sampling", "balances live faces and attacks; recognition requires shuffled")
     if recipe.evaluation.keep == "best" or recipe.training.early_stop is not None:
@@ -99,8 +103,12 @@ def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str]
         return share_of(View.of(opened[name], split), part)
 
     places = {f"{SITE}{name}": entry for name, entry in sorted(recipe.data.sites.items())}
+    compared = recipe.training.keep is not None
     sites = {
-        place: SiteData(view(entry, place, "train"), view(entry, place, "test")) for place, entry in places.items()
+        place: SiteData(
+            view(entry, place, "train"), view(entry, place, "test"), view(entry, place, "heldout") if compared else None
+        )
+        for place, entry in places.items()
     }
     target = None
     if recipe.data.target is not None:
@@ -146,7 +154,10 @@ def _digest(opened: Mapping[str, PreparedSet], entry: str) -> str:
 
 
 def _places(sites: Mapping[str, SiteData], public: View | None, heldout: View | None, target: View | None) -> Places:
-    places: dict[str, Sequence[View]] = {place: (site.train, site.heldout) for place, site in sites.items()}
+    places: dict[str, Sequence[View]] = {
+        place: (site.train, site.heldout, *([] if site.unseen is None else [site.unseen]))
+        for place, site in sites.items()
+    }
     places[PUBLIC] = [view for view in (public, heldout) if view is not None]
     places[TARGET] = [] if target is None else [target]
     return {place: views for place, views in places.items() if views}

@@ -20,10 +20,11 @@ from fedvisage.federation.wire.message import Message
 from fedvisage.metrics.generic import threshold_at_fmr
 from fedvisage.metrics.operating_point import ALL, ClassCounts, ErrorCurves, average_curves
 from fedvisage.metrics.threshold import LIMIT, Histogram, Threshold, auc_from_histogram, eer_from_histogram
+from fedvisage.metrics.verification import FARS
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.opened import RunData
 from fedvisage.tasks.recognition.benchmarks import GenericResult, PairResults, evaluate_benchmarks, evaluate_generic
-from fedvisage.tasks.recognition.heldout import PEOPLE, personal_figures, personal_of_merged
+from fedvisage.tasks.recognition.heldout import PEOPLE, name_rates, personal_figures, personal_of_merged
 from fedvisage.tasks.scoring import Scorer
 from fedvisage.tasks.seal import PAIRS, SIMILARITIES
 from fedvisage.tasks.task import TrainingResult
@@ -38,6 +39,16 @@ def heldout_table(histograms: Mapping[str, Histogram]) -> dict[str, Any]:
         name: {"auc": auc_from_histogram(counts), "eer": eer_from_histogram(counts)}
         for name, counts in sorted(histograms.items())
     }
+
+
+def unseen_table(histograms: Mapping[str, Histogram]) -> dict[str, Any]:
+    """Return AUC, EER and TAR at the measurable FARs of each site's held-out people."""
+    rows = heldout_table(histograms)
+    for name, counts in histograms.items():
+        thresholds = {far: threshold_at_fmr([counts], far) for far in FARS}
+        tar = {far: 1 - at.frr for far, at in thresholds.items() if at is not None and at.frr is not None}
+        rows[name]["tar_at_far"] = name_rates(tar)
+    return rows
 
 
 def choose_thresholds(method: Declared, recipe: Recipe, histograms: Mapping[str, Histogram]) -> dict[str, Threshold]:
@@ -78,6 +89,7 @@ def evaluate_run(scorer: Scorer, trained: TrainingResult, data: RunData, out: Pa
         "steps_per_epoch": _steps_per_epoch(out, recipe),
         "sites_heldout": trained.heldout,
         "counted": data.people.counted if data.people else {},
+        **({"kept": trained.kept} if trained.kept else {}),
     }
 
 

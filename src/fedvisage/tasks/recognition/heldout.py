@@ -2,6 +2,7 @@
 
 `heldout` returns similarities of genuine and impostor pairs, counted in fixed bins, from which the decision threshold
 is chosen. `personal` returns metrics of the site's own models on the site's own people (FedFR, "Evaluation Metrics").
+With `training.keep`, `unseen` returns such counts of the people whom the site holds out, for start and result.
 
 Impostors are the site's strangers: held-out public identities, or in a simulation the people of the other sites.
 """
@@ -32,7 +33,7 @@ from fedvisage.tasks.pad.heldout import SCORES, evaluations, keeps_curves
 from fedvisage.tasks.scoring import Scorer
 
 Transform = Callable[[Tensor], Tensor]
-PERSONAL = "personal"
+PERSONAL, UNSEEN = "personal", "unseen"
 UNMEASURED = -1.0
 """The value of a rate for which a site has too few pairs, because the wire format only allows finite numbers."""
 PAIRS = Upload(
@@ -98,6 +99,13 @@ def calls(scorer: Scorer) -> dict[str, Call]:
         strangers = label_features(generic(finished, site.strangers), np.full(len(site.strangers), -1))
         return {"histogram": torch.from_numpy(pair_counts(own_faces, strangers)), **people(site)}
 
+    def unseen(site: Site, finished: Message) -> Message:
+        if site.unseen is None or not len(site.unseen):
+            return {"histogram": torch.zeros((2, BINS), dtype=torch.int64)}
+        identity = np.unique(site.unseen.subjects, return_inverse=True)[1]
+        faces = label_features(_features(scorer, finished, site.unseen, None), identity)
+        return {"histogram": torch.from_numpy(within_counts(faces))}
+
     def people(site: Site) -> Message:
         """Return the numbers of people and of pairs of people behind the counts, if the model keeps curves."""
         if not keeps_curves(scorer.recipe, scorer.method):
@@ -128,10 +136,11 @@ def calls(scorer: Scorer) -> dict[str, Call]:
     questions = evaluations(scorer.recipe) + 2
     if not keeps_curves(scorer.recipe, scorer.method):
         declared[SCORES] = (PAIRS,)
-    return {
+    answered = {
         call: Call(runs[call], fields, exact=True, private=call == PERSONAL, questions=questions)
         for call, fields in declared.items()
     }
+    return answered if scorer.recipe.training.keep is None else {**answered, UNSEEN: Call(unseen, (PAIRS,), exact=True)}
 
 
 def faces_of(

@@ -15,7 +15,7 @@ from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
 from fedvisage.nn.compute import Compute
 from fedvisage.recipe import Recipe, tree_of
-from fedvisage.tasks.asking import call_with_model
+from fedvisage.tasks.asking import call_with_model, choose_kept, collect_histograms
 from fedvisage.tasks.opened import Benchmark, RunData
 from fedvisage.tasks.pad.heldout import SCORES, keeps_curves
 from fedvisage.tasks.recognition import benchmarks, evaluation, heldout
@@ -99,6 +99,9 @@ def pretrain_model(recipe: Recipe, data: RunData, compute: Compute, cache: Path,
 def choose_thresholds(server: Server, finished: Message) -> TrainingResult:
     """Choose the decision threshold, and request metrics of the sites' own models if the sites have impostors."""
     recipe, method = server.recipe, server.method
+    finished, kept = choose_kept(
+        server, finished, lambda model: evaluation.unseen_table(collect_histograms(server, model, heldout.UNSEEN))
+    )
     replies = call_with_model(server, SCORES, finished)
     histograms = {name: reply["histogram"].numpy() for name, reply in replies.items()}
     thresholds = evaluation.choose_thresholds(method, recipe, histograms)
@@ -106,7 +109,7 @@ def choose_thresholds(server: Server, finished: Message) -> TrainingResult:
     saved = SavedModel(tree_of(recipe), finished, thresholds, {}, "recognition", curves=curves)
     strangers = recipe.data.public is not None or recipe.evaluation.people.impostors == "pooled"
     personal = collect_personal(server, finished) if strangers and not method.pooled else {}
-    return TrainingResult(saved, server.round, evaluation.heldout_table(histograms), histograms, personal)
+    return TrainingResult(saved, server.round, evaluation.heldout_table(histograms), histograms, personal, kept)
 
 
 def evaluate_snapshot(scorer: Scorer, saved: SavedModel, data: RunData) -> dict[str, Any]:
