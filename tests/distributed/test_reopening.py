@@ -140,6 +140,25 @@ def test_a_site_records_the_start_and_end_of_a_run(sets: Mapping[str, Path], tmp
     assert "operator@example.org" in said[0]
 
 
+def test_a_site_prints_once_why_it_left_a_run_and_not_why_it_left_an_earlier_job(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    data, lines = Path(shutil.copytree(sets["A"], tmp_path / "data")), list[str]()
+    context, program = started(sets, data, tmp_path), SiteProgram()
+    assert restored(program, context) == ""
+    record = RunRecord(Kit(context.kit, "site", "A"), lines.append)
+    record.start({"job_id": NUMBER})
+    (data / "rows.csv").write_text((data / "rows.csv").read_text() + "\n")
+    assert "rows.csv" in ordered(program, "train", 1)
+    for _ in range(2):
+        record.report_failures()
+    record.end(NUMBER)
+    assert ["rows.csv" in line for line in lines] == [False, True, False]
+    record.start({"job_id": NUMBER})
+    record.end(NUMBER)
+    assert ["rows.csv" in line for line in lines[3:]] == [False, False]
+
+
 def test_a_damaged_job_is_not_recorded_and_harms_nothing(sets: Mapping[str, Path], tmp_path: Path) -> None:
     record = RunRecord(Kit(started(sets, sets["A"], tmp_path).kit, "site", "A"), lambda text: None)
     record.start({"job_id": "another", "submitter_name": "operator@example.org"})

@@ -15,7 +15,9 @@ LONGEST = 200
 ID = "[pf]_[0-9a-f]{16}"
 """Pattern of the ids of people and faces."""
 
-_INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 """Characters without a shape of their own that Python counts as printable: Unicode's Default_Ignorable_Code_Point of
 the categories Lo and Mn, and the blank Braille pattern."""
 
