@@ -61,6 +61,12 @@ class Camera:
 
 Rule = Callable[[Camera], float]
 
+
+def shrunk(k: float) -> Rule:
+    """Return the rule of the package with another number of pictures that weigh as much as the sites' threshold."""
+    return lambda camera: camera.student(k, camera.equal)
+
+
 RULES: Mapping[str, Rule] = {
     "sites' EER": lambda camera: camera.equal,
     "sites' BPCER": lambda camera: camera.wished,
@@ -74,9 +80,7 @@ RULES: Mapping[str, Rule] = {
     "Student, sites' spread as 20 pictures": lambda camera: camera.student(0, 0.0, 20),
     "Student, sites' BPCER as 5 pictures": lambda camera: camera.student(5, camera.wished),
     **{
-        f"Student, sites' EER as {k:g} pictures{' (package)' if k == K else ''}": lambda camera, k=k: camera.student(
-            k, camera.equal
-        )
+        f"Student, sites' EER as {k:g} pictures{' (package)' if k == K else ''}": shrunk(k)
         for k in sorted({1.0, 2.0, 5.0, 10.0, K})
     },
 }
