@@ -164,14 +164,18 @@ def choose(errors: Mapping[str, Mapping[str, NDArray[np.float64]]], wish: float)
     return min(near, key=lambda rule: near[rule]) if near else min(measured, key=lambda rule: float(measured[rule][0]))
 
 
+def choose_without(target: str, sites: Sites, wish: float, pictures: int, draws: int, source: Source) -> str:
+    """Return the rule that the other sites choose, each judged with the thresholds of the rest."""
+    others = {name: site for name, site in sites.items() if name != target}
+    return choose(errors_by_site(others, wish, pictures, draws, source), wish)
+
+
 def table(title: str, sites: Sites, wish: float, pictures: int, draws: int, source: Source) -> list[str]:
     """Return a Markdown table with the mean over sites of each rule, and the choices of the other sites."""
     errors = errors_by_site(sites, wish, pictures, draws, source)
-    chosen: dict[str, str] = {}
-    for target in errors:
-        others = {name: site for name, site in sites.items() if name != target}
-        chosen[target] = choose(errors_by_site(others, wish, pictures, draws, source), wish)
-        errors[target][CHOSEN] = errors[target][chosen[target]]
+    chosen = {target: choose_without(target, sites, wish, pictures, draws, source) for target in errors}
+    for target, rule in chosen.items():
+        errors[target][CHOSEN] = errors[target][rule]
     lines = [
         f"## {title}: BPCER {wish:.0%}, {pictures} pictures of {source}, {len(errors)} sites, {draws} draws",
         "| rule | BPCER | mean distance from the wish | APCER | HTER | worst HTER |",
