@@ -61,6 +61,12 @@ class Camera:
 
 Rule = Callable[[Camera], float]
 
+
+def shrunk(k: float) -> Rule:
+    """Return the rule of the package with another number of pictures that weigh as much as the sites' threshold."""
+    return lambda camera: camera.student(k, camera.equal)
+
+
 RULES: Mapping[str, Rule] = {
     "sites' EER": lambda camera: camera.equal,
     "sites' BPCER": lambda camera: camera.wished,
@@ -74,9 +80,7 @@ RULES: Mapping[str, Rule] = {
     "Student, sites' spread as 20 pictures": lambda camera: camera.student(0, 0.0, 20),
     "Student, sites' BPCER as 5 pictures": lambda camera: camera.student(5, camera.wished),
     **{
-        f"Student, sites' EER as {k:g} pictures{' (package)' if k == K else ''}": lambda camera, k=k: camera.student(
-            k, camera.equal
-        )
+        f"Student, sites' EER as {k:g} pictures{' (package)' if k == K else ''}": shrunk(k)
         for k in sorted({1.0, 2.0, 5.0, 10.0, K})
     },
 }
@@ -160,14 +164,18 @@ def choose(errors: Mapping[str, Mapping[str, NDArray[np.float64]]], wish: float)
     return min(near, key=lambda rule: near[rule]) if near else min(measured, key=lambda rule: float(measured[rule][0]))
 
 
+def choose_without(target: str, sites: Sites, wish: float, pictures: int, draws: int, source: Source) -> str:
+    """Return the rule that the other sites choose, each judged with the thresholds of the rest."""
+    others = {name: site for name, site in sites.items() if name != target}
+    return choose(errors_by_site(others, wish, pictures, draws, source), wish)
+
+
 def table(title: str, sites: Sites, wish: float, pictures: int, draws: int, source: Source) -> list[str]:
     """Return a Markdown table with the mean over sites of each rule, and the choices of the other sites."""
     errors = errors_by_site(sites, wish, pictures, draws, source)
-    chosen: dict[str, str] = {}
-    for target in errors:
-        others = {name: site for name, site in sites.items() if name != target}
-        chosen[target] = choose(errors_by_site(others, wish, pictures, draws, source), wish)
-        errors[target][CHOSEN] = errors[target][chosen[target]]
+    chosen = {target: choose_without(target, sites, wish, pictures, draws, source) for target in errors}
+    for target, rule in chosen.items():
+        errors[target][CHOSEN] = errors[target][rule]
     lines = [
         f"## {title}: BPCER {wish:.0%}, {pictures} pictures of {source}, {len(errors)} sites, {draws} draws",
         "| rule | BPCER | mean distance from the wish | APCER | HTER | worst HTER |",
