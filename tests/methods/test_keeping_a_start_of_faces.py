@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
@@ -23,10 +24,12 @@ from fedvisage.federation.server import members_of
 from fedvisage.metrics.generic import within_counts
 from fedvisage.metrics.similarity import label_features
 from fedvisage.metrics.threshold import auc_from_histogram
+from fedvisage.nvflare.outcome import read_trained, write_trained
 from fedvisage.runs.engine import LocalEngine
 from fedvisage.runs.export.export import export
 from fedvisage.runs.workers import MODULES, SCRATCH, WorkerTransport
 from fedvisage.tasks.finished_model import open_model
+from fedvisage.tasks.task import TrainingResult
 
 HELD_OUT = 3
 
@@ -116,6 +119,13 @@ def test_worker_processes_give_the_same_comparison(
         changes = {"training__start": start, "training__keep": "average"}
         run_toy(content(sets, people, **changes), tmp_path / "run", wire=wire)
     assert settled(tmp_path / "run") == settled(runs / "average")
+
+
+def test_the_result_of_a_federation_brings_the_comparison_to_the_operator(runs: Path, tmp_path: Path) -> None:
+    run, kept = tmp_path / "run", metrics_of(runs / "average")["kept"]
+    shutil.copytree(runs / "average", run)
+    write_trained(run, TrainingResult(open_model(run).saved, 1, {}, kept=kept))
+    assert read_trained(run).kept == kept
 
 
 def test_margins_are_refused_for_aligned_faces(
