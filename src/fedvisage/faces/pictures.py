@@ -32,6 +32,7 @@ _ACCEPTED = "JPEG, PNG, BMP, WebP, TIFF or HEIC"
 _OTHER_FORMATS = {
     "a GIF": re.compile(rb"GIF8"),
     "an AVIF picture": re.compile(rb"....ftypavi[fs]", re.DOTALL),
+    "a damaged HEIC picture": re.compile(rb"....ftyp(?:hei[cxms]|mif1)", re.DOTALL),
     "a PDF document": re.compile(rb"%PDF"),
     "a video": re.compile(rb"RIFF....AVI |....(?:ftyp|moov|mdat|wide)|\x1a\x45\xdf\xa3", re.DOTALL),
 }
