@@ -31,6 +31,7 @@ from fedvisage.nvflare.operator import (
     newest_job,
     read_record,
     recent_sites,
+    report,
     retry_server_errors,
     sites_not_at_work,
     wait_for_sites,
@@ -185,6 +186,26 @@ def test_a_command_names_no_site_that_the_run_starts_without(
     assert all(re.search(r"\bC\b", line) for line in lines[:2]), lines
     assert len(lines) == 4
     assert not any(re.search(r"\bC\b", line) for line in lines[2:]), lines
+
+
+class Training(Listing):
+    """A job whose program answers, without a new round."""
+
+    def do_app_command(self, number: str, name: str, data: object) -> object:
+        return {"of": 3, "rounds": []}
+
+
+@pytest.mark.parametrize(("seen", "named"), [("AB", True), ("ABC", False)])
+def test_the_line_about_a_long_round_names_the_sites_without_contact(
+    sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch, seen: str, named: bool
+) -> None:
+    course, lines = course_of(sets, answering="one", quiet=(time.monotonic() - 100, 60.0)), list[str]()
+    monkeypatch.setattr(course.reporter, "say", lines.append)
+    session: Any = Training(dict.fromkeys(seen, time.time()))
+    report(session, course, "one")
+    (line,) = lines
+    assert line.startswith("round 1 of ")
+    assert ("no contact with C" in line) == named
 
 
 def test_a_stopped_job_ends_its_command_after_the_server_was_started_again_but_not_the_command_that_resumes_it(
