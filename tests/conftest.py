@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,19 @@ def pad(pad_run: Path) -> Path:
     out = pad_run.with_name("pad")
     result = CliRunner().invoke(app, ["export", str(pad_run), str(out)])
     assert result.exception is None, result.exception
+    return out
+
+
+@pytest.fixture(scope="session")
+def strict_pad(pad_run: Path) -> Path:
+    """An export that takes every face for an attack at its own threshold, and none at ``eer``."""
+    model, out = open_model(pad_run), pad_run.with_name("strict-pad")
+    curves = model.saved.curves
+    assert curves is not None
+    shifted = curves.model_copy(update={"thresholds": tuple(value - 15 for value in curves.thresholds)})
+    thresholds = {"": replace(model.threshold, value=15.0)}
+    strict = replace(model, saved=replace(model.saved, thresholds=thresholds, curves=shifted))
+    export(strict, out, cache=pad_run.with_name("cache"))
     return out
 
 

@@ -1,10 +1,10 @@
-"""Measure detectors on real attacks: published starts, texture, fusion and fine-tuning, one site left out at a time.
+"""Measure detectors on real attacks: published starts, texture, fusion and fine-tuning, each site left out.
 
-    python -m benchmarks.real DIR [--out WORK] [--scores FOLDER] [--seeds 3] [--tables published,fusion]
+    python -m benchmarks.real DIR [--out WORK] [--scores FOLDER] [--seeds 3] [--groups 14] [--tables fusion]
 
-DIR contains checkouts of the development repositories, one folder OWNER+NAME each, and one of the published detectors
-(`sites.py`, `scores.py`). Prepared sets, starts and runs go to WORK, and a later call reuses them. No picture, weight
-or score of a single picture belongs in the repository.
+DIR contains checkouts of the development repositories, one folder OWNER+NAME each, of the published detectors and
+of a published recogniser (`sites.py`, `scores.py`, `author.py`). Prepared sets, starts and runs go to WORK, and a
+later call reuses them. No picture, weight or score of a single picture belongs in the repository.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.real import author
 from benchmarks.real.scores import (
     CHECKOUT,
     STARTS,
@@ -31,7 +32,7 @@ from benchmarks.real.scores import (
     write_scores,
 )
 from benchmarks.real.sites import SITES, Cut, prepare
-from benchmarks.real.training import Variant, kept_at_sites, leave_one_out, train_alone
+from benchmarks.real.training import Variant, kept_at_sites, leave_out, train_alone
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.tasks.scoring import mean_score
 
@@ -49,10 +50,11 @@ TABLES = ("published", "texture", "fusion", "finetune")
 class Measurements:
     """The prepared sites of a directory, with the scores of the published networks."""
 
-    def __init__(self, directory: Path, out: Path, seeds: int) -> None:
+    def __init__(self, directory: Path, out: Path, seeds: int, groups: int) -> None:
         """Prepare the sets, convert the published files, and score the sets."""
         prepare(directory, out / "sets", list(dict.fromkeys(cut for _, cut in STARTS.values())))
         self.out, self.sets, self.seeds = out, out / "sets", range(seeds)
+        self.groups = [tuple(SITES)[start::groups] for start in range(groups)]
         self.labels = {site: labels_of(self.sets / TIGHT.name, site) for site in SITES}
         self.starts = convert_starts(directory, out / "starts")
         self.published = score_starts(self.sets, self.starts, out / "scores")
@@ -84,9 +86,9 @@ class Measurements:
         }
         return Variant("texture", self.sets / TIGHT.name, self.sets / TIGHT.name, changes[name])
 
-    def leave_one_out(self, name: str, seed: int) -> tuple[SiteScores, dict[str, float]]:
-        """Train texture without each site."""
-        return leave_one_out(self.texture(name), self.out / "runs" / file_name(name), seed)
+    def leave_out(self, name: str, seed: int) -> tuple[SiteScores, dict[str, float]]:
+        """Train texture without each group."""
+        return leave_out(self.texture(name), self.out / "runs" / file_name(name), seed, self.groups)
 
     def texture_table(self) -> Iterator[str]:
         """Yield the texture branch alone: of all other sites, and of single sites, with and without augmentation."""
@@ -98,7 +100,7 @@ class Measurements:
             ("pooled, no augmentation", self.seeds[:1]),
         ):
             for seed in seeds:
-                rows[f"{name}, seed {seed}"] = aucs(self.leave_one_out(name, seed)[0], self.labels)
+                rows[f"{name}, seed {seed}"] = aucs(self.leave_out(name, seed)[0], self.labels)
         for name in ("FedAvg", "FedAvg, no augmentation"):
             alone = train_alone(self.texture(name), self.out / "runs" / f"single-{len(name)}", self.seeds[0])
             by_site = {site: aucs(scores, self.labels) for site, scores in alone.items()}
@@ -114,7 +116,7 @@ class Measurements:
         start = {site: self.fused_start(site, plain) for site in SITES}
         rows = self.rows({"start": start})
         for seed in self.seeds:
-            texture, divisors = self.leave_one_out("FedAvg", seed)
+            texture, divisors = self.leave_out("FedAvg", seed)
             rows |= self.rows({f"texture alone, seed {seed}": texture})
             for weight in FUSED:
                 fixed = {site: start[site] + weight * texture[site] / TEXTURE_DIVISOR for site in SITES}
@@ -163,10 +165,10 @@ class Measurements:
             {"training.start": str(self.starts["v2"]), "training.keep": "result"},
         )
         for seed in self.seeds:
-            result, _ = leave_one_out(variant, out, seed)
+            result, _ = leave_out(variant, out, seed, self.groups)
             average = {site: mean_score([start[site], result[site]]) for site in SITES}
             rows |= self.rows({f"result, seed {seed}": result, f"average, seed {seed}": average})
-            kept = kept_at_sites(out, seed).values()
+            kept = kept_at_sites(out, seed, self.groups)
             pairs = [(run["start"][site]["auc"], run["result"][site]["auc"]) for run in kept for site in run["start"]]
             lost = sum(after < before for before, after in pairs)
             losses.append(f"sites' own held-out people, seed {seed}: {lost} of {len(pairs)} comparisons lost AUC")
@@ -182,11 +184,12 @@ def main() -> int:
     parser.add_argument("--scores", type=Path, help="also write the scores of every picture into this folder")
     parser.add_argument("--tables", default=",".join(TABLES))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--groups", type=int, default=len(SITES), help="leave out groups of sites, to train less often")
     options = parser.parse_args()
     if missing := missing_folders(options.directory):
         print(f"skipped: {options.directory} has no {missing[0]}")
         return 0
-    measurements = Measurements(options.directory, options.out, options.seeds)
+    measurements = Measurements(options.directory, options.out, options.seeds, options.groups)
     if options.scores is not None:
         write_scores(options.scores, measurements.published, measurements.labels)
     for name in options.tables.split(","):
@@ -197,7 +200,7 @@ def main() -> int:
 def missing_folders(directory: Path) -> list[str]:
     """Return the repositories that a directory lacks."""
     repositories = [repository for names in SITES.values() for repository in names]
-    return [name for name in (*repositories, CHECKOUT) if not (directory / name).is_dir()]
+    return [name for name in (*repositories, CHECKOUT, author.CHECKOUT) if not (directory / name).is_dir()]
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
 """Prepare the development repositories as sites: unique pictures, turned upright, with one detected face each.
 
 A repository has the folders ``dataset/real`` and ``dataset/fake``. Each is one site, except two by the same authors,
-which are one. Pictures that two sites or both classes share are dropped at the later one. The crops are cut by the same
-functions, and stored by the same writer, as those of ``fedvisage data import``.
+which are one. Pictures that two sites share are dropped at the later one, and those in both classes everywhere. The
+crops are cut by the same functions, and stored by the same writer, as those of ``fedvisage data import``.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,10 @@ from typing import Literal
 import cv2
 import numpy as np
 
+from benchmarks.real.author import Author, open_recogniser
 from fedvisage.base.errors import BadFile
 from fedvisage.data.writer import Writer
+from fedvisage.faces.align import SURE
 from fedvisage.faces.cropping import LOWEST_CONFIDENCE, Image, Padding, crop_face, record_of
 from fedvisage.faces.detection import Detector, DetectorSettings, Face
 from fedvisage.faces.pictures import ENDINGS, equidistant, open_picture
@@ -44,6 +46,9 @@ SITES: Mapping[str, tuple[str, ...]] = {
     "wolf": ("WOLF-huo+face_liveness",),
 }
 """Repositories by site, with the one whose pictures others contain first. A repository without attacks is left out."""
+
+WITH_AUTHOR = ("apfol", "jtboing", "neonipun")
+"""Sites that also show the author of the first one; his pictures are dropped there."""
 
 CLASSES = {1: "real", 0: "fake"}
 MOST, TRAINED = 60, 0.7
@@ -90,19 +95,38 @@ class Picture:
     split: Literal["train", "heldout"]
 
 
+@dataclass(frozen=True)
+class Located:
+    """A file, the quarter turns that make its face upright, and the face in the turned picture."""
+
+    path: Path
+    turns: int
+    face: Face
+
+    def read(self) -> Image:
+        """Return the upright picture."""
+        return np.ascontiguousarray(np.rot90(open_picture(self.path), self.turns))
+
+
 def prepare(directory: Path, out: Path, cuts: Sequence[Cut]) -> None:
     """Write one set per site and cut, as ``OUT/CUT/SITE``; existing sets are kept."""
     if all((out / cut.name / site).exists() for cut in cuts for site in SITES):
         return
     detector = Detector(settings=DetectorSettings(smallest=40))
-    for site, files in choose(directory).items():
+    unique = unique_files(directory)
+    pictures = choose_pictures({1: unique["tutorial"][1]}, detector)
+    author = Author(
+        open_recogniser(directory, out.parent / "starts"), [(picture.image, picture.face) for picture in pictures]
+    )
+    for site, files in unique.items():
         missing = [cut for cut in cuts if not (out / cut.name / site).exists()]
         if missing:
-            _write(site, _read(files, detector), out, missing)
+            is_dropped = author.shows if site in WITH_AUTHOR else None
+            _write(site, choose_pictures(files, detector, is_dropped), out, missing)
 
 
-def choose(directory: Path) -> dict[str, dict[int, list[Path]]]:
-    """Return the files of each site and class: unique, in natural order, at most `MOST`."""
+def unique_files(directory: Path) -> dict[str, dict[int, list[Path]]]:
+    """Return the files of each site and class in natural order, without copies and contradictions."""
     pictures: dict[str, list[tuple[str, int, Path]]] = {}
     for site, repositories in SITES.items():
         for repository in repositories:
@@ -112,12 +136,12 @@ def choose(directory: Path) -> dict[str, dict[int, list[Path]]]:
                         pictures.setdefault(hashlib.sha256(path.read_bytes()).hexdigest(), []).append(
                             (site, label, path)
                         )
-    chosen: dict[str, dict[int, list[Path]]] = {site: {1: [], 0: []} for site in SITES}
+    unique: dict[str, dict[int, list[Path]]] = {site: {1: [], 0: []} for site in SITES}
     for copies in pictures.values():
         site, label, path = copies[0]
         if len({label for _, label, _ in copies}) == 1:
-            chosen[site][label].append(path)
-    return {site: {label: _thin(paths) for label, paths in classes.items()} for site, classes in chosen.items()}
+            unique[site][label].append(path)
+    return unique
 
 
 def _natural_key(path: Path) -> list[tuple[int, str]]:
@@ -125,39 +149,40 @@ def _natural_key(path: Path) -> list[tuple[int, str]]:
     return [(int(word) if word.isdigit() else -1, word) for word in re.split(r"(\d+)", path.name)]
 
 
-def _thin(paths: list[Path]) -> list[Path]:
-    return [paths[place] for place in sorted(equidistant(len(paths), min(MOST, len(paths))))]
-
-
-def _read(files: Mapping[int, Sequence[Path]], detector: Detector) -> Iterator[Picture]:
+def choose_pictures(
+    files: Mapping[int, Sequence[Path]], detector: Detector, is_dropped: Callable[[Image, Face], bool] | None = None
+) -> Iterator[Picture]:
+    """Yield at most `MOST` pictures of each class, at equal distances among those with a face that is kept."""
     for label, paths in files.items():
-        for number, path in enumerate(paths):
-            try:
-                image = open_picture(path)
-            except BadFile:
-                continue
-            upright = turn_upright(image, detector)
-            if upright:
-                yield Picture(*upright, label, "train" if number < TRAINED * len(paths) else "heldout")
+        faces = [located for path in paths if (located := locate_face(path, detector))]
+        if is_dropped is not None:
+            faces = [located for located in faces if not is_dropped(located.read(), located.face)]
+        chosen = [faces[place] for place in sorted(equidistant(len(faces), MOST))]
+        for number, located in enumerate(chosen):
+            yield Picture(located.read(), located.face, label, "train" if number < TRAINED * len(chosen) else "heldout")
 
 
-def turn_upright(image: Image, detector: Detector) -> tuple[Image, Face] | None:
-    """Return the picture turned so that its largest face is upright, and the face; None without a face."""
+def locate_face(path: Path, detector: Detector) -> Located | None:
+    """Return where a file's largest face is, in the picture turned so that it is upright; None without a face."""
+    try:
+        image = open_picture(path)
+    except BadFile:
+        return None
     for side in SIDES:
         scale = side / max(image.shape[:2])
         width, height = (max(1, round(length * scale)) for length in image.shape[1::-1])
         interpolation = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
         small = np.asarray(cv2.resize(image, (width, height), interpolation=interpolation), np.uint8)
-        faces: list[tuple[float, int, Face]] = []
+        faces: list[tuple[int, Face]] = []
         for turns in QUARTER_TURNS:
             face = detector.largest(np.ascontiguousarray(np.rot90(small, turns)), LOWEST_CONFIDENCE)
             if face is not None:
-                faces.append((face.confidence, turns, face))
-                if turns == 0:
+                faces.append((turns, face))
+                if turns == 0 and face.confidence >= SURE:
                     break
         if faces:
-            _, turns, face = max(faces, key=lambda entry: entry[0])
-            return np.ascontiguousarray(np.rot90(image, turns)), Face(face.box / scale, face.points / scale)
+            turns, face = max(faces, key=lambda entry: entry[1].confidence)
+            return Located(path, turns, Face(face.box / scale, face.points / scale))
     return None
 
 

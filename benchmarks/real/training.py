@@ -1,9 +1,9 @@
-"""Training on all sites but one, and its scores on the site that was left out."""
+"""Training on all sites but one or a group, and its scores on the sites that were left out."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,19 +46,27 @@ class Variant:
         )
 
 
-def leave_one_out(variant: Variant, out: Path, seed: int) -> tuple[SiteScores, dict[str, float]]:
-    """Train on all sites but one, for each; return the scores of the site left out, and the divisors of the runs.
+def leave_out(
+    variant: Variant, out: Path, seed: int, groups: Sequence[tuple[str, ...]]
+) -> tuple[SiteScores, dict[str, float]]:
+    """Train without each group; return the scores of the sites left out, and the divisors of the runs.
 
     A run's divisor is the standard deviation of its scores on the other sites' held-out pictures.
     """
     scores, divisors = {}, {}
-    for target in SITES:
-        sites = tuple(site for site in training_sites(variant.sets) if site != target)
-        model = variant.run(out / f"{target}-seed{seed}", sites, target, seed).model
-        scores[target] = score(model, View.of(PreparedSet.open(variant.scored / target)))
+    for group in groups:
+        sites = tuple(site for site in training_sites(variant.sets) if site not in group)
+        model = variant.run(run_of(out, group, seed), sites, group[0], seed).model
         heldout = [score(model, View.of(PreparedSet.open(variant.scored / site), "heldout")) for site in sites]
-        divisors[target] = float(np.concatenate(heldout).std())
+        for target in group:
+            scores[target] = score(model, View.of(PreparedSet.open(variant.scored / target)))
+            divisors[target] = float(np.concatenate(heldout).std())
     return scores, divisors
+
+
+def run_of(out: Path, group: tuple[str, ...], seed: int) -> Path:
+    """Return the directory of the run without a group."""
+    return out / f"{'-'.join(group)}-seed{seed}"
 
 
 def training_sites(sets: Path) -> tuple[str, ...]:
@@ -77,7 +85,7 @@ def train_alone(variant: Variant, out: Path, seed: int) -> dict[str, SiteScores]
     return by_site
 
 
-def kept_at_sites(out: Path, seed: int) -> dict[str, dict[str, Any]]:
-    """Return the sites' own held-out figures of start and result, from the runs of `leave_one_out`."""
-    files = {target: out / f"{target}-seed{seed}" / "metrics.json" for target in SITES}
-    return {target: json.loads(path.read_text(encoding="utf-8"))["kept"] for target, path in files.items()}
+def kept_at_sites(out: Path, seed: int, groups: Sequence[tuple[str, ...]]) -> list[dict[str, Any]]:
+    """Return the sites' own held-out figures of start and result, from each run of `leave_out`."""
+    files = [run_of(out, group, seed) / "metrics.json" for group in groups]
+    return [json.loads(path.read_text(encoding="utf-8"))["kept"] for path in files]

@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 from fedvisage.base.errors import UserError
 from fedvisage.cli import app
+from fedvisage.device import Exported
 from fedvisage.device.gallery.file import NotEnrolled, UnknownName, WrongKey
 from fedvisage.device.service.app import open_engine
 from fedvisage.render.identities import Identities, photograph_person, photographs_of
@@ -88,14 +89,19 @@ def test_every_verb_that_the_page_shows_can_be_called_so() -> None:
         assert {word for word in words if word.startswith("--")} <= known
 
 
+def photograph() -> np.ndarray:
+    face = photograph_person(photographs_of(Identities(images=1, size=112), 0), 112)[0][0]
+    picture = np.full((240, 240, 3), (120, 110, 90), np.uint8)
+    picture[20:220, 20:220] = cv2.resize(face, (200, 200))
+    return picture
+
+
 def test_pictures_go_through_exported_models_before_anybody_is_enrolled(
     here: Path, pad: Path, recognition: Path
 ) -> None:
     """A toy model decides as it does: whatever it says of a face, the verb does the same."""
-    face = photograph_person(photographs_of(Identities(images=1, size=112), 0), 112)[0][0]
-    picture = np.full((240, 240, 3), (120, 110, 90), np.uint8)
-    Image.fromarray(picture).save("wall.png")
-    picture[20:220, 20:220] = cv2.resize(face, (200, 200))
+    Image.fromarray(np.full((240, 240, 3), (120, 110, 90), np.uint8)).save("wall.png")
+    picture = photograph()
     Image.fromarray(picture).save("face.png")
     said("create", "door.gallery", "--key", "door.key")
     models = ("--pad", pad, "--recognition", recognition, "--key", "door.key")
@@ -109,3 +115,27 @@ def test_pictures_go_through_exported_models_before_anybody_is_enrolled(
         assert json.loads(said("search", "door.gallery", "face.png", *models, "--json"))[0]["decision"] == "match"
     else:
         assert "attack" in str(result.exception)
+
+
+def test_the_verbs_decide_at_the_operating_points_of_their_option(
+    here: Path, strict_pad: Path, recognition: Path
+) -> None:
+    (here / "probes" / "anna").mkdir(parents=True)
+    Image.fromarray(photograph()).save("probes/anna/face.png")
+    said("create", "door.gallery", "--key", "door.key")
+    models = ("--pad", strict_pad, "--recognition", recognition, "--key", "door.key")
+    points = ("--at", "bpcer=50%", "--at", "fmr=20%")
+    error = call("enrol", "door.gallery", "anna", "probes", *models).exception
+    assert isinstance(error, NotEnrolled)
+    assert "attack" in error.message
+    said("enrol", "door.gallery", "anna", "probes", *models, *points)
+    point = Exported.open(recognition).at("fmr=20%").threshold
+    assert point is not None
+    for verb in (("search", "door.gallery"), ("verify", "door.gallery", "anna")):
+        assert isinstance(call(*verb, "probes/anna/face.png", *models).exception, UserError)
+        (match,) = json.loads(said(*verb, "probes/anna/face.png", *models, *points, "--json"))
+        assert (match["threshold"], match["operating_point"]) == (point.value, point.operating_point)
+        lines = said(*verb, "probes/anna/face.png", *models, *points).splitlines()
+        assert lines[0] == f"threshold: similarity {point.value:+.4f}, {point.operating_point}"
+    figures = json.loads(said("evaluate", "door.gallery", "probes", *models, *points, "--json"))
+    assert (figures["mated"], figures["threshold"]) == (1, point.value)

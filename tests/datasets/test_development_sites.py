@@ -4,12 +4,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
+from benchmarks.real import sites
 from benchmarks.real.__main__ import main
-from benchmarks.real.sites import MOST, SITES, Cut, choose
+from benchmarks.real.sites import SITES, Cut, unique_files
 
-from fedvisage.faces.detection import Face
+from fedvisage.faces.detection import Detector, DetectorSettings, Face
+from fedvisage.render.people import draw_conditions, draw_people
+from fedvisage.render.scene import render
 
 TUTORIAL, SECOND = SITES["tutorial"]
 APFOL = SITES["apfol"][0]
@@ -46,20 +50,32 @@ def test_copies_stay_at_the_first_site_and_contradictions_are_dropped(tmp_path: 
         f"{APFOL}/fake": ("x", "y", "both"),
         f"{APFOL}/real": ("both", "d"),
     }
-    chosen = choose(write(tmp_path, contents))
+    chosen = unique_files(write(tmp_path, contents))
     assert texts(chosen["tutorial"][1]) == ["a", "b", "c"]
     assert texts(chosen["tutorial"][0]) == ["x"]
     assert texts(chosen["apfol"][0]) == ["y"]
     assert texts(chosen["apfol"][1]) == ["d"]
 
 
-def test_a_class_of_a_site_has_a_limited_number_of_pictures_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    count = 3 * MOST
-    paths = choose(write(tmp_path, {f"{APFOL}/real": [str(number) for number in range(count)]}))["apfol"][1]
-    numbers = [int(path.stem) for path in paths]
-    assert len(numbers) == MOST
-    assert numbers == sorted(numbers)
-    assert max(np.diff(numbers)) == min(np.diff(numbers)) == 3
+def test_a_class_has_a_limited_number_of_pictures_at_equal_distances_among_those_with_a_face(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sites, "MOST", 3)
+    radiance = render(draw_people(range(6)), draw_conditions(range(6)), 128).radiance
+    exposed = (radiance / (4 * radiance.mean((1, 2, 3), keepdim=True))).clamp(0, 1) ** (1 / 2.2)
+    faces = (exposed * 255).byte().permute(0, 2, 3, 1).numpy()
+    for number, face in enumerate(faces):
+        cv2.imwrite(str(tmp_path / f"{number}.png"), face[..., ::-1])
+    (tmp_path / "6.png").write_text("no picture")
+    cv2.imwrite(str(tmp_path / "7.png"), np.full((96, 96, 3), 128, np.uint8))
+    detector = Detector(settings=DetectorSettings(smallest=40))
+    files = [tmp_path / f"{number}.png" for number in (7, 6, *range(6))]
+    pictures = list(sites.choose_pictures({1: files}, detector))
+    assert [picture.split for picture in pictures] == ["train", "train", "train"]
+    for picture, number in zip(pictures, (1, 3, 5), strict=True):
+        np.testing.assert_array_equal(picture.image, faces[number])
+    kept = sites.choose_pictures({1: files}, detector, lambda image, face: bool((image == faces[5]).all()))
+    np.testing.assert_array_equal([picture.image for picture in kept], faces[[0, 2, 4]])
 
 
 @pytest.mark.parametrize("scaling", ["area", "linear"])

@@ -88,7 +88,7 @@ def test_the_export_has_the_threshold_of_its_pictures_and_the_same_scores(
     assert before.threshold is not None
     assert after.threshold is not None
     logits = logits_of(bright, live)
-    expected = threshold_for_camera(logits, result.sites, 0.02)
+    expected = threshold_for_camera(logits, result.before, 0.02)
     assert after.threshold.value == expected.value
     assert expected.weight == 8 / (8 + K)
     assert (logits_of(tmp_path / "door", live) == logits).all()
@@ -105,6 +105,8 @@ def test_answers_say_that_apcer_is_unknown_and_how_many_pictures_there_were(
         assert "8 genuine pictures" in text
         assert "APCER unknown" in text
         assert "95 %" in text
+    predictions = predict(Exported.open(tmp_path / "door"), list_input_pictures([live]), crop="none")
+    assert "at the sites" not in "\n".join(predictions.lines()), "no site has this threshold"
 
 
 def test_the_command_writes_the_export_and_prints_json(bright: Path, live: Path, tmp_path: Path) -> None:

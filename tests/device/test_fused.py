@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 import pytest
 from PIL import Image
+from sklearn.metrics import roc_auc_score
 from tests.device.fusion import with_margin
 from tests.refusals import check_output, refused
 from typer.testing import CliRunner
@@ -20,13 +21,13 @@ import fedvisage as fv
 from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.device import Exported, Fused, Pipeline, Settings, open_export
-from fedvisage.device.exported import CONFIG
+from fedvisage.device.exported import CONFIG, OperatingPoint
 from fedvisage.device.predict import face_cropper
 from fedvisage.device.service.app import open_engine
 from fedvisage.device.web.site import RuntimeFiles, page_files
 from fedvisage.faces.cropping import CLOSE
 from fedvisage.metrics.threshold import EDGES, histogram, threshold_from_histograms
-from fedvisage.runs.export.fuse import fuse, spread_of
+from fedvisage.runs.export.fuse import FusionResult, fuse, spread_of
 from fedvisage.tasks.heldout_counts import read_counts
 
 MARGINS = (1.4, 2.7, 2.7)
@@ -202,7 +203,7 @@ def test_a_run_is_exported_and_scaled_by_the_deviation_of_its_held_out_scores(
         values = np.repeat(middles, site.sum(axis=0))
         spread.append((values.mean(), (values**2).mean()))
     mean, square = np.mean(spread, axis=0)
-    fuse([pad_run, pad], tmp_path / "out", weights=[0.25], on=str(sets["A"]), cache=tmp_path)
+    fuse([pad_run, pad], tmp_path / "out", weights=[0.25], on=[str(sets["A"])], cache=tmp_path)
     first, second = Fused.open(tmp_path / "out").config.members
     assert (first.weight, second.weight) == (1.0, 0.25)
     assert first.scale == pytest.approx(np.sqrt(square - mean**2))
@@ -215,6 +216,35 @@ def test_a_run_is_exported_and_scaled_by_the_deviation_of_its_held_out_scores(
     threshold = Fused.open(tmp_path / "out").threshold
     assert threshold is not None
     assert (threshold.value, threshold.far, threshold.frr) == (expected.value, expected.far, expected.frr)
+
+
+def test_several_sets_measure_with_equal_weight_and_name_those_where_the_first_model_alone_is_better(
+    pad: Path, fused: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    names = [str(sets[site]) for site in "AB"]
+    result = fuse([pad, fused], tmp_path / "out", scales=[2.0, 1.0], on=names, cache=tmp_path)
+    counts = []
+    for name in names:
+        prepared = PreparedSet.open(Path(name))
+        heldout = prepared.select("heldout")
+        images = prepared.images[heldout]
+        logits, labels = Exported.open(pad).run(images).astype(float), prepared.rows.label[heldout].astype(np.int64)
+        both = logits / 2 + Fused.open(fused).score([images, images])
+        counts.append(histogram(both, labels))
+        expected = [roc_auc_score(labels, np.digitize(values, EDGES)) for values in (logits, both)]
+        assert [result.aucs[name][0], result.aucs[name][-1]] == pytest.approx(expected)
+        worse = result.aucs[name][-1] < result.aucs[name][0]
+        assert any(name in notice for notice in result.notices) == worse
+    assert result.config.threshold.value == threshold_from_histograms(counts, "source-eer").value
+
+
+def test_a_sum_that_is_worse_than_its_first_model_is_reported(fused: Path) -> None:
+    config = Fused.open(fused).config.model_copy(update={"threshold": OperatingPoint(value=0.0, rule="source-eer")})
+    aucs = {"door": (0.9, 0.3, 0.7), "hall": (0.9, 0.3, 0.95)}
+    (notice,) = FusionResult(fused, config, ("a", "b"), aucs).notices
+    assert "door" in notice
+    assert "0.9000" in notice
+    assert "0.7000" in notice
 
 
 def test_scores_that_are_all_equal_have_no_scale() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,11 +14,13 @@ from typing import Any
 import pytest
 from nvflare.fuel.flare_api.api_spec import ClientInfo, InternalError, JobNotRunning
 from rich.console import Console
-from tests.refusals import failed
+from tests.refusals import check_keywords, failed
 from tests.toy import recipe_of, tree
+from typer.testing import CliRunner
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.base.progress import Reporter
+from fedvisage.cli import app
 from fedvisage.nvflare.greeting import Admitted
 from fedvisage.nvflare.job import Job
 from fedvisage.nvflare.operator import (
@@ -27,6 +31,7 @@ from fedvisage.nvflare.operator import (
     newest_job,
     read_record,
     recent_sites,
+    report,
     retry_server_errors,
     sites_not_at_work,
     wait_for_sites,
@@ -165,6 +170,44 @@ def test_a_site_that_is_missing_after_the_wait_is_not_waited_for_again(sets: Map
         wait_for_sites(session, course, -1.0)
 
 
+def test_a_command_names_no_site_that_the_run_starts_without(
+    sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedvisage.nvflare.operator.LOOK", 0.0)
+    lines, now = list[str](), time.time()
+    for missing in ((), ("C",)):
+        course, session = (
+            course_of(sets, missing=missing),
+            Ending("SUBMITTED", "RUNNING", "RUNNING", "FINISHED:ABORTED"),
+        )
+        session.seen = {"A": now, "B": now}
+        monkeypatch.setattr(course.reporter, "say", lines.append)
+        follow(session, course, "one", lambda: {"one"})
+    assert all(re.search(r"\bC\b", line) for line in lines[:2]), lines
+    assert len(lines) == 4
+    assert not any(re.search(r"\bC\b", line) for line in lines[2:]), lines
+
+
+class Training(Listing):
+    """A job whose program answers, without a new round."""
+
+    def do_app_command(self, number: str, name: str, data: object) -> object:
+        return {"of": 3, "rounds": []}
+
+
+@pytest.mark.parametrize(("seen", "named"), [("AB", True), ("ABC", False)])
+def test_the_line_about_a_long_round_names_the_sites_without_contact(
+    sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch, seen: str, named: bool
+) -> None:
+    course, lines = course_of(sets, answering="one", quiet=(time.monotonic() - 100, 60.0)), list[str]()
+    monkeypatch.setattr(course.reporter, "say", lines.append)
+    session: Any = Training(dict.fromkeys(seen, time.time()))
+    report(session, course, "one")
+    (line,) = lines
+    assert line.startswith("round 1 of ")
+    assert ("no contact with C" in line) == named
+
+
 def test_a_stopped_job_ends_its_command_after_the_server_was_started_again_but_not_the_command_that_resumes_it(
     sets: Mapping[str, Path],
 ) -> None:
@@ -176,3 +219,20 @@ def test_a_stopped_job_ends_its_command_after_the_server_was_started_again_but_n
         end_if_stopped(follower, "one")
     assert resumer.over == {"one"}, "it submits the run again"
     assert follower.over == set()
+
+
+def test_an_interrupted_command_explains_that_a_submitted_run_continues(
+    own_kits: Path, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C comes with the first line, which reports that the server cannot be reached."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Reporter, "say", interrupt)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(json.dumps(tree(sets)))
+    words = ["run", recipe, "--on", "nvflare", "--kit", own_kits / "operator", "--out", tmp_path / "run"]
+    error = CliRunner().invoke(app, list(map(str, words))).exception
+    assert isinstance(error, RunFailed)
+    check_keywords(str(error), ("interrupted", "continues at the server", "--resume", "fedvisage stop"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,13 +11,16 @@ from typing import Any
 
 import torch
 from nvflare.apis.workspace import Workspace
+from tests.refusals import failed
 from tests.toy import SITES, make_set, recipe_of, tree
 
+from fedvisage.base.errors import NoRoom
 from fedvisage.base.files import write_json
 from fedvisage.federation.wire.transport import Order
 from fedvisage.nvflare.job import Job, without_local_parts, write_job
 from fedvisage.nvflare.kits import OWN, Kit
 from fedvisage.nvflare.run_record import RunRecord
+from fedvisage.nvflare.server_program import train_job
 from fedvisage.nvflare.site_program import SiteProgram
 from fedvisage.nvflare.transport import pack_order, unpack_reply
 
@@ -140,8 +144,38 @@ def test_a_site_records_the_start_and_end_of_a_run(sets: Mapping[str, Path], tmp
     assert "operator@example.org" in said[0]
 
 
+def test_a_site_prints_once_why_it_left_a_run_and_not_why_it_left_an_earlier_job(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    data, lines = Path(shutil.copytree(sets["A"], tmp_path / "data")), list[str]()
+    context, program = started(sets, data, tmp_path), SiteProgram()
+    assert restored(program, context) == ""
+    record = RunRecord(Kit(context.kit, "site", "A"), lines.append)
+    record.start({"job_id": NUMBER})
+    (data / "rows.csv").write_text((data / "rows.csv").read_text() + "\n")
+    assert "rows.csv" in ordered(program, "train", 1)
+    for _ in range(2):
+        record.report_failures()
+    record.end(NUMBER)
+    assert ["rows.csv" in line for line in lines] == [False, True, False]
+    record.start({"job_id": NUMBER})
+    record.end(NUMBER)
+    assert ["rows.csv" in line for line in lines[3:]] == [False, False]
+
+
 def test_a_damaged_job_is_not_recorded_and_harms_nothing(sets: Mapping[str, Path], tmp_path: Path) -> None:
     record = RunRecord(Kit(started(sets, sets["A"], tmp_path).kit, "site", "A"), lambda text: None)
     record.start({"job_id": "another", "submitter_name": "operator@example.org"})
     record.end("another")
     assert not (tmp_path / "state" / "runs.jsonl").exists()
+
+
+def test_a_server_without_room_for_a_file_advises_to_resume(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """A limit of this process for the size of a file stands for a full disk."""
+    job, limits = Job("run-1", recipe_of(tree(sets, "fedpad"))), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with failed(NoRoom, "recipe.yaml", "continue with --resume"):
+            train_job(job, {}, tmp_path, [], lambda: False, None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)

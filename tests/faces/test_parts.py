@@ -69,6 +69,17 @@ def test_a_jpeg_of_many_scans_is_refused() -> None:
         read_picture(whole[:-2] + last * 100 + whole[-2:])
 
 
+@pytest.mark.parametrize("compression", [1, 2])
+def test_a_bmp_with_run_lengths_is_refused(compression: int) -> None:
+    """Pillow decodes them in Python: 10 MB take two seconds."""
+    pixels = 300 * 200
+    header = struct.pack("<IiiHHIIiiII", 40, 200, 300, 1, 8 // compression, compression, 2 * pixels, 0, 0, 1, 0)
+    start = 14 + len(header) + 4
+    bmp = b"BM" + struct.pack("<IHHI", start + 2 * pixels, 0, 0, start) + header + bytes(4) + b"\1\0" * pixels
+    with pytest.raises(BadFile, match="run lengths"):
+        read_picture(bmp)
+
+
 @pytest.mark.parametrize(
     "content",
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from benchmarks.real.calibration import RULES, Source, choose_without, errors_of
 from scipy import stats
 
 from fedvisage.metrics.calibration import K, find_outliers, student_quantile, threshold_for_camera
@@ -25,9 +26,9 @@ def test_new_pictures_of_the_camera_are_rejected_at_the_wished_rate_on_average()
 
 
 @pytest.mark.parametrize("count", [5, 20, 200])
-def test_the_sites_threshold_counts_as_a_fixed_number_of_pictures(count: int) -> None:
+def test_the_models_threshold_counts_as_a_fixed_number_of_pictures(count: int) -> None:
     pictures = np.random.default_rng(1).normal(2, 1, count)
-    ends = [threshold_for_camera(pictures, sites, 0.02) for sites in (-3.0, 3.0)]
+    ends = [threshold_for_camera(pictures, own, 0.02) for own in (-3.0, 3.0)]
     assert (ends[1].value - ends[0].value) / 6 == pytest.approx(K / (count + K))
     assert ends[0].of_pictures == ends[1].of_pictures
 
@@ -38,3 +39,27 @@ def test_attacks_among_genuine_pictures_are_outliers_and_ordinary_pictures_are_n
     assert find_outliers(genuine).tolist() == []
     assert find_outliers(np.concatenate([genuine, [-6.0, -7.0]])).tolist() == [20, 21]
     assert find_outliers(np.full(6, 2.0)).tolist() == []
+
+
+def sites_of(count: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return scores and labels of sites that differ in level: 60 genuine pictures, then 60 attacks."""
+    rng = np.random.default_rng(3)
+    labels = np.repeat([1, 0], 60)
+    return {f"site {n}": (rng.normal(n, 1, 120) + 3 * labels, labels) for n in range(count)}
+
+
+@pytest.mark.parametrize("source", ["all", "first-half"])
+def test_the_benchmark_judges_a_site_by_genuine_pictures_that_do_not_calibrate(source: Source) -> None:
+    sites = sites_of(4)
+    errors = errors_of(sites, "site 0", 0.02, 20, 5, source)
+    rates = errors["empirical quantile"][:, 0]
+    judged = 40 if source == "all" else 30
+    assert rates * judged == pytest.approx(np.round(rates * judged))
+    assert set(errors) == set(RULES)
+
+
+def test_the_other_sites_choose_a_rule_without_the_judged_site() -> None:
+    sites = sites_of(4)
+    choice = choose_without("site 0", sites, 0.02, 20, 5, "all")
+    scores, labels = sites["site 0"]
+    assert choose_without("site 0", {**sites, "site 0": (-scores, labels)}, 0.02, 20, 5, "all") == choice

@@ -157,7 +157,7 @@ def test_the_command_says_what_maps_to_what_and_a_recipe_that_is_read(tmp_path: 
     assert "exists" in str(again.exception)
 
 
-def test_the_page_on_starts_shows_recipes_that_are_read() -> None:
+def test_the_pages_on_starts_and_real_cameras_show_recipes_and_commands_that_are_read() -> None:
     page = (ROOT / "docs" / "starts.md").read_text(encoding="utf-8")
     stacked, shown, of_faces = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
     rest = {"data": {"sites": {"A": "sets/A"}}, "input": {"colour": "rgb"}, "training": {"rounds": 1}}
@@ -165,6 +165,7 @@ def test_the_page_on_starts_shows_recipes_that_are_read() -> None:
     recipe = fv.load({**yaml.safe_load(shown), **rest})
     assert fv.methods.find(recipe.method).title == "FedAvg (adapters)"
     assert fv.methods.find(fv.load({**yaml.safe_load(of_faces), **rest}).method).task == "recognition"
+    page += (ROOT / "docs" / "real.md").read_text(encoding="utf-8")
     commands = "".join(re.findall(r"```console\n(.*?)```", page, flags=re.DOTALL)).splitlines()
     verb = get_command(app).commands["model"].commands["convert"]  # type: ignore[attr-defined]
     conversions = [words[3:] for words in map(shlex.split, commands) if words[1:3] == ["model", "convert"]]

@@ -134,12 +134,16 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def parse_json(text: str | bytes) -> Any:
-    """Read JSON; raise :class:`ValueError` if it is invalid, nested too deeply, or cannot be printed."""
+def parse_json(text: str | bytes, *, unique: bool = False) -> Any:
+    """Read JSON; raise :class:`ValueError` if it is invalid, nested too deeply, or cannot be printed.
+
+    With ``unique``, a key that is given twice is invalid, too; otherwise the last one counts.
+    """
     if isinstance(text, bytes):
         text = text.decode("utf-8-sig")  # the decoder itself would accept UTF-16, and bytes of lone surrogates
     try:
-        value = json.loads(text, parse_constant=lambda _: None, parse_float=_number)
+        pairs = _unique_keys if unique else None
+        value = json.loads(text, parse_constant=lambda _: None, parse_float=_number, object_pairs_hook=pairs)
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
     level, depth = [value], 0
@@ -153,6 +157,13 @@ def parse_json(text: str | bytes) -> Any:
 
 def _children(node: dict[str, Any] | list[Any]) -> Iterable[Any]:
     return node.values() if isinstance(node, dict) else node
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError("a key is given twice")
+    return values
 
 
 def _number(text: str) -> float | None:

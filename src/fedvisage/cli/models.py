@@ -109,11 +109,11 @@ def fuse_models(
         ),
     ] = None,
     on: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             metavar="SET",
-            help="Prepared set (or synth: line) whose held-out people measure missing scales and the threshold;"
-            " default: even odds.",
+            help="Prepared set (or synth: line) whose held-out people measure missing scales, the threshold and AUCs;"
+            " one per site. Default: even odds.",
             show_default=False,
         ),
     ] = None,
@@ -127,7 +127,7 @@ def fuse_models(
 
     progress = reporter(quiet, log_format, aside=True)
     with interruptible(NOTHING):
-        fused = fuse(models, out, weights=weight or (), scales=scale or (), on=on, cache=cache, say=progress)
+        fused = fuse(models, out, weights=weight or (), scales=scale or (), on=on or (), cache=cache, say=progress)
     note(*fused.notices)
     if as_json:
         print_json(fused.as_values())

@@ -68,6 +68,7 @@ def _own_files(incomplete: str) -> list[str]:
 
 
 CONTINUES = "the same command with --resume continues (a study continues by itself)"
+FOLLOWS = "a submitted run continues at the server: --resume follows it, and `fedvisage stop` ends it"
 NOTHING = "nothing was written"
 IMPORTS_CONTINUE = "the same command goes on where it stopped"
 

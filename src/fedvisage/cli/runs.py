@@ -12,6 +12,7 @@ from fedvisage.base.files import CACHE
 from fedvisage.base.processes import MOST_PROCESSES
 from fedvisage.cli.options import (
     CONTINUES,
+    FOLLOWS,
     NOTHING,
     USAGE_ERROR,
     App,
@@ -129,7 +130,7 @@ def run(
     progress = reporter(quiet, log_format)
     checks = Checks(allow_mixed_crops, allow_overlap, verify)
     request = Request(loaded, folder, cache, resume=resume, checks=checks, report=True)
-    with interruptible(CONTINUES):
+    with interruptible(CONTINUES if kit is None else FOLLOWS):
         if on == "local":
             figures = run_recipe(request, progress)
         else:

@@ -76,7 +76,8 @@ class Overlap:
         copies = [(entry.place, _format_count(entry), entry.other) for entry in self.copies]
         named = [(entry.place, f"{entry.subjects} subjects by name", entry.other) for entry in self.named]
         return [
-            f"{describe_place(place, target_name)} shares {shared} with {describe_place(other_place, target_name)}"
+            f"{describe_place(place, target_name)} {'share' if place.endswith(HELD_OUT) else 'shares'} {shared} with "
+            f"{describe_place(other_place, target_name)}"
             for place, shared, other_place in copies + named
         ]
 

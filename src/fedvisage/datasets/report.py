@@ -201,7 +201,7 @@ class Tally:
             raise UserError(
                 str(self.source),
                 f"at least {len(self.skipped)} of {format_count(self.files, 'file')} cannot be used, more than"
-                f" max_bad={self.max_bad:g} allows; nothing was written. {reasons(self.skipped)}",
+                f" max_bad={self.max_bad:g} (--max-bad) allows; nothing was written. {reasons(self.skipped)}",
             )
 
     def attach(
@@ -231,6 +231,6 @@ def reasons(skipped: list[SkippedFile], first: int = 3) -> str:
     """Return the first few files with their faults and the most frequent fault, for an error message."""
     if not skipped:
         return "it has no files"
-    kinds = Counter(entry.reason for entry in skipped).most_common(1)[0]
+    reason, count = Counter(entry.reason for entry in skipped).most_common(1)[0]
     shown = "; ".join(f"{entry.path}: {entry.reason}" for entry in skipped[:first])
-    return f"{shown}{'; …' if len(skipped) > first else ''} (most frequent: {kinds[0]}, {kinds[1]} times)"
+    return f"{shown}{'; …' if len(skipped) > first else ''} (most frequent: {reason}, {format_count(count, 'time')})"

@@ -37,8 +37,8 @@ from fedvisage.device.fused import Fused, Model, open_export
 from fedvisage.device.predict import InputPicture, InputPictures, Prediction, predict, probability
 from fedvisage.faces.align import Image
 from fedvisage.metrics.calibration import LEAST, CameraThreshold, find_outliers, threshold_for_camera
-from fedvisage.metrics.operating_point import ErrorCurves, WishedPoint, parse_point, position_of, rates_below, wilson
-from fedvisage.metrics.threshold import Estimate, Threshold
+from fedvisage.metrics.operating_point import WishedPoint, parse_point, rates_below, wilson
+from fedvisage.metrics.threshold import OF_PICTURES, Estimate, Threshold
 
 SIDE = 32
 SAME = 1.0
@@ -54,7 +54,7 @@ class CalibrationResult:
     directory: Path
     threshold: Threshold
     camera: CameraThreshold
-    sites: float
+    before: float
     at_sites: dict[str, float]
     rejected: Counter[str]
 
@@ -64,7 +64,7 @@ class CalibrationResult:
             "directory": str(self.directory),
             "operating_point": self.threshold.operating_point,
             "threshold": {"logit": self.threshold.value, "probability": probability(self.threshold.value)},
-            "sites_threshold": self.sites,
+            "threshold_before": self.before,
             "of_pictures": self.camera.of_pictures,
             "weight": self.camera.weight,
             "pictures": self.camera.pictures,
@@ -74,7 +74,7 @@ class CalibrationResult:
 
     def lines(self) -> list[str]:
         """Return the result as lines, for people."""
-        moved = f"{probability(self.threshold.value):.4f} instead of the sites' {probability(self.sites):.4f}"
+        moved = f"{probability(self.threshold.value):.4f} instead of {probability(self.before):.4f}"
         lines = [
             f"{self.directory}: threshold score {moved}, from {format_count(self.camera.pictures, 'picture')} with a "
             f"weight of {self.camera.weight:.0%}",
@@ -92,7 +92,7 @@ def calibrate(
 ) -> CalibrationResult:
     """Write an export with a threshold for the camera that took these genuine pictures."""
     check_free(out)
-    wish, sites = _check_request(model, at)
+    wish, own = _check_request(model, at)
     reductions: dict[str, NDArray[np.float32]] = {}
     pictures = [_remembering(picture, reductions) for picture in asked.pictures]
     predictions = predict(model, InputPictures(pictures), crop=crop, steps=steps).images
@@ -100,12 +100,12 @@ def calibrate(
     distinct = _distinct(scored, reductions)
     logits = np.array([image.logit for image in distinct], np.float64)
     _check_pictures(scored, distinct, logits)
-    camera = threshold_for_camera(logits, sites, wish.rate)
+    camera = threshold_for_camera(logits, own, wish.rate)
     below = float((logits < camera.value).mean())
     rule = (
         f"{wish.text}, estimated from {format_count(camera.pictures, 'genuine picture')} of one camera; APCER unknown"
     )
-    estimates = {"BPCER of these pictures": Estimate(below, *wilson(below, camera.pictures))}
+    estimates = {OF_PICTURES: Estimate(below, *wilson(below, camera.pictures))}
     threshold = Threshold(camera.value, rule, None, below, estimates)
     with replaced_when_complete(out) as directory:
         if isinstance(model, Fused):
@@ -114,24 +114,17 @@ def calibrate(
             _write(directory, model, threshold)
         open_export(directory)
     rejected = Counter(image.reason for image in predictions if image.logit is None)
-    return CalibrationResult(out, threshold, camera, sites, rates_below(model.curves, camera.value), rejected)
+    return CalibrationResult(out, threshold, camera, own, rates_below(model.curves, camera.value), rejected)
 
 
 def _check_request(model: Model, at: str) -> tuple[WishedPoint, float]:
-    """Return the wished point and the sites' threshold for it; refuse models and points without one."""
+    """Return the wished point and the model's threshold; refuse models and points without one."""
     wish = parse_point(at)
     if wish.measure != "bpcer":
         raise UserError("--at", f"{wish.measure} cannot be known from genuine pictures; give bpcer=2%")
     if model.task != "pad" or model.threshold is None:
         raise UserError(str(model.directory), "has no threshold of attack detection; calibrate an export that has one")
-    return wish, _sites_threshold(model.curves, wish, model.threshold.value)
-
-
-def _sites_threshold(curves: ErrorCurves | None, wish: WishedPoint, own: float) -> float:
-    """Return the sites' threshold for a point, or the model's own one if their people do not support the point."""
-    if curves is None or wish.rate < curves.rejected.least_rate:
-        return own
-    return curves.thresholds[position_of(curves, wish)]
+    return wish, model.threshold.value
 
 
 def _remembering(picture: InputPicture, reductions: dict[str, NDArray[np.float32]]) -> InputPicture:

@@ -22,7 +22,7 @@ from fedvisage.faces.cropping import CLOSE, CroppedPicture, crop_face, make_crop
 from fedvisage.faces.pictures import ENDINGS, open_picture, read_picture
 from fedvisage.metrics.scores import FloatArray
 from fedvisage.metrics.similarity import Features
-from fedvisage.metrics.threshold import ON_TRAINING, Threshold, describe_rule
+from fedvisage.metrics.threshold import OF_PICTURES, ON_TRAINING, Threshold, describe_rule
 
 # Input pictures: files, folders, lists of paths, and one from standard input; notes and exit codes.
 
@@ -261,7 +261,8 @@ def estimates_of(threshold: Threshold) -> dict[str, Any]:
 def _operating_point(threshold: Threshold) -> str:
     rates = ""
     if threshold.estimates:
-        return f"threshold: score {probability(threshold.value):.4f}; at the sites {threshold.operating_point}"
+        where = "" if OF_PICTURES in threshold.estimates else "at the sites "
+        return f"threshold: score {probability(threshold.value):.4f}; {where}{threshold.operating_point}"
     if threshold.far is not None and threshold.frr is not None:
         split = "training" if threshold.rule == ON_TRAINING else "held-out"
         rates = (

@@ -32,6 +32,7 @@ _ACCEPTED = "JPEG, PNG, BMP, WebP, TIFF or HEIC"
 _OTHER_FORMATS = {
     "a GIF": re.compile(rb"GIF8"),
     "an AVIF picture": re.compile(rb"....ftypavi[fs]", re.DOTALL),
+    "a damaged HEIC picture": re.compile(rb"....ftyp(?:hei[cxms]|mif1)", re.DOTALL),
     "a PDF document": re.compile(rb"%PDF"),
     "a video": re.compile(rb"RIFF....AVI |....(?:ftyp|moov|mdat|wide)|\x1a\x45\xdf\xa3", re.DOTALL),
 }
@@ -40,6 +41,9 @@ _OTHER_FORMATS = {
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF")
 _HEIC = (b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1")
 """Brands of HEIC files, after ``ftyp`` at their beginning."""
+
+_RUN_LENGTHS = (1, 2)
+"""Compressions of a BMP (RLE8, RLE4) that Pillow decodes in Python, at a few megabytes per second."""
 
 _PLAIN_MODES = ("1", "L", "P", "RGB")
 _TRANSPARENT_MODES = ("LA", "PA", "RGBA")
@@ -134,6 +138,8 @@ def _check(image: Image.Image, pixels: int) -> None:
         raise TooLarge(f"more than {pixels / 1_000_000:g} million pixels ({width}×{height})")
     if min(width, height) < SIDE_MINIMUM:
         raise BadFile(f"smaller than {SIDE_MINIMUM} pixels ({width}×{height})")
+    if image.format == "BMP" and image.info.get("compression") in _RUN_LENGTHS:
+        raise BadFile("a BMP with run lengths, which no camera writes; save the picture again")
     # Phones write MPO: a JPEG with a second picture behind it (depth, a preview); the first is the photograph.
     # The pictures of a TIFF are not counted, because a small file can list a hundred thousand.
     if getattr(image, "is_animated", False) and image.format != "MPO":

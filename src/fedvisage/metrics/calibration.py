@@ -1,9 +1,10 @@
-"""A threshold for one camera from genuine pictures of it, shrunk towards the sites' threshold.
+"""A threshold for one camera from genuine pictures of it, shrunk towards the model's threshold.
 
 The log-odds of one camera's genuine pictures are taken as normal. A further picture then lies below
 ``mean − t · s · √(1 + 1/n)`` with the wished probability, where t is Student's quantile at n − 1 degrees of freedom.
-With few pictures this is lower, because s may be too small. It counts with the weight n / (n + K), and the sites'
-threshold with the rest. Genuine pictures show nothing about attacks, so APCER stays unknown.
+With few pictures this is lower, because s may be too small. It counts with the weight n / (n + K), and the model's
+threshold with the rest, mostly that of the sites' equal errors. Genuine pictures show nothing about attacks, so APCER
+stays unknown.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from fedvisage.metrics.scores import FloatArray
 LEAST = 5
 """The smallest number of pictures."""
 
-K = 5.0
-"""The number of pictures that weigh as much as the sites' threshold."""
+K = 2.0
+"""The number of pictures that weigh as much as the model's threshold, chosen on real sites, each left out."""
 
 FAR = 4.0
 """An outlier lies this many robust standard deviations below the median; attacks among the pictures do."""
@@ -40,7 +41,7 @@ class CameraThreshold:
     pictures: int
 
 
-def threshold_for_camera(logits: FloatArray, sites: float, bpcer: float) -> CameraThreshold:
+def threshold_for_camera(logits: FloatArray, own: float, bpcer: float) -> CameraThreshold:
     """Return the threshold at which about a share ``bpcer`` of a camera's genuine pictures is rejected."""
     count = len(logits)
     if count < LEAST:
@@ -48,7 +49,7 @@ def threshold_for_camera(logits: FloatArray, sites: float, bpcer: float) -> Came
     spread = float(np.std(logits, ddof=1)) * math.sqrt(1 + 1 / count)
     of_pictures = float(np.mean(logits)) - student_quantile(1 - bpcer, count - 1) * spread
     weight = count / (count + K)
-    return CameraThreshold(weight * of_pictures + (1 - weight) * sites, of_pictures, weight, count)
+    return CameraThreshold(weight * of_pictures + (1 - weight) * own, of_pictures, weight, count)
 
 
 def find_outliers(logits: FloatArray) -> NDArray[np.int64]:

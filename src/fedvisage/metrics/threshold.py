@@ -51,6 +51,10 @@ def describe_rule(rule: str) -> str:
     return "fixed beforehand" if rule == "fixed" else f"chosen by {rule}"
 
 
+OF_PICTURES = "BPCER of these pictures"
+"""The estimate of a threshold that was calibrated to one camera, in place of the sites' rates."""
+
+
 @dataclass(frozen=True)
 class Estimate:
     """An error rate and its 95 % interval for other people."""

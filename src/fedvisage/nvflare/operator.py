@@ -132,6 +132,11 @@ class RunProgress:
         """The sites that this run continues without, because their processes ended more than once."""
         return {name for name, count in self.deaths.items() if count >= DEATHS}
 
+    @property
+    def expected(self) -> set[str]:
+        """The sites that the run waits for at its start."""
+        return set(self.job.recipe.data.sites) - self.left_out - set(self.missing)
+
     def note_deaths(self, names: Iterable[str]) -> None:
         """Count the sites whose processes ended, and report the sites that are left out from now on."""
         before = self.left_out
@@ -215,9 +220,8 @@ def report(session: Session, course: RunProgress, number: str) -> None:
     reply, total = ask(session, number, course.round), course.job.recipe.training.rounds
     if reply is None:
         if course.answering != number:
-            names, absent = ", ".join(sorted(course.job.recipe.data.sites)), _absent_sites(session, course)
-            silent = f"; no contact with {absent} for {RECENT:.0f} s" if absent else ""
-            course.tell(f"running at the server; waiting for {names} to start{silent}")
+            names = ", ".join(sorted(course.expected))
+            course.tell(f"running at the server; waiting for {names} to start{_silence(session, course)}")
         elif course.round == total:
             course.tell("the last round is over; waiting for the server to send the result")
         return
@@ -235,7 +239,8 @@ def report(session: Session, course: RunProgress, number: str) -> None:
     if reply["rounds"]:
         course.quiet = (now, QUIET)
     elif now - began > after and course.round < total:
-        course.reporter.say(f"round {course.round + 1} of {total} has been running for {now - began:.0f} s")
+        running = f"round {course.round + 1} of {total} has been running for {now - began:.0f} s"
+        course.reporter.say(f"{running}{_silence(session, course)}")
         course.quiet = (began, 2 * after)
 
 
@@ -265,8 +270,14 @@ def recent_sites(session: Session, clock: float) -> set[str]:
 
 
 def _absent_sites(session: Session, course: RunProgress) -> str:
-    """Return the names of the sites without recent contact."""
-    return ", ".join(sorted(set(course.job.recipe.data.sites) - recent_sites(session, course.clock)))
+    """Return the names of the sites that the run waits for, and that have no recent contact."""
+    return ", ".join(sorted(course.expected - recent_sites(session, course.clock)))
+
+
+def _silence(session: Session, course: RunProgress) -> str:
+    """Return a clause about the sites without recent contact; empty if there are none."""
+    absent = _absent_sites(session, course)
+    return f"; no contact with {absent} for {RECENT:.0f} s" if absent else ""
 
 
 def _give_up_in_time(session: Session, course: RunProgress, number: str) -> None:

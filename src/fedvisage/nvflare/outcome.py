@@ -66,6 +66,13 @@ def last_round(directory: Path) -> int:
     return max((int(entry["round"]) for entry in _last_entries(directory)[-1:]), default=0)
 
 
+def last_failure(directory: Path, since: str) -> str:
+    """Return the reason in the last entry of a run's log if it is a failure after a time, or nothing."""
+    entry = next(reversed(_last_entries(directory)), None)
+    failed = entry is not None and entry["event"] == "failed" and str(entry["time"]) >= since
+    return plain_line(str(entry["message"]), LETTERS) if entry is not None and failed else ""
+
+
 def _last_entries(directory: Path) -> list[dict[str, Any]]:
     path = directory / LOG
     if not path.exists():

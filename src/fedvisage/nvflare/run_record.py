@@ -1,5 +1,7 @@
 """A site's record of its runs: a line on the terminal and one in ``runs.jsonl``, at the start and end of each job.
 
+The terminal also shows the reasons for which the site refused an order of the run.
+
 NVFlare's folder of a job, with its recipe and submitter, is deleted some jobs later. The record stays.
 """
 
@@ -20,7 +22,7 @@ from fedvisage.base.progress import Say, format_count
 from fedvisage.methods import find
 from fedvisage.nvflare.job import Job, read_job
 from fedvisage.nvflare.kits import Kit, own_settings
-from fedvisage.nvflare.outcome import last_round
+from fedvisage.nvflare.outcome import last_failure, last_round
 
 logger = logging.getLogger("fedvisage.watch")
 
@@ -37,6 +39,7 @@ class RunRecord:
     def __init__(self, kit: Kit, say: Say) -> None:
         """Take a kit with its settings, and the terminal."""
         self._kit, self._say, self._jobs = kit, say, dict[str, Job]()
+        self._began, self._reported = dict[str, str](), dict[str, str]()
 
     def start(self, meta: Mapping[str, Any]) -> None:
         """Record the start of a job, given by NVFlare's description."""
@@ -46,6 +49,7 @@ class RunRecord:
         except UserError as error:
             logger.error("job %s cannot be recorded: %s", number, error)
             return
+        self._began[number] = datetime.now(UTC).isoformat(timespec="milliseconds")
         self._jobs[number], rounds = job, format_count(job.recipe.training.rounds, "round")
         method, title = find(job.recipe.method), plain_line(job.recipe.title, LETTERS)
         named = f"{title!r}, " if title else ""
@@ -55,12 +59,21 @@ class RunRecord:
 
     def end(self, number: str) -> None:
         """Record the end of a job."""
+        self.report_failures()
         job = self._jobs.pop(number, None)
         if job is None:
             return
         done, rounds = last_round(self._directory / job.run), job.recipe.training.rounds
         self._say(f"run {job.run} ended; its last round at this site was {done} of {rounds}")
         self._write("ended", number, job, round=done, rounds=rounds)
+
+    def report_failures(self) -> None:
+        """Print why this site does not take part in a run, once per reason: its administrator sees no other output."""
+        for number, job in self._jobs.items():
+            reason = last_failure(self._directory / job.run, self._began[number])
+            if reason and reason != self._reported.get(number):
+                self._reported[number] = reason
+                self._say(f"run {job.run}: {reason}")
 
     @property
     def _directory(self) -> Path:

@@ -18,7 +18,14 @@ from nvflare.collab.api.exceptions import RunAborted
 
 from fedvisage import recipe as recipes
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.files import lock_directory, parse_json, remove_unfinished, write_atomically
+from fedvisage.base.files import (
+    RESUME,
+    disk_full_is_failure,
+    lock_directory,
+    parse_json,
+    remove_unfinished,
+    write_atomically,
+)
 from fedvisage.federation.protections.dp import figures_of
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS, stream_lines, totals_of
 from fedvisage.federation.wire.schema import limits_of
@@ -88,6 +95,13 @@ def train_job(
     job: Job, own: Mapping[str, str], directory: Path, proxies: list[Any], aborted: Callable[[], bool], cell: Any
 ) -> None:
     """Continue training from the state in the run's directory; a finished run only hands out its result again."""
+    with disk_full_is_failure(directory, RESUME):
+        _train(job, own, directory, proxies, aborted, cell)
+
+
+def _train(
+    job: Job, own: Mapping[str, str], directory: Path, proxies: list[Any], aborted: Callable[[], bool], cell: Any
+) -> None:
     recipe = job.recipe
     remove_unfinished(directory)
     _check_same_recipe(directory / "recipe.yaml", recipes.text_of(recipe))

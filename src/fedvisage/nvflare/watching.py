@@ -78,9 +78,12 @@ class SiteWatch(FLComponent):  # type: ignore[misc]
             self._record.start(fl_ctx.get_prop(FLContextKey.JOB_META))
         elif event_type == EventType.JOB_COMPLETED and self._record is not None:
             self._record.end(str(fl_ctx.get_prop(FLContextKey.CURRENT_JOB_ID)))
-        elif event_type == EventType.BEFORE_CLIENT_HEARTBEAT and time.monotonic() - self._heard > LOST:
-            self._become("lost", "lost the connection to the server; trying again until it answers")
-            self._look_again(ProcessContext.kit, ProcessContext.front)
+        elif event_type == EventType.BEFORE_CLIENT_HEARTBEAT:
+            if self._record is not None:
+                self._record.report_failures()
+            if time.monotonic() - self._heard > LOST:
+                self._become("lost", "lost the connection to the server; trying again until it answers")
+                self._look_again(ProcessContext.kit, ProcessContext.front)
 
     def _process_answer(self, message: Any) -> None:
         """Process the server's answer to a heartbeat."""

@@ -172,7 +172,7 @@ def test_a_recipe_takes_the_crops_of_one_margin_and_its_model_remembers_it(tmp_p
 
 def test_a_fused_model_is_evaluated_at_each_members_margin(several: Path, pad: Path, tmp_path: Path) -> None:
     members = [with_margin(pad, tmp_path / f"{margin}", margin) for margin in (1.4, 4.0)]
-    fuse(members, tmp_path / "fused", on=str(several), cache=tmp_path)
+    fuse(members, tmp_path / "fused", on=[str(several)], cache=tmp_path)
     made = PreparedSet.open(several)
     alone = [
         open_export(member).score([np.array(made.at_margin(margin).images)])
@@ -197,5 +197,5 @@ def test_a_set_without_a_members_margin_is_refused_with_both_descriptions(
     made = imported(scenes, tmp_path / "narrow", "1.4,2.7")
     members = [with_margin(pad, tmp_path / f"{margin}", margin) for margin in (2.7, 4.0)]
     with refused(made.path, "1.4 times", "4 times"):
-        fuse(members, tmp_path / "fused", on=str(made.path), cache=tmp_path)
+        fuse(members, tmp_path / "fused", on=[str(made.path)], cache=tmp_path)
     assert not (tmp_path / "fused").exists()

@@ -86,6 +86,7 @@ def test_a_jpeg_in_cmyk_becomes_rgb() -> None:
     [
         (b"", "an empty file; give JPEG"),
         (b"\0\0\0\x1cftypavif\0\0\0\0avifmif1miaf", "an AVIF picture; give JPEG"),
+        (b"\0\0\0\x18ftypheic" + bytes(100), "a damaged HEIC picture; give JPEG"),
         (b"\0\0\0\x18ftypmp42\0\0\0\0mp42isom", "a video; give JPEG"),
         (b"RIFF\0\0\0\0AVI LIST", "a video; give JPEG"),
         (b"some text", "not an image; give JPEG"),

@@ -254,7 +254,12 @@ def test_names_that_are_none_or_taken_are_refused(gallery: Gallery) -> None:
 
 @pytest.mark.parametrize(
     ("name", "keyword"),
-    [(" anna", "space"), ("anna ", "space"), ("\u0301", "marks"), ("\u0301 \u0308", "marks"), ("a\u2028b", "line")],
+    [
+        *((" anna", "space"), ("anna ", "space"), ("\u0301", "marks"), ("\u0301 \u0308", "marks")),
+        ("a\u2028b", "line"),
+        *(("an\u200bna", "U+200B"), ("an\u2060na", "U+2060"), ("anna\u3164", "U+3164"), ("\u2800", "U+2800")),
+        *(("an\u034fna", "U+034F"), ("anna\ufe0f", "U+FE0F"), ("anna\U000e0100", "U+E0100")),
+    ],
 )
 def test_a_new_name_that_looks_like_another_is_refused(gallery: Gallery, name: str, keyword: str) -> None:
     with refused("person", keyword):

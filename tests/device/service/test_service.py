@@ -288,6 +288,9 @@ def test_clients_of_compreface_find_their_routes(client: TestClient) -> None:
     assert client.delete(f"{place}/subjects/anna").json() == {"subject": "anna"}
 
 
+FIELD = b'--y\r\nContent-Disposition: form-data; name="person"\r\n\r\nanna\r\n'
+
+
 @pytest.mark.parametrize(
     ("content", "kind", "status", "code"),
     [
@@ -299,6 +302,8 @@ def test_clients_of_compreface_find_their_routes(client: TestClient) -> None:
         (b"[" * 5000, "application/json", 400, "bad_json"),
         (b'{"image": 7}', "application/json", 422, "bad_image"),
         (b'{"image": "%%%"}', "application/json", 422, "bad_image"),
+        (b'{"person": "anna", "person": "bob"}', "application/json", 400, "bad_json"),
+        (2 * FIELD + b"--y--\r\n", "multipart/form-data; boundary=y", 400, "bad_form"),
         (b"{}", "application/json", 422, "no_image"),
         (b'{"\xed\xa0\x80": [1]}', "application/json", 400, "bad_json"),
         (b'{"a": [' + b"[]," * 2000 + b"1]}", "application/json", 400, "bad_json"),
@@ -350,8 +355,8 @@ def test_a_body_that_does_not_say_how_long_it_is_is_cut_off(client: TestClient) 
 
 
 def test_what_is_not_there_or_not_meant_is_refused(client: TestClient) -> None:
-    check_error(client.get("/v1/nothing"), 404, "not_found")
-    check_error(client.get("/v1/pad"), 405, "method_not_allowed")
+    assert "path" in check_error(client.get("/v1/nothing"), 404, "not_found")["message"]
+    assert "method" in check_error(client.get("/v1/pad"), 405, "method_not_allowed")["message"]
     check_error(client.get("/docs"), 404, "not_found")
     check_error(client.get("/v1/health/"), 404, "not_found")
     check_error(client.post("/v1/collections/none/search", files={"image": png(tile_of(1))}), 404, "not_found")

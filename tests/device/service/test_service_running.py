@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import os
 import queue
@@ -13,17 +14,20 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from PIL import Image
 from tests.device.gallery.tiles import Tiles, tile_of
 from tests.device.service.test_service import png
 from tests.documented import ROOT
@@ -32,8 +36,8 @@ from typer.testing import CliRunner
 
 from fedvisage.base.errors import UserError
 from fedvisage.cli import app
-from fedvisage.device import Exported
-from fedvisage.device.gallery.enrolment import Image
+from fedvisage.device import Exported, Pipeline
+from fedvisage.device.gallery.enrolment import Image as Picture
 from fedvisage.device.pipeline import Checked
 from fedvisage.device.service.app import build, serve_in_thread, server_of
 from fedvisage.device.service.limits import Limits
@@ -48,7 +52,9 @@ class Slow(Tiles):
     begun: threading.Event = field(default_factory=threading.Event)
     go_on: threading.Event = field(default_factory=threading.Event)
 
-    def check(self, image: Image, *, report: bool = False, most: int | None = None, confidence: float = 0.0) -> Checked:
+    def check(
+        self, image: Picture, *, report: bool = False, most: int | None = None, confidence: float = 0.0
+    ) -> Checked:
         self.begun.set()
         assert self.go_on.wait(PATIENCE)
         return super().check(image, report=report, most=most, confidence=confidence)
@@ -181,26 +187,48 @@ def test_the_verb_serves_exported_models_until_sigterm(pad: Path, recognition: P
     command = [sys.executable, "-m", "fedvisage"]
     gallery = tmp_path / "door.gallery"
     subprocess.run([*command, "gallery", "create", str(gallery)], env=key, check=True)
-    models, log = served_models("--pad", pad, "--recognition", recognition, "--gallery", gallery, environment=key)
+    words = ("--pad", pad, "--recognition", recognition, "--gallery", gallery)
+    with serving(*words, environment=key) as (port, log):
+        models = answer(port, "GET", "/v1/models")
     assert models["pipeline"]["pad"].startswith("sha256:")
     exports = {"pad": pad, "recognition": recognition}
     measured = {task: f"sha256:{Exported.open(path).graph_digest}" for task, path in exports.items()}
     assert models["pipeline"]["graphs"] == measured
-    assert "/v1/models 200" in log
+    assert any("/v1/models 200" in line for line in log)
 
 
 @pytest.mark.slow
 def test_the_verb_serves_the_int8_graph(pad_run: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     export = ["export", str(pad_run), str(tmp_path / "pad"), "--int8", "--calibrate", str(sets["A"])]
     assert CliRunner().invoke(app, export).exit_code == 0
-    models, _ = served_models("--pad", tmp_path / "pad", "--int8")
+    with serving("--pad", tmp_path / "pad", "--int8") as (port, _):
+        models = answer(port, "GET", "/v1/models")
     small, whole = (Exported.open(tmp_path / "pad", int8=int8).graph_digest for int8 in (True, False))
     assert models["pipeline"]["graphs"] == {"pad": f"sha256:{small}"}
     assert small != whole
 
 
-def served_models(*words: object, environment: Mapping[str, str] = os.environ) -> tuple[dict[str, Any], str]:
-    """Run ``serve``, and stop it when it has answered; return its models, and its log."""
+def test_the_verb_decides_at_the_operating_points_of_its_option(
+    strict_pad: Path, recognition: Path, photographs: Mapping[str, np.ndarray]
+) -> None:
+    picture = io.BytesIO()
+    Image.fromarray(photographs["one"]).save(picture, "PNG")
+    words = ("--pad", strict_pad, "--recognition", recognition, "--at", "bpcer=50%", "--at", "fmr=20%")
+    with serving(*words) as (port, _):
+        models = answer(port, "GET", "/v1/models")
+        (face,) = answer(port, "POST", "/v1/embed", picture.getvalue())["faces"]
+    point = Exported.open(recognition).at("fmr=20%").threshold
+    assert point is not None
+    assert models["recognition"] == {"threshold": point.value, "operating_point": point.operating_point}
+    assert Pipeline(strict_pad).check(photographs["one"]).decision == "attack"
+    assert face["pad"]["decision"] == "bona_fide"
+    assert face["pad"]["operating_point"].startswith("bpcer=50%: BPCER")
+    assert face["embedding"] is not None
+
+
+@contextmanager
+def serving(*words: object, environment: Mapping[str, str] = os.environ) -> Iterator[tuple[int, list[str]]]:
+    """Run ``serve`` until the block ends; yield its port, and a list that receives its log at the end."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -213,19 +241,28 @@ def served_models(*words: object, environment: Mapping[str, str] = os.environ) -
     )
     assert process.stdout is not None
     assert "serving at" in process.stdout.readline()
+    log = list[str]()
+    try:
+        yield port, log
+    finally:
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=PATIENCE)
+    log += err.splitlines()
+    assert (process.returncode, out.strip()) == (0, "stopped")
+
+
+def answer(port: int, method: str, path: str, picture: bytes = b"") -> dict[str, Any]:
+    """Return the answer to a request, once the service listens."""
     while True:
         try:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
-            connection.request("GET", "/v1/models")
+            connection.request(method, path, picture, {"content-type": "image/png"})
             break
         except ConnectionRefusedError:
-            assert process.poll() is None
-    models: dict[str, Any] = json.load(connection.getresponse())
+            pass
+    values: dict[str, Any] = json.load(connection.getresponse())
     connection.close()
-    process.send_signal(signal.SIGTERM)
-    out, log = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, out.strip()) == (0, "stopped")
-    return models, log
+    return values
 
 
 def test_the_service_starts_without_slow_libraries() -> None:

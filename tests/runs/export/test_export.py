@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import keyword
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,14 @@ def test_wrong_calls_are_told_by_place(pad_run: Path, sets: Mapping[str, Path], 
     with refused("no-set", "directory"):
         export(model, tmp_path / "out", data=str(tmp_path / "no-set"), cache=tmp_path)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_model_without_a_target_is_compared_on_generated_pictures(
+    sets: Mapping[str, Path], pad_run: Path, tmp_path: Path
+) -> None:
+    model = untrained(sets, "fedpad", data__target=None)
+    with_threshold = replace(model, saved=replace(model.saved, thresholds=open_model(pad_run).saved.thresholds))
+    assert export(with_threshold, tmp_path / "model", cache=tmp_path).compared_on == "generated pictures"
 
 
 @pytest.mark.slow

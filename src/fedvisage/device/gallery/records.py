@@ -15,6 +15,12 @@ LONGEST = 200
 ID = "[pf]_[0-9a-f]{16}"
 """Pattern of the ids of people and faces."""
 
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""Characters without a shape of their own that Python counts as printable: Unicode's Default_Ignorable_Code_Point of
+the categories Lo and Mn, and the blank Braille pattern."""
+
 
 @dataclass(frozen=True)
 class Collection:
@@ -54,8 +60,10 @@ def normalise_name(name: str) -> str:
 def checked_name(name: str, place: str) -> str:
     """Return a name in its normal form; refuse one that does not fit on a line."""
     name = normalise_name(name)
-    if not name.strip() or len(name) > LONGEST or not name.isprintable():
+    if not name.strip() or len(name) > LONGEST:
         raise UserError(place, f"must be a name on one line, of 1 to {LONGEST} characters")
+    if unprintable := next((character for character in name if not character.isprintable()), ""):
+        raise UserError(place, f"contains U+{ord(unprintable):04X}; give a name on one line, of visible characters")
     if re.fullmatch(ID, name):
         raise UserError(place, f"{name} looks like an id, which only the gallery assigns; choose another name")
     return name
@@ -68,4 +76,6 @@ def new_name(name: str, place: str) -> str:
         raise UserError(place, "begins or ends with a space; remove it")
     if all(unicodedata.category(character).startswith(("M", "Z")) for character in name):
         raise UserError(place, "consists of combining marks alone; add the letters that they belong to")
+    if invisible := _INVISIBLE.search(name):
+        raise UserError(place, f"contains the invisible character U+{ord(invisible[0]):04X}; remove it")
     return name

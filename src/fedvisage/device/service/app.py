@@ -233,7 +233,11 @@ def _check_certificate(certificate: Path, key: Path | None) -> None:
 _no_password: Callable[[], str] = lambda: ""  # noqa: E731  # a key with a password would prompt for it on the terminal
 
 
-_CODES = {404: "not_found", 405: "method_not_allowed"}
+_ERRORS = {
+    404: ("not_found", "no route has this path; /routes lists them"),
+    405: ("method_not_allowed", "the route does not have this method; /routes lists them"),
+}
+"""Codes and messages of Starlette's refusals, by status."""
 
 
 def build(
@@ -304,8 +308,7 @@ def _add_refusals(app: FastAPI, work: ServiceContext, log: Callable[[str], None]
             field = ".".join(map(str, first["loc"][1:])) or "request"
             return Fault(422, "invalid", f"{field}: {first['msg']}", field=field)
         if isinstance(error, HTTPException):
-            code = _CODES.get(error.status_code, "refused")
-            refusal = Fault(error.status_code, code, "not found")
+            refusal = Fault(error.status_code, *_ERRORS.get(error.status_code, ("refused", "the request was refused")))
             refusal.headers.update(error.headers or {})
             return refusal
         assert isinstance(error, UserError | RunFailed | BadFile)

@@ -217,6 +217,8 @@ async def _form(request: Request) -> RequestContent:
         reason = str(error) if isinstance(error, MultiPartException) else "its parts cannot be separated"
         raise Fault(400, "bad_form", f"the form cannot be read: {reason}") from None
     for name, part in form.multi_items():
+        if name in files or name in words:
+            raise Fault(400, "bad_form", f"the form gives {plain_line(name, 50)} twice")
         if isinstance(part, UploadFile):
             files[name] = await part.read()
             await part.close()
@@ -230,9 +232,9 @@ def read_json(body: bytes) -> Any:
     if sum(map(body.count, (b",", b"[", b"{"))) > SEPARATORS:
         raise Fault(400, "bad_json", f"the body has more than {SEPARATORS:,} values")
     try:
-        return parse_json(body)
+        return parse_json(body, unique=True)
     except ValueError:
-        raise Fault(400, "bad_json", "the body is not valid JSON") from None
+        raise Fault(400, "bad_json", "the body is not valid JSON, or gives a key twice") from None
 
 
 def _json(body: bytes, pictures: tuple[str, ...]) -> RequestContent:

@@ -158,7 +158,7 @@ def _point(point: OperatingPoint, scale: str) -> str:
 
 
 def write_fused_card(
-    path: Path, names: Sequence[str], config: FusedConfig, notices: Sequence[str], measured_on: str | None
+    path: Path, names: Sequence[str], config: FusedConfig, notices: Sequence[str], measured_on: str
 ) -> None:
     """Write the card of a fused model, which describes the sum; every member keeps its own card."""
     from huggingface_hub import ModelCardData

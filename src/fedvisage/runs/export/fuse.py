@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import replaced_when_complete, write_json
@@ -76,33 +77,56 @@ class Term:
     scale: float | None
 
 
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """The held-out people of a set, and the members' log-odds for them."""
+
+    entry: str
+    view: View
+    logits: tuple[FloatArray, ...]
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The classes of the images: 1 is bona fide."""
+        return self.view.labels.astype(np.int64)
+
+
 @dataclass(frozen=True)
 class FusionResult:
-    """A fused model, its members' names, and the AUC of members and sum on the held-out people of a set."""
+    """A fused model, its members' names, and the AUCs of the members, then of the sum, by set."""
 
     directory: Path
     config: FusedConfig
     names: tuple[str, ...]
-    aucs: tuple[float, ...] = ()
+    aucs: Mapping[str, tuple[float, ...]]
 
     @property
     def notices(self) -> list[str]:
-        """A notice about a threshold at even odds."""
-        return [EVEN_ODDS] if self.config.threshold.rule == "fixed" else []
+        """Notices about a threshold at even odds, and about sets where the first model alone is better."""
+        lines = [EVEN_ODDS] if self.config.threshold.rule == "fixed" else []
+        lines += [
+            f"on {entry} the first model alone has an AUC of {first:.4f}, the sum {total:.4f}: try lower weights for"
+            " the others"
+            for entry, (first, *_, total) in self.aucs.items()
+            if total < first
+        ]
+        return lines
 
     def as_values(self) -> dict[str, Any]:
         """Return the result as plain values, for programs."""
-        return {"directory": str(self.directory), **as_values(self.config), "auc": list(self.aucs)}
+        aucs = {entry: list(values) for entry, values in self.aucs.items()}
+        return {"directory": str(self.directory), **as_values(self.config), "auc": aucs}
 
     def lines(self) -> list[str]:
         """Return the result as lines, for people."""
-        aucs = [f", AUC {auc:.4f}" for auc in self.aucs] or [""] * (len(self.names) + 1)
-        members = [
-            f"{name}: weight {member.weight:g}, scale {member.scale:.4g}{auc}"
-            for name, member, auc in zip(self.names, self.config.members, aucs, strict=False)
+        lines = [
+            f"{name}: weight {member.weight:g}, scale {member.scale:.4g}"
+            for name, member in zip(self.names, self.config.members, strict=True)
         ]
+        for entry, (*members, total) in self.aucs.items():
+            lines.append(f"AUC on {entry}: {', '.join(f'{auc:.4f}' for auc in members)}; sum {total:.4f}")
         point = self.config.threshold
-        return [*members, f"{self.directory}: threshold {point.value:.4f}, {describe_rule(point.rule)}{aucs[-1]}"]
+        return [*lines, f"{self.directory}: threshold {point.value:.4f}, {describe_rule(point.rule)}"]
 
 
 def fuse(
@@ -111,7 +135,7 @@ def fuse(
     *,
     weights: Sequence[float] = (),
     scales: Sequence[float] = (),
-    on: str | None = None,
+    on: Sequence[str] = (),
     cache: Path,
     say: Say = discard,
     threads: int = 1,
@@ -119,8 +143,8 @@ def fuse(
     """Write a new directory with the models as members, whose log-odds are summed; leave nothing on failure.
 
     ``weights`` without one for the first model give it 1; without any, all are 1. A scale that is not in ``scales`` is
-    the standard deviation of the model's log-odds on its sites' held-out people, or else on those of the set ``on``,
-    which also measures the threshold.
+    the standard deviation of the model's log-odds on its sites' held-out people, or else on those of the sets ``on``,
+    which also measure the threshold. All sites, and all these sets, have equal weight.
     """
     check_free(out)
     factors = _weights(models, weights)
@@ -128,26 +152,27 @@ def fuse(
         raise UserError("--scale", f"is given {len(scales)} times for {len(models)} models; give one per model")
     _check_factors("--weight", factors)
     _check_factors("--scale", scales)
-    named = None if on is None else open_named(on, cache, say=say)
+    named = {entry: open_named(entry, cache, say=say) for entry in on}
     with replaced_when_complete(out) as directory:
         terms = list[Term]()
         for number, (model, weight) in enumerate(zip(models, factors, strict=True)):
             scale = scales[number] if scales else None
-            terms += _add_members(directory, len(terms) + 1, Term(model, str(model), weight, scale), on, cache, say)
+            term = Term(model, str(model), weight, scale)
+            terms += _add_members(directory, len(terms) + 1, term, next(iter(on), None), cache, say)
         if len(terms) > MOST:
             raise UserError("MODEL", f"a fused model has at most {MOST} members, got {len(terms)}; leave some out")
-        heldout = None if named is None else _heldout(named)
-        logits = None if heldout is None else _score(terms, heldout, on or "", threads)
-        members = [_member(term, None if logits is None else logits[number]) for number, term in enumerate(terms)]
+        sets = [_score(terms, entry, one, threads) for entry, one in named.items()]
+        members = [_member(term, [one.logits[number] for one in sets]) for number, term in enumerate(terms)]
         config = FusedConfig(
             members=tuple(members),
             model_sha256=digest_of(members, [Exported.open(term.directory).digest for term in terms]),
             threshold=OperatingPoint(value=FIXED, rule="fixed"),
             version=VERSION,
         )
-        config = _with_thresholds(directory, config, terms, heldout, threads)
-        result = FusionResult(out, config, tuple(term.name for term in terms), _aucs(directory, heldout, logits))
-        measured_on = None if named is None else named.prepared.name
+        config = _with_thresholds(directory, config, terms, sets, threads)
+        aucs = {one.entry: _aucs(directory, one) for one in sets}
+        result = FusionResult(out, config, tuple(term.name for term in terms), aucs)
+        measured_on = ", ".join(one.prepared.name for one in named.values())
         write_fused_card(directory / CARD, result.names, config, result.notices, measured_on)
         Fused.open(directory)
     return result
@@ -232,18 +257,18 @@ def _heldout(named: NamedSet) -> View:
     return view
 
 
-def _score(terms: Sequence[Term], view: View, on: str, threads: int) -> list[FloatArray]:
-    logits = []
+def _score(terms: Sequence[Term], entry: str, named: NamedSet, threads: int) -> HeldOut:
+    view, logits = _heldout(named), []
     for term in terms:
         model = Exported.open(term.directory, threads=threads)
-        check_set(replace(model, directory=Path(term.name)), view.slices[0].set, on)
+        check_set(replace(model, directory=Path(term.name)), view.slices[0].set, entry)
         logits.append(score_set(model, view))
-    return logits
+    return HeldOut(entry, view, tuple(logits))
 
 
-def _member(term: Term, logits: FloatArray | None) -> FusedMember:
-    """Return the record of a member; its scale is the given one, its own, or the one measured on the set."""
-    scale = term.scale or (None if logits is None else float(logits.std()) or None)
+def _member(term: Term, logits: Sequence[FloatArray]) -> FusedMember:
+    """Return the record of a member; its scale is the given one, its own, or the one measured on the sets."""
+    scale = term.scale or _deviation(logits)
     if scale is None:
         raise UserError(
             "--scale", f"{term.name} has no held-out scores to measure it; give --scale per model, or --on SET"
@@ -253,31 +278,37 @@ def _member(term: Term, logits: FloatArray | None) -> FusedMember:
     return FusedMember(config=entry_of(term.directory / CONFIG), weight=term.weight, scale=scale)
 
 
+def _deviation(logits: Sequence[FloatArray]) -> float | None:
+    """Return the standard deviation of log-odds on sets of equal weight; None without sets, or if it is zero."""
+    if not logits:
+        return None
+    mean = np.mean([values.mean() for values in logits])
+    return float(np.sqrt(np.mean([((values - mean) ** 2).mean() for values in logits]))) or None
+
+
 def _with_thresholds(
-    directory: Path, config: FusedConfig, terms: Sequence[Term], view: View | None, threads: int
+    directory: Path, config: FusedConfig, terms: Sequence[Term], sets: Sequence[HeldOut], threads: int
 ) -> FusedConfig:
-    """Choose the thresholds of float32 and int8 on a view, or leave them at even odds, and write the description."""
+    """Choose the thresholds of float32 and int8 on the sets, or leave them at even odds, and write the description."""
     has_int8 = all((term.directory / INT8_GRAPH).is_file() for term in terms)
     config = config.model_copy(update={"int8_threshold": config.threshold if has_int8 else None})
     write_json(directory / CONFIG, as_values(config))
-    if view is not None:
-        measured = {"threshold": _measure(Fused.open(directory, threads=threads), view)}
+    if sets:
+        measured = {"threshold": _measure(Fused.open(directory, threads=threads), sets)}
         if has_int8:
-            measured["int8_threshold"] = _measure(Fused.open(directory, threads=threads, int8=True), view)
+            measured["int8_threshold"] = _measure(Fused.open(directory, threads=threads, int8=True), sets)
         config = config.model_copy(update=measured)
         write_json(directory / CONFIG, as_values(config))
     return config
 
 
-def _measure(model: Fused, view: View) -> OperatingPoint:
-    counts = histogram(score_set(model, view), view.labels.astype(np.int64))
-    return point_of(threshold_from_histograms([counts], RULE))
+def _measure(model: Fused, sets: Sequence[HeldOut]) -> OperatingPoint:
+    counts = [histogram(score_set(model, one.view), one.labels) for one in sets]
+    return point_of(threshold_from_histograms(counts, RULE))
 
 
-def _aucs(directory: Path, view: View | None, logits: Sequence[FloatArray] | None) -> tuple[float, ...]:
-    """Return the AUC of each member and of the sum on a view."""
-    if view is None or logits is None:
-        return ()
-    labels = view.labels.astype(np.int64)
-    scores = [*logits, score_set(Fused.open(directory), view)]
-    return tuple(auc or 0.0 for values in scores if (auc := auc_from_histogram(histogram(values, labels))) is not None)
+def _aucs(directory: Path, heldout: HeldOut) -> tuple[float, ...]:
+    """Return the AUC of each member and of the sum on a set."""
+    scores = [*heldout.logits, score_set(Fused.open(directory), heldout.view)]
+    aucs = [auc_from_histogram(histogram(values, heldout.labels)) for values in scores]
+    return tuple(0.0 if auc is None else auc for auc in aucs)

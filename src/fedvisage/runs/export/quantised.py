@@ -65,14 +65,12 @@ def to_compare(
 ) -> tuple[NDArray[np.uint8], str]:
     """Return evenly spaced crops of the named set, by default the recipe's target, and the name of the set.
 
-    A converted start has no target; it is compared on generated pictures.
+    Generated pictures take their place for a model without a target, such as a converted start.
     """
-    if entry is None and model.saved.origin is not None:
+    named = entry or (None if model.saved.origin is not None else model.recipe.data.target)
+    if named is None:
         pictures = make_pictures(model.recipe.input.size, COMPARED).permute(0, 2, 3, 1)
         return (255 * pictures).round().byte().contiguous().numpy(), "generated pictures"
-    named = entry or model.recipe.data.target
-    if named is None:
-        raise UserError("--data", "the run has no target; name a prepared set to compare the graph on")
     place = "--data" if entry else "recipe.data.target"
     try:
         view = view_of(model, named, place, cache, say)
