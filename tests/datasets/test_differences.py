@@ -112,6 +112,12 @@ def test_the_command_prints_a_signed_table_or_json(tmp_path: Path) -> None:
             CliRunner().invoke(app, ["data", "show", str(soft), "--json", *options], catch_exceptions=False)
 
 
+def test_rendered_faces_are_compared_with_photographs_of_any_margin(tmp_path: Path) -> None:
+    rendered = a_set(tmp_path / "rendered", crop=CropRecord(how="rendered"), species=("bonafide",))
+    wide = a_set(tmp_path / "wide", crop=record_of("face", aligned=False, margin=2.7), species=("bonafide",))
+    assert abs(compare_with(rendered, wide).cues["bonafide"]["sharpness"]) < 0.5
+
+
 def test_sets_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
     narrow, wide = (record_of("face", aligned=False, margin=margin) for margin in (1.4, 2.7))
     plain = a_set(tmp_path / "plain", crop=narrow)

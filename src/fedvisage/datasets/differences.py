@@ -88,7 +88,7 @@ def effect_sizes(first: Array, second: Array) -> Array:
 
 
 def _check_comparable(first: PreparedSet, second: PreparedSet) -> None:
-    """Refuse sets whose images differ by their task, size or crops."""
+    """Refuse sets whose images differ by their task, size or crops; rendered faces have no crops of a detector."""
     place = str(second.path)
     if (first.rows.group is None) != (second.rows.group is None):
         raise UserError(place, f"and {first.path} are for different tasks; compare two sets of attacks, or of people")
@@ -96,7 +96,8 @@ def _check_comparable(first: PreparedSet, second: PreparedSet) -> None:
         raise UserError(
             place, f"has images of {second.size} pixels and {first.path} of {first.size}; import both at one --size"
         )
-    if are_incompatible(first.crop, second.crop):
+    rendered = any(prepared.crop is not None and prepared.crop.how == "rendered" for prepared in (first, second))
+    if not rendered and are_incompatible(first.crop, second.crop):
         raise UserError(
             place, f"its crops ({second.crop}) differ from those of {first.path} ({first.crop}); import it the same way"
         )
