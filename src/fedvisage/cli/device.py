@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedvisage.base.errors import RunFailed, TerminationSignal, UserError, plain_line
+from fedvisage.base.progress import format_count
 from fedvisage.cli.options import (
     NOTHING,
     App,
@@ -103,7 +104,9 @@ def list_people(gallery: At, key: Key = None, counters: Counters = None, as_json
         )
         return
     for collection, people in listing:
-        say(f"{collection.name}: {len(people)} people{', renewable templates' if collection.renewable else ''}")
+        say(
+            f"{collection.name}: {format_count(len(people), 'person', 'people')}{', renewable templates' if collection.renewable else ''}"
+        )
         say(*(f"  {person.name}  {person.id}  since {person.created}" for person in people))
 
 
@@ -130,7 +133,8 @@ def enrol(
         enrolled = enrolment.enrol(opened, engine, collection, person, _pictures(images), force=force)
     note(*(plain_line(f"{name}: not taken: {reason}") for name, reason in enrolled.refused))
     replaced = f"; {enrolled.replaced} templates of another model are gone" if enrolled.replaced else ""
-    say(f"{enrolled.person.name} ({enrolled.person.id}): {len(enrolled.faces)} faces enrolled{replaced}")
+    faces = format_count(len(enrolled.faces), "face")
+    say(f"{enrolled.person.name} ({enrolled.person.id}): {faces} enrolled{replaced}")
 
 
 @gallery_app.command()
@@ -498,8 +502,16 @@ def serve(
         guard = build(
             engine, people, keys=keys, limits=limits, hosts=names, audit=audit, nonces=nonces, page=files, log=_log
         )
-        server = server_of(guard, host, port, certificate=tls_cert, key=tls_key, proxies=proxy or ())
-        say(f"serving at http{'s' if tls_cert else ''}://{host}:{port}; press Ctrl-C to stop")
+        start = f"serving at http{'s' if tls_cert else ''}://{host}"
+        server = server_of(
+            guard,
+            host,
+            port,
+            certificate=tls_cert,
+            key=tls_key,
+            proxies=proxy or (),
+            listening=lambda port: say(f"{start}:{port}; press Ctrl-C to stop"),
+        )
         try:
             server.run()
         except (KeyboardInterrupt, TerminationSignal):
