@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedvisage.base.errors import RunFailed, TerminationSignal, UserError, plain_line
-from fedvisage.base.progress import format_count
 from fedvisage.cli.options import (
     NOTHING,
     App,
@@ -96,6 +95,8 @@ def create(
 @gallery_app.command("list")
 def list_people(gallery: At, key: Key = None, counters: Counters = None, as_json: AsJson = False) -> None:
     """List collections and the people enrolled in them."""
+    from fedvisage.base.progress import format_count
+
     with _open_gallery(gallery, key, counters) as opened:
         listing = [(collection, opened.people(collection.name)) for collection in opened.collections()]
     if as_json:
@@ -104,9 +105,8 @@ def list_people(gallery: At, key: Key = None, counters: Counters = None, as_json
         )
         return
     for collection, people in listing:
-        say(
-            f"{collection.name}: {format_count(len(people), 'person', 'people')}{', renewable templates' if collection.renewable else ''}"
-        )
+        count = format_count(len(people), "person", "people")
+        say(f"{collection.name}: {count}{', renewable templates' if collection.renewable else ''}")
         say(*(f"  {person.name}  {person.id}  since {person.created}" for person in people))
 
 
@@ -126,6 +126,7 @@ def enrol(
     ] = False,
 ) -> None:
     """Enrol a person with the pictures that show one living face well; templates of another model are replaced."""
+    from fedvisage.base.progress import format_count
     from fedvisage.device.gallery import enrolment
 
     with _open_gallery(gallery, key, counters) as opened:
