@@ -108,6 +108,21 @@ def test_a_connection_without_complete_headers_is_closed(monkeypatch: pytest.Mon
         assert connection.recv(1) == b""
 
 
+def test_a_request_with_two_lengths_is_refused_and_the_rest_of_its_connection_not_read() -> None:
+    with (
+        serve_in_thread(server_of(build(Tiles()), "127.0.0.1", 0)) as port,
+        socket.create_connection(("127.0.0.1", port), PATIENCE) as client,
+    ):
+        client.sendall(
+            b"POST /v1/pad HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"0\r\n\r\nGET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
+        answers = client.makefile("rb").read()
+    assert answers.count(b"HTTP/1.1") == 1
+    assert b" 400 " in answers
+    assert b"two_lengths" in answers
+
+
 def test_a_client_that_leaves_is_no_error_of_the_service() -> None:
     lines = queue.Queue[str]()
     with serve_in_thread(server_of(build(Tiles(), log=lines.put), "127.0.0.1", 0)) as port:
