@@ -155,8 +155,9 @@ def test_a_run_that_begins_again_waits_for_no_site_that_it_had_continued_without
     course.note_missing(["C"])
     assert wait_for_sites(session, course, 1e9) == ["A", "B"], "a quorum, and only C is missing"
     assert read_record(tmp_path) == ("a-run", ("C",)), "--resume knows it as well"
-    course.note_missing([])
-    assert read_record(tmp_path) == ("a-run", ())
+    assert wait_for_sites(session, course, 1e9) == ["A", "B", "C"]
+    assert read_record(tmp_path) == ("a-run", ()), "C is back"
+    assert course.expected == {"A", "B", "C"}
 
 
 def test_a_site_that_is_missing_after_the_wait_is_not_waited_for_again(sets: Mapping[str, Path]) -> None:

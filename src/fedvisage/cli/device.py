@@ -95,6 +95,8 @@ def create(
 @gallery_app.command("list")
 def list_people(gallery: At, key: Key = None, counters: Counters = None, as_json: AsJson = False) -> None:
     """List collections and the people enrolled in them."""
+    from fedvisage.base.progress import format_count
+
     with _open_gallery(gallery, key, counters) as opened:
         listing = [(collection, opened.people(collection.name)) for collection in opened.collections()]
     if as_json:
@@ -103,7 +105,8 @@ def list_people(gallery: At, key: Key = None, counters: Counters = None, as_json
         )
         return
     for collection, people in listing:
-        say(f"{collection.name}: {len(people)} people{', renewable templates' if collection.renewable else ''}")
+        count = format_count(len(people), "person", "people")
+        say(f"{collection.name}: {count}{', renewable templates' if collection.renewable else ''}")
         say(*(f"  {person.name}  {person.id}  since {person.created}" for person in people))
 
 
@@ -123,6 +126,7 @@ def enrol(
     ] = False,
 ) -> None:
     """Enrol a person with the pictures that show one living face well; templates of another model are replaced."""
+    from fedvisage.base.progress import format_count
     from fedvisage.device.gallery import enrolment
 
     with _open_gallery(gallery, key, counters) as opened:
@@ -130,7 +134,8 @@ def enrol(
         enrolled = enrolment.enrol(opened, engine, collection, person, _pictures(images), force=force)
     note(*(plain_line(f"{name}: not taken: {reason}") for name, reason in enrolled.refused))
     replaced = f"; {enrolled.replaced} templates of another model are gone" if enrolled.replaced else ""
-    say(f"{enrolled.person.name} ({enrolled.person.id}): {len(enrolled.faces)} faces enrolled{replaced}")
+    faces = format_count(len(enrolled.faces), "face")
+    say(f"{enrolled.person.name} ({enrolled.person.id}): {faces} enrolled{replaced}")
 
 
 @gallery_app.command()
@@ -498,8 +503,16 @@ def serve(
         guard = build(
             engine, people, keys=keys, limits=limits, hosts=names, audit=audit, nonces=nonces, page=files, log=_log
         )
-        server = server_of(guard, host, port, certificate=tls_cert, key=tls_key, proxies=proxy or ())
-        say(f"serving at http{'s' if tls_cert else ''}://{host}:{port}; press Ctrl-C to stop")
+        start = f"serving at http{'s' if tls_cert else ''}://{host}"
+        server = server_of(
+            guard,
+            host,
+            port,
+            certificate=tls_cert,
+            key=tls_key,
+            proxies=proxy or (),
+            listening=lambda port: say(f"{start}:{port}; press Ctrl-C to stop"),
+        )
         try:
             server.run()
         except (KeyboardInterrupt, TerminationSignal):

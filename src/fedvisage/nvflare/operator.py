@@ -492,6 +492,7 @@ def wait_for_sites(session: Session, course: RunProgress, wait: float) -> list[s
         online = recent_sites(session, course.clock)
         missing = [name for name in expected if name not in online]
         if not missing:
+            course.note_missing([])
             return expected
         present = [name for name in expected if name in online]
         is_quorum = len(present) >= course.job.recipe.federation.quorum

@@ -31,10 +31,10 @@ from PIL import Image
 from tests.device.gallery.tiles import Tiles, tile_of
 from tests.device.service.test_service import png
 from tests.documented import ROOT
-from tests.refusals import refused
+from tests.refusals import check_keywords, refused
 from typer.testing import CliRunner
 
-from fedvisage.base.errors import UserError
+from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.cli import app
 from fedvisage.device import Exported, Pipeline
 from fedvisage.device.gallery.enrolment import Image as Picture
@@ -106,6 +106,21 @@ def test_a_connection_without_complete_headers_is_closed(monkeypatch: pytest.Mon
     ):
         connection.sendall(sent)
         assert connection.recv(1) == b""
+
+
+def test_a_request_with_two_lengths_is_refused_and_the_rest_of_its_connection_not_read() -> None:
+    with (
+        serve_in_thread(server_of(build(Tiles()), "127.0.0.1", 0)) as port,
+        socket.create_connection(("127.0.0.1", port), PATIENCE) as client,
+    ):
+        client.sendall(
+            b"POST /v1/pad HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"0\r\n\r\nGET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
+        answers = client.makefile("rb").read()
+    assert answers.count(b"HTTP/1.1") == 1
+    assert b" 400 " in answers
+    assert b"two_lengths" in answers
 
 
 def test_a_client_that_leaves_is_no_error_of_the_service() -> None:
@@ -226,24 +241,31 @@ def test_the_verb_decides_at_the_operating_points_of_its_option(
     assert face["embedding"] is not None
 
 
+def test_a_port_in_use_is_one_line_and_nothing_is_said_to_be_served(pad: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = CliRunner().invoke(app, ["serve", "--pad", str(pad), "--no-page", "--port", port])
+    assert isinstance(result.exception, RunFailed)
+    check_keywords(str(result.exception), (port, "another service"))
+    assert result.output == ""
+
+
 @contextmanager
 def serving(*words: object, environment: Mapping[str, str] = os.environ) -> Iterator[tuple[int, list[str]]]:
     """Run ``serve`` until the block ends; yield its port, and a list that receives its log at the end."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedvisage", "serve", *map(str, words), "--port", str(port)],
+        [sys.executable, "-m", "fedvisage", "serve", *map(str, words), "--port", "0"],
         env={**environment, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     assert process.stdout is not None
-    assert "serving at" in process.stdout.readline()
+    start = re.match(r"serving at http://127.0.0.1:([0-9]+);", process.stdout.readline())
+    assert start is not None
     log = list[str]()
     try:
-        yield port, log
+        yield int(start[1]), log
     finally:
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=PATIENCE)
@@ -252,14 +274,9 @@ def serving(*words: object, environment: Mapping[str, str] = os.environ) -> Iter
 
 
 def answer(port: int, method: str, path: str, picture: bytes = b"") -> dict[str, Any]:
-    """Return the answer to a request, once the service listens."""
-    while True:
-        try:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
-            connection.request(method, path, picture, {"content-type": "image/png"})
-            break
-        except ConnectionRefusedError:
-            pass
+    """Return the answer to a request."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    connection.request(method, path, picture, {"content-type": "image/png"})
     values: dict[str, Any] = json.load(connection.getresponse())
     connection.close()
     return values

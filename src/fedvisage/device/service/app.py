@@ -144,6 +144,21 @@ PATIENCE = 20
 """Seconds for unfinished requests to complete when the service stops."""
 
 
+class Server(uvicorn.Server):
+    """A server that reports its port once it listens."""
+
+    def __init__(self, config: uvicorn.Config, listening: Callable[[int], None]) -> None:
+        """Store the function that receives the port."""
+        super().__init__(config)
+        self._listening = listening
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and report it."""
+        await super().startup(sockets)
+        if self.started:
+            self._listening(self.servers[0].sockets[0].getsockname()[1])
+
+
 def server_of(
     guard: RequestGuard,
     host: str,
@@ -152,10 +167,12 @@ def server_of(
     certificate: Path | None = None,
     key: Path | None = None,
     proxies: Sequence[str] = (),
-) -> uvicorn.Server:
+    listening: Callable[[int], None] = lambda port: None,
+) -> Server:
     """Return the server without starting it; ``run()`` serves until SIGINT or SIGTERM.
 
     It reads the client's address and scheme from the headers X-Forwarded-For and X-Forwarded-Proto of these proxies.
+    ``listening`` receives the port once it listens.
     """
     if (certificate is None) != (key is None):
         raise UserError("--tls-cert", "needs --tls-key, and --tls-key needs it")
@@ -164,13 +181,13 @@ def server_of(
         _check_certificate(certificate, key)
     for proxy in proxies:
         _check_proxy(proxy)
-    return uvicorn.Server(
+    return Server(
         uvicorn.Config(
             guard,
             host=host,
             port=port,
             access_log=False,
-            log_level="warning",
+            log_level="critical",  # the guard logs requests, and the caller reports a port that is in use
             server_header=False,
             ws="none",
             timeout_keep_alive=5,
@@ -182,7 +199,8 @@ def server_of(
             ssl_certfile=certificate,
             ssl_keyfile=key,
             lifespan="off",
-        )
+        ),
+        listening,
     )
 
 
