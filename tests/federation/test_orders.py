@@ -86,6 +86,12 @@ def test_undeclared_tensors_sizes_and_values_are_refused_by_name(worker: SiteWor
     worker.execute(Order("train", 1, lent, 1))
 
 
+def test_finite_values_whose_squares_overflow_are_admitted(worker: SiteWorker) -> None:
+    lent = weights(worker)
+    accepted = worker.workspace.accepted["train"]
+    accepted.check({name: value.fill_(1e30) if value.is_floating_point() else value for name, value in lent.items()})
+
+
 def test_questions_about_finished_models_are_as_many_as_the_recipe_evaluates(worker: SiteWorker) -> None:
     """The recipe evaluates after every round, and thresholds are chosen after the last one; one more model is spare."""
     for number in range(ROUNDS + 2):

@@ -109,6 +109,23 @@ def stepped(settings: Optimizer, layout: torch.memory_format, *, parted: bool) -
     return kernel.detach()
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [Optimizer(lr=0.1), Optimizer(lr=0.1, weight_decay=0.1), Optimizer(name="sgd", momentum=0.9, weight_decay=0.1)],
+)
+def test_all_tensors_of_a_small_network_are_stepped_together_to_the_same_bytes(
+    settings: Optimizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (small, inputs), (large, _) = problem(), problem()
+    together = optimizers.build(list(small.parameters()), settings)
+    monkeypatch.setattr(optimizers, "SMALL", 14)
+    one_by_one = optimizers.build(list(large.parameters()), settings)
+    assert [optimizer.defaults["foreach"] for optimizer in (together, one_by_one)] == [True, None]
+    train(small, together, inputs, 5)
+    train(large, one_by_one, inputs, 5)
+    assert all(torch.equal(a, b) for a, b in zip(small.parameters(), large.parameters(), strict=True))
+
+
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("parted", [False, True])
 def test_fused_steps_are_plain_steps_however_gradients_and_moments_lie(

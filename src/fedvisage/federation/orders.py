@@ -8,6 +8,7 @@ repeats them.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -54,10 +55,17 @@ class AcceptedTensors:
                 raise RefusedMessage(f"order: {name}", f"has type {tensor.dtype}, declared {expected.dtype}")
             shape, declared = tuple(tensor.shape), expected.shape
             # Declared dimensions of -1 may have any size, within the declared number of elements.
-            same = len(shape) == len(declared) and all(b in (a, -1) for a, b in zip(shape, declared, strict=True))
+            same = shape == declared or (
+                len(shape) == len(declared) and all(b in (a, -1) for a, b in zip(shape, declared, strict=True))
+            )
             if not same or (tensor.numel() > max(expected.most, 1) and -1 in declared):
                 raise RefusedMessage(f"order: {name}", f"has shape {shape}, declared {declared}")
-            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+        # A norm is finite only if all values are; the norm of very large values may overflow.
+        floats = {name: tensor for name, tensor in message.items() if tensor.is_floating_point()}
+        if math.isfinite(nn.utils.get_total_norm(list(floats.values()))):
+            return
+        for name, tensor in floats.items():
+            if not bool(tensor.isfinite().all()):
                 raise RefusedMessage("order", f"the server's tensor {name} holds values that are not finite")
 
 

@@ -69,6 +69,8 @@ class Workspace:
         if self.recipe.runtime.compile:
             compile_blocks(self.net)
         self._first = self.own_parts()
+        lent = (value for part in self.method.parts_at(Home.LENT) for value in self.net[part].state_dict().values())
+        self._lent = [value for value in lent if value.is_floating_point()]
         self.calls = {**self.about_finished, **protect_calls(self.method.calls, self.recipe, self.net)}
         self.schemas = {
             name: schema_of(call.uploads, self.recipe, self.net, exact=call.exact) for name, call in self.calls.items()
@@ -85,10 +87,8 @@ class Workspace:
         if self.recipe.training.statistics == "frozen":
             hold_statistics(self.net)
         self.net.zero_grad(set_to_none=True)
-        for part in self.method.parts_at(Home.LENT):
-            for value in self.net[part].state_dict().values():
-                if value.is_floating_point():
-                    value.fill_(math.nan)
+        for value in self._lent:
+            value.fill_(math.nan)
         load_parts(self.net, self._first | under(OWN, kept))
 
     def own_parts(self) -> Message:

@@ -63,12 +63,21 @@ def server_step(
     return updated.to(present.dtype), {"first": first, "second": second}
 
 
+SMALL = 1 << 20
+"""Number of weights up to which a CPU steps all tensors together; this holds intermediate values of all tensors."""
+
+
 def build(parameters: Sequence[nn.Parameter], settings: Settings, factor: float = 1.0) -> Optimizer:
-    """Build the optimizer of a recipe, with its learning rate scaled by the schedule's factor."""
-    rate, fused = settings.lr * factor, settings.fused
+    """Build the optimizer of a recipe, with its learning rate scaled by the schedule's factor.
+
+    Stepping all tensors of a small network together takes less time, and gives the same bytes.
+    """
+    rate, decay, fused = settings.lr * factor, settings.weight_decay, settings.fused
+    small = all(p.device.type == "cpu" for p in parameters) and sum(p.numel() for p in parameters) <= SMALL
+    together = True if small and not fused else None  # torch decides for large networks and on other devices
     if settings.name == "adam":
-        return Adam(parameters, lr=rate, weight_decay=settings.weight_decay, fused=fused)
-    return SGD(parameters, lr=rate, weight_decay=settings.weight_decay, momentum=settings.momentum, fused=fused)
+        return Adam(parameters, lr=rate, weight_decay=decay, fused=fused, foreach=together)
+    return SGD(parameters, lr=rate, weight_decay=decay, momentum=settings.momentum, fused=fused, foreach=together)
 
 
 def step(optimizer: Optimizer, clip_norm: float | None) -> None:

@@ -14,7 +14,7 @@ from fedvisage.recipe.mistakes import format_value
 class Section(BaseModel):
     """A frozen part of a recipe in which an unknown key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
     unset: ClassVar[frozenset[str]] = frozenset()
     """Keys without a value that a resolved recipe leaves out: later additions, or keys of a single task."""
 

@@ -19,7 +19,7 @@ class MalformedMessage(Exception):
 
 def plain(tensor: Tensor) -> Tensor:
     """Return a detached, contiguous copy on the CPU, the only form of tensors in messages."""
-    return tensor.detach().to("cpu", copy=True).contiguous(memory_format=torch.contiguous_format)
+    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
 def is_plain(value: object) -> bool:
@@ -45,7 +45,18 @@ def load_parts(net: nn.ModuleDict, message: Mapping[str, Tensor]) -> None:
     for name, part in net.items():
         state = under(f"{name}.", message)
         if state:
-            part.load_state_dict(state)
+            _load(part, state)
+
+
+def _load(part: nn.Module, state: Message) -> None:
+    """Copy values into a part; a state of other names or shapes is left to the part itself, which may refuse it."""
+    own = part.state_dict()
+    if own.keys() != state.keys() or any(own[name].shape != value.shape for name, value in state.items()):
+        part.load_state_dict(state)
+        return
+    with torch.no_grad():  # load_state_dict takes several times as long for small networks
+        for name, value in state.items():
+            own[name].copy_(value)
 
 
 def encode(message: Message) -> bytes:
@@ -100,7 +111,7 @@ def digest_of(message: Message) -> str:
     """Return SHA-256 over names, types, shapes and values in the order of names."""
     total = hashlib.sha256()
     for name in sorted(message):
-        tensor = message[name].detach().cpu().contiguous()
+        tensor = message[name].detach().cpu()
         total.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
         flat = tensor.reshape(-1)
         if flat.stride() != (1,):  # a tensor of one element is contiguous with any stride

@@ -208,8 +208,9 @@ def _check_tensor(name: str, tensor: Tensor, expected: ExpectedTensor) -> None:
     if tensor.dtype != expected.dtype:
         raise RefusedMessage(name, f"has type {tensor.dtype}, declared {expected.dtype}")
     shape = tuple(tensor.shape)
-    fits = len(shape) == len(expected.shape) and all(
-        got == want or (want == -1 and got > 0) for got, want in zip(shape, expected.shape, strict=True)
+    fits = shape == expected.shape or (
+        len(shape) == len(expected.shape)
+        and all(got == want or (want == -1 and got > 0) for got, want in zip(shape, expected.shape, strict=True))
     )
     if not fits:
         raise RefusedMessage(name, f"has shape {shape}, declared {expected.shape}")
@@ -249,7 +250,8 @@ def _check_encoding(name: str, message: Message) -> None:
 
 
 def _check_counts(name: str, tensor: Tensor) -> None:
-    if int(tensor.min()) < 0:
+    least, most = torch.aminmax(tensor)
+    if int(least) < 0:
         raise RefusedMessage(name, "is a negative count")
-    if int(tensor.max()) > EXACT:
+    if int(most) > EXACT:
         raise RefusedMessage(name, f"is a count above {EXACT}")

@@ -155,9 +155,9 @@ def pulled(own: Loss) -> Loss:
 
     def loss(site: Site, batch: Batch) -> Tensor:
         total, strength = own(site, batch), site.recipe.training.l2sp
-        start, weights = under(STARTED, site.lent), dict(site.net.named_parameters())
-        if strength is None or not start:
+        if strength is None or not (start := under(STARTED, site.lent)):
             return total
+        weights = dict(site.net.named_parameters())
         return total + strength * proximal((weights[name] for name in start), start.values())
 
     return loss

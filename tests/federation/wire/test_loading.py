@@ -1,0 +1,37 @@
+"""Loading a message into a network: complete parts of equal shapes, into the network's own memory layout."""
+
+import pytest
+import torch
+from torch import nn
+
+from fedvisage.federation.wire.message import load_parts, state_of
+
+
+def network() -> nn.ModuleDict:
+    return nn.ModuleDict({"a": nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), "b": nn.Linear(4, 2)})
+
+
+def test_a_part_of_a_message_replaces_the_values_and_keeps_layout_and_gradients() -> None:
+    source, net = network(), network().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    source["a"][1](torch.randn(8, 4, 2, 2))
+    before = {name: value.clone() for name, value in net["b"].state_dict().items()}
+    strides = [value.stride() for value in net["a"].parameters()]
+    load_parts(net, state_of(source, "a"))
+    assert all(torch.equal(value, source["a"].state_dict()[name]) for name, value in net["a"].state_dict().items())
+    assert all(torch.equal(value, before[name]) for name, value in net["b"].state_dict().items())
+    assert [value.stride() for value in net["a"].parameters()] == strides
+    assert all(value.requires_grad and value.is_leaf for value in net.parameters())
+
+
+@pytest.mark.parametrize("fault", ["missing", "unexpected", "broadcast"])
+def test_a_part_of_other_names_or_shapes_is_not_loaded(fault: str) -> None:
+    net = network()
+    message = state_of(net, "b")
+    if fault == "missing":
+        del message["b.bias"]
+    elif fault == "unexpected":
+        message["b.scale"] = torch.ones(2)
+    else:
+        message["b.bias"] = torch.ones(1)
+    with pytest.raises(RuntimeError, match=r"bias|scale"):
+        load_parts(net, message)
