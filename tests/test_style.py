@@ -58,7 +58,7 @@ def pages() -> list[Path]:
 
 
 def words_of_page(text: str) -> int:
-    """Count the words of a page, code and tables included, outside of tables that the commands of the Makefile write."""
+    """Count the words of a page, code and tables included, outside of tables that commands of the Makefile write."""
     return len(GENERATED_TABLE.sub("", text).split())
 
 
