@@ -29,7 +29,7 @@ def numpy_rng(seed: int, *names: str | int) -> np.random.Generator:
     return np.random.default_rng(derive(seed, *names))
 
 
-def torch_rng(seed: int, *names: str | int, device: str = "cpu") -> torch.Generator:
+def torch_rng(seed: int, *names: str | int, device: torch.device | str = "cpu") -> torch.Generator:
     """Return torch's generator for the stream with these names."""
     import torch
 
@@ -37,11 +37,23 @@ def torch_rng(seed: int, *names: str | int, device: str = "cpu") -> torch.Genera
 
 
 @contextmanager
-def seed_global_rng(seed: int, *names: str | int) -> Iterator[None]:
-    """Seed the global generator for library code that needs it (initialisers, dropout) from a stream; then restore."""
+def seed_global_rng(seed: int, *names: str | int, device: torch.device | None = None) -> Iterator[None]:
+    """Seed the global generator for library code that needs it (initialisers, dropout) from a stream; then restore.
+
+    With a device, seed its global generator as well, and those of no other device.
+    """
     import torch
 
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(derive(seed, *names))
+    generators = [torch.default_generator]
+    if device is not None and device.type != "cpu":
+        module = torch.get_device_module(device)
+        module.init()
+        generators.append(module.default_generators[module.current_device() if device.index is None else device.index])
+    states = [generator.get_state() for generator in generators]
+    try:
+        for generator in generators:
+            generator.manual_seed(derive(seed, *names))
         yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)

@@ -288,16 +288,18 @@ class Site:
         """Return a network's features of a view's images in order, as float32 on the CPU, without training it."""
         was_training, size = network.training, self.recipe.evaluation.batch
         network.eval()
-        features = []
+
+        def read(start: int) -> Tensor:
+            images = view.batch(np.arange(start, min(start + size, len(view)))).images
+            return prepare(images, self.recipe.input.colour, self.compute.device, self.compute.layout)
+
         with torch.inference_mode(), self.autocast():
-            for start in range(0, len(view), size):
-                images = view.batch(np.arange(start, min(start + size, len(view)))).images
-                ready = prepare(images, self.recipe.input.colour, self.compute.device, self.compute.layout)
-                features.append(network(ready).float().cpu())
+            batches = prefetch(range(0, len(view), size), read, lambda images: [images], self.compute.side)
+            features = torch.cat([network(images).float() for images in batches]).cpu()
         network.train(was_training)
         if was_training and self.recipe.training.statistics == "frozen":
             hold_statistics(network)
-        return torch.cat(features).clone()
+        return features.clone()
 
     def public_features(self, part: str) -> NDArray[np.float32]:
         """Return a lent part's features of the public images, calculated once for all sites of a process.

@@ -225,18 +225,18 @@ class SiteWorker:
     def _reply(self, order: Order, site: Site, number: int) -> Message:
         """Run the call; ``number`` distinguishes the orders of a round, so that their library draws differ."""
         schema, seed = self.workspace.schemas[order.call], site.recipe.runtime.seed
-        with seed_global_rng(seed, self.name, order.round, order.call, number, "library draws"):
+        purpose, device = (self.name, order.round, order.call), site.compute.device
+        with seed_global_rng(seed, *purpose, number, "library draws", device=device):
             # A copy, because a method's changes must not reach the next site, as over a network. Our own calls about a
             # finished model only read the message.
             copied = order.call not in self.workspace.about_finished
-            message = {name: value.to(site.compute.device, copy=copied) for name, value in order.message.items()}
+            message = {name: value.to(device, copy=copied) for name, value in order.message.items()}
             if schema.narrow:
                 message = widen_message(message, weights_in(message))
             reply = self.workspace.calls[order.call].run(site, message)
         reply = {name: plain(value) for name, value in reply.items()}
         if schema.narrow:
-            purpose = (seed, self.name, order.round, order.call, "wire")
-            reply = narrow_message(reply, weights_in(reply), lambda name: torch_rng(*purpose, name))
+            reply = narrow_message(reply, weights_in(reply), lambda name: torch_rng(seed, *purpose, "wire", name))
         check(reply, schema)
         return reply
 

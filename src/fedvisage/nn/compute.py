@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, TypeVar
@@ -212,6 +213,48 @@ def has_fast_bf16(device: torch.device) -> bool:
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported())
     return bool(torch.cpu._is_amx_tile_supported())
+
+
+NONDETERMINISTIC = " does not have a deterministic implementation"
+"""The middle of torch's error for an operation that cannot be repeated bit by bit."""
+
+
+def choose_algorithms(deterministic: bool) -> None:
+    """Choose the algorithms of this process: exact fp32 in convolutions on GPUs, and repeatable ones if requested.
+
+    Call this before the first operation on a GPU, because cuBLAS reads its setting only once.
+    """
+    torch.backends.cudnn.allow_tf32 = False
+    if torch.are_deterministic_algorithms_enabled() != deterministic:  # the call imports slow modules
+        torch.use_deterministic_algorithms(deterministic)
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
+@contextmanager
+def report_nondeterminism() -> Iterator[None]:
+    """Turn torch's error for an operation without a repeatable algorithm into a user's error."""
+    try:
+        yield
+    except RuntimeError as error:
+        operation, middle, _ = str(error).partition(NONDETERMINISTIC)
+        if not middle:
+            raise
+        wrong = f"{operation} has no deterministic algorithm on this device; leave the key out"
+        raise UserError("recipe.runtime.deterministic", wrong) from error
+
+
+def gpus_of(device: str) -> list[str]:
+    """Return the GPUs that a recipe's device stands for: all of this machine for ``auto`` and ``cuda``."""
+    if device in ("auto", "cuda"):
+        return [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    return [] if device == "cpu" else [device]
+
+
+def device_of_worker(device: str, number: int) -> str:
+    """Return the device of a worker: the GPUs in turn, or the CPU."""
+    gpus = gpus_of(device)
+    return gpus[number % len(gpus)] if gpus else device
 
 
 def resolve_compute(device: str, precision: str, layout: Layout = "last") -> Compute:

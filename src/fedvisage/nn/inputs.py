@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from fedvisage.nn.compute import LAYOUT
+from fedvisage.nn.compute import LAYOUT, to_device
 
 PIXELS = 1 << 16
 """Pixels that a CPU processes at a time, or one image if it has more; other devices process a whole batch."""
@@ -136,4 +136,4 @@ def network_input(images: Tensor, colour: str, layout: torch.memory_format) -> T
 
 def prepare(images: Tensor, colour: str, device: torch.device, layout: torch.memory_format = LAYOUT) -> Tensor:
     """Convert stored uint8 images to network inputs."""
-    return network_input(as_float(images.to(device)), colour, layout)
+    return network_input(as_float(to_device(images, device)), colour, layout)

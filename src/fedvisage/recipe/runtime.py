@@ -38,7 +38,7 @@ class Privacy(Section):
 class Runtime(Section):
     """Settings of the execution on which the numbers of a run depend, such as seed, precision and threads."""
 
-    unset: ClassVar[frozenset[str]] = frozenset({"workers", "compile"})
+    unset: ClassVar[frozenset[str]] = frozenset({"workers", "compile", "deterministic"})
 
     seed: int = Field(0, ge=0)
     """The seed of every random stream."""
@@ -58,8 +58,11 @@ class Runtime(Section):
     compile: Literal[True] | None = None
     """``true``: compile the networks' blocks in the first steps (torch.compile), for GPUs and long runs. This changes
     the last bits; CPUs need a C++ compiler."""
+    deterministic: Literal[True] | None = None
+    """``true``: use only algorithms that give the same bits in each run on the same GPU; slower, and an error for
+    operations without one. Changes last bits. CPUs are repeatable without it."""
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
-    """The device for training and evaluation."""
+    """The device for training and evaluation. With ``auto`` or ``cuda``, workers use all GPUs in turn."""
     checkpoint_every: int = Field(1, ge=1)
     """Rounds between checkpoints."""
 

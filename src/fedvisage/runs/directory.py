@@ -54,6 +54,7 @@ def describe(compute: Compute, threads: int) -> dict[str, Any]:
         "precision": compute.precision,
         "layout": "first" if compute.layout == torch.contiguous_format else "last",
         "threads": threads,
+        **({"deterministic": True} if torch.are_deterministic_algorithms_enabled() else {}),
     }
 
 

@@ -18,6 +18,7 @@ from fedvisage.federation.record.attendance import Attendance, absences, attenda
 from fedvisage.federation.record.ledger import LEDGER, REPEATED, ROUNDS, LedgerTotals, stream_lines, totals_of
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.methods.origin import origin_of
+from fedvisage.nn.compute import report_nondeterminism
 from fedvisage.report.tracking.reporting import report_to_trackers
 from fedvisage.runs import directory
 from fedvisage.runs.checks import check_opened_data, validate
@@ -59,7 +60,7 @@ def run(request: Request, reporter: Reporter) -> dict[str, Any]:
             validate(request, reporter.say)
             setup = resolve(request, reporter)
             data, overlap = open_data(request, setup, pool, reporter)
-            with hold_directory(out):
+            with hold_directory(out), report_nondeterminism():
                 # Another process may have finished the run while this one opened its data.
                 metrics = finished_metrics(out, setup.recipe, resume=True)
                 if metrics is None:

@@ -83,7 +83,9 @@ class TrainingLoop:
             program = self.method.server(server)
             while True:
                 # Run the program to its next yield. Libraries that draw from the global generator get the round's.
-                with seed_global_rng(recipe.runtime.seed, "server", server.round, "library draws"):
+                with seed_global_rng(
+                    recipe.runtime.seed, "server", server.round, "library draws", device=server.compute.device
+                ):
                     if next(program, END) is END:
                         break
                 counted = server.exchange.record.counted  # `_evaluate` sends further orders

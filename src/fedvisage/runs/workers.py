@@ -31,6 +31,7 @@ from fedvisage.federation.site_worker import LocalTransport, SiteWorker
 from fedvisage.federation.wire.message import Message, plain
 from fedvisage.federation.wire.transport import Order, Reply, Transport
 from fedvisage.methods import find, read_method
+from fedvisage.nn.compute import device_of_worker, gpus_of
 from fedvisage.recipe import Recipe
 from fedvisage.runs.directory import peak_kb
 from fedvisage.runs.engine import Engine, LocalEngine, Worker, WorkerLost, report_progress
@@ -157,6 +158,12 @@ def without_workers(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update={"runtime": recipe.runtime.model_copy(update={"workers": None})})
 
 
+def recipe_of_worker(recipe: Recipe, number: int) -> Recipe:
+    """Return a recipe with the device of one worker."""
+    device = {"device": device_of_worker(recipe.runtime.device, number)}
+    return recipe.model_copy(update={"runtime": recipe.runtime.model_copy(update=device)})
+
+
 def remove_scratch(out: Path) -> None:
     """Remove the files that the workers of a killed run left; earlier versions used another name."""
     for name in (SCRATCH, ".handed"):
@@ -183,13 +190,16 @@ class WorkerPool:
         sites, threads = 1 if method.pooled else len(recipe.data.sites), recipe.runtime.threads
         if self._requested is None or self._requested == 1 or sites == 1:
             return
-        slots = self.engine.capacity(threads, 0.0)
-        # With "auto", if the sites do not divide evenly, the operating system shares the cores among one more process.
-        best = slots + (slots > 1 and sites % slots > 0)
+        gpus = len(gpus_of(recipe.runtime.device))
+        # With "auto", each GPU serves one process. On a CPU, if the sites do not divide evenly, the operating system
+        # shares the cores among one more process.
+        slots = min(self.engine.capacity(threads, 0.0), gpus or sites)
+        best = slots + (not gpus and slots > 1 and sites % slots > 0)
         count = min(sites, best if isinstance(self._requested, str) else self._requested)
-        reason = (
-            "one process uses all cores with its threads" if count == 1 else _why_not_parallel(recipe, method, ours)
-        )
+        if count == 1:
+            reason: str | None = f"one process uses {'the GPU' if gpus else 'all cores with its threads'}"
+        else:
+            reason = _why_not_parallel(recipe, method, ours)
         if reason is not None:
             say(f"note: {reason}; runtime.workers changes nothing")
             return
@@ -291,7 +301,11 @@ class WorkerTransport:
                 for site in self._sites.values()
             ]
         )
-        self._at_all(open_sites, pack_setup(self._workspace.recipe, self._workspace.method), data)
+        recipe, method = self._workspace.recipe, self._workspace.method
+        setups = [pack_setup(recipe_of_worker(recipe, number), method) for number in range(len(self._workers))]
+        opening = [worker.submit(open_sites, setup, data) for worker, setup in zip(self._workers, setups, strict=True)]
+        for future in opening:
+            future.result()
         self._round, self._visited = 0, set()
         for worker, names in zip(self._workers, assign_sites(self._images, len(self._workers)), strict=True):
             for name in names:

@@ -12,7 +12,7 @@ from fedvisage.federation.declared import Declared
 from fedvisage.federation.method import Method, Upload
 from fedvisage.federation.site_worker import Workspace
 from fedvisage.methods.models.frozen_backbone import load_constant
-from fedvisage.nn.compute import Compute, Layout, resolve_compute
+from fedvisage.nn.compute import Compute, Layout, choose_algorithms, resolve_compute
 from fedvisage.recipe import Recipe
 from fedvisage.tasks import scoring
 from fedvisage.tasks.pad.task import TASK as PAD
@@ -100,12 +100,13 @@ class Setup:
 
 
 def set_up(recipe: Recipe, method: Method, files: Mapping[str, Path] | None = None) -> Setup:
-    """Look up the method, task and device of a recipe, and apply the recipe's number of threads to this process.
+    """Look up the method, task and device of a recipe, and apply its threads and algorithms to this process.
 
     The channels lie last if the recipe leaves the layout open: before a run chooses it (:mod:`fedvisage.runs.layout`),
     and for models of earlier versions.
     """
     use_threads(recipe.runtime.threads)
+    choose_algorithms(deterministic=bool(recipe.runtime.deterministic))
     layout: Layout = "first" if recipe.runtime.layout == "first" else "last"
     compute = resolve_compute(recipe.runtime.device, recipe.runtime.precision, layout)
     return Setup(recipe, method, task_of(method), compute, files or {})

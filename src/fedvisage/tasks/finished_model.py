@@ -50,7 +50,7 @@ class Delivered(nn.Module):
         """Return the method's prediction; a method with random draws repeats the same draws at every call."""
         recipe = self._setup.recipe
         ready = colour_channels(images, recipe.input.colour)
-        generator = torch_rng(recipe.runtime.seed, "inference", device=images.device.type)
+        generator = torch_rng(recipe.runtime.seed, "inference", device=images.device)
         return self._setup.method.prediction.predict(Member(self.parts, ready, generator, recipe)).float()
 
 

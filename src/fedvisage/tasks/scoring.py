@@ -29,7 +29,7 @@ from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message, load_parts, under
 from fedvisage.federation.wire.schema import EXAMPLES, Upload
 from fedvisage.nn.batchnorm import PooledStatistics, StatisticsMeter, call_counts, input_statistics, pool_statistics
-from fedvisage.nn.compute import Compute
+from fedvisage.nn.compute import Compute, prefetch
 from fedvisage.nn.inputs import prepare
 from fedvisage.recipe import Recipe
 
@@ -77,13 +77,11 @@ class Scorer:
 
     def logits(self, view: View) -> Logits:
         """Return the logits of a view's images, in order, with the loaded weights."""
-        with torch.inference_mode():
-            parts = [as_logits(self.live(view, at)) for at in self._positions(view)]
-        return np.concatenate(parts) if parts else np.empty(0)
+        return as_logits(self._all(self.method.prediction.predict, view)) if len(view) else np.empty(0)
 
     def live(self, view: View, positions: NDArray[np.int64]) -> Tensor:
         """Return the bona fide logits of images, with gradients unless the caller disables them."""
-        return self._through(self.method.prediction.predict, view, positions).float()
+        return self.method.prediction.predict(self._read(view, positions)).float()
 
     def features(self, view: View) -> Tensor:
         """Return the features of a view's images, in order, for plots."""
@@ -106,8 +104,8 @@ class Scorer:
         for _, member in sorted(members_of(finished).items()):
             self.load(member)
             with torch.inference_mode(), StatisticsMeter(self.net) as meter:
-                for positions in mixed_batches(view, numpy_rng(self.recipe.runtime.seed, "scatter"), MIXED):
-                    self.live(view, positions)
+                for batch in self._batches(view, self._mixed_positions(view)):
+                    self.method.prediction.predict(batch)
             distances.append(meter.scatter or 0.0)
         return float(np.mean(distances))
 
@@ -119,10 +117,10 @@ class Scorer:
         by_member, distances = [], []
         for _, member in sorted(members_of(finished).items()):
             self.load(member)
-            logits = np.empty(len(view))
+            logits, mixed = np.empty(len(view)), self._mixed_positions(view)
             with torch.inference_mode(), StatisticsMeter(self.net) as meter:
-                for positions in mixed_batches(view, numpy_rng(self.recipe.runtime.seed, "scatter"), MIXED):
-                    logits[positions] = as_logits(self.live(view, positions))
+                outputs = [self.method.prediction.predict(batch) for batch in self._batches(view, mixed)]
+                logits[np.concatenate(mixed)] = as_logits(torch.cat(outputs).float())
             by_member.append(logits)
             distances.append(meter.scatter or 0.0)
         return combine(by_member), float(np.mean(distances))
@@ -130,7 +128,7 @@ class Scorer:
     def score_images(self, images: Tensor) -> Tensor:
         """Score uint8 RGB images of the network's size."""
         ready = prepare(images, self.recipe.input.colour, self.compute.device, self.compute.layout)
-        generator = torch_rng(self.recipe.runtime.seed, "inference", device=self.compute.device.type)
+        generator = torch_rng(self.recipe.runtime.seed, "inference", device=self.compute.device)
         with torch.inference_mode():
             member = Member(self.net, ready, generator, self.recipe)
             output = self._averaged(lambda: self.method.prediction.predict(member).float())
@@ -160,13 +158,21 @@ class Scorer:
 
     def _all(self, function: Callable[[Member], Tensor], view: View) -> Tensor:
         with torch.inference_mode():
-            return torch.cat([self._through(function, view, at).float().cpu() for at in self._positions(view)])
+            batches = self._batches(view, self._positions(view))
+            return torch.cat([function(batch).float() for batch in batches]).cpu()
 
-    def _through(self, function: Callable[[Member], Tensor], view: View, positions: NDArray[np.int64]) -> Tensor:
+    def _batches(self, view: View, positions: Sequence[NDArray[np.int64]]) -> Iterator[Member]:
+        """Yield batches of images for the network; a GPU receives the next one while it computes."""
+        return prefetch(positions, partial(self._read, view), lambda batch: [batch.images], self.compute.side)
+
+    def _read(self, view: View, positions: NDArray[np.int64]) -> Member:
         images = view.batch(positions).images
         ready = prepare(images, self.recipe.input.colour, self.compute.device, self.compute.layout)
-        generator = torch_rng(self.recipe.runtime.seed, "inference", int(positions[0]), device=self.compute.device.type)
-        return function(Member(self.net, ready, generator, self.recipe))
+        generator = torch_rng(self.recipe.runtime.seed, "inference", int(positions[0]), device=self.compute.device)
+        return Member(self.net, ready, generator, self.recipe)
+
+    def _mixed_positions(self, view: View) -> list[NDArray[np.int64]]:
+        return list(mixed_batches(view, numpy_rng(self.recipe.runtime.seed, "scatter"), MIXED))
 
     def _positions(self, view: View) -> list[NDArray[np.int64]]:
         size = self.recipe.evaluation.batch

@@ -48,7 +48,7 @@ def pretrain(
         net = nn.ModuleDict({"model": face_network(network, recipe.input.size)})
         net["centres"] = ClassCentres(len(public.identities), network.embedding)
     compute.place(net)
-    with seed_global_rng(recipe.runtime.seed, "pretraining", "library draws"):
+    with seed_global_rng(recipe.runtime.seed, "pretraining", "library draws", device=compute.device):
         _train(net.train(), recipe, settings, public, compute, say)
     weights = state_of(net, "model", "centres")
     if not all(torch.isfinite(value).all() for value in weights.values()):

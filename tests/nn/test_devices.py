@@ -1,0 +1,90 @@
+"""GPUs of workers, and deterministic algorithms."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tests.refusals import refused
+from tests.toy import recipe_of, tree
+
+from fedvisage.methods import METHODS
+from fedvisage.nn.compute import choose_algorithms, device_of_worker, gpus_of, report_nondeterminism
+from fedvisage.runs.directory import describe
+from fedvisage.runs.workers import WorkerPool, recipe_of_worker
+from fedvisage.tasks.catalogue import set_up
+
+SETS = {name: Path("nowhere", name) for name in "ABCU"}
+
+
+@pytest.fixture
+def three_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+
+
+@pytest.fixture
+def algorithms(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    yield
+    choose_algorithms(deterministic=False)
+    os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+
+
+@pytest.mark.usefixtures("three_gpus")
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        ("auto", ["cuda:0", "cuda:1", "cuda:2", "cuda:0"]),
+        ("cuda", ["cuda:0", "cuda:1", "cuda:2", "cuda:0"]),
+        ("cuda:1", ["cuda:1"] * 4),
+        ("cpu", ["cpu"] * 4),
+    ],
+)
+def test_workers_use_the_gpus_in_turn_unless_the_recipe_names_a_device(device: str, expected: list[str]) -> None:
+    recipe = recipe_of(tree(SETS, runtime__device=device))
+    assert [device_of_worker(device, number) for number in range(4)] == expected
+    assert [recipe_of_worker(recipe, number).runtime.device for number in range(4)] == expected
+
+
+def test_without_a_gpu_workers_keep_the_device_of_the_recipe() -> None:
+    assert gpus_of("auto") == [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    assert gpus_of("cpu") == []
+
+
+@pytest.mark.usefixtures("three_gpus")
+@pytest.mark.parametrize(("device", "count"), [("cuda", 3), ("cuda:1", 0)])
+def test_auto_starts_one_worker_per_gpu(
+    device: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipe_of(tree(SETS, runtime__device=device))
+    pool, notes = WorkerPool("auto", tmp_path), list[str]()
+    monkeypatch.setattr(pool.engine, "capacity", lambda threads, gpus: 16)
+    pool.start(recipe, METHODS["fedpad"], True, notes.append)
+    assert len(pool.workers) == count
+    assert notes == ([] if count else ["note: one process uses the GPU; runtime.workers changes nothing"])
+    pool.engine.close()
+
+
+@pytest.mark.usefixtures("algorithms")
+def test_a_recipe_chooses_deterministic_algorithms_and_the_record_of_the_machine_names_them() -> None:
+    for key, expected in [({"runtime__deterministic": True}, True), ({}, False)]:
+        setup = set_up(recipe_of(tree(SETS, **key)), METHODS["fedpad"])
+        assert torch.are_deterministic_algorithms_enabled() == expected
+        assert describe(setup.compute, 1).get("deterministic", False) == expected
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert not torch.backends.cudnn.allow_tf32, "fp32 is exact"
+
+
+@pytest.mark.usefixtures("algorithms")
+def test_an_operation_without_a_deterministic_algorithm_is_a_users_error() -> None:
+    choose_algorithms(deterministic=True)
+    with refused("recipe.runtime.deterministic", "put_ has no deterministic algorithm"), report_nondeterminism():
+        torch.zeros(3).put_(torch.tensor([0, 0]), torch.ones(2))
+
+
+def test_other_errors_of_torch_pass_unchanged() -> None:
+    with pytest.raises(RuntimeError, match="shape"), report_nondeterminism():
+        torch.zeros(3).reshape(2, 2)
