@@ -142,6 +142,8 @@ class Exchange:
         return widen_message(self._narrow(weights, names), names)
 
     def _travelling(self, call: str, message: Message) -> Message:
+        """Return an order's tensors on the CPU, in the precision of the call; methods compute some of them on a GPU."""
+        message = {name: value.cpu() for name, value in message.items()}
         return self._narrow(message, weights_in(message)) if self.schemas[call].narrow else message
 
     def _narrow(self, message: Message, names: set[str]) -> Message:
