@@ -105,6 +105,7 @@ MEASURES = (
     growth.measure_site_round,
     whole.measure_fedfr,
     whole.measure_fedpad,
+    whole.measure_fedpad_of_four,
     whole.measure_fixed,
     whole.measure_memory,
     whole.measure_rest,

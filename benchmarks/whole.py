@@ -22,7 +22,8 @@ from fedvisage.base.processes import cores
 REPEATS = 2
 """How often shorter runs are timed."""
 LITTLE = ("training.rounds=1", "training.local={batches: 1}")
-RATIO, FIXED, GROWTH = 1.7, 5.0, 1.5
+RATIO, UNEVEN, FIXED, GROWTH = 1.7, 1.45, 3.0, 1.5
+"""Bounds; two workers gain at most 1.5 from three equal sites, of which one works alone."""
 BATCHES = 24
 
 CHILD = """
@@ -65,7 +66,13 @@ class Whole:
 
 def measure_fedpad(cache: Path) -> Measurement:
     """Three equal sites: two of them share a process where there are two, and three processes share two cores."""
-    return _side_by_side(cache, "fedpad", 3, ("1", "2", "auto"))
+    return _side_by_side(cache, "fedpad", 3, ("1", "2", "auto"), least=UNEVEN)
+
+
+def measure_fedpad_of_four(cache: Path) -> Measurement:
+    """Four equal sites, so that both of two processes have the same work; two sites have the same set."""
+    fourth = "data.sites.fourth='synth: O subjects=24 frames=2 size=96'"
+    return _side_by_side(cache, "fedpad", 4, ("1", "2"), fourth)
 
 
 def measure_fedfr(cache: Path) -> Measurement:
@@ -73,18 +80,20 @@ def measure_fedfr(cache: Path) -> Measurement:
     return _side_by_side(cache, "fedfr", 6, ("1", "2"))
 
 
-def _side_by_side(cache: Path, name: str, sites: int, ways: tuple[str, ...]) -> Measurement:
-    """Run the demo as it stands, each way once: the row is for an idle machine, and runs are long."""
+def _side_by_side(
+    cache: Path, name: str, sites: int, ways: tuple[str, ...], *changes: str, least: float = RATIO
+) -> Measurement:
+    """Run a demo, each way once: the row is for an idle machine, and runs are long."""
     recipe = Path("recipes/demo") / f"{name}.yaml"
     _made(cache, recipe)
-    seconds = [_run(cache, recipe, f"runtime.workers={way}").seconds for way in ways]
+    seconds = [_run(cache, recipe, f"runtime.workers={way}", *changes).seconds for way in ways]
     two = seconds[0] / seconds[1]
     said = ", ".join(f"{way}: {found:.1f} s" for way, found in zip(ways, seconds, strict=True))
     return Measurement(
         f"wall time of the demo's {name}, {sites} sites, 2 workers against 1, one thread each",
-        f"≥ {RATIO:g}",
+        f"≥ {least:g}",
         f"{two:.2f} ({said}; {cores()} cores; one run each)",
-        two >= RATIO if cores() > 1 else None,
+        two >= least if cores() > 1 else None,
     )
 
 
