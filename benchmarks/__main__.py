@@ -1,4 +1,4 @@
-"""Run all benchmarks, print them, and write the table with the machine that it was measured on.
+"""Run all benchmarks, print them, and write the table and the machine into docs/benchmarks.md.
 
 With names only those rows are run, and nothing is written: of modules (``python -m benchmarks split adaptation``), or
 single ones (``python -m benchmarks whole.fixed paper.fedsis``). ``--list`` prints them all.
@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -110,11 +111,7 @@ MEASURES = (
     whole.measure_memory,
     whole.measure_rest,
 )
-LAYOUT = """## Layout
-Convolutions lie in memory with their channels first or last. With `runtime.layout: auto`, the default, a rule on
-network, number format and instruction set chooses, and the run's resolved recipe records the choice.
-`python -m benchmarks.layouts` prints the measurements behind it ([decision](decisions/0041-layout-rule.md)).
-"""
+PAGE = Path("docs/benchmarks.md")
 VERDICT = {True: "holds", False: "**missed**", None: "cannot be told here"}
 NO_BOUND = "none"
 """How the bound of a row begins that is a figure to know."""
@@ -162,13 +159,16 @@ def _measure(names: list[str]) -> None:
         return
     machine = describe(resolve_compute("auto", "auto"), torch.get_num_threads())
     table = "\n".join(["| what | bound | measured | verdict |", "|---|---|---|---|", *rows])
-    text = (
-        "# Benchmarks\n\nWritten by `make benchmark`. Every figure is a ratio, or a rate, measured in one run; on a "
-        "shared machine read the ratios. `python -m benchmarks --list` names the rows, and names behind it measure "
-        "single ones.\n\n"
-        f"{table}\n\n{LAYOUT}\nMachine and versions:\n\n```json\n{json.dumps(machine, indent=2)}\n```\n"
-    )
-    Path("docs/benchmarks.md").write_text(text, encoding="utf-8")
+    PAGE.write_text(with_results(PAGE.read_text(encoding="utf-8"), table, machine), encoding="utf-8")
+
+
+def with_results(page: str, table: str, machine: Mapping[str, Any]) -> str:
+    """Return the page with its first table and the description of the machine replaced; the text around them stays."""
+    before, _, rest = page.partition("| what |")
+    _, _, rest = rest.partition("\n\n")
+    between, _, rest = rest.partition("```json\n")
+    _, _, after = rest.partition("\n```\n")
+    return f"{before}{table}\n\n{between}```json\n{json.dumps(machine, indent=2)}\n```\n{after}"
 
 
 if __name__ == "__main__":
