@@ -16,7 +16,8 @@ from collections import defaultdict
 from pathlib import Path
 
 WHOLE = (
-    *("contract/", "distributed/", "faults/", "audit/", "studies/", "campaigns/", "api/", "starts/", "upgrade/"),
+    *("cards/", "contract/", "distributed/", "faults/", "audit/", "studies/", "campaigns/", "api/", "starts/"),
+    "upgrade/",
     *("report/", "render/sets/", "device/web/", "datasets/protocols/", "datasets/people/", "runs/", "parity/"),
     *("cli/", "datasets/test_make.py", "datasets/importers/test_pipeline.py", "base/test_extensions.py"),
     *("device/gallery/test_gallery_killed.py", "device/test_", "device/service/", "tasks/"),
@@ -37,7 +38,7 @@ LONG = ("distributed/", "studies/", "contract/", "faults/", "audit/")
 SPREAD = (
     *("contract/test_every_method.py", "contract/test_null_", "faults/test_killed.py", "runs/test_run.py"),
     *("methods/test_algorithms_on_models.py", "studies/test_studies.py", "federation/test_", "runs/test_workers.py"),
-    "runs/test_on_cards.py",
+    "cards/",
 )
 """Files whose tests share no costly fixture: any worker runs any of their tests. Other files stay at one worker."""
 
@@ -69,7 +70,6 @@ KEPT: dict[str, tuple[str, ...]] = {
     "distributed/test_same_bytes.py::test_bytes_equal_those_of_one_process": ("fedpad",),
     "federation/protections/test_dp.py::test_without_noise_and_with_a_bound_beyond_every_update_it_is_fedavg": (),
     "federation/test_secure_differencing.py::test_a_second_run_without_a_site_is_refused": (),
-    "runs/test_on_cards.py::test_a_method_computes_the_same_on_a_card": REPRESENTATIVES,
     "runs/test_workers.py::test_sites_side_by_side_give_the_bytes_of_sites_one_after_another": (),
     "tasks/pad/adapt/test_target.py::test_a_recipe_can_adapt_and_the_figures_say_what_became_of_it": (),
     "test_documentation.py::test_the_commands_of_the_readme_run_one_after_another": (),

@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from tests.emulated_card import CardModule, emulated_cards
 
 from fedvisage.base.streams import derive, numpy_rng, seed_global_rng, torch_rng
 
@@ -64,25 +63,3 @@ def test_a_scope_gives_the_generator_back_after_an_error_and_may_be_nested() -> 
         with seed_global_rng(0, "inner"):
             torch.rand(10)
         assert torch.equal(torch.stack([first, torch.rand(1)]), torch.stack(alone))
-
-
-def test_a_scope_seeds_the_generator_of_its_device_and_of_no_other() -> None:
-    with emulated_cards():
-        before = [generator.get_state() for generator in CardModule.default_generators]
-        with seed_global_rng(0, "weights", device=torch.device("card:1")):
-            first = torch.rand(3, device="card:1")
-            states = [generator.get_state() for generator in CardModule.default_generators]
-        with seed_global_rng(0, "weights"):
-            assert torch.equal(torch.rand(3), first.cpu()), "it has the seed of the stream"
-        after = [generator.get_state() for generator in CardModule.default_generators]
-    assert torch.equal(states[0], before[0])
-    assert not torch.equal(states[1], before[1])
-    assert all(torch.equal(state, start) for state, start in zip(after, before, strict=True))
-
-
-@pytest.mark.parametrize("device", ["card:0", "card:1"])
-def test_a_stream_draws_on_its_device(device: str) -> None:
-    with emulated_cards():
-        generator = torch_rng(3, "x", device=torch.device(device))
-        draw = torch.rand(5, generator=generator, device=device)
-    assert torch.equal(draw.cpu(), torch.rand(5, generator=torch_rng(3, "x")))

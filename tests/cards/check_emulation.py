@@ -1,4 +1,4 @@
-"""The emulated cards refuse what GPUs refuse."""
+"""The emulated cards refuse what GPUs refuse, and have generators of their own. `test_cards.py` runs this file."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from tests.emulated_card import emulated_cards
+from tests.cards.emulated_card import CardModule, emulated_cards
 from torch import Tensor, nn
+
+from fedvisage.base.streams import seed_global_rng, torch_rng
 
 
 @pytest.fixture(autouse=True)
@@ -69,3 +71,23 @@ def test_autocast_computes_in_bf16_as_on_a_cpu() -> None:
 def test_draws_of_a_card_follow_its_own_generator() -> None:
     draw = torch.rand(4, device="card:0", generator=torch.Generator("card:0").manual_seed(3))
     assert torch.equal(draw.cpu(), torch.rand(4, generator=torch.Generator().manual_seed(3)))
+
+
+def test_a_scope_seeds_the_generator_of_its_device_and_of_no_other() -> None:
+    before = [generator.get_state() for generator in CardModule.default_generators]
+    with seed_global_rng(0, "weights", device=torch.device("card:1")):
+        first = torch.rand(3, device="card:1")
+        states = [generator.get_state() for generator in CardModule.default_generators]
+    with seed_global_rng(0, "weights"):
+        assert torch.equal(torch.rand(3), first.cpu()), "it has the seed of the stream"
+    after = [generator.get_state() for generator in CardModule.default_generators]
+    assert torch.equal(states[0], before[0])
+    assert not torch.equal(states[1], before[1])
+    assert all(torch.equal(state, start) for state, start in zip(after, before, strict=True))
+
+
+@pytest.mark.parametrize("device", ["card:0", "card:1"])
+def test_a_stream_draws_on_its_device(device: str) -> None:
+    generator = torch_rng(3, "x", device=torch.device(device))
+    draw = torch.rand(5, generator=generator, device=device)
+    assert torch.equal(draw.cpu(), torch.rand(5, generator=torch_rng(3, "x")))

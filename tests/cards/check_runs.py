@@ -2,6 +2,7 @@
 
 The cards compute on the CPU, so the bytes are equal, except for transformers, whose attention uses other functions of
 torch there. The tests replace the device that a recipe stands for, because no recipe can name an emulated one.
+`test_cards.py` runs this file.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from unittest.mock import patch
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.cards.emulated_card import emulated_cards
 from tests.contract.test_every_method import ALIKE
-from tests.emulated_card import emulated_cards
 from tests.federation.test_secure_run import DERIVED
 from tests.methods.combining import combined
 from tests.toy import run_toy, run_toy_once, tree, unheard, weights
