@@ -291,6 +291,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], str, str]] = {
     "an unknown scale": (("PAD", "PAD"), "--scale", "--on"),
     "a fused model without a scale": (("FUSED", "PAD"), "--scale", "fused"),
     "a recognition model": (("PAD", "PEOPLE"), "PEOPLE", "recognises"),
+    "a set twice": (("PAD", "PAD", "--on=SET", "--on=SET"), "--on", "twice"),
     "a set of other images": (("PAD", "PAD", "--on=SET48"), "SET48", "32×32"),
 }
 

@@ -161,8 +161,10 @@ def show(
     from fedvisage.datasets.differences import compare_with
     from fedvisage.datasets.show import show_set
 
-    if as_json and (against is None or shortcuts or sheet is not None):
-        raise UserError("--json", "prints differences alone; give --against, and leave --shortcuts and --sheet out")
+    if as_json and (against is None or verify or shortcuts or sheet is not None):
+        raise UserError(
+            "--json", "prints differences alone; give --against, and leave --verify, --shortcuts and --sheet out"
+        )
     differences = None if against is None else compare_with(directory, against)
     if as_json and differences is not None:
         print_json(differences.as_values())

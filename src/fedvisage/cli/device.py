@@ -518,7 +518,10 @@ def serve(
         except (KeyboardInterrupt, TerminationSignal):
             pass  # the server got the same signal, and has ended
         except SystemExit:
-            raise RunFailed(f"cannot listen on {host}:{port}; is another service using it?") from None
+            raise RunFailed(
+                f"cannot listen on {host}:{port}: the port is in use or needs privileges, or the address is not this"
+                " machine's; choose others with --host and --port"
+            ) from None
     say("stopped")
 
 

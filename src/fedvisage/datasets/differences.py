@@ -62,7 +62,7 @@ def compare_sets(first: PreparedSet, second: PreparedSet) -> Differences:
     drawn = {kind: [draw_indices(prepared, kind) for prepared in (first, second)] for kind in (BONA_FIDE, ANY)}
     counts = {kind: (len(drawn[kind][0]), len(drawn[kind][1])) for kind in drawn}
     if min(counts[BONA_FIDE]) < LEAST:
-        few = first if counts[BONA_FIDE][0] < LEAST else second
+        few = first if counts[BONA_FIDE][0] <= counts[BONA_FIDE][1] else second
         raise UserError(str(few.path), f"has {min(counts[BONA_FIDE])} bona fide images; {PLACE} needs at least {LEAST}")
     kinds = [kind for kind in drawn if min(counts[kind]) >= LEAST]
     cues = {

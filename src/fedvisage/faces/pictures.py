@@ -31,8 +31,8 @@ ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".heic", "
 _ACCEPTED = "JPEG, PNG, BMP, WebP, TIFF or HEIC"
 _OTHER_FORMATS = {
     "a GIF": re.compile(rb"GIF8"),
-    "an AVIF picture": re.compile(rb"....ftypavi[fs]", re.DOTALL),
-    "a damaged HEIC picture": re.compile(rb"....ftyp(?:hei[cxms]|mif1)", re.DOTALL),
+    "an AVIF picture": re.compile(rb"....ftyp(?:avi[fs]|mif1.{4}(?:.{4})*?avif)", re.DOTALL),
+    "a damaged HEIC picture": re.compile(rb"....ftyp(?:hei[cxms]|m[is]f1)", re.DOTALL),
     "a PDF document": re.compile(rb"%PDF"),
     "a video": re.compile(rb"RIFF....AVI |....(?:ftyp|moov|mdat|wide)|\x1a\x45\xdf\xa3", re.DOTALL),
 }
@@ -139,7 +139,7 @@ def _check(image: Image.Image, pixels: int) -> None:
     if min(width, height) < SIDE_MINIMUM:
         raise BadFile(f"smaller than {SIDE_MINIMUM} pixels ({width}×{height})")
     if image.format == "BMP" and image.info.get("compression") in _RUN_LENGTHS:
-        raise BadFile("a BMP with run lengths, which no camera writes; save the picture again")
+        raise BadFile("a BMP compressed by run lengths; save the picture as PNG")
     # Phones write MPO: a JPEG with a second picture behind it (depth, a preview); the first is the photograph.
     # The pictures of a TIFF are not counted, because a small file can list a hundred thousand.
     if getattr(image, "is_animated", False) and image.format != "MPO":

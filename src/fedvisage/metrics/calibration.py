@@ -2,9 +2,9 @@
 
 The log-odds of one camera's genuine pictures are taken as normal. A further picture then lies below
 ``mean − t · s · √(1 + 1/n)`` with the wished probability, where t is Student's quantile at n − 1 degrees of freedom.
-With few pictures this is lower, because s may be too small. It counts with the weight n / (n + K), and the model's
-threshold with the rest, mostly that of the sites' equal errors. Genuine pictures show nothing about attacks, so APCER
-stays unknown.
+With few pictures this is lower, because s may be too small. This value has the weight n / (n + K). The
+model's own threshold, usually the sites' equal-error threshold, has the rest. Genuine pictures show nothing about
+attacks, so APCER stays unknown.
 """
 
 from __future__ import annotations

@@ -222,7 +222,8 @@ NONDETERMINISTIC = " does not have a deterministic implementation"
 def choose_algorithms(deterministic: bool) -> None:
     """Choose the algorithms of this process: exact fp32 in convolutions on GPUs, and repeatable ones if requested.
 
-    Call this before the first operation on a GPU, because cuBLAS reads its setting only once.
+    Call this before the first operation on a GPU, because cuBLAS reads its setting only once. A recipe without
+    ``runtime.deterministic`` turns repeatable algorithms off for the process.
     """
     torch.backends.cudnn.allow_tf32 = False
     if torch.are_deterministic_algorithms_enabled() != deterministic:  # the call imports slow modules

@@ -63,13 +63,14 @@ class RunRecord:
         job = self._jobs.pop(number, None)
         if job is None:
             return
+        self._reported.pop(number, None)
         done, rounds = last_round(self._directory / job.run), job.recipe.training.rounds
         self._say(f"run {job.run} ended; its last round at this site was {done} of {rounds}")
         self._write("ended", number, job, round=done, rounds=rounds)
 
     def report_failures(self) -> None:
         """Print why this site does not take part in a run, once per reason: its administrator sees no other output."""
-        for number, job in self._jobs.items():
+        for number, job in list(self._jobs.items()):  # NVFlare reports events from several threads
             reason = last_failure(self._directory / job.run, self._began[number])
             if reason and reason != self._reported.get(number):
                 self._reported[number] = reason

@@ -197,7 +197,7 @@ class WorkerPool:
         best = slots + (not gpus and slots > 1 and sites % slots > 0)
         count = min(sites, best if isinstance(self._requested, str) else self._requested)
         if count == 1:
-            reason: str | None = f"one process uses {'the GPU' if gpus else 'all cores with its threads'}"
+            reason: str | None = f"one process uses {'the GPU' if gpus == 1 else 'all cores with its threads'}"
         else:
             reason = _why_not_parallel(recipe, method, ours)
         if reason is not None:

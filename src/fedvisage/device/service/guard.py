@@ -156,7 +156,7 @@ class RequestGuard:
         self._note(scope, request, status, time.monotonic() - began, note)
 
     def _admit(self, scope: Scope, headers: Headers) -> None:
-        """Refuse requests of other sites, without a valid key, above the rate, or with two or too large lengths."""
+        """Refuse requests of other sites, without a valid key, above the rate, with two lengths, or too large."""
         if "transfer-encoding" in headers and "content-length" in headers:
             # A proxy may have divided the connection into other requests (RFC 9112, section 6.3).
             fault = Fault(400, "two_lengths", "send either Content-Length or Transfer-Encoding, not both")

@@ -152,6 +152,8 @@ def fuse(
         raise UserError("--scale", f"is given {len(scales)} times for {len(models)} models; give one per model")
     _check_factors("--weight", factors)
     _check_factors("--scale", scales)
+    if len(set(on)) < len(on):
+        raise UserError("--on", "names a set twice; name each once")
     named = {entry: open_named(entry, cache, say=say) for entry in on}
     with replaced_when_complete(out) as directory:
         terms = list[Term]()
@@ -311,4 +313,4 @@ def _aucs(directory: Path, heldout: HeldOut) -> tuple[float, ...]:
     """Return the AUC of each member and of the sum on a set."""
     scores = [*heldout.logits, score_set(Fused.open(directory), heldout.view)]
     aucs = [auc_from_histogram(histogram(values, heldout.labels)) for values in scores]
-    return tuple(0.0 if auc is None else auc for auc in aucs)
+    return tuple(auc for auc in aucs if auc is not None)  # both classes are held out, so all have one

@@ -155,7 +155,7 @@ def _digest(opened: Mapping[str, PreparedSet], entry: str) -> str:
 
 def _places(sites: Mapping[str, SiteData], public: View | None, heldout: View | None, target: View | None) -> Places:
     places: dict[str, Sequence[View]] = {
-        place: (site.train, site.heldout, *([] if site.unseen is None else [site.unseen]))
+        place: [view for view in (site.train, site.heldout, site.unseen) if view is not None]
         for place, site in sites.items()
     }
     places[PUBLIC] = [view for view in (public, heldout) if view is not None]
