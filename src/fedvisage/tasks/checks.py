@@ -1,12 +1,8 @@
-"""Options of the checks of datasets before training or evaluation, and a check of recipes of both tasks."""
+"""Options of the checks of datasets before training or evaluation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from fedvisage.base.errors import UserError
-from fedvisage.federation.declared import Declared
-from fedvisage.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -24,12 +20,3 @@ class Checks:
 
 
 USUAL = Checks()
-
-
-def check_keep(recipe: Recipe, method: Declared) -> None:
-    """Refuse a choice between start and result for one model per site."""
-    if recipe.training.keep is not None and method.several_models:
-        raise UserError(
-            "recipe.training.keep",
-            f"compares one model with its start, and {method.name} trains one per site; leave it out",
-        )

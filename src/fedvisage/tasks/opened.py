@@ -17,6 +17,7 @@ from fedvisage.data.overlap import SITE, TARGET, Places
 from fedvisage.data.prepared import PreparedSet, read_manifest
 from fedvisage.data.selection import split_entry
 from fedvisage.datasets.sources import SYNTHETIC, check_source, existing_set, resolve, without_part
+from fedvisage.federation.declared import Declared
 from fedvisage.recipe import Recipe
 from fedvisage.recipe.data import SITE_NAME
 from fedvisage.starts.start import origin_of
@@ -250,3 +251,12 @@ def merge_sites(sites: dict[str, SiteData]) -> dict[str, SiteData]:
     unseen = [site.unseen for site in sites.values() if site.unseen is not None]
     heldout = View.join([site.heldout for site in sites.values()])
     return {POOLED: SiteData(train, heldout, View.join(unseen) if unseen else None)}
+
+
+def check_keep(recipe: Recipe, method: Declared) -> None:
+    """Refuse a choice between start and result for one model per site."""
+    if recipe.training.keep is not None and method.several_models:
+        raise UserError(
+            "recipe.training.keep",
+            f"compares one model with its start, and {method.name} trains one per site; leave it out",
+        )

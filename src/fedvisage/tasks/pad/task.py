@@ -21,8 +21,7 @@ from fedvisage.metrics.scores import write_scores
 from fedvisage.metrics.threshold import ON_TRAINING, RATES
 from fedvisage.recipe import Recipe, tree_of
 from fedvisage.tasks.asking import choose_kept, collect_histograms
-from fedvisage.tasks.checks import check_keep
-from fedvisage.tasks.opened import Benchmark, RunData, SiteData, merge_sites, open_set
+from fedvisage.tasks.opened import Benchmark, RunData, SiteData, check_keep, merge_sites, open_set
 from fedvisage.tasks.pad import evaluation, heldout
 from fedvisage.tasks.pad.evaluation import write_features
 from fedvisage.tasks.saved_model import SavedModel

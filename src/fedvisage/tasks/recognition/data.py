@@ -19,8 +19,7 @@ from fedvisage.datasets.sources import SYNTHETIC, resolve, without_part
 from fedvisage.federation.declared import Declared
 from fedvisage.metrics.similarity import require_measurable
 from fedvisage.recipe import Recipe
-from fedvisage.tasks.checks import check_keep
-from fedvisage.tasks.opened import RecognitionData, RunData, SiteData, merge_sites, open_set
+from fedvisage.tasks.opened import RecognitionData, RunData, SiteData, check_keep, merge_sites, open_set
 from fedvisage.tasks.recognition.benchmarks import PLACE, open_benchmarks, pairs_among, share_of
 
 
