@@ -7,11 +7,9 @@ single ones (``python -m benchmarks whole.fixed paper.fedsis``). ``--list`` prin
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -45,6 +43,7 @@ from benchmarks import (
     whole,
 )
 from benchmarks.measurement import Measurement
+from benchmarks.page import PAGE, with_results
 from benchmarks.paper import fedfr as paper_fedfr
 from benchmarks.paper import fedgpad as paper_fedgpad
 from benchmarks.paper import fedsis as paper_fedsis
@@ -111,7 +110,6 @@ MEASURES = (
     whole.measure_memory,
     whole.measure_rest,
 )
-PAGE = Path("docs/benchmarks.md")
 VERDICT = {True: "holds", False: "**missed**", None: "cannot be told here"}
 NO_BOUND = "none"
 """How the bound of a row begins that is a figure to know."""
@@ -160,15 +158,6 @@ def _measure(names: list[str]) -> None:
     machine = describe(resolve_compute("auto", "auto"), torch.get_num_threads())
     table = "\n".join(["| what | bound | measured | verdict |", "|---|---|---|---|", *rows])
     PAGE.write_text(with_results(PAGE.read_text(encoding="utf-8"), table, machine), encoding="utf-8")
-
-
-def with_results(page: str, table: str, machine: Mapping[str, Any]) -> str:
-    """Return the page with its first table and the description of the machine replaced; the text around them stays."""
-    before, _, rest = page.partition("| what |")
-    _, _, rest = rest.partition("\n\n")
-    between, _, rest = rest.partition("```json\n")
-    _, _, after = rest.partition("\n```\n")
-    return f"{before}{table}\n\n{between}```json\n{json.dumps(machine, indent=2)}\n```\n{after}"
 
 
 if __name__ == "__main__":

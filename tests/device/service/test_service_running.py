@@ -246,7 +246,7 @@ def test_a_port_in_use_is_one_line_and_nothing_is_said_to_be_served(pad: Path) -
         port = str(taken.getsockname()[1])
         result = CliRunner().invoke(app, ["serve", "--pad", str(pad), "--no-page", "--port", port])
     assert isinstance(result.exception, RunFailed)
-    check_keywords(str(result.exception), (port, "another service"))
+    check_keywords(str(result.exception), (port, "in use"))
     assert result.output == ""
 
 
