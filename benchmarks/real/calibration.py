@@ -13,7 +13,7 @@ import csv
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -125,14 +125,15 @@ def errors_of(
     scores, labels = sites[target]
     genuine, attacks = scores[labels == 1], scores[labels == 0]
     drawn = len(genuine) if source == "all" else (len(genuine) + 1) // 2
-    if drawn < pictures or min(len(genuine) - max(pictures, drawn % len(genuine)), len(attacks)) < LEAST:
+    evaluated = len(genuine) - (pictures if source == "all" else drawn)
+    if drawn < pictures or min(evaluated, len(attacks)) < LEAST:
         return {}
     known = camera_of(genuine, {name: site for name, site in sites.items() if name != target}, wish)
     errors = defaultdict[str, list[tuple[float, float]]](list)
     for draw in range(draws):
         places = numpy_rng(draw, "calibration", target).choice(drawn, pictures, replace=False)
         rest = np.delete(genuine, places) if source == "all" else genuine[drawn:]
-        camera = Camera(genuine[places], wish, known.equal, known.wished, known.spread, known.offset)
+        camera = replace(known, logits=genuine[places])
         for name, rule in RULES.items():
             threshold = rule(camera)
             errors[name].append((float((rest < threshold).mean()), float((attacks >= threshold).mean())))
@@ -165,7 +166,7 @@ def choose(errors: Mapping[str, Mapping[str, NDArray[np.float64]]], wish: float)
 
 
 def choose_without(target: str, sites: Sites, wish: float, pictures: int, draws: int, source: Source) -> str:
-    """Return the rule that the other sites choose, each judged with the thresholds of the rest."""
+    """Return the rule that the other sites choose, each evaluated with the thresholds of the rest."""
     others = {name: site for name, site in sites.items() if name != target}
     return choose(errors_by_site(others, wish, pictures, draws, source), wish)
 

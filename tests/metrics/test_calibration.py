@@ -53,12 +53,12 @@ def test_the_benchmark_judges_a_site_by_genuine_pictures_that_do_not_calibrate(s
     sites = sites_of(4)
     errors = errors_of(sites, "site 0", 0.02, 20, 5, source)
     rates = errors["empirical quantile"][:, 0]
-    judged = 40 if source == "all" else 30
-    assert rates * judged == pytest.approx(np.round(rates * judged))
+    evaluated = 40 if source == "all" else 30
+    assert rates * evaluated == pytest.approx(np.round(rates * evaluated))
     assert set(errors) == set(RULES)
 
 
-def test_the_other_sites_choose_a_rule_without_the_judged_site() -> None:
+def test_the_other_sites_choose_a_rule_without_the_evaluated_site() -> None:
     sites = sites_of(4)
     choice = choose_without("site 0", sites, 0.02, 20, 5, "all")
     scores, labels = sites["site 0"]

@@ -61,7 +61,7 @@ def test_auto_starts_one_worker_per_gpu(
 ) -> None:
     recipe = recipe_of(tree(SETS, runtime__device=device))
     pool, notes = WorkerPool("auto", tmp_path), list[str]()
-    monkeypatch.setattr(pool.engine, "capacity", lambda threads, gpus: 16)
+    monkeypatch.setattr(pool.engine, "capacity", lambda threads: 16)
     pool.start(recipe, METHODS["fedpad"], True, notes.append)
     assert len(pool.workers) == count
     assert notes == ([] if count else ["note: one process uses the GPU; runtime.workers changes nothing"])

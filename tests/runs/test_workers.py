@@ -61,7 +61,7 @@ def engine(tmp_path: Path) -> Iterator[LocalEngine]:
 
 @pytest.fixture
 def workers(engine: LocalEngine) -> Sequence[Worker]:
-    return engine.start(2, 1, 0.0)
+    return engine.start(2, 1)
 
 
 @pytest.fixture
@@ -289,7 +289,7 @@ def describe(message: Message, factor: int) -> tuple[list[str], float, int]:
 @pytest.mark.slow
 def test_workers_start_on_a_system_without_a_fork_server(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel_work, "FORK_SERVER", False)
-    (worker,) = engine.start(1, 1, 0.0)
+    (worker,) = engine.start(1, 1)
     stored = engine.put({"z": torch.ones(3), "a": torch.tensor(7)})
     assert worker.submit(describe, stored, 2).result() == (["z", "a"], 6.0, 7)
     assert worker.submit(os.getppid).result() == os.getpid()

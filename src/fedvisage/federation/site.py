@@ -84,7 +84,7 @@ class Site:
     strangers: View | None = None
     """Images of people outside this site, which its model must reject."""
     unseen: View | None = None
-    """Held-out people of an identity set, on whom the site compares start and result."""
+    """Images of held-out people, for the comparison of start and result in recognition."""
     common: MutableMapping[str, Any] = field(default_factory=dict)
     """Results that depend only on lent parts and public images, shared by the sites of a process."""
     held: dict[str, Any] = field(default_factory=dict)

@@ -95,7 +95,7 @@ KEPT_BACK = {"skipped": "kept back by the gate", "taken_back": "taken back"}
 KEPT_FIGURES = {"auc": "AUC %", "eer": "EER %"}
 KEPT_MODELS = ("start", "result")
 KEPT_FARS = 2
-"""How many of the lowest false acceptance rates that a site can measure the table shows, for recognition."""
+"""The number of false acceptance rates in the table for recognition: the lowest that any site can measure."""
 KEPT_NOTES = {
     "average": "both networks, with averaged scores or features; each decision computes both",
     "start": "the start",

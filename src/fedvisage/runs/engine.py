@@ -21,7 +21,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
-import torch
 from safetensors.torch import load_file
 
 from fedvisage.base.parallel import LastingProcess, start_fork_server
@@ -58,11 +57,11 @@ class Worker(Protocol):
 class Engine(Protocol):
     """A source of workers."""
 
-    def capacity(self, threads: int, gpus: float) -> int:
-        """Return how many workers with this many threads and GPUs can run at the same time without waiting."""
+    def capacity(self, threads: int) -> int:
+        """Return how many workers with this many threads can run at the same time without waiting."""
         ...
 
-    def start(self, count: int, threads: int, gpus: float) -> Sequence[Worker]:
+    def start(self, count: int, threads: int) -> Sequence[Worker]:
         """Start workers. Their modules are loaded while the caller goes on."""
         ...
 
@@ -109,12 +108,11 @@ class LocalEngine:
         self._workers: list[LocalWorker] = []
         self._numbers = itertools.count()
 
-    def capacity(self, threads: int, gpus: float) -> int:
-        """Divide the cores among workers, and the GPUs if they need any."""
-        slots = cores() // threads
-        return max(1, min(slots, int(torch.cuda.device_count() / gpus)) if gpus else slots)
+    def capacity(self, threads: int) -> int:
+        """Divide the cores among workers."""
+        return max(1, cores() // threads)
 
-    def start(self, count: int, threads: int, gpus: float) -> Sequence[Worker]:
+    def start(self, count: int, threads: int) -> Sequence[Worker]:
         """Start the fork server. Each process begins with its first job; all processes see all GPUs."""
         start_fork_server(self._modules)
         self._workers += [LocalWorker(self._scratch / f"worker-{number}", threads) for number in range(count)]

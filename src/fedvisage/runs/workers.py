@@ -193,7 +193,7 @@ class WorkerPool:
         gpus = len(gpus_of(recipe.runtime.device))
         # With "auto", each GPU serves one process. On a CPU, if the sites do not divide evenly, the operating system
         # shares the cores among one more process.
-        slots = min(self.engine.capacity(threads, 0.0), gpus or sites)
+        slots = min(self.engine.capacity(threads), gpus or sites)
         best = slots + (not gpus and slots > 1 and sites % slots > 0)
         count = min(sites, best if isinstance(self._requested, str) else self._requested)
         if count == 1:
@@ -205,7 +205,7 @@ class WorkerPool:
             return
         if threads > 1 and count * threads > cores():
             say(f"note: {count} processes of {threads} threads are more than {cores()} cores; see runtime.threads")
-        self.workers = self.engine.start(count, threads, 0.0)
+        self.workers = self.engine.start(count, threads)
 
     @contextmanager
     def wire(self, otherwise: Wire) -> Iterator[Wire]:

@@ -149,7 +149,7 @@ class SiteData:
     train: View
     heldout: View
     unseen: View | None = None
-    """Recognition with ``training.keep``: people on whom the site does not train, to compare start and result."""
+    """Recognition with ``training.keep``: held-out people, for the comparison of start and result."""
 
     @property
     def all_trains(self) -> bool:

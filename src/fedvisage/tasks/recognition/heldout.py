@@ -2,7 +2,7 @@
 
 `heldout` returns similarities of genuine and impostor pairs, counted in fixed bins, from which the decision threshold
 is chosen. `personal` returns metrics of the site's own models on the site's own people (FedFR, "Evaluation Metrics").
-With `training.keep`, `unseen` returns such counts of the people whom the site holds out, for start and result.
+With `training.keep`, `unseen` returns such counts of the held-out people of a site, for start and result.
 
 Impostors are the site's strangers: held-out public identities, or in a simulation the people of the other sites.
 """
