@@ -115,7 +115,7 @@ def test_worker_processes_give_the_same_comparison(
 ) -> None:
     start = str(runs / "first" / "model.safetensors")
     with closing(LocalEngine(tmp_path / SCRATCH, MODULES)) as engine:
-        wire = partial(WorkerTransport, engine=engine, workers=engine.start(2, 1, 0.0))
+        wire = partial(WorkerTransport, engine=engine, workers=engine.start(2, 1))
         changes = {"training__start": start, "training__keep": "average"}
         run_toy(content(sets, people, **changes), tmp_path / "run", wire=wire)
     assert settled(tmp_path / "run") == settled(runs / "average")
