@@ -29,11 +29,12 @@ def run_through(
     *,
     resume: bool = False,
     reporter: Reporter | None = None,
+    wait: float = WAIT,
 ) -> dict[str, Any]:
     """Run a recipe of plain values with a federation that is up, as ``run --on nvflare --kit`` does."""
 
     def train(setup: Setup, out: Path, data: RunData, reporter: Reporter) -> TrainingResult:
-        return operator.train_in_federation(setup.recipe, out, reporter, federation.operator, wait=WAIT)
+        return operator.train_in_federation(setup.recipe, out, reporter, federation.operator, wait=wait)
 
     cache = out.parent / "cache"
     request = Request(recipe_of(content), out, cache, resume=resume, training=train, opening=open_at_operator)

@@ -19,8 +19,10 @@ from tests.distributed.faults import (
     try_fault,
 )
 from tests.distributed.federations import run_through
+from tests.refusals import failed
 from tests.toy import run_toy, settled
 
+from fedvisage.base.errors import RunFailed
 from fedvisage.nvflare import operator
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
@@ -51,6 +53,19 @@ def test_operator_killed(place: Scene, sets: Mapping[str, Path], whole: dict[str
 def test_all_processes_killed(sets: Mapping[str, Path], whole: dict[str, bytes], tmp_path: Path) -> None:
     kill_command_and_resume(content_of(sets, {}), tmp_path / "run")
     assert settled(tmp_path / "run") == whole
+
+
+@pytest.mark.slow
+def test_a_command_that_loses_its_server_advises_to_resume(
+    place: Scene, sets: Mapping[str, Path], whole: dict[str, bytes], tmp_path: Path
+) -> None:
+    out, content = tmp_path / "run", content_of(sets, {})
+    witness = Witness(lambda: place.members.kill("server"))
+    with failed(RunFailed, "did not answer within", "--resume"):
+        run_through(place.members, content, out, reporter=witness, wait=10.0)
+    place.members.start("server")
+    run_through(place.members, content, out, resume=True)
+    assert settled(out) == whole
 
 
 class Stubborn(Witness):

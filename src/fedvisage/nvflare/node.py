@@ -340,10 +340,10 @@ def _write(text: str) -> None:
 
 
 def end(pid: int) -> None:
-    """End a process and all its descendants, by their ids, at once."""
+    """End a process and all its descendants, by their ids; the process first, so that it reports none of their ends."""
     try:
         root = psutil.Process(pid)
-        processes = [*root.children(recursive=True), root]
+        processes = [root, *root.children(recursive=True)]
     except psutil.NoSuchProcess:
         return
     for process in processes:

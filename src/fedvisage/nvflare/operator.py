@@ -402,6 +402,10 @@ def _run_until_finished(course: RunProgress, kit: Kit, out: Path, wait: float) -
         except (NoConnection, SessionClosed):
             course.reporter.say("lost the connection to the server; connecting again")
             continue
+        except ServerAway as error:
+            if not followed:
+                raise
+            raise RunFailed(f"{error}; --resume continues the run when the server is back") from error
         if number is None or not failed_status:  # asking the server again costs no attempt
             attempts = before
             continue
@@ -413,12 +417,16 @@ def _run_until_finished(course: RunProgress, kit: Kit, out: Path, wait: float) -
     raise RunFailed(f"{ATTEMPTS} jobs ended without a result or a new round; see the logs of server and sites")
 
 
+class ServerAway(RunFailed):
+    """The server did not answer in the time that the operator allows."""
+
+
 def ask_server(kit: Kit, wait: float, say: Say = logger.info) -> Admitted:
     """Return the server's answer to a request for admission."""
     try:
         return wait_for_admission(kit, say, until=time.monotonic() + wait)
     except Unreachable as error:
-        raise RunFailed(f"the server did not answer within {wait:g} s: {error}") from error
+        raise ServerAway(f"the server did not answer within {wait:g} s: {error}") from error
 
 
 def end_if_stopped(course: RunProgress, number: str) -> None:
@@ -462,7 +470,7 @@ def _open_session(kit: Kit, began: float, until: float, say: Say, enter: Callabl
         except (Unreachable, *TROUBLE) as error:
             now = time.monotonic()
             if isinstance(error, Unreachable) or now > until:
-                raise RunFailed(f"the server did not answer within {now - began:.0f} s: {error}") from error
+                raise ServerAway(f"the server did not answer within {now - began:.0f} s: {error}") from error
             time.sleep(LOOK)
 
 

@@ -119,7 +119,8 @@ class SiteWatch(FLComponent):  # type: ignore[misc]
 class ServerWatch(FLComponent):  # type: ignore[misc]
     """Frees a site's place that a dead process holds, and takes the places of revoked members.
 
-    It notes sites whose process of a job ended by itself, for the operator who submits the run again.
+    It notes sites whose process of a job ended by itself, for the operator who submits the run again. It ends jobs that
+    wait only for sites whose machines are off.
 
     A second process of a site takes its place; when it dies, NVFlare refuses the first one for ten minutes. For that
     time it would also count a site whose connection was cut as connected.
@@ -136,13 +137,14 @@ class ServerWatch(FLComponent):  # type: ignore[misc]
             # Ours replaces NVFlare's callback and calls it; a filter would hide the filters that check the sender.
             place = CellChannel.SERVER_MAIN, CellChannelTopic.REPORT_JOB_FAILURE
             server.cell.register_request_cb(*place, self._job_failed)
-        if event_type != EventType.CLIENT_HEARTBEAT_PROCESSED:
+        if event_type != EventType.CLIENT_HEARTBEAT_PROCESSED or self._server is None:
             return
+        _end_jobs_of_silent_sites(self._server)
         refused = str(fl_ctx.get_prop(FLContextKey.COMMUNICATION_ERROR) or "")
         if ALREADY in refused:
-            clients = fl_ctx.get_engine().client_manager
+            clients = self._server.client_manager
             for token, client in list(clients.get_clients().items()):
-                if refused.endswith(f": {client.name}") and time.time() - client.last_connect_time > LOST:
+                if refused.endswith(f": {client.name}") and _is_silent(client):
                     logger.warning("%s comes back: its place was held by a process that is silent", client.name)
                     clients.remove_client(token)
 
@@ -160,6 +162,23 @@ class ServerWatch(FLComponent):  # type: ignore[misc]
         ):
             note_death(ProcessContext.kit.path / str(job) / RESULT, client.name)
         return self._server.process_job_failure(message)
+
+
+def _is_silent(client: Any) -> bool:
+    return bool(time.time() - client.last_connect_time > LOST)
+
+
+def _end_jobs_of_silent_sites(server: Any) -> None:
+    """End the jobs whose program at the server has ended, and that wait only for sites without contact.
+
+    NVFlare would wait ten minutes for such a site to report the end of its process.
+    """
+    runner = server.engine.job_runner
+    ended = runner.running_jobs.keys() - server.engine.run_processes.keys()
+    for client in list(server.client_manager.get_clients().values()):
+        if _is_silent(client):
+            for job in ended & runner.get_client_outcome_jobs(client.name):
+                runner.resolve_client_outcome(job, client.name)
 
 
 def _log_out(server: Any, name: str) -> None:
