@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -18,6 +18,7 @@ from fedvisage.recipe import Recipe
 from fedvisage.runs.layout import with_chosen_settings
 from fedvisage.tasks.catalogue import set_up
 
+Precision = Literal["fp32", "bf16"]
 CPU, FIRST = torch.device("cpu"), torch.contiguous_format
 REPEATS = 3
 
@@ -55,14 +56,15 @@ def recipe_of(
     colour: str,
     training: dict[str, Any],
     data: dict[str, Any] | None = None,
+    precision: Precision = "fp32",
 ) -> Recipe:
-    """Return a recipe in fp32 on the CPU, whose layout is open."""
+    """Return a recipe for the CPU, whose layout is open."""
     tree = {
         "method": {"name": method, **own},
         "data": data or {"sites": {"A": "at hand"}},
         "input": {"size": size, "colour": colour},
         "training": {"rounds": 2, **training},
-        "runtime": {"threads": torch.get_num_threads(), "layout": "auto", "device": "cpu", "precision": "fp32"},
+        "runtime": {"threads": torch.get_num_threads(), "layout": "auto", "device": "cpu", "precision": precision},
     }
     return recipes.validate(tree, read_method)
 

@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 
 from benchmarks.face_step import losses
 from benchmarks.measurement import Measurement
-from benchmarks.paper.at_work import CPU, FIRST, at_work, compared, recipe_of
+from benchmarks.paper.at_work import CPU, FIRST, Precision, at_work, compared, recipe_of
 from fedvisage.base.progress import discard
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.data.batches import View, epoch_batches
@@ -30,6 +30,15 @@ MOMENTUM, DECAY = 0.9, 0.0005
 
 def measure(cache: Path) -> Measurement:
     """Time a round of a site that has trained before: mining, then four epochs with flips of one half, on Sphere64."""
+    return _measure(cache, "fp32", 1.25)
+
+
+def measure_bf16(cache: Path) -> Measurement:
+    """Time the same in bf16, against plain PyTorch in fp32."""
+    return _measure(cache, "bf16", 1.7)
+
+
+def _measure(cache: Path, precision: Precision, bound: float) -> Measurement:
     training = {
         "local": {"epochs": EPOCHS},
         "batch": BATCH,
@@ -38,7 +47,7 @@ def measure(cache: Path) -> Measurement:
     }
     people = f"synth: people images=6 size={SIZE}"
     data = {"sites": {"A": f"{people} identities=2"}, "public": f"{people} identities=3 first=1000 test=0 heldout=0.4"}
-    recipe = recipe_of("fedfr", {"hard_negatives": -0.999}, SIZE, "rgb", training, data)
+    recipe = recipe_of("fedfr", {"hard_negatives": -0.999}, SIZE, "rgb", training, data, precision)
     recipe = with_public_identities(recipe, cache, discard)
     opened = open_data(recipe, find({"name": "fedfr"}), cache, discard)
     assert opened.people is not None
@@ -56,7 +65,7 @@ def measure(cache: Path) -> Measurement:
     return compared(
         f"a site's round of FedFR at paper size against plain PyTorch as the authors wrote it (processor time; "
         f"Sphere64, {SIZE} px, E = {EPOCHS}, flips of ½)",
-        1.25,
+        bound,
         house,
         lambda: _fedfr_round(copies, site),
         site,

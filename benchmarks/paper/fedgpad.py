@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 
 from benchmarks.measurement import Measurement, rendered
-from benchmarks.paper.at_work import CPU, FIRST, at_work, compared, recipe_of
+from benchmarks.paper.at_work import CPU, FIRST, Precision, at_work, compared, recipe_of
 from fedvisage.base.streams import seed_global_rng
 from fedvisage.data.batches import View, epoch_batches
 from fedvisage.data.prepared import PreparedSet
@@ -28,8 +28,18 @@ def measure(cache: Path) -> Measurement:
 
     A batch of two images stands for the paper's of 32: a step takes as long, image for image.
     """
+    return _measure(cache, "fp32", 1.05)
+
+
+def measure_bf16(cache: Path) -> Measurement:
+    """Time the same in bf16, against plain PyTorch in fp32."""
+    return _measure(cache, "bf16", 2.0)
+
+
+def _measure(cache: Path, precision: Precision, bound: float) -> Measurement:
     view = View.of(PreparedSet.open(rendered(cache, "O", 2, SIZE)), "train")
-    site = at_work(recipe_of("fedgpad", {}, SIZE, "rgb+hsv", {"local": {"batches": 1}, "batch": BATCH}), view)
+    training = {"local": {"batches": 1}, "batch": BATCH}
+    site = at_work(recipe_of("fedgpad", {}, SIZE, "rgb+hsv", training, precision=precision), view)
     lent = site.tensors(*fedgpad.SHARED)
     positions = epoch_batches(view, np.random.default_rng(0), size=BATCH, sampling="shuffled")[0]
     nets = _plain_networks(site)
@@ -40,7 +50,7 @@ def measure(cache: Path) -> Measurement:
     return compared(
         f"FedGPAD's local step at paper size against plain PyTorch as the authors wrote it (processor time; Table II "
         f"at width 64, {SIZE} px, batch {BATCH})",
-        1.05,
+        bound,
         house,
         lambda: _fedgpad_step(nets, view, positions),
         site,

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.beside import beside
 from benchmarks.measurement import Measurement, middle, rendered
-from benchmarks.paper.at_work import CPU, FIRST, in_layout, layout_of, recipe_of
+from benchmarks.paper.at_work import CPU, FIRST, Precision, in_layout, layout_of, recipe_of
 from fedvisage.data.batches import Positions, View, epoch_batches
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.methods.pad import fedsis
@@ -28,7 +28,6 @@ DEPTH, BLOCKS = 4, 12
 """The block that is drawn, about the mean of the released code's 1 to 6, and how many the network has."""
 RELEASED = {"encoder_update": "average", "weight": "uniform", "adapter": "residual", "head": "normed"}
 RATE, DECAY = 1e-6, 1e-6
-BOUND = 1.3
 
 
 def measure(cache: Path) -> Measurement:
@@ -36,10 +35,19 @@ def measure(cache: Path) -> Measurement:
 
     The first round warms up, the last one averages tokenizers and heads: neither counts. The released code passes the
     tokens through all blocks once more and looks at the result of the last of them only: a slip, which costs time all
-    the same. The figure without that is told, too.
+    the same. The figure without that is stated, too.
     """
+    return _measure(cache, "fp32", 1.3)
+
+
+def measure_bf16(cache: Path) -> Measurement:
+    """Time the same in bf16, against plain PyTorch in fp32."""
+    return _measure(cache, "bf16", 1.7)
+
+
+def _measure(cache: Path, precision: Precision, bound: float) -> Measurement:
     path = rendered(cache, "O", 2, SIZE)
-    recipe, thrown_away = in_layout(_recipe(path, {"first": DEPTH, "last": DEPTH})), list[float]()
+    recipe, thrown_away = in_layout(_recipe(path, {"first": DEPTH, "last": DEPTH}, precision)), list[float]()
     plain = _plain(_recipe(path, {}), View.of(PreparedSet.open(path), "train"), thrown_away)
     laps = beside(recipe, cache, plain)[1:-1]
     ours, theirs = ([seconds / BATCHES for seconds in side] for side in zip(*laps, strict=True))
@@ -48,18 +56,18 @@ def measure(cache: Path) -> Measurement:
     return Measurement(
         f"FedSIS's step at paper size against plain PyTorch as the authors wrote it (processor time; ViT-B/R50, "
         f"{SIZE} px, batch {BATCH}, block {DEPTH}, the whole house)",
-        f"≥ {BOUND:g}",
+        f"≥ {bound:g}",
         f"{ratio:.2f} ({middle(ours)} / {middle(theirs)}; {layout_of(recipe)}; medians of {ROUNDS} rounds of {BATCHES} "
         f"batches); {without:.2f} without the blocks whose result the authors' code throws away",
-        ratio >= BOUND,
+        ratio >= bound,
     )
 
 
-def _recipe(path: Path, blocks: dict[str, int]) -> Recipe:
+def _recipe(path: Path, blocks: dict[str, int], precision: Precision = "fp32") -> Recipe:
     optimizer = {"name": "adam", "lr": RATE, "weight_decay": DECAY, "state": "kept"}
     training = {"local": {"batches": BATCHES}, "batch": BATCH, "optimizer": optimizer, "rounds": ROUNDS + 2}
     own: dict[str, Any] = {**RELEASED, "blocks": blocks, "unify_every": 10}
-    recipe = recipe_of("fedsis", own, SIZE, "rgb", training, {"sites": {"A": str(path)}})
+    recipe = recipe_of("fedsis", own, SIZE, "rgb", training, {"sites": {"A": str(path)}}, precision)
     return recipe.model_copy(update={"runtime": recipe.runtime.model_copy(update={"checkpoint_every": 100})})
 
 

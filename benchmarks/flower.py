@@ -1,0 +1,99 @@
+"""FedAvg beside Flower's simulation: the same network, sites, images and batches.
+
+Flower is no dependency of the package: install ``flwr[simulation]`` beside it to measure this row.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks.measurement import Measurement, in_turn, rendered
+from fedvisage import recipe as recipes
+from fedvisage.base.progress import Reporter
+from fedvisage.methods import read_method
+from fedvisage.runs.request import Request
+from fedvisage.runs.run import run
+
+DOMAINS, REPEATS, ROUNDS = ("O", "C", "I"), 3, 4
+WORK = {"size": 64, "batch": 32, "batches": 12, "width": 32}
+TINY, TINY_ROUNDS = {"size": 32, "batch": 8, "batches": 1, "width": 8}, 20
+
+
+def measure(cache: Path) -> Measurement:
+    """Compare throughput, a whole job, and a site's round of one small batch."""
+    claim = (
+        "FedAvg of three sites against Flower's simulation: images a second of processor time; processor time of a job "
+        f"of {ROUNDS} rounds; processor time of a site's round of one small batch"
+    )
+    bound = "≥ 2 × Flower's images; site-round ≤ 1/9 of Flower's"
+    if find_spec("flwr") is None or find_spec("ray") is None:
+        return Measurement(claim, bound, "flwr[simulation] is not installed", None)
+    jobs = {(what, rounds): _jobs(what, rounds, cache) for what, rounds in _points()}
+    names = [(*point, who) for point in jobs for who in ("ours", "flower")]
+    columns = in_turn(REPEATS, *(job for pair in jobs.values() for job in pair))
+    seconds = {name: median(values) for name, values in zip(names, columns, strict=True)}
+    images = len(DOMAINS) * (ROUNDS - 1) * WORK["batch"] * WORK["batches"]
+    rates, rounds = {}, {}
+    for who in ("ours", "flower"):
+        rates[who] = images / (seconds["work", ROUNDS, who] - seconds["work", 1, who])
+        tiny = seconds["tiny", TINY_ROUNDS, who] - seconds["tiny", 1, who]
+        rounds[who] = 1000 * tiny / (TINY_ROUNDS - 1) / len(DOMAINS)
+    whole = {who: seconds["work", ROUNDS, who] for who in ("ours", "flower")}
+    return Measurement(
+        claim,
+        bound,
+        f"{rates['ours']:.0f}, {rates['flower']:.0f} images/s; {whole['ours']:.1f}, {whole['flower']:.1f} s; "
+        f"{rounds['ours']:.1f}, {rounds['flower']:.1f} ms (medians of {REPEATS})",
+        rates["ours"] >= 2 * rates["flower"] and 9 * rounds["ours"] <= rounds["flower"],
+    )
+
+
+def _points() -> list[tuple[str, int]]:
+    return [("work", 1), ("work", ROUNDS), ("tiny", 1), ("tiny", TINY_ROUNDS)]
+
+
+def _jobs(what: str, rounds: int, cache: Path) -> list[Callable[[], float]]:
+    settings = {"work": WORK, "tiny": TINY}[what]
+    paths = [str(rendered(cache, name, 8, settings["size"])) for name in DOMAINS]
+    job: list[Any] = [rounds, *(settings[name] for name in ("batch", "batches", "width")), *paths]
+    ours, flower = "benchmarks.flower import train", "benchmarks.flower_program import simulate"
+    return [partial(_seconds_of, f"from {line} as job; job()", job) for line in (ours, flower)]
+
+
+def _seconds_of(code: str, job: list[Any]) -> float:
+    """Run a job in a process of its own, and return the processor time that it prints."""
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = os.environ | quiet | {"FLOWER_JOB": json.dumps(job)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True, env=environment)
+    return next(float(line) for line in done.stdout.splitlines() if line.replace(".", "").isdigit())
+
+
+def train() -> None:
+    """Train with FedAvg in this process, and print its processor time, which includes its start."""
+    rounds, batch, batches, width, *paths = json.loads(os.environ["FLOWER_JOB"])
+    sites = dict(zip(DOMAINS, paths, strict=True))
+    size = TINY["size"] if width == TINY["width"] else WORK["size"]
+    tree = {
+        "method": {"name": "fedpad", "network": {"width": width}},
+        "data": {"sites": sites},
+        "input": {"size": size, "colour": "rgb"},
+        "training": {"rounds": rounds, "batch": batch, "local": {"batches": batches}, "augment": {}},
+        "evaluation": {"every": 0, "resamples": 0},
+        "runtime": {"precision": "fp32", "threads": 1},
+    }
+    out = Path(sites["O"]).parent / f"flower-{time.time_ns()}"
+    recipe = recipes.validate(tree, read_method)
+    run(Request(recipe, out, out.parent, report=False), Reporter(Console(quiet=True), quiet=True))
+    print(json.dumps(time.process_time()))
