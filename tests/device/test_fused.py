@@ -238,6 +238,38 @@ def test_several_sets_measure_with_equal_weight_and_name_those_where_the_first_m
     assert result.config.threshold.value == threshold_from_histograms(counts, "source-eer").value
 
 
+def test_a_model_fused_on_three_sets_takes_operating_points_of_their_averaged_error_rates(
+    pad: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    names = [str(sets[site]) for site in "ABC"]
+    fuse([pad, pad], tmp_path / "out", scales=[2.0, 2.0], on=names, cache=tmp_path)
+    model = Fused.open(tmp_path / "out")
+    chosen = model.at("eer").threshold
+    assert chosen is not None
+    rates = dict[str, list[float]](bpcer=[], apcer=[])
+    for name in names:
+        prepared = PreparedSet.open(Path(name))
+        heldout = prepared.select("heldout")
+        sums, live = Exported.open(pad).run(prepared.images[heldout]), prepared.rows.label[heldout] == 1
+        rates["bpcer"].append((sums[live] < chosen.value).mean())
+        rates["apcer"].append((sums[~live] >= chosen.value).mean())
+    estimates = {name: estimate.rate for name, estimate in chosen.estimates.items()}
+    for name, values in rates.items():
+        (found,) = {rate for key, rate in estimates.items() if key.lower() in (name, f"{name} all")}
+        assert found == pytest.approx(np.mean(values), rel=0.1)  # rounded up to two digits
+    result = command("threshold", tmp_path / "out", "--at", "eer", "--json")
+    assert result.exception is None, result.exception
+    assert "averaged error rates" in (tmp_path / "out/README.md").read_text()
+
+
+def test_a_model_fused_on_two_sets_refuses_an_operating_point(
+    pad: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    fuse([pad, pad], tmp_path / "out", scales=[2.0, 2.0], on=[str(sets[site]) for site in "AB"], cache=tmp_path)
+    with refused(str(tmp_path / "out"), "fused on fewer than three sets"):
+        Fused.open(tmp_path / "out").at("eer")
+
+
 def test_a_sum_that_is_worse_than_its_first_model_is_reported(fused: Path) -> None:
     config = Fused.open(fused).config.model_copy(update={"threshold": OperatingPoint(value=0.0, rule="source-eer")})
     aucs = {"door": (0.9, 0.3, 0.7), "hall": (0.9, 0.3, 0.95)}

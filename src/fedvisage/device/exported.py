@@ -299,6 +299,12 @@ class CropShape(NamedTuple):
     size: int
 
 
+def refuse_int8(arithmetic: Arithmetic) -> None:
+    """Refuse an operating point of an int8 graph, which has no error-rate curves."""
+    if arithmetic == "int8":
+        raise UserError("--at", "the int8 graph has only its own threshold; use the float32 graph")
+
+
 @dataclass(frozen=True, eq=False)
 class Exported:
     """An exported model with its graph."""
@@ -377,8 +383,7 @@ class Exported:
 
         The threshold is chosen on the sites' averaged curves, which an int8 graph does not have.
         """
-        if self.description.arithmetic == "int8":
-            raise UserError("--at", "the int8 graph has only its own threshold; use the float32 graph")
+        refuse_int8(self.description.arithmetic)
         chosen = choose_point(self.curves, point, self.description.task, str(self.directory))
         return replace(
             self, description=self.description.model_copy(update={"threshold": point_of(chosen)}), moved=True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -33,11 +33,14 @@ from fedvisage.device.exported import (
     OperatingPoint,
     Word,
     _Strict,
+    _WithoutLaterFields,
     is_fused,
+    point_of,
     read_description,
+    refuse_int8,
     threshold_of,
 )
-from fedvisage.metrics.operating_point import MEASURES, ErrorCurves, Task, parse_point
+from fedvisage.metrics.operating_point import MEASURES, ErrorCurves, Task, choose_point, parse_point
 from fedvisage.metrics.threshold import Threshold
 
 MOST = 16
@@ -61,7 +64,7 @@ class FusedMember(_Strict):
     scale: Factor
 
 
-class FusedConfig(_Strict):
+class FusedConfig(_WithoutLaterFields):
     """The content of a fused model's `config.json`.
 
     Attributes:
@@ -69,6 +72,7 @@ class FusedConfig(_Strict):
         model_sha256: digest of the members' weights, and of their factors in the sum.
         threshold: the decision threshold of the sum.
         int8_threshold: that of the int8 graphs; none, if a member has no int8 graph.
+        curves: the averaged error rates of the sum on three or more sets, for operating points that are chosen later.
         version: the version of this software.
     """
 
@@ -78,6 +82,7 @@ class FusedConfig(_Strict):
     model_sha256: Digest
     threshold: OperatingPoint
     int8_threshold: OperatingPoint | None = None
+    curves: ErrorCurves | None = None
     version: Word
 
 
@@ -96,10 +101,11 @@ class Fused:
     graph_digest: str
     """The digest of `config.json`, which contains the digests, weights and scales of all members."""
 
+    moved: bool = False
+    """The threshold is that of an operating point, and not the one in the file."""
+
     task: ClassVar[Task] = "pad"
     method: ClassVar[str] = "fused"
-    curves: ClassVar[ErrorCurves | None] = None
-    moved: ClassVar[bool] = False
 
     @staticmethod
     def open(directory: Path, *, threads: int = 1, int8: bool = False, provider: str = CPU) -> Fused:
@@ -137,12 +143,16 @@ class Fused:
         int8 = self.arithmetic == "int8"
         return threshold_of(self.config.int8_threshold if int8 else self.config.threshold)
 
+    @property
+    def curves(self) -> ErrorCurves | None:
+        """The averaged error rates of the float32 sum on the sets that it was fused on."""
+        return None if self.arithmetic == "int8" else self.config.curves
+
     def at(self, point: str) -> Fused:
-        """Refuse an operating point: the sites' error rates are known for each member, but not for the sum."""
-        raise UserError(
-            "--at",
-            f"{self.directory} is fused, and its members' error rates are not those of the sum; leave {point} out",
-        )
+        """Return the model with the threshold of an operating point, as :meth:`Exported.at` does."""
+        refuse_int8(self.arithmetic)
+        chosen = point_of(choose_point(self.curves, point, self.task, str(self.directory)))
+        return replace(self, config=self.config.model_copy(update={"threshold": chosen}), moved=True)
 
     @property
     def size(self) -> int:

@@ -25,12 +25,13 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedvisage.base.errors import UserError
-from fedvisage.metrics.scores import FloatArray
-from fedvisage.metrics.threshold import BINS, EDGES, Estimate, Threshold
+from fedvisage.metrics.scores import FloatArray, TextArray
+from fedvisage.metrics.threshold import BINS, EDGES, Estimate, Threshold, histogram
 
 LEAST_SITES = 3
 """The smallest number of sites whose mean is kept."""
 
+BONA_FIDE = "bonafide"
 ALL = "all"
 """The name of the curve over all attacks, or over all impostor pairs."""
 
@@ -106,6 +107,22 @@ class ClassCounts:
     bins: NDArray[np.int64]
     people: int
     presentations: int
+
+
+def count_by_type(
+    logits: FloatArray, species: TextArray, subjects: TextArray, videos: TextArray
+) -> dict[str, ClassCounts]:
+    """Count a site's scores of attack detection by class: bona fide, all attacks, and each type of attack."""
+    types = np.where(np.isin(species, (BONA_FIDE, *TYPES)), species, TYPES[-1])
+    masks = {BONA_FIDE: types == BONA_FIDE, ALL: types != BONA_FIDE, **{name: types == name for name in TYPES}}
+    return {
+        name: ClassCounts(
+            histogram(logits[mask], np.ones(int(mask.sum()), np.int64))[1],
+            len(np.unique(subjects[mask])),
+            len(np.unique(videos[mask])),
+        )
+        for name, mask in masks.items()
+    }
 
 
 def average_curves(
@@ -211,8 +228,9 @@ def choose_point(curves: ErrorCurves | None, text: str, task: Task, model: str) 
     if curves is None:
         raise UserError(
             model,
-            "has no error-rate curves: it is a start, fused or of an earlier version, or its federation had fewer than "
-            f"three sites or federation.rates: threshold; leave {PLACE} out, or train it again",
+            "has no error-rate curves: it is a start, of an earlier version, fused on fewer than three sets, or "
+            f"trained with fewer than three sites or federation.rates: threshold; leave {PLACE} out, train it again, "
+            "or fuse it --on three sets",
         )
     return threshold_at(curves, position_of(curves, point), point.text, task)
 

@@ -192,6 +192,7 @@ def write_fused_card(
         "## Threshold",
         f"{chosen}{f' on held-out people of {measured_on}' if measured_on else ''}. Another population, camera or kind"
         " of attack has other error rates: measure them.",
+        *([_curves_line(config.curves)] if config.curves is not None else []),
         "",
         "## Limits",
         "- The members' cards state their origins, licences and limits.",

@@ -41,6 +41,7 @@ from fedvisage.device.fused import (
     folder_of,
     open_export,
 )
+from fedvisage.metrics.operating_point import ALL, BONA_FIDE, TYPES, ErrorCurves, average_curves, count_by_type
 from fedvisage.metrics.scores import FloatArray
 from fedvisage.metrics.threshold import (
     BINS,
@@ -291,22 +292,38 @@ def _deviation(logits: Sequence[FloatArray]) -> float | None:
 def _with_thresholds(
     directory: Path, config: FusedConfig, terms: Sequence[Term], sets: Sequence[HeldOut], threads: int
 ) -> FusedConfig:
-    """Choose the thresholds of float32 and int8 on the sets, or leave them at even odds, and write the description."""
+    """Measure thresholds and error rates on the sets, or leave the threshold at even odds; write the description."""
     has_int8 = all((term.directory / INT8_GRAPH).is_file() for term in terms)
     config = config.model_copy(update={"int8_threshold": config.threshold if has_int8 else None})
     write_json(directory / CONFIG, as_values(config))
     if sets:
-        measured = {"threshold": _measure(Fused.open(directory, threads=threads), sets)}
+        scores = _score_sum(Fused.open(directory, threads=threads), sets)
+        measured = {"threshold": _threshold(scores, sets), "curves": _curves(scores, sets)}
         if has_int8:
-            measured["int8_threshold"] = _measure(Fused.open(directory, threads=threads, int8=True), sets)
+            scores = _score_sum(Fused.open(directory, threads=threads, int8=True), sets)
+            measured["int8_threshold"] = _threshold(scores, sets)
         config = config.model_copy(update=measured)
         write_json(directory / CONFIG, as_values(config))
     return config
 
 
-def _measure(model: Fused, sets: Sequence[HeldOut]) -> OperatingPoint:
-    counts = [histogram(score_set(model, one.view), one.labels) for one in sets]
+def _score_sum(model: Fused, sets: Sequence[HeldOut]) -> list[FloatArray]:
+    return [score_set(model, one.view) for one in sets]
+
+
+def _threshold(scores: Sequence[FloatArray], sets: Sequence[HeldOut]) -> OperatingPoint:
+    counts = [histogram(values, one.labels) for values, one in zip(scores, sets, strict=True)]
     return point_of(threshold_from_histograms(counts, RULE))
+
+
+def _curves(scores: Sequence[FloatArray], sets: Sequence[HeldOut]) -> ErrorCurves | None:
+    """Average the error rates of the sum over the sets; None if fewer than three sets have both classes."""
+    sites = [
+        count_by_type(values, one.view.species, one.view.subjects, one.view.videos)
+        for values, one in zip(scores, sets, strict=True)
+    ]
+    classes = {name: [site[name] for site in sites] for name in (BONA_FIDE, ALL, *TYPES)}
+    return average_curves(classes.pop(BONA_FIDE), classes, pooled=False)
 
 
 def _aucs(directory: Path, heldout: HeldOut) -> tuple[float, ...]:

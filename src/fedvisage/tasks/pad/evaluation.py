@@ -21,7 +21,7 @@ from fedvisage.federation.server import Server, members_of
 from fedvisage.federation.wire.message import Message
 from fedvisage.metrics import pad
 from fedvisage.metrics.intervals import intervals
-from fedvisage.metrics.operating_point import ClassCounts, ErrorCurves, average_curves
+from fedvisage.metrics.operating_point import BONA_FIDE, ClassCounts, ErrorCurves, average_curves
 from fedvisage.metrics.scores import Scores, by_video, concatenate, from_columns
 from fedvisage.metrics.threshold import (
     EDGES,
@@ -111,7 +111,7 @@ def collect_scatter_and_curves(server: Server, finished: Message) -> tuple[dict[
             continue
         for name, row, (subjects, videos) in zip(heldout.CLASSES, counts, people.tolist(), strict=True):
             classes[name].append(ClassCounts(row, subjects, videos))
-    return scatter, average_curves(classes.pop(heldout.BONA_FIDE), classes, pooled=False)
+    return scatter, average_curves(classes.pop(BONA_FIDE), classes, pooled=False)
 
 
 def choose_thresholds(method: Declared, rule: str, histograms: Mapping[str, Histogram]) -> dict[str, Threshold]:

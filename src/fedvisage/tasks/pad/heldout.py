@@ -20,13 +20,12 @@ from fedvisage.federation.declared import Call, Declared
 from fedvisage.federation.site import Site, TrainingFailed
 from fedvisage.federation.wire.message import Digests, Message
 from fedvisage.federation.wire.schema import Upload
-from fedvisage.metrics.operating_point import ALL, LEAST_SITES, TYPES
+from fedvisage.metrics.operating_point import ALL, BONA_FIDE, LEAST_SITES, TYPES, count_by_type
 from fedvisage.metrics.threshold import BINS, ON_TRAINING, histogram
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.scoring import Logits, Scorer
 
 SCORES, SCATTER, TRAINING = "heldout", "scatter", "training"
-BONA_FIDE = "bonafide"
 CLASSES = (BONA_FIDE, ALL, *TYPES)
 """The rows of the counts for curves: bona fide images, all attacks, and each type of attack."""
 BY_TYPE = Upload(
@@ -133,13 +132,10 @@ def _count_by_type(site: Site, logits: Logits) -> Message:
     """Return a site's scores as counts in bins by attack type, with the numbers of people and presentations."""
     if not np.isfinite(logits).all():
         raise TrainingFailed("the model's held-out scores are not finite")
-    types = np.where(np.isin(site.data.species, (BONA_FIDE, *TYPES)), site.data.species, TYPES[-1])
-    members = {name: types == name for name in (BONA_FIDE, *TYPES)}
-    members[ALL] = ~members[BONA_FIDE]
-    texts = (site.data.subjects, site.data.videos)
-    counts = [histogram(logits[members[name]], np.ones(int(members[name].sum()), np.int64))[1] for name in CLASSES]
-    people = [[len(np.unique(column[members[name]])) for column in texts] for name in CLASSES]
-    return {BY_TYPE.name: torch.from_numpy(np.stack(counts)), PEOPLE.name: torch.tensor(people)}
+    classes = count_by_type(logits, site.data.species, site.data.subjects, site.data.videos)
+    counts = torch.from_numpy(np.stack([classes[name].bins for name in CLASSES]))
+    people = torch.tensor([[classes[name].people, classes[name].presentations] for name in CLASSES])
+    return {BY_TYPE.name: counts, PEOPLE.name: people}
 
 
 def _count_scores(site: Site, logits: Logits) -> Message:
