@@ -60,8 +60,17 @@ def check_same_bytes(on_card: Path, on_cpu: Path) -> None:
     assert weights(on_card) == weights(on_cpu)
 
 
+def _without_key_biases(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Remove the biases of attention's keys: the softmax cancels them, so Adam follows only rounding errors."""
+    for name in tensors:
+        if name.endswith("attn.qkv.bias"):
+            query, _, value = tensors[name].chunk(3)
+            tensors[name] = torch.cat([query, value])
+    return tensors
+
+
 def check_close(on_card: Path, on_cpu: Path) -> None:
-    weights_on_card, expected = (load_file(run / "model.safetensors") for run in (on_card, on_cpu))
+    weights_on_card, expected = (_without_key_biases(load_file(run / "model.safetensors")) for run in (on_card, on_cpu))
     torch.testing.assert_close(weights_on_card, expected, atol=2e-3, rtol=1e-3)
 
 
