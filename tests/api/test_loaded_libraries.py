@@ -71,6 +71,12 @@ def test_the_python_interface_loads_nothing_that_draws_and_no_library_of_network
     assert loaded_after("import fedvisage as fv; fv.run, fv.study, fv.compare; print_loaded()") == set()
 
 
+def test_the_garbage_collector_is_as_before_after_a_name_was_loaded() -> None:
+    code = "import gc, fedvisage as fv; {}; fv.UserError; print(gc.isenabled())"
+    assert loaded_after(code.format("gc.enable()")) == {"True"}
+    assert loaded_after(code.format("gc.disable()")) == {"False"}
+
+
 @pytest.mark.parametrize(("method", "of_networks"), [("fedpad", {"timm", "torchvision"}), ("fedavg", set())])
 def test_training_begins_without_what_draws_and_with_the_libraries_of_its_network_only(
     sets: Mapping[str, Path], tmp_path: Path, method: str, of_networks: set[str]
