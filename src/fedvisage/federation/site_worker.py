@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from fedvisage.base.progress import OnBatch, discard_batches
 from fedvisage.base.streams import seed_global_rng, torch_rng
@@ -57,6 +58,7 @@ class Workspace:
     """Called at the start of each batch of a site."""
     current: SiteWorker | None = None
     common: dict[str, Any] = field(default_factory=dict)
+    optimizers: dict[str, Optimizer] = field(default_factory=dict)
     digests: Digests = field(default_factory=Digests)
 
     def __post_init__(self) -> None:
@@ -83,7 +85,8 @@ class Workspace:
         Lent parts are blanked, so a method that forgets to load the server's weights fails at once instead of training
         on another site's weights.
         """
-        self.net.train()
+        if not all(module.training for module in self.net.modules()):  # the call takes longer than the question
+            self.net.train()
         if self.recipe.training.statistics == "frozen":
             hold_statistics(self.net)
         self.net.zero_grad(set_to_none=True)
@@ -218,6 +221,7 @@ class SiteWorker:
             strangers=self.strangers,
             unseen=self.unseen,
             common=workspace.common,
+            shared_optimizers=workspace.optimizers,
             on_batch=workspace.on_batch,
             trust=self.trust,
         )
