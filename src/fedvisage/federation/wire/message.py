@@ -56,7 +56,8 @@ def _load(part: nn.Module, state: Message) -> None:
         part.load_state_dict(state)
         return
     with torch.no_grad():  # load_state_dict takes several times as long for small networks
-        torch._foreach_copy_([*own.values()], [state[name] for name in own])
+        for name, value in state.items():
+            own[name].copy_(value)
 
 
 def encode(message: Message) -> bytes:
