@@ -38,7 +38,7 @@ def under(prefix: str, tensors: Mapping[str, Tensor]) -> Message:
 
 def state_of(net: nn.ModuleDict, *parts: str) -> Message:
     """Return copies of all weights and buffers of some parts, named ``part.tensor``."""
-    return {f"{part}.{name}": plain(value) for part in parts for name, value in net[part].state_dict().items()}
+    return {name: plain(value) for part in parts for name, value in _tensors_of(net[part], f"{part}.").items()}
 
 
 def load_parts(net: nn.ModuleDict, message: Mapping[str, Tensor]) -> None:
@@ -51,13 +51,25 @@ def load_parts(net: nn.ModuleDict, message: Mapping[str, Tensor]) -> None:
 
 def _load(part: nn.Module, state: Message) -> None:
     """Copy values into a part; a state of other names or shapes is left to the part itself, which may refuse it."""
-    own = part.state_dict()
+    own = _tensors_of(part)
     if own.keys() != state.keys() or any(own[name].shape != value.shape for name, value in state.items()):
         part.load_state_dict(state)
         return
     with torch.no_grad():  # load_state_dict takes several times as long for small networks
         for name, value in state.items():
             own[name].copy_(value)
+
+
+def _tensors_of(module: nn.Module, place: str = "") -> Message:
+    """Return the tensors of a module's state by name; ``state_dict`` takes four times as long."""
+    tensors = {f"{place}{name}": value for name, value in module._parameters.items() if value is not None}
+    for name, value in module._buffers.items():
+        if value is not None and name not in module._non_persistent_buffers_set:
+            tensors[f"{place}{name}"] = value
+    for name, child in module._modules.items():
+        if child is not None:
+            tensors |= _tensors_of(child, f"{place}{name}.")
+    return tensors
 
 
 def encode(message: Message) -> bytes:
