@@ -86,9 +86,7 @@ class Site:
     unseen: View | None = None
     """Images of held-out people, for the comparison of start and result in recognition."""
     common: MutableMapping[str, Any] = field(default_factory=dict)
-    """Results that depend only on lent parts and public images, shared by the sites of a process."""
-    shared_optimizers: MutableMapping[str, Optimizer] = field(default_factory=dict)
-    """Optimizers of the network, which the sites of a process use in turn."""
+    """Optimizers, and results that depend only on lent parts and public images, shared by the sites of a process."""
     held: dict[str, Any] = field(default_factory=dict)
     """Values that last until the end of the visit: graphs, batches, frozen models."""
     losses: list[Tensor] = field(default_factory=list)
@@ -340,10 +338,11 @@ class Site:
             training = self.recipe.training
             factor = optimizers.rate_factor(training.schedule, self.round, training.rounds)
             parameters = [p for part in parts for p in self.net[part].parameters()] + [self._owned[key] for key in own]
-            shared = {} if own or training.optimizer.state == "kept" else self.shared_optimizers
-            optimizer = optimizers.renewed(shared.get(name), parameters, training.optimizer, factor)
-            if optimizers.are_small(parameters):  # a large one would occupy memory between visits
-                shared[name] = optimizer
+            # The sites of a process use an optimizer in turn; a large one would occupy memory between visits.
+            shared = not own and training.optimizer.state == "fresh" and optimizers.are_small(parameters)
+            used: dict[str, Optimizer] = self.common.setdefault("optimizers", {}) if shared else {}
+            optimizer = optimizers.renewed(used.get(name), parameters, training.optimizer, factor)
+            used[name] = optimizer
             state = under(f"optimizer/{name}/", self.kept)
             if state:
                 optimizers.restore(optimizer, state)

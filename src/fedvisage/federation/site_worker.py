@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from fedvisage.base.progress import OnBatch, discard_batches
 from fedvisage.base.streams import seed_global_rng, torch_rng
@@ -58,7 +57,6 @@ class Workspace:
     """Called at the start of each batch of a site."""
     current: SiteWorker | None = None
     common: dict[str, Any] = field(default_factory=dict)
-    optimizers: dict[str, Optimizer] = field(default_factory=dict)
     digests: Digests = field(default_factory=Digests)
 
     def __post_init__(self) -> None:
@@ -223,7 +221,6 @@ class SiteWorker:
             strangers=self.strangers,
             unseen=self.unseen,
             common=workspace.common,
-            shared_optimizers=workspace.optimizers,
             on_batch=workspace.on_batch,
             trust=self.trust,
         )
