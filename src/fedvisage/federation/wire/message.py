@@ -62,10 +62,10 @@ def _load(part: nn.Module, state: Message) -> None:
 
 def _tensors_of(module: nn.Module, place: str = "") -> Message:
     """Return the tensors of a module's state by name; ``state_dict`` takes four times as long."""
-    tensors = {f"{place}{name}": value for name, value in module._parameters.items() if value is not None}
-    for name, value in module._buffers.items():
-        if value is not None and name not in module._non_persistent_buffers_set:
-            tensors[f"{place}{name}"] = value
+    tensors: Message = {f"{place}{name}": value for name, value in module._parameters.items() if value is not None}
+    for name, buffer in module._buffers.items():
+        if buffer is not None and name not in module._non_persistent_buffers_set:
+            tensors[f"{place}{name}"] = buffer
     for name, child in module._modules.items():
         if child is not None:
             tensors |= _tensors_of(child, f"{place}{name}.")
