@@ -6,6 +6,7 @@ first use.
 
 from __future__ import annotations
 
+import gc
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +82,9 @@ ROOMS = {"averaging": "methods.averaging", "losses": "nn.losses", "methods": "me
 
 
 def __getattr__(name: str) -> Any:
+    # Loading torch creates several hundred thousand objects, and the collector would visit them again and again.
+    collects = gc.isenabled()
+    gc.disable()
     try:
         if name in ROOMS:
             return import_module(f"fedvisage.{ROOMS[name]}")
@@ -90,6 +94,9 @@ def __getattr__(name: str) -> Any:
         from fedvisage.base.extensions import missing_package
 
         raise missing_package(error) or error from error
+    finally:
+        if collects:
+            gc.enable()
     raise AttributeError(f"module 'fedvisage' has no attribute {name!r}")
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -56,9 +57,9 @@ def loaded_after(code: str, *arguments: str) -> set[str]:
     return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
 
 
-def write_recipe(folder: Path, sets: Mapping[str, Path], method: str = "fedpad") -> str:
+def write_recipe(folder: Path, sets: Mapping[str, Path], method: str = "fedpad", **changes: Any) -> str:
     path = folder / "recipe.yaml"
-    path.write_text(yaml.safe_dump(tree(sets, method, training__rounds=1)))
+    path.write_text(yaml.safe_dump(tree(sets, method, training__rounds=1, **changes)))
     return str(path)
 
 
@@ -70,6 +71,12 @@ def test_the_python_interface_loads_nothing_that_draws_and_no_library_of_network
     assert loaded_after("import fedvisage as fv; fv.run, fv.study, fv.compare; print_loaded()") == set()
 
 
+def test_the_garbage_collector_is_as_before_after_a_name_was_loaded() -> None:
+    code = "import gc, fedvisage as fv; {}; fv.UserError; print(gc.isenabled())"
+    assert loaded_after(code.format("gc.enable()")) == {"True"}
+    assert loaded_after(code.format("gc.disable()")) == {"False"}
+
+
 @pytest.mark.parametrize(("method", "of_networks"), [("fedpad", {"timm", "torchvision"}), ("fedavg", set())])
 def test_training_begins_without_what_draws_and_with_the_libraries_of_its_network_only(
     sets: Mapping[str, Path], tmp_path: Path, method: str, of_networks: set[str]
@@ -78,8 +85,8 @@ def test_training_begins_without_what_draws_and_with_the_libraries_of_its_networ
     assert loaded == of_networks
 
 
-def test_a_report_without_features_loads_no_scikit_learn(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    loaded = loaded_after(WHOLE_RUN, write_recipe(tmp_path, sets), str(tmp_path / "run"))
+def test_a_report_with_features_loads_no_scikit_learn(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    loaded = loaded_after(WHOLE_RUN, write_recipe(tmp_path, sets, evaluation__features=20), str(tmp_path / "run"))
     assert "matplotlib" in loaded
     assert "sklearn" not in loaded
-    assert (tmp_path / "run" / "report.html").exists()
+    assert "Features (t-SNE)" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")

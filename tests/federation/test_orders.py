@@ -120,3 +120,12 @@ def test_what_is_asked_for_every_batch_is_asked_no_more_often(sets: Mapping[str,
         worker.execute(head)
     with failed(RefusedMessage, "tokens", "round 1"):
         worker.execute(replace(opening, visit=2))
+
+
+def test_tensors_that_changed_after_their_check_are_checked_again(worker: SiteWorker) -> None:
+    lent = weights(worker)
+    name = next(name for name in lent if lent[name].is_floating_point())
+    worker.execute(Order("train", 1, lent, 1))
+    lent[name].fill_(float("nan"))
+    with failed(RefusedMessage, name, "not finite"):
+        worker.execute(Order("train", 2, lent, 1))

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from tests.refusals import refused
-from tests.toy import recipe_of, tree
+from tests.toy import recipe_of, run_toy_once, tree
+from torch import Tensor
 
+from fedvisage.device.predict import list_input_pictures
+from fedvisage.federation.declared import Member
 from fedvisage.methods import METHODS
 from fedvisage.nn.compute import choose_algorithms, device_of_worker, gpus_of, report_nondeterminism
 from fedvisage.runs.directory import describe
+from fedvisage.runs.evaluate import evaluate
+from fedvisage.runs.predict import predict
 from fedvisage.runs.workers import WorkerPool, recipe_of_worker
 from fedvisage.tasks.catalogue import set_up
+from fedvisage.tasks.finished_model import open_model
 
 SETS = {name: Path("nowhere", name) for name in "ABCU"}
 
@@ -83,6 +92,30 @@ def test_an_operation_without_a_deterministic_algorithm_is_a_users_error() -> No
     choose_algorithms(deterministic=True)
     with refused("recipe.runtime.deterministic", "put_ has no deterministic algorithm"), report_nondeterminism():
         torch.zeros(3).put_(torch.tensor([0, 0]), torch.ones(2))
+
+
+def put_twice(member: Member) -> Tensor:
+    """Return logits from an operation without a deterministic algorithm."""
+    return torch.zeros(len(member.images)).put_(torch.tensor([0, 0]), torch.ones(2))
+
+
+@pytest.mark.usefixtures("algorithms")
+def test_uses_of_a_finished_model_report_an_operation_without_a_deterministic_algorithm(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    fedpad = METHODS["fedpad"]
+    run_toy_once(tree(sets, training__rounds=1), tmp_path / "run")
+    method = replace(fedpad, prediction=replace(fedpad.prediction, predict=put_twice))
+    model = open_model(tmp_path / "run", method=method)
+    faces = np.zeros((2, model.recipe.input.size, model.recipe.input.size, 3), np.uint8)
+    Image.fromarray(faces[0]).save(tmp_path / "face.png")
+    choose_algorithms(deterministic=True)
+    with refused("recipe.runtime.deterministic", "put_ has no deterministic algorithm"):
+        evaluate(model, None, tmp_path / "cache")
+    with refused("recipe.runtime.deterministic", "put_ has no deterministic algorithm"):
+        predict(model, list_input_pictures([tmp_path / "face.png"]), crop="none")
+    with refused("recipe.runtime.deterministic", "put_ has no deterministic algorithm"):
+        model.score(faces)
 
 
 def test_other_errors_of_torch_pass_unchanged() -> None:

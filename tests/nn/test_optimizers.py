@@ -51,6 +51,36 @@ def test_a_restored_optimizer_keeps_its_own_rate() -> None:
     assert second.param_groups[0]["lr"] == 0.05
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Optimizer(lr=0.1),
+        Optimizer(lr=0.1, fused=True),
+        Optimizer(name="sgd", lr=0.1),
+        Optimizer(name="sgd", lr=0.1, momentum=0.9),
+    ],
+)
+def test_a_renewed_optimizer_steps_like_a_new_one(settings: Optimizer) -> None:
+    (used, inputs), (model, _) = problem(), problem()
+    parameters = list(used.parameters())
+    first = optimizers.build(parameters, settings, factor=2.0)
+    train(used, first, inputs, 3)
+    used.load_state_dict(model.state_dict())
+    second = optimizers.renewed(first, parameters, settings, factor=0.5)
+    assert second is first
+    train(used, second, inputs, 4)
+    train(model, optimizers.build(list(model.parameters()), settings, factor=0.5), inputs, 4)
+    assert all(torch.equal(a, b) for a, b in zip(used.parameters(), model.parameters(), strict=True))
+
+
+def test_an_optimizer_of_other_parameters_is_not_renewed() -> None:
+    (first, _), (second, _) = problem(), problem()
+    used = optimizers.build(list(first.parameters()), Optimizer())
+    other = optimizers.renewed(used, list(second.parameters()), Optimizer(), 1.0)
+    assert other is not used
+    assert other.param_groups[0]["params"][0] is second.weight
+
+
 def test_the_state_is_a_copy() -> None:
     model, inputs = problem()
     optimizer = optimizers.build(list(model.parameters()), Optimizer(lr=0.1))

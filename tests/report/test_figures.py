@@ -10,14 +10,18 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from sklearn.manifold import TSNE
 from tensorboardX.proto.event_pb2 import Event
 from tests.report.making import make_run, target_scores
 
 from fedvisage.report import curves, recognition
 from fedvisage.report.curves import canvas, figure_style, key
-from fedvisage.report.figures import boundary, project, sample, tsne_figure
+from fedvisage.report.figures import boundary, linear_svm, sample, tsne_figure
 from fedvisage.report.run_files import Features, read_run
 from fedvisage.report.tracking.tensorboard import write_events
+from fedvisage.report.tsne import joint_probabilities, principal_components, tsne
 
 
 def test_curves_keep_every_visible_step_and_drop_the_rest() -> None:
@@ -74,8 +78,8 @@ def test_scores_of_one_class_can_be_drawn() -> None:
 def test_placing_features_keeps_groups_together_and_repeats_itself(finished: Path) -> None:
     features = read_run(finished).features
     assert features is not None
-    place = project(features.values)
-    assert np.array_equal(place, project(features.values))
+    place = tsne(features.values)
+    assert np.array_equal(place, tsne(features.values))
     group = np.array([f"{site}{label}" for site, label in zip(features.site, features.label, strict=True)])
     distance = np.linalg.norm(place[:, None] - place[None], axis=-1)
     np.fill_diagonal(distance, np.inf)
@@ -84,20 +88,46 @@ def test_placing_features_keeps_groups_together_and_repeats_itself(finished: Pat
 
 THREADS = """
 import os, numpy as np
-from sklearn import decomposition, manifold  # SciPy's library starts idle threads of its own when it is loaded
-from fedvisage.report.figures import project
+from fedvisage.report.tsne import tsne
 before = len(os.listdir("/proc/self/task"))
-project(np.random.default_rng(0).standard_normal((60, 8), dtype=np.float32))
+tsne(np.random.default_rng(0).standard_normal((600, 80), dtype=np.float32))
 print(len(os.listdir("/proc/self/task")) - before)
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted where Linux lists them")
 def test_points_are_placed_in_one_thread_however_many_there_may_be() -> None:
-    """Two on a busy machine wait for each other a thousand times: 30 s for what one does in one."""
     words = [sys.executable, "-c", THREADS]
     done = subprocess.run(words, env={**os.environ, "OMP_NUM_THREADS": "4"}, capture_output=True, text=True, check=True)
     assert int(done.stdout) == 0
+
+
+def divergence(joint: NDArray[np.float64], place: NDArray[np.float32]) -> float:
+    """Return Σ p log(p/q) with the similarities q of places in the plane, pair by pair."""
+    squares = ((place[:, None].astype(np.float64) - place[None]) ** 2).sum(axis=-1)
+    near = np.where(np.eye(len(place), dtype=bool), 0, 1 / (1 + squares))
+    mine = joint > 0
+    return float((joint[mine] * np.log(joint[mine] * near.sum() / near[mine])).sum())
+
+
+@pytest.mark.parametrize(("count", "groups", "wide"), [(40, 2, 512), (120, 4, 64), (320, 8, 64), (320, 1, 16)])
+def test_points_are_placed_as_well_as_by_scikit_learn(count: int, groups: int, wide: int) -> None:
+    rng = np.random.default_rng(count + groups)
+    centres = 3 * rng.standard_normal((groups, wide))
+    values = (centres[np.arange(count) % groups] + rng.standard_normal((count, wide))).astype(np.float32)
+    perplexity = min(30.0, (count - 1) / 3)
+    # Of scikit-learn's own probabilities, by its exact method, which returns the divergence that it reached.
+    theirs = TSNE(perplexity=perplexity, init="pca", random_state=0, method="exact")
+    place = theirs.fit_transform(principal_components(values))
+    joint = joint_probabilities(principal_components(values), perplexity)
+    assert divergence(joint, place) == pytest.approx(theirs.kl_divergence_, rel=1e-4)
+    assert divergence(joint, tsne(values)) <= 1.05 * theirs.kl_divergence_
+
+
+def test_each_points_neighbours_have_the_perplexity() -> None:
+    """The conditional probabilities of the paper's Eq. 1, from the joint ones of three points with equal neighbours."""
+    corners = np.array([[0.0, 0], [1, 0], [0.5, 0.75**0.5]])
+    np.testing.assert_allclose(joint_probabilities(corners, 2.0), (1 - np.eye(3)) / 6)
 
 
 def test_a_line_parts_a_sets_classes_where_they_can_be_parted() -> None:
@@ -111,6 +141,24 @@ def test_a_line_parts_a_sets_classes_where_they_can_be_parted() -> None:
     np.testing.assert_allclose(ends[:, 1], ends[:, 0] + 3, atol=0.35)
     middle = (ends[0] + ends[1]) / 2
     assert np.linalg.norm(place - middle, axis=1).max() < np.linalg.norm(ends[1] - ends[0])
+
+
+@pytest.mark.parametrize("distance", [0.0, 1.0, 10.0])
+def test_the_line_minimises_the_loss_of_a_linear_support_vector_machine(distance: float) -> None:
+    rng = np.random.default_rng(5)
+    label = np.arange(60) % 2
+    place = 4 * rng.standard_normal((60, 2)) + np.outer(label * distance, [3, -1])
+
+    def loss(line: NDArray[np.float64]) -> float:
+        margins = np.array(
+            [(1 if of == 1 else -1) * (line[:2] @ at + line[2]) for at, of in zip(place, label, strict=True)]
+        )
+        return float(line[:2] @ line[:2] + (np.maximum(0, 1 - margins) ** 2).sum())
+
+    normal, offset = linear_svm(place, label)
+    least = minimize(loss, np.zeros(3), method="BFGS", options={"gtol": 1e-9})
+    assert loss(np.append(normal, offset)) <= least.fun * (1 + 1e-9)
+    np.testing.assert_allclose(np.append(normal, offset), least.x, atol=1e-4)
 
 
 def test_one_heap_of_both_classes_gets_no_line_from_far_away() -> None:

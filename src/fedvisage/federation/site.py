@@ -86,7 +86,7 @@ class Site:
     unseen: View | None = None
     """Images of held-out people, for the comparison of start and result in recognition."""
     common: MutableMapping[str, Any] = field(default_factory=dict)
-    """Results that depend only on lent parts and public images, shared by the sites of a process."""
+    """Optimizers, and results that depend only on lent parts and public images, shared by the sites of a process."""
     held: dict[str, Any] = field(default_factory=dict)
     """Values that last until the end of the visit: graphs, batches, frozen models."""
     losses: list[Tensor] = field(default_factory=list)
@@ -337,11 +337,12 @@ class Site:
         if name not in self._optimizers:
             training = self.recipe.training
             factor = optimizers.rate_factor(training.schedule, self.round, training.rounds)
-            optimizer = optimizers.build(
-                [p for part in parts for p in self.net[part].parameters()] + [self._owned[key] for key in own],
-                training.optimizer,
-                factor,
-            )
+            parameters = [p for part in parts for p in self.net[part].parameters()] + [self._owned[key] for key in own]
+            # The sites of a process use an optimizer in turn; a large one would occupy memory between visits.
+            shared = not own and training.optimizer.state == "fresh" and optimizers.are_small(parameters)
+            used: dict[str, Optimizer] = self.common.setdefault("optimizers", {}) if shared else {}
+            optimizer = optimizers.renewed(used.get(name), parameters, training.optimizer, factor)
+            used[name] = optimizer
             state = under(f"optimizer/{name}/", self.kept)
             if state:
                 optimizers.restore(optimizer, state)

@@ -69,6 +69,7 @@ class Workspace:
         if self.recipe.runtime.compile:
             compile_blocks(self.net)
         self._first = self.own_parts()
+        self._modules, self._parameters = list(self.net.modules()), list(self.net.parameters())
         lent = (value for part in self.method.parts_at(Home.LENT) for value in self.net[part].state_dict().values())
         self._lent = [value for value in lent if value.is_floating_point()]
         self.calls = {**self.about_finished, **protect_calls(self.method.calls, self.recipe, self.net)}
@@ -83,10 +84,12 @@ class Workspace:
         Lent parts are blanked, so a method that forgets to load the server's weights fails at once instead of training
         on another site's weights.
         """
-        self.net.train()
+        if not all(module.training for module in self._modules):  # the call takes longer than the question
+            self.net.train()
         if self.recipe.training.statistics == "frozen":
             hold_statistics(self.net)
-        self.net.zero_grad(set_to_none=True)
+        for parameter in self._parameters:
+            parameter.grad = None
         for value in self._lent:
             value.fill_(math.nan)
         load_parts(self.net, self._first | under(OWN, kept))

@@ -73,11 +73,34 @@ def build(parameters: Sequence[nn.Parameter], settings: Settings, factor: float 
     Stepping all tensors of a small network together takes less time, and gives the same bytes.
     """
     rate, decay, fused = settings.lr * factor, settings.weight_decay, settings.fused
-    small = all(p.device.type == "cpu" for p in parameters) and sum(p.numel() for p in parameters) <= SMALL
-    together = True if small and not fused else None  # torch decides for large networks and on other devices
+    # Torch decides for large networks and on other devices.
+    together = True if are_small(parameters) and not fused else None
     if settings.name == "adam":
         return Adam(parameters, lr=rate, weight_decay=decay, fused=fused, foreach=together)
     return SGD(parameters, lr=rate, weight_decay=decay, momentum=settings.momentum, fused=fused, foreach=together)
+
+
+def are_small(parameters: Sequence[nn.Parameter]) -> bool:
+    """Return whether parameters belong to a small network on a CPU."""
+    return all(p.device.type == "cpu" for p in parameters) and sum(p.numel() for p in parameters) <= SMALL
+
+
+def renewed(used: Optimizer | None, parameters: Sequence[nn.Parameter], settings: Settings, factor: float) -> Optimizer:
+    """Return a used optimizer of these parameters and settings in the state of a new one, or else a new one."""
+    if used is None or not _has(used, parameters):
+        return build(parameters, settings, factor)
+    for group in used.param_groups:
+        group["lr"] = settings.lr * factor
+    if isinstance(used, Adam) and used.state:
+        torch._foreach_zero_([value for moments in used.state.values() for value in moments.values()])
+    else:  # SGD's first step does not read its momentum
+        used.state.clear()
+    return used
+
+
+def _has(optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> bool:
+    own = optimizer.param_groups[0]["params"]
+    return len(own) == len(parameters) and all(a is b for a, b in zip(own, parameters, strict=True))
 
 
 def step(optimizer: Optimizer, clip_norm: float | None) -> None:

@@ -17,6 +17,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import select, split_entry, splits_of
 from fedvisage.datasets.sources import existing_set, resolve, without_part
 from fedvisage.methods import read_method
+from fedvisage.nn.compute import report_nondeterminism
 from fedvisage.recipe import load
 from fedvisage.runs.directory import DATA, METRICS, RECIPE, close_settings, recorded_settings
 from fedvisage.runs.local_training import adoption
@@ -69,6 +70,7 @@ class _Target:
     overlap: dict[str, Any]
 
 
+@report_nondeterminism()
 def evaluate(
     model: FinishedModel,
     data: str | None,

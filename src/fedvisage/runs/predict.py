@@ -29,10 +29,12 @@ from fedvisage.federation.server import members_of, separate_models
 from fedvisage.federation.wire.message import Message
 from fedvisage.metrics.similarity import Features, normalise
 from fedvisage.metrics.threshold import Threshold
+from fedvisage.nn.compute import report_nondeterminism
 from fedvisage.tasks.finished_model import FinishedModel
 from fedvisage.tasks.scoring import Logits, Scorer, as_logits, mean_score
 
 
+@report_nondeterminism()
 def compare_faces(
     model: FinishedModel,
     picture: InputPicture,
@@ -75,6 +77,7 @@ def _load_member(
     return thresholds[member]
 
 
+@report_nondeterminism()
 def predict(
     model: FinishedModel, asked: InputPictures, *, member: str = "", crop: str = "face", steps: Steps = discard_steps
 ) -> Predictions:

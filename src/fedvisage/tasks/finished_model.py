@@ -27,6 +27,7 @@ from fedvisage.federation.wire.message import Message
 from fedvisage.methods import find, read_method
 from fedvisage.metrics.operating_point import choose_point
 from fedvisage.metrics.threshold import Threshold
+from fedvisage.nn.compute import report_nondeterminism
 from fedvisage.nn.inputs import colour_channels
 from fedvisage.recipe import Recipe
 from fedvisage.tasks import saved_model
@@ -124,6 +125,7 @@ class FinishedModel:
         self.scorer.load(next(iter(self._members().values())))
         return Delivered(self.setup, copy.deepcopy(self.scorer.net)).eval()
 
+    @report_nondeterminism()
     def score(self, images: Faces) -> NDArray[Any]:
         """Return the bona fide logit of each face crop, with members' scores averaged.
 
@@ -142,6 +144,7 @@ class FinishedModel:
         least = self.threshold.value
         return np.asarray(self.score(images) >= least)
 
+    @report_nondeterminism()
     def embed(self, faces: Faces) -> Tensor:
         """Return the feature of each aligned face, as in :meth:`score`, at unit length."""
         self._require("recognition", "embed", "score")

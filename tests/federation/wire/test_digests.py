@@ -1,5 +1,9 @@
 """A digest that is known is not worked out again, and one that is no longer right is."""
 
+import hashlib
+import weakref
+
+import numpy as np
 import torch
 
 from fedvisage.federation.wire.message import Digests, digest_of
@@ -31,3 +35,23 @@ def test_the_digest_of_one_number_does_not_depend_on_its_stride() -> None:
     strided = torch.arange(4.0)[1::4]
     assert strided.stride() == (4,)
     assert digest_of({"n": strided}) == digest_of({"n": torch.tensor([1.0])})
+
+
+def test_a_digest_is_that_of_names_types_shapes_and_values() -> None:
+    message = {
+        "b": torch.arange(6.0).reshape(2, 3).T,
+        "a": torch.tensor([1.0, -2.5], dtype=torch.bfloat16),
+        "d": torch.tensor(True),
+        "c": torch.empty(0, 2, dtype=torch.int64),
+    }
+    total = hashlib.sha256(b"a|torch.bfloat16|(2,)|" + bytes.fromhex("803f20c0"))
+    total.update(b"b|torch.float32|(3, 2)|" + np.array([0, 3, 1, 4, 2, 5], "<f4").tobytes())
+    total.update(b"c|torch.int64|(0, 2)|" + b"d|torch.bool|()|" + b"\1")
+    assert digest_of(message) == total.hexdigest()
+
+
+def test_a_message_whose_digest_is_known_does_not_stay_in_memory() -> None:
+    digests, message = Digests(), {"one": torch.zeros(2)}
+    digests.of(message)
+    value = weakref.ref(message.pop("one"))
+    assert value() is None

@@ -1,10 +1,14 @@
 """Loading a message into a network: complete parts of equal shapes, into the network's own memory layout."""
 
+from pathlib import Path
+
 import pytest
 import torch
+from tests.toy import recipe_of, tree
 from torch import nn
 
 from fedvisage.federation.wire.message import load_parts, state_of
+from fedvisage.methods import METHODS
 
 
 def network() -> nn.ModuleDict:
@@ -21,6 +25,15 @@ def test_a_part_of_a_message_replaces_the_values_and_keeps_layout_and_gradients(
     assert all(torch.equal(value, before[name]) for name, value in net["b"].state_dict().items())
     assert [value.stride() for value in net["a"].parameters()] == strides
     assert all(value.requires_grad and value.is_leaf for value in net.parameters())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_state_of_every_network_is_its_state_dict(name: str) -> None:
+    content = tree({site: Path("nowhere", site) for site in "ABCU"}, name)
+    net = METHODS[name].network(recipe_of(content))
+    state, expected = state_of(net, *net), net.state_dict()
+    assert list(state) == list(expected)
+    assert all(torch.equal(state[key], expected[key]) for key in state)
 
 
 @pytest.mark.parametrize("fault", ["missing", "unexpected", "broadcast"])

@@ -114,3 +114,17 @@ def test_every_method_declares_each_tensor_once() -> None:
         for call in method.calls.values():
             names = [f"{upload.prefix}{name}" for upload in call.uploads for name in (upload.parts or (upload.name,))]
             assert len(names) == len(set(names))
+
+
+def test_a_reply_that_changed_after_its_check_is_checked_again(schema: Schema) -> None:
+    message = honest(np.random.default_rng(7))
+    check(message, schema)
+    check(dict(message), schema)
+    message["model.0.weight"][0, 0] = float("nan")
+    with failed(RefusedMessage, "model.0.weight", "not finite"):
+        check(message, schema)
+    message["model.0.weight"][0, 0] = 0
+    check(message, schema)
+    del message["loss"]
+    with failed(RefusedMessage, "loss", "is missing"):
+        check(message, schema)

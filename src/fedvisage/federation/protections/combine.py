@@ -139,13 +139,12 @@ class Mean:
 
     def add(self, message: Message, weight: float) -> None:
         """Add one site's upload to the sums."""
-        for name, tensor in message.items():
-            value = tensor.to(torch.float64)
-            if name in self._sums:
-                self._sums[name].add_(value, alpha=weight)
-            else:
-                self._sums[name] = value * weight
-                self._types[name] = tensor.dtype
+        known = [name for name in message if name in self._sums]
+        if known:
+            torch._foreach_add_([self._sums[name] for name in known], [message[name] for name in known], alpha=weight)
+        for name in [name for name in message if name not in self._sums]:
+            self._sums[name] = message[name].to(torch.float64) * weight
+            self._types[name] = message[name].dtype
         self._weight += weight
 
     def exact(self) -> Message:
