@@ -64,6 +64,8 @@ QUARTER_TURNS = (0, 1, 3)
 
 DOMAINS = ("O", "C", "I", "M")
 """The simulated media of a site, in turn."""
+PORTRAITS = 30
+"""Portraits of a site on which attacks are simulated, at most; each gets three to five attacks."""
 
 SIZE = 80
 Scaling = Literal["area", "linear"]
@@ -138,7 +140,8 @@ def simulate(portraits: Path, out: Path) -> None:
     for site, domain in zip(SITES, cycle(DOMAINS), strict=False):
         if not (out / site).exists():
             # Portraits whose crop would have to be enlarged are skipped.
-            synthesise_from(portraits / site, Synthesis(domain, size=SIZE, frames=1), out / site, max_bad=1)
+            spec = Synthesis(domain, size=SIZE, subjects=PORTRAITS, frames=1)
+            synthesise_from(portraits / site, spec, out / site, max_bad=1)
 
 
 def unique_files(directory: Path) -> dict[str, dict[int, list[Path]]]:
