@@ -16,7 +16,7 @@ from benchmarks.real.sites import SITES
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 
-RECIPES = Path(__file__).parents[2] / "recipes" / "real"
+RECIPES = Path(__file__).parents[2] / "recipes"
 
 
 @dataclass(frozen=True)

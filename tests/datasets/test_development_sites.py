@@ -1,4 +1,4 @@
-"""The benchmark on real pictures: which files it takes, how it cuts them, and that it needs its directory."""
+"""The benchmark on real pictures: which files it takes, how it cuts them, whom it drops, and what it simulates."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -7,13 +7,22 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import torch
 from benchmarks.real import sites
 from benchmarks.real.__main__ import main
-from benchmarks.real.sites import SITES, Cut, unique_files
+from benchmarks.real.author import SAME, SIDE, Author
+from benchmarks.real.sites import SITES, Cut, simulate, unique_files
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+from tests.starts import theirs
 
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.faces.align import align
 from fedvisage.faces.detection import Detector, DetectorSettings, Face
 from fedvisage.render.people import draw_conditions, draw_people
 from fedvisage.render.scene import render
+from fedvisage.starts.convert import convert
+from fedvisage.tasks.finished_model import FinishedModel, open_model
 
 TUTORIAL, SECOND = SITES["tutorial"]
 APFOL = SITES["apfol"][0]
@@ -32,6 +41,13 @@ def write(directory: Path, contents: Mapping[str, Sequence[str]]) -> Path:
 
 def texts(paths: Sequence[Path]) -> list[str]:
     return [path.read_text() for path in paths]
+
+
+def photographs(count: int) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
+    """Render people, one picture each, with the five points of their faces."""
+    scene = render(draw_people(range(count)), draw_conditions(range(count)), 128)
+    exposed = (scene.radiance / (4 * scene.radiance.mean((1, 2, 3), keepdim=True))).clamp(0, 1) ** (1 / 2.2)
+    return (exposed * 255).byte().permute(0, 2, 3, 1).numpy(), scene.points.double().numpy()
 
 
 def test_the_benchmark_is_skipped_with_one_line_without_its_directory(
@@ -61,9 +77,7 @@ def test_a_class_has_a_limited_number_of_pictures_at_equal_distances_among_those
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sites, "MOST", 3)
-    radiance = render(draw_people(range(6)), draw_conditions(range(6)), 128).radiance
-    exposed = (radiance / (4 * radiance.mean((1, 2, 3), keepdim=True))).clamp(0, 1) ** (1 / 2.2)
-    faces = (exposed * 255).byte().permute(0, 2, 3, 1).numpy()
+    faces = photographs(6)[0]
     for number, face in enumerate(faces):
         cv2.imwrite(str(tmp_path / f"{number}.png"), face[..., ::-1])
     (tmp_path / "6.png").write_text("no picture")
@@ -89,3 +103,50 @@ def test_a_padded_cut_keeps_its_margin_and_an_unpadded_one_shrinks(scaling: str)
         shares[padding] = float((cut.cut(picture, face) > 127).mean())
     assert shares["none"] == pytest.approx(0.4**2, abs=0.01)
     assert shares["replicate"] == pytest.approx(0.25**2, abs=0.01)
+
+
+def centred_recogniser(crops: NDArray[np.uint8], folder: Path) -> FinishedModel:
+    """Convert a small recogniser of random weights whose features have a mean of zero over some crops."""
+    net = theirs.shaken(theirs.Foamliu(8, 16, SIDE)).eval()
+    last = net.get_submodule("bn")
+    assert isinstance(last, torch.nn.BatchNorm2d)
+    assert last.running_mean is not None
+    with torch.no_grad():
+        pixels = torch.from_numpy(crops).permute(0, 3, 1, 2) / 255
+        mean, std = (torch.tensor(values)[:, None, None] for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+        features = net((pixels - mean) / std)
+        assert last.bias is not None
+        last.bias -= features.mean(0)
+    save_file({name: value.clone() for name, value in net.state_dict().items()}, folder / "theirs.safetensors")
+    convert(folder / "theirs.safetensors", "mobilefacenet-dw", folder / "start.safetensors")
+    return open_model(folder / "start.safetensors")
+
+
+def test_a_face_is_the_authors_from_a_mean_cosine_to_his_pictures(tmp_path: Path) -> None:
+    pictures, points = photographs(8)
+    crops = np.stack([align(picture, marks, SIDE)[0] for picture, marks in zip(pictures, points, strict=True)])
+    recogniser = centred_recogniser(crops, tmp_path)
+    faces = [Face(np.array([20.0, 20.0, 80.0, 80.0]), marks) for marks in points]
+    author = Author(recogniser, list(zip(pictures[:2], faces[:2], strict=True)))
+    features = recogniser.embed(crops).double().numpy()
+    cosines = (features @ features[:2].T).mean(axis=1)
+    assert [author.shows(picture, face) for picture, face in zip(pictures, faces, strict=True)] == list(cosines >= SAME)
+    assert author.shows(pictures[0], faces[0])
+    assert cosines.min() < SAME < cosines.max()
+
+
+def test_each_site_gets_attacks_that_are_simulated_on_its_own_portraits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sites, "SITES", {"first": (), "second": ()})
+    for name, picture in zip(("first", "second"), photographs(2)[0], strict=True):
+        (tmp_path / "portraits" / name).mkdir(parents=True)
+        cv2.imwrite(str(tmp_path / "portraits" / name / "0000.png"), picture[..., ::-1])
+    simulate(tmp_path / "portraits", tmp_path / "simulated")
+    first, second = (PreparedSet.open(tmp_path / "simulated" / name) for name in ("first", "second"))
+    assert set(first.rows.species.tolist()) == {"bonafide", "print", "replay"}
+    assert set(second.rows.species.tolist()) == {"bonafide", "print", "cut", "replay"}
+    for prepared in (first, second):
+        assert set(prepared.rows.subject.tolist()) == {"0000.png"}
+        assert prepared.crop is not None
+        assert prepared.crop.margin == 1.4
