@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import textwrap
@@ -120,7 +121,7 @@ def test_what_is_left_over_or_lacking_or_of_another_shape_is_refused_by_name(tmp
         assert not (tmp_path / "b.safetensors").exists()
 
 
-def test_the_centres_of_the_classes_of_training_are_left_out_and_said(tmp_path: Path) -> None:
+def test_the_class_centres_of_training_are_left_out_and_named(tmp_path: Path) -> None:
     state = {f"model.{key}": value for key, value in theirs.shaken(NETWORKS["adaface"][0]()).state_dict().items()}
     save_file({**state, "head.kernel": torch.zeros(LENGTH, 5)}, tmp_path / "a.safetensors")
     done = convert(tmp_path / "a.safetensors", "iresnet18", tmp_path / "b.safetensors")
@@ -139,19 +140,21 @@ def test_an_order_of_colours_that_names_do_not_tell_must_be_said(tmp_path: Path)
     torch.testing.assert_close(features_of(opened(done, "iresnet18"), images), expected, rtol=1e-3, atol=1e-3)
 
 
-def test_the_command_says_what_maps_to_what_and_a_recipe_that_is_read(tmp_path: Path) -> None:
+def test_the_command_prints_a_recipe_that_is_read_and_lists_the_tensors_as_json(tmp_path: Path) -> None:
     path = as_file(theirs.shaken(NETWORKS["foamliu"][0]()), tmp_path / "a.safetensors")
     asked = ["model", "convert", str(path), str(tmp_path / "b.safetensors"), "--as", "mobilefacenet-dw"]
     result = CliRunner().invoke(app, asked)
     assert result.exception is None, result.exception
     said = result.output.splitlines()
-    assert ["gdconv.bn.weight", "global.1.weight"] in [line.split() for line in said]
     start = next(index for index, line in enumerate(said) if line.startswith("a recipe"))
     shown = yaml.safe_load(textwrap.dedent("\n".join(said[start + 1 :])))
     shown["training"]["rounds"] = 1
     recipe = fv.load({**shown, "data": {"sites": {"A": "sets/A"}}})
     assert recipe.training.starts_from == Start(file=str(tmp_path / "b.safetensors"))
     assert recipe.input.size == SIZE
+    asked[3] = str(tmp_path / "c.safetensors")
+    mapping = json.loads(CliRunner().invoke(app, [*asked, "--json"]).stdout)["tensors"]
+    assert mapping["gdconv.bn.weight"] == "global.1.weight"
     again = CliRunner().invoke(app, asked)
     assert isinstance(again.exception, UserError)
     assert "exists" in str(again.exception)

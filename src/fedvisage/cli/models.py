@@ -458,7 +458,7 @@ def convert_weights(
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Convert another project's weights to a file to start from, and print the mapping of names; nothing is guessed."""
+    """Convert another project's weights to a file to start from; nothing is guessed, and --json lists the tensors."""
     from fedvisage.base.files import read_text
     from fedvisage.starts.convert import convert
 

@@ -102,13 +102,13 @@ class Conversion:
     agreement: FeatureDistance | None
 
     def lines(self) -> list[str]:
-        """Return the mapping, the comparison, and the lines of a recipe that starts from the file."""
+        """Return a summary, the comparison, and the lines of a recipe that starts from the file."""
         result = self.result
-        lines = [*result.lines(), ""]
-        lines.append(
+        lines = [
             f"{self.destination}: {len(result.weights)} tensors from {self.source.path.name}, "
             f"as {result.project} writes them"
-        )
+        ]
+        lines += [f"left out: {', '.join(result.left_out)}"] if result.left_out else []
         lines.append(
             f"the source expects {result.colour.upper()}, {_describe_pixels(result)}; "
             f"the result RGB from 0 to 1, {result.size} pixels"

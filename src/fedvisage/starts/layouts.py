@@ -288,12 +288,6 @@ class ConvertedNetwork:
     tolerance: float = 1e-3
     """The largest accepted distance from the reference's features, at unit length."""
 
-    def lines(self) -> list[str]:
-        """Return the mapping, one line per tensor."""
-        width = max(len(source) for source, _ in self.pairs)
-        lines = [f"{source:<{width}}  {target}" for source, target in self.pairs]
-        return lines + [f"{name:<{width}}  left out" for name in self.left_out]
-
 
 # Layouts of published face recognition networks, each with our equivalent network.
 #
