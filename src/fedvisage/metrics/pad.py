@@ -66,7 +66,7 @@ def curve_eer(far: FloatArray, frr: FloatArray) -> FloatArray:
 
 def curve_auc(far: FloatArray, frr: FloatArray) -> FloatArray:
     """Return the area under the ROC by trapezoids; tied scores form one slanted step worth half, as in scikit-learn."""
-    return np.asarray(-np.trapezoid(1 - frr, far, axis=-1))
+    return np.asarray(np.trapezoid(1 - frr, -far, axis=-1))
 
 
 def far_frr(scores: Scores, threshold: float) -> tuple[float, float]:
