@@ -100,11 +100,11 @@ def test_an_unknown_subject_is_replaced_by_its_video_and_then_by_the_item() -> N
     assert len(set(found.tolist())) == 4  # video v, item c, subject s, item v
 
 
-def test_two_thousand_scores_take_at_most_two_seconds() -> None:
+def test_two_thousand_scores_take_at_most_two_seconds_of_processor_time() -> None:
     scores: Scores = random_scores(0, count=2000, subjects=50)
-    start = time.perf_counter()
+    start = time.process_time()
     intervals(scores, 0.5, 1000, np.random.default_rng(0))
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 def test_a_band_is_where_the_curves_of_redrawn_subjects_lie() -> None:

@@ -145,3 +145,8 @@ def test_summary_figures_of_one_class_are_undefined() -> None:
     counts = histogram_of(scores_of([1.0], {}))
     assert threshold.auc_from_histogram(counts) is None
     assert threshold.eer_from_histogram(counts) is None
+
+
+def test_the_auc_of_completely_inverted_scores_is_zero_without_a_sign() -> None:
+    counts = threshold.histogram(np.array([-1.0, -2.0, 1.0, 2.0]), np.array([1, 1, 0, 0]))
+    assert f"{threshold.auc_from_histogram(counts):.4f}" == "0.0000"
