@@ -204,7 +204,7 @@ class WorkerPool:
             say(f"note: {reason}; runtime.workers changes nothing")
             return
         if threads > 1 and count * threads > cores():
-            say(f"note: {count} processes of {threads} threads are more than {cores()} cores; see runtime.threads")
+            say(f"note: {count} processes of {threads} threads are slow on {cores()} cores; set runtime.threads=1")
         self.workers = self.engine.start(count, threads)
 
     @contextmanager
