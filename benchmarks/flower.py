@@ -1,6 +1,6 @@
 """FedAvg beside Flower's simulation: the same network, sites, images and batches.
 
-Flower is no dependency of the package: install ``flwr[simulation]`` beside it to measure this row.
+Flower is not a dependency of the package: install ``flwr[simulation]`` beside it to measure this row.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def measure(cache: Path) -> Measurement:
     bound = "≥ 2 × Flower's images; site-round ≤ 1/9 of Flower's"
     if find_spec("flwr") is None or find_spec("ray") is None:
         return Measurement(claim, bound, "flwr[simulation] is not installed", None)
-    jobs = {(what, rounds): _jobs(what, rounds, cache) for what, rounds in _points()}
+    points = (("work", 1), ("work", ROUNDS), ("tiny", 1), ("tiny", TINY_ROUNDS))
+    jobs = {(what, rounds): _jobs(what, rounds, cache) for what, rounds in points}
     names = [(*point, who) for point in jobs for who in ("ours", "flower")]
     columns = in_turn(REPEATS, *(job for pair in jobs.values() for job in pair))
     seconds = {name: median(values) for name, values in zip(names, columns, strict=True)}
@@ -60,14 +61,10 @@ def measure(cache: Path) -> Measurement:
     )
 
 
-def _points() -> list[tuple[str, int]]:
-    return [("work", 1), ("work", ROUNDS), ("tiny", 1), ("tiny", TINY_ROUNDS)]
-
-
 def _jobs(what: str, rounds: int, cache: Path) -> list[Callable[[], float]]:
     settings = {"work": WORK, "tiny": TINY}[what]
     paths = [str(rendered(cache, name, 8, settings["size"])) for name in DOMAINS]
-    job: list[Any] = [rounds, *(settings[name] for name in ("batch", "batches", "width")), *paths]
+    job: list[Any] = [rounds, *(settings[name] for name in ("size", "batch", "batches", "width")), *paths]
     ours, flower = "benchmarks.flower import train", "benchmarks.flower_program import simulate"
     return [partial(_seconds_of, f"from {line} as job; job()", job) for line in (ours, flower)]
 
@@ -82,9 +79,8 @@ def _seconds_of(code: str, job: list[Any]) -> float:
 
 def train() -> None:
     """Train with FedAvg in this process, and print its processor time, which includes its start."""
-    rounds, batch, batches, width, *paths = json.loads(os.environ["FLOWER_JOB"])
+    rounds, size, batch, batches, width, *paths = json.loads(os.environ["FLOWER_JOB"])
     sites = dict(zip(DOMAINS, paths, strict=True))
-    size = TINY["size"] if width == TINY["width"] else WORK["size"]
     tree = {
         "method": {"name": "fedpad", "network": {"width": width}},
         "data": {"sites": sites},

@@ -25,8 +25,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.nn.resnet import ResNet18, resnet18
 
 client_app, server_app = ClientApp(), ServerApp()
-JOB = "FLOWER_JOB"
-ROUNDS, BATCH, BATCHES, WIDTH, *PATHS = json.loads(os.environ[JOB])
+ROUNDS, _, BATCH, BATCHES, WIDTH, *PATHS = json.loads(os.environ["FLOWER_JOB"])
 
 
 @cache

@@ -149,7 +149,7 @@ FAULTS = (
         SHORT,
         lambda s: s.blocked.rmdir(),
     ),
-    Fault("a site's machine goes off for good", ALL, lambda s: s.members.kill("B"), False, SHORT),
+    Fault("a site's machine goes off and stays off", ALL, lambda s: s.members.kill("B"), False, SHORT),
 )
 """The last one leaves the federation without site B."""
 

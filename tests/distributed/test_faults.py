@@ -108,4 +108,4 @@ def test_fault(fault: Fault, place: Scene, sets: Mapping[str, Path], whole: dict
     else:
         assert set(finding.without) <= {"B"}, "the other sites went on"
         assert finding.without or finding.reasons, "something went wrong"
-        assert "for good" in fault.name or len(finding.without.get("B", ())) < 10, "the site came back"
+        assert "stays off" in fault.name or len(finding.without.get("B", ())) < 10, "the site came back"

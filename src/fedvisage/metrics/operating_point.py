@@ -38,6 +38,9 @@ ALL = "all"
 TYPES = ("print", "replay", "cut", "mask", "other")
 """The attack types of curves; ``other`` stands for all further ones."""
 
+CLASSES = (BONA_FIDE, ALL, *TYPES)
+"""The classes of attack detection whose scores are counted: bona fide images, all attacks, and each type of attack."""
+
 STEP = 8
 """Histogram bins per point of a curve."""
 

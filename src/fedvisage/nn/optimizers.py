@@ -93,7 +93,7 @@ def renewed(used: Optimizer | None, parameters: Sequence[nn.Parameter], settings
         group["lr"] = settings.lr * factor
     if isinstance(used, Adam) and used.state:
         torch._foreach_zero_([value for moments in used.state.values() for value in moments.values()])
-    else:  # SGD's first step does not read its momentum
+    else:  # SGD creates its momentum in its first step
         used.state.clear()
     return used
 

@@ -73,20 +73,20 @@ def _descend(joint: NDArray[np.float32], place: NDArray[np.float32]) -> NDArray[
     rate = np.float32(max(count / EXAGGERATION / 4, SLOWEST))
     step, gains, pull = np.zeros_like(place), np.ones_like(place), joint * np.float32(EXAGGERATION)
     near, force = np.empty_like(joint), np.empty_like(joint)
-    one = np.ones((count, 1), np.float32)
+    ones = np.ones((count, 1), np.float32)
     for number in range(STEPS):
         if number == EXAGGERATED:
             pull = joint
         # near = 1 / (1 + |y_i - y_j|²), with the sum of three terms as one product
         squares = (place**2).sum(axis=1, keepdims=True)
-        np.matmul(np.hstack([-2 * place, squares + 1, one]), np.hstack([place, one, squares]).T, out=near)
+        np.matmul(np.hstack([-2 * place, squares + 1, ones]), np.hstack([place, ones, squares]).T, out=near)
         np.reciprocal(near, out=near)
         np.fill_diagonal(near, 0)
         # force = (p - q) · near; the gradient is 4 Σ_j force_ij (y_i - y_j), Eq. 5
         np.multiply(near, -1 / near.sum(), out=force)
         force += pull
         force *= near
-        sums = force @ np.hstack([place, one])
+        sums = force @ np.hstack([place, ones])
         gradient = 4 * (sums[:, 2:] * place - sums[:, :2])
         gains = np.maximum(np.where(step * gradient < 0, gains + 0.2, gains * 0.8), LEAST_GAIN)
         step = (MOMENTUM if number >= EXAGGERATED else FIRST_MOMENTUM) * step - rate * gains * gradient

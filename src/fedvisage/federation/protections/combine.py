@@ -139,9 +139,9 @@ class Mean:
 
     def add(self, message: Message, weight: float) -> None:
         """Add one site's upload to the sums."""
-        known = [name for name in message if name in self._sums]
-        if known:
-            torch._foreach_add_([self._sums[name] for name in known], [message[name] for name in known], alpha=weight)
+        summed = [name for name in message if name in self._sums]
+        if summed:
+            torch._foreach_add_([self._sums[name] for name in summed], [message[name] for name in summed], alpha=weight)
         for name in [name for name in message if name not in self._sums]:
             self._sums[name] = message[name].to(torch.float64) * weight
             self._types[name] = message[name].dtype

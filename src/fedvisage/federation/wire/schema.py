@@ -125,7 +125,7 @@ class Schema:
     exact: bool = False
     """True if the call concerns a finished model."""
     checked: LastMessage = field(default_factory=LastMessage, compare=False, repr=False)
-    """The last reply that passed the check: in a simulation, the server receives what the site has checked."""
+    """The last reply that passed the check; in a simulation, the server receives a reply that the site has checked."""
 
     @property
     def releases(self) -> bool:

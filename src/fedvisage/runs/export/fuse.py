@@ -41,7 +41,7 @@ from fedvisage.device.fused import (
     folder_of,
     open_export,
 )
-from fedvisage.metrics.operating_point import ALL, BONA_FIDE, TYPES, ErrorCurves, average_curves, count_by_type
+from fedvisage.metrics.operating_point import BONA_FIDE, CLASSES, ErrorCurves, average_curves, count_by_type
 from fedvisage.metrics.scores import FloatArray
 from fedvisage.metrics.threshold import (
     BINS,
@@ -322,7 +322,7 @@ def _curves(scores: Sequence[FloatArray], sets: Sequence[HeldOut]) -> ErrorCurve
         count_by_type(values, one.view.species, one.view.subjects, one.view.videos)
         for values, one in zip(scores, sets, strict=True)
     ]
-    classes = {name: [site[name] for site in sites] for name in (BONA_FIDE, ALL, *TYPES)}
+    classes = {name: [site[name] for site in sites] for name in CLASSES}
     return average_curves(classes.pop(BONA_FIDE), classes, pooled=False)
 
 

@@ -21,7 +21,7 @@ from fedvisage.federation.server import Server, members_of
 from fedvisage.federation.wire.message import Message
 from fedvisage.metrics import pad
 from fedvisage.metrics.intervals import intervals
-from fedvisage.metrics.operating_point import BONA_FIDE, ClassCounts, ErrorCurves, average_curves
+from fedvisage.metrics.operating_point import BONA_FIDE, CLASSES, ClassCounts, ErrorCurves, average_curves
 from fedvisage.metrics.scores import Scores, by_video, concatenate, from_columns
 from fedvisage.metrics.threshold import (
     EDGES,
@@ -103,13 +103,13 @@ def collect_scatter_and_curves(server: Server, finished: Message) -> tuple[dict[
     scatter = {name: float(reply["scatter"]) for name, reply in replies.items()}
     if not heldout.keeps_curves(server.recipe, server.method):
         return scatter, None
-    classes: dict[str, list[ClassCounts]] = {name: [] for name in heldout.CLASSES}
+    classes: dict[str, list[ClassCounts]] = {name: [] for name in CLASSES}
     for site, reply in replies.items():
         counts, people = reply[heldout.BY_TYPE.name].numpy(), reply[heldout.PEOPLE.name].numpy()
         if (counts < 0).any() or (people < 0).any():
             server.exchange.note_failure(site, "refused: sent negative counts")
             continue
-        for name, row, (subjects, videos) in zip(heldout.CLASSES, counts, people.tolist(), strict=True):
+        for name, row, (subjects, videos) in zip(CLASSES, counts, people.tolist(), strict=True):
             classes[name].append(ClassCounts(row, subjects, videos))
     return scatter, average_curves(classes.pop(BONA_FIDE), classes, pooled=False)
 

@@ -20,14 +20,12 @@ from fedvisage.federation.declared import Call, Declared
 from fedvisage.federation.site import Site, TrainingFailed
 from fedvisage.federation.wire.message import Digests, Message
 from fedvisage.federation.wire.schema import Upload
-from fedvisage.metrics.operating_point import ALL, BONA_FIDE, LEAST_SITES, TYPES, count_by_type
+from fedvisage.metrics.operating_point import CLASSES, LEAST_SITES, count_by_type
 from fedvisage.metrics.threshold import BINS, ON_TRAINING, histogram
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.scoring import Logits, Scorer
 
 SCORES, SCATTER, TRAINING = "heldout", "scatter", "training"
-CLASSES = (BONA_FIDE, ALL, *TYPES)
-"""The rows of the counts for curves: bona fide images, all attacks, and each type of attack."""
 BY_TYPE = Upload(
     "by_type",
     "statistic",
