@@ -30,15 +30,11 @@ CHILD = """
 import json, sys, time
 from pathlib import Path
 from rich.console import Console
-from fedvisage import recipe as recipes
-from fedvisage.methods import read_method
 from fedvisage.base.progress import Reporter
-from fedvisage.runs.request import Request
-from fedvisage.runs.run import run
-from fedvisage.tasks.checks import Checks
+from fedvisage.cli import runs
 
 class Timing(Reporter):
-    '''Remembers when the first batch was begun, and when each round's line was written.'''
+    '''Records when the first batch began, and when each round ended.'''
     first, rounds = None, None
     def batch(self, site, done, of):
         self.first = self.first or time.time()
@@ -47,10 +43,10 @@ class Timing(Reporter):
 
 path, out, cache, *changes = sys.argv[1:]
 timing = Timing(Console(), quiet=True)
-recipe = recipes.load(Path(path), changes, read_method)
-metrics = run(Request(recipe, Path(out), Path(cache), checks=Checks(allow_overlap=True), report=True), timing)
-print(json.dumps({"first": timing.first, "last": timing.rounds, "end": time.time(), "training": metrics["seconds"],
-                  "mib": metrics["peak_rss_mb"]}))
+runs.reporter = lambda quiet, log_format: timing
+runs.run(Path(path), changes, out=Path(out), cache=Path(cache), allow_overlap=True)
+metrics = json.loads((Path(out) / "metrics.json").read_text())
+print(json.dumps({"first": timing.first, "last": timing.rounds, "end": time.time(), "mib": metrics["peak_rss_mb"]}))
 """
 
 

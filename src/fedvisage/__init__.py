@@ -6,10 +6,10 @@ first use.
 
 from __future__ import annotations
 
-import gc
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fedvisage.base.imports import without_collection
 from fedvisage.base.version import VERSION as __version__
 from fedvisage.nn import torchvision_cpu
 
@@ -82,21 +82,16 @@ ROOMS = {"averaging": "methods.averaging", "losses": "nn.losses", "methods": "me
 
 
 def __getattr__(name: str) -> Any:
-    # Loading torch creates several hundred thousand objects, and the collector would visit them again and again.
-    collects = gc.isenabled()
-    gc.disable()
     try:
-        if name in ROOMS:
-            return import_module(f"fedvisage.{ROOMS[name]}")
-        if name in PLACES:
-            return getattr(import_module(f"fedvisage.{PLACES[name]}"), name)
+        with without_collection():
+            if name in ROOMS:
+                return import_module(f"fedvisage.{ROOMS[name]}")
+            if name in PLACES:
+                return getattr(import_module(f"fedvisage.{PLACES[name]}"), name)
     except ModuleNotFoundError as error:
         from fedvisage.base.extensions import missing_package
 
         raise missing_package(error) or error from error
-    finally:
-        if collects:
-            gc.enable()
     raise AttributeError(f"module 'fedvisage' has no attribute {name!r}")
 
 

@@ -27,7 +27,7 @@ from fedvisage.metrics.threshold import auc_from_histogram
 from fedvisage.nvflare.outcome import read_trained, write_trained
 from fedvisage.runs.engine import LocalEngine
 from fedvisage.runs.export.export import export
-from fedvisage.runs.workers import MODULES, SCRATCH, WorkerTransport
+from fedvisage.runs.workers import SCRATCH, WorkerTransport
 from fedvisage.tasks.finished_model import open_model
 from fedvisage.tasks.task import TrainingResult
 
@@ -114,7 +114,7 @@ def test_worker_processes_give_the_same_comparison(
     sets: Mapping[str, Path], people: Mapping[str, str], runs: Path, tmp_path: Path
 ) -> None:
     start = str(runs / "first" / "model.safetensors")
-    with closing(LocalEngine(tmp_path / SCRATCH, MODULES)) as engine:
+    with closing(LocalEngine(tmp_path / SCRATCH)) as engine:
         wire = partial(WorkerTransport, engine=engine, workers=engine.start(2, 1))
         changes = {"training__start": start, "training__keep": "average"}
         run_toy(content(sets, people, **changes), tmp_path / "run", wire=wire)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
@@ -21,16 +21,16 @@ FORK_SERVER = "forkserver" in get_all_start_methods()
 """Whether this system can fork a process from a fork server."""
 
 
-def start_fork_server(modules: Sequence[str]) -> None:
-    """Start the process that forks later ones after it has imported these modules; return without waiting for it.
+def start_fork_server(module: str) -> None:
+    """Start the process that forks later ones after it has imported a module; return without waiting for it.
 
     Such a process starts in milliseconds, and no fork copies the threads of this program. The first call in a program
-    decides the modules. Systems without a fork server start nothing.
+    decides the module. Systems without a fork server start nothing.
     """
     if FORK_SERVER:
         from multiprocessing import forkserver
 
-        forkserver.set_forkserver_preload(list(modules))
+        forkserver.set_forkserver_preload([module])
         with block_signals():
             forkserver.ensure_running()
 

@@ -9,6 +9,7 @@ import typer
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import CACHE
+from fedvisage.base.imports import without_collection
 from fedvisage.base.processes import MOST_PROCESSES
 from fedvisage.cli.options import (
     CONTINUES,
@@ -35,6 +36,7 @@ from fedvisage.cli.options import (
     show,
     study_files,
 )
+from fedvisage.runs import PRELOAD
 from fedvisage.tasks.checks import Checks
 
 app = App()
@@ -113,19 +115,24 @@ def run(
     log_format: LogFormat = "text",
 ) -> None:
     """Run a recipe: train, evaluate on the target, and write the run directory with its report."""
-    from fedvisage.methods import read_method
-    from fedvisage.recipe import load
-    from fedvisage.runs.directory import REPORT
-    from fedvisage.runs.request import Request
-    from fedvisage.runs.run import run as run_recipe
+    from fedvisage.base.parallel import start_fork_server
+    from fedvisage.recipe import read_changed, validate
     from fedvisage.studies.shipped import locate
-    from fedvisage.tasks.catalogue import summary
 
     if on not in ("local", "nvflare"):
         raise UserError("--on", f"{on!r} is not a transport; choose local or nvflare")
     if kit is not None and on == "local":
         raise UserError("--kit", "belongs to a federation; add --on nvflare")
-    loaded = load(locate(recipe, verb="run"), overrides or [], read_method, note)
+    tree = read_changed(locate(recipe, verb="run"), overrides or [], note)
+    if on == "local" and _asks_for_workers(tree):  # they load torch while this process does
+        start_fork_server(PRELOAD)
+    with without_collection():
+        from fedvisage.methods import read_method
+        from fedvisage.runs.directory import REPORT
+        from fedvisage.runs.request import Request
+        from fedvisage.runs.run import run as run_recipe
+        from fedvisage.tasks.catalogue import summary
+    loaded = validate(tree, read_method)
     folder = out or Path("runs") / f"{recipe.stem}-seed{loaded.runtime.seed}"
     progress = reporter(quiet, log_format)
     checks = Checks(allow_mixed_crops, allow_overlap, verify)
@@ -141,6 +148,12 @@ def run(
     if figures["target"] is not None:
         say(*summary(figures))
     say(f"report: {folder / REPORT}")
+
+
+def _asks_for_workers(tree: dict[str, Any]) -> bool:
+    """Return whether a recipe that may be invalid asks for workers."""
+    runtime = tree.get("runtime")
+    return isinstance(runtime, dict) and runtime.get("workers") not in (None, 1)
 
 
 @app.command()

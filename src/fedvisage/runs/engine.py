@@ -27,6 +27,7 @@ from fedvisage.base.parallel import LastingProcess, start_fork_server
 from fedvisage.base.processes import cores, use_threads
 from fedvisage.federation.wire.message import Message, encode, plain
 from fedvisage.federation.wire.transport import Reply
+from fedvisage.runs import PRELOAD
 
 Result = TypeVar("Result")
 
@@ -102,9 +103,9 @@ class LocalEngine:
     Where the system has no fork server, each process loads the modules itself.
     """
 
-    def __init__(self, scratch: Path, modules: Sequence[str]) -> None:
-        """Take a directory for files of workers and messages, which is created with the first job, and the modules."""
-        self._scratch, self._modules = scratch, modules
+    def __init__(self, scratch: Path) -> None:
+        """Take a directory for files of workers and messages, which is created with the first job."""
+        self._scratch = scratch
         self._workers: list[LocalWorker] = []
         self._numbers = itertools.count()
 
@@ -114,7 +115,7 @@ class LocalEngine:
 
     def start(self, count: int, threads: int) -> Sequence[Worker]:
         """Start the fork server. Each process begins with its first job; all processes see all GPUs."""
-        start_fork_server(self._modules)
+        start_fork_server(PRELOAD)
         self._workers += [LocalWorker(self._scratch / f"worker-{number}", threads) for number in range(count)]
         return self._workers
 

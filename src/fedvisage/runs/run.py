@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedvisage.base.files import read_json
+from fedvisage.base.imports import without_collection
 from fedvisage.base.processes import use_threads
 from fedvisage.base.progress import Reporter, Say
 from fedvisage.federation.protections.dp import figures_of
@@ -69,9 +70,9 @@ def run(request: Request, reporter: Reporter) -> dict[str, Any]:
                     metrics = evaluate(request, setup, data, trained, pool, reporter.say)
         trackers.finish(metrics)
     if request.report and not (out / REPORT).exists():
-        # Imported late, because these load the plotting libraries.
-        from fedvisage.report.page import write_report
-        from fedvisage.report.tracking.tensorboard import write_events
+        with without_collection():  # imported late, because these load the plotting libraries
+            from fedvisage.report.page import write_report
+            from fedvisage.report.tracking.tensorboard import write_events
 
         use_threads(request.recipe.runtime.threads)  # again, for the libraries that were just loaded
         write_events(out)

@@ -139,8 +139,6 @@ def is_picklable(method: Method, recipe: Recipe) -> bool:
 
 SCRATCH = ".workers"
 """The folder in a run's directory for the files of its local workers."""
-MODULES = (__name__, "timm", "torch._dynamo")
-"""The modules that the fork server loads: this one, and the slow ones that networks and optimizers import."""
 POLL_SECONDS = 0.1
 """The time in seconds between two reports of the sites' progress."""
 
@@ -176,7 +174,7 @@ class WorkerPool:
     def __init__(self, requested: Workers, out: Path) -> None:
         """Store the number of workers that the recipe asks for, and the run's directory."""
         self._requested = requested
-        self.engine: Engine = LocalEngine(out / SCRATCH, MODULES)
+        self.engine: Engine = LocalEngine(out / SCRATCH)
         self.workers: Sequence[Worker] = ()
         self.peaks_kb: list[int] = []
         """The peak memory of each worker, after training."""
@@ -280,9 +278,10 @@ class WorkerTransport:
 
     def commit(self, generation: int) -> dict[str, int]:
         """Commit every site at its worker, and store its generation in the run's directory."""
-        for name in sorted(self._sites_with_state()):
-            store = self._sites[name].store
-            reached, content = self._homes[name].submit(commit_site, name, generation).result()
+        names = sorted(self._sites_with_state())
+        commits = [self._homes[name].submit(commit_site, name, generation) for name in names]
+        for name, commit in zip(names, commits, strict=True):
+            store, (reached, content) = self._sites[name].store, commit.result()
             if reached != store.generation:
                 store.receive(reached, content)
         return {name: self._sites[name].store.generation for name in self.names}

@@ -1,0 +1,12 @@
+"""The modules of worker processes. The fork server imports this module once, before it starts any of them."""
+
+from fedvisage.base.imports import without_collection
+
+with without_collection():
+    import timm
+    import torch._dynamo
+
+    import fedvisage.runs.workers
+
+# Networks need timm, and optimizers torch._dynamo.
+__all__ = ["fedvisage", "timm", "torch"]
