@@ -36,7 +36,6 @@ from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
 from fedvisage.runs.engine import LocalEngine, Worker, WorkerLost, report_progress
 from fedvisage.runs.workers import (
-    MODULES,
     SCRATCH,
     WorkerPool,
     WorkerTransport,
@@ -53,7 +52,7 @@ NORMAL = ("scaffold",)
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[LocalEngine]:
-    engine = LocalEngine(tmp_path / SCRATCH, MODULES)
+    engine = LocalEngine(tmp_path / SCRATCH)
     yield engine
     engine.close()
     assert not (tmp_path / SCRATCH).exists()
