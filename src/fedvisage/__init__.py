@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fedvisage.base.imports import without_collection
+from fedvisage.base.imports import pause_garbage_collection
 from fedvisage.base.version import VERSION as __version__
 from fedvisage.nn import torchvision_cpu
 
@@ -83,7 +83,7 @@ ROOMS = {"averaging": "methods.averaging", "losses": "nn.losses", "methods": "me
 
 def __getattr__(name: str) -> Any:
     try:
-        with without_collection():
+        with pause_garbage_collection():
             if name in ROOMS:
                 return import_module(f"fedvisage.{ROOMS[name]}")
             if name in PLACES:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def without_collection() -> Iterator[None]:
+def pause_garbage_collection() -> Iterator[None]:
     """Pause garbage collection inside the context, which imports large libraries.
 
     Loading torch creates several hundred thousand objects, and the collector would visit them again and again.

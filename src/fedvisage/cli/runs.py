@@ -9,7 +9,7 @@ import typer
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import CACHE
-from fedvisage.base.imports import without_collection
+from fedvisage.base.imports import pause_garbage_collection
 from fedvisage.base.processes import MOST_PROCESSES
 from fedvisage.cli.options import (
     CONTINUES,
@@ -126,7 +126,7 @@ def run(
     tree = read_changed(locate(recipe, verb="run"), overrides or [], note)
     if on == "local" and _asks_for_workers(tree):  # they load torch while this process does
         start_fork_server(PRELOAD)
-    with without_collection():
+    with pause_garbage_collection():
         from fedvisage.methods import read_method
         from fedvisage.runs.directory import REPORT
         from fedvisage.runs.request import Request

@@ -1,8 +1,8 @@
 """The modules of worker processes. The fork server imports this module once, before it starts any of them."""
 
-from fedvisage.base.imports import without_collection
+from fedvisage.base.imports import pause_garbage_collection
 
-with without_collection():
+with pause_garbage_collection():
     import timm
     import torch._dynamo
 

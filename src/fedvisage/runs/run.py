@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedvisage.base.files import read_json
-from fedvisage.base.imports import without_collection
+from fedvisage.base.imports import pause_garbage_collection
 from fedvisage.base.processes import use_threads
 from fedvisage.base.progress import Reporter, Say
 from fedvisage.federation.protections.dp import figures_of
@@ -70,7 +70,7 @@ def run(request: Request, reporter: Reporter) -> dict[str, Any]:
                     metrics = evaluate(request, setup, data, trained, pool, reporter.say)
         trackers.finish(metrics)
     if request.report and not (out / REPORT).exists():
-        with without_collection():  # imported late, because these load the plotting libraries
+        with pause_garbage_collection():  # imported late, because these load the plotting libraries
             from fedvisage.report.page import write_report
             from fedvisage.report.tracking.tensorboard import write_events
 
