@@ -58,6 +58,11 @@ def check_same_bytes(on_card: Path, on_cpu: Path) -> None:
     scores = "scores.csv" if (on_cpu / "scores.csv").exists() else "similarities.safetensors"
     assert (on_card / scores).read_bytes() == (on_cpu / scores).read_bytes()
     assert weights(on_card) == weights(on_cpu)
+    states = [
+        {path.relative_to(run): path.read_bytes() for path in run.glob("sites/*/generation-*")}
+        for run in (on_card, on_cpu)
+    ]
+    assert states[0] == states[1]
 
 
 def _without_key_biases(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -92,6 +92,9 @@ class CardModule(_DummyBackendModule):
     """The module ``torch.card``."""
 
     default_generators = tuple(torch.Generator() for _ in range(CARDS))
+    free_bytes = 1 << 30
+    copied_to_cpu = 0
+    """Bytes copied from cards to the CPU so far."""
 
     def init(self) -> None:
         """Do nothing, because the cards need no driver."""
@@ -99,6 +102,10 @@ class CardModule(_DummyBackendModule):
     def device_count(self) -> int:
         """Return the number of cards."""
         return CARDS
+
+    def mem_get_info(self, device: torch.device) -> tuple[int, int]:
+        """Return the free and all bytes of a card."""
+        return self.free_bytes, 1 << 31
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         """Return the formats of autocast."""
@@ -135,6 +142,7 @@ def _compute(func: Any, *args: Any, **kwargs: Any) -> Any:
     with _global_generator_of(target) if draws else nullcontext():
         values = func(*_safe_on_cpu(func, tree_map(_on_cpu, args)), **tree_map(_on_cpu, kwargs))
     if target.type == "cpu":
+        CardModule.copied_to_cpu += values.nbytes
         return args[0] if func is torch.ops.aten.copy_.default else values
     # As on a GPU, a view of a normal tensor is no inference tensor.
     with torch.inference_mode(args[0].is_inference()) if func.is_view else nullcontext():

@@ -40,6 +40,10 @@ def test_emulated_cards_refuse_what_gpus_refuse(tmp_path: Path) -> None:
     run_checks(tmp_path, HERE / "check_emulation.py")
 
 
+def test_private_state_stays_on_a_card_while_it_fits(tmp_path: Path) -> None:
+    run_checks(tmp_path, HERE / "check_private_state.py")
+
+
 def test_fedpad_computes_the_same_on_a_card(tmp_path: Path) -> None:
     run_checks(tmp_path, f"{METHOD}[fedpad]")
 

@@ -340,7 +340,7 @@ class Server:
         """Return the server's state for a checkpoint."""
         for name, optimizer in self._optimizers.items():
             for key, value in optimizers.state_of(optimizer).items():
-                self.kept[f"optimizer/{name}/{key}"] = value
+                self.kept[f"optimizer/{name}/{key}"] = plain(value)
         net = {f"net/{key}": value for key, value in self.tensors(*self.net).items()}
         return net | {f"kept/{key}": value for key, value in self.kept.items()}
 

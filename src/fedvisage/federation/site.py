@@ -33,7 +33,7 @@ from fedvisage.federation.privacy.accountant import Charge
 from fedvisage.federation.privacy.mechanisms import Budget, DerivedDraws, Draws, SystemDraws
 from fedvisage.federation.record.releases import Allowance, Releases
 from fedvisage.federation.secure.trust import SIMULATED_TRUST, Trust
-from fedvisage.federation.wire.message import Message, digest_of, load_parts, plain, state_of, under
+from fedvisage.federation.wire.message import Message, digest_of, load_parts, state_of, under
 from fedvisage.nn import optimizers
 from fedvisage.nn.augment import augment, degrade, draw_mirrored_only
 from fedvisage.nn.batchnorm import hold_statistics
@@ -72,7 +72,7 @@ class Site:
     compute: Compute
     """Device and precision."""
     kept: MutableMapping[str, Tensor]
-    """Private state, stored on the site's disk."""
+    """Private state, stored on the site's disk; a value from the run's device may return on the CPU."""
     scratch: MutableMapping[str, Any]
     """Values that last until the end of the round."""
     releases: Releases | None = None
@@ -393,8 +393,8 @@ class Site:
         return {"examples": torch.tensor(len(self.data)), "loss": torch.tensor(mean, dtype=torch.float64)}
 
     def private_state(self) -> Message:
-        """Return ``kept`` with all values that must survive the visit."""
-        self.kept.update({f"{OWNED}{name}": plain(value) for name, value in self._owned.items()})
+        """Return ``kept`` with all values that must survive the visit; weights and moments are not copied."""
+        self.kept.update({f"{OWNED}{name}": value.detach() for name, value in self._owned.items()})
         if self.recipe.training.optimizer.state == "kept":
             for name, optimizer in self._optimizers.items():
                 for key, value in optimizers.state_of(optimizer).items():

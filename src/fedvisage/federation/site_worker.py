@@ -29,7 +29,7 @@ from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.secure.calls import WITHOUT_NETWORK
 from fedvisage.federation.secure.trust import SIMULATED_TRUST, Trust
 from fedvisage.federation.site import Site, TrainingFailed
-from fedvisage.federation.wire.message import Digests, Message, decode, encode, load_parts, plain, state_of, under
+from fedvisage.federation.wire.message import Digests, Message, decode, encode, load_parts, plain, tensors_of, under
 from fedvisage.federation.wire.precision import narrow_message, weights_in, widen_message
 from fedvisage.federation.wire.schema import RefusedMessage, Schema, check, schema_of
 from fedvisage.federation.wire.transport import Order, Reply
@@ -70,7 +70,7 @@ class Workspace:
         self.compute.place(self.net)
         if self.recipe.runtime.compile:
             compile_blocks(self.net)
-        self._first = self.own_parts()
+        self._first = {name: plain(value) for name, value in self.own_parts().items()}
         self._modules, self._parameters = list(self.net.modules()), list(self.net.parameters())
         lent = (value for part in self.method.parts_at(Home.LENT) for value in self.net[part].state_dict().values())
         self._lent = [value for value in lent if value.is_floating_point()]
@@ -97,8 +97,9 @@ class Workspace:
         load_parts(self.net, self._first | under(OWN, kept))
 
     def own_parts(self) -> Message:
-        """Return the current state of the parts that live at the site."""
-        return state_of(self.net, *self.method.parts_at(Home.SITE))
+        """Return the tensors of the parts that live at the site, detached and not copied."""
+        site_parts = {part: self.net[part] for part in self.method.parts_at(Home.SITE)}
+        return {name: value.detach() for name, value in tensors_of(nn.ModuleDict(site_parts)).items()}
 
 
 class SiteWorker:

@@ -139,10 +139,10 @@ def max_distance(training: Training) -> float | None:
 
 
 def state_of(optimizer: Optimizer) -> dict[str, Tensor]:
-    """Return an optimizer's moments as tensors named ``parameter.moment``."""
+    """Return an optimizer's moments, without copying them, as tensors named ``parameter.moment``."""
     state = optimizer.state_dict()["state"]
     return {
-        f"{index}.{name}": torch.as_tensor(value).detach().cpu().clone()
+        f"{index}.{name}": torch.as_tensor(value).detach()
         for index, moments in state.items()
         for name, value in moments.items()
         if value is not None

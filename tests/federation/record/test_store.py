@@ -119,6 +119,30 @@ def test_beyond_a_few_sites_state_goes_into_files_however_much_memory_there_is(t
     assert {path.parent.name for path in tmp_path.rglob("working*")} == {"4", "5"}
 
 
+@pytest.mark.parametrize(("free", "fitting"), [(32, 2), (31, 1), (15, 0)])
+def test_the_states_on_a_device_take_a_quarter_of_its_free_memory(free: int, fitting: int) -> None:
+    """State without room on the device, here ``meta``, would move to the CPU, which has no room."""
+    cache = StateCache(0, free_on_device=lambda device: free)
+    for owner in range(2):
+        state = {"first": torch.zeros(4, dtype=torch.uint8, device="meta")}
+        fits = [cache.put(Path(str(owner)), state) for _ in range(2)]
+        assert fits == 2 * [owner < fitting], "it does not count the state that it replaces"
+        stored = cache.get(Path(str(owner)))
+        assert (stored is not None) == fits[0]
+        assert stored is None or stored["first"].device.type == "meta"
+
+
+def test_each_tensor_of_a_state_stays_on_its_own_device(tmp_path: Path) -> None:
+    """A large state of another site on the CPU does not move this one to a file."""
+    cache = StateCache(free=lambda: 1 << 40, free_on_device=lambda device: 1 << 40)
+    SiteStore(tmp_path / "A", cache).save({"large": torch.zeros(ROOM + 8, dtype=torch.uint8)})
+    store = SiteStore(tmp_path / "B", cache)
+    store.save({"moment": torch.zeros(ROOM, device="meta"), "step": torch.tensor(3.0)})
+    state = store.load()
+    assert (state["moment"].device.type, state["step"].item()) == ("meta", 3.0)
+    assert not list(tmp_path.rglob("working*"))
+
+
 def test_a_site_that_did_not_take_part_stays_at_its_generation(tmp_path: Path) -> None:
     store = stored(tmp_path)
     assert store.commit(4) == 3

@@ -5,19 +5,21 @@ site had trained finds that site one step ahead; it then sends the generation ba
 So a site always keeps its last two generations. A site without private state writes no file.
 
 Between visits state also stays in memory, as long as there is room for all sites of a process: split learning visits
-every site every few batches, and FedGPAD after each batch. If the machine has enough memory, a few sites of any size
-fit; a site without room writes its state to a file, so a thousand sites need not fit. Only a commit has to outlive the
-process.
+every site every few batches, and FedGPAD after each batch. State on a GPU stays there, or moves to the CPU if the GPU
+has little free memory. If the machine has enough memory, a few sites of any size fit; a site without room writes its
+state to a file, so a thousand sites need not fit. Only a commit has to outlive the process.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedvisage.base.errors import RunFailed, UserError
@@ -31,7 +33,7 @@ from fedvisage.base.files import (
     write_tensors,
 )
 from fedvisage.base.processes import free_memory
-from fedvisage.federation.wire.message import digest_of, plain, size_of
+from fedvisage.federation.wire.message import digest_of, plain
 from fedvisage.recipe import Recipe
 
 # Files of tensors and plain values with a digest that reveals the change of a single bit.
@@ -140,11 +142,21 @@ def recipe_digest(text: str) -> str:
 
 KEPT_GENERATIONS = 2
 ROOM = 1 << 27
-"""Bytes of memory for the state of all sites of a process between visits, on any machine."""
+"""Bytes of CPU memory for the state of all sites of a process between visits, on any machine."""
 SITES = 4
 """Number of sites whose state may exceed ``ROOM``: as many as the papers' federations have."""
 SHARE = 4
-"""Such a state takes at most one part in ``SHARE`` of the free memory."""
+"""Such a state takes at most one part in ``SHARE`` of the free memory; on a GPU, the states of all sites together."""
+CPU = torch.device("cpu")
+
+
+def free_device_memory(device: torch.device) -> int:
+    """Return the free bytes of a GPU, or 0 if its backend does not report them.
+
+    This is a low estimate: memory that torch's allocator has reserved is not free, whether tensors use it or not.
+    """
+    module = torch.get_device_module(device)
+    return int(module.mem_get_info(device)[0]) if hasattr(module, "mem_get_info") else 0
 
 
 @dataclass
@@ -152,32 +164,50 @@ class StateCache:
     """Memory that the sites of a process share for their state; a site without room uses its disk."""
 
     room: int | None = None
-    """Limit in bytes; unset, the limit depends on the machine's free memory."""
+    """Limit in bytes of CPU memory; unset, the limit depends on the machine's free memory."""
     free: Callable[[], int] = free_memory
+    free_on_device: Callable[[torch.device], int] = free_device_memory
     _states: dict[Path, dict[str, Tensor]] = field(default_factory=dict)
 
-    def put(self, owner: Path, state: dict[str, Tensor]) -> bool:
-        """Replace the owner's state by copies of these tensors if there is room; return whether there was."""
+    def put(self, owner: Path, state: Mapping[str, Tensor]) -> bool:
+        """Replace the owner's state by copies of these tensors if there is room; return whether there was.
+
+        The copies are on the tensors' own device if they fit there, else on the CPU.
+        """
         self.clear(owner)
-        if not self._fits(size_of(state.values())):
+        used = _bytes_by_device(value for other in self._states.values() for value in other.values())
+        wanted = _bytes_by_device(state.values())
+        gpus = {d for d in wanted.keys() - {CPU} if used[d] + wanted[d] <= self.free_on_device(d) // SHARE}
+        on_cpu = wanted.total() - sum(wanted[device] for device in gpus)
+        if not self._fits(on_cpu, used[CPU], wanted.total()):
             return False
-        self._states[owner] = {name: plain(value) for name, value in state.items()}
+        self._states[owner] = {
+            name: value.detach().clone(memory_format=torch.contiguous_format) if value.device in gpus else plain(value)
+            for name, value in state.items()
+        }
         return True
 
-    def _fits(self, wanted: int) -> bool:
-        total = wanted + sum(size_of(state.values()) for state in self._states.values())
+    def _fits(self, wanted: int, used: int, size: int) -> bool:
+        """Return whether the CPU has room for some bytes of a state of this size, beside the bytes in use."""
         if self.room is not None:
-            return total <= self.room
-        return total <= ROOM or (total <= SITES * wanted and wanted <= self.free() // SHARE)
+            return used + wanted <= self.room
+        return used + wanted <= ROOM or (used + wanted <= SITES * size and wanted <= self.free() // SHARE)
 
     def get(self, owner: Path) -> dict[str, Tensor] | None:
         """Return copies, because the owner may change them, and a failed visit must find the old values."""
         state = self._states.get(owner)
-        return None if state is None else {name: plain(value) for name, value in state.items()}
+        return None if state is None else {name: value.clone() for name, value in state.items()}
 
     def clear(self, owner: Path) -> None:
-        """Remove the owner's state."""
+        """Remove the owner's state, and release its memory."""
         self._states.pop(owner, None)
+
+
+def _bytes_by_device(tensors: Iterable[Tensor]) -> Counter[torch.device]:
+    sizes = Counter[torch.device]()
+    for tensor in tensors:
+        sizes[tensor.device] += tensor.nbytes
+    return sizes
 
 
 class SiteStore:
@@ -199,7 +229,7 @@ class SiteStore:
         return self._dirty
 
     def load(self) -> dict[str, Tensor]:
-        """Return the state at the end of the last visit."""
+        """Return copies of the state at the end of the last visit, on the device where it is stored or on the CPU."""
         state = self.state_cache.get(self.directory)
         if state is not None:
             return state
@@ -207,8 +237,8 @@ class SiteStore:
             return read_tensors(self._working)[0]
         return self._read(self._path(self.generation)) if self.generation else {}
 
-    def save(self, kept: dict[str, Tensor]) -> None:
-        """Store the state until the next visit.
+    def save(self, kept: Mapping[str, Tensor]) -> None:
+        """Store copies of the state until the next visit.
 
         It need not outlive this process: a killed run returns to a committed generation anyway. But a file has the same
         bytes as a commit, so a state that does not fit in memory is written once.
@@ -217,7 +247,7 @@ class SiteStore:
         if self.state_cache.put(self.directory, kept):
             self._working.unlink(missing_ok=True)
         else:
-            self._working.write_bytes(sealed_bytes(kept))
+            self._working.write_bytes(sealed_bytes({name: plain(value) for name, value in kept.items()}))
         self._dirty = True
 
     def commit(self, generation: int) -> int:
@@ -226,7 +256,7 @@ class SiteStore:
             if self._working.exists():
                 publish_file(self._working, self._path(generation))
             else:
-                write_sealed(self._path(generation), self.load(), {})
+                write_sealed(self._path(generation), {name: value.cpu() for name, value in self.load().items()}, {})
             self._begin_generation(generation)
         return self.generation
 

@@ -38,7 +38,7 @@ def under(prefix: str, tensors: Mapping[str, Tensor]) -> Message:
 
 def state_of(net: nn.ModuleDict, *parts: str) -> Message:
     """Return copies of all weights and buffers of some parts, named ``part.tensor``."""
-    return {name: plain(value) for part in parts for name, value in _tensors_of(net[part], f"{part}.").items()}
+    return {name: plain(value) for part in parts for name, value in tensors_of(net[part], f"{part}.").items()}
 
 
 def load_parts(net: nn.ModuleDict, message: Mapping[str, Tensor]) -> None:
@@ -51,7 +51,7 @@ def load_parts(net: nn.ModuleDict, message: Mapping[str, Tensor]) -> None:
 
 def _load(part: nn.Module, state: Message) -> None:
     """Copy values into a part; a state of other names or shapes is left to the part itself, which may refuse it."""
-    own = _tensors_of(part)
+    own = tensors_of(part)
     if own.keys() != state.keys() or any(own[name].shape != value.shape for name, value in state.items()):
         part.load_state_dict(state)
         return
@@ -60,15 +60,15 @@ def _load(part: nn.Module, state: Message) -> None:
             own[name].copy_(value)
 
 
-def _tensors_of(module: nn.Module, place: str = "") -> Message:
-    """Return the tensors of a module's state by name; ``state_dict`` takes four times as long."""
+def tensors_of(module: nn.Module, place: str = "") -> Message:
+    """Return the tensors of a module's state by name, not copies; ``state_dict`` takes four times as long."""
     tensors: Message = {f"{place}{name}": value for name, value in module._parameters.items() if value is not None}
     for name, buffer in module._buffers.items():
         if buffer is not None and name not in module._non_persistent_buffers_set:
             tensors[f"{place}{name}"] = buffer
     for name, child in module._modules.items():
         if child is not None:
-            tensors |= _tensors_of(child, f"{place}{name}.")
+            tensors |= tensors_of(child, f"{place}{name}.")
     return tensors
 
 
