@@ -126,7 +126,7 @@ def run(
     tree = read_changed(locate(recipe, verb="run"), overrides or [], note)
     if on == "local" and _asks_for_workers(tree):  # they load torch while this process does
         start_fork_server(PRELOAD)
-    with pause_garbage_collection():
+    with pause_garbage_collection(freeze=True):
         from fedvisage.methods import read_method
         from fedvisage.runs.directory import REPORT
         from fedvisage.runs.request import Request

@@ -13,6 +13,8 @@ from typing import Literal
 
 from torch import Generator, Tensor, nn
 
+from fedvisage.base.imports import pause_garbage_collection
+from fedvisage.base.streams import seed_global_rng
 from fedvisage.federation.privacy.accountant import Charge
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message
@@ -169,6 +171,12 @@ class Declared:
     a warning, if there is one, about a recipe that it can run."""
     least_identities: Callable[[Recipe], int] = one_identity
     """Recognition: number of identities that a site needs for its loss to have a gradient."""
+
+    def initial_network(self, recipe: Recipe) -> nn.ModuleDict:
+        """Build all parts with the weights of the recipe's seed."""
+        # The first call imports the libraries of the network.
+        with seed_global_rng(recipe.runtime.seed, "initial weights"), pause_garbage_collection():
+            return self.network(recipe)
 
     def parts_at(self, *homes: Home) -> tuple[str, ...]:
         """Return the names of the parts with one of these homes, in the network's order."""

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedvisage.base.imports import pause_garbage_collection
 from fedvisage.base.progress import OnBatch, discard_batches
 from fedvisage.base.streams import seed_global_rng, torch_rng
 from fedvisage.data.batches import View
@@ -62,9 +61,7 @@ class Workspace:
 
     def __post_init__(self) -> None:
         """Build the network, and keep the initial state of the parts that live at sites."""
-        # Methods import the libraries of their networks when they build them.
-        with seed_global_rng(self.recipe.runtime.seed, "initial weights"), pause_garbage_collection():
-            network = self.method.network(self.recipe)
+        network = self.method.initial_network(self.recipe)
         site_parts = self.method.parts_at(Home.SITE)
         self.net = nn.ModuleDict({part: network[part] for part in (*self.method.parts_at(Home.LENT), *site_parts)})
         self.compute.place(self.net)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
+from fedvisage.base.imports import pause_garbage_collection
 from fedvisage.recipe import Optimizer as Settings
 from fedvisage.recipe import Schedule, ServerOptimizer, Training
 
@@ -67,6 +68,7 @@ SMALL = 1 << 20
 """Number of weights up to which a CPU steps all tensors together; this holds intermediate values of all tensors."""
 
 
+@pause_garbage_collection()  # the first optimizer imports torch._dynamo
 def build(parameters: Sequence[nn.Parameter], settings: Settings, factor: float = 1.0) -> Optimizer:
     """Build the optimizer of a recipe, with its learning rate scaled by the schedule's factor.
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from fedvisage.base.streams import seed_global_rng
 from fedvisage.nn.compute import Compute, Layout
 from fedvisage.nn.inputs import CHANNELS
 from fedvisage.recipe import Input, Recipe
@@ -58,8 +57,7 @@ def choose_layout(compute: Compute, instructions: str, network: Callable[[], Net
 
 
 def _traits_of(setup: Setup) -> NetworkTraits:
-    with seed_global_rng(setup.recipe.runtime.seed, "initial weights"):
-        return describe_network(setup.method.network(setup.recipe), setup.recipe.input)
+    return describe_network(setup.method.initial_network(setup.recipe), setup.recipe.input)
 
 
 def describe_network(network: nn.ModuleDict, image: Input) -> NetworkTraits:

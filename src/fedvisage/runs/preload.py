@@ -2,7 +2,7 @@
 
 from fedvisage.base.imports import pause_garbage_collection
 
-with pause_garbage_collection():
+with pause_garbage_collection(freeze=True):
     import timm
     import torch._dynamo
 

@@ -252,8 +252,7 @@ def _early_end_reason(server: Server) -> dict[str, str]:
 def _build_server(setup: Setup, exchange: Exchange, releases: Releases, first: Message) -> Server:
     """Build the server and its network, with the pre-trained parts and the constant weights loaded."""
     recipe, method, compute, files = setup.recipe, setup.method, setup.compute, setup.files
-    with seed_global_rng(recipe.runtime.seed, "initial weights"):
-        net = method.network(recipe)
+    net = method.initial_network(recipe)
     load_parts(net, {name: value for name, value in first.items() if name.split(".")[0] in net})
     compute.place(net)
     load_constant(net, recipe, files)

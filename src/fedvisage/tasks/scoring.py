@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.streams import numpy_rng, seed_global_rng, torch_rng
+from fedvisage.base.streams import numpy_rng, torch_rng
 from fedvisage.data.batches import View, mixed_batches
 from fedvisage.federation.declared import Call, Declared, Member
 from fedvisage.federation.server import Server, join_members, members_of
@@ -52,8 +52,7 @@ class Scorer:
     def __init__(self, method: Declared, recipe: Recipe, compute: Compute) -> None:
         """Build the delivered parts; :meth:`load` loads the weights of a member."""
         self.method, self.recipe, self.compute = method, recipe, compute
-        with seed_global_rng(recipe.runtime.seed, "initial weights"):
-            network = method.network(recipe)
+        network = method.initial_network(recipe)
         self.net = nn.ModuleDict({part: network[part] for part in method.finished}).eval()
         self._loaded = list[Message]()
         compute.place(self.net)
