@@ -120,7 +120,7 @@ SERVER: Groups = {
 }
 METHOD: Groups = {
     "what it is": ("name", "title", "paper", "task", "options"),
-    "network": ("network", "home", "delivered", "finished", "parts_at", "begin"),
+    "network": ("network", "initial_network", "home", "delivered", "finished", "parts_at", "begin"),
     "at the sites": ("calls", "least_identities"),
     "at the server": ("server", "in_turn", "server_sees"),
     "finished model": ("prediction", "members", "pooled", "several_models"),
