@@ -34,6 +34,7 @@ BASES = {
     "vit": "fedavg-vit-h",
     "pad": "fedpad",
     "privacyface": "privacyface",
+    "without noise": "privacyface-without-noise",
     "recognition": "fedfr",
 }
 """The demo recipe from which a method without its own one takes its data and training."""
@@ -127,7 +128,7 @@ def _read_demo(path: Path) -> dict[str, Any]:
 
 def _base_of(method: str) -> str:
     if method.startswith("privacyface"):
-        return "privacyface"
+        return "privacyface" if METHODS[method].releases else "without noise"
     return "vit" if method.endswith("-vit-h") else METHODS[method].task
 
 

@@ -91,6 +91,15 @@ def test_committed_bytes_are_those_of_a_cpu_with_and_without_room_on_the_card(
         }
 
 
+def test_state_goes_to_the_cpu_if_the_backend_does_not_report_free_memory(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    with patch.object(CardModule, "mem_get_info", side_effect=RuntimeError("not supported")):
+        visits = Visits("fedgpad", CARD, sets, tmp_path)
+        visits.train(1)
+        assert {value.device for value in visits.state().values()} == {CPU}
+
+
 @pytest.mark.parametrize("prefix", METHOD_OF)
 def test_a_failed_visit_leaves_the_state_on_the_card_as_it_was(
     prefix: str, sets: Mapping[str, Path], tmp_path: Path

@@ -240,6 +240,28 @@ def wait_for_c(site: Site, message: Message) -> Message:
     return two_exchanges.centre(site, message)
 
 
+class CommitsAgain:
+    """A transport whose first commit fails, because the directory of a site's state cannot be written."""
+
+    def __init__(self, sites: Sequence[SiteWorker], wire: Any, blocked: Path) -> None:
+        self._inner, self._blocked = wire(sites), blocked
+        self.names, self.call, self.restore = self._inner.names, self._inner.call, self._inner.restore
+
+    def commit(self, generation: int) -> Any:
+        if generation == 1:
+            self._blocked.parent.mkdir(exist_ok=True)
+            self._blocked.touch()
+            with pytest.raises(FileExistsError):
+                self._inner.commit(generation)
+            self._blocked.unlink()
+        return self._inner.commit(generation)
+
+
+def test_a_commit_that_failed_can_be_repeated(sets: Mapping[str, Path], tmp_path: Path, parallel: Any) -> None:
+    blocked = tmp_path / "parallel" / "sites" / "B"
+    check_equal(tree(sets, **KEPT), tmp_path, partial(CommitsAgain, wire=parallel, blocked=blocked))
+
+
 def test_a_site_that_keeps_state_stays_at_its_worker(sets: Mapping[str, Path], tmp_path: Path, parallel: Any) -> None:
     calls = {**two_exchanges.METHOD.calls, "centre": replace(two_exchanges.METHOD.calls["centre"], run=note_process)}
     method = replace(two_exchanges.METHOD, calls=calls)

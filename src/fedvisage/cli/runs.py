@@ -10,7 +10,7 @@ import typer
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import CACHE
 from fedvisage.base.imports import pause_garbage_collection
-from fedvisage.base.processes import MOST_PROCESSES
+from fedvisage.base.processes import MOST_PROCESSES, cores
 from fedvisage.cli.options import (
     CONTINUES,
     FOLLOWS,
@@ -116,14 +116,14 @@ def run(
 ) -> None:
     """Run a recipe: train, evaluate on the target, and write the run directory with its report."""
     from fedvisage.base.parallel import start_fork_server
-    from fedvisage.recipe import read_changed, validate
+    from fedvisage.recipe import read_with_overrides, validate
     from fedvisage.studies.shipped import locate
 
     if on not in ("local", "nvflare"):
         raise UserError("--on", f"{on!r} is not a transport; choose local or nvflare")
     if kit is not None and on == "local":
         raise UserError("--kit", "belongs to a federation; add --on nvflare")
-    tree = read_changed(locate(recipe, verb="run"), overrides or [], note)
+    tree = read_with_overrides(locate(recipe, verb="run"), overrides or [], note)
     if on == "local" and _asks_for_workers(tree):  # they load torch while this process does
         start_fork_server(PRELOAD)
     with pause_garbage_collection(freeze=True):
@@ -151,9 +151,9 @@ def run(
 
 
 def _asks_for_workers(tree: dict[str, Any]) -> bool:
-    """Return whether a recipe that may be invalid asks for workers."""
+    """Return whether a recipe, which may be invalid, asks for workers on a machine that has a core for them."""
     runtime = tree.get("runtime")
-    return isinstance(runtime, dict) and runtime.get("workers") not in (None, 1)
+    return isinstance(runtime, dict) and runtime.get("workers") not in (None, 1) and cores() > 1
 
 
 @app.command()

@@ -95,8 +95,11 @@ class Workspace:
 
     def own_parts(self) -> Message:
         """Return the tensors of the parts that live at the site, detached and not copied."""
-        site_parts = {part: self.net[part] for part in self.method.parts_at(Home.SITE)}
-        return {name: value.detach() for name, value in tensors_of(nn.ModuleDict(site_parts)).items()}
+        return {
+            name: value.detach()
+            for part in self.method.parts_at(Home.SITE)
+            for name, value in tensors_of(self.net[part], f"{part}.").items()
+        }
 
 
 class SiteWorker:
@@ -180,9 +183,11 @@ class SiteWorker:
         """Return the site in a round: end the visit of the workspace's current site, and load this site's own parts."""
         if self.workspace.current is not None:
             self.workspace.current.end_visit()
-        site = self._make_site(number, self.train, self.store.load())
-        self.workspace.enter(site.kept)
-        return site
+        state = self.store.load()
+        self.workspace.enter(state)
+        return self._make_site(
+            number, self.train, {name: value for name, value in state.items() if not name.startswith(OWN)}
+        )
 
     def _evaluate(self, order: Order) -> Message:
         """Answer a call about a finished model; a repeated question gets the stored answer.

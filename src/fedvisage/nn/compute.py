@@ -207,8 +207,8 @@ def _with_channels_first(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ..
 def has_fast_bf16(device: torch.device) -> bool:
     """Return True if ``precision: auto`` is bf16 on this device; CPUs need AMX for that.
 
-    Training is faster with AVX512_BF16, too, but it is not shown yet that every method reaches the same results there
-    as in fp32 (docs/decisions/0041-layout-rule.md).
+    Training is faster with AVX512_BF16, too, but FedPAD's HTER is then higher at demo size
+    (docs/decisions/0041-layout-rule.md).
     """
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported())

@@ -30,10 +30,10 @@ def load(path: Path, overrides: Sequence[str], method: ReadMethod, say: Say = di
 
     ``say`` takes a line about keys whose name has changed.
     """
-    return validate(read_changed(path, overrides, say), method)
+    return validate(read_with_overrides(path, overrides, say), method)
 
 
-def read_changed(path: Path, overrides: Sequence[str], say: Say = discard) -> dict[str, Any]:
+def read_with_overrides(path: Path, overrides: Sequence[str], say: Say = discard) -> dict[str, Any]:
     """Read a recipe file and apply ``key=value`` overrides, without validating the result."""
     tree = rename_in_recipe(read_tree(path), say)
     for override in overrides:

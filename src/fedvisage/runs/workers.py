@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Literal, TypeVar
@@ -75,12 +76,11 @@ def end_visits() -> set[str]:
     return {site.name for site in sites if site.keeps_state}
 
 
-def commit_site(site: str, generation: int) -> tuple[int, bytes]:
-    """Commit a site's private state, and return its generation and, if that is new, the content of its file."""
+def commit_site(site: str, generation: int, known: int) -> tuple[int, bytes]:
+    """Commit a site's private state; return its generation, and the content of its file if the caller knows another."""
     worker = _Process.sites.site_workers[site]
-    before = worker.store.generation
     reached = worker.commit(generation)
-    return reached, worker.store.committed_content() if reached != before else b""
+    return reached, worker.store.committed_content() if reached != known else b""
 
 
 def restore_site(site: str, generation: int, content: bytes, releases: Mapping[str, bytes | None]) -> None:
@@ -278,12 +278,18 @@ class WorkerTransport:
 
     def commit(self, generation: int) -> dict[str, int]:
         """Commit every site at its worker, and store its generation in the run's directory."""
-        names = sorted(self._sites_with_state())
-        commits = [self._homes[name].submit(commit_site, name, generation) for name in names]
-        for name, commit in zip(names, commits, strict=True):
-            store, (reached, content) = self._sites[name].store, commit.result()
-            if reached != store.generation:
-                store.receive(reached, content)
+        keeping = sorted(self._sites_with_state())
+        # One site per worker at a time, because this process holds the content of all their files.
+        for names in zip_longest(*([n for n in keeping if self._homes[n] is worker] for worker in self._workers)):
+            stores = {name: self._sites[name].store for name in names if name is not None}
+            commits = {
+                name: self._homes[name].submit(commit_site, name, generation, store.generation)
+                for name, store in stores.items()
+            }
+            for name, store in stores.items():
+                reached, content = commits.pop(name).result()
+                if reached != store.generation:
+                    store.receive(reached, content)
         return {name: self._sites[name].store.generation for name in self.names}
 
     def restore(self, generations: Mapping[str, int]) -> None:

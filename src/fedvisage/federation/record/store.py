@@ -155,8 +155,10 @@ def free_device_memory(device: torch.device) -> int:
 
     This is a low estimate: memory that torch's allocator has reserved is not free, whether tensors use it or not.
     """
-    module = torch.get_device_module(device)
-    return int(module.mem_get_info(device)[0]) if hasattr(module, "mem_get_info") else 0
+    try:
+        return int(torch.get_device_module(device).mem_get_info(device)[0])
+    except (AttributeError, RuntimeError):
+        return 0
 
 
 @dataclass
@@ -177,33 +179,49 @@ class StateCache:
         self.clear(owner)
         used = _bytes_by_device(value for other in self._states.values() for value in other.values())
         wanted = _bytes_by_device(state.values())
-        gpus = {d for d in wanted.keys() - {CPU} if used[d] + wanted[d] <= self.free_on_device(d) // SHARE}
+        gpus = {
+            device
+            for device in wanted.keys() - {CPU}
+            if used[device] + wanted[device] <= self.free_on_device(device) // SHARE
+        }
         on_cpu = wanted.total() - sum(wanted[device] for device in gpus)
-        if not self._fits(on_cpu, used[CPU], wanted.total()):
+        if not self._fits_on_cpu(on_cpu, used[CPU], wanted.total()):
             return False
         self._states[owner] = {
-            name: value.detach().clone(memory_format=torch.contiguous_format) if value.device in gpus else plain(value)
-            for name, value in state.items()
+            name: _copy(value) if value.device in gpus else plain(value) for name, value in state.items()
         }
         return True
 
-    def _fits(self, wanted: int, used: int, size: int) -> bool:
-        """Return whether the CPU has room for some bytes of a state of this size, beside the bytes in use."""
+    def _fits_on_cpu(self, wanted: int, used: int, whole_state: int) -> bool:
+        """Return whether the CPU has room for a state's part of ``wanted`` bytes, beside the ``used`` bytes."""
+        total = used + wanted
         if self.room is not None:
-            return used + wanted <= self.room
-        return used + wanted <= ROOM or (used + wanted <= SITES * size and wanted <= self.free() // SHARE)
+            return total <= self.room
+        return total <= ROOM or (total <= SITES * whole_state and wanted <= self.free() // SHARE)
 
-    def get(self, owner: Path) -> dict[str, Tensor] | None:
-        """Return copies, because the owner may change them, and a failed visit must find the old values."""
-        state = self._states.get(owner)
-        return None if state is None else {name: value.clone() for name, value in state.items()}
+    def get(self, owner: Path, *, on_cpu: bool = False) -> dict[str, Tensor] | None:
+        """Return copies, because the owner may change them, and a failed visit must find the old values.
+
+        The copies are where the values are stored, or on the CPU.
+        """
+        state, copy = self._states.get(owner), plain if on_cpu else _copy
+        return None if state is None else {name: copy(value) for name, value in state.items()}
 
     def clear(self, owner: Path) -> None:
         """Remove the owner's state, and release its memory."""
         self._states.pop(owner, None)
 
 
+def _copy(value: Tensor) -> Tensor:
+    """Return a contiguous copy on the value's device, or on the CPU if that device has no memory left."""
+    try:
+        return value.detach().clone(memory_format=torch.contiguous_format)
+    except torch.OutOfMemoryError:
+        return plain(value)
+
+
 def _bytes_by_device(tensors: Iterable[Tensor]) -> Counter[torch.device]:
+    """Return the number of bytes of tensors on each device."""
     sizes = Counter[torch.device]()
     for tensor in tensors:
         sizes[tensor.device] += tensor.nbytes
@@ -256,7 +274,9 @@ class SiteStore:
             if self._working.exists():
                 publish_file(self._working, self._path(generation))
             else:
-                write_sealed(self._path(generation), {name: value.cpu() for name, value in self.load().items()}, {})
+                state = self.state_cache.get(self.directory, on_cpu=True)
+                assert state is not None, "state without a file is in memory"
+                write_sealed(self._path(generation), state, {})
             self._begin_generation(generation)
         return self.generation
 
