@@ -56,7 +56,7 @@ def open_sites(setup: bytes, data: bytes) -> None:
     workspace.on_batch = lambda site, finished, total: report_progress(finished, total)
     sites = []
     for name, train, held_out, views in pickle.loads(data):
-        store = SiteStore(scratch / name, cache, kept_generations=1)
+        store = SiteStore(scratch / name, cache, stored_elsewhere=True)
         sites.append(SiteWorker(name, train, held_out, store, workspace, **views))
     _Process.sites = LocalTransport(sites)
 

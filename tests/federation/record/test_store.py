@@ -112,6 +112,20 @@ def test_there_is_room_for_a_few_large_sites_where_the_machine_has_memory(
     assert len(list(tmp_path.rglob("working*"))) == in_files
 
 
+def test_state_that_another_process_stores_needs_a_file_only_without_room(tmp_path: Path) -> None:
+    state = {"weights": torch.arange(4.0)}
+    alone = SiteStore(tmp_path / "alone")
+    alone.save(state)
+    alone.commit(1)
+    for room, files in ((16, 0), (0, 1)):
+        store = SiteStore(tmp_path / str(room), StateCache(room), stored_elsewhere=True)
+        store.save(state)
+        assert store.commit(1) == 1
+        assert store.committed_content() == alone.committed_content()
+        assert torch.equal(store.load()["weights"], state["weights"])
+        assert len(list(store.directory.iterdir())) == files
+
+
 def test_beyond_a_few_sites_state_goes_into_files_however_much_memory_there_is(tmp_path: Path) -> None:
     cache, state = StateCache(free=lambda: 1 << 40), {"large": torch.zeros(ROOM // 3, dtype=torch.uint8)}
     for number in range(6):

@@ -232,11 +232,14 @@ class SiteStore:
     """Private tensors by name: in the site's memory during a visit, in a ``StateCache`` or on disk between visits."""
 
     def __init__(
-        self, directory: Path, state_cache: StateCache | None = None, kept_generations: int = KEPT_GENERATIONS
+        self, directory: Path, state_cache: StateCache | None = None, *, stored_elsewhere: bool = False
     ) -> None:
-        """Take the site's own directory, which is created only when there is state to keep."""
-        self.directory = directory
-        self._kept_generations = kept_generations
+        """Take the site's own directory, which is created only when there is state to keep.
+
+        With ``stored_elsewhere``, another process stores the content of each generation, so that state in memory needs
+        no file here.
+        """
+        self.directory, self._stored_elsewhere = directory, stored_elsewhere
         self.state_cache = StateCache() if state_cache is None else state_cache
         self.generation = 0
         self._dirty = False
@@ -273,16 +276,20 @@ class SiteStore:
         if self._dirty:
             if self._working.exists():
                 publish_file(self._working, self._path(generation))
-            else:
-                state = self.state_cache.get(self.directory, on_cpu=True)
-                assert state is not None, "state without a file is in memory"
-                write_sealed(self._path(generation), state, {})
+            elif not self._stored_elsewhere:
+                write_atomically(self._path(generation), self._content_in_memory())
             self._begin_generation(generation)
         return self.generation
 
     def committed_content(self) -> bytes:
         """Return the content of the current generation's file, for another process."""
-        return self._path(self.generation).read_bytes()
+        path = self._path(self.generation)
+        return path.read_bytes() if path.exists() else self._content_in_memory()
+
+    def _content_in_memory(self) -> bytes:
+        state = self.state_cache.get(self.directory, on_cpu=True)
+        assert state is not None, "state without a file is in memory"
+        return sealed_bytes(state)
 
     def receive(self, generation: int, content: bytes) -> None:
         """Store the content of a generation's file, which another process committed, as the current generation."""
@@ -295,7 +302,8 @@ class SiteStore:
     def _begin_generation(self, generation: int) -> None:
         """Continue from a generation whose file exists, and delete all but the last ones."""
         self.generation, self._dirty = generation, False
-        for path in sorted(self.directory.glob("generation-*.safetensors"))[: -self._kept_generations]:
+        kept = 1 if self._stored_elsewhere else KEPT_GENERATIONS
+        for path in sorted(self.directory.glob("generation-*.safetensors"))[:-kept]:
             path.unlink()
 
     def restore(self, generation: int) -> None:
