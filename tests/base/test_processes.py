@@ -7,10 +7,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
+
+from fedvisage.base.parallel import LastingProcess
+from fedvisage.base.processes import worker_processes
 
 WORK = """
 import os, threading
@@ -109,3 +114,38 @@ def test_a_script_without_a_guard_can_use_workers_and_runs_once(tmp_path: Path) 
     )
     ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
     assert (ended.returncode, ended.stdout) == (0, f"[2.0, 3.0] {script}\n"), ended.stderr
+
+
+SIZE = 1 << 28
+"""Bytes of a result that takes long enough to be interrupted."""
+
+
+def send_much(started: Path) -> bytes:
+    """Say that the job has started, and return much."""
+    started.touch()
+    return bytes(SIZE)
+
+
+def wait_for_a_part(started: Path) -> None:
+    """Wait until this process has received a part of the result."""
+    while not started.exists():
+        pass
+    counters = psutil.Process().io_counters
+    before = counters().read_chars
+    while counters().read_chars < before + SIZE // 4:
+        pass
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the counters of Linux")
+def test_processes_that_are_killed_while_they_send_a_result_end(tmp_path: Path) -> None:
+    with suppress(KeyboardInterrupt), worker_processes(1) as pool:
+        pool.submit(send_much, tmp_path / "pool")
+        wait_for_a_part(tmp_path / "pool")
+        raise KeyboardInterrupt
+    process = LastingProcess()
+    result = process.submit(send_much, tmp_path / "lasting")
+    wait_for_a_part(tmp_path / "lasting")
+    process.end()
+    with pytest.raises(BrokenProcessPool):
+        result.result()

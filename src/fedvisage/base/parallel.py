@@ -13,7 +13,7 @@ from typing import ParamSpec, TypeVar
 
 import cv2
 
-from fedvisage.base.processes import begin_worker, block_signals, worker_processes
+from fedvisage.base.processes import begin_worker, block_signals, drop_partial_result, worker_processes
 
 Given = ParamSpec("Given")
 
@@ -61,6 +61,7 @@ class LastingProcess:
     def end(self) -> None:
         """Kill the process at once, even in the middle of a job; its state is lost."""
         self._child.kill()
+        drop_partial_result(self._pool)
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 

@@ -205,7 +205,19 @@ def worker_processes(count: int, begin: Callable[[], None] | None = None) -> Ite
             for child in active_children():
                 if child.pid not in earlier:
                     child.kill()
+            drop_partial_result(pool)
         pool.shutdown()
+
+
+def drop_partial_result(pool: ProcessPoolExecutor) -> None:
+    """Let a pool end whose processes were killed, perhaps while one of them sent a result.
+
+    The pool would wait forever for the rest of that result: the pipe stays open, because this process holds its other
+    end, too. Python has no public function that closes it.
+    """
+    results: Any = pool._result_queue
+    if results is not None:
+        results._writer.close()
 
 
 @contextmanager
