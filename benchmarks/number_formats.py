@@ -29,7 +29,8 @@ from fedvisage.studies.study import value_of
 
 DEMO = Path(__file__).parents[1] / "recipes/demo"
 FORMATS = ("fp32", "bf16")
-FIGURES = {"pad": "hter", "recognition": "generic.tar@1e-3"}
+FIGURES = {"pad": ("HTER", "hter"), "recognition": ("TAR", "generic.tar@1e-3")}
+"""The figure of each task: its name in the table, and its key in the metrics."""
 BASES = {
     "vit": "fedavg-vit-h",
     "pad": "fedpad",
@@ -68,7 +69,7 @@ def main() -> None:
 
 def compare_formats(method: str, seeds: Sequence[int], out: Path, *, short: bool = False) -> str:
     """Run a method with each seed in both formats, and return its row of the table."""
-    figure, values = FIGURES[METHODS[method].task], dict[str, list[float]]()
+    (label, figure), values = FIGURES[METHODS[method].task], dict[str, list[float]]()
     for number_format in FORMATS:
         runs = {seed: out / f"{method}-{number_format}-{seed}" for seed in seeds}
         metrics = [run_recipe(recipe_of(method, number_format, seed, short=short), runs[seed]) for seed in seeds]
@@ -78,7 +79,7 @@ def compare_formats(method: str, seeds: Sequence[int], out: Path, *, short: bool
     difference = fmean(values["bf16"]) - fmean(values["fp32"])
     cells = [f"{fmean(values[name]):.1f} ± {spread[name]:.1f}" for name in FORMATS]
     verdict = "yes" if abs(difference) <= max(spread.values()) else "**no**"
-    return f"| {method} | {figure} | {' | '.join(cells)} | {difference:+.1f} | {verdict} |"
+    return f"| {method} | {label} | {' | '.join(cells)} | {difference:+.1f} | {verdict} |"
 
 
 def run_recipe(recipe: Recipe, out: Path) -> Mapping[str, Any]:

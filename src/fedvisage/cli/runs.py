@@ -124,7 +124,7 @@ def run(
     if kit is not None and on == "local":
         raise UserError("--kit", "belongs to a federation; add --on nvflare")
     tree = read_with_overrides(locate(recipe, verb="run"), overrides or [], note)
-    if on == "local" and _asks_for_workers(tree):  # they load torch while this process does
+    if on == "local" and _asks_for_workers(tree):  # the server loads torch while this process does
         start_fork_server(PRELOAD)
     with pause_garbage_collection(freeze=True):
         from fedvisage.methods import read_method

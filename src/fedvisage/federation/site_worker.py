@@ -28,7 +28,17 @@ from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.secure.calls import WITHOUT_NETWORK
 from fedvisage.federation.secure.trust import SIMULATED_TRUST, Trust
 from fedvisage.federation.site import Site, TrainingFailed
-from fedvisage.federation.wire.message import Digests, Message, decode, encode, load_parts, plain, tensors_of, under
+from fedvisage.federation.wire.message import (
+    Digests,
+    Message,
+    decode,
+    encode,
+    load_parts,
+    plain,
+    state_of,
+    tensors_of,
+    under,
+)
 from fedvisage.federation.wire.precision import narrow_message, weights_in, widen_message
 from fedvisage.federation.wire.schema import RefusedMessage, Schema, check, schema_of
 from fedvisage.federation.wire.transport import Order, Reply
@@ -67,7 +77,7 @@ class Workspace:
         self.compute.place(self.net)
         if self.recipe.runtime.compile:
             compile_blocks(self.net)
-        self._first = {name: plain(value) for name, value in self.own_parts().items()}
+        self._first = state_of(self.net, *site_parts)
         self._modules, self._parameters = list(self.net.modules()), list(self.net.parameters())
         lent = (value for part in self.method.parts_at(Home.LENT) for value in self.net[part].state_dict().values())
         self._lent = [value for value in lent if value.is_floating_point()]

@@ -278,9 +278,9 @@ class WorkerTransport:
 
     def commit(self, generation: int) -> dict[str, int]:
         """Commit every site at its worker, and store its generation in the run's directory."""
-        keeping = sorted(self._sites_with_state())
+        with_state = sorted(self._sites_with_state())
         # One site per worker at a time, because this process holds the content of all their files.
-        for names in zip_longest(*([n for n in keeping if self._homes[n] is worker] for worker in self._workers)):
+        for names in zip_longest(*([n for n in with_state if self._homes[n] is worker] for worker in self._workers)):
             stores = {name: self._sites[name].store for name in names if name is not None}
             commits = {
                 name: self._homes[name].submit(commit_site, name, generation, store.generation)

@@ -146,6 +146,19 @@ def test_the_states_on_a_device_take_a_quarter_of_its_free_memory(free: int, fit
         assert stored is None or stored["first"].device.type == "meta"
 
 
+def test_state_is_copied_to_the_cpu_if_its_device_has_no_memory_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, state = StateCache(), {"weights": torch.arange(4.0)}
+    assert cache.put(Path("A"), state)
+
+    def refuse(tensor: torch.Tensor, **options: object) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(torch.Tensor, "clone", refuse)
+    copy = cache.get(Path("A"))
+    assert copy is not None
+    assert torch.equal(copy["weights"], state["weights"])
+
+
 def test_each_tensor_of_a_state_stays_on_its_own_device(tmp_path: Path) -> None:
     """A large state of another site on the CPU does not move this one to a file."""
     cache = StateCache(free=lambda: 1 << 40, free_on_device=lambda device: 1 << 40)
