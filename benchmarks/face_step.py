@@ -145,6 +145,6 @@ def losses(
     balanced = cross_entropy(30 * (cosine - 0.4 * one_hot(labels, cosine.shape[1])), labels)
     contrast = softplus((cosine_similarity(features, far) - cosine_similarity(features, near)) / 0.5).mean()
     score = 2 * ((normalize(features @ transformation.T) @ normalize(branches).T + 1) / 2).clamp(min=0) ** 3 - 1
-    mine = labels[:, None] == torch.arange(len(branches))
+    mine = labels[:, None] == torch.arange(len(branches), device=labels.device)
     binary = torch.where(mine, 0.7 * softplus(-30 * (score - 0.4) - bias), 0.3 * softplus(30 * (score + 0.4) + bias))
     return balanced + 5 * contrast + 10 * binary.sum(dim=1).mean() / 30

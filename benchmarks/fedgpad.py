@@ -91,18 +91,22 @@ def _networks(compute: Compute) -> nn.ModuleDict:
 
 
 def _loss(net: nn.ModuleDict, batch: Batch, compute: Compute) -> Tensor:
-    """Eq. 8 in plain calls, weighted as by default."""
-    images = prepare(batch.images, COLOUR, compute.device)
+    """Return Eq. 8 of a stored batch."""
+    assert batch.depth is not None
+    return losses(net, prepare(batch.images, COLOUR, compute.device), batch.labels, batch.depth, compute)
+
+
+def losses(net: nn.ModuleDict, images: Tensor, labels: Tensor, depths: Tensor, compute: Compute) -> Tensor:
+    """Return Eq. 8 in plain calls, weighted as by default."""
     with compute.autocast():
         invariant, pooled = net["encoder"](images)
         specific, _ = net["specific"](images)
         logits, depth = net["classifier"](invariant).squeeze(1), net["depth"](pooled)
         rebuilt = net["decoder"](invariant + specific)
-    assert batch.depth is not None
     one, other = (z.float() / (z.float().detach().norm(dim=1, keepdim=True) + 1e-6) for z in (invariant, specific))
     total: Tensor = (
-        binary_cross_entropy_with_logits(logits.float(), batch.labels)
-        + 10 * mse_loss(depth.float(), batch.depth)
+        binary_cross_entropy_with_logits(logits.float(), labels)
+        + 10 * mse_loss(depth.float(), depths)
         + 0.1 * mse_loss(rebuilt.float(), images)
         + (one.T @ other).square().mean()
     )

@@ -29,7 +29,10 @@ INDEXED = {torch.ops.aten.index.Tensor, torch.ops.aten.index_put.default, torch.
 """The operations whose indices may be on the CPU."""
 CONVOLUTIONS = {torch.ops.aten.convolution.default: 1, torch.ops.aten.convolution_backward.default: 2}
 """The positions of the weights in the arguments of convolutions; the stride follows as the second argument after."""
-HALVED = ("conv2d", "conv1d", "linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "scaled_dot_product_attention")
+HALVED = (
+    *("conv2d", "conv1d", "linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "prelu"),
+    "scaled_dot_product_attention",
+)
 """The operations that autocast computes in bf16, as on a CPU."""
 
 

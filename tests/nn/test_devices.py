@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,14 @@ from torch import Tensor
 from fedvisage.device.predict import list_input_pictures
 from fedvisage.federation.declared import Member
 from fedvisage.methods import METHODS
-from fedvisage.nn.compute import choose_algorithms, device_of_worker, gpus_of, report_nondeterminism
+from fedvisage.nn.compute import (
+    choose_algorithms,
+    device_of_worker,
+    gpus_of,
+    has_fast_bf16,
+    report_nondeterminism,
+    resolve_compute,
+)
 from fedvisage.runs.directory import describe
 from fedvisage.runs.evaluate import evaluate
 from fedvisage.runs.predict import predict
@@ -56,6 +64,24 @@ def test_workers_use_the_gpus_in_turn_unless_the_recipe_names_a_device(device: s
     recipe = recipe_of(tree(SETS, runtime__device=device))
     assert [device_of_worker(device, number) for number in range(4)] == expected
     assert [recipe_of_worker(recipe, number).runtime.device for number in range(4)] == expected
+
+
+@pytest.mark.usefixtures("three_gpus")
+def test_a_number_beyond_the_last_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with refused("recipe.runtime.device", "cuda:3", "cuda:2"):
+        resolve_compute("cuda:3", "fp32")
+
+
+@pytest.mark.parametrize(("generation", "half"), [(7, False), (8, True)])
+def test_auto_is_bf16_only_on_gpus_with_units_for_it(
+    generation: int, half: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(major=generation))
+    monkeypatch.setattr(torch.cuda, "_check_bf16_tensor_supported", lambda device: True)  # an emulation works
+    assert has_fast_bf16(torch.device("cuda")) == half
 
 
 def test_without_a_gpu_workers_keep_the_device_of_the_recipe() -> None:

@@ -205,13 +205,13 @@ def _with_channels_first(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ..
 
 
 def has_fast_bf16(device: torch.device) -> bool:
-    """Return True if ``precision: auto`` is bf16 on this device; CPUs need AMX for that.
+    """Return True if ``precision: auto`` is bf16 on this device; CPUs need AMX for that, GPUs units for bf16.
 
     Training is faster with AVX512_BF16, too, but FedPAD's HTER is then higher at demo size
     (docs/decisions/0041-layout-rule.md).
     """
     if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported())
+        return torch.cuda.is_bf16_supported(including_emulation=False)
     return bool(torch.cpu._is_amx_tile_supported())
 
 
@@ -262,6 +262,9 @@ def resolve_compute(device: str, precision: str, layout: Layout = "last") -> Com
     """Resolve ``auto`` for this machine."""
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise UserError("recipe.runtime.device", f"{device} was requested, but PyTorch finds no CUDA device")
+    if device.startswith("cuda:") and int(device[5:]) >= torch.cuda.device_count():
+        wrong = f"{device} was requested, but the last GPU here is cuda:{torch.cuda.device_count() - 1}"
+        raise UserError("recipe.runtime.device", wrong)
     name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     target_device = torch.device(name)
     half = has_fast_bf16(target_device) if precision == "auto" else precision == "bf16"
