@@ -241,7 +241,8 @@ def site_of(name: str, recipe: Recipe, place: Place) -> Site:
         local = {f"{face.LOCAL}{key}": value for key, value in site.lent.items() if key.startswith("model.")}
         site.kept.update(site.private_state() | local)
     elif name == "privacyface":
-        centres = torch.randn(sizes.public, recipe.options(face.FaceOptions).network.embedding)
+        width = recipe.options(face.FaceOptions).network.embedding
+        centres = torch.randn(sizes.public, width, generator=torch.Generator().manual_seed(0))
         site.kept[f"{OWNED}{face.OWN_CENTRES}"] = normalize(centres)
     return site
 

@@ -22,6 +22,11 @@ def test_sections_run_on_an_emulated_card(tmp_path: Path) -> None:
     run_checks(tmp_path, HERE / "check_gpu_program.py")
 
 
+@pytest.mark.slow
+def test_the_other_sections_do_too(tmp_path: Path) -> None:
+    run_checks(tmp_path, HERE / "check_gpu_program.py", marks="slow")
+
+
 @pytest.mark.parametrize("section", ["machine", "workers"])
 def test_a_section_runs_on_a_cpu_without_opencv(section: str, tmp_path: Path) -> None:
     (tmp_path / "cv2.py").write_text(program.STAND_IN, encoding="utf-8")  # hides the installed package
