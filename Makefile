@@ -9,10 +9,13 @@ MINUTES ?= 60
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # A worker runs all tests of a group, which share costly fixtures (group_of in tests/conftest.py).
 SPREAD := --dist loadscope --no-loadscope-reorder
+# What make test runs.
+SELECTED := -m "not slow and not browser and not full"
+N ?= 20
 # Tests start hundreds of processes, each of which would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs notebooks setup demo test test-all quick test-slow test-wheel test-dependencies test-processors distributed faults soak hostile web browser lint reference calibrate benchmark wheel release-check clean
+.PHONY: docs notebooks setup demo test test-all quick test-slow test-wheel test-dependencies test-processors distributed faults soak soak-tests hostile web browser lint reference calibrate benchmark wheel release-check clean
 
 setup: $(VENV)/.ready
 
@@ -27,7 +30,7 @@ demo: setup
 # Shows that everything works: every method trains, a federation of processes
 # gives the bytes of one process, bad input is refused. Most tests of more than 0.7 seconds are left to test-all (tests/tiers.py).
 test: setup
-	$(PYTEST) -n $(TESTERS) $(SPREAD) -m "not slow and not browser and not full"
+	$(PYTEST) -n $(TESTERS) $(SPREAD) $(SELECTED)
 	@echo "left out: most tests of more than 0.7 seconds (make test-all; tests/tiers.py names those that stay), tests marked slow (make test-slow: detector on rendered faces, every study at smoke size, full-size transformers, the wheel in an environment of its own, methods and models that share their code with another one), make browser (the page in Chromium, after make web), make test-processors (the same tests as other processors would compute), make distributed (every method through NVFlare), make calibrate, make benchmark"
 
 # All that make test runs, and the tests that take more than 0.7 seconds.
@@ -51,6 +54,10 @@ test-dependencies: setup
 # PROCESSORS="--settings avx2/AVX2/1 tests/tasks/pad/adapt" tries one setting and one directory.
 test-processors: setup
 	$(BIN)/python -m tests.processors --workers $(WORKERS) $(PROCESSORS)
+
+# N runs of make test with N base seeds, in random order; continued where it stopped, with results in build/soak.
+soak-tests: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak --runs $(N) $(SOAK_TESTS) -- $(SPREAD) $(SELECTED)
 
 faults: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.distributed.faults

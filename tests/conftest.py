@@ -10,6 +10,14 @@ import pytest
 import torch
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
+from tests.seeding import (
+    pytest_addoption,
+    pytest_configure,
+    pytest_fixture_setup,
+    pytest_make_collect_report,
+    pytest_runtest_call,
+    shuffle_groups,
+)
 from tests.tiers import FEDERATED, LONG, SPREAD, WHOLE, is_left_to_test_all, long_tests
 from tests.toy import SITES, THREADS, make_sets, run_toy_once, tree
 from typer.testing import CliRunner
@@ -18,6 +26,14 @@ from xdist.scheduler import LoadScopeScheduling
 from fedvisage.cli import app
 from fedvisage.runs.export.export import export
 from fedvisage.tasks.finished_model import open_model
+
+__all__ = [
+    "pytest_addoption",
+    "pytest_configure",
+    "pytest_fixture_setup",
+    "pytest_make_collect_report",
+    "pytest_runtest_call",
+]
 
 torch.set_num_threads(THREADS)
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -88,8 +104,9 @@ def recognition(recognition_run: Path) -> Path:
     return out
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what `make quick` and `make test` leave out, and begin with what takes long."""
+@pytest.hookimpl(tryfirst=True)  # pytest itself then brings tests together that share a parametrised fixture
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what `make quick` and `make test` leave out, and begin with what takes long unless tests are shuffled."""
     names = {item: name_of(item.nodeid) for item in items}
     long_ones = long_tests()
     for item, name in names.items():
@@ -97,7 +114,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("whole")
         if is_left_to_test_all(name, long_ones):
             item.add_marker("full")
-    items.sort(key=lambda item: not names[item].startswith(LONG))
+    if config.option.shuffle:
+        places = {
+            name: place for place, name in enumerate(shuffle_groups(names.values(), config.option.seed, group_of))
+        }
+        items.sort(key=lambda item: places[names[item]])
+    else:
+        items.sort(key=lambda item: not names[item].startswith(LONG))
 
 
 class GroupScheduling(LoadScopeScheduling):

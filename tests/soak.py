@@ -1,0 +1,119 @@
+"""Run a selection of tests again and again under varied conditions: ``python -m tests.soak`` (``make soak-tests``).
+
+Every run has its own base seed, a random order and 1 to 4 workers. Of ten runs, one competes with eight busy
+processes, and one computes as a processor with AVX2 would. Finished runs are stored and not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+from tests.processors import Setting
+
+ROOT = Path(__file__).parents[1]
+BUSY = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): sum(range(1_000_000))"
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What differs from run to run; all of it follows from the base seed."""
+
+    seed: int
+    workers: int
+    busy: int
+    processor: str
+
+    @staticmethod
+    def of(seed: int) -> Conditions:
+        """Return the conditions of one of the runs."""
+        processor = "avx2/AVX2/1" if seed % 10 == 7 else "native/native/1"
+        return Conditions(seed, workers=1 + seed % 4, busy=8 if seed % 10 == 4 else 0, processor=processor)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of the tests of a run."""
+
+    commit: str
+    passed: int
+    skipped: int
+    failed: tuple[str, ...]
+    seconds: int
+
+
+@contextmanager
+def start_busy_processes(count: int) -> Iterator[None]:
+    """Keep processors busy while the block runs."""
+    processes = [subprocess.Popen([sys.executable, "-c", BUSY, str(os.getpid())]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def run_tests(conditions: Conditions, options: Sequence[str], directory: Path, commit: str) -> Result:
+    """Run the tests once; a run that ends without a failed test and without success has failed itself."""
+    report, log = directory / f"{conditions.seed}.xml", directory / f"{conditions.seed}.log"
+    report.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *options]
+    command += ["--shuffle", "--seed", str(conditions.seed), "-n", str(conditions.workers)]
+    environment = os.environ | Setting.of(conditions.processor).environment()
+    environment["PYTHONHASHSEED"] = str(conditions.seed)
+    began = time.monotonic()
+    with start_busy_processes(conditions.busy), log.open("w") as file:
+        code = subprocess.run(command, cwd=ROOT, env=environment, stdout=file, stderr=file, check=False).returncode
+    ends: dict[str, set[str]] = {"passed": set(), "skipped": set(), "failed": set()}
+    for case in ElementTree.parse(report).getroot().iter("testcase") if report.exists() else ():
+        tags = {child.tag for child in case}
+        end = "failed" if tags & {"failure", "error"} else "skipped" if "skipped" in tags else "passed"
+        ends[end].add(f"{case.get('classname')}::{case.get('name')}")
+    failed = ends["failed"] or ({f"pytest ended with code {code}"} if code else set())
+    counts = len(ends["passed"] - failed), len(ends["skipped"])
+    return Result(commit, *counts, tuple(sorted(failed)), round(time.monotonic() - began))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the tests, print a line per run and the runs of each test that failed; 1 if any failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=(__doc__ or "").split("\n\n")[1])
+    parser.add_argument("--runs", type=int, default=20, help="number of runs; the first has base seed 0 (%(default)s)")
+    parser.add_argument("--directory", type=Path, default=Path("build/soak"), help="results and logs (%(default)s)")
+    parser.add_argument("options", nargs="*", help="options and tests for pytest, behind --")
+    given = parser.parse_args(arguments)
+    given.directory.mkdir(parents=True, exist_ok=True)
+    described = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
+    commit, results = described.stdout.strip(), given.directory.resolve() / "runs.jsonl"
+    lines = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    done = {line["seed"]: line for line in lines if line["commit"] == commit}
+    columns = ("seed", "workers", "busy", "processor", "passed", "skipped", "failed", "seconds")
+    print(*(name.rjust(15) for name in columns), flush=True)
+    failures: dict[str, list[int]] = defaultdict(list)
+    for seed in range(given.runs):
+        if seed not in done:
+            conditions = Conditions.of(seed)
+            done[seed] = asdict(conditions) | asdict(run_tests(conditions, given.options, results.parent, commit))
+            with results.open("a") as file:
+                print(json.dumps(done[seed]), file=file)
+        row = done[seed] | {"failed": len(done[seed]["failed"])}
+        print(*(str(row[name]).rjust(15) for name in columns), flush=True)
+        for name in done[seed]["failed"]:
+            failures[name].append(seed)
+    for name, seeds in sorted(failures.items()):
+        print(f"failed with seed {', '.join(map(str, seeds))}: {name}")
+    return int(bool(failures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
