@@ -84,25 +84,25 @@ def test_a_signal_to_the_program_or_to_all_ends_it_with_its_workers(
 ) -> None:
     running, children = start()
     to(running.pid, number)
-    assert running.communicate(timeout=60)[1] == said + "\n"
-    assert psutil.wait_procs(children, timeout=60)[1] == []
+    assert running.communicate(timeout=600)[1] == said + "\n"
+    assert psutil.wait_procs(children, timeout=600)[1] == []
 
 
 def test_workers_do_not_outlive_a_killed_program(start: Start) -> None:
     running, children = start()
     os.kill(running.pid, signal.SIGKILL)
-    running.wait(60)
-    assert psutil.wait_procs(children, timeout=60)[1] == []
+    running.wait(600)
+    assert psutil.wait_procs(children, timeout=600)[1] == []
 
 
 def test_a_worker_that_was_killed_is_a_run_that_failed(start: Start) -> None:
     running, children = start()
     worker = next(child for child in children if "spawn_main" in " ".join(child.cmdline()))
     worker.kill()
-    said = running.communicate(timeout=60)[1]
+    said = running.communicate(timeout=600)[1]
     assert "died" in said
     assert said.endswith("[1]\n")
-    assert psutil.wait_procs(children, timeout=60)[1] == []
+    assert psutil.wait_procs(children, timeout=600)[1] == []
 
 
 def test_a_script_without_a_guard_can_use_workers_and_runs_once(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_script_without_a_guard_can_use_workers_and_runs_once(tmp_path: Path) 
         "from fedvisage.base.parallel import map_in_order\n"
         "print(list(map_in_order(sqrt, [4.0, 9.0], 2, torch=False)), __file__)\n"
     )
-    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=600, check=False)
     assert (ended.returncode, ended.stdout) == (0, f"[2.0, 3.0] {script}\n"), ended.stderr
 
 
@@ -136,7 +136,7 @@ def wait_for_a_part(started: Path) -> None:
         pass
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the counters of Linux")
 def test_processes_that_are_killed_while_they_send_a_result_end(tmp_path: Path) -> None:
     with suppress(KeyboardInterrupt), worker_processes(1) as pool:

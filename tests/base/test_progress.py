@@ -185,7 +185,7 @@ reporter.say("done")
 reporter_on_stdout(quiet=True).say("unheard")
 """
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
-    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
     outputs = notebook.cells[0].outputs
     assert {(output.output_type, output.get("name")) for output in outputs} == {("stream", "stdout")}
     assert "".join(output.text for output in outputs) == "round 1/2  loss 0.5\nround 2/2  loss 0.5\ndone\n"

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -85,8 +84,7 @@ def raises(place: Path) -> None:
 
 
 def hangs(place: Path) -> None:
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
+    while True:
         pass
 
 
@@ -109,7 +107,7 @@ DEEDS: dict[Callable[[Path], None], str] = {
 
 def tried(base: Path) -> list[Outcome]:
     """Carry out all deeds; in a process of its own, whose alarms and hooks are not those of the tests."""
-    guards.DEADLINE, guards.PATIENCE = 0.3, 20.0
+    guards.DEADLINE, guards.PATIENCE = 0.3, 600.0
     (base / "prepared").mkdir(parents=True)
     guard = Guard(base)
     return [carried_out(Deed(deed), 0, "deeds", number, guard) for number, deed in enumerate(DEEDS)]

@@ -86,14 +86,14 @@ def test_all_that_a_command_started_belongs_to_its_machine(make: Make, tmp_path:
     assert [one.pid for one in unit.family()] == [unit.process.pid, child.pid]
     unit.kill()
     unit.process.wait()
-    child.wait(5)
+    child.wait(600)
     assert families(str(tmp_path)) == {}
 
 
 def test_who_outlives_its_command_is_counted_and_killed(make: Make, tmp_path: Path) -> None:
     unit, child = with_child(make, tmp_path)
     assert unit.end() == 1
-    child.wait(5)
+    child.wait(600)
     assert unit.process is not None
     assert unit.process.returncode == 0, "the command itself ended as it was asked to"
 
@@ -109,7 +109,7 @@ def test_what_nobody_was_there_for_did_not_happen(make: Make, tmp_path: Path) ->
     unit, child = with_child(make, tmp_path)
     federation = Federation({"A": unit}, {}, own_disks=False, kill_operator=lambda: False)
     assert federation.kill_job("A")
-    child.wait(5)
+    child.wait(600)
     assert not federation.kill_job("A")
     assert federation.kill("A")
     assert unit.process is not None

@@ -329,9 +329,9 @@ def test_ctrl_c_and_sigterm_while_rendering_end_with_one_line_and_leave_nothing(
     small = ["--size", "32", "--subjects", "400", "--videos", "1", "--frames", "1"]
     running, children = rendering("data", "synth", str(tmp_path / "O"), *small)
     to(running.pid, number)
-    assert running.communicate(timeout=120)[1] == f"fedvisage: {said}; nothing was written\n"
+    assert running.communicate(timeout=600)[1] == f"fedvisage: {said}; nothing was written\n"
     assert running.returncode == code
-    assert psutil.wait_procs(children, timeout=60)[1] == []
+    assert psutil.wait_procs(children, timeout=600)[1] == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -339,9 +339,9 @@ def test_sigterm_ends_a_run_while_it_renders(tmp_path: Path) -> None:
     words = ["run", "demo/fedpad", "--out", str(tmp_path / "run"), "--cache", str(tmp_path / "cache")]
     running, children = rendering(*words)
     os.killpg(running.pid, signal.SIGTERM)
-    said = running.communicate(timeout=120)[1]
+    said = running.communicate(timeout=600)[1]
     assert said.startswith("fedvisage: ended by SIGTERM")
     assert said.count("\n") == 1
     assert running.returncode == 143
-    assert psutil.wait_procs(children, timeout=60)[1] == []
+    assert psutil.wait_procs(children, timeout=600)[1] == []
     assert list((tmp_path / "cache").iterdir()) == []

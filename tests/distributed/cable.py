@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,21 +36,27 @@ class Cable:
         for end in list(self._open):
             _close(end)
 
-    def cut(self, seconds: float) -> None:
-        """Break all connections, and let no new one through for some seconds."""
+    def cut(self, seconds: float | None = None) -> None:
+        """Break all connections, and let no new one through for some seconds, or until the cable is mended."""
         self._whole = False
         self.reset()
-        threading.Timer(seconds, self._mend).start()
+        _call_after(seconds, self._mend)
 
-    def jam(self, seconds: float) -> None:
-        """Keep all connections, and let nothing through for some seconds, as a firewall that forgot them would."""
+    def jam(self, seconds: float | None = None) -> None:
+        """Keep all connections, and let nothing through until then, as a firewall that forgot them would."""
         self._free.clear()
-        threading.Timer(seconds, self._free.set).start()
+        _call_after(seconds, self._free.set)
 
-    def slow(self, seconds: float, delay: float = 0.1) -> None:
-        """Hold back each piece for a moment, for some seconds."""
+    def slow(self, seconds: float | None = None, delay: float = 0.1) -> None:
+        """Hold back each piece for a moment, until then."""
         self._delay = delay
-        threading.Timer(seconds, self._quicken).start()
+        _call_after(seconds, self._quicken)
+
+    def mend(self) -> None:
+        """Undo a cut, a jam and delays."""
+        self._mend()
+        self._free.set()
+        self._quicken()
 
     def close(self) -> None:
         self._listener.close()
@@ -89,6 +96,12 @@ class Cable:
         for end in (source, sink):
             _close(end)
             self._open.discard(end)
+
+
+def _call_after(seconds: float | None, change: Callable[[], None]) -> None:
+    """Call a function after some seconds, or never."""
+    if seconds is not None:
+        threading.Timer(seconds, change).start()
 
 
 def _close(end: socket.socket) -> None:

@@ -107,10 +107,10 @@ def test_nvflares_decoder_refuses_such_a_body_and_says_whose_it_was(installed: N
     whole = fobs.dumps({"words": {"ticket": "t"}})
     assert fobs.loads(whole, fobs_ctx=dict(FRAME)) == {"words": {"ticket": "t"}}
     header = lobs._Header(lobs.MARKER_MAIN, 0, 20_001).to_bytes()
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(LimitExceeded):
         fobs.loads(header + nested(20_000), fobs_ctx=dict(FRAME))
-    assert time.monotonic() - began < 1
+    assert time.process_time() - began < 1
     assert bounds.refusal("B") == "a message is nested more than 64 deep"
     assert bounds.refusal("B") is None
 

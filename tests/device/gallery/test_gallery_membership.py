@@ -287,7 +287,7 @@ from pathlib import Path
 import numpy as np
 from fedvisage.device.gallery.search import Gallery
 path, who = Path(sys.argv[1]), sys.argv[2]
-with Gallery(path, bytes(range(32)), counters=path.parent / "counters", patience=60) as gallery:
+with Gallery(path, bytes(range(32)), counters=path.parent / "counters", patience=600) as gallery:
     for number in range(25):
         gallery.enrol("staff", f"{who} {number}", np.full((1, 16), number + 1.0, np.float32), "sha256:" + "a" * 64)
         gallery.search("staff", np.ones((1, 16), np.float32), "sha256:" + "a" * 64)

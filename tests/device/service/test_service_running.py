@@ -42,7 +42,7 @@ from fedvisage.device.pipeline import Checked
 from fedvisage.device.service.app import build, serve_in_thread, server_of
 from fedvisage.device.service.limits import Limits
 
-PATIENCE = 60
+PATIENCE = 600
 
 
 @dataclass(frozen=True)
