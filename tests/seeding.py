@@ -1,8 +1,9 @@
 """Seeds of tests: what a test draws follows from its name and ``--seed`` alone.
 
 The global generators of Python, NumPy and torch are seeded before each test, each fixture's set-up and each file's
-import. Neither the order of tests nor the number of workers changes what a test draws. ``--shuffle`` runs the groups
-of tests, and the tests of each group, in an order that follows from ``--seed``.
+import. Neither the order of tests nor the number of workers changes what a test draws. The number of threads, which
+runs set, is restored after each test and fixture. ``--shuffle`` runs the groups of tests, and the tests of each group,
+in an order that follows from ``--seed``.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from hypothesis.internal.conjecture import providers
+
+from fedvisage.base.processes import use_threads
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -52,7 +56,8 @@ def pytest_fixture_setup(
     parameter = getattr(request, "param_index", 0)
     seed_generators(request.config.option.seed, request.node.nodeid, fixturedef.argname, parameter)
     try:
-        return (yield)
+        with restored_settings():
+            return (yield)
     finally:
         for restore, state in states:
             restore(state)
@@ -60,9 +65,10 @@ def pytest_fixture_setup(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Seed a test by its name."""
+    """Seed a test by its name, and undo what it sets for the whole process."""
     seed_generators(item.config.option.seed, item.nodeid)
-    return (yield)
+    with restored_settings():
+        return (yield)
 
 
 def seed_generators(*names: object) -> None:
@@ -85,6 +91,23 @@ def save_generators() -> list[tuple[Callable[[Any], object], Any]]:
         torch = sys.modules["torch"]
         states.append((torch.set_rng_state, torch.get_rng_state()))
     return states
+
+
+@contextmanager
+def restored_settings() -> Iterator[None]:
+    """Restore torch's settings after the block: a run sets them by its recipe, and rounding depends on them."""
+    if "torch" not in sys.modules:
+        yield
+        return
+    torch = sys.modules["torch"]
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != threads:
+            use_threads(threads)
+        if torch.are_deterministic_algorithms_enabled() != deterministic:
+            torch.use_deterministic_algorithms(deterministic)
 
 
 def shuffle_groups(names: Iterable[str], seed: int, group_of: Callable[[str], str]) -> list[str]:

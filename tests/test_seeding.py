@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.seeding import save_generators, seed_generators, shuffle_groups
+from tests.seeding import restored_settings, save_generators, seed_generators, shuffle_groups
+
+from fedvisage.base.processes import use_threads
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted(path for folder in ("tests", "campaigns", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
@@ -98,6 +100,15 @@ def test_torch_draws_follow_from_names_and_are_the_same_after_a_restored_state()
     assert torch.equal(torch.rand(3), second)
     seed_generators(0, "name")
     assert torch.equal(torch.rand(3), first)
+
+
+def test_settings_of_torch_are_restored() -> None:
+    before = torch.get_num_threads()
+    with restored_settings():
+        use_threads(before + 1)
+        torch.use_deterministic_algorithms(True)
+    assert torch.get_num_threads() == before
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 def unseeded(tree: ast.AST) -> Iterator[int]:
