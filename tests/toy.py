@@ -20,6 +20,7 @@ from fedvisage import recipe as recipes
 from fedvisage.base.progress import Reporter
 from fedvisage.data.writer import Writer
 from fedvisage.federation.method import Method
+from fedvisage.federation.record.store import CHECKPOINTS, read_sealed, recipe_digest, write_sealed
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.methods import METHODS, read_method
 from fedvisage.recipe import Recipe
@@ -218,11 +219,36 @@ def run_toy(
     Tests interrupt a run by a method whose server program raises, and resume it with the method itself. A run refuses
     to be resumed with another method, so the record of the method is removed before.
     """
-    environment = out / "environment.json"
-    if resume and environment.exists() and "method" in json.loads(environment.read_text()):
-        environment.unlink()
+    if resume:
+        forget_method(out)
     cache, recipe = out.parent / "cache", recipe_of(content, method)
     return run(Request(recipe, out, cache, method, resume, wire), reporter or silent())
+
+
+def forget_method(out: Path) -> None:
+    """Remove the record of a method that was passed in from a run's directory, and its digest from the checkpoints."""
+    path = out / "environment.json"
+    environment = json.loads(path.read_text()) if path.exists() else {}
+    if environment.pop("method", None) is not None:
+        path.write_text(json.dumps(environment))
+        for checkpoint in (out / CHECKPOINTS).glob("*.safetensors"):
+            tensors, values = read_sealed(checkpoint, "")
+            values["digests"][path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+            write_sealed(checkpoint, tensors, values)
+
+
+def leave_as_earlier_version(out: Path) -> None:
+    """Turn an interrupted run into one of a version without digests in checkpoints and names in private state."""
+    environment = json.loads((out / "environment.json").read_text())
+    del environment["run"]
+    (out / "environment.json").write_text(json.dumps(environment))
+    recipe = recipe_digest((out / "recipe.yaml").read_text())
+    for path in (out / CHECKPOINTS).glob("*.safetensors"):
+        tensors, values = read_sealed(path, "")
+        del values["digests"]
+        write_sealed(path, tensors, {**values, "recipe": recipe})
+    for path in out.glob("sites/*/generation-*.safetensors"):
+        write_sealed(path, read_sealed(path, "")[0], {})
 
 
 def run_toy_once(content: Mapping[str, Any], out: Path) -> dict[str, Any]:

@@ -16,10 +16,10 @@ import torch
 import yaml
 from safetensors.torch import load_file
 from tests.refusals import refused
-from tests.toy import SITES, make_set, recipe_of, run_toy, silent, tree, unsealed, weights
+from tests.toy import SITES, leave_as_earlier_version, make_set, recipe_of, run_toy, silent, tree, unsealed, weights
 
 from fedvisage.base.files import cache_directory
-from fedvisage.federation.record.store import CHECKPOINTS, Checkpoints, recipe_digest
+from fedvisage.federation.record.store import CHECKPOINTS
 from fedvisage.methods import find
 from fedvisage.nn.compute import Compute, Layout, has_fast_bf16
 from fedvisage.nvflare.job import Job, read_job, without_local_parts, write_job
@@ -167,7 +167,7 @@ def test_an_interrupted_run_of_an_earlier_version_keeps_the_settings_of_its_envi
     whole, begun = tmp_path / "whole", tmp_path / "begun"
     run_toy(content, whole)
     shutil.copytree(whole, begun)
-    leave_as_earlier_version(begun)
+    leave_with_open_settings(begun)
 
     with refused("begun", "recipe", "--out"):
         run_toy({**content, "runtime": {**content["runtime"], "layout": "last"}}, begun, resume=True)
@@ -175,12 +175,11 @@ def test_an_interrupted_run_of_an_earlier_version_keeps_the_settings_of_its_envi
     assert weights(begun) == weights(whole)
 
 
-def leave_as_earlier_version(begun: Path) -> None:
+def leave_with_open_settings(begun: Path) -> None:
     """Turn a finished run into one that an earlier version left after its second round."""
     unsealed(begun)
     (begun / "metrics.json").unlink()
     recipe = yaml.safe_load((begun / "recipe.yaml").read_text())
-    before = recipe_digest((begun / "recipe.yaml").read_text())
     del recipe["runtime"]["layout"]
     recipe["runtime"]["precision"] = "auto"
     (begun / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
@@ -190,9 +189,7 @@ def leave_as_earlier_version(begun: Path) -> None:
 
     *_, last = sorted((begun / CHECKPOINTS).glob("*.safetensors"))
     last.unlink()
-    checkpoint = Checkpoints(begun / CHECKPOINTS, before).latest()
-    assert checkpoint is not None
-    Checkpoints(begun / CHECKPOINTS, recipe_digest((begun / "recipe.yaml").read_text())).write(*checkpoint)
+    leave_as_earlier_version(begun)
 
 
 def test_the_settings_of_a_stored_run_are_those_of_its_version() -> None:

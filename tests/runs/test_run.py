@@ -16,11 +16,23 @@ import yaml
 from safetensors.torch import load_file, save
 from tests.refusals import failed, refused
 from tests.runs.plain import plain
-from tests.toy import ROUNDS, SITES, make_set, recipe_of, run_toy, sent_once, settled, silent, tree, weights
+from tests.toy import (
+    ROUNDS,
+    SITES,
+    leave_as_earlier_version,
+    make_set,
+    recipe_of,
+    run_toy,
+    sent_once,
+    settled,
+    silent,
+    tree,
+    weights,
+)
 
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.progress import Reporter
-from fedvisage.federation.record.store import CHECKPOINTS, read_sealed, recipe_digest, write_sealed
+from fedvisage.federation.record.store import CHECKPOINTS, read_sealed, write_sealed
 from fedvisage.methods import METHODS
 from fedvisage.nn.compute import resolve_compute
 from fedvisage.recipe import plain_yaml
@@ -171,13 +183,10 @@ def rewrite_with_former_keys(out: Path) -> None:
     recipe["data"] = {former.get(key, key): value for key, value in recipe["data"].items()}
     if recipe["data"]["user_name"] == "target":  # the default was another
         recipe["data"]["user_name"] = "user"
-    text = plain_yaml.write(recipe)
-    (out / "recipe.yaml").write_text(text)
+    (out / "recipe.yaml").write_text(plain_yaml.write(recipe))
     for file in ("data.json", "overlap.json"):
         (out / file).write_text((out / file).read_text().replace("data.target", "data.user"))
-    for path in (out / CHECKPOINTS).glob("*.safetensors"):
-        tensors, values = read_sealed(path, "")
-        write_sealed(path, tensors, {**values, "recipe": recipe_digest(text)})
+    leave_as_earlier_version(out)
 
 
 def test_a_checkpoint_without_one_of_the_sites_is_refused(

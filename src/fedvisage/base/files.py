@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import math
 import os
@@ -215,6 +216,14 @@ def pieces_of(path: Path, most: int = LARGEST_TEXT) -> Iterator[bytes]:
         raise UserError(str(path), f"cannot be read ({error.strerror})") from None
 
 
+def file_digest(path: Path, most: int = 1 << 62) -> str:
+    """Return SHA-256 of a regular file of at most ``most`` bytes."""
+    digest = hashlib.sha256()
+    for piece in pieces_of(path, most):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
 def _short(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
 
@@ -297,12 +306,17 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
     return _read_safetensors(path, "pt")
 
 
+def read_meta(path: Path) -> str:
+    """Return the text in the metadata of a safetensors file, without reading its tensors."""
+    return _read_safetensors(path, "pt", only_meta=True)[1]
+
+
 def read_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], str]:
     """Read a safetensors file as :func:`read_tensors` does, without torch."""
     return _read_safetensors(path, "numpy")
 
 
-def _read_safetensors(path: Path, framework: str) -> tuple[dict[str, Any], str]:
+def _read_safetensors(path: Path, framework: str, *, only_meta: bool = False) -> tuple[dict[str, Any], str]:
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -313,7 +327,7 @@ def _read_safetensors(path: Path, framework: str) -> tuple[dict[str, Any], str]:
             raise UserError(str(path), f"has {size:,} bytes, more than this machine's memory ({memory:,})")
         with safe_open(path, framework=framework) as file:
             meta = (file.metadata() or {}).get(META, "")
-            return {name: file.get_tensor(name) for name in file.keys()}, meta  # noqa: SIM118
+            return {} if only_meta else {name: file.get_tensor(name) for name in file.keys()}, meta  # noqa: SIM118
     except FileNotFoundError as error:
         raise UserError(str(path), "does not exist") from error
     except MemoryError as error:

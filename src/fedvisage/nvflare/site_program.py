@@ -17,12 +17,13 @@ from typing import Any
 import torch
 from nvflare.collab import collab
 
+from fedvisage import recipe as recipes
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import lock_directory, read_json, remove_unfinished, write_json
 from fedvisage.data.integrity import Snapshot
 from fedvisage.federation.privacy.accountant import BudgetSpent
 from fedvisage.federation.protections.compatible import check_real
-from fedvisage.federation.record.store import SiteStore
+from fedvisage.federation.record.store import Owner, SiteStore, recipe_digest
 from fedvisage.federation.site import TrainingFailed
 from fedvisage.federation.site_worker import SiteWorker
 from fedvisage.federation.wire.message import Message
@@ -169,18 +170,24 @@ def _open_worker(name: str, job: Job, own: Mapping[str, str], directory: Path, k
     """Open a site's data, and return its worker."""
     setup = set_up(job.recipe, find(job.recipe.method), at_site_weights(own))
     data = data_at_site(setup, name, own, checks_directory(Path(own["state"])))
-    _check_same_data(directory / DATA_FILE, data.digests)
+    recipe = _check_same_data(directory / DATA_FILE, data.digests, recipe_digest(recipes.text_of(job.recipe)))
     workspace, site = setup.workspace(), data.sites[name]
     public, strangers = (data.people.public, data.people.strangers[name]) if data.people else (None, None)
-    store = SiteStore(directory)
+    store = SiteStore(directory, owner=Owner(name, job.run, recipe, unnamed=not recipe))
     trust = trust_of(kit, own, job, site.train, checks_directory(Path(own["state"])))
     views = {"public": public, "strangers": strangers, "unseen": site.unseen}
     return SiteWorker(name, site.train, site.heldout, store, workspace, **views, trust=trust)
 
 
-def _check_same_data(path: Path, digests: Mapping[str, str]) -> None:
-    """Refuse data other than the data with which this site's part of the run began."""
+def _check_same_data(path: Path, digests: Mapping[str, str], recipe: str) -> str:
+    """Refuse data other than the data with which this site's part of the run began.
+
+    Return the recipe's digest of then, which later versions may write in another way; empty if an earlier one began.
+    """
     if not path.exists():
-        write_json(path, dict(digests))
-    elif read_json(path) != digests:
+        write_json(path, {**digests, "recipe": recipe})
+    recorded = read_json(path)
+    began_with = str(recorded.pop("recipe", ""))
+    if recorded != digests:
         raise NotReady("the data is not the data that this run began with")
+    return began_with

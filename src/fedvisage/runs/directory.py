@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import resource
+import secrets
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +20,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.base.files import (
     RESUME,
     disk_full_is_failure,
+    file_digest,
     json_text,
     lock_directory,
     read_json,
@@ -26,11 +28,12 @@ from fedvisage.base.files import (
     read_text,
     remove_unfinished,
     write_atomically,
+    write_json,
 )
 from fedvisage.base.version import VERSION
 from fedvisage.data.overlap import OVERLAP
 from fedvisage.federation.record.releases import CHARGES
-from fedvisage.federation.record.store import CHECKPOINTS
+from fedvisage.federation.record.store import CHECKPOINTS, Owner, recipe_digest
 from fedvisage.federation.wire.message import digest_of
 from fedvisage.nn.compute import LAYOUTS, Compute
 from fedvisage.recipe import Recipe
@@ -104,6 +107,7 @@ DATA = "data.json"
 METRICS = "metrics.json"
 REPORT = "report.html"
 SITES = "sites"
+SNAPSHOTS = "snapshots"
 START = "start.json"
 """The record of the weights that the network took from its start file."""
 NAME = "federation.json"
@@ -226,15 +230,38 @@ def record_start(
 ) -> None:
     """Write the files that describe a run before it trains.
 
-    A resumed run keeps these files, and is refused with other data or another method than it began with.
+    A run is refused with other data or another method than it began with. A run with a checkpoint, which has the
+    digests of these files, keeps them. Without one, training begins again, so the process is recorded again.
     """
     write_once(out / RECIPE, recipes.text_of(recipe))  # first, as it marks the directory as a run
     digests = {**digests, **_start_digest(recipe)}
-    write_once(out / DATA, json_text(digests))
+    has_checkpoint = any((out / CHECKPOINTS).glob("*.safetensors"))
+    if not has_checkpoint:
+        write_once(out / DATA, json_text(digests))
     _check_same_data(out / DATA, digests)
-    write_once(out / OVERLAP, json_text(overlap))
-    write_once(out / ENVIRONMENT, json_text(environment))
-    _check_same_method(out / ENVIRONMENT, environment)
+    if has_checkpoint or (out / ENVIRONMENT).exists():
+        _check_same_method(out / ENVIRONMENT, environment)
+    if not has_checkpoint:
+        write_json(out / OVERLAP, overlap)
+        write_json(out / ENVIRONMENT, {**environment, "run": secrets.token_hex(8)})
+
+
+def run_name(out: Path) -> str:
+    """Return the random name of the run in a directory; empty if an earlier version began it, or at a server."""
+    path = out / ENVIRONMENT
+    return str(read_json(path).get("run", "")) if path.exists() else ""
+
+
+def owner_in(out: Path) -> Owner:
+    """Return the run and the recipe that the sites' private state in a run's directory names, without a site."""
+    run = run_name(out)
+    return Owner(run=run, recipe=recipe_digest(read_text(out / RECIPE)), unnamed=not run)
+
+
+def digests_of_files(out: Path) -> dict[str, str]:
+    """Return the digests of the files of a run that do not grow, by name; a checkpoint records them."""
+    paths = [*(out / name for name in (DATA, OVERLAP, ENVIRONMENT, START)), *sorted((out / SNAPSHOTS).glob("round-*"))]
+    return {str(path.relative_to(out)): file_digest(path) for path in paths if path.exists()}
 
 
 def write_once(path: Path, text: str) -> None:

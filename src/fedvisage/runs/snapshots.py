@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedvisage.base.files import read_tensors, write_tensors
+from fedvisage.base.files import read_tensors, tensor_bytes, write_atomically
 from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message, plain
 from fedvisage.methods.models.frozen_backbone import constant_weights
 from fedvisage.recipe import Recipe
+from fedvisage.runs.directory import SNAPSHOTS
 from fedvisage.tasks.catalogue import Setup
 from fedvisage.tasks.opened import RunData
 from fedvisage.tasks.task import TrainingResult
 
-SNAPSHOTS = "snapshots"
 BY_ROUND = "by_round"
 """The key of the snapshots' metrics in metrics.json."""
 
 
-def snapshot_saver(out: Path, recipe: Recipe) -> Callable[[Server], None]:
-    """Return a function that saves the models of the rounds that the recipe selects, in a run directory.
+def snapshot_saver(out: Path, recipe: Recipe) -> Callable[[Server], dict[str, str]]:
+    """Return a function that saves the models of the rounds that the recipe selects, and returns a file's digest.
 
     Papers plot metrics by round (PrivacyFace's Figure 5, FedPAD's curves) and start from models of earlier rounds. Each
     file equals the ``model.safetensors`` of a run that ends at that round, except for exact statistics, which the
@@ -31,10 +32,14 @@ def snapshot_saver(out: Path, recipe: Recipe) -> Callable[[Server], None]:
     """
     every = recipe.evaluation.snapshots
 
-    def keep(server: Server) -> None:
-        if every is not None and server.round % every == 0:
-            (out / SNAPSHOTS).mkdir(exist_ok=True)
-            write_tensors(snapshot_path(out, server.round), with_constant_weights(server, server.finished()))
+    def keep(server: Server) -> dict[str, str]:
+        if every is None or server.round % every:
+            return {}
+        path = snapshot_path(out, server.round)
+        path.parent.mkdir(exist_ok=True)
+        content = tensor_bytes(with_constant_weights(server, server.finished()))
+        write_atomically(path, content)
+        return {str(path.relative_to(out)): hashlib.sha256(content).hexdigest()}
 
     return keep
 

@@ -19,7 +19,7 @@ from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.method import Method
 from fedvisage.federation.protections.dp import promise_of
 from fedvisage.federation.record.attendance import attendance_of
-from fedvisage.federation.record.ledger import LEDGER, ROUNDS, JsonLines, read_lines
+from fedvisage.federation.record.ledger import CHANGED, LEDGER, ROUNDS, JsonLines, read_lines
 from fedvisage.federation.record.releases import Releases
 from fedvisage.federation.record.store import CHECKPOINTS, Checkpoints, Progress, recipe_digest
 from fedvisage.federation.server import NoQuorum, Server
@@ -28,7 +28,17 @@ from fedvisage.federation.wire.schema import Schema
 from fedvisage.federation.wire.transport import Transport
 from fedvisage.methods import find, read_method
 from fedvisage.methods.models.frozen_backbone import load_constant
-from fedvisage.runs.directory import METRICS, RECIPE, START, close_settings, recorded_settings, write_once
+from fedvisage.runs.directory import (
+    METRICS,
+    RECIPE,
+    SNAPSHOTS,
+    START,
+    close_settings,
+    digests_of_files,
+    recorded_settings,
+    run_name,
+    write_once,
+)
 from fedvisage.runs.snapshots import snapshot_saver, with_constant_weights
 from fedvisage.starts.start import read_start
 from fedvisage.tasks import saved_model, scoring
@@ -67,8 +77,10 @@ class TrainingLoop:
     ledger: JsonLines
     rounds: JsonLines
     reporter: Reporter
-    keep: Callable[[Server], None]
-    """Saves a snapshot of the round's model, if the recipe asks for it."""
+    keep: Callable[[Server], Mapping[str, str]]
+    """Saves a snapshot of the round's model, if the recipe asks for it, and returns its digest by file name."""
+    digests: dict[str, str] = field(default_factory=dict)
+    """The digests of the run's other files."""
     watch: BestRound = field(default_factory=BestRound)
 
     def train(self) -> Message:
@@ -91,7 +103,7 @@ class TrainingLoop:
                 counted = server.exchange.record.counted  # `_evaluate` sends further orders
                 heldout = self._evaluate()
                 self._record(time.monotonic() - start_time, counted, heldout)
-                self.keep(server)
+                self.digests |= self.keep(server)
                 last = server.round == total or server.stopped
                 if last or server.round % recipe.runtime.checkpoint_every == 0:
                     self._checkpoint()
@@ -128,6 +140,7 @@ class TrainingLoop:
             if name not in generations:
                 place = str(self.checkpoints.directory)
                 raise UserError(place, f"has a checkpoint without site {name}; start again with another --out")
+        self._check_files(progress)
         self.server.exchange.transport.restore(generations)
         self.ledger.mark_repeated(progress.ledger)
         self.rounds.cut(progress.rounds)
@@ -137,6 +150,27 @@ class TrainingLoop:
             self.server.stopped = bool(progress.notes["stopped"])
             self.server.without_quorum = int(progress.notes["without_quorum"])
             self.reporter.say(f"continuing after round {progress.round}")
+
+    def _check_files(self, progress: Progress) -> None:
+        """Refuse files that are not those of the checkpoint, and keep the digests of the others for the next one."""
+        out, recorded = self.checkpoints.directory.parent, dict(progress.digests)
+        for lines, length in ((self.ledger, progress.ledger), (self.rounds, progress.rounds)):
+            lines.check(length, recorded.pop(lines.path.name, "") if progress.digests else None)
+        self.digests = digests_of_files(out)
+        if not progress.digests:
+            if progress.round:
+                written = f"an earlier version wrote the checkpoint of round {progress.round}, without digests"
+                self.reporter.say(f"note: {written}: whether files were changed since is not checked")
+            return
+        for name in sorted(self.digests.keys() - recorded.keys()):
+            if not name.startswith(SNAPSHOTS):
+                raise UserError(str(out / name), "is not of this run: its checkpoint does not name it; remove it")
+            (out / name).unlink()  # of a later round, which comes again
+            del self.digests[name]
+        for name, digest in recorded.items():
+            if self.digests.get(name) != digest:
+                fault = CHANGED if name in self.digests else "is missing; restore it to resume"
+                raise UserError(str(out / name), fault)
 
     def _evaluate(self) -> dict[str, float]:
         recipe, server = self.server.recipe, self.server
@@ -192,6 +226,7 @@ class TrainingLoop:
                 "stopped": self.server.stopped,
                 "without_quorum": self.server.without_quorum,
             },
+            digests={**self.digests, LEDGER: self.ledger.digest, ROUNDS: self.rounds.digest},
         )
         self.checkpoints.write(self.server.state(), progress)
 
@@ -222,7 +257,8 @@ def train_over_transport(
         _load_start_weights(server, out, reporter)
         if adopted is None:
             # The run's own text: a run that an earlier version began lacks newer keys, and may have former names.
-            checkpoints = Checkpoints(out / CHECKPOINTS, recipe_digest(read_text(out / RECIPE)))
+            digest, ours = recipe_digest(read_text(out / RECIPE)), bool(run_name(out))
+            checkpoints = Checkpoints(out / CHECKPOINTS, digest, with_digests=ours)
             keep = snapshot_saver(out, recipe)
             finished = TrainingLoop(method, server, checkpoints, ledger, rounds, reporter, keep).train()
         else:

@@ -55,8 +55,8 @@ def open_sites(setup: bytes, data: bytes) -> None:
     workspace, cache, scratch = set_up(recipe, method).workspace(), StateCache(), Path(tempfile.mkdtemp())
     workspace.on_batch = lambda site, finished, total: report_progress(finished, total)
     sites = []
-    for name, train, held_out, views in pickle.loads(data):
-        store = SiteStore(scratch / name, cache, stored_elsewhere=True)
+    for name, owner, train, held_out, views in pickle.loads(data):
+        store = SiteStore(scratch / name, cache, owner, stored_elsewhere=True)
         sites.append(SiteWorker(name, train, held_out, store, workspace, **views))
     _Process.sites = LocalTransport(sites)
 
@@ -299,6 +299,7 @@ class WorkerTransport:
             [
                 (
                     site.name,
+                    site.store.owner,
                     site.train,
                     site.held_out,
                     {"public": site.public, "strangers": site.strangers, "unseen": site.unseen},

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedvisage.base.errors import UserError, plain_line
-from fedvisage.base.files import json_text, pieces_of, read_json, write_atomically, write_json
+from fedvisage.base.files import file_digest, json_text, read_json, write_atomically, write_json
 from fedvisage.data.overlap import OVERLAP
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS
 
@@ -58,7 +58,7 @@ def write_sealed(directory: Path, metrics: Mapping[str, Any]) -> None:
     """
     text = json_text({**metrics, SEALED: True}).encode()
     paths = {name: directory / name for name in FILES if name != METRICS and (directory / name).exists()}
-    files = {name: _Entry(bytes=path.stat().st_size, sha256=_digest(path)) for name, path in sorted(paths.items())}
+    files = {name: _Entry(bytes=path.stat().st_size, sha256=file_digest(path)) for name, path in sorted(paths.items())}
     files[METRICS] = _Entry(bytes=len(text), sha256=hashlib.sha256(text).hexdigest())
     write_json(directory / SEAL, _Seal(format=FORMAT, files=files, chain=_chain(files)).model_dump())
     write_atomically(directory / METRICS, text)
@@ -102,7 +102,7 @@ def _mismatch(path: Path, entry: _Entry | None) -> str:
     if path.is_file() and (size := path.stat().st_size) != entry.bytes:
         kind = "was cut off or belongs to" if size < entry.bytes else "was changed or belongs to"
         return f"{kind} another run: it has {size:,} bytes, but {entry.bytes:,} in {SEAL}; {RESTORE}"
-    if _digest(path, entry.bytes) != entry.sha256:
+    if file_digest(path, entry.bytes) != entry.sha256:
         return f"was changed or belongs to another run: its digest is not the one in {SEAL}; {RESTORE}"
     return ""
 
@@ -127,10 +127,3 @@ def _chain(files: Mapping[str, _Entry]) -> str:
     for name, entry in sorted(files.items()):
         link = hashlib.sha256(f"{link}\n{name}\n{entry.bytes}\n{entry.sha256}".encode()).hexdigest()
     return link
-
-
-def _digest(path: Path, most: int = 1 << 62) -> str:
-    digest = hashlib.sha256()
-    for piece in pieces_of(path, most):
-        digest.update(piece)
-    return digest.hexdigest()

@@ -1,9 +1,9 @@
 """The ledger keeps every line, and marks those whose exchange an interrupted run repeats."""
 
 import itertools
-import os
 from collections.abc import Sequence
 from contextlib import closing
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,9 @@ def unmarked(path: Path) -> list[int]:
 
 def resumed(path: Path, length: int) -> None:
     with closing(JsonLines(path)) as ledger:
+        ledger.check(length, None)
         ledger.mark_repeated(length)
+        assert ledger.digest == sha256(path.read_bytes()).hexdigest()
 
 
 def test_lines_after_a_checkpoint_are_kept_and_marked_however_often_the_run_is_interrupted(tmp_path: Path) -> None:
@@ -78,12 +80,30 @@ def test_a_ledger_larger_than_any_text_is_resumed_and_kept_up_to_its_checkpoint(
     assert path.read_bytes() == before + b'{"line": 1000, "repeated": true}\n'
 
 
-def test_without_lines_after_its_checkpoint_a_ledger_is_not_read(tmp_path: Path) -> None:
+def test_the_digest_follows_each_line_without_reading_the_file_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "ledger.jsonl"
-    path.write_bytes(b"")
-    os.truncate(path, 1 << 40)  # a terabyte of zeros that takes no room
-    resumed(path, 1 << 40)
-    assert path.stat().st_size == 1 << 40
+    length = ledger_of(path, [1, 2])
+    with closing(JsonLines(path)) as ledger:
+        ledger.check(length, sha256(b'{"line": 1}\n{"line": 2}\n').hexdigest())
+        monkeypatch.delattr("fedvisage.federation.record.ledger.pieces_of")
+        ledger.append({"line": 3})
+        ledger.flush()
+        assert ledger.digest == sha256(b'{"line": 1}\n{"line": 2}\n{"line": 3}\n').hexdigest()
+
+
+@pytest.mark.parametrize("changed", [b'{"line": 1}\n{"line": 4}\n', b'{"line": 2}\n{"line": 1}\n'])
+def test_a_ledger_that_was_changed_before_its_checkpoint_is_refused(tmp_path: Path, changed: bytes) -> None:
+    path = tmp_path / "ledger.jsonl"
+    length = ledger_of(path, [1, 2])
+    digest = sha256(path.read_bytes()).hexdigest()
+    ledger_of(path, [3])
+    with closing(JsonLines(path)) as ledger:
+        ledger.check(length, digest)
+    path.write_bytes(changed + b'{"line": 3}\n')
+    with closing(JsonLines(path)) as ledger, refused(path, "digest", "checkpoint", "--out"):
+        ledger.check(length, digest)
 
 
 def test_a_line_is_in_the_file_when_it_has_been_appended(tmp_path: Path) -> None:
@@ -115,9 +135,8 @@ def test_a_damaged_line_after_a_checkpoint_is_named_and_nothing_is_changed(tmp_p
 def test_a_ledger_shorter_than_a_checkpoint_says_is_not_filled_up(tmp_path: Path) -> None:
     ledger = JsonLines(tmp_path / "ledger.jsonl")
     ledger.append({"line": 1})
-    for change in (ledger.cut, ledger.mark_repeated):
-        with refused("ledger.jsonl", "checkpoint"):
-            change(1000)
+    with refused("ledger.jsonl", "checkpoint"):
+        ledger.check(1000, None)
 
 
 def test_a_ledger_is_read_line_by_line(tmp_path: Path) -> None:

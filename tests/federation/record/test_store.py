@@ -1,5 +1,7 @@
 """A site's private state goes back to the generation that the server's checkpoint names."""
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,7 @@ import torch
 from tests.refusals import failed, refused
 
 from fedvisage.base.errors import RunFailed
-from fedvisage.federation.record.store import ROOM, Checkpoints, Progress, SiteStore, StateCache
+from fedvisage.federation.record.store import ROOM, Checkpoints, Owner, Progress, SiteStore, StateCache, write_sealed
 
 
 def stored(directory: Path) -> SiteStore:
@@ -201,6 +203,95 @@ def test_checkpoints_return_what_was_written_and_the_last_two_are_kept(tmp_path:
     assert found[0]["w"].tolist() == [3.0, 3.0]
     assert found[1] == Progress(3, {"A": 2}, 30, 60, {"stopped": False})
     assert sorted(path.stem for path in tmp_path.iterdir()) == ["000002", "000003"]
+
+
+def test_the_checkpoint_of_another_round_is_refused(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, "digest")
+    for number in (1, 2):
+        checkpoints.write({}, Progress(number))
+    shutil.copyfile(tmp_path / "000001.safetensors", tmp_path / "000002.safetensors")
+    with refused("000002.safetensors", "round 1", "delete"):
+        checkpoints.latest()
+
+
+def test_a_checkpoint_of_an_earlier_version_is_not_of_a_run_of_this_one(tmp_path: Path) -> None:
+    Checkpoints(tmp_path, "digest").write({}, Progress(1))
+    assert Checkpoints(tmp_path, "digest").latest() == ({}, Progress(1))
+    with refused("000001.safetensors", "digests", "delete"):
+        Checkpoints(tmp_path, "digest", with_digests=True).latest()
+
+
+OWNER = Owner("bank", "run-1", "recipe-1", unnamed=False)
+
+
+@pytest.mark.parametrize("room", [0, 1000])
+@pytest.mark.parametrize(
+    ("change", "keyword"),
+    [({"site": "border"}, "border"), ({"run": "run-2"}, "run-2"), ({"recipe": "recipe-2"}, "recipe-2")],
+)
+def test_the_state_of_another_site_run_or_recipe_is_refused_by_name(
+    change: dict[str, str], keyword: str, room: int, tmp_path: Path
+) -> None:
+    for place, owner in (("own", OWNER), ("other", replace(OWNER, **change))):
+        store = SiteStore(tmp_path / place, StateCache(room), owner)
+        store.save({"number": torch.tensor(1)})
+        store.commit(1)
+    path = tmp_path / "own" / "generation-000001.safetensors"
+    again = SiteStore(tmp_path / "own", owner=OWNER)
+    again.restore(1)
+    assert number_in(again) == 1
+    shutil.copyfile(tmp_path / "other" / path.name, path)
+    for use in (again.load, lambda: again.restore(1)):
+        with refused(path, keyword, "restore"):
+            use()
+
+
+@pytest.mark.parametrize("room", [0, 1000])
+def test_an_older_generation_under_the_number_of_a_newer_one_is_refused(room: int, tmp_path: Path) -> None:
+    store = SiteStore(tmp_path, StateCache(room), OWNER)
+    for number in (1, 2):
+        store.save({"number": torch.tensor(number)})
+        store.commit(number)
+    newest = tmp_path / "generation-000002.safetensors"
+    shutil.copyfile(tmp_path / "generation-000001.safetensors", newest)
+    with refused(newest, "generation", "000001", "000002"):
+        SiteStore(tmp_path, owner=OWNER).restore(2)
+
+
+def test_state_without_names_is_accepted_only_in_a_run_of_an_earlier_version(tmp_path: Path) -> None:
+    write_sealed(tmp_path / "generation-000001.safetensors", {"number": torch.tensor(4)}, {})
+    store = SiteStore(tmp_path, owner=replace(OWNER, unnamed=True))
+    store.restore(1)
+    assert number_in(store) == 4
+    with refused("generation-000001.safetensors", "earlier version", "000001"):
+        SiteStore(tmp_path, owner=OWNER).restore(1)
+
+
+def test_names_that_a_header_was_given_afterwards_are_refused(tmp_path: Path) -> None:
+    """The header is as long as before, and so the file is valid."""
+    store = SiteStore(tmp_path, owner=replace(OWNER, site="cafe"))
+    store.save({"number": torch.tensor(1)})
+    store.commit(1)
+    path = tmp_path / "generation-000001.safetensors"
+    path.write_bytes(path.read_bytes().replace(b"cafe", b"bank"))
+    again = SiteStore(tmp_path, owner=OWNER)
+    again.restore(1)
+    with refused(path, "digest", "private state"):
+        again.load()
+
+
+def test_the_state_of_another_run_is_taken_over_under_the_own_name(tmp_path: Path) -> None:
+    trained, own = replace(OWNER, run="trained"), replace(OWNER, recipe="fused")
+    store = SiteStore(tmp_path / "trained", owner=trained)
+    store.save({"number": torch.tensor(7)})
+    store.commit(3)
+    taker = SiteStore(tmp_path / "own", owner=own)
+    with refused("trained/generation-000003.safetensors", "border"):
+        taker.take_over(tmp_path / "trained", replace(trained, site="border"), 3)
+    taker.take_over(tmp_path / "trained", trained, 3)
+    again = SiteStore(tmp_path / "own", owner=own)
+    again.restore(3)
+    assert number_in(taker) == number_in(again) == 7
 
 
 def test_a_checkpoint_of_another_recipe_is_refused(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ are those of an uninterrupted run.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -22,19 +23,33 @@ LEDGER, ROUNDS = "ledger.jsonl", "rounds.jsonl"
 REPEATED = "repeated"
 """The key that marks a ledger line whose exchange an interruption undid."""
 
+CHANGED = (
+    "was changed since the last checkpoint, or belongs to another run: its digest is not the one in the checkpoint; "
+    "restore the file that the run wrote, or start again with another --out"
+)
+"""The fault and the remedy of a file of an interrupted run that is not the one that its checkpoint names."""
+
 
 class JsonLines:
-    """A file of JSON lines that tracks its length, so that a resumed run continues exactly at its checkpoint."""
+    """A file of JSON lines that tracks its length and digest, so that a run resumes exactly at its checkpoint."""
 
     def __init__(self, path: Path) -> None:
         """Open the file for appending, and create it if it does not exist."""
         self.path = path
         self._file = path.open("ab")
+        self._digest = hashlib.sha256()
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Write one line and pass it to the operating system, so that it survives the end of this process."""
-        self._file.write(json_line(row).encode())
+        line = json_line(row).encode()
+        self._file.write(line)
         self._file.flush()
+        self._digest.update(line)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file; of one that existed before, from :meth:`check` on."""
+        return self._digest.hexdigest()
 
     def flush(self) -> int:
         """Make all lines durable and return the file's length."""
@@ -42,22 +57,34 @@ class JsonLines:
         os.fsync(self._file.fileno())
         return self._file.tell()
 
+    def check(self, length: int, digest: str | None) -> None:
+        """Refuse a file that is not as it was at a checkpoint, up to its length then; an earlier version has no digest.
+
+        The file is read once. From then on, each line that is appended updates the digest.
+        """
+        self._file.flush()
+        if self.path.stat().st_size < length:
+            raise UserError(str(self.path), "is shorter than at the last checkpoint; restore it to resume")
+        self._digest = hashlib.sha256()
+        for piece in self._pieces_until(length):
+            self._digest.update(piece)
+        if digest is not None and self.digest != digest:
+            raise UserError(str(self.path), CHANGED)
+
     def cut(self, length: int) -> None:
         """Remove the lines after a checkpoint."""
         self._file.flush()
-        self._check_length(self._file.seek(0, os.SEEK_END), length)
         os.truncate(self.path, length)
         self._file.seek(0, os.SEEK_END)
 
     def mark_repeated(self, length: int) -> None:
         """Mark every line after a checkpoint as repeated: its exchange took place and is about to happen again.
 
-        The file is replaced as a whole, and its bytes up to the checkpoint do not change; without lines after it, they
-        are not read. After an interruption at any moment, also a second or third one, this function can run again. A
-        torn last line, from a process that ended while writing it, is dropped.
+        The file is replaced as a whole, and its bytes up to the checkpoint do not change. After an interruption at any
+        moment, also a second or third one, this function can run again. A torn last line, from a process that ended
+        while writing it, is dropped.
         """
         self._file.flush()
-        self._check_length(self._file.seek(0, os.SEEK_END), length)
         with self.path.open("rb") as file:
             file.seek(length)
             after = file.read()
@@ -66,6 +93,7 @@ class JsonLines:
         before = sum(piece.count(b"\n") for piece in self._pieces_until(length))
         rows = _rows_in([after], self.path, before)
         marked = "".join(json_line({**row, REPEATED: True}) for row in rows).encode()
+        self._digest.update(marked)
         if marked != after:
             self._file.close()
             write_pieces_atomically(self.path, chain(self._pieces_until(length), [marked]))
@@ -78,10 +106,6 @@ class JsonLines:
             length -= len(piece)
             if length <= 0:
                 return
-
-    def _check_length(self, actual: int, expected: int) -> None:
-        if actual < expected:
-            raise UserError(str(self.path), "is shorter than at the last checkpoint; restore it to resume")
 
     def close(self) -> None:
         """Close the file."""

@@ -13,6 +13,7 @@ state to a file, so a thousand sites need not fit. Only a commit has to outlive 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -27,6 +28,7 @@ from fedvisage.base.files import (
     json_key,
     parse_json,
     publish_file,
+    read_meta,
     read_tensors,
     tensor_bytes,
     write_atomically,
@@ -41,37 +43,38 @@ from fedvisage.recipe import Recipe
 
 def write_sealed(path: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
     """Write a file atomically, with the digest of its content."""
-    write_tensors(path, tensors, _metadata_text(tensors, values))
-
-
-def sealed_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """Return the bytes of such a file without plain values."""
-    return tensor_bytes(tensors, _metadata_text(tensors, {}))
+    write_tensors(path, tensors, _metadata_text(digest_of(dict(tensors)), values))
 
 
 def read_sealed(path: Path, advice: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the content of a file; the error for a damaged file ends with ``advice``."""
-    try:
-        tensors, text = read_tensors(path)
-    except UserError as error:
-        raise UserError(error.place, f"{error.message}; {advice}") from error
-    try:
-        content = parse_json(text)
-        values, seal = dict(content["values"]), content["seal"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(str(path), f"was not written by this program, or is damaged; {advice}") from error
-    if seal != _seal(tensors, values):
+    tensors, values, seal = _read_unchecked(path, advice)
+    if seal != _seal(digest_of(tensors), values):
         raise UserError(str(path), f"is damaged: its digest is not the one that was written; {advice}")
     return tensors, values
 
 
-def _metadata_text(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> str:
-    return json_key({"values": values, "seal": _seal(tensors, values)})
+def _read_unchecked(
+    path: Path, advice: str, *, only_values: bool = False
+) -> tuple[dict[str, Tensor], dict[str, Any], Any]:
+    """Return the tensors of a file, its plain values and its seal; with ``only_values``, without the tensors."""
+    try:
+        tensors, text = ({}, read_meta(path)) if only_values else read_tensors(path)
+        content = parse_json(text)
+        return tensors, dict(content["values"]), content["seal"]
+    except UserError as error:
+        raise UserError(error.place, f"{error.message}; {advice}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(str(path), f"was not written by this program, or is damaged; {advice}") from error
 
 
-def _seal(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> str:
-    text = digest_of(dict(tensors)) + json_key(values)
-    return hashlib.sha256(text.encode()).hexdigest()
+def _metadata_text(digest: str, values: Mapping[str, Any]) -> str:
+    """Return the metadata of a file whose tensors have a digest."""
+    return json_key({"values": values, "seal": _seal(digest, values)})
+
+
+def _seal(digest: str, values: Mapping[str, Any]) -> str:
+    return hashlib.sha256((digest + json_key(values)).encode()).hexdigest()
 
 
 # The server's checkpoints: one safetensors file each, written atomically; the last two are kept.
@@ -89,15 +92,19 @@ class Progress:
     ledger: int = 0
     rounds: int = 0
     notes: Mapping[str, Any] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of the run's files by name; of ledger and rounds up to these lengths. An earlier version wrote none."""
 
 
 class Checkpoints:
     """The directory of a run's checkpoints."""
 
-    def __init__(self, directory: Path, recipe_digest: str) -> None:
-        """Take the directory, and the digest of the recipe."""
-        self.directory = directory
-        self.recipe_digest = recipe_digest
+    def __init__(self, directory: Path, recipe_digest: str, *, with_digests: bool = False) -> None:
+        """Take the directory, and the digest of the recipe.
+
+        ``with_digests`` says that this version began the run, so that a checkpoint without digests is not of this run.
+        """
+        self.directory, self.recipe_digest, self._with_digests = directory, recipe_digest, with_digests
 
     def write(self, tensors: Mapping[str, Tensor], progress: Progress) -> None:
         """Write the checkpoint of a round, then delete all but the last two."""
@@ -112,11 +119,17 @@ class Checkpoints:
         return self._read(paths[-1]) if paths else None
 
     def _read(self, path: Path) -> tuple[dict[str, Tensor], Progress]:
-        tensors, values = read_sealed(path, "delete it to resume from the checkpoint before")
+        advice = "delete it to resume from the checkpoint before"
+        tensors, values = read_sealed(path, advice)
         recipe = values.pop("recipe", None)
         if recipe != self.recipe_digest:
             raise UserError(str(path), "belongs to another recipe; resume with the recipe that started the run")
-        return tensors, Progress(**values)
+        progress = Progress(**values)
+        if path != self._path(progress.round):
+            raise UserError(str(path), f"is the checkpoint of round {progress.round}; {advice}")
+        if self._with_digests and not progress.digests:
+            raise UserError(str(path), f"belongs to another run: it has no digests of this run's files; {advice}")
+        return tensors, progress
 
     def _path(self, number: int) -> Path:
         return self.directory / f"{number:06d}.safetensors"
@@ -140,6 +153,19 @@ def recipe_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+@dataclass(frozen=True)
+class Owner:
+    """The site, the run and the recipe's digest that the files of a generation name; empty ones are not named."""
+
+    site: str = ""
+    run: str = ""
+    recipe: str = ""
+    unnamed: bool = True
+    """Whether files without names are accepted, as earlier versions wrote them."""
+
+
+START_ANEW = "start a new run"
+LOST = f"this site's private state is lost: {START_ANEW}"
 KEPT_GENERATIONS = 2
 ROOM = 1 << 27
 """Bytes of CPU memory for the state of all sites of a process between visits, on any machine."""
@@ -232,17 +258,23 @@ class SiteStore:
     """Private tensors by name: in the site's memory during a visit, in a ``StateCache`` or on disk between visits."""
 
     def __init__(
-        self, directory: Path, state_cache: StateCache | None = None, *, stored_elsewhere: bool = False
+        self,
+        directory: Path,
+        state_cache: StateCache | None = None,
+        owner: Owner | None = None,
+        *,
+        stored_elsewhere: bool = False,
     ) -> None:
-        """Take the site's own directory, which is created only when there is state to keep.
+        """Take the site's own directory, which is created only when there is state to keep, and its owner.
 
         With ``stored_elsewhere``, another process stores the content of each generation, so that state in memory needs
         no file here.
         """
-        self.directory, self._stored_elsewhere = directory, stored_elsewhere
+        self.directory, self.owner, self._stored_elsewhere = directory, owner or Owner(), stored_elsewhere
         self.state_cache = StateCache() if state_cache is None else state_cache
         self.generation = 0
         self._dirty = False
+        self._working_digest = ""
 
     @property
     def uncommitted(self) -> bool:
@@ -268,28 +300,60 @@ class SiteStore:
         if self.state_cache.put(self.directory, kept):
             self._working.unlink(missing_ok=True)
         else:
-            self._working.write_bytes(sealed_bytes({name: plain(value) for name, value in kept.items()}))
+            state = {name: plain(value) for name, value in kept.items()}
+            self._working_digest = digest_of(state)
+            self._working.write_bytes(tensor_bytes(state, self._metadata(self._working_digest, 0)))
         self._dirty = True
 
     def commit(self, generation: int) -> int:
         """Make the current state durable under a generation's number, and return the current generation."""
         if self._dirty:
             if self._working.exists():
+                self._number_working_file(generation)
                 publish_file(self._working, self._path(generation))
             elif not self._stored_elsewhere:
-                write_atomically(self._path(generation), self._content_in_memory())
+                write_atomically(self._path(generation), self._content_in_memory(generation))
             self._begin_generation(generation)
         return self.generation
 
     def committed_content(self) -> bytes:
         """Return the content of the current generation's file, for another process."""
         path = self._path(self.generation)
-        return path.read_bytes() if path.exists() else self._content_in_memory()
+        return path.read_bytes() if path.exists() else self._content_in_memory(self.generation)
 
-    def _content_in_memory(self) -> bytes:
+    def _content_in_memory(self, generation: int) -> bytes:
         state = self.state_cache.get(self.directory, on_cpu=True)
         assert state is not None, "state without a file is in memory"
-        return sealed_bytes(state)
+        return tensor_bytes(state, self._metadata(digest_of(state), generation))
+
+    def _number_working_file(self, generation: int) -> None:
+        """Write a generation's number into the header of the working file, whose length does not depend on it."""
+        before, after = (
+            json.dumps(self._metadata(self._working_digest, number)).encode() for number in (0, generation)
+        )
+        with self._working.open("rb+") as file:
+            header = file.read(int.from_bytes(file.read(8), "little"))
+            assert before in header
+            file.seek(8)
+            file.write(header.replace(before, after))
+
+    def _metadata(self, digest: str, generation: int) -> str:
+        return _metadata_text(digest, self._names(generation))
+
+    def _names(self, generation: int) -> dict[str, str]:
+        """Return the values that the file of a generation has."""
+        names = {"site": self.owner.site, "run": self.owner.run, "recipe": self.owner.recipe}
+        return {"generation": f"{generation:06d}", **{key: name for key, name in names.items() if name}}
+
+    def _check_names(self, path: Path, values: Mapping[str, Any]) -> None:
+        """Refuse the file of another site, run, recipe or generation."""
+        if not values and self.owner.unnamed:
+            return
+        for key, name in self._names(self.generation).items():
+            if values.get(key) != name:
+                actual = f"{key} {values[key]}" if key in values else f"a run of an earlier version, without a {key}"
+                remedy = f"restore this site's own file, or {START_ANEW}"
+                raise UserError(str(path), f"belongs to {actual}, not to {key} {name}; {remedy}")
 
     def receive(self, generation: int, content: bytes) -> None:
         """Store the content of a generation's file, which another process committed, as the current generation."""
@@ -311,22 +375,30 @@ class SiteStore:
         self._working.unlink(missing_ok=True)
         self.state_cache.clear(self.directory)
         self.generation, self._dirty = generation, False
-        if generation and not self._path(generation).exists():
+        current = self._path(generation)
+        if generation and not current.exists():
             raise RunFailed(
-                f"{self.directory}: generation {generation} of this site's private state is missing; start a new run"
+                f"{self.directory}: generation {generation} of this site's private state is missing; {START_ANEW}"
             )
+        if generation:
+            self._check_names(current, _read_unchecked(current, LOST, only_values=True)[1])
         for path in self.directory.glob("generation-*.safetensors"):
-            if path > self._path(generation):
+            if path > current:
                 path.unlink()
 
-    def take_over(self, directory: Path, generation: int) -> None:
-        """Start from the state that the site had reached in another run's directory; generation 0 has no state."""
+    def take_over(self, directory: Path, owner: Owner, generation: int) -> None:
+        """Start from the state that its owner had reached in another run's directory; generation 0 has no state."""
+        other = SiteStore(directory, owner=owner)
+        other.generation = generation
         if generation:
-            self.receive(generation, SiteStore(directory)._path(generation).read_bytes())
+            self.save(other.load())
+            self.commit(generation)
         self.restore(generation)
 
     def _read(self, path: Path) -> dict[str, Tensor]:
-        return read_sealed(path, "this site's private state is lost: start a new run")[0]
+        state, values = read_sealed(path, LOST)
+        self._check_names(path, values)
+        return state
 
     @property
     def _working(self) -> Path:
