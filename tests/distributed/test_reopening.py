@@ -6,16 +6,19 @@ import json
 import resource
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from nvflare.apis.workspace import Workspace
 from tests.refusals import failed
 from tests.toy import SITES, make_set, recipe_of, tree
 
 from fedvisage.base.errors import NoRoom
-from fedvisage.base.files import write_json
+from fedvisage.base.files import tensor_bytes, write_json
+from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.wire.transport import Order
 from fedvisage.nvflare.job import Job, without_local_parts, write_job
 from fedvisage.nvflare.kits import OWN, Kit
@@ -179,3 +182,36 @@ def test_a_server_without_room_for_a_file_advises_to_resume(sets: Mapping[str, P
             train_job(job, {}, tmp_path, [], lambda: False, None)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_the_state_of_another_run_or_round_is_refused_at_the_site(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("fedvisage.nvflare.site_program.PATIENCE", 0.0)
+    context, program = started(sets, sets["A"], tmp_path), SiteProgram()
+    assert restored(program, context) == ""
+    assert program._worker is not None
+    store = program._worker.store
+    for number in (1, 2):
+        store.save({"number": torch.tensor(number)})
+        assert unpack_reply("A", program.commit(number)).failure == ""
+    program._held.close()
+
+    own = store.directory / "generation-000002.safetensors"
+    content = own.read_bytes()
+    other = SiteStore(tmp_path / "other", owner=replace(store.owner, run="run-2"))
+    other.save({"number": torch.tensor(2)})
+    other.commit(2)
+    for changed, keyword in (
+        (content, ""),
+        ((tmp_path / "other" / own.name).read_bytes(), "run run-2"),
+        ((store.directory / "generation-000001.safetensors").read_bytes(), "generation 000001"),
+        (tensor_bytes({"number": torch.tensor(2)}, '{"values": {}, "seal": ""}'), "earlier version"),
+    ):
+        own.write_bytes(changed)
+        again = SiteProgram()
+        failure = unpack_reply("A", again._answer(lambda again=again: again._restore(context, 2))).failure
+        again._held.close()
+        assert ("a file was refused at the site" in failure) == bool(keyword)
+        assert own.name not in failure
+        assert not keyword or (own.name in caplog.text and keyword in caplog.text)

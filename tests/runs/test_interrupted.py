@@ -1,0 +1,271 @@
+"""Files of an interrupted run that were exchanged, shortened or edited: ``--resume`` refuses each by name."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from rich.console import Console
+from tests.refusals import refused
+from tests.toy import leave_as_earlier_version, run_toy, settled, silent, tree
+
+from fedvisage.base.progress import Reporter
+from fedvisage.federation.record.store import read_sealed, write_sealed
+
+
+class Runs(NamedTuple):
+    """Runs of FedBN that were interrupted in their third round."""
+
+    own: Path
+    other: Path
+    """One with another seed."""
+    twin: Path
+    """Another one of the same recipe."""
+
+
+class Interrupting(Reporter):
+    """A person who presses Ctrl-C at the end of the third round, before its checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__(silent().console)
+
+    def advance(self, done: int, total: int, note: str) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+
+def content_of(sets: Mapping[str, Path], seed: int = 0, workers: int | None = None) -> dict[str, object]:
+    return tree(sets, "fedbn", evaluation__snapshots=1, runtime__seed=seed, runtime__workers=workers)
+
+
+@pytest.fixture(scope="module")
+def interrupted(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    place = tmp_path_factory.mktemp("interrupted")
+    runs = Runs(*(place / name for name in Runs._fields))
+    for run, seed in zip(runs, (0, 1, 0), strict=True):
+        with pytest.raises(KeyboardInterrupt):
+            run_toy(content_of(sets, seed), run, reporter=Interrupting())
+    return runs
+
+
+@pytest.fixture
+def runs(interrupted: Runs, tmp_path: Path) -> Runs:
+    """Copies of these runs."""
+    return Runs(*(Path(shutil.copytree(run, tmp_path / run.name)) for run in interrupted))
+
+
+def edit(name: str, before: str, after: str) -> Callable[[Runs], None]:
+    """Return an attack that replaces a text of a file once."""
+
+    def attack(runs: Runs) -> None:
+        text = (runs.own / name).read_text()
+        assert before in text
+        (runs.own / name).write_text(text.replace(before, after, 1))
+
+    return attack
+
+
+def edit_lines(name: str, change: Callable[[list[str]], object]) -> Callable[[Runs], None]:
+    """Return an attack that changes the lines of a file."""
+
+    def attack(runs: Runs) -> None:
+        lines = (runs.own / name).read_text().splitlines(keepends=True)
+        change(lines)
+        (runs.own / name).write_text("".join(lines))
+
+    return attack
+
+
+def copy(source: str, name: str, to: str = "") -> Callable[[Runs], None]:
+    """Return an attack that copies a file of one of the runs over a file of the interrupted run."""
+    return lambda runs: shutil.copyfile(getattr(runs, source) / name, runs.own / (to or name)) and None
+
+
+def remove(name: str) -> Callable[[Runs], None]:
+    return lambda runs: (runs.own / name).unlink()
+
+
+def remove_first_round(lines: list[str]) -> None:
+    lines[:] = [line for line in lines if json.loads(line)["round"] != 1]
+
+
+def remove_and_add(lines: list[str]) -> None:
+    """Replace a line by a copy of another one of the same length."""
+    first, second = next((a, b) for a in range(9) for b in range(a) if len(lines[a]) == len(lines[b]))
+    assert lines[first] != lines[second]
+    lines[first] = lines[second]
+
+
+def change_digit(lines: list[str]) -> None:
+    row = json.loads(lines[1])
+    lines[1] = lines[1].replace(f'"bytes": {row["bytes"]}', f'"bytes": {row["bytes"] - 1}')
+
+
+def exchange_sites(runs: Runs) -> None:
+    sites = runs.own / "sites"
+    (sites / "A").rename(sites / "C-before")
+    (sites / "C").rename(sites / "A")
+    (sites / "C-before").rename(sites / "C")
+
+
+def remove_digests(runs: Runs) -> None:
+    path = runs.own / CHECKPOINT
+    tensors, values = read_sealed(path, "")
+    del values["digests"]
+    write_sealed(path, tensors, values)
+
+
+def add_start(runs: Runs) -> None:
+    (runs.own / "start.json").write_text("{}")
+
+
+def copy_state_of_earlier_version(runs: Runs) -> None:
+    leave_as_earlier_version(runs.other)
+    copy("other", GENERATION.format("A"))(runs)
+
+
+CHECKPOINT, GENERATION = "checkpoints/000002.safetensors", "sites/{}/generation-000002.safetensors"
+ATTACKS: dict[str, tuple[Callable[[Runs], None], str, str]] = {
+    "the ledger of another run": (copy("other", "ledger.jsonl"), "ledger.jsonl", "checkpoint"),
+    "a ledger without its first round": (
+        edit_lines("ledger.jsonl", remove_first_round),
+        "ledger.jsonl",
+        "checkpoint",
+    ),
+    "a ledger with another field": (edit("ledger.jsonl", '"model"', '"modem"'), "ledger.jsonl", "digest"),
+    "a ledger with another digit": (edit_lines("ledger.jsonl", change_digit), "ledger.jsonl", "digest"),
+    "a removed line that an added one replaces": (
+        edit_lines("ledger.jsonl", remove_and_add),
+        "ledger.jsonl",
+        "digest",
+    ),
+    "two lines in another order": (
+        edit_lines("ledger.jsonl", lambda lines: lines.insert(0, lines.pop(1))),
+        "ledger.jsonl",
+        "digest",
+    ),
+    "a line marked as repeated": (
+        edit("ledger.jsonl", "}\n", ', "repeated": true}\n'),
+        "ledger.jsonl",
+        "digest",
+    ),
+    "a round with another loss": (edit("rounds.jsonl", '"A": 0.', '"A": 9.'), "rounds.jsonl", "digest"),
+    "rounds of a run of the same recipe": (copy("twin", "rounds.jsonl"), "rounds.jsonl", "checkpoint"),
+    "an environment with another processor": (
+        edit("environment.json", '"processor": "', '"processor": "Fast '),
+        "environment.json",
+        "digest",
+    ),
+    "the environment of a run of the same recipe": (
+        copy("twin", "environment.json"),
+        "environment.json",
+        "digest",
+    ),
+    "no environment": (remove("environment.json"), "environment.json", "exist"),
+    "data in another form": (edit("data.json", "{", "{ "), "data.json", "digest"),
+    "an overlap that is allowed": (edit("overlap.json", "false", "true"), "overlap.json", "digest"),
+    "no overlap": (remove("overlap.json"), "overlap.json", "missing"),
+    "a start": (add_start, "start.json", "remove"),
+    "the snapshot of another run": (
+        copy("other", "snapshots/round-1.safetensors"),
+        "snapshots/round-1.safetensors",
+        "digest",
+    ),
+    "the snapshot of another round": (
+        copy("own", "snapshots/round-1.safetensors", "snapshots/round-2.safetensors"),
+        "snapshots/round-2.safetensors",
+        "digest",
+    ),
+    "no snapshot": (remove("snapshots/round-2.safetensors"), "snapshots/round-2.safetensors", "missing"),
+    "the state of another site": (
+        copy("own", GENERATION.format("B"), GENERATION.format("A")),
+        GENERATION.format("A"),
+        "site B",
+    ),
+    "exchanged directories of sites": (exchange_sites, GENERATION.format("A"), "site C"),
+    "the state of another run": (copy("other", GENERATION.format("B")), GENERATION.format("B"), "run"),
+    "the state of a run of the same recipe": (
+        copy("twin", GENERATION.format("B")),
+        GENERATION.format("B"),
+        "run",
+    ),
+    "the state of a run of an earlier version": (
+        copy_state_of_earlier_version,
+        GENERATION.format("A"),
+        "earlier version",
+    ),
+    "the state of an earlier round": (
+        copy("own", "sites/B/generation-000001.safetensors", GENERATION.format("B")),
+        GENERATION.format("B"),
+        "000001",
+    ),
+    "the checkpoint of an earlier round": (
+        copy("own", "checkpoints/000001.safetensors", CHECKPOINT),
+        CHECKPOINT,
+        "round 1",
+    ),
+    "the checkpoint of another run": (copy("other", CHECKPOINT), CHECKPOINT, "recipe"),
+    "the checkpoint of a run of the same recipe": (copy("twin", CHECKPOINT), "rounds.jsonl", "another run"),
+    "a checkpoint without digests": (remove_digests, CHECKPOINT, "digests"),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_changed_files_are_refused_by_name_and_nothing_changes(
+    attack: str, runs: Runs, sets: Mapping[str, Path]
+) -> None:
+    change, place, keyword = ATTACKS[attack]
+    change(runs)
+    before = content_below(runs.own)
+    with refused(f"own/{place}", keyword):
+        run_toy(content_of(sets), runs.own, resume=True)
+    assert content_below(runs.own) == before
+
+
+def content_below(run: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def test_workers_refuse_the_state_of_another_site_and_resume_to_the_same_bytes(
+    runs: Runs, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    content = content_of(sets, workers=2)
+    run_toy(content_of(sets), tmp_path / "whole")
+    run_toy(content, runs.twin, resume=True)
+    assert settled(runs.twin) == settled(tmp_path / "whole")
+    copy("own", GENERATION.format("B"), GENERATION.format("A"))(runs)
+    with refused(f"own/{GENERATION.format('A')}", "site B"):
+        run_toy(content, runs.own, resume=True)
+
+
+def test_a_run_of_the_version_before_is_resumed_with_a_note_and_checked_from_then_on(
+    runs: Runs, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    run_toy(content_of(sets), tmp_path / "whole")
+    leave_as_earlier_version(runs.own)
+    console = Console(file=io.StringIO(), width=400)
+    run_toy(content_of(sets), runs.own, resume=True, reporter=Reporter(console))
+    output = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "note: an earlier version wrote the checkpoint of round 2, without digests" in output
+    assert settled(runs.own) == settled(tmp_path / "whole")
+
+    (runs.own / "metrics.json").unlink()
+    change_digit_of_ledger = edit_lines("ledger.jsonl", change_digit)
+    change_digit_of_ledger(runs)
+    with refused("own/ledger.jsonl", "digest"):
+        run_toy(content_of(sets), runs.own, resume=True)
+
+
+def test_a_run_without_a_checkpoint_records_its_environment_again(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run_toy(tree(sets, runtime__checkpoint_every=5), tmp_path / "run", reporter=Interrupting())
+    path = tmp_path / "run" / "environment.json"
+    environment = json.loads(path.read_text())
+    path.write_text(json.dumps({**environment, "processor": "Fast"}))
+    run_toy(tree(sets, runtime__checkpoint_every=5), tmp_path / "run", resume=True)
+    assert json.loads(path.read_text())["processor"] == environment["processor"]
