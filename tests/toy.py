@@ -228,8 +228,9 @@ def run_toy(
 def forget_method(out: Path) -> None:
     """Remove the record of a method that was passed in from a run's directory, and its digest from the checkpoints."""
     path = out / "environment.json"
-    environment = json.loads(path.read_text()) if path.exists() else {}
-    if environment.pop("method", None) is not None:
+    if path.exists() and '"method"' in path.read_text():
+        environment = json.loads(path.read_text())
+        del environment["method"]
         path.write_text(json.dumps(environment))
         for checkpoint in (out / CHECKPOINTS).glob("*.safetensors"):
             tensors, values = read_sealed(checkpoint, "")

@@ -30,6 +30,7 @@ KINDS: Mapping[str, Entry] = {
     "recipes": Entry("recipes, studies, federation files", 2_000, "recipes:Recipes"),
     "runs": Entry("models and run directories", 2_000, "runs:Runs"),
     "run-files": Entry("files of two runs exchanged one by one", 2_000, "run_files:RunFiles"),
+    "interrupted-runs": Entry("files of interrupted runs, at --resume", 500, "interrupted_runs:InterruptedRuns"),
     "sets": Entry("prepared sets and folders to import", 2_000, "sets:Sets"),
     "exports": Entry("exported directories", 2_000, "exports:Exports"),
     "galleries": Entry("galleries edited without their key", 2_000, "galleries:Galleries"),

@@ -446,9 +446,29 @@ def test_an_interrupted_run_can_be_resumed(
     with monkeypatch.context() as patch:
         patch.setattr(Reporter, "advance", _interrupt)
         call("run", recipe_file, "--out", tmp_path / "run")
-    code, _, _ = call("run", recipe_file, "--out", tmp_path / "run", "--resume")
+    code, _, err = call("run", recipe_file, "--out", tmp_path / "run", "--resume")
     assert code == 0
+    assert "new run" not in err
     assert settled(tmp_path / "run") == settled(finished)
+
+
+def test_resume_reports_a_directory_without_a_run(call: Call, recipe_file: Path, tmp_path: Path) -> None:
+    code, _, err = call("run", recipe_file, "training.rounds=1", "--out", tmp_path / "typo", "--resume")
+    assert code == 0
+    assert f"{tmp_path / 'typo'} contains no run to resume, so a new run starts there" in err
+
+
+@pytest.mark.parametrize("verb", ["report", "audit"])
+@pytest.mark.parametrize(("place", "keyword"), [("missing", "not found"), ("photographs", "no run")])
+def test_a_directory_that_is_not_a_run_is_named(
+    verb: str, place: str, keyword: str, call: Call, tmp_path: Path
+) -> None:
+    (tmp_path / "photographs").mkdir()
+    (tmp_path / "photographs" / "face.jpg").write_bytes(b"")
+    code, out, err = call(verb, tmp_path / place)
+    assert (code, out) == (2, "")
+    check_output(err, tmp_path / place, keyword, "give the directory")
+    assert "--resume" not in err
 
 
 def test_all_data_is_looked_at_before_anything_is_rendered_or_written(

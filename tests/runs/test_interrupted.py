@@ -166,6 +166,11 @@ ATTACKS: dict[str, tuple[Callable[[Runs], None], str, str]] = {
         "environment.json",
         "digest",
     ),
+    "a shortened environment": (
+        edit_lines("environment.json", lambda lines: lines.pop()),
+        "environment.json",
+        "restore",
+    ),
     "no environment": (remove("environment.json"), "environment.json", "exist"),
     "data in another form": (edit("data.json", "{", "{ "), "data.json", "digest"),
     "an overlap that is allowed": (edit("overlap.json", "false", "true"), "overlap.json", "digest"),

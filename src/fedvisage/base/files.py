@@ -306,17 +306,12 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
     return _read_safetensors(path, "pt")
 
 
-def read_meta(path: Path) -> str:
-    """Return the text in the metadata of a safetensors file, without reading its tensors."""
-    return _read_safetensors(path, "pt", only_meta=True)[1]
-
-
 def read_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], str]:
     """Read a safetensors file as :func:`read_tensors` does, without torch."""
     return _read_safetensors(path, "numpy")
 
 
-def _read_safetensors(path: Path, framework: str, *, only_meta: bool = False) -> tuple[dict[str, Any], str]:
+def _read_safetensors(path: Path, framework: str) -> tuple[dict[str, Any], str]:
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -327,7 +322,7 @@ def _read_safetensors(path: Path, framework: str, *, only_meta: bool = False) ->
             raise UserError(str(path), f"has {size:,} bytes, more than this machine's memory ({memory:,})")
         with safe_open(path, framework=framework) as file:
             meta = (file.metadata() or {}).get(META, "")
-            return {} if only_meta else {name: file.get_tensor(name) for name in file.keys()}, meta  # noqa: SIM118
+            return {name: file.get_tensor(name) for name in file.keys()}, meta  # noqa: SIM118
     except FileNotFoundError as error:
         raise UserError(str(path), "does not exist") from error
     except MemoryError as error:

@@ -128,13 +128,15 @@ def run(
         start_fork_server(PRELOAD)
     with pause_garbage_collection(freeze=True):
         from fedvisage.methods import read_method
-        from fedvisage.runs.directory import REPORT
+        from fedvisage.runs.directory import RECIPE, REPORT
         from fedvisage.runs.request import Request
         from fedvisage.runs.run import run as run_recipe
         from fedvisage.tasks.catalogue import summary
     loaded = validate(tree, read_method)
     folder = out or Path("runs") / f"{recipe.stem}-seed{loaded.runtime.seed}"
     progress = reporter(quiet, log_format)
+    if resume and not (folder / RECIPE).exists():
+        progress.say(f"{folder} contains no run to resume, so a new run starts there")
     checks = Checks(allow_mixed_crops, allow_overlap, verify)
     request = Request(loaded, folder, cache, resume=resume, checks=checks, report=True)
     with interruptible(CONTINUES if kit is None else FOLLOWS):

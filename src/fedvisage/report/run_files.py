@@ -100,6 +100,8 @@ def read_run(path: Path) -> RunFiles:
     if not path.is_dir():
         raise UserError(str(path), "directory not found; give the directory of a run")
     if not (path / "metrics.json").exists():
+        if not (path / "recipe.yaml").exists():
+            raise UserError(str(path), "contains no run; give the directory of a run")
         raise UserError(str(path), "has no metrics.json: the run is not finished; continue it with --resume")
     lacking = [] if check_seal(path) else [UNSEALED]  # a broken seal raises; a missing one is only reported
     metrics = rename_in_metrics(read_mapping(path / "metrics.json"))

@@ -216,10 +216,11 @@ def recorded_settings(out: Path) -> dict[str, str]:
     """
     try:
         runtime = recipes.read_tree(out / RECIPE)["runtime"]
-        environment = read_json(out / ENVIRONMENT) if (out / ENVIRONMENT).exists() else {}
-        recorded = {"layout": "last", **environment}
         settings = {key: runtime.get(key, "auto") for key in ("layout", "precision")}
-        settings = {key: recorded[key] if value == "auto" else value for key, value in settings.items()}
+        if "auto" in settings.values():
+            environment = read_json(out / ENVIRONMENT) if (out / ENVIRONMENT).exists() else {}
+            recorded = {"layout": "last", **environment}
+            settings = {key: recorded[key] if value == "auto" else value for key, value in settings.items()}
     except (UserError, LookupError, TypeError, AttributeError):  # `finished_metrics` reports faults of the recipe
         return {}
     return settings if settings["layout"] in LAYOUTS and settings["precision"] in ("fp32", "bf16") else {}
@@ -283,7 +284,7 @@ def _check_same_data(path: Path, digests: Mapping[str, str]) -> None:
     if changed:
         raise UserError(
             changed[0],
-            f"is not the data that the run in {path.parent} began with; start a new run in another directory",
+            f"is not the data that {path} records for the start of the run; restore it, or start a new run",
         )
 
 

@@ -317,7 +317,6 @@ class WorkerTransport:
             for name in names:
                 site, self._homes[name] = self._sites[name], worker
                 site.store.restore(generations[name])
-                site.store.load()  # a damaged file is reported by its path in the run's directory
                 if site.keeps_state:
                     content = site.store.committed_content() if site.store.generation else b""
                     worker.submit(restore_site, name, site.store.generation, content, site.releases.files()).result()

@@ -274,10 +274,8 @@ def test_names_that_a_header_was_given_afterwards_are_refused(tmp_path: Path) ->
     store.commit(1)
     path = tmp_path / "generation-000001.safetensors"
     path.write_bytes(path.read_bytes().replace(b"cafe", b"bank"))
-    again = SiteStore(tmp_path, owner=OWNER)
-    again.restore(1)
     with refused(path, "digest", "private state"):
-        again.load()
+        SiteStore(tmp_path, owner=OWNER).restore(1)
 
 
 def test_the_state_of_another_run_is_taken_over_under_the_own_name(tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ from fedvisage.base.files import (
     json_key,
     parse_json,
     publish_file,
-    read_meta,
     read_tensors,
     tensor_bytes,
     write_atomically,
@@ -48,24 +47,18 @@ def write_sealed(path: Path, tensors: Mapping[str, Tensor], values: Mapping[str,
 
 def read_sealed(path: Path, advice: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the content of a file; the error for a damaged file ends with ``advice``."""
-    tensors, values, seal = _read_unchecked(path, advice)
+    try:
+        tensors, text = read_tensors(path)
+    except UserError as error:
+        raise UserError(error.place, f"{error.message}; {advice}") from error
+    try:
+        content = parse_json(text)
+        values, seal = dict(content["values"]), content["seal"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(str(path), f"was not written by this program, or is damaged; {advice}") from error
     if seal != _seal(digest_of(tensors), values):
         raise UserError(str(path), f"is damaged: its digest is not the one that was written; {advice}")
     return tensors, values
-
-
-def _read_unchecked(
-    path: Path, advice: str, *, only_values: bool = False
-) -> tuple[dict[str, Tensor], dict[str, Any], Any]:
-    """Return the tensors of a file, its plain values and its seal; with ``only_values``, without the tensors."""
-    try:
-        tensors, text = ({}, read_meta(path)) if only_values else read_tensors(path)
-        content = parse_json(text)
-        return tensors, dict(content["values"]), content["seal"]
-    except UserError as error:
-        raise UserError(error.place, f"{error.message}; {advice}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(str(path), f"was not written by this program, or is damaged; {advice}") from error
 
 
 def _metadata_text(digest: str, values: Mapping[str, Any]) -> str:
@@ -381,7 +374,7 @@ class SiteStore:
                 f"{self.directory}: generation {generation} of this site's private state is missing; {START_ANEW}"
             )
         if generation:
-            self._check_names(current, _read_unchecked(current, LOST, only_values=True)[1])
+            self._read(current)  # a file that cannot be used is refused before the run continues
         for path in self.directory.glob("generation-*.safetensors"):
             if path > current:
                 path.unlink()
