@@ -30,6 +30,7 @@ from nvflare.fuel.f3.drivers.grpc_driver import GrpcDriver, Server, StreamConnec
 from fedvisage.base.errors import UserError, plain_line
 from fedvisage.base.files import json_line, read_json, read_plain, write_json
 from fedvisage.base.progress import Say
+from fedvisage.nvflare.cells import OPERATOR_SHOWN
 from fedvisage.nvflare.certificates import REVOKED, ROOT, name_of
 from fedvisage.nvflare.greeting import KNOCK, SERVICE, STOP, VERSIONS
 from fedvisage.nvflare.kits import STREAMS, STREAMS_EACH, own_settings
@@ -262,7 +263,9 @@ class AdmissionListener(GrpcDriver):  # type: ignore[misc]
     def add_connection(self, conn: StreamConnection) -> None:
         """Accept a connection if its certificate is not revoked."""
         if conn.context is not None:  # None if NVFlare opened the connection itself
-            self._show(conn, _admit(conn.context))
+            certificate = _admit(conn.context)
+            self._show(conn, certificate)
+            conn.get_conn_properties()[OPERATOR_SHOWN] = is_operator(certificate)
         super().add_connection(conn)
 
     def close_connection(self, conn: StreamConnection) -> None:

@@ -15,7 +15,6 @@ import shutil
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,10 +32,11 @@ from fedvisage.data.overlap import HELD_OUT, PUBLIC, find_overlap, refuse_overla
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.rows import SPLITS
 from fedvisage.datasets.sources import without_part
-from fedvisage.nvflare import kits
+from fedvisage.nvflare import cells, kits
 from fedvisage.nvflare.admission import Admission, listen_with_admission
 from fedvisage.nvflare.certificates import credentials_in, expiry_of
 from fedvisage.nvflare.kits import ANEW, STARTUP, Kit, hold_directories, open_kit, own_settings
+from fedvisage.nvflare.local_socket import DRIVERS, SCHEME, LocalSocketDriver
 from fedvisage.nvflare.terminal import LOG, Terminal, output_to_log
 from fedvisage.nvflare.trust import ROSTERS, as_setting
 from fedvisage.nvflare.watching import ProcessContext
@@ -68,10 +68,7 @@ def remove_old_jobs(kit: Path, keep: int = KEPT) -> None:
 
 def _is_job(path: Path) -> bool:
     """Return whether a folder has the form of name that NVFlare gives to a job's."""
-    try:
-        return str(uuid.UUID(path.name)) == path.name and path.is_dir()
-    except ValueError:
-        return False
+    return cells.is_job_id(path.name) and path.is_dir()
 
 
 def _is_waiting(path: Path) -> bool:
@@ -226,7 +223,13 @@ def serve(kit: Kit, front: Terminal, *, port: int | None = None) -> None:
     sys.argv = [name, "-m", str(kit.path), "-s", STARTUP[kit.kind], "--set", *words]
     # NVFlare builds the watches and the guard without arguments, so they read these values.
     ProcessContext.kit, ProcessContext.front = kit, front
-    if kit.kind == "server":
+    cells.install(front.say)
+    LocalSocketDriver.path = kit.path / "socket" / "jobs"
+    # Variables, because the processes of jobs need the driver, too.
+    os.environ |= {"NVFLARE_INTERNAL_CONN_SCHEME": SCHEME, "NVFLARE_COMM_DRIVER_PATH": str(DRIVERS)}
+    if kit.kind == "site":
+        cells.restrict_administration()
+    else:
         ProcessContext.admission = _admission(kit, front)
         listen_with_admission(ProcessContext.admission, own_settings(kit.path))
         threading.Thread(target=_hand_memory_back, daemon=True).start()
@@ -254,12 +257,13 @@ def serve_quietly(kit: Kit, front: Terminal, *, verbose: bool, port: int | None 
         serve(kit, front, port=port)
 
 
-def _report_errors_of(work: Callable[[Any], object], kit: Kit, front: Terminal) -> Callable[[Any], object]:
-    """Have NVFlare's main function end with a line instead of a traceback, before its monitor ends the process."""
+def _report_errors_of(work: Callable[[Any], object], kit: Kit, front: Terminal) -> Callable[[Any], None]:
+    """Have NVFlare's main function end with a line, before its monitor ends the process; it never ends as a success."""
 
-    def run(args: Any) -> object:
+    def run(args: Any) -> None:
         try:
-            return work(args)
+            work(args)
+            front.end(RunFailed(f"NVFlare ended, as on a request over the network; see {kit.path / LOG}"))
         except (UserError, RunFailed) as error:
             front.end(error)
         except Exception as error:  # the boundary to NVFlare: every exception goes to the log

@@ -1,0 +1,14 @@
+"""Loaded by NVFlare in all processes of a kit, before their first connection: the local socket, and rules for messages.
+
+This folder is not a package: NVFlare imports each of its files by its bare name.
+"""
+
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+
+from fedvisage.nvflare import cells
+from fedvisage.nvflare.local_socket import LocalSocketDriver
+
+__all__ = ["LocalSocketDriver"]
+
+if CoreCell.process_message is cells._process_message:  # a process of a job; the kit's process has installed them
+    cells.install()

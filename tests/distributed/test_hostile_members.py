@@ -1,0 +1,219 @@
+"""What a member, or the server, sends to a site to stop it, to delete its files or to run code there."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from nvflare.fuel.utils.zip_utils import zip_directory_to_bytes
+from nvflare.lighter.utils import load_private_key_file, sign_folders
+from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+from tests.distributed.attacks import hostile_environment
+from tests.distributed.federations import WAIT, run_through
+from tests.toy import SITES, recipe_of, tree
+
+from fedvisage.nvflare.job import Job, without_local_parts, write_job
+from fedvisage.nvflare.operator import connect_to_server
+from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600)]
+
+JOB = str(uuid.uuid4())
+KEEPSAKE = "keepsake"
+"""A folder in the kit of site A."""
+
+NEEDED = {
+    "scheduler.check_resource",
+    "train.deploy",
+    "train.start_job",
+    "train.check_status",
+    "train.notify_job_status",
+    "train.abort",
+}
+"""What the server has to ask sites for, so that there are runs."""
+
+TOPICS = sorted({topic for each in ClientRequestProcessors.request_processors for topic in each.get_topics()})
+IN_A_STREAM = {
+    "name": "in a stream",
+    "channel": "sm__STREAM",
+    "topic": "sm__DATA",
+    "forged": {"sm__ch": "admin", "sm__tp": "admin", "sm__id": 1, "sm__dt": 1, "sm__sq": 0, "sm__os": 0},
+}
+
+
+def administration(topic: str, target: str = "A", **more: Any) -> dict[str, Any]:
+    """Return a message of administration as NVFlare's server sends it."""
+    message = {"channel": "admin", "topic": "admin", "target": target, "topic_in_body": topic, "name": topic}
+    return message | {"body_headers": {"job_id": KEEPSAKE}} | more
+
+
+def foreign_job(place: Path, kit: Path, sets: Mapping[str, Path]) -> dict[str, Any]:
+    """Return the deployment of a job with code of its own, signed with a member's key, and the file that it writes."""
+    place.mkdir(exist_ok=True)
+    job, canary = place / "foreign", place / "canary"
+    write_job(job, Job("foreign", without_local_parts(recipe_of(tree(sets, training__rounds=1)))), ("A",))
+    custom, config = job / "app" / "custom", job / "app" / "config" / "config_fed_client.json"
+    custom.mkdir()
+    (custom / "own.py").write_text(f"open({str(canary)!r}, 'w').close()\n\n\nclass Site:\n    pass\n")
+    settings = json.loads(config.read_text())
+    settings["components"][0] = {"id": "program", "path": "own.Site", "args": {}}
+    config.write_text(json.dumps(settings))
+    startup = kit / "startup"
+    sign_folders(str(job / "app"), load_private_key_file(str(startup / "client.key")), str(startup / "client.crt"))
+    meta = {
+        "job_id": JOB,
+        "name": "foreign",
+        "submitter_name": "operator@localhost.org",
+        "submitter_org": "operator",
+        "submitter_role": "project_admin",
+    }
+    body = base64.b64encode(zip_directory_to_bytes(str(job / "app"), "")).decode()
+    return {"body": body, "body_headers": {"job_id": JOB, "job_meta": meta, "app_name": "app"}}
+
+
+def attacks_of_a_member(foreign: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return messages to site A, by the front door, with false headers, and by other ways through the server."""
+    attacks = [administration(topic) for topic in TOPICS if topic not in ("train.shutdown", "train.restart")]
+    attacks += [
+        administration("train.deploy", name="foreign deploy", **foreign),
+        administration("train.start_job", name="foreign start", body_headers=foreign["body_headers"]),
+        administration("train.delete_run", name="origin server", forged={"cn__origin": "server", "cn__from": "server"}),
+        administration("train.delete_run", name="as a reply", forged={"cn__msg_type": "reply"}),
+    ]
+    for destination in (" A", "A ", "a", "server.A", f"A.{JOB}", "A.B", "_admin_" + JOB):
+        forged = {"cn__destination": destination}
+        attacks.append(administration("train.delete_run", "server", name=f"to {destination!r}", forged=forged))
+    for name, channel, topic in (
+        ("network stop", "_net_manager", "stop"),
+        ("network stop of a cell", "_net_manager", "stop_cell"),
+        ("processes", "_net_manager", "process_info"),
+        ("job command", "client_command", "abort"),
+        ("goodbye", "cellnet.channel", "bye"),
+        ("clients of a job", "server_parent_listener", "get_clients"),
+        ("keys", "credential_manager", "key_exchange"),
+    ):
+        for target in ("A", f"A.{JOB}", "server"):
+            attacks.append({"name": f"{name} {target}", "channel": channel, "topic": topic, "target": target})
+    attacks += [
+        administration("train.delete_run") | IN_A_STREAM,
+        {
+            "name": "in a bundle",
+            "channel": "cellnet.channel",
+            "topic": "bulk",
+            "target": "A",
+            "payload": [{"target": "A", "channel": "admin", "topic": "admin", "message": {"headers": {}}}],
+        },
+        {
+            "name": "an address",
+            "channel": "task",
+            "topic": "heart_beat",
+            "target": "server",
+            "listens": True,
+            "forged": {"cn__from": "someone"},
+        },
+        administration("train.restart"),
+        administration("train.shutdown"),
+    ]
+    return attacks
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("hostile")
+
+
+@pytest.fixture(scope="module")
+def federation(sets: Mapping[str, Path], place: Path) -> Iterator[Rehearsal]:
+    with rehearsal(place / "federation", {name: str(sets[name]) for name in SITES}) as members:
+        (members.sites["A"].path / KEEPSAKE).mkdir()
+        yield members
+
+
+def attack(members: Rehearsal, cell: str, attacks: list[dict[str, Any]], place: Path) -> dict[str, str]:
+    """Start a member again as a hostile one, and return what came back for each attack once all sites are up."""
+    with hostile_environment(cell, attacks, place) as results:
+        members.kill(cell)
+        members.start(cell)
+    with connect_to_server(members.operator, WAIT) as session:
+        while {client.name for client in session.get_connected_client_list()} < set(SITES):
+            assert not results.exists()
+    (place / "go").touch()
+    until = time.monotonic() + 300
+    while not results.exists():
+        assert time.monotonic() < until, "the attacks did not end"
+        time.sleep(0.5)
+    found: dict[str, str] = json.loads(results.read_text())
+    return found
+
+
+def check_unharmed(members: Rehearsal, process: int, place: Path) -> None:
+    """Check that site A runs on in its process, with all its files."""
+    kit = members.sites["A"].path
+    assert members.processes["A"].pid == process
+    assert members.processes["A"].poll() is None
+    assert (kit / KEEPSAKE).is_dir()
+    assert (kit / "startup" / "client.key").is_file()
+    assert not (kit / JOB).exists()
+    assert not (place / "canary").exists()
+
+
+def test_a_member_reaches_no_other_and_runs_go_on(
+    federation: Rehearsal, sets: Mapping[str, Path], place: Path, tmp_path: Path
+) -> None:
+    process, audit = federation.processes["A"].pid, federation.sites["A"].path / "audit.log"
+    attacks = attacks_of_a_member(foreign_job(place, federation.sites["B"].path, sets))
+    found = attack(federation, "B", attacks, place / "member")
+    assert found.keys() == {each["name"] for each in attacks}
+    answered = {name: reply for name, reply in found.items() if reply not in ("timeout", "comm_error")}
+    assert answered == {"goodbye server": "ok: None"}, "the server hears that B leaves; it heard nothing else"
+    check_unharmed(federation, process, place)
+    assert not audit.exists() or not audit.read_text(), "A was asked for nothing"
+    run_through(federation, tree(sets, training__rounds=1), tmp_path / "run")
+
+
+def test_a_site_does_for_the_server_what_runs_need(
+    federation: Rehearsal, sets: Mapping[str, Path], place: Path, tmp_path: Path
+) -> None:
+    process = federation.processes["A"].pid
+    foreign = foreign_job(place / "server-job", federation.sites["B"].path, sets)
+    attacks = [administration(topic) for topic in TOPICS if topic not in ("train.shutdown", "train.restart")]
+    for job in ("../startup", "startup", JOB.upper(), "", None):
+        attacks.append(administration("train.deploy", name=f"job {job}", **foreign | {"body_headers": {"job_id": job}}))
+    attacks += [
+        administration("train.deploy", name="foreign deploy", **foreign),
+        administration("train.start_job", name="foreign start", body_headers=foreign["body_headers"]),
+        {"name": "network stop", "channel": "_net_manager", "topic": "stop", "target": "A"},
+        administration("train.restart"),
+        administration("train.shutdown"),
+    ]
+    found = attack(federation, "server", attacks, place / "server")
+    for topic in set(TOPICS) - NEEDED:
+        assert found[topic] == "ok: invalid_request"
+    for topic in NEEDED - {"train.check_status"}:
+        assert found[topic] == "ok: invalid job id"
+    assert json.loads(found["train.check_status"].removeprefix("ok: "))["running_jobs"] == []
+    assert {found[name] for name in found if name.startswith("job ")} == {"ok: invalid job id"}
+    assert "not authorized" in found["foreign deploy"].lower()
+    assert found["network stop"] == "timeout"
+    check_unharmed(federation, process, place / "server-job")
+
+
+def test_nobody_listens_for_other_users_of_the_machine(federation: Rehearsal) -> None:
+    service = json.loads((federation.operator.path / "startup" / "fed_admin.json").read_text())["admin"]["port"]
+    for name, process in federation.processes.items():
+        kit = federation.server if name == "server" else federation.sites[name]
+        connections = psutil.Process(process.pid).net_connections("inet")
+        ports = {each.laddr.port for each in connections if each.status == psutil.CONN_LISTEN}
+        assert ports == ({int(service)} if name == "server" else set())
+        sockets = [each for each in (kit.path / "socket").iterdir() if each.is_socket()]
+        assert len(sockets) == 1
+        assert (kit.path / "socket").stat().st_mode & 0o777 == 0o700
+        assert (kit.path / "socket").stat().st_uid == os.getuid()
