@@ -17,7 +17,7 @@ from campaigns.hostile.case import Admitted, Case, Turned, pick
 from nvflare.private.admin_defs import Message
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
-from fedvisage.nvflare.cells import CheckedProcessor, fault
+from fedvisage.nvflare.cells.rules import CheckedProcessor, fault
 
 JOB = "0f0c5a3e-8f43-4d6b-9f53-1b6c5d0f6a11"
 OPERATOR = "_admin_5a1d4a4e-93b5-4a58-8a0e-0d0a6f5b8c52"

@@ -56,9 +56,12 @@ def _attack_when_up() -> None:
         time.sleep(0.2)
     attacks = json.loads((Path(place) / "attacks.json").read_text())
     cell.add_outgoing_request_filter("*", "*", _forge)
+    results = dict[str, str]()
     with ThreadPoolExecutor(16) as pool:
-        replies = pool.map(partial(_carry_out, cell), attacks)
-        results = {attack["name"]: reply for attack, reply in zip(attacks, replies, strict=True)}
+        for phase in sorted({attack.get("phase", 0) for attack in attacks}):
+            at_once = [attack for attack in attacks if attack.get("phase", 0) == phase]
+            replies = pool.map(partial(_carry_out, cell), at_once)
+            results |= {attack["name"]: reply for attack, reply in zip(at_once, replies, strict=True)}
     (Path(place) / "results.json.new").write_text(json.dumps(results))
     (Path(place) / "results.json.new").rename(Path(place) / "results.json")
 
@@ -74,7 +77,9 @@ def _carry_out(cell: Any, attack: dict[str, Any]) -> str:
     admin, messages = (importlib.import_module(f"nvflare.{name}") for name in ("private.admin_defs", "fuel.f3.message"))
     listener = importlib.import_module("socket").create_server(("127.0.0.1", 0)) if attack.get("listens") else None
     payload = attack.get("payload")
-    if "topic_in_body" in attack:
+    if attack.get("reserves"):
+        payload = _start(cell, admin, messages, attack)
+    elif "topic_in_body" in attack:
         payload = admin.Message(attack["topic_in_body"], base64.b64decode(attack.get("body", "")))
         payload.set_headers(attack.get("body_headers", {}))
     forged = dict(attack.get("forged", {}))
@@ -91,3 +96,14 @@ def _carry_out(cell: Any, attack: dict[str, Any]) -> str:
         return "was connected to"
     code = str(reply.get_header("cn__return_code"))
     return f"{code}: {getattr(reply.payload, 'body', reply.payload)}" if code == "ok" else code
+
+
+def _start(cell: Any, admin: Any, messages: Any, attack: dict[str, Any]) -> Any:
+    """Return a request to start a job, after a site has reserved what it needs, as NVFlare's server does."""
+    check = admin.Message("scheduler.check_resource", {})
+    check.set_headers(attack["body_headers"])
+    reply = cell.send_request("admin", "admin", attack["target"], messages.Message({}, check), timeout=TIMEOUT)
+    start = admin.Message("train.start_job", {})
+    token = reply.payload.body.get_header("_resource_reserve_token") if reply.payload else None
+    start.set_headers(attack["body_headers"] | {"_resource_reserve_token": token})
+    return start

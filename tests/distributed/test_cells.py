@@ -23,8 +23,8 @@ from nvflare.fuel.f3.drivers.net_utils import parse_url
 from nvflare.private.admin_defs import Message
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
-from fedvisage.nvflare.cells import CheckedProcessor, fault
-from fedvisage.nvflare.local_socket import LocalSocketDriver
+from fedvisage.nvflare.cells.local_socket import LocalSocketDriver
+from fedvisage.nvflare.cells.rules import CheckedProcessor, fault
 
 JOB = str(uuid.uuid4())
 OPERATOR = f"_admin_{uuid.uuid4()}"

@@ -7,7 +7,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,36 +55,57 @@ def administration(topic: str, target: str = "A", **more: Any) -> dict[str, Any]
     return message | {"body_headers": {"job_id": KEEPSAKE}} | more
 
 
-def foreign_job(place: Path, kit: Path, sets: Mapping[str, Path]) -> dict[str, Any]:
-    """Return the deployment of a job with code of its own, signed with a member's key, and the file that it writes."""
+def job_with_code(job: Path, config: dict[str, Any], canary: Path) -> None:
+    """Bring a class whose module writes the canary."""
+    (job / "custom").mkdir()
+    (job / "custom" / "own.py").write_text(f"open({str(canary)!r}, 'w').close()\n\n\nclass Site:\n    pass\n")
+    config["components"][0] = {"id": "program", "path": "own.Site", "args": {}}
+
+
+def job_that_names_code(job: Path, config: dict[str, Any], canary: Path) -> None:
+    """Name a class of Python's library that writes the canary."""
+    config["components"].append({"id": "own", "path": "subprocess.Popen", "args": {"args": ["touch", str(canary)]}})
+
+
+def signed_job(
+    place: Path, kit: Path, sets: Mapping[str, Path], spoil: Callable[[Path, dict[str, Any], Path], None]
+) -> dict[str, Any]:
+    """Return the deployment of a job with foreign code to site A, signed with the key of another member's kit."""
     place.mkdir(exist_ok=True)
-    job, canary = place / "foreign", place / "canary"
+    number, job = str(uuid.uuid4()), place / spoil.__name__
     write_job(job, Job("foreign", without_local_parts(recipe_of(tree(sets, training__rounds=1)))), ("A",))
-    custom, config = job / "app" / "custom", job / "app" / "config" / "config_fed_client.json"
-    custom.mkdir()
-    (custom / "own.py").write_text(f"open({str(canary)!r}, 'w').close()\n\n\nclass Site:\n    pass\n")
-    settings = json.loads(config.read_text())
-    settings["components"][0] = {"id": "program", "path": "own.Site", "args": {}}
-    config.write_text(json.dumps(settings))
+    path = job / "app" / "config" / "config_fed_client.json"
+    config = json.loads(path.read_text())
+    spoil(job / "app", config, place / "canary")
+    path.write_text(json.dumps(config))
     startup = kit / "startup"
     sign_folders(str(job / "app"), load_private_key_file(str(startup / "client.key")), str(startup / "client.crt"))
     meta = {
-        "job_id": JOB,
+        "job_id": number,
         "name": "foreign",
         "submitter_name": "operator@localhost.org",
         "submitter_org": "operator",
         "submitter_role": "project_admin",
     }
     body = base64.b64encode(zip_directory_to_bytes(str(job / "app"), "")).decode()
-    return {"body": body, "body_headers": {"job_id": JOB, "job_meta": meta, "app_name": "app"}}
+    return {"body": body, "body_headers": {"job_id": number, "job_meta": meta, "app_name": "app"}}
 
 
-def attacks_of_a_member(foreign: dict[str, Any]) -> list[dict[str, Any]]:
+def deploy_and_start(name: str, job: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the two requests by which a server has a site run a job."""
+    return [
+        administration("train.deploy", name=f"deploy {name}", **job),
+        administration(
+            "train.start_job", name=f"start {name}", body_headers=job["body_headers"], reserves=True, phase=1
+        ),
+    ]
+
+
+def attacks_of_a_member(jobs: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """Return messages to site A, by the front door, with false headers, and by other ways through the server."""
     attacks = [administration(topic) for topic in TOPICS if topic not in ("train.shutdown", "train.restart")]
+    attacks += [each for name, job in jobs.items() for each in deploy_and_start(name, job)]
     attacks += [
-        administration("train.deploy", name="foreign deploy", **foreign),
-        administration("train.start_job", name="foreign start", body_headers=foreign["body_headers"]),
         administration("train.delete_run", name="origin server", forged={"cn__origin": "server", "cn__from": "server"}),
         administration("train.delete_run", name="as a reply", forged={"cn__msg_type": "reply"}),
     ]
@@ -119,8 +140,8 @@ def attacks_of_a_member(foreign: dict[str, Any]) -> list[dict[str, Any]]:
             "listens": True,
             "forged": {"cn__from": "someone"},
         },
-        administration("train.restart"),
-        administration("train.shutdown"),
+        administration("train.restart", phase=1),
+        administration("train.shutdown", phase=1),
     ]
     return attacks
 
@@ -154,56 +175,64 @@ def attack(members: Rehearsal, cell: str, attacks: list[dict[str, Any]], place: 
     return found
 
 
-def check_unharmed(members: Rehearsal, process: int, place: Path) -> None:
+def check_unharmed(members: Rehearsal, process: int) -> None:
     """Check that site A runs on in its process, with all its files."""
     kit = members.sites["A"].path
     assert members.processes["A"].pid == process
     assert members.processes["A"].poll() is None
     assert (kit / KEEPSAKE).is_dir()
     assert (kit / "startup" / "client.key").is_file()
-    assert not (kit / JOB).exists()
-    assert not (place / "canary").exists()
+
+
+@pytest.fixture(scope="module")
+def jobs(federation: Rehearsal, sets: Mapping[str, Path], place: Path) -> dict[str, dict[str, Any]]:
+    kit, spoils = federation.sites["B"].path, (job_with_code, job_that_names_code)
+    return {spoil.__name__: signed_job(place / "jobs", kit, sets, spoil) for spoil in spoils}
 
 
 def test_a_member_reaches_no_other_and_runs_go_on(
-    federation: Rehearsal, sets: Mapping[str, Path], place: Path, tmp_path: Path
+    federation: Rehearsal, sets: Mapping[str, Path], place: Path, tmp_path: Path, jobs: dict[str, dict[str, Any]]
 ) -> None:
     process, audit = federation.processes["A"].pid, federation.sites["A"].path / "audit.log"
-    attacks = attacks_of_a_member(foreign_job(place, federation.sites["B"].path, sets))
-    found = attack(federation, "B", attacks, place / "member")
-    assert found.keys() == {each["name"] for each in attacks}
-    answered = {name: reply for name, reply in found.items() if reply not in ("timeout", "comm_error")}
-    assert answered == {"goodbye server": "ok: None"}, "the server hears that B leaves; it heard nothing else"
-    check_unharmed(federation, process, place)
+    attacks = attacks_of_a_member(jobs)
+    results = attack(federation, "B", attacks, place / "member")
+    assert results.keys() == {each["name"] for each in attacks}
+    answered = {name: reply for name, reply in results.items() if reply not in ("timeout", "comm_error")}
+    assert answered == {"goodbye server": "ok: None"}, "the server hears that B leaves, and nothing else"
+    check_unharmed(federation, process)
     assert not audit.exists() or not audit.read_text(), "A was asked for nothing"
     run_through(federation, tree(sets, training__rounds=1), tmp_path / "run")
 
 
 def test_a_site_does_for_the_server_what_runs_need(
-    federation: Rehearsal, sets: Mapping[str, Path], place: Path, tmp_path: Path
+    federation: Rehearsal, place: Path, jobs: dict[str, dict[str, Any]]
 ) -> None:
     process = federation.processes["A"].pid
-    foreign = foreign_job(place / "server-job", federation.sites["B"].path, sets)
     attacks = [administration(topic) for topic in TOPICS if topic not in ("train.shutdown", "train.restart")]
-    for job in ("../startup", "startup", JOB.upper(), "", None):
-        attacks.append(administration("train.deploy", name=f"job {job}", **foreign | {"body_headers": {"job_id": job}}))
+    for number in ("../startup", "startup", JOB.upper(), "", None):
+        job = jobs["job_with_code"] | {"body_headers": {"job_id": number}}
+        attacks.append(administration("train.deploy", name=f"job {number}", **job))
+    attacks += [each for name, job in jobs.items() for each in deploy_and_start(name, job)]
     attacks += [
-        administration("train.deploy", name="foreign deploy", **foreign),
-        administration("train.start_job", name="foreign start", body_headers=foreign["body_headers"]),
         {"name": "network stop", "channel": "_net_manager", "topic": "stop", "target": "A"},
-        administration("train.restart"),
-        administration("train.shutdown"),
+        administration("train.restart", phase=1),
+        administration("train.shutdown", phase=1),
     ]
-    found = attack(federation, "server", attacks, place / "server")
+    results = attack(federation, "server", attacks, place / "server")
     for topic in set(TOPICS) - NEEDED:
-        assert found[topic] == "ok: invalid_request"
+        assert results[topic] == "ok: invalid_request"
     for topic in NEEDED - {"train.check_status"}:
-        assert found[topic] == "ok: invalid job id"
-    assert json.loads(found["train.check_status"].removeprefix("ok: "))["running_jobs"] == []
-    assert {found[name] for name in found if name.startswith("job ")} == {"ok: invalid job id"}
-    assert "not authorized" in found["foreign deploy"].lower()
-    assert found["network stop"] == "timeout"
-    check_unharmed(federation, process, place / "server-job")
+        assert results[topic] == "ok: invalid job id"
+    assert json.loads(results["train.check_status"].removeprefix("ok: "))["running_jobs"] == []
+    assert {reply for name, reply in results.items() if name.startswith("job ")} == {"ok: invalid job id"}
+    assert "BYOC not permitted" in results["deploy job_with_code"]
+    assert "does not exist" in results["start job_with_code"]
+    assert results["start job_that_names_code"] == "ok: Start the client app...", "its process has no such class"
+    assert results["network stop"] == "timeout"
+    children = psutil.Process(process).children(recursive=True)
+    psutil.wait_procs(children, timeout=120)
+    assert not (place / "jobs" / "canary").exists(), "no foreign code ran"
+    check_unharmed(federation, process)
 
 
 def test_nobody_listens_for_other_users_of_the_machine(federation: Rehearsal) -> None:

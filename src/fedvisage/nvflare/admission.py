@@ -30,7 +30,7 @@ from nvflare.fuel.f3.drivers.grpc_driver import GrpcDriver, Server, StreamConnec
 from fedvisage.base.errors import UserError, plain_line
 from fedvisage.base.files import json_line, read_json, read_plain, write_json
 from fedvisage.base.progress import Say
-from fedvisage.nvflare.cells import OPERATOR_SHOWN
+from fedvisage.nvflare.cells.rules import OPERATOR_SHOWN
 from fedvisage.nvflare.certificates import REVOKED, ROOT, name_of
 from fedvisage.nvflare.greeting import KNOCK, SERVICE, STOP, VERSIONS
 from fedvisage.nvflare.kits import STREAMS, STREAMS_EACH, own_settings

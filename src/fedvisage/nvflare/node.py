@@ -32,11 +32,12 @@ from fedvisage.data.overlap import HELD_OUT, PUBLIC, find_overlap, refuse_overla
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.rows import SPLITS
 from fedvisage.datasets.sources import without_part
-from fedvisage.nvflare import cells, kits
+from fedvisage.nvflare import kits
 from fedvisage.nvflare.admission import Admission, listen_with_admission
+from fedvisage.nvflare.cells import rules
+from fedvisage.nvflare.cells.local_socket import DRIVERS, SCHEME, LocalSocketDriver
 from fedvisage.nvflare.certificates import credentials_in, expiry_of
 from fedvisage.nvflare.kits import ANEW, STARTUP, Kit, hold_directories, open_kit, own_settings
-from fedvisage.nvflare.local_socket import DRIVERS, SCHEME, LocalSocketDriver
 from fedvisage.nvflare.terminal import LOG, Terminal, output_to_log
 from fedvisage.nvflare.trust import ROSTERS, as_setting
 from fedvisage.nvflare.watching import ProcessContext
@@ -68,7 +69,7 @@ def remove_old_jobs(kit: Path, keep: int = KEPT) -> None:
 
 def _is_job(path: Path) -> bool:
     """Return whether a folder has the form of name that NVFlare gives to a job's."""
-    return cells.is_job_id(path.name) and path.is_dir()
+    return rules.is_job_id(path.name) and path.is_dir()
 
 
 def _is_waiting(path: Path) -> bool:
@@ -223,12 +224,12 @@ def serve(kit: Kit, front: Terminal, *, port: int | None = None) -> None:
     sys.argv = [name, "-m", str(kit.path), "-s", STARTUP[kit.kind], "--set", *words]
     # NVFlare builds the watches and the guard without arguments, so they read these values.
     ProcessContext.kit, ProcessContext.front = kit, front
-    cells.install(front.say)
+    rules.install(front.say)
     LocalSocketDriver.path = kit.path / "socket" / "jobs"
     # Variables, because the processes of jobs need the driver, too.
     os.environ |= {"NVFLARE_INTERNAL_CONN_SCHEME": SCHEME, "NVFLARE_COMM_DRIVER_PATH": str(DRIVERS)}
     if kit.kind == "site":
-        cells.restrict_administration()
+        rules.restrict_administration()
     else:
         ProcessContext.admission = _admission(kit, front)
         listen_with_admission(ProcessContext.admission, own_settings(kit.path))

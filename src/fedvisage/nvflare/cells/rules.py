@@ -35,7 +35,7 @@ from nvflare.private.fed.client.client_req_processors import ClientRequestProces
 
 from fedvisage.base.errors import plain_line
 from fedvisage.base.progress import Say, discard
-from fedvisage.nvflare.local_socket import LocalSocketDriver
+from fedvisage.nvflare.cells.local_socket import LocalSocketDriver
 
 logger = logging.getLogger("fedvisage.cells")
 

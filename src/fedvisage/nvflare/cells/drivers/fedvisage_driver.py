@@ -5,10 +5,10 @@ This folder is not a package: NVFlare imports each of its files by its bare name
 
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 
-from fedvisage.nvflare import cells
-from fedvisage.nvflare.local_socket import LocalSocketDriver
+from fedvisage.nvflare.cells import rules
+from fedvisage.nvflare.cells.local_socket import LocalSocketDriver
 
 __all__ = ["LocalSocketDriver"]
 
-if CoreCell.process_message is cells._process_message:  # a process of a job; the kit's process has installed them
-    cells.install()
+if CoreCell.process_message is rules._process_message:  # a process of a job; the kit's process has installed them
+    rules.install()
