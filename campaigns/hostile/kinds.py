@@ -35,6 +35,7 @@ KINDS: Mapping[str, Entry] = {
     "exports": Entry("exported directories", 2_000, "exports:Exports"),
     "galleries": Entry("galleries edited without their key", 2_000, "galleries:Galleries"),
     "kits": Entry("kits", 500, "kits:Kits"),
+    "lists": Entry("lists of revoked certificates", 1_000, "lists:Lists"),
     "wire": Entry("messages on the wire: depth, count, size", 2_000, "wire:Wire"),
     "orders": Entry("orders at a site: undeclared, repeated, out of range", 2_000, "orders:Orders"),
     "members": Entry("member messages: names, channels, administration", 2_000, "members:Members"),

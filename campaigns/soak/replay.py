@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -72,14 +72,18 @@ class Record:
     asked: Sequence[Asked]
     reasons: Mapping[int, Mapping[str, str]]
     lost: frozenset[tuple[int, str]] = frozenset()
+    uncommitted: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    """By round, the sites that took part and could not store their state, and the reasons."""
 
     @classmethod
     def of(cls, out: Path, log: Path | None = None) -> Record:
         """Read it from a run's directory, and from the server's log of the run."""
         said = [] if log is None else [json.loads(line)["message"] for line in log.read_text().splitlines()]
-        reasons = {int(row["round"]): row["failed"] for row in read_lines(out / ROUNDS)}
+        rounds = list(read_lines(out / ROUNDS))
+        reasons = {int(row["round"]): row["failed"] for row in rounds}
+        unstored = {int(row["round"]): row["uncommitted"] for row in rounds if "uncommitted" in row}
         rows = [row for row in read_lines(out / LEDGER) if not row.get(REPEATED)]
-        return cls(exchanges(rows), reasons, frozenset(uncommitted(said)))
+        return cls(exchanges(rows), reasons, frozenset(uncommitted(said)), unstored)
 
 
 class Replayed(LocalTransport):
@@ -101,6 +105,7 @@ class Replayed(LocalTransport):
 
     def commit(self, generation: int) -> dict[str, int]:
         """Commit the sites that did; the others go back to where they had committed."""
+        self.uncommitted = self._record.uncommitted.get(generation, {})
         for name, worker in self.site_workers.items():
             if (generation, name) in self._record.lost:
                 worker.restore(self._generations[name])

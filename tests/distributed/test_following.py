@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from nvflare.fuel.flare_api.api_spec import ClientInfo, InternalError, JobNotRunning
+from nvflare.fuel.flare_api.api_spec import ClientInfo, InternalError, JobNotRunning, NoConnection
 from rich.console import Console
 from tests.refusals import check_keywords, failed
 from tests.toy import recipe_of, tree
@@ -21,8 +22,10 @@ from typer.testing import CliRunner
 from fedvisage.base.errors import RunFailed
 from fedvisage.base.progress import Reporter
 from fedvisage.cli import app
+from fedvisage.nvflare import operator
 from fedvisage.nvflare.greeting import Admitted
 from fedvisage.nvflare.job import Job
+from fedvisage.nvflare.kits import open_kit
 from fedvisage.nvflare.operator import (
     RECENT,
     RunProgress,
@@ -36,6 +39,7 @@ from fedvisage.nvflare.operator import (
     sites_not_at_work,
     wait_for_sites,
 )
+from fedvisage.nvflare.outcome import FILES, JobOutcome, note_death, write_result
 from fedvisage.nvflare.status import query_status
 from fedvisage.runs.directory import NAME
 
@@ -107,11 +111,21 @@ def test_a_server_that_cannot_do_as_asked_is_asked_again_for_as_long_as_a_run_ha
 
 
 class Ending(Listing):
-    """A job without a process, whose status NVFlare gives one after another."""
+    """A job whose status NVFlare gives one after another, with or without a process at the server."""
 
-    def __init__(self, *statuses: str) -> None:
+    def __init__(self, *statuses: str, process: str = "") -> None:
         super().__init__({})
-        self.statuses = list(statuses)
+        self.statuses, self.process = list(statuses), process
+        self.aborted: list[str] = []
+
+    def get_system_info(self) -> Any:
+        return SimpleNamespace(job_info=[SimpleNamespace(job_id=self.process)] if self.process else [])
+
+    def get_client_job_status(self, names: list[str]) -> list[dict[str, Any]]:
+        return [{"client_name": name, "status": "no_jobs"} for name in names]
+
+    def abort_job(self, number: str) -> None:
+        self.aborted.append(number)
 
     def get_job_meta(self, number: str) -> dict[str, Any]:
         return {"status": self.statuses.pop(0)}
@@ -134,6 +148,204 @@ def test_a_job_is_lost_only_if_its_server_knows_nothing_of_it(
     monkeypatch.setattr("fedvisage.nvflare.operator.LOOK", 0.0)
     session: Any = Ending(*statuses)
     assert follow(session, course_of(sets), "one", lambda: jobs) == end
+
+
+def test_result_that_comes_late_is_waited_for_and_its_job_is_not_ended(
+    sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run's process at the server has ended, and its sites are idle, as when a site has yet to report its end.
+
+    The command has no patience left, and the time for a start is over, as after ten minutes of waiting.
+    """
+    monkeypatch.setattr("fedvisage.nvflare.operator.LOOK", 0.0)
+    monkeypatch.setattr("fedvisage.nvflare.operator.STARTING", -1.0)
+    course, lines = course_of(sets, patience=-1.0), list[str]()
+    monkeypatch.setattr(course.reporter, "say", lines.append)
+    session: Any = Ending(*["RUNNING"] * 50, "FINISHED:COMPLETED")
+    monkeypatch.setattr(session, "get_job_meta", with_deployment(session.get_job_meta))
+    assert follow(session, course, "one", lambda: {"one"}) == "FINISHED:COMPLETED"
+    assert session.aborted == []
+    assert course.deaths == {}
+    assert lines == ["the run has ended at the server; waiting for its result"]
+
+
+def with_deployment(meta: Any) -> Any:
+    """Return NVFlare's description of a job that was deployed to all sites."""
+    return lambda number: {**meta(number), "job_deploy_detail": [f"{name}: OK" for name in ("server", *"ABC")]}
+
+
+def test_run_that_nobody_answers_for_is_given_up(sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedvisage.nvflare.operator.LOOK", 0.0)
+    session: Any = Ending("SUBMITTED", process="one")
+    with failed(RunFailed, "submitted", "fedvisage status", "--patience"):
+        follow(session, course_of(sets, patience=-1.0), "one", lambda: {"one"})
+    assert session.aborted == ["one"]
+
+
+class Federated:
+    """NVFlare's end of a federation: jobs with statuses, and results that can be downloaded after some failures."""
+
+    def __init__(self, jobs: Mapping[str, str], results: Mapping[str, Path], failures: int = 0) -> None:
+        self.jobs, self.results, self.failures = dict(jobs), results, failures
+        self.submitted = 0
+
+    def list_jobs(self, detailed: bool, name_prefix: str) -> list[dict[str, Any]]:
+        return [{"job_id": job, "status": status, "submit_time": job} for job, status in self.jobs.items()]
+
+    def get_job_meta(self, number: str) -> dict[str, Any]:
+        return {"status": self.jobs[number]}
+
+    def get_connected_client_list(self) -> list[ClientInfo]:
+        return [ClientInfo(name, time.time()) for name in "ABC"]
+
+    def download_job_result(self, number: str, place: str) -> str:
+        if self.failures:
+            self.failures -= 1
+            raise NoConnection("the server is cut off")
+        return shutil.copytree(self.results[number], Path(place) / number)
+
+    def submit_job(self, directory: str) -> str:
+        self.submitted += 1
+        self.jobs[f"new {self.submitted}"] = "FINISHED:COMPLETED"
+        return f"new {self.submitted}"
+
+    def close(self) -> None:
+        return None
+
+
+@pytest.fixture(scope="module")
+def results(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The results of a finished, a failed and an aborted job, as a server writes them."""
+    run, made = tmp_path_factory.mktemp("results") / "run", {}
+    run.mkdir()
+    for name in FILES:
+        (run / name).write_text(name)
+    for how in ("finished", "failed"):
+        made[how] = run.parent / how
+        write_result(JobOutcome(how, "", "why"), run, made[how] / "fedvisage")
+    made["aborted"] = run.parent / "aborted"
+    note_death(made["aborted"] / "fedvisage", "B")
+    return made
+
+
+def run_until_finished(
+    session: Federated, course: RunProgress, kits: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """Run with NVFlare's session replaced, and return the lines that the operator sees."""
+    monkeypatch.setattr(operator, "LOOK", 0.0)
+    monkeypatch.setattr(operator, "new_secure_session", lambda *_, **__: session)
+    monkeypatch.setattr(operator, "wait_for_admission", lambda *_, **__: Admitted())
+    lines = list[str]()
+    monkeypatch.setattr(course.reporter, "say", lines.append)
+    operator._run_until_finished(course, open_kit(kits / "operator", "operator"), out, 1e9)
+    return lines
+
+
+def test_finished_run_whose_download_was_cut_off_is_fetched_and_not_submitted_again(
+    results: dict[str, Path], own_kits: Path, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Federated({}, {"new 1": results["finished"]}, failures=2)
+    run_until_finished(session, course_of(sets), own_kits, tmp_path, monkeypatch)
+    assert session.submitted == 1
+    assert (tmp_path / FILES[0]).read_text() == FILES[0]
+
+
+@pytest.mark.parametrize(("how", "submitted"), [("finished", 0), ("failed", 1), ("aborted", 1)])
+def test_resumed_command_fetches_a_run_that_finished_meanwhile_and_submits_others(
+    how: str,
+    submitted: int,
+    results: dict[str, Path],
+    own_kits: Path,
+    sets: Mapping[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session = Federated({"earlier": "FINISHED:COMPLETED"}, {"earlier": results[how], "new 1": results["finished"]})
+    course = course_of(sets)
+    run_until_finished(session, course, own_kits, tmp_path, monkeypatch)
+    assert session.submitted == submitted
+    assert (tmp_path / FILES[0]).read_text() == FILES[0]
+    assert course.deaths == {}, "deaths in an earlier job do not count"
+
+
+def test_end_of_a_job_is_explained_without_the_names_that_nvflare_gives(
+    results: dict[str, Path], own_kits: Path, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B's process dies in the first job; the second one is aborted for another reason."""
+    (tmp_path / "nothing").mkdir()
+
+    class Aborting(Federated):
+        def submit_job(self, directory: str) -> str:
+            number = super().submit_job(directory)
+            if self.submitted < 3:
+                self.jobs[number] = "FINISHED:ABORTED"
+            return number
+
+    given = {"new 1": results["aborted"], "new 2": tmp_path / "nothing", "new 3": results["finished"]}
+    session = Aborting({}, given)
+    lines = run_until_finished(session, course_of(sets), own_kits, tmp_path, monkeypatch)
+    first, second = (line for line in lines if "submitting the run again" in line)
+    assert "the process of B ended" in first
+    assert "before its last round" in second
+    assert not any("FINISHED" in line for line in lines)
+
+
+def test_run_names_a_revoked_site_and_does_not_wait_for_it(
+    sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedvisage.nvflare.operator.LOOK", 0.0)
+    course, lines, now = course_of(sets), list[str](), time.time()
+    monkeypatch.setattr(course.reporter, "say", lines.append)
+    session: Any = Listing({"A": now, "B": now})
+    revoked = Admitted(revoked={"C": "2026-11-27", "Z": "2026-11-27"})
+    assert wait_for_sites(session, course, 1e9, lambda: course.enter(revoked)) == ["A", "B"]
+    assert course.expected == {"A", "B"}
+    course.enter(revoked)
+    assert lines == ["C was revoked on 2026-11-27; `provision --renew C` readmits it", "starting without C"]
+
+
+def test_run_without_a_quorum_waits_for_a_renewed_certificate_and_then_names_the_revoked_site(
+    sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedvisage.nvflare.operator.LOOK", 0.0)
+    course, lines = course_of(sets), list[str]()
+    monkeypatch.setattr(course.reporter, "say", lines.append)
+    course.enter(Admitted(revoked={"B": "2026-11-27", "C": "2026-11-27"}))
+
+    class Returning(Listing):
+        def get_connected_client_list(self) -> list[ClientInfo]:
+            clients = super().get_connected_client_list()
+            self.seen = {**self.seen, "C": time.time()}
+            return clients
+
+    assert wait_for_sites(Returning({"A": time.time()}), course, 1e9) == ["A", "C"]  # type: ignore[arg-type]
+    assert lines[2:] == ["waiting for B, C to connect with a renewed certificate", "starting without B"]
+    session: Any = Listing({"A": time.time()})
+    with failed(RunFailed, "B (revoked)", "C (revoked)", "quorum"):
+        wait_for_sites(session, course, -1.0)
+
+
+def test_site_that_is_revoked_during_a_run_is_named_when_a_round_lacks_it(
+    sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedvisage.nvflare.operator.LOOK", 0.0)
+    course, lines = course_of(sets), list[str]()
+    monkeypatch.setattr(course.reporter, "say", lines.append)
+    row = {"round": 1, "asked": list("ABC"), "replied": list("AB"), "failed": {"C": "left"}, "loss": {}, "seconds": 1.0}
+
+    class Running(Ending):
+        def do_app_command(self, number: str, name: str, data: Any) -> object:
+            return {"of": 3, "rounds": [row] if data["after"] < 1 else []}
+
+    def jobs() -> set[str]:
+        course.enter(Admitted(revoked={"C": "2026-11-27"}))
+        return {"one"}
+
+    session: Any = Running("RUNNING", "RUNNING", "FINISHED:COMPLETED", process="one")
+    follow(session, course, "one", jobs)
+    assert [line for line in lines if "revoked on 2026-11-27" in line] == [
+        "C was revoked on 2026-11-27; `provision --renew C` readmits it"
+    ]
 
 
 class Joining(Listing):
@@ -179,7 +391,7 @@ def test_a_command_names_no_site_that_the_run_starts_without(
     for missing in ((), ("C",)):
         course, session = (
             course_of(sets, missing=missing),
-            Ending("SUBMITTED", "RUNNING", "RUNNING", "FINISHED:ABORTED"),
+            Ending("SUBMITTED", "RUNNING", "RUNNING", "FINISHED:ABORTED", process="one"),
         )
         session.seen = {"A": now, "B": now}
         monkeypatch.setattr(course.reporter, "say", lines.append)

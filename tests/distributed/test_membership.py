@@ -8,9 +8,10 @@ import shutil
 import socket
 import stat
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -36,13 +37,16 @@ from fedvisage.nvflare.admission import Admission, AdmissionListener
 from fedvisage.nvflare.authority import FederationFile, open_authority
 from fedvisage.nvflare.certificates import check, credentials_in, warning
 from fedvisage.nvflare.commands import start_server, start_site
-from fedvisage.nvflare.greeting import Admitted, Unreachable, request_admission, request_stop
+from fedvisage.nvflare.greeting import Admitted, Unreachable, announce_leave, request_admission, request_stop
 from fedvisage.nvflare.kits import Kit, open_kit, own_settings
 from fedvisage.nvflare.membership import provision
+from fedvisage.nvflare.node import prepare_server
 from fedvisage.nvflare.operator import train_in_federation
+from fedvisage.nvflare.outcome import left_sites
 from fedvisage.nvflare.rehearsal import free_port
 from fedvisage.nvflare.status import CertificateStatus, Status
 from fedvisage.nvflare.terminal import Terminal
+from fedvisage.nvflare.watching import _log_out
 
 FIRST, SECOND = "operator@example.org", "second@example.org"
 
@@ -80,9 +84,10 @@ def content(directory: Path) -> dict[str, bytes]:
 
 
 def admission(kits: Path, said: list[str]) -> Admission:
-    found = Admission(kits / "server", said.append)
-    found.read()
-    return found
+    """Return the admission of a server that starts now."""
+    started = Admission(kits / "server", said.append)
+    started.read()
+    return started
 
 
 def certificate(kit: Path) -> x509.Certificate:
@@ -226,14 +231,200 @@ def test_a_kit_from_before_lists_had_numbers_works_and_is_named(kits: Path) -> N
         admission(kits, [])
 
 
-def test_a_directory_that_serves_a_new_federation_begins_its_numbers_anew(kits: Path) -> None:
-    provision(described(), kits, revoke=["bank"])
-    shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
+def test_list_memory_of_another_federation_is_refused_until_it_is_deleted(kits: Path) -> None:
+    copy_update(revoke(kits, "bank"), kits)
     admission(kits, [])
     other = make_kits(kits.parent / "other")
     for name in ("revoked.pem", "rootCA.pem"):
         shutil.copyfile(other / "server/startup" / name, kits / "server/startup" / name)
+    with refused("server/local/revoked.pem", "not signed", "delete it", "new federation"):
+        admission(kits, [])
+    (kits / "server/local/revoked.pem").unlink()
     admission(kits, [])
+
+
+def revoke(kits: Path, *names: str) -> Path:
+    """Revoke members, and return the new list."""
+    provision(described(), kits, revoke=names)
+    return kits / "updates/server/startup/revoked.pem"
+
+
+def copy_update(revocations: Path, kits: Path) -> None:
+    """Copy a list to the server's kit, as its owner does."""
+    shutil.copyfile(revocations, kits / "server/startup/revoked.pem")
+
+
+def serials_in(path: Path) -> set[int]:
+    return {entry.serial_number for entry in x509.load_pem_x509_crl(path.read_bytes())}
+
+
+def signed_list(kits: Path, number: int | None, serials: Iterable[int], *, days: float = 0.0) -> bytes:
+    """Return a list that the federation's authority signed, with any content; ``days`` moves its date."""
+    authority = open_authority(kits / "authority")
+    when = datetime.now(UTC).replace(microsecond=0) + timedelta(days=days)
+    builder = x509.CertificateRevocationListBuilder(authority.root.subject, when, authority.root.not_valid_after_utc)
+    if number is not None:
+        builder = builder.add_extension(x509.CRLNumber(number), critical=False)
+    for serial in serials:
+        builder = builder.add_revoked_certificate(x509.RevokedCertificateBuilder(serial, when).build())
+    return builder.sign(authority.key, hashes.SHA256()).public_bytes(Encoding.PEM)
+
+
+def test_provision_takes_over_the_list_that_a_restored_members_file_lacks(kits: Path, tmp_path: Path) -> None:
+    """The founder restores ``members.json`` from a copy made before bank was revoked, then revokes border."""
+    lost = [certificate(kits / "sites" / name) for name in ("bank", "border")]
+    book = kits / "authority/members.json"
+    shutil.copyfile(book, tmp_path / "older")
+    copy_update(revoke(kits, "bank"), kits)
+    admission(kits, [])
+    shutil.copyfile(tmp_path / "older", book)
+    changes = provision(described(), kits, revoke=["border"])
+    (warning,) = [note for note in changes.notes if note.startswith("warning: ")]
+    assert all(word in warning for word in ("members.json", "older than list 1", "bank", "updates/server"))
+    newest = kits / "updates/server/startup/revoked.pem"
+    assert number_in(newest) == 2
+    copy_update(newest, kits)
+    assert all(admission(kits, []).refusal(each) for each in lost)
+    assert not any(note.startswith("warning") for note in provision(described(), kits).notes), (
+        "nothing is left to warn of"
+    )
+
+
+def test_restored_members_file_without_a_later_certificate_still_revokes_it(kits: Path, tmp_path: Path) -> None:
+    """bank's renewed certificate is issued and revoked after the copy, so no member's record has it any more."""
+    book = kits / "authority/members.json"
+    shutil.copyfile(book, tmp_path / "older")
+    provision(described(), kits, renew=["bank"])
+    later = certificate(kits / "updates/bank").serial_number
+    revoke(kits, "bank")
+    shutil.copyfile(tmp_path / "older", book)
+    assert later in serials_in(revoke(kits, "border"))
+    assert later in serials_in(revoke(kits, "bank")), "the authority keeps it"
+
+
+def test_list_that_lacks_an_earlier_revocation_is_refused_whatever_its_number_and_date(
+    kits: Path, tmp_path: Path
+) -> None:
+    """The same as before, but the founder's copy of the first list is gone: nothing can warn at ``provision``."""
+    bank, border = (certificate(kits / "sites" / name) for name in ("bank", "border"))
+    book, path = kits / "authority/members.json", kits / "server/startup/revoked.pem"
+    shutil.copyfile(book, tmp_path / "older")
+    shutil.move(kits / "server", tmp_path / "server")  # on another machine
+    provision(described(), kits, revoke=["bank"])
+    kept = tmp_path / "server/startup/revoked.pem"
+    shutil.copyfile(kits / "updates/server/startup/revoked.pem", kept)
+    running = admission(tmp_path, [])
+    shutil.rmtree(kits / "updates")
+    shutil.copyfile(tmp_path / "older", book)
+    changes = provision(described(), kits, revoke=["border"])
+    assert not any(note.startswith("warning") for note in changes.notes)
+    assert number_in(kits / "updates/server/startup/revoked.pem") == 1, "the number of another list"
+    shutil.copyfile(kits / "updates/server/startup/revoked.pem", kept)
+    running.follow()
+    assert running.refusal(bank), "the list before it stays in force"
+    assert running.refusal(border) is None
+    place = (
+        "server/startup/revoked.pem",
+        "lacks 1",
+        f"{bank.serial_number:x}",
+        "local/revoked.pem",
+        "provision again",
+    )
+    with refused(*place):
+        admission(tmp_path, [])
+    # The remedy in the message works: the server's copy goes to the founder, who provisions again.
+    shutil.copyfile(tmp_path / "server/local/revoked.pem", kits / "updates/server/startup/revoked.pem")
+    provision(described(), kits, revoke=["border"])
+    shutil.copyfile(kits / "updates/server/startup/revoked.pem", kept)
+    running.follow()
+    assert running.refusal(bank)
+    assert running.refusal(border)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(("number", "days"), [(2, 1.0), (3, 1.0), (2**60, 400.0), (None, 1.0), (1, 1.0)], ids=str)
+def test_list_without_one_serial_is_refused_with_any_number(number: int | None, days: float, kits: Path) -> None:
+    serials = [certificate(kits / "sites" / name).serial_number for name in ("bank", "border")]
+    path = kits / "server/startup/revoked.pem"
+    path.write_bytes(signed_list(kits, 2, serials))
+    admission(kits, [])
+    path.write_bytes(signed_list(kits, number, serials[:1], days=days))
+    with refused("server/startup/revoked.pem", "list 2" if (number or 0) < 2 else f"{serials[1]:x}"):
+        admission(kits, [])
+    path.write_bytes(signed_list(kits, 2, [*serials, 7], days=1.0))
+    assert admission(kits, []).refusal(certificate(kits / "sites/border")), "a list with more is accepted"
+
+
+def test_another_state_directory_does_not_forget_revocations(kits: Path, tmp_path: Path) -> None:
+    server, border = open_kit(kits / "server", "server"), certificate(kits / "sites/border")
+    first = shutil.copyfile(kits / "server/startup/revoked.pem", tmp_path / "list-0")
+    prepare_server(server, tmp_path / "runs")
+    copy_update(revoke(kits, "border"), kits)
+    assert admission(kits, []).refusal(border)
+    prepare_server(server, tmp_path / "new")
+    shutil.copyfile(first, server.path / "startup/revoked.pem")
+    with refused("server/startup/revoked.pem", "list 0", "list 1"):
+        admission(kits, [])
+
+
+@pytest.mark.parametrize("chosen", ["runs", "new"])
+def test_memory_of_an_earlier_version_moves_into_the_kit(chosen: str, kits: Path, tmp_path: Path) -> None:
+    """It lay beside the runs; the first start of this version names another directory, or the same."""
+    server, said = open_kit(kits / "server", "server"), list[str]()
+    first = shutil.copyfile(kits / "server/startup/revoked.pem", tmp_path / "list-0")
+    (tmp_path / "runs").mkdir()
+    root = x509.load_pem_x509_certificate((server.path / "startup/rootCA.pem").read_bytes())
+    memory = {root.fingerprint(hashes.SHA256()).hex(): [1, "2026-11-01T00:00:00+00:00"]}
+    write_json(tmp_path / "runs/revocations.json", memory)
+    write_json(server.own, own_settings(server.path) | {"state": str(tmp_path / "runs")})
+    prepare_server(server, tmp_path / chosen)
+    with refused("server/startup/revoked.pem", "list 0", "list 1 of 2026-11-01"):
+        admission(kits, [])
+    copy_update(revoke(kits, "bank"), kits)
+    started = Admission(server.path, said.append)
+    started.read()
+    started.read()
+    assert [line for line in said if "local/revocations.json" in line and "local/revoked.pem" in line] == said
+    assert serials_in(server.path / "local/revoked.pem") == {certificate(kits / "sites/bank").serial_number}
+    shutil.copyfile(first, server.path / "startup/revoked.pem")
+    with refused("server/startup/revoked.pem", "list 0", "list 1"):
+        admission(kits, [])
+
+
+def test_damaged_list_memory_is_refused_by_name(kits: Path) -> None:
+    admission(kits, [])
+    (kits / "server/local/revoked.pem").write_text("nothing")
+    with refused("server/local/revoked.pem", "not contain a list"):
+        admission(kits, [])
+
+
+def test_server_names_revoked_members_until_they_connect_with_a_renewed_certificate(kits: Path) -> None:
+    old = certificate(kits / "sites/bank")
+    copy_update(revoke(kits, "bank", FIRST), kits)
+    server = admission(kits, [])
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    assert server.revoked() == {"bank": today, FIRST: today}, "although neither connected since its start"
+    provision(described(), kits, renew=["bank"])
+    server.enter(certificate(kits / "updates/bank"))
+    assert server.refusal(old), "somebody else has the lost kit"
+    assert server.revoked() == {FIRST: today}
+    copy_update(revoke(kits, "bank"), kits)
+    server.follow()
+    assert set(server.revoked()) == {"bank", FIRST}, "revoked again"
+
+
+def test_list_does_not_name_a_member_that_is_renewed_at_once(kits: Path) -> None:
+    provision(described(), kits, revoke=["bank"], renew=["bank"])
+    copy_update(kits / "updates/server/startup/revoked.pem", kits)
+    assert admission(kits, []).revoked() == {}
+
+
+def test_list_of_an_earlier_version_names_the_members_that_were_refused(kits: Path) -> None:
+    (kits / "server/startup/revoked.pem").write_bytes(unnumbered(kits, "bank"))
+    server = admission(kits, [])
+    assert server.revoked() == {}
+    assert server.refusal(certificate(kits / "sites/bank"))
+    assert set(server.revoked()) == {"bank"}
 
 
 def test_a_stolen_kit_is_revoked_and_renewed_at_once(kits: Path) -> None:
@@ -431,6 +622,7 @@ def answered(kit: Kit) -> Admitted:
 
 def test_a_knock_is_answered_by_what_the_certificate_is_worth(guarded: tuple[Path, int]) -> None:
     kits, port = guarded
+    provision(with_phone(), kits)
     bank, operator = at(port, kits / "sites/bank", "site"), at(port, kits / "operator", "operator")
     assert answered(bank).until == {}, "sites learn nothing of others"
     assert answered(operator).until["bank"] == certificate(bank.path).not_valid_after_utc
@@ -439,6 +631,9 @@ def test_a_knock_is_answered_by_what_the_certificate_is_worth(guarded: tuple[Pat
     for kit in (bank, operator):
         with refused("startup/client.crt", "revoked"):
             request_admission(kit)
+    second = at(port, kits / "operators" / SECOND, "operator")
+    assert set(answered(second).revoked) == {"bank", FIRST}
+    assert answered(at(port, kits / "sites/border", "site")).revoked == {}, "sites learn nothing of others"
     assert answered(at(port, kits / "sites/border", "site")).until == {}
 
 
@@ -474,6 +669,39 @@ def test_an_operator_who_stops_a_job_is_remembered_and_a_site_cannot_stop_one(gu
     assert answered(operator).stopped == {"job-1": operator.name}, "a restart of the server changes nothing"
     AdmissionListener.admission.jobs = lambda: ["job-3"]
     assert (answered(operator).jobs, answered(bank).jobs) == ({"job-3"}, set())
+
+
+def test_site_that_stops_is_dropped_under_its_own_name_and_token(guarded: tuple[Path, int]) -> None:
+    kits, port = guarded
+    bank = at(port, kits / "sites/bank", "site")
+    answered(bank)
+    dropped = list[tuple[str, ...]]()
+    assert AdmissionListener.admission is not None
+    AdmissionListener.admission.dropped = lambda *arguments: dropped.append(arguments)
+    announce_leave(bank, "a token")
+    assert dropped == [("bank", "was stopped at the site", "a token")]
+    announce_leave(bank, "")
+    assert len(dropped) == 1
+
+
+class Registered:
+    """NVFlare's server with two processes of bank, one after the other in its place, and a run of the second."""
+
+    def __init__(self) -> None:
+        self.clients = {token: SimpleNamespace(name=name) for token, name in (("new", "bank"), ("other", "border"))}
+        self.client_manager = SimpleNamespace(get_clients=lambda: self.clients)
+        self.engine = SimpleNamespace(run_processes={"job": {"_participants": dict(self.clients)}})
+
+    def logout_client(self, token: str) -> None:
+        del self.clients[token]
+
+
+@pytest.mark.parametrize(("token", "stays"), [("old", True), ("new", False), ("", False)])
+def test_site_leaves_its_runs_unless_another_process_has_its_place(token: str, stays: bool, tmp_path: Path) -> None:
+    server = Registered()
+    _log_out(tmp_path, server, "bank", "was stopped at the site", token)
+    assert set(server.clients) == ({"new", "other"} if stays else {"other"})
+    assert left_sites(tmp_path / "job/fedvisage") == ({} if stays else {"bank": "was stopped at the site"})
 
 
 def idle(kit: Kit, port: int, count: int) -> Iterator[Any]:

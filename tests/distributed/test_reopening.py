@@ -166,6 +166,22 @@ def test_a_site_prints_once_why_it_left_a_run_and_not_why_it_left_an_earlier_job
     assert ["rows.csv" in line for line in lines[3:]] == [False, False]
 
 
+def test_site_without_room_for_a_commit_names_its_full_disk(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """A limit of this process for the size of a file stands for a full disk; even the log has no room."""
+    context, program, limits = (
+        started(sets, sets["A"], tmp_path),
+        SiteProgram(),
+        resource.getrlimit(resource.RLIMIT_FSIZE),
+    )
+    assert restored(program, context) == ""
+    assert ordered(program, "train", 1) == ""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        assert unpack_reply("A", program.commit(1)).failure == "its disk is full; see its log"
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
 def test_a_damaged_job_is_not_recorded_and_harms_nothing(sets: Mapping[str, Path], tmp_path: Path) -> None:
     record = RunRecord(Kit(started(sets, sets["A"], tmp_path).kit, "site", "A"), lambda text: None)
     record.start({"job_id": "another", "submitter_name": "operator@example.org"})

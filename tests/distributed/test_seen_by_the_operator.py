@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from tests.toy import SITES, recipe_of, tree
 from fedvisage.base.errors import RunFailed
 from fedvisage.base.progress import Reporter
 from fedvisage.nvflare import operator
+from fedvisage.nvflare.job import write_job
 from fedvisage.nvflare.kits import Kit, own_settings
 from fedvisage.nvflare.node import end
 from fedvisage.nvflare.operator import connect_to_server
@@ -61,7 +62,7 @@ class Observer(Reporter):
         self.told.append(text)
 
 
-def test_a_run_is_in_the_status_while_it_goes_on(
+def test_status_shows_a_run_and_its_progress_while_it_runs(
     federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     observer = Observer(federation.operator.path)
@@ -93,18 +94,17 @@ def test_a_run_is_in_the_status_while_it_goes_on(
 
 def recorded(kit: Kit, run: str) -> list[dict[str, Any]]:
     """Return the two entries of a run in a site's record; a site notices the end of its process within seconds."""
-    path, began = Path(own_settings(kit.path)["state"]) / "runs.jsonl", time.monotonic()
+    path = Path(own_settings(kit.path)["state"]) / "runs.jsonl"
     while True:
         entries = [json.loads(line) for line in path.read_text().splitlines()]
         entries = [entry for entry in entries if entry["run"] == run]
         if len(entries) == 2:
             return entries
-        assert time.monotonic() - began < 60, entries
         time.sleep(0.2)
 
 
 @pytest.mark.slow
-def test_a_stopped_run_ends_its_operators_command_and_is_resumed(
+def test_stopping_a_run_ends_its_operators_command_and_resume_continues_it(
     federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     class Stopper(Observer):
@@ -140,9 +140,8 @@ def test_a_stopped_run_ends_its_operators_command_and_is_resumed(
 
 def wait_for_contact(federation: Rehearsal) -> None:
     """Wait until all sites are in contact: a site that an earlier test stopped stays in NVFlare's list meanwhile."""
-    began = time.monotonic()
     while [site.stale for site in status_of(federation.operator.path, WAIT).sites] != [False] * 3:
-        assert time.monotonic() - began < 120, "all sites connect"
+        time.sleep(0.2)
 
 
 @contextmanager
@@ -159,35 +158,73 @@ def stopped(federation: Rehearsal, *names: str) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_a_stopped_site_is_stale_and_named_while_a_run_waits(
+def test_suspended_site_is_stale_and_the_waiting_run_names_it(
     federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     observer, recipe = Observer(federation.operator.path), recipe_of(tree(sets, federation__quorum=3))
     (tmp_path / "waiting").mkdir()
     wait_for_contact(federation)
-    kit, began = federation.operator.path, time.monotonic()
+    kit = federation.operator.path
     with stopped(federation, "B"):
         while "B" not in {site.name for site in status_of(kit, WAIT).sites if site.stale}:
-            assert time.monotonic() - began < 240, "NVFlare itself takes ten minutes"
+            time.sleep(0.2)
         with failed(RunFailed, "not connected", "B"):
             operator.train_in_federation(recipe, tmp_path / "waiting", observer, federation.operator, wait=5)
     assert "waiting for B to connect" in observer.told
 
 
 @pytest.mark.slow
-def test_a_run_that_nobody_begins_is_given_up(federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_run_whose_sites_do_not_answer_after_its_submission_ends_after_its_patience(
+    federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sites are stopped by the submission, however long the command took to connect before it."""
     observer, recipe = Observer(federation.operator.path), recipe_of(tree(sets, training__rounds=1))
     (tmp_path / "dead").mkdir()
     wait_for_contact(federation)
-    with stopped(federation), failed(RunFailed, "fedvisage status", "--patience"):
-        operator.train_in_federation(recipe, tmp_path / "dead", observer, federation.operator, wait=WAIT, patience=15)
+    with ExitStack() as suspended:
+
+        def stop_sites_and_write_job(*arguments: Any) -> None:
+            suspended.enter_context(stopped(federation))
+            write_job(*arguments)
+
+        monkeypatch.setattr(operator, "write_job", stop_sites_and_write_job)
+        with failed(RunFailed, "fedvisage status", "--patience"):
+            operator.train_in_federation(
+                recipe, tmp_path / "dead", observer, federation.operator, wait=WAIT, patience=15
+            )
     with connect_to_server(federation.operator, WAIT) as session:
-        while query_status(session).runs:  # until it was ended at the server
+        while query_status(session).runs:  # until the server has ended it
             time.sleep(0.5)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.slow
-def test_a_site_that_dies_while_a_run_starts_costs_seconds(
+def test_site_that_is_stopped_during_an_order_does_not_hold_the_round_until_its_deadline(
+    number: signal.Signals, federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """B's program of the run is suspended, so that its order is pending when B is stopped. The deadline is a day."""
+
+    class Stopper(Observer):
+        def advance(self, done: int, total: int, note: str) -> None:
+            if done == 2:
+                site = psutil.Process(federation.processes["B"].pid)
+                for child in site.children(recursive=True):
+                    child.suspend()
+                site.send_signal(number)
+
+    wait_for_contact(federation)
+    observer = Stopper(federation.operator.path)
+    content = tree(sets, training__rounds=ROUNDS, federation={"quorum": 2, "deadline": 86_400.0})
+    run_through(federation, content, tmp_path / "left", reporter=observer)
+    rows = [json.loads(line) for line in (tmp_path / "left/rounds.jsonl").read_text().splitlines()]
+    assert len(rows) == ROUNDS
+    assert "was stopped at the site" in {row["failed"].get("B") for row in rows}
+    assert all(row["counted"] in (["A", "C"], ["A", "B", "C"]) for row in rows)
+    assert "stopped" in (federation.sites["B"].path / "process.log").read_text().splitlines()
+
+
+@pytest.mark.slow
+def test_run_begins_again_at_once_when_a_site_dies_during_its_start(
     federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     """NVFlare waits five minutes for a site to start whose process is gone, though the site is up again."""
@@ -199,14 +236,13 @@ def test_a_site_that_dies_while_a_run_starts_costs_seconds(
                 federation.start("B")
             super().say(text)
 
-    observer, began = Striker(federation.operator.path), time.monotonic()
+    observer = Striker(federation.operator.path)
     run_through(federation, tree(sets, training__rounds=2), tmp_path / "struck", reporter=observer)
     assert any(text.startswith("B lost its part") for text in observer.told)
-    assert time.monotonic() - began < 240
 
 
 @pytest.mark.slow
-def test_a_server_whose_disk_is_full_for_a_moment_is_asked_again(
+def test_operator_asks_a_server_with_a_full_disk_again(
     federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     """NVFlare notes each request in a file before it answers; it says that it cannot, and the run goes on meanwhile."""
@@ -214,10 +250,14 @@ def test_a_server_whose_disk_is_full_for_a_moment_is_asked_again(
     class Filler(Observer):
         def advance(self, done: int, total: int, note: str) -> None:
             if done == 1:
-                server = psutil.Process(federation.processes["server"].pid)
-                unlimited = server.rlimit(psutil.RLIMIT_FSIZE)
-                server.rlimit(psutil.RLIMIT_FSIZE, (0, unlimited[1]))
-                threading.Timer(5.0, server.rlimit, (psutil.RLIMIT_FSIZE, unlimited)).start()
+                self.server = psutil.Process(federation.processes["server"].pid)
+                self.unlimited = self.server.rlimit(psutil.RLIMIT_FSIZE)
+                self.server.rlimit(psutil.RLIMIT_FSIZE, (0, self.unlimited[1]))
+
+        def say(self, text: str) -> None:
+            super().say(text)
+            if "trying again" in text:
+                self.server.rlimit(psutil.RLIMIT_FSIZE, self.unlimited)
 
     observer = Filler(federation.operator.path)
     run_through(federation, tree(sets, training__rounds=6), tmp_path / "filled", reporter=observer)
@@ -226,9 +266,7 @@ def test_a_server_whose_disk_is_full_for_a_moment_is_asked_again(
 
 
 @pytest.mark.slow
-def test_a_site_whose_place_was_taken_has_it_again_when_the_other_process_dies(
-    federation: Rehearsal, tmp_path: Path
-) -> None:
+def test_site_returns_when_a_process_with_a_copy_of_its_kit_dies(federation: Rehearsal, tmp_path: Path) -> None:
     """The other process has a copy of the kit, as on another machine: no lock can stop it."""
     began, kit = time.time(), shutil.copytree(federation.sites["A"].path, tmp_path / "kit")
     with connect_to_server(federation.operator, WAIT) as session, (tmp_path / "log").open("wb") as log:
@@ -247,7 +285,6 @@ def test_a_site_whose_place_was_taken_has_it_again_when_the_other_process_dies(
             other.wait()
         died = time.time()
         while not _seen_since(query_status(session), died + 1):
-            assert time.time() - died < 150, "NVFlare itself takes ten minutes"
             time.sleep(0.5)
 
 

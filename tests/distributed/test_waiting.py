@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from nvflare.collab.api.exceptions import CollabCallError
+from nvflare.apis.signal import Signal
+from nvflare.collab.api.exceptions import CollabCallError, RunAborted
 
 from fedvisage.federation.wire.transport import Order
 from fedvisage.nvflare import transport
@@ -78,14 +79,54 @@ class Forgetful(Proxy):
         return transport.pack_reply({}, "")
 
 
-def test_a_site_that_did_not_commit_goes_back_to_what_the_checkpoint_names() -> None:
+def test_site_that_did_not_commit_goes_back_to_the_generation_of_the_checkpoint_and_is_reported() -> None:
     """As it would if the run were submitted again: else the bytes depended on whether it was."""
     proxy, said = Forgetful(), list[str]()
     there = CollabTransport(("A",), [proxy], Federation(deadline=5.0), lambda: False, said.append)
     there.restore({"A": 3})
     list(there.call({"A": Order("train", 4, {}, 1)}))
     assert there.commit(4) == {"A": 3}
-    list(there.call({"A": Order("train", 5, {}, 1)}))
+    assert there.uncommitted == {"A": "OSError at the site"}
+    assert there.commit(5) == {"A": 3}
+    assert there.uncommitted == {}, "it did not take part since"
+    list(there.call({"A": Order("train", 6, {}, 1)}))
     there.close()
-    assert proxy.told == [("restore", 3), ("train", 4), ("commit", 4), ("restore", 3), ("train", 5)]
-    assert said == ["A did not commit round 4: OSError at the site"]
+    assert proxy.told == [("restore", 3), ("train", 4), ("commit", 4), ("restore", 3), ("train", 6)]
+    assert said[0] == "A did not commit round 4: OSError at the site"
+
+
+class Pending(Proxy):
+    """A site that leaves during an order: NVFlare ends the pending call when the site's signal is triggered."""
+
+    def __init__(self, left: dict[str, str]) -> None:
+        super().__init__(99)
+        self.left, self.signal = left, transport.LeaveSignal("A", Signal(), lambda: left)
+
+    def carry_out(self, order: dict[str, Any]) -> Any:
+        assert not self.signal.triggered
+        self.left["A"] = "was stopped at the site"
+        if self.signal.triggered:
+            raise RunAborted("run is aborted while waiting for remote responses")
+
+
+def test_site_that_leaves_during_an_order_is_not_waited_for() -> None:
+    """Neither is it in the orders and commits that follow."""
+    left: dict[str, str] = {}
+    proxy = Pending(left)
+    there = CollabTransport(("A",), [proxy], Federation(deadline=600.0), lambda: False, left=lambda: left)
+    there.restore({"A": 0})
+    for number in (1, 2):
+        (reply,) = there.call({"A": Order("train", number, {}, 1)})
+        assert (reply.message, reply.failure) == (None, "was stopped at the site")
+    assert there.commit(2) == {"A": 0}
+    there.close()
+    assert there.uncommitted == {}
+    assert len(proxy.given) == 2, "a generation and one order"
+
+
+def test_aborted_job_ends_calls_to_sites_that_have_not_left() -> None:
+    job = Signal()
+    signal = transport.LeaveSignal("A", job, lambda: {"B": "was stopped at the site"})
+    assert not signal.triggered
+    job.trigger("abort")
+    assert signal.triggered

@@ -319,6 +319,10 @@ def note_of(row: Mapping[str, Any]) -> str:
     notes = [f"{row['seconds']:.1f} s", f"loss {losses}" if losses else ""]
     notes.append(f"held-out EER {row['heldout']['eer']:.2%}" if row.get("heldout") else "")
     notes.append("; ".join(f"{name}: {reason}" for name, reason in row["failed"].items()))
+    lost = [
+        f"{name} could not store its private state: {reason}" for name, reason in row.get("uncommitted", {}).items()
+    ]
+    notes.append("; ".join(lost))
     return "  ".join(note for note in notes if note)
 
 

@@ -18,7 +18,6 @@ from fedvisage.cli.options import (
     Verify,
     console,
     interruptible,
-    leave_sigterm_alone,
     line_printers,
     print_json,
     say,
@@ -101,7 +100,6 @@ def server(
     from fedvisage.nvflare.terminal import Terminal
 
     front = Terminal(*line_printers(quiet, log_format))
-    leave_sigterm_alone()
     start_server(kit, state, public, weights, front, verbose=verbose)
 
 
@@ -124,7 +122,6 @@ def site(
     from fedvisage.nvflare.terminal import Terminal
 
     front = Terminal(*line_printers(quiet, log_format))
-    leave_sigterm_alone()
     checks = Checks(allow_overlap=allow_overlap, verify=verify)
     start_site(
         kit, data, state, public, front, verbose=verbose, checks=checks, weights=weights, rosters=allow_roster or ()

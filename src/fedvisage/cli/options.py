@@ -210,11 +210,6 @@ def exit_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def leave_sigterm_alone() -> None:
-    """Restore the system's SIGTERM: servers and sites work in other threads, and simply end."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
 def _end(*_: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a service manager may send it twice
     raise TerminationSignal

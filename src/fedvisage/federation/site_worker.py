@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -266,6 +267,9 @@ class SiteWorker:
 
 class LocalTransport:
     """The transport of simulations, and the default: all sites in this process, one after another."""
+
+    uncommitted: Mapping[str, str] = MappingProxyType({})
+    """Always empty: a commit that fails ends a simulation."""
 
     def __init__(self, site_workers: Sequence[SiteWorker], tap: Callable[[str, Message], None] | None = None) -> None:
         """Take the sites; ``tap`` receives every message that leaves a site, like a recorder on the wire."""

@@ -1,8 +1,9 @@
 """Admission to a server: each connection shows a certificate, and certificates on the server's list are refused.
 
 The list is in the server's kit (``startup/revoked.pem``), signed by the federation's root (X.509 CRL) and numbered. The
-server remembers the newest list that it has read, next to its runs. It refuses an older list, such as a restored
-backup, and a missing one. It reads the file again after every change, and then cuts the connections of revoked members.
+server keeps the newest list that it has accepted in the kit's ``local`` directory. It refuses a list that lacks any
+certificate of that one, an older list, such as a restored backup, and a missing one: a revocation is final. It reads
+the file again after every change, and then cuts the connections of revoked members.
 TLS itself accepts their connections, because gRPC does not support such lists. But the server reads nothing from a
 connection before it has checked the certificate, so a token that a member received earlier is of no use either.
 """
@@ -21,18 +22,18 @@ from typing import Any
 import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 from nvflare.fuel.f3 import communicator
 from nvflare.fuel.f3.drivers.driver import ConnectorInfo
 from nvflare.fuel.f3.drivers.grpc_driver import GrpcDriver, Server, StreamConnection
 
 from fedvisage.base.errors import UserError, plain_line
-from fedvisage.base.files import json_line, read_json, read_plain, write_json
+from fedvisage.base.files import json_line, read_json, read_plain, write_atomically, write_json
 from fedvisage.base.progress import Say
 from fedvisage.nvflare.cells.rules import OPERATOR_SHOWN
-from fedvisage.nvflare.certificates import REVOKED, ROOT, name_of
-from fedvisage.nvflare.greeting import KNOCK, SERVICE, STOP, VERSIONS
+from fedvisage.nvflare.certificates import NAMED, REVOKED, ROOT, name_of, number_of, order_of, read_revocations
+from fedvisage.nvflare.greeting import KNOCK, LEAVE, SERVICE, STOP, VERSIONS
 from fedvisage.nvflare.kits import STREAMS, STREAMS_EACH, own_settings
 
 logger = logging.getLogger("fedvisage.admission")
@@ -40,8 +41,8 @@ logger = logging.getLogger("fedvisage.admission")
 OPERATOR = "project_admin"
 """The role in an operator's certificate."""
 
-NEWEST = "revocations.json"
-"""The server's file, next to its runs, with the newest list that it has read for each federation."""
+FORMER = "revocations.json"
+"""A file of earlier versions, next to the runs, with number and date of the newest list of each federation."""
 
 STOPS = "stopped.json"
 """The server's file, next to its runs, with the jobs that operators stopped."""
@@ -49,6 +50,7 @@ STOPS = "stopped.json"
 STOPPED = 100
 """Jobs that were stopped, and are remembered."""
 
+RESTORE = "restore it from a backup"
 AGAIN = "copy the newest one from updates/server in the directory of the federation's kits"
 
 
@@ -63,11 +65,15 @@ class Admission:
     """The versions of members that requested admission."""
     jobs: Callable[[], Iterable[str]] = tuple
     """Returns the ids of the jobs that this process runs, or whose results it is saving."""
-    dropped: Callable[[str], None] = logger.info
-    """Called with the name of a member whose connection is cut."""
+    dropped: Callable[..., None] = logger.debug
+    """Called with the name of a member who is revoked or stops, the reason, and the token if only one process stops."""
     _stamp: tuple[int, int] | None = None
     _list: x509.CertificateRevocationList | None = None
     _reported: set[str] = field(default_factory=set)
+    _refused: dict[str, str] = field(default_factory=dict)
+    """The members whose revoked certificates were refused, and the dates of their revocation."""
+    _entered: dict[str, int] = field(default_factory=dict)
+    """The serial numbers of members' newest certificates that were accepted."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -82,9 +88,11 @@ class Admission:
         except FileNotFoundError:
             self._accept_missing()
             return
+        except OSError as error:
+            raise UserError(str(self.path), f"cannot be read ({error.strerror})") from error
         stamp = state.st_mtime_ns, state.st_size
         if stamp != self._stamp:
-            self._list = self._not_older(self._read_list())
+            self._list = self._accept(read_revocations(self.path, self._root()))
             self._stamp = stamp
 
     def follow(self) -> None:
@@ -102,12 +110,27 @@ class Admission:
         if entry is None:
             return None
         reason = f"it was revoked on {entry.revocation_date_utc:%Y-%m-%d}"
+        self._refused[name_of(certificate)] = f"{entry.revocation_date_utc:%Y-%m-%d}"
         self._tell(f"refused {name_of(certificate)}: its certificate is invalid: {reason}")
         return reason
+
+    def revoked(self) -> dict[str, str]:
+        """Return the dates on which members were revoked, without those who connected with a renewed certificate.
+
+        A list of an earlier version has no names; then only the members who were refused since the start are known.
+        """
+        dates = dict(self._refused)
+        for entry in self._list or ():
+            for extension in (extension for extension in entry.extensions if extension.oid == NAMED):
+                name = plain_line(extension.value.value[2:].decode(errors="replace"), LETTERS)
+                dates[name] = f"{entry.revocation_date_utc:%Y-%m-%d}"
+        serials = {entry.serial_number for entry in self._list or ()}
+        return {name: date for name, date in dates.items() if self._entered.get(name) in (None, *serials)}
 
     def enter(self, certificate: x509.Certificate) -> None:
         """Remember a connected member, and the end of its certificate."""
         self.until[name_of(certificate)] = certificate.not_valid_after_utc
+        self._entered[name_of(certificate)] = certificate.serial_number
 
     def note_versions(self, name: str, versions: str) -> None:
         """Remember a member's versions, and report versions other than this server's."""
@@ -129,27 +152,56 @@ class Admission:
 
     def _accept_missing(self) -> None:
         """Accept a missing list if this server never read one; otherwise refuse, because it was removed."""
-        if (newest := self._newest()) is not None:
+        if (newest := self._newest()[0]) is not None:
             raise UserError(str(self.path), f"is missing, and list {newest[0]} was in force; {AGAIN}")
         self._tell_once(f"{self.path} does not exist: this kit predates numbered lists, so it counts as list 0")
 
-    def _not_older(self, revocations: x509.CertificateRevocationList) -> x509.CertificateRevocationList:
-        """Refuse a list that is older than the newest one read so far, and remember a newer one."""
-        number, newest = _number_of(revocations), self._newest()
-        order = number or 0, revocations.last_update_utc.isoformat()
+    def _accept(self, revocations: x509.CertificateRevocationList) -> x509.CertificateRevocationList:
+        """Refuse a list that is older than the newest one, or lacks a certificate of it; remember it otherwise."""
+        order, (newest, serials), place = order_of(revocations), self._newest(), str(self.path)
         if newest is not None and order < newest:
-            raise UserError(
-                str(self.path),
-                f"is list {order[0]} of {order[1][:10]}, older than list {newest[0]} of "
-                f"{newest[1][:10]}, which was in force; {AGAIN}",
+            older = f"is list {order[0]} of {order[1][:10]}, older than list {newest[0]} of {newest[1][:10]}"
+            raise UserError(place, f"{older}, which was in force; {AGAIN}")
+        if missing := serials - {entry.serial_number for entry in revocations}:
+            numbers = f"{', '.join(f'{serial:x}' for serial in sorted(missing)[:3])}{', …' if len(missing) > 3 else ''}"
+            remedy = (
+                f"copy the list in force, {self.memory}, to updates/server/startup/{REVOKED} beside the founder's "
+                "kits, and provision again"
             )
-        if number is None:
+            raise UserError(
+                place, f"lacks {len(missing)} of the certificates that were revoked before ({numbers}); {remedy}"
+            )
+        if number_of(revocations) is None:
             self._tell_once(f"{self.path} has no number: it predates numbered lists, so it counts as list 0")
-        if order != newest:
-            remembered = self._read_memory()
-            self.memory.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self.memory, {**remembered, self._federation(): list(order)})
+        if order != newest or not self.memory.exists():
+            if newest is not None and not self.memory.exists():
+                self._tell_once(f"note: {self.kit / 'local' / FORMER} is replaced by {self.memory}")
+            write_atomically(self.memory, revocations.public_bytes(Encoding.PEM))
         return revocations
+
+    def _newest(self) -> tuple[tuple[int, str] | None, set[int]]:
+        """Return number and date of the newest accepted list, if there is one, and the certificates that it revokes."""
+        orders, serials = [], set[int]()
+        if self.memory.exists():
+            newest = read_revocations(
+                self.memory, self._root(), "delete it only if this kit now serves a new federation"
+            )
+            orders.append(order_of(newest))
+            serials = {entry.serial_number for entry in newest}
+        former = self.kit / "local" / FORMER
+        entry = (
+            read_json(former, RESTORE).get(self._root().fingerprint(hashes.SHA256()).hex()) if former.exists() else None
+        )
+        try:
+            orders += [] if entry is None else [(int(entry[0]), str(entry[1]))]
+        except (TypeError, ValueError, IndexError, KeyError) as error:
+            raise UserError(str(former), f"is damaged; {RESTORE}") from error
+        return max(orders, default=None), serials
+
+    @property
+    def memory(self) -> Path:
+        """The newest list that was accepted, apart from the one to be read, so that restoring one leaves the other."""
+        return self.kit / "local" / REVOKED
 
     @property
     def stopped(self) -> dict[str, str]:
@@ -165,52 +217,19 @@ class Admission:
             write_json(self._runs / STOPS, dict(stops[-STOPPED:]))
 
     @property
-    def memory(self) -> Path:
-        """The file that remembers the newest list, apart from the list, so that restoring one leaves the other."""
-        return self._runs / NEWEST
-
-    @property
     def _runs(self) -> Path:
         return Path(own_settings(self.kit).get("state", self.kit / "runs"))
-
-    def _newest(self) -> tuple[int, str] | None:
-        """Return number and date of the newest list of this federation that this server has read."""
-        entry = self._read_memory().get(self._federation())
-        try:
-            return None if entry is None else (int(entry[0]), str(entry[1]))
-        except (TypeError, ValueError, IndexError, KeyError) as error:
-            raise UserError(str(self.memory), "is damaged; restore it from a backup") from error
-
-    def _read_memory(self) -> dict[str, Any]:
-        """Return the newest list of each federation."""
-        return read_json(self.memory, "restore it from a backup") if self.memory.exists() else {}
-
-    def _federation(self) -> str:
-        """Return the fingerprint of the federation's root: one directory may serve several federations in turn."""
-        return self._root().fingerprint(hashes.SHA256()).hex()
 
     def _root(self) -> x509.Certificate:
         return x509.load_pem_x509_certificate(read_plain(self.kit / "startup" / ROOT))
 
-    def _read_list(self) -> x509.CertificateRevocationList:
-        """Read the list, and check its signature."""
-        try:
-            revocations = x509.load_pem_x509_crl(read_plain(self.path))
-            key = self._root().public_key()
-            is_signed = isinstance(key, RSAPublicKey) and revocations.is_signature_valid(key)
-        except ValueError as error:
-            raise UserError(str(self.path), "does not contain a list of revoked certificates; copy it again") from error
-        if not is_signed:
-            raise UserError(str(self.path), "is not signed by this federation's authority; copy it again")
-        return revocations
 
-
-def _number_of(revocations: x509.CertificateRevocationList) -> int | None:
-    """Return a list's number, or None for a list from before numbers."""
-    try:
-        return revocations.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
-    except x509.ExtensionNotFound:
-        return None
+def move_memory(kit: Path, *states: Path) -> None:
+    """Copy an earlier version's memory of revocations from the first state directory that has one into the kit."""
+    former = kit / "local" / FORMER
+    for state in states:
+        if (state / FORMER).exists() and not former.exists():
+            write_atomically(former, read_plain(state / FORMER))
 
 
 def is_operator(certificate: x509.Certificate) -> bool:
@@ -255,6 +274,7 @@ class AdmissionListener(GrpcDriver):  # type: ignore[misc]
         answers = {
             KNOCK: grpc.unary_unary_rpc_method_handler(_answer),
             STOP: grpc.unary_unary_rpc_method_handler(_note_stop),
+            LEAVE: grpc.unary_unary_rpc_method_handler(_note_leave),
         }
         self.server.grpc_server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, answers),))
         threading.Thread(target=self._watch, daemon=True).start()
@@ -288,9 +308,9 @@ class AdmissionListener(GrpcDriver):  # type: ignore[misc]
         assert self.admission is not None
         self.admission.follow()
         for context, certificate in list(self._shown.values()):
-            if self.admission.refusal(certificate):
+            if reason := self.admission.refusal(certificate):
                 context.cancel()
-                self.admission.dropped(name_of(certificate))
+                self.admission.dropped(name_of(certificate), reason.replace("it was", "was"))
 
     def _watch(self) -> None:
         """Check the list until the listener closes."""
@@ -336,6 +356,7 @@ def _answer(request: bytes, context: Any) -> bytes:
         "versions": versions | {SERVER: VERSIONS},
         "stopped": admission.stopped if for_operator else {},
         "jobs": sorted(admission.jobs()) if for_operator else [],
+        "revoked": admission.revoked() if for_operator else {},
     }
     return json_line(answer).encode()
 
@@ -347,6 +368,15 @@ def _note_stop(request: bytes, context: Any) -> bytes:
         context.abort(grpc.StatusCode.PERMISSION_DENIED, "only operators stop runs")
     assert admission is not None
     admission.note_stop(plain_line(request.decode(errors="replace"), LETTERS), name_of(certificate))
+    return b""
+
+
+def _note_leave(request: bytes, context: Any) -> bytes:
+    """Have the rounds of the caller's runs continue without it: its process, named by its token, is about to end."""
+    certificate, admission = _admit(context), AdmissionListener.admission
+    assert admission is not None
+    if request:
+        admission.dropped(name_of(certificate), "was stopped at the site", request.decode(errors="replace"))
     return b""
 
 

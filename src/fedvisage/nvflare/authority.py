@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +24,7 @@ from pydantic import Field, field_validator, model_validator
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import read_json, write_atomically, write_json
+from fedvisage.nvflare.certificates import NAMED, order_of
 from fedvisage.nvflare.kits import STREAMS, STREAMS_EACH, Kind
 from fedvisage.recipe import SITE_NAME, Section, read_section, read_tree
 
@@ -120,6 +121,9 @@ FOLDER = "authority"
 ROOT_DAYS = 3650
 """Days that a root is valid: no certificate outlives it, and only new kits for all members replace it."""
 
+UTF8_STRING = 0x0C
+"""The tag of a text in DER, followed by its length."""
+
 LOST = "restore it from a backup, or provision a new federation in another directory"
 
 
@@ -177,6 +181,8 @@ class Authority:
     members: dict[str, FederationMember] = field(default_factory=dict)
     revocation_number: int = 0
     """The number of the newest list of revoked certificates."""
+    revoked_others: dict[int, datetime] = field(default_factory=dict)
+    """Revoked certificates that no member's record has: ``members.json`` was restored from an older copy."""
 
     def save(self) -> None:
         """Write the records of all members."""
@@ -188,6 +194,8 @@ class Authority:
             "members": members,
             "revocations": self.revocation_number,
         }
+        if self.revoked_others:
+            book["revoked"] = {f"{serial:x}": when.isoformat() for serial, when in self.revoked_others.items()}
         write_json(self.directory / BOOK, book)
 
     def renew(self, old: x509.Certificate) -> x509.Certificate:
@@ -200,15 +208,48 @@ class Authority:
             builder = builder.add_extension(extension.value, extension.critical)
         return builder.sign(self.key, hashes.SHA256())
 
-    def revocations(self) -> bytes:
-        """Return the numbered and signed list of all revoked certificates (X.509 CRL, PEM)."""
+    def revocations(self, readmitted: Iterable[str] = ()) -> bytes:
+        """Return the numbered and signed list of all revoked certificates (X.509 CRL, PEM).
+
+        It names the members without a valid certificate, except those who are about to get one.
+        """
         now, number = datetime.now(UTC), x509.CRLNumber(self.revocation_number)
         builder = x509.CertificateRevocationListBuilder(self.root.subject, now, self.root.not_valid_after_utc)
         builder = builder.add_extension(number, critical=False)
-        for issued in (issued for member in self.members.values() for issued in member.issued if issued.revoked):
-            entry = x509.RevokedCertificateBuilder(issued.certificate.serial_number, issued.revoked).build()
-            builder = builder.add_revoked_certificate(entry)
+        for serial, when in self.revoked_others.items():
+            builder = builder.add_revoked_certificate(x509.RevokedCertificateBuilder(serial, when).build())
+        for name, member in self.members.items():
+            for issued in (issued for issued in member.issued if issued.revoked):
+                entry = x509.RevokedCertificateBuilder(issued.certificate.serial_number, issued.revoked)
+                if not member.holding and name not in readmitted:
+                    text = name.encode()  # at most 64 letters, as in a certificate
+                    entry = entry.add_extension(
+                        x509.UnrecognizedExtension(NAMED, bytes((UTF8_STRING, len(text))) + text), critical=False
+                    )
+                builder = builder.add_revoked_certificate(entry.build())
         return builder.sign(self.key, hashes.SHA256()).public_bytes(Encoding.PEM)
+
+    def take_over(self, revocations: x509.CertificateRevocationList) -> list[str]:
+        """Take over the revocations of a list that the members' records lack, and return the names, or serial numbers.
+
+        The number of the next list is then higher than this one's.
+        """
+        self.revocation_number = max(self.revocation_number, order_of(revocations)[0])
+        lacking = {entry.serial_number: entry.revocation_date_utc for entry in revocations}
+        for issued in (issued for member in self.members.values() for issued in member.issued if issued.revoked):
+            lacking.pop(issued.certificate.serial_number, None)
+        lacking = {serial: when for serial, when in lacking.items() if serial not in self.revoked_others}
+        taken = []
+        for name, member in self.members.items():
+            dates = [lacking.pop(issued.certificate.serial_number, issued.revoked) for issued in member.issued]
+            certificates = tuple(
+                replace(issued, revoked=date) for issued, date in zip(member.issued, dates, strict=True)
+            )
+            if certificates != member.issued:
+                self.members[name] = replace(member, issued=certificates)
+                taken.append(name)
+        self.revoked_others |= lacking
+        return taken + [f"certificate {serial:x}" for serial in lacking]
 
 
 def create_authority(federation: FederationFile, directory: Path, days: int) -> Authority:
@@ -240,6 +281,7 @@ def open_authority(directory: Path) -> Authority:
             key,
             members,
             int(book.get("revocations", 0)),
+            {int(serial, 16): datetime.fromisoformat(when) for serial, when in book.get("revoked", {}).items()},
         )
     except OSError as error:
         raise UserError(str(error.filename), f"cannot be read ({error.strerror}); {LOST}") from error

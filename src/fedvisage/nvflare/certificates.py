@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import NameOID
@@ -27,6 +28,9 @@ LARGEST = 1 << 20
 
 REVOKED = "revoked.pem"
 """The list of certificates that the server refuses, next to the server's own certificate."""
+
+NAMED = x509.ObjectIdentifier("2.25.147684768149363402161052013257802341921")
+"""Extension of an entry in the list: the name of a member without a valid certificate."""
 
 SOON = timedelta(days=30)
 """Time before the end of a certificate in which warnings appear."""
@@ -161,3 +165,33 @@ def _bytes(path: Path) -> bytes:
     if not path.exists():
         raise UserError(str(path), f"is missing; {ANEW}")
     return read_plain(path, LARGEST)
+
+
+# Lists of revoked certificates.
+
+
+def read_revocations(
+    path: Path, root: x509.Certificate, remedy: str = "copy it again"
+) -> x509.CertificateRevocationList:
+    """Read a list, and check its signature."""
+    try:
+        revocations, key = x509.load_pem_x509_crl(read_plain(path)), root.public_key()
+        is_signed = isinstance(key, RSAPublicKey) and revocations.is_signature_valid(key)
+    except ValueError as error:
+        raise UserError(str(path), f"does not contain a list of revoked certificates; {remedy}") from error
+    if not is_signed:
+        raise UserError(str(path), f"is not signed by this federation's authority; {remedy}")
+    return revocations
+
+
+def number_of(revocations: x509.CertificateRevocationList) -> int | None:
+    """Return a list's number, or None for a list from before numbers."""
+    try:
+        return revocations.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+    except x509.ExtensionNotFound:
+        return None
+
+
+def order_of(revocations: x509.CertificateRevocationList) -> tuple[int, str]:
+    """Return the values by which lists are ordered: number and date."""
+    return number_of(revocations) or 0, revocations.last_update_utc.isoformat()

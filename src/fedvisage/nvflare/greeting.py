@@ -7,6 +7,7 @@ that cannot be reached from a server that must not be contacted.
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 import ssl
 import time
@@ -24,6 +25,8 @@ from fedvisage.base.progress import Say
 from fedvisage.base.version import VERSION
 from fedvisage.nvflare.certificates import Credentials, credentials_in
 from fedvisage.nvflare.kits import ANEW, STARTUP, Kit
+
+logger = logging.getLogger("fedvisage.watch")
 
 SECONDS = 5.0
 """Seconds that a handshake may take."""
@@ -183,7 +186,7 @@ def refusal_error(where: Address, certificate: Path, why: str) -> UserError:
 # Requests for admission, before NVFlare starts: TLS alone does not refuse revoked certificates.
 
 
-SERVICE, KNOCK, STOP = "fedvisage", "knock", "stop"
+SERVICE, KNOCK, STOP, LEAVE = "fedvisage", "knock", "stop", "leave"
 
 
 VERSIONS = f"fedvisage {VERSION}, NVFlare {version('nvflare')}"
@@ -204,6 +207,8 @@ class Admitted:
     """For operators: the jobs that an operator stopped, and the operator's name."""
     jobs: frozenset[str] = frozenset()
     """For operators: the jobs that the server runs, or whose results it is saving."""
+    revoked: Mapping[str, str] = field(default_factory=dict)
+    """For operators: the revoked members, and the dates of their revocation."""
 
     def differences(self) -> Iterator[str]:
         """Yield a line per member with other versions than this process."""
@@ -221,11 +226,11 @@ def request_admission(kit: Kit, seconds: float = SECONDS) -> Admitted:
     try:
         answer = parse_json(reply)
         until = {str(name): datetime.fromisoformat(end) for name, end in answer["until"].items()}
-        versions, stopped = (
-            {str(name): str(text) for name, text in answer[key].items()} for key in ("versions", "stopped")
+        versions, stopped, revoked = (
+            {str(name): str(text) for name, text in answer[key].items()} for key in ("versions", "stopped", "revoked")
         )
         jobs = frozenset(map(str, answer["jobs"]))
-        return Admitted(float(answer["now"]) - time.time(), until, versions, stopped, jobs)
+        return Admitted(float(answer["now"]) - time.time(), until, versions, stopped, jobs, revoked)
     except KeyError as error:
         raise _other_version_error(kit, address_in(kit)) from error
     except (ValueError, TypeError, AttributeError) as error:
@@ -235,6 +240,14 @@ def request_admission(kit: Kit, seconds: float = SECONDS) -> Admitted:
 def request_stop(kit: Kit, job: str, seconds: float = SECONDS) -> None:
     """Have the server remember that this operator stops a job, for the command that follows it."""
     _call(kit, STOP, job, seconds)
+
+
+def announce_leave(kit: Kit, token: str, seconds: float = SECONDS) -> None:
+    """Tell the server that this site's process ends, so that no round waits for it; a silent server waits instead."""
+    try:
+        _call(kit, LEAVE, token, seconds)
+    except (Unreachable, UserError) as reason:
+        logger.info("%s", reason)
 
 
 def _call(kit: Kit, what: str, request: str, seconds: float) -> bytes:

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from fedvisage.base.errors import UserError, choice_hint
 from fedvisage.base.files import write_atomically, write_json
 from fedvisage.nvflare.authority import (
+    BOOK,
     FOLDER,
     ROOT_DAYS,
     Authority,
@@ -26,7 +27,7 @@ from fedvisage.nvflare.authority import (
     create_authority,
     open_authority,
 )
-from fedvisage.nvflare.certificates import REVOKED, SOON
+from fedvisage.nvflare.certificates import REVOKED, SOON, order_of, read_revocations
 from fedvisage.nvflare.kits import OWN, hold_directories, own_settings
 from fedvisage.nvflare.making import certificate_in, make_private, move, new_kits, stem_of
 
@@ -61,7 +62,7 @@ def provision(
     A new directory gets all kits. Later calls make kits for new members, and apply ``revoke`` and ``renew``.
     """
     folder, new = directory / FOLDER, not directory.exists() or not any(directory.iterdir())
-    if not new and not (folder / "members.json").exists():
+    if not new and not (folder / BOOK).exists():
         raise UserError(
             str(directory), "is not empty and does not contain a federation; give another directory for its kits"
         )
@@ -76,9 +77,11 @@ def provision(
             raise UserError(
                 "--revoke", "sites would not be notified: if the server's key is lost, provision a new federation"
             )
-        notes = () if new else tuple(_notes(authority, described, revoked, renewed))
+        notes = (
+            () if new else (*_take_over_lists(authority, directory), *_notes(authority, described, revoked, renewed))
+        )
         kits = _add(authority, joining, directory, federation.server)
-        updates = _revoke(authority, revoked, directory) | _renew(authority, renewed, directory)
+        updates = _revoke(authority, revoked, directory, renewed) | _renew(authority, renewed, directory)
         authority.save()
     return Changes(kits, updates, notes)
 
@@ -157,7 +160,26 @@ def _new_members(authority: Authority, joining: Mapping[str, FederationMember]) 
     }
 
 
-def _revoke(authority: Authority, names: Iterable[str], directory: Path) -> dict[Path, str]:
+def _take_over_lists(authority: Authority, directory: Path) -> Iterator[str]:
+    """Take over the revocations of earlier lists that ``members.json`` lacks, and yield a note about each such list.
+
+    It lacks some when it was restored from an older copy: the next list would have a number that was already used, and
+    the server would refuse it.
+    """
+    for kit in (directory / UPDATES / SERVER, directory / authority.members[authority.host].kit):
+        for path in (kit / "startup" / REVOKED, kit / "local" / REVOKED):
+            if path.exists():
+                revocations, number = read_revocations(path, authority.root), authority.revocation_number
+                taken = authority.take_over(revocations)
+                if taken or authority.revocation_number > number:
+                    older = f"{authority.directory / BOOK} is older than list {order_of(revocations)[0]} in {path}"
+                    yield (
+                        f"warning: {older}: took over its number and revocations ({', '.join(taken) or 'none'}). "
+                        "Certificates issued in between are unknown: restore the newest copy if there is one"
+                    )
+
+
+def _revoke(authority: Authority, names: Iterable[str], directory: Path, readmitted: Iterable[str]) -> dict[Path, str]:
     """Revoke all certificates of members; the list is an update for the server."""
     names, now = list(names), datetime.now(UTC).replace(microsecond=0)
     for name in names:
@@ -169,7 +191,7 @@ def _revoke(authority: Authority, names: Iterable[str], directory: Path) -> dict
     authority.save()  # first: after a crash here, the next list must not lack a revocation of this one
     update = directory / UPDATES / SERVER
     (update / "startup").mkdir(parents=True, exist_ok=True)
-    write_atomically(update / "startup" / REVOKED, authority.revocations())
+    write_atomically(update / "startup" / REVOKED, authority.revocations(readmitted))
     return {update: authority.host}
 
 

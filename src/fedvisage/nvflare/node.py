@@ -12,6 +12,7 @@ import importlib
 import logging
 import os
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -33,10 +34,11 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.rows import SPLITS
 from fedvisage.datasets.sources import without_part
 from fedvisage.nvflare import kits
-from fedvisage.nvflare.admission import Admission, listen_with_admission
+from fedvisage.nvflare.admission import Admission, listen_with_admission, move_memory
 from fedvisage.nvflare.cells import rules
 from fedvisage.nvflare.cells.local_socket import DRIVERS, SCHEME, LocalSocketDriver
 from fedvisage.nvflare.certificates import credentials_in, expiry_of
+from fedvisage.nvflare.greeting import announce_leave
 from fedvisage.nvflare.kits import ANEW, STARTUP, Kit, hold_directories, open_kit, own_settings
 from fedvisage.nvflare.terminal import LOG, Terminal, output_to_log
 from fedvisage.nvflare.trust import ROSTERS, as_setting
@@ -98,6 +100,7 @@ def prepare_server(kit: Kit, state: Path | None = None, public: str | None = Non
     remove_old_jobs(kit.path)
     runs = runs_directory(kit, state)
     runs.mkdir(parents=True, exist_ok=True)
+    move_memory(kit.path, Path(own_settings(kit.path).get("state", runs)), runs)
     write_json(kit.own, own_settings(kit.path) | {"state": str(runs)} | _public(public) | _weights(weights))
     jobs, snapshots = str(kit.path / STORE), str(kit.path / "snapshots")
     _close(kit, lambda tree: kits.server_resources(tree, jobs, snapshots))
@@ -201,6 +204,7 @@ LISTENING = 60.0
 
 def main() -> None:
     """Run NVFlare's process for the kit that the command line names."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     path, tied = Path(sys.argv[1]).resolve(), "--tied" in sys.argv[2:]
     if tied:
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
@@ -208,7 +212,7 @@ def main() -> None:
     front = Terminal(_write, _write)
     try:
         kit = open_kit(path, "server" if at_server else "site")
-        with hold_directories(kit.path, Path(own_settings(kit.path)["state"])):
+        with front.stoppable(), hold_directories(kit.path, Path(own_settings(kit.path)["state"])):
             serve(kit, front)
     except (UserError, RunFailed) as error:
         front.end(error)
@@ -265,6 +269,10 @@ def _report_errors_of(work: Callable[[Any], object], kit: Kit, front: Terminal) 
         try:
             work(args)
             front.end(RunFailed(f"NVFlare ended, as on a request over the network; see {kit.path / LOG}"))
+        except KeyboardInterrupt:
+            if ProcessContext.token:
+                announce_leave(kit, ProcessContext.token)
+            raise
         except (UserError, RunFailed) as error:
             front.end(error)
         except Exception as error:  # the boundary to NVFlare: every exception goes to the log

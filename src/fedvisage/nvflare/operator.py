@@ -44,7 +44,7 @@ from fedvisage.nvflare.certificates import check, credentials_in, warning
 from fedvisage.nvflare.greeting import Admitted, Unreachable, wait_for_admission
 from fedvisage.nvflare.job import Job, without_local_parts, write_job
 from fedvisage.nvflare.kits import Kit
-from fedvisage.nvflare.outcome import dead_sites, fetch_result, read_trained
+from fedvisage.nvflare.outcome import dead_sites, fetch_result, has_finished, read_trained
 from fedvisage.nvflare.server_program import PROGRESS
 from fedvisage.recipe import Recipe
 from fedvisage.runs.directory import NAME
@@ -96,6 +96,8 @@ class RunProgress:
     """Time of the program's last answer, moved on by the time in which it could not have answered."""
     answering: str = ""
     """The job whose program has answered."""
+    ended: str = ""
+    """The job that this command ended, in order to submit the run again with other sites."""
     last_line: str = ""
     """The last message about waiting."""
     quiet: tuple[float, float] = (0.0, QUIET)
@@ -108,13 +110,18 @@ class RunProgress:
     """The jobs that operators stopped, and their names, when the server was last asked."""
     differences: tuple[str, ...] = ()
     """The lines about members with other versions that were reported."""
+    revoked: Mapping[str, str] = field(default_factory=dict)
+    """The revoked sites that have not connected again, and the dates of their revocation."""
 
     def enter(self, admitted: Admitted) -> None:
-        """Take the server's clock and stopped jobs, and report members with other versions, once."""
+        """Take the server's clock and stopped jobs, and report revoked sites and other versions, once."""
         self.clock, differences = admitted.clock, tuple(admitted.differences())
         if self.stopped is None:  # this command continues a run that was stopped before
             self.over |= set(admitted.stopped)
         self.stopped = admitted.stopped
+        for name in sorted(self.job.recipe.data.sites.keys() & admitted.revoked.keys() - self.revoked.keys()):
+            self.reporter.say(f"{name} was revoked on {admitted.revoked[name]}; `provision --renew {name}` readmits it")
+        self.revoked = admitted.revoked
         if differences != self.differences:
             self.differences = differences
             for line in differences:
@@ -135,7 +142,7 @@ class RunProgress:
     @property
     def expected(self) -> set[str]:
         """The sites that the run waits for at its start."""
-        return set(self.job.recipe.data.sites) - self.left_out - set(self.missing)
+        return set(self.job.recipe.data.sites) - self.left_out - set(self.missing) - self.revoked.keys()
 
     def note_deaths(self, names: Iterable[str]) -> None:
         """Count the sites whose processes ended, and report the sites that are left out from now on."""
@@ -179,9 +186,9 @@ def retry_server_errors(course: RunProgress) -> Iterator[None]:
 def follow(session: Session, course: RunProgress, number: str, jobs: Callable[[], Set[str]]) -> str:
     """Report a job's rounds until it ends or is lost; return its last status, or ``lost``.
 
-    ``jobs`` returns the jobs that the server runs, or whose results it is saving.
+    ``jobs`` asks the server, and returns the jobs that it runs, or whose results it is saving.
     """
-    course.began, running_since, abort_requested = course.round, None, False
+    course.began, running_since = course.round, None
     while True:
         status = job_status(session, number)
         if status.startswith("FINISHED"):
@@ -189,13 +196,20 @@ def follow(session: Session, course: RunProgress, number: str, jobs: Callable[[]
         if status == "RUNNING":
             # NVFlare keeps the status RUNNING after the server's process died. A job whose process has ended may still
             # be saving its result, however long that takes, and may have ended since its status was read.
-            is_gone = number not in processes_of(session) and number not in jobs()
-            if is_gone and job_status(session, number) == "RUNNING":
+            has_ended = number not in processes_of(session)
+            if has_ended and number not in jobs() and job_status(session, number) == "RUNNING":
                 return "lost"
+            running_since, missing = running_since or time.monotonic(), course.missing
+            if has_ended:  # its result comes, however late, because the server still knows it
+                course.heard = time.monotonic()
+                course.tell("the run has ended at the server; waiting for its result")
+                time.sleep(LOOK)
+                continue
             report(session, course, number)
-            running_since = running_since or time.monotonic()
-            if not abort_requested and (reason := _reason_to_begin_again(session, course, number, running_since)):
-                abort_requested = True
+            if course.missing != missing:
+                jobs()  # the server's answer names revoked sites
+            if course.ended != number and (reason := _reason_to_begin_again(session, course, number, running_since)):
+                course.ended = number
                 course.reporter.say(reason)
                 session.abort_job(number)
         else:
@@ -379,24 +393,34 @@ def train_in_federation(
 def _run_until_finished(course: RunProgress, kit: Kit, out: Path, wait: float) -> None:
     """Submit the run until it finishes, and fetch its result."""
     attempts, last_round, followed = 0, 0, ""
+
+    def ask_again() -> Set[str]:
+        course.enter(admitted := ask_server(kit, wait, course.tell))
+        return admitted.jobs
+
     while attempts < ATTEMPTS:
-        number, failed_status, before, left_out = None, "", attempts, course.left_out
+        number, failed_status, before, left_out, deaths = None, "", attempts, course.left_out, course.deaths.copy()
         try:
             with ExitStack() as stack:
                 with course.exclude_from_silence():
                     session = stack.enter_context(connect_to_server(kit, wait, course.tell, course.enter))
                 stack.enter_context(retry_server_errors(course))
-                # A job of an earlier session is followed instead of submitted again.
-                number = _unfinished_job(session, course)
+                # A job of an earlier session is followed instead of submitted again, also to fetch its result late.
+                job = newest_job(session.list_jobs(detailed=True, name_prefix=course.job.run)) or {}
+                newest, is_over = str(job.get("job_id")), str(job.get("status")).startswith("FINISHED")
+                if job and newest not in course.over:
+                    if is_over and newest != followed and _fetch_earlier(session, newest, out):
+                        return
+                    number = newest if newest == followed or not is_over else None
                 if number is None:
                     end_if_stopped(course, followed)
                     attempts += 1
-                    number = _submit(session, course, wait)
+                    number = _submit(session, course, wait, ask_again)
                 followed = number
-                end_status = follow(session, course, number, lambda: ask_server(kit, wait, course.tell).jobs)
+                end_status = follow(session, course, number, ask_again)
                 if end_status != "lost" and _fetch(session, course, number, out):
                     return
-                course.enter(ask_server(kit, wait, course.tell))
+                ask_again()
                 end_if_stopped(course, number)
                 failed_status = end_status
         except (NoConnection, SessionClosed):
@@ -410,11 +434,30 @@ def _run_until_finished(course: RunProgress, kit: Kit, out: Path, wait: float) -
             attempts = before
             continue
         course.over.add(number)
-        course.reporter.say(f"the job ended without a result ({failed_status}); submitting the run again")
+        reason = "" if course.ended == number else f"{_end_in_words(failed_status, course.deaths - deaths)}; "
+        course.reporter.say(f"{reason}submitting the run again")
         # Attempts count from the last progress: a new round, or a site newly left out.
         progress = course.round > last_round or course.left_out != left_out
         attempts, last_round = 0 if progress else attempts, course.round
     raise RunFailed(f"{ATTEMPTS} jobs ended without a result or a new round; see the logs of server and sites")
+
+
+ENDS = {
+    "lost": "the server lost the run when its process died",
+    "FINISHED:ABORTED": "the server ended the run before its last round, as it does when a site's process fails or too "
+    "few sites are left; the logs of the sites show the reason",
+    "FINISHED:ABNORMAL": "the run's process at the server was killed",
+    "FINISHED:CAN_NOT_SCHEDULE": "the server could not give the run to enough sites",
+    "FINISHED:FAILED_TO_RUN": "the server could not start the run at enough sites",
+}
+"""The ends of jobs without a result, in words; NVFlare names them so."""
+
+
+def _end_in_words(status: str, dead: Iterable[str]) -> str:
+    """Return a sentence about a job that ended without a result."""
+    if names := ", ".join(sorted(dead)):
+        return f"the process of {names} ended, so the server ended the run before its last round"
+    return ENDS.get(status, f"the run's process at the server ended without a result (NVFlare: {status}); see its log")
 
 
 class ServerAway(RunFailed):
@@ -474,20 +517,23 @@ def _open_session(kit: Kit, began: float, until: float, say: Say, enter: Callabl
             time.sleep(LOOK)
 
 
-def _submit(session: Session, course: RunProgress, wait: float) -> str:
+def _submit(session: Session, course: RunProgress, wait: float, refresh: Callable[[], object]) -> str:
     """Submit the run once its sites are connected, or a quorum of them after the time for waiting."""
     with course.exclude_from_silence():
-        sites = wait_for_sites(session, course, wait)
+        sites = wait_for_sites(session, course, wait, refresh)
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch) / course.job.run
         write_job(directory, course.job, sites)
         return str(session.submit_job(str(directory)))
 
 
-def wait_for_sites(session: Session, course: RunProgress, wait: float) -> list[str]:
+def wait_for_sites(
+    session: Session, course: RunProgress, wait: float, refresh: Callable[[], object] = lambda: None
+) -> list[str]:
     """Return the sites that take part: all, or a quorum of them when waiting is over.
 
-    It does not wait for sites that the run has continued without before.
+    It does not wait for revoked sites, nor for sites that the run has continued without before. ``refresh`` asks the
+    server again which sites are revoked.
     """
     expected, until = sorted(set(course.job.recipe.data.sites) - course.left_out), time.monotonic() + wait
     if len(expected) < course.job.recipe.federation.quorum:
@@ -502,26 +548,20 @@ def wait_for_sites(session: Session, course: RunProgress, wait: float) -> list[s
         if not missing:
             course.note_missing([])
             return expected
+        refresh()
         present = [name for name in expected if name in online]
         is_quorum = len(present) >= course.job.recipe.federation.quorum
-        if is_quorum and (time.monotonic() > until or set(missing) <= set(course.missing)):
+        awaited = [name for name in missing if name not in course.revoked]
+        if is_quorum and (time.monotonic() > until or set(awaited) <= set(course.missing)):
             course.note_missing(missing)
             course.reporter.say(f"starting without {', '.join(missing)}")
             return present
         if time.monotonic() > until:
-            raise RunFailed(
-                f"not connected after {wait:g} s: {', '.join(missing)}; fewer than the quorum are connected"
-            )
-        course.tell(f"waiting for {', '.join(missing)} to connect")
+            names = ", ".join(f"{name} (revoked)" if name in course.revoked else name for name in missing)
+            raise RunFailed(f"not connected after {wait:g} s: {names}; fewer than the quorum are connected")
+        revoked = "" if awaited else " with a renewed certificate"
+        course.tell(f"waiting for {', '.join(awaited or missing)} to connect{revoked}")
         time.sleep(LOOK)
-
-
-def _unfinished_job(session: Session, course: RunProgress) -> str | None:
-    """Return the number of this run's unfinished job, if it has one: its operator may have been cut off, or killed."""
-    job = newest_job(session.list_jobs(detailed=True, name_prefix=course.job.run))
-    if job is None or str(job["job_id"]) in course.over or str(job.get("status")).startswith("FINISHED"):
-        return None
-    return str(job["job_id"])
 
 
 def _fetch(session: Session, course: RunProgress, number: str, out: Path) -> bool:
@@ -532,6 +572,13 @@ def _fetch(session: Session, course: RunProgress, number: str, out: Path) -> boo
             return True
         course.note_deaths(dead_sites(downloaded))
         return False
+
+
+def _fetch_earlier(session: Session, number: str, out: Path) -> bool:
+    """Fetch the result of a job that an earlier command followed, if its run finished; otherwise it begins again."""
+    with tempfile.TemporaryDirectory(dir=out, prefix=".download-") as scratch:
+        downloaded = Path(session.download_job_result(number, scratch))
+        return has_finished(downloaded) and fetch_result(downloaded, out)
 
 
 def read_record(out: Path) -> tuple[str, tuple[str, ...]]:

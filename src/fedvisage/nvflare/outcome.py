@@ -91,6 +91,9 @@ OUTCOME, TRAINED = "outcome.json", "trained.json"
 DIED = "died.json"
 """Next to the outcome: the sites whose processes ended while the job ran."""
 
+LEFT = "left.json"
+"""Next to the outcome: the sites that were stopped or revoked while the job ran, and the reasons."""
+
 FILES = (WEIGHTS, SETTINGS, LEDGER, ROUNDS, TRAINED)
 
 
@@ -169,11 +172,27 @@ def fetch_result(downloaded: Path, out: Path) -> bool:
     return True
 
 
+def has_finished(downloaded: Path) -> bool:
+    """Return whether a downloaded result is that of a finished run."""
+    return any(_read_json(path).get("how") == "finished" for path in downloaded.rglob(f"{RESULT}/{OUTCOME}"))
+
+
 def note_death(place: Path, site: str) -> None:
     """Add a site to the sites whose processes ended, in a file that NVFlare lets the operator download."""
     place.mkdir(parents=True, exist_ok=True)
     sites = read_json(place / DIED)["sites"] if (place / DIED).exists() else []
     write_json(place / DIED, {"sites": sorted({*sites, site})})
+
+
+def note_left(place: Path, site: str, reason: str) -> None:
+    """Add a site to the sites that left a job, in a file that the job's program reads."""
+    place.mkdir(parents=True, exist_ok=True)
+    write_json(place / LEFT, {**left_sites(place), site: reason})
+
+
+def left_sites(place: Path) -> dict[str, str]:
+    """Return the sites that left a job, and the reasons."""
+    return dict(read_json(place / LEFT)) if (place / LEFT).exists() else {}
 
 
 def dead_sites(downloaded: Path) -> list[str]:

@@ -33,9 +33,18 @@ from fedvisage.methods import find
 from fedvisage.nvflare import bounds
 from fedvisage.nvflare.job import Job, read_job
 from fedvisage.nvflare.kits import own_settings
-from fedvisage.nvflare.outcome import RESULT, TRAINED, JobOutcome, RunLog, last_lines, write_result, write_trained
+from fedvisage.nvflare.outcome import (
+    RESULT,
+    TRAINED,
+    JobOutcome,
+    RunLog,
+    last_lines,
+    left_sites,
+    write_result,
+    write_trained,
+)
 from fedvisage.nvflare.own_files import NotReady, pretrain_at_server, weights_at_server
-from fedvisage.nvflare.transport import CollabTransport
+from fedvisage.nvflare.transport import CollabTransport, LeaveSignal
 from fedvisage.recipe import Recipe
 from fedvisage.runs.train import train_over_transport
 from fedvisage.tasks.catalogue import set_up
@@ -74,9 +83,11 @@ class ServerProgram:
             answer = partial(progress, directory, job.recipe)
             context.get_engine().register_app_command(PROGRESS, answer)
             with lock_directory(directory, PATIENCE):
-                train_job(
-                    job, settings, directory, list(call.clients), call.is_aborted, context.get_engine().get_cell()
-                )
+                cell, left = context.get_engine().get_cell(), partial(left_sites, place)
+                proxies = list(call.clients)
+                for proxy in proxies:
+                    proxy.backend.abort_signal = LeaveSignal(proxy.name, proxy.backend.abort_signal, left)
+                train_job(job, settings, directory, proxies, call.is_aborted, cell, left)
             outcome = JobOutcome("finished")
         # NVFlare handles its own abort; every other end becomes an outcome for the operator.
         except RunAborted:
@@ -92,15 +103,27 @@ class ServerProgram:
 
 
 def train_job(
-    job: Job, own: Mapping[str, str], directory: Path, proxies: list[Any], aborted: Callable[[], bool], cell: Any
+    job: Job,
+    own: Mapping[str, str],
+    directory: Path,
+    proxies: list[Any],
+    aborted: Callable[[], bool],
+    cell: Any,
+    left: Callable[[], Mapping[str, str]] = dict,
 ) -> None:
     """Continue training from the state in the run's directory; a finished run only hands out its result again."""
     with disk_full_is_failure(directory, RESUME):
-        _train(job, own, directory, proxies, aborted, cell)
+        _train(job, own, directory, proxies, aborted, cell, left)
 
 
 def _train(
-    job: Job, own: Mapping[str, str], directory: Path, proxies: list[Any], aborted: Callable[[], bool], cell: Any
+    job: Job,
+    own: Mapping[str, str],
+    directory: Path,
+    proxies: list[Any],
+    aborted: Callable[[], bool],
+    cell: Any,
+    left: Callable[[], Mapping[str, str]] = dict,
 ) -> None:
     recipe = job.recipe
     remove_unfinished(directory)
@@ -113,7 +136,7 @@ def _train(
     # No site may send more than the largest message of this job.
     bounds.limit((limits_of(schema.tensors.values()) for schema in schemas.values()), cell)
     first = pretrain_at_server(setup, own, directory / "cache")
-    transport = CollabTransport(tuple(recipe.data.sites), proxies, recipe.federation, aborted, log.say)
+    transport = CollabTransport(tuple(recipe.data.sites), proxies, recipe.federation, aborted, log.say, left)
     try:
         trained = train_over_transport(setup, directory, transport, schemas, log, first=first)
     finally:

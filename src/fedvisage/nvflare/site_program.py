@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ import torch
 from nvflare.collab import collab
 
 from fedvisage import recipe as recipes
-from fedvisage.base.errors import UserError
-from fedvisage.base.files import lock_directory, read_json, remove_unfinished, write_json
+from fedvisage.base.errors import NoRoom, UserError
+from fedvisage.base.files import disk_full_is_failure, lock_directory, read_json, remove_unfinished, write_json
 from fedvisage.data.integrity import Snapshot
 from fedvisage.federation.privacy.accountant import BudgetSpent
 from fedvisage.federation.protections.compatible import check_real
@@ -85,19 +85,24 @@ class SiteProgram:
         with self._lock:
             try:
                 torch.set_num_threads(self._threads)  # in every call: threads of a pool do not inherit it
-                return transport.pack_reply(work(), ticket)
+                with disk_full_is_failure(Path("this site's state")):
+                    return transport.pack_reply(work(), ticket)
             except (TrainingFailed, RefusedMessage, NotReady, BudgetSpent) as error:
                 reason, spent = str(error), isinstance(error, BudgetSpent)
             except UserError as error:
                 logger.error("%s", error)
                 place = error.place if error.place.startswith(PLACES) else "a file"  # it may be named after a person
                 reason = f"{place} was refused at the site; see its log for the reason"
+            except NoRoom as error:
+                logger.error("%s", error)
+                reason = "its disk is full; see its log"
             except Exception as error:  # any exception is logged, and becomes a reply without its text
                 logger.exception("an order could not be carried out")
                 reason = f"{type(error).__name__} at the site; see its log for details"
             logger.error("answered: %s", reason)
             if self._log is not None:
-                self._log.note("failed", reason)
+                with suppress(OSError):  # perhaps the same full disk
+                    self._log.note("failed", reason)
             return transport.pack_failure(reason, ticket, spent=spent)
 
     def _opened_worker(self) -> SiteWorker:

@@ -38,7 +38,7 @@ class Terminal:
 
     @contextmanager
     def stoppable(self) -> Iterator[None]:
-        """Turn Ctrl-C into a successful end."""
+        """Turn Ctrl-C and SIGTERM into a successful end."""
         try:
             yield
         except KeyboardInterrupt:

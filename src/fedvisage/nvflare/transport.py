@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+from nvflare.apis.signal import Signal
 from nvflare.collab.api.exceptions import CollabCallError, RunAborted
 
 from fedvisage.base.progress import Say
@@ -115,6 +116,20 @@ GRACE = 8.0
 """Seconds until NVFlare notices that a job must end; the longest measured time is three."""
 
 
+class LeaveSignal(Signal):  # type: ignore[misc]
+    """NVFlare's signal to end a pending call: when the job is aborted, or the called site has left."""
+
+    def __init__(self, name: str, job: Signal, left: Callable[[], Mapping[str, str]]) -> None:
+        """Take the site, the job's own signal, and a function that returns the sites that have left."""
+        super().__init__(job)
+        self._name, self._left = name, left
+
+    @property
+    def triggered(self) -> bool:
+        """Return whether the call must end."""
+        return self._name in self._left() or bool(super().triggered)
+
+
 class CollabTransport:
     """The sites of a federation that take part in this job."""
 
@@ -125,12 +140,17 @@ class CollabTransport:
         settings: Federation,
         aborted: Callable[[], bool],
         say: Say = logger.warning,
+        left: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """Take all sites of the recipe, NVFlare's proxies of the connected ones, and a check for the end of the job."""
+        """Take all sites of the recipe, NVFlare's proxies of the connected ones, and a check for the end of the job.
+
+        ``left`` returns the sites that were stopped or revoked since the job began, and the reasons.
+        """
         self.names = tuple(sorted(names))
         self._here = {proxy.name: proxy for proxy in proxies if proxy.name in self.names}
-        self._settings, self._aborted, self._say = settings, aborted, say
+        self._settings, self._aborted, self._say, self._left = settings, aborted, say, left
         self._generations = dict.fromkeys(self.names, 0)
+        self.uncommitted: Mapping[str, str] = {}
         self._ready: set[str] = set()
         self._behind: set[str] = set()
         self._absent: dict[str, tuple[int, str]] = {}
@@ -150,13 +170,17 @@ class CollabTransport:
 
         They would do so anyway if the run were submitted again now: the checkpoint names that generation.
         """
+        uncommitted, taking_part = dict[str, str](), self._here.keys() - self._behind - self.absent
         for name, reply in self._side_by_side(self.names, lambda name: self._commit(name, generation)):
             committed = None if reply.message is None else reply.message.get("generation")
             if committed is not None and committed.numel() == 1:
                 self._generations[name] = int(committed)
             else:
                 self._behind.add(name)
+                if name in taking_part:
+                    uncommitted[name] = reply.failure or "sent no generation"
                 self._say(f"{name} did not commit round {generation}: {reply.failure}")
+        self.uncommitted = uncommitted
         return dict(self._generations)
 
     def restore(self, generations: Mapping[str, int]) -> None:
@@ -173,8 +197,8 @@ class CollabTransport:
 
     @property
     def absent(self) -> set[str]:
-        """The sites that sit out this round."""
-        return {name for name, (last, _) in self._absent.items() if last >= self._round}
+        """The sites that sit out this round, or have left."""
+        return {name for name, (last, _) in self._absent.items() if last >= self._round} | self._left().keys()
 
     def _side_by_side(self, names: Sequence[str], work: Callable[[str], Reply]) -> Iterator[tuple[str, Reply]]:
         """Run a task for all sites in parallel, and yield the replies in the order of the names."""
@@ -189,6 +213,8 @@ class CollabTransport:
         """Send an order to a site, unless it is not connected or sits out; a site that is behind catches up."""
         if name not in self._here:
             return Reply(name, None, "is not connected", order.ticket)
+        if (reason := self._left().get(name)) is not None:
+            return Reply(name, None, reason, order.ticket)
         if name in self.absent:
             last, reason = self._absent[name]
             return Reply(name, None, f"{reason}; sits out until round {last}", order.ticket)
@@ -214,10 +240,14 @@ class CollabTransport:
         return reply
 
     def _ask(self, name: str, seconds: float, what: Callable[[Any], object]) -> Reply:
-        """Call a site; a site that does not answer in time, or at all, sits out."""
+        """Call a site; a site that does not answer in time, or at all, sits out; one that leaves is not waited for."""
         began = time.monotonic()
         try:
             return unpack_reply(name, what(self._here[name](timeout=seconds)))
+        except RunAborted:
+            if (reason := self._left().get(name)) is None:
+                raise
+            return Reply(name, None, reason)
         except CollabCallError as error:
             if (limit_reason := bounds.refusal(name)) is not None:
                 return Reply(name, None, f"refused: {limit_reason}")

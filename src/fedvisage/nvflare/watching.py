@@ -10,11 +10,12 @@ import logging
 import threading
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
-from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_constant import FLContextKey, RunProcessKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.common.exit_codes import ProcessExitCode
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
@@ -24,7 +25,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.nvflare.admission import Admission
 from fedvisage.nvflare.greeting import Unreachable, address_in, check_handshake, request_admission
 from fedvisage.nvflare.kits import Kit
-from fedvisage.nvflare.outcome import RESULT, note_death
+from fedvisage.nvflare.outcome import RESULT, note_death, note_left
 from fedvisage.nvflare.run_record import RunRecord
 from fedvisage.nvflare.terminal import Terminal
 
@@ -49,6 +50,8 @@ class ProcessContext:
 
     kit: Kit | None = None
     front: Terminal | None = None
+    token: str = ""
+    """NVFlare's token of this site's registration."""
     admission: Admission | None = None
     """The revocation list of this server, and its connected members."""
 
@@ -71,6 +74,7 @@ class SiteWatch(FLComponent):  # type: ignore[misc]
             place = CellChannel.SERVER_MAIN, CellChannelTopic.HEART_BEAT
             cell.core_cell.add_incoming_reply_filter(*place, self._process_answer)
             self._heard = time.monotonic()
+            ProcessContext.token = str(fl_ctx.get_prop(FLContextKey.CLIENT_TOKEN))
         elif event_type == EventType.SYSTEM_START:
             self._become("connected", f"connected to {address_in(ProcessContext.kit)}, waiting for runs")
         elif event_type == EventType.AFTER_JOB_LAUNCH:
@@ -132,7 +136,7 @@ class ServerWatch(FLComponent):  # type: ignore[misc]
         """Install callbacks for cut connections and failed jobs, and check every refused heartbeat."""
         if event_type == EventType.SYSTEM_START and ProcessContext.admission is not None:
             server = self._server = fl_ctx.get_prop(FLContextKey.SITE_OBJ)
-            ProcessContext.admission.dropped = partial(_log_out, server)
+            ProcessContext.admission.dropped = partial(_log_out, ProcessContext.admission.kit, server)
             ProcessContext.admission.jobs = lambda: list(server.engine.job_runner.running_jobs)
             # Ours replaces NVFlare's callback and calls it; a filter would hide the filters that check the sender.
             place = CellChannel.SERVER_MAIN, CellChannelTopic.REPORT_JOB_FAILURE
@@ -181,8 +185,14 @@ def _end_jobs_of_silent_sites(server: Any) -> None:
                 runner.resolve_client_outcome(job, client.name)
 
 
-def _log_out(server: Any, name: str) -> None:
-    """Have NVFlare's server count a member as disconnected, in its runs as well."""
+def _log_out(kit: Path, server: Any, name: str, reason: str, only: str = "") -> None:
+    """Have NVFlare's server count a member as disconnected, and have its runs continue without it at once.
+
+    With ``only``, another process that has taken the member's place under another token keeps it.
+    """
     for token, client in list(server.client_manager.get_clients().items()):
-        if client.name == name:
+        if client.name == name and only in ("", token):
+            for job, process in list(server.engine.run_processes.items()):
+                if token in (process.get(RunProcessKey.PARTICIPANTS) or ()):
+                    note_left(kit / str(job) / RESULT, name, reason)
             server.logout_client(token)

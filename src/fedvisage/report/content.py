@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.base.progress import format_count
+from fedvisage.federation.record.attendance import failures_of
 from fedvisage.metrics.scores import Scores, by_video
 from fedvisage.metrics.threshold import BINS
 from fedvisage.metrics.threshold import RATES as RATES_OF_PAPERS
@@ -296,14 +297,14 @@ def site_uploads_table(uploads: Uploads) -> Table | None:
 
 
 def failures_table(rounds: list[Row]) -> Table | None:
-    """Return the sites that did not answer in a round, and why."""
+    """Return the sites that did not answer in a round, or could not store their state, and why."""
     rows = [
         {"round": str(row.get("round")), "site": site, "reason": reason}
         for row in rounds
-        for site, reason in (row.get("failed") or {}).items()
+        for site, reason in failures_of(row)
     ]
     columns = {"round": "round", "site": "site", "reason": "reason"}
-    return table("Sites that were missing", rows[:MOST_SITE_ROWS], columns, names=3) if rows else None
+    return table("Failures of sites", rows[:MOST_SITE_ROWS], columns, names=3) if rows else None
 
 
 def _counts(figures: Row) -> str | None:

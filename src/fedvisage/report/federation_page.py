@@ -13,6 +13,7 @@ from typing import Any
 
 from fedvisage.base.errors import plain_line
 from fedvisage.base.progress import duration_in_words, format_count
+from fedvisage.federation.record.attendance import failures_of
 from fedvisage.report.page import colours, environment
 from fedvisage.report.run_files import Row
 from fedvisage.report.tables import Table, size, table
@@ -53,7 +54,7 @@ def page(standing: FederationState, every: float, now: datetime | None = None) -
 def _page(standing: FederationState, every: float, now: datetime) -> str:
     sites, runs = standing.status.get("sites") or [], standing.status.get("runs") or []
     failures = sum(
-        len(row.get("failed") or {})
+        len(list(failures_of(row)))
         for run_details in standing.details.values()
         for row in run_details.get("rounds") or []
     )
@@ -184,7 +185,7 @@ def _failures(rows: Sequence[Row]) -> Table | None:
     counts: Counter[tuple[str, str]] = Counter()
     when: dict[tuple[str, str], int] = {}
     for row in rows:
-        for name, reason in (row.get("failed") or {}).items():
+        for name, reason in failures_of(row):
             key = _short(name), _short(reason)
             counts[key] += 1
             when[key] = int(row["round"])

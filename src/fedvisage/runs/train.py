@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from fedvisage import recipe as recipes
-from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.base.errors import RunFailed, UserError, plain_line
 from fedvisage.base.files import json_text, read_json, read_text
 from fedvisage.base.progress import Reporter
 from fedvisage.base.streams import seed_global_rng
-from fedvisage.federation.exchange import Exchange
+from fedvisage.federation.exchange import LONGEST_REASON, Exchange
 from fedvisage.federation.method import Method
 from fedvisage.federation.protections.dp import promise_of
 from fedvisage.federation.record.attendance import attendance_of
@@ -102,11 +102,17 @@ class TrainingLoop:
                         break
                 counted = server.exchange.record.counted  # `_evaluate` sends further orders
                 heldout = self._evaluate()
-                self._record(time.monotonic() - start_time, counted, heldout)
-                self.digests |= self.keep(server)
+                seconds = time.monotonic() - start_time
                 last = server.round == total or server.stopped
-                if last or server.round % recipe.runtime.checkpoint_every == 0:
-                    self._checkpoint()
+                is_checkpointed = last or server.round % recipe.runtime.checkpoint_every == 0
+                # The sites commit first: the round's line has those that failed, and the checkpoint all generations.
+                generations = server.exchange.transport.commit(server.round) if is_checkpointed else None
+                self._record(
+                    seconds, counted, heldout, server.exchange.transport.uncommitted if is_checkpointed else {}
+                )
+                self.digests |= self.keep(server)
+                if generations is not None:
+                    self._checkpoint(generations)
                 start_time = time.monotonic()
         if server.ended:
             self.reporter.say(f"ended after round {server.round} of {total}: {server.ended}")
@@ -192,7 +198,13 @@ class TrainingLoop:
         server.stopped = stop is not None and self.watch.waited >= stop.patience
         return summary
 
-    def _record(self, seconds: float, counted: list[str] | None, heldout: dict[str, float]) -> None:
+    def _record(
+        self,
+        seconds: float,
+        counted: list[str] | None,
+        heldout: dict[str, float],
+        uncommitted: Mapping[str, str],
+    ) -> None:
         record = self.server.exchange.record
         row: dict[str, Any] = {
             "round": record.round,
@@ -209,15 +221,15 @@ class TrainingLoop:
             row["steps"] = dict(sorted(record.steps.items()))
         if heldout:
             row["heldout"] = heldout
+        if uncommitted:
+            row["uncommitted"] = {name: plain_line(uncommitted[name], LONGEST_REASON) for name in sorted(uncommitted)}
         self.rounds.append(row)
         self.reporter.ended_round(row, self.server.recipe.training.rounds)
 
-    def _checkpoint(self) -> None:
-        """Commit the sites first, then write the server's checkpoint that names their generations."""
-        number = self.server.round
-        generations = self.server.exchange.transport.commit(number)
+    def _checkpoint(self, generations: Mapping[str, int]) -> None:
+        """Write the server's checkpoint, which names the sites' generations."""
         progress = Progress(
-            round=number,
+            round=self.server.round,
             generations=generations,
             ledger=self.ledger.flush(),
             rounds=self.rounds.flush(),

@@ -246,6 +246,8 @@ class WorkerTransport:
     Each site has a home, the worker that executes its orders. After a round, a site that keeps no state has none.
     """
 
+    uncommitted: Mapping[str, str] = LocalTransport.uncommitted
+
     def __init__(self, sites: Sequence[SiteWorker], engine: Engine, workers: Sequence[Worker]) -> None:
         """Take the sites and the workers; :meth:`restore` opens the sites there."""
         self.names = tuple(sorted(site.name for site in sites))

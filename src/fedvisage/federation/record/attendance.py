@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedvisage.base.streams import numpy_rng
@@ -50,6 +50,8 @@ class Attendance:
     """By site, the rounds that selected it and counted other sites but not this one."""
     lost: tuple[int, ...]
     """The rounds that combined nothing."""
+    uncommitted: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """By site, the rounds whose private state it could not store, so that it continued from an earlier one."""
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -59,20 +61,26 @@ class Attendance:
     def as_json(self) -> dict[str, Any]:
         """Return the section for ``metrics.json``: the number of rounds that counted a site, and missed rounds."""
         rounds = {name: sum(name in names for names in self.counted.values()) for name in self.sites}
-        return {
+        section: dict[str, Any] = {
             "rounds": rounds,
             "missed": {name: list(numbers) for name, numbers in self.missed.items()},
             "lost": list(self.lost),
         }
+        if self.uncommitted:
+            section["uncommitted"] = {name: list(numbers) for name, numbers in self.uncommitted.items()}
+        return section
 
 
 def attendance_of(rows: Iterable[Mapping[str, Any]]) -> Attendance:
     """Return the attendance in the lines of ``rounds.jsonl``."""
     counted: dict[int, tuple[str, ...]] = {}
     missed: dict[str, list[int]] = {}
+    uncommitted: dict[str, list[int]] = {}
     lost = []
     for row in rows:
         number, names = int(row["round"]), _counted_sites(row)
+        for name in row.get("uncommitted") or ():
+            uncommitted.setdefault(name, []).append(number)
         if names is None:
             lost.append(number)
             continue
@@ -80,7 +88,10 @@ def attendance_of(rows: Iterable[Mapping[str, Any]]) -> Attendance:
         for name in row.get("asked") or ():
             if names and name in row["failed"] and name not in names:
                 missed.setdefault(name, []).append(number)
-    return Attendance(counted, {name: tuple(missed[name]) for name in sorted(missed)}, tuple(lost))
+    missed_rounds, uncommitted_rounds = (
+        {name: tuple(rounds[name]) for name in sorted(rounds)} for rounds in (missed, uncommitted)
+    )
+    return Attendance(counted, missed_rounds, tuple(lost), uncommitted_rounds)
 
 
 def _counted_sites(row: Mapping[str, Any]) -> list[str] | None:
@@ -90,6 +101,13 @@ def _counted_sites(row: Mapping[str, Any]) -> list[str] | None:
     failed = row.get("failed") or {}
     names = sorted(set(row.get("replied") or ()) - failed.keys())
     return None if NO_QUORUM in failed or (failed and not names) else names
+
+
+def failures_of(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the sites that failed in a round, and the reasons: they did not reply, or could not store their state."""
+    yield from (row.get("failed") or {}).items()
+    for name, reason in (row.get("uncommitted") or {}).items():
+        yield name, f"could not store its private state: {reason}"
 
 
 def spans(numbers: Sequence[int]) -> str:
@@ -112,6 +130,10 @@ def absences(metrics: Mapping[str, Any]) -> list[str]:
     never = [name for name in metrics["sites"] if name not in counts] if set(counts) & set(metrics["sites"]) else []
     notes = [f"{', '.join(never)} never delivered"] if never else []
     notes += [f"{_rounds(rounds)} without {name}" for name, rounds in attendance["missed"].items() if name not in never]
+    notes += [
+        f"{name} lost its private state of {_rounds(rounds)}, which it could not store"
+        for name, rounds in attendance.get("uncommitted", {}).items()
+    ]
     return notes + ([f"nothing was combined in {_rounds(lost)}"] if (lost := attendance["lost"]) else [])
 
 

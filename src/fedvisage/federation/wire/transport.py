@@ -36,6 +36,8 @@ class Transport(Protocol):
     """Carries orders to sites. Replies come one by one, in sorted order of sites; a lost site gives a failed reply."""
 
     names: tuple[str, ...]
+    uncommitted: Mapping[str, str]
+    """The sites that took part and failed in the last commit, and the reasons; they go back to their generations."""
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
         """Let the sites execute their orders, and yield their replies."""
