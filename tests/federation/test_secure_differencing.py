@@ -1,6 +1,7 @@
 """What an operator or a lying server tries against secure sums: other members, other keys, other survivors.
 
-The sites' ends are those of a real federation, with kits and memories, on a wire within this process.
+The sites' ends are those of a real federation, with kits and memories, on a transport within this process.
+``test_differing_sums.py`` has sums over the same members that differ in something else.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.federation.kit_sites import KitTransport, open_trust, provision_kits, uploads_of
 from tests.refusals import failed, refused
 from tests.toy import SITES, recipe_of, run_toy, tree, weights
 
@@ -22,88 +24,37 @@ from fedvisage.base.errors import RunFailed
 from fedvisage.federation.protections.compatible import check_protection, check_real
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.secure.calls import CONSISTENCY, KEYS, SHARES, UNMASK
-from fedvisage.federation.secure.memory import RosterMemory
+from fedvisage.federation.secure.memory import PLAIN, RunMemory
 from fedvisage.federation.secure.protocol import Secrets
-from fedvisage.federation.site_worker import LocalTransport, SiteWorker
+from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import RefusedMessage
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
-from fedvisage.nvflare.authority import FederationFile
-from fedvisage.nvflare.certificates import credentials_in
 from fedvisage.nvflare.kits import open_kit, own_settings
-from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.node import prepare_site
-from fedvisage.nvflare.trust import ROSTERS, KitTrust, as_setting, images_of
+from fedvisage.nvflare.trust import REQUIRE_SECURE, ROSTERS, as_setting
 from fedvisage.recipe import Secure
-
-NOTHING = np.empty(0, np.uint64)
-
-
-def provisioned(directory: Path) -> Path:
-    content = {
-        "server": {"host": "localhost"},
-        "operator": {"email": "operator@example.org"},
-        "sites": {name: {"organisation": "owner"} for name in SITES},
-    }
-    provision(FederationFile.model_validate(content), directory)
-    return directory
 
 
 @pytest.fixture(scope="module")
 def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return provisioned(tmp_path_factory.mktemp("federation") / "kits")
+    return provision_kits(tmp_path_factory.mktemp("federation") / "kits")
 
 
 @pytest.fixture(scope="module")
 def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Another federation with the same names."""
-    return provisioned(tmp_path_factory.mktemp("foreign") / "kits")
+    return provision_kits(tmp_path_factory.mktemp("foreign") / "kits")
 
 
-def trust_in(
-    kits: Path, name: str, place: Path, run: str = "r", images: Any = NOTHING, allowed: Sequence[frozenset[str]] = ()
-) -> KitTrust:
-    papers = credentials_in(
-        kits / ("server" if name == "localhost" else f"sites/{name}"), at_server=name == "localhost"
-    )
-    return KitTrust(papers, run, place / name, run, images, allowed)
-
-
-class Trusting(LocalTransport):
-    """A wire between sites with kits, whose memories lie in a directory as long as the test goes on."""
-
-    def __init__(
-        self,
-        site_workers: Sequence[SiteWorker],
-        kits: Path,
-        place: Path,
-        run: str = "first",
-        lost: str = "",
-        allowed: Sequence[frozenset[str]] = (),
-    ) -> None:
-        super().__init__(site_workers)
-        self.lost = lost
-        for worker in site_workers:
-            images = images_of(worker.train, place / "cache")
-            worker.trust = trust_in(kits, worker.name, place, run, images, allowed)
-
-    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-        for reply in super().call(orders):
-            gone = reply.site == "B" and orders["B"].call == self.lost
-            yield Reply("B", None, "the line is dead", reply.ticket) if gone else reply
+ELSEWHERE = dict.fromkeys((*SITES, "U"), Path("elsewhere"))
 
 
 def secure(sets: Mapping[str, Path], sites: Sequence[str] = SITES, colluders: int = 0, **changes: Any) -> Any:
     changes = {"training__rounds": 1, "evaluation__every": 0, "federation__give_up_after": 1, **changes}
     own = {name: str(sets[name]) for name in sites}
     return tree(sets, data__sites=own, federation__secure={"colluders": colluders}, **changes)
-
-
-def uploads_of(run: Path, field: str) -> list[str]:
-    return [
-        row["site"] for row in read_lines(run / "ledger.jsonl") if row["direction"] == "up" and row["field"] == field
-    ]
 
 
 # An operator who follows the protocol, and starts runs with and without a site.
@@ -135,7 +86,7 @@ def test_two_sums_that_differ_by_one_site_show_its_upload(sets: Mapping[str, Pat
 
 
 def test_a_second_run_without_a_site_is_refused(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
-    wire = partial(Trusting, kits=kits, place=tmp_path)
+    wire = partial(KitTransport, kits=kits, memory=tmp_path)
     run_toy(secure(sets), tmp_path / "with", wire=wire)
     with failed(RunFailed, "run 'first'", "without C", "--allow-roster A,B"):
         run_toy(secure(sets, "AB"), tmp_path / "without", wire=partial(wire, run="second"))
@@ -144,7 +95,7 @@ def test_a_second_run_without_a_site_is_refused(kits: Path, sets: Mapping[str, P
 
 
 def test_a_second_run_with_one_more_site_is_refused(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
-    wire = partial(Trusting, kits=kits, place=tmp_path)
+    wire = partial(KitTransport, kits=kits, memory=tmp_path)
     run_toy(secure(sets, "AB"), tmp_path / "without", wire=wire)
     with failed(RunFailed, "run 'first'", "with C"):
         run_toy(secure(sets), tmp_path / "with", wire=partial(wire, run="second"))
@@ -152,7 +103,7 @@ def test_a_second_run_with_one_more_site_is_refused(kits: Path, sets: Mapping[st
 
 
 def test_the_same_members_may_run_again(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
-    wire = partial(Trusting, kits=kits, place=tmp_path)
+    wire = partial(KitTransport, kits=kits, memory=tmp_path)
     run_toy(secure(sets), tmp_path / "one", wire=wire)
     run_toy(secure(sets), tmp_path / "two", wire=partial(wire, run="second"))
     assert weights(tmp_path / "one") == weights(tmp_path / "two")
@@ -161,21 +112,21 @@ def test_the_same_members_may_run_again(kits: Path, sets: Mapping[str, Path], tm
 def test_each_sites_administrator_can_allow_another_roster(
     kits: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    wire = partial(Trusting, kits=kits, place=tmp_path)
+    wire = partial(KitTransport, kits=kits, memory=tmp_path)
     run_toy(secure(sets), tmp_path / "with", wire=wire)
     run_toy(secure(sets, "AB"), tmp_path / "without", wire=partial(wire, run="second", allowed=[frozenset("AB")]))
     assert uploads_of(tmp_path / "without", "masked") == ["A", "B"]
 
 
 def test_a_round_repeated_with_fewer_sites_is_refused(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
-    wire = partial(Trusting, kits=kits, place=tmp_path)
+    wire = partial(KitTransport, kits=kits, memory=tmp_path)
     run_toy(secure(sets), tmp_path / "one", wire=wire)
     with failed(RunFailed, "run 'first'", "round 1", "without B"):
         run_toy(secure(sets), tmp_path / "again", wire=partial(wire, lost="train"))
     assert uploads_of(tmp_path / "again", "shares") == [], "no site revealed a share"
 
 
-class Dying(Trusting):
+class Dying(KitTransport):
     """A server that ends when it has all signatures of a round."""
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
@@ -188,9 +139,9 @@ def test_after_a_restart_a_round_can_only_be_summed_over_the_same_survivors(
     kits: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     run_toy(secure(sets), tmp_path / "whole")
-    killed, wire = tmp_path / "killed", partial(Trusting, kits=kits, place=tmp_path)
+    killed, wire = tmp_path / "killed", partial(KitTransport, kits=kits, memory=tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        run_toy(secure(sets), killed, wire=partial(Dying, kits=kits, place=tmp_path))
+        run_toy(secure(sets), killed, wire=partial(Dying, kits=kits, memory=tmp_path))
     with failed(RunFailed, "run 'first'", "round 1"):
         run_toy(secure(sets), killed, resume=True, wire=partial(wire, lost="train"))
     run_toy(secure(sets), killed, resume=True, wire=wire)
@@ -200,10 +151,10 @@ def test_after_a_restart_a_round_can_only_be_summed_over_the_same_survivors(
 # A server that lies.
 
 
-def lied(call: str, change: Any) -> type[Trusting]:
+def lied(call: str, change: Any) -> type[KitTransport]:
     """Return a wire on which the server changes what it sends site A."""
 
-    class Lying(Trusting):
+    class Lying(KitTransport):
         def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
             if "A" in orders and orders["A"].call == call:
                 change(orders["A"].message)
@@ -230,7 +181,7 @@ def substituted(message: Message) -> None:
 def test_keys_that_a_server_put_in_the_place_of_others_are_refused(
     kits: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    run_toy(secure(sets), tmp_path / "run", wire=partial(lied(SHARES, substituted), kits=kits, place=tmp_path))
+    run_toy(secure(sets), tmp_path / "run", wire=partial(lied(SHARES, substituted), kits=kits, memory=tmp_path))
     assert why(tmp_path / "run").startswith("secure: a message of site B is not signed")
     assert uploads_of(tmp_path / "run", "masked") == ["B", "C"]
 
@@ -241,14 +192,14 @@ def test_keys_with_credentials_of_another_site_are_refused(
     def swapped(message: Message) -> None:
         message["roster"], message["signatures"] = (message[key][[0, 2, 1]] for key in ("roster", "signatures"))
 
-    run_toy(secure(sets), tmp_path / "run", wire=partial(lied(SHARES, swapped), kits=kits, place=tmp_path))
+    run_toy(secure(sets), tmp_path / "run", wire=partial(lied(SHARES, swapped), kits=kits, memory=tmp_path))
     assert "message of site B is not signed" in why(tmp_path / "run")
 
 
 def test_a_list_of_survivors_that_others_did_not_sign_reveals_nothing(
     kits: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    class TwoLists(Trusting):
+    class TwoLists(KitTransport):
         """Names A and B to A, and all three to the others, with the signatures that it got."""
 
         def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
@@ -261,7 +212,7 @@ def test_a_list_of_survivors_that_others_did_not_sign_reveals_nothing(
                     order.message.update(signers=torch.tensor(signers), signatures=signatures)
             return super().call(orders)
 
-    run_toy(secure(sets), tmp_path / "run", wire=partial(TwoLists, kits=kits, place=tmp_path))
+    run_toy(secure(sets), tmp_path / "run", wire=partial(TwoLists, kits=kits, memory=tmp_path))
     assert "message of site B is not signed" in why(tmp_path / "run")
     assert uploads_of(tmp_path / "run", "shares") == ["B", "C"]
 
@@ -270,7 +221,7 @@ def test_a_list_of_survivors_that_others_did_not_sign_reveals_nothing(
 def test_each_step_of_a_sum_is_taken_once(call: str, kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     answers: list[str] = []
 
-    class Twice(Trusting):
+    class Twice(KitTransport):
         """A server that asks again: two uploads under the same masks would show their difference."""
 
         def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
@@ -279,7 +230,7 @@ def test_each_step_of_a_sum_is_taken_once(call: str, kits: Path, sets: Mapping[s
             if any(order.call == call for order in orders.values()):
                 answers.extend(reply.failure for reply in super().call(copies))
 
-    run_toy(secure(sets), tmp_path / "run", wire=partial(Twice, kits=kits, place=tmp_path))
+    run_toy(secure(sets), tmp_path / "run", wire=partial(Twice, kits=kits, memory=tmp_path))
     assert answers == [f"order: requests '{call}' again in round 1"] * 3
 
 
@@ -302,21 +253,21 @@ def test_a_round_has_one_sum(sets: Mapping[str, Path], tmp_path: Path) -> None:
 def test_with_one_colluder_of_three_no_two_are_summed(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = secure(sets, colluders=1)
     with failed(RunFailed, "2 sites", "3 needed", "B"):
-        run_toy(content, tmp_path / "run", wire=partial(Trusting, kits=kits, place=tmp_path, lost="train"))
+        run_toy(content, tmp_path / "run", wire=partial(KitTransport, kits=kits, memory=tmp_path, lost="train"))
 
 
 # The pieces.
 
 
 def test_a_signature_holds_for_one_site_one_run_and_one_statement(kits: Path, tmp_path: Path) -> None:
-    ours, theirs = trust_in(kits, "A", tmp_path), trust_in(kits, "B", tmp_path)
+    ours, theirs = open_trust(kits, "A", tmp_path), open_trust(kits, "B", tmp_path)
     credential = theirs.sign(b"text")
     ours.verify("B", b"text", credential)
     flipped = bytes([*credential[:900], credential[900] ^ 1, *credential[901:]])
     for reader, site, text, shown in [
         (ours, "C", b"text", credential),
         (ours, "B", b"another", credential),
-        (trust_in(kits, "A", tmp_path, run="s"), "B", b"text", credential),
+        (open_trust(kits, "A", tmp_path, run="s"), "B", b"text", credential),
         (ours, "B", b"text", flipped),
         (ours, "B", b"text", bytes(len(credential))),
         (ours, "B", b"text", b"\xff" * len(credential)),
@@ -328,41 +279,52 @@ def test_a_signature_holds_for_one_site_one_run_and_one_statement(kits: Path, tm
 def test_the_servers_own_certificate_and_foreign_kits_sign_for_no_site(
     kits: Path, foreign: Path, tmp_path: Path
 ) -> None:
-    ours = trust_in(kits, "A", tmp_path)
-    for stranger in (trust_in(kits, "localhost", tmp_path), trust_in(foreign, "B", tmp_path)):
+    ours = open_trust(kits, "A", tmp_path)
+    for stranger in (open_trust(kits, "localhost", tmp_path), open_trust(foreign, "B", tmp_path)):
         with failed(RefusedMessage, "secure", "site B", "certificate"):
             ours.verify("B", b"text", stranger.sign(b"text"))
 
 
+def memory_of(
+    directory: Path,
+    roster: Sequence[str] = SITES,
+    run: str = "first",
+    images: Sequence[int] = (1, 2, 3),
+    **changes: Any,
+) -> RunMemory:
+    """Open the memory of a site in a run."""
+    changes = {"data__sites": dict.fromkeys(roster, "elsewhere"), "federation__secure": True, **changes}
+    return RunMemory(directory, recipe_of(tree(ELSEWHERE, **changes)), run, np.array(images, np.uint64))
+
+
 @pytest.mark.parametrize(
-    ("images", "refused"),
+    ("images", "is_refused"),
     [([1, 2, 3], True), ([1, 2, 3, 4, 5], True), ([3], True), ([3, 9], True), ([4, 5], False), ([], False)],
 )
-def test_data_are_the_same_if_they_share_an_image(images: Sequence[int], refused: bool, tmp_path: Path) -> None:
-    RosterMemory(tmp_path, "first", np.array([1, 2, 3], np.uint64)).remember_roster("ABC")
-    RosterMemory(tmp_path, "second", np.array(images, np.uint64)).check_roster("ABC")
-    if refused:
+def test_data_are_the_same_if_they_share_an_image(images: Sequence[int], is_refused: bool, tmp_path: Path) -> None:
+    memory_of(tmp_path).remember_use()
+    memory_of(tmp_path, run="second", images=images).check_use()
+    third = memory_of(tmp_path, "AB", "third", images)
+    if is_refused:
         with failed(RefusedMessage, "run 'first'", "without C"):
-            RosterMemory(tmp_path, "third", np.array(images, np.uint64)).check_roster("AB")
+            third.check_use()
     else:
-        RosterMemory(tmp_path, "third", np.array(images, np.uint64)).check_roster("AB")
+        third.check_use()
 
 
 def test_differences_of_two_sites_are_refused_as_well(tmp_path: Path) -> None:
-    images = np.array([1, 2], np.uint64)
-    RosterMemory(tmp_path, "first", images).remember_roster(["A", "B", "C", "D"])
-    for roster in (["A", "B"], ["A", "B", "E", "F"], ["A", "C", "E"]):
-        with pytest.raises(RefusedMessage):
-            RosterMemory(tmp_path, "second", images).check_roster(roster)
+    memory_of(tmp_path, "ABCD").remember_use()
+    for roster in ("AB", "ABEF", "ACE"):
+        with failed(RefusedMessage, "run 'first'", "without"):
+            memory_of(tmp_path, roster, "second").check_use()
 
 
 def test_a_damaged_memory_lets_nothing_through(tmp_path: Path) -> None:
-    images = np.array([1], np.uint64)
-    RosterMemory(tmp_path, "first", images).remember_roster("ABC")
+    memory_of(tmp_path).remember_use()
     (record,) = tmp_path.glob("*.json")
     record.write_text("{")
-    with refused("77baeb6e4c00f6f98495a5e382006f6f.json", "JSON"):
-        RosterMemory(tmp_path, "second", images).check_roster("ABC")
+    with refused(record.name, "JSON"):
+        memory_of(tmp_path, run="second").check_use()
 
 
 @pytest.mark.parametrize("sites", range(2, 40))
@@ -408,14 +370,14 @@ def test_between_organisations_no_recipe_keeps_a_site_out_of_a_sum(
 
 @pytest.mark.parametrize("roster", ["", "A", "A,A", "A,", "A, B", "A,../B"])
 def test_an_exception_names_two_sites_or_more(roster: str) -> None:
-    assert as_setting(["A,B", "A,B,C"]) == "A,B A,B,C"
+    assert as_setting(["A,B", "A,B,C", PLAIN]) == "A,B A,B,C plain"
     with refused("--allow-roster", "A,B,C"):
         as_setting([roster])
 
 
 def test_an_exception_ends_with_the_next_start(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     kit = open_kit(Path(shutil.copytree(kits / "sites" / "A", tmp_path / "kit")), "site")
-    prepare_site(kit, str(sets["A"]), rosters=["A,B", "A,C"])
-    assert own_settings(kit.path)[ROSTERS] == "A,B A,C"
+    prepare_site(kit, str(sets["A"]), rosters=["A,B", "A,C"], require_secure=True)
+    assert (own_settings(kit.path)[ROSTERS], own_settings(kit.path)[REQUIRE_SECURE]) == ("A,B A,C", "yes")
     prepare_site(kit, str(sets["A"]))
-    assert own_settings(kit.path)[ROSTERS] == ""
+    assert (own_settings(kit.path)[ROSTERS], own_settings(kit.path)[REQUIRE_SECURE]) == ("", "no")

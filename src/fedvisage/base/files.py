@@ -119,6 +119,15 @@ def json_key(value: Any) -> str:
     return _strict(value, sort_keys=True)
 
 
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Return a nested mapping as pairs of dotted key and text."""
+    pairs = []
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        pairs += flatten(value, f"{name}.") if isinstance(value, dict) else [(name, str(value))]
+    return pairs
+
+
 def _strict(value: Any, **layout: Any) -> str:
     """Return standard JSON, which every program reads: NaN and infinity become null."""
     try:

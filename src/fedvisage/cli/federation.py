@@ -45,8 +45,8 @@ State = Annotated[
 Rosters = Annotated[
     list[str] | None,
     typer.Option(
-        help="Sites (A,B,C) whose secure sums are allowed on this data until the next start, whatever earlier runs"
-        " summed.",
+        help="Allow, until the next start, secure sums of these sites (A,B,C) with any settings, or with `plain` runs"
+        " without secure sums, on data of other runs: together they can reveal single uploads.",
         show_default=False,
     ),
 ]
@@ -112,6 +112,9 @@ def site(
     weights: Weights = None,
     allow_overlap: Overlap = False,
     allow_roster: Rosters = None,
+    require_secure: Annotated[
+        bool, typer.Option("--require-secure", help="Refuse runs without federation.secure.")
+    ] = False,
     verify: Verify = False,
     quiet: Quiet = False,
     log_format: LogFormat = "text",
@@ -124,7 +127,16 @@ def site(
     front = Terminal(*line_printers(quiet, log_format))
     checks = Checks(allow_overlap=allow_overlap, verify=verify)
     start_site(
-        kit, data, state, public, front, verbose=verbose, checks=checks, weights=weights, rosters=allow_roster or ()
+        kit,
+        data,
+        state,
+        public,
+        front,
+        verbose=verbose,
+        checks=checks,
+        weights=weights,
+        rosters=allow_roster or (),
+        require_secure=require_secure,
     )
 
 

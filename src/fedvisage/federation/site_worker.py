@@ -157,6 +157,8 @@ class SiteWorker:
         # Calls about a finished model and the key exchange of secure sums need no visit.
         if order.call in self.workspace.about_finished:
             return self._evaluate(order)
+        if self.workspace.recipe.federation.secure is None:
+            self.trust.remember_use()  # the calls of a secure sum do so themselves
         if order.call in WITHOUT_NETWORK:
             return self._reply(order, self._make_site(order.round, self.train, {}), 0)
         if self._site is None or self._visit != (order.round, order.visit):

@@ -8,8 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fedvisage.base.errors import UserError
 from fedvisage.base.progress import Reporter
 from fedvisage.federation.protections.compatible import check_real
+from fedvisage.federation.secure.memory import ALLOW, PLAIN
 from fedvisage.nvflare import operator
 from fedvisage.nvflare.authority import read_federation
 from fedvisage.nvflare.certificates import Credentials, check, credentials_in, warning
@@ -83,16 +85,20 @@ def start_site(
     checks: Checks = USUAL,
     weights: Path | None = None,
     rosters: Sequence[str] = (),
+    require_secure: bool = False,
 ) -> None:
     """Run a site until stopped."""
+    if require_secure and PLAIN in rosters:
+        raise UserError("--require-secure", f"excludes {ALLOW} {PLAIN}; leave one of them out")
     opened = open_kit(kit, "site")
     _check_credentials(credentials_in(opened.path, at_server=False), opened.name, opened.name, front)
     with front.stoppable(), hold_directories(opened.path, state_directory(opened, state)):
         # All checks of this machine come before the first connection.
         check_own_sets(opened, data, state, public, front.say, checks)
-        prepare_site(opened, str(data.resolve()), state, _entry(public), weights, rosters)
+        prepare_site(opened, str(data.resolve()), state, _entry(public), weights, rosters, require_secure)
         for roster in rosters:
-            front.say(f"note: secure sums of {roster} are allowed until the next start, whatever earlier runs summed")
+            runs = "runs without federation.secure" if roster == PLAIN else f"secure sums of {roster}"
+            front.say(f"note: {runs} are allowed until the next start, whatever earlier runs did with this data")
         for line in wait_for_admission(opened, front.say).differences():
             front.say(line)
         serve_quietly(opened, front, verbose=verbose)

@@ -41,7 +41,7 @@ from fedvisage.nvflare.certificates import credentials_in, expiry_of
 from fedvisage.nvflare.greeting import announce_leave
 from fedvisage.nvflare.kits import ANEW, STARTUP, Kit, hold_directories, open_kit, own_settings
 from fedvisage.nvflare.terminal import LOG, Terminal, output_to_log
-from fedvisage.nvflare.trust import ROSTERS, as_setting
+from fedvisage.nvflare.trust import REQUIRE_SECURE, ROSTERS, as_setting
 from fedvisage.nvflare.watching import ProcessContext
 from fedvisage.tasks.checks import USUAL, Checks
 
@@ -144,17 +144,19 @@ def prepare_site(
     public: str | None = None,
     weights: Path | None = None,
     rosters: Sequence[str] = (),
+    require_secure: bool = False,
 ) -> None:
     """Set a site's own prepared set, which is checked before anything starts.
 
-    ``rosters`` are allowed in secure sums until the next start, whatever the site remembers.
+    ``rosters`` are allowed in secure sums until the next start, whatever the site remembers. With ``require_secure``,
+    the site refuses all other runs.
     """
     _check_set(data)
     allowed = as_setting(rosters)
     remove_old_jobs(kit.path)
     kept = state_directory(kit, state)
     kept.mkdir(parents=True, exist_ok=True)
-    settings = {"data": data, "state": str(kept), ROSTERS: allowed}
+    settings = {"data": data, "state": str(kept), ROSTERS: allowed, REQUIRE_SECURE: "yes" if require_secure else "no"}
     write_json(kit.own, own_settings(kit.path) | settings | _public(public) | _weights(weights))
     _close(kit, kits.site_resources)
 

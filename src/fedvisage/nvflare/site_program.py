@@ -36,7 +36,7 @@ from fedvisage.nvflare.node import checks_directory
 from fedvisage.nvflare.outcome import RunLog
 from fedvisage.nvflare.own_files import NotReady, data_at_site, sets_at_site
 from fedvisage.nvflare.own_files import weights_at_site as at_site_weights
-from fedvisage.nvflare.trust import trust_of
+from fedvisage.nvflare.trust import REQUIRE_SECURE, trust_of
 from fedvisage.tasks.catalogue import set_up
 
 logger = logging.getLogger("fedvisage.site")
@@ -150,6 +150,8 @@ class SiteProgram:
         if name not in job.recipe.data.sites:
             raise NotReady("is not among the recipe's sites")
         settings = own_settings(Path(workspace.get_root_dir()))
+        if settings.get(REQUIRE_SECURE) == "yes" and job.recipe.federation.secure is None:
+            raise NotReady("takes part only in runs with federation.secure (--require-secure); set it in the recipe")
         if REHEARSAL not in settings:
             check_real(job.recipe)  # also if the operator's command did not
         directory = Path(settings["state"]) / job.run

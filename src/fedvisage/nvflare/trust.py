@@ -1,4 +1,4 @@
-"""A site's defence against a dishonest server: its kit's certificate and key, and its memory of secure sums.
+"""A site's defence against a dishonest server: its kit's certificate and key, and its memory of earlier runs.
 
 A credential is a certificate and a signature. The receiver checks that its own root certificate issued the certificate,
 that the certificate has the signer's name and is valid today, and that the signature matches the statement. Each
@@ -27,42 +27,46 @@ from fedvisage.base.files import json_key
 from fedvisage.data.batches import View
 from fedvisage.data.duplicates import contents_of
 from fedvisage.federation.record.store import recipe_digest
-from fedvisage.federation.secure.memory import ALLOW, FIELD, Digests, RosterMemory
-from fedvisage.federation.secure.trust import CREDENTIAL, SIMULATED_TRUST, Trust
+from fedvisage.federation.secure.memory import ALLOW, FIELD, PLAIN, Digests, RunMemory
+from fedvisage.federation.secure.trust import CREDENTIAL, Trust
 from fedvisage.federation.wire.schema import RefusedMessage
 from fedvisage.nvflare.certificates import ANEW, Credentials, certificates_in, credentials_in, key_in, leads_to, name_of
 from fedvisage.nvflare.job import Job
-from fedvisage.recipe import SITE_NAME
+from fedvisage.recipe import SITE_NAME, Recipe
 
 ROSTERS = "rosters"
 """Key among a machine's own settings: the rosters that the administrator allows, separated by spaces."""
 
+REQUIRE_SECURE = "require_secure"
+"""Key among a site's own settings, with the value "yes" if it refuses runs without secure sums."""
+
 MEMORY = ".secure"
-"""The folder of a site's memory of secure sums, next to its runs, whose names begin with a letter or digit."""
+"""The folder of a site's memory of earlier runs, next to its runs, whose names begin with a letter or digit."""
 
 SIZES = struct.Struct(">HH")
 PADDING = PSS(MGF1(SHA256()), SHA256.digest_size)
 
 
-class KitTrust(RosterMemory):
-    """Signs with the key of a kit, verifies by its root certificate, and remembers rosters."""
+class KitTrust(RunMemory):
+    """Signs with the key of a kit, verifies by its root certificate, and remembers runs."""
 
     def __init__(
         self,
         papers: Credentials,
-        context: str,
         memory: Path,
+        recipe: Recipe,
         run: str,
         images: Digests,
         allowed: Sequence[frozenset[str]] = (),
     ) -> None:
-        """Read the kit's certificates and key; ``context`` names the run and recipe of all statements."""
-        super().__init__(memory, run, images, allowed)
+        """Read the kit's certificates and key; all statements name the run and its recipe."""
+        super().__init__(memory, recipe, run, images, allowed)
         key = key_in(papers.key)
         if not isinstance(key, RSAPrivateKey):
             raise UserError(str(papers.key), f"is not an RSA key, which signing secure sums requires; {ANEW}")
         self._key, self._root = key, certificates_in(papers.root)[0]
         self._certificate = certificates_in(papers.certificate)[0].public_bytes(Encoding.DER)
+        context = json_key({"run": run, "recipe": recipe_digest(recipes.text_of(recipe))})
         self._context = b"\0fedvisage secure aggregation\0" + context.encode() + b"\0"
 
     def sign(self, statement: bytes) -> bytes:
@@ -92,14 +96,10 @@ class KitTrust(RosterMemory):
 
 
 def trust_of(kit: Path, own: Mapping[str, str], job: Job, trained: View, cache: Path) -> Trust:
-    """Return a site's trust for a job; without secure sums there is nothing to sign."""
-    if job.recipe.federation.secure is None:
-        return SIMULATED_TRUST
-    state = Path(own["state"])
-    context = json_key({"run": job.run, "recipe": recipe_digest(recipes.text_of(job.recipe))})
+    """Return a site's trust for a job."""
     allowed = [frozenset(roster.split(",")) for roster in own.get(ROSTERS, "").split()]
-    images = images_of(trained, cache)
-    return KitTrust(credentials_in(kit, at_server=False), context, state / MEMORY, job.run, images, allowed)
+    papers, memory = credentials_in(kit, at_server=False), Path(own["state"]) / MEMORY
+    return KitTrust(papers, memory, job.recipe, job.run, images_of(trained, cache), allowed)
 
 
 def images_of(view: View, cache: Path) -> Digests:
@@ -112,11 +112,13 @@ def images_of(view: View, cache: Path) -> Digests:
 
 
 def as_setting(rosters: Sequence[str]) -> str:
-    """Return rosters as a setting of a machine, or refuse a roster that is not a list of sites."""
-    for roster in rosters:
+    """Return rosters as a setting of a machine, or refuse what is neither a list of sites nor ``plain``."""
+    for roster in (roster for roster in rosters if roster != PLAIN):
         names = roster.split(",")
         if len(set(names)) < max(2, len(names)) or not all(SITE_NAME.fullmatch(name) for name in names):
-            raise UserError(ALLOW, f"{roster!r} is not a list of two or more sites; write their names as A,B,C")
+            raise UserError(
+                ALLOW, f"{roster!r} is not a list of two or more sites; write their names as A,B,C, or {PLAIN}"
+            )
     return " ".join(rosters)
 
 

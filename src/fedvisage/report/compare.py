@@ -20,12 +20,12 @@ from string import ascii_uppercase
 from typing import Any, NamedTuple
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import json_key, pieces_of
+from fedvisage.base.files import flatten, json_key, pieces_of
 from fedvisage.data.overlap import PUBLIC, SITE, TARGET
 from fedvisage.data.selection import split_entry
 from fedvisage.metrics.scores import LARGEST
 from fedvisage.recipe.former import rename_in_metrics, rename_in_recipe, rename_places
-from fedvisage.report.run_files import Row, damaged_files_are_errors, flatten, read_mapping
+from fedvisage.report.run_files import Row, damaged_files_are_errors, read_mapping
 from fedvisage.tasks.seal import check_seal
 
 # Compared figures, by task and by table. Names of recognition figures are those of studies: `generic.tar@1e-3`,

@@ -9,13 +9,13 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from fedvisage.base.files import CACHE, write_atomically
+from fedvisage.base.files import CACHE, flatten, write_atomically
 from fedvisage.federation.record.attendance import training_summary
 from fedvisage.federation.record.ledger import LEDGER
 from fedvisage.report import content, figures, privacy, recognition, worst
 from fedvisage.report.curves import COLOURS, INK, ON_DARK, QUIET
 from fedvisage.report.privacy import promises
-from fedvisage.report.run_files import Row, RunFiles, damaged_files_are_errors, flatten, read_run
+from fedvisage.report.run_files import Row, RunFiles, damaged_files_are_errors, read_run
 from fedvisage.report.tables import Table, html, size
 
 NAME = "report.html"

@@ -151,15 +151,6 @@ def read_mapping(path: Path) -> Row:
     return value
 
 
-def flatten(tree: Row, prefix: str = "") -> list[tuple[str, str]]:
-    """Return a nested mapping as pairs of dotted key and text."""
-    pairs = []
-    for key, value in tree.items():
-        name = f"{prefix}{key}"
-        pairs += flatten(value, f"{name}.") if isinstance(value, dict) else [(name, str(value))]
-    return pairs
-
-
 def _audits(run: Path) -> tuple[Row, ...]:
     """Read the audits of a run; each audit file names the run's seal."""
     path = run / AUDIT

@@ -23,7 +23,7 @@ from fedvisage.federation.secure import protocol
 from fedvisage.federation.secure.protocol import KEY, Public, Secrets
 from fedvisage.federation.secure.trust import CREDENTIAL, keys_statement, survivors_statement
 from fedvisage.federation.site import Site
-from fedvisage.federation.wire.message import Message
+from fedvisage.federation.wire.message import Message, digest_of
 from fedvisage.federation.wire.schema import SUMMED, RefusedMessage, Schema, Upload, check
 from fedvisage.recipe import Recipe, Secure
 
@@ -47,6 +47,8 @@ class SumState:
     roster: list[Public] = field(default_factory=list)
     own: int = 0
     envelopes: dict[int, bytes] = field(default_factory=dict)
+    lent: str = ""
+    """Digest of the model that the server lent for this sum."""
     survivors: tuple[int, ...] = ()
     last: str = KEYS
     """The last executed call."""
@@ -126,10 +128,10 @@ def _draw(site: Site, purpose: str) -> protocol.Draw:
 
 
 def _keys(site: Site, message: Message) -> Message:
-    """Draw secrets and publish the signed public keys, unless this data belongs to another roster."""
+    """Draw secrets and publish the signed public keys, unless earlier runs on this data forbid the sum."""
     if site.scratch.get(PLACE) == DONE:
         raise RefusedMessage(PLACE, "this round was summed already")
-    site.trust.check_roster(sorted(site.recipe.data.sites))
+    site.trust.check_use()
     secrets = Secrets.draw(_draw(site, KEYS))
     site.scratch[PLACE] = SumState(secrets)
     public = secrets.public()
@@ -191,13 +193,14 @@ def _mask_upload(site: Site, message: Message, plain: Call, schema: Schema) -> M
         raise RefusedMessage("present", "names too few sites, or leaves this one out")
     if len(set(present)) < len(present) or not set(present) <= set(range(len(state.roster))):
         raise RefusedMessage("present", "names a site twice, or one that is not in the roster")
+    state.lent = digest_of(message)
     reply = plain.run(site, message)
     check({name: value.detach().cpu() for name, value in reply.items()}, schema)
     tensors = {name: reply[name].detach().cpu() for name in layout_of(schema)}
     numbers = protocol.encode_all(tensors, _weight(int(reply["examples"]), site.recipe), reply["loss"].cpu())
     state.envelopes = dict(zip(present, envelopes, strict=True))
     protocol.mask_numbers(numbers, state.secrets, state.roster, state.own, present)
-    site.trust.remember_roster(sorted(site.recipe.data.sites))  # before masked numbers leave
+    site.trust.remember_use()  # before masked numbers leave
     return {"masked": torch.from_numpy(numbers.view(np.int64))}
 
 
@@ -209,10 +212,15 @@ def _agree(site: Site, message: Message) -> Message:
         raise RefusedMessage("survivors", "are too few for a sum, or did not all share their keys")
     if survivors != tuple(sorted(set(survivors))) or state.own not in survivors:
         raise RefusedMessage("survivors", "name a site twice, or leave this one out")
-    site.trust.remember_survivors(sorted(site.recipe.data.sites), site.round, state.names_of(survivors))
+    site.trust.remember_survivors(site.round, state.names_of(survivors))
     state.survivors = survivors
-    statement = survivors_statement(site.round, state.names, state.roster, state.names_of(survivors))
+    statement = _statement_of(site, state)
     return {"signature": bytes_to_rows([site.trust.sign(statement)])[0]}
+
+
+def _statement_of(site: Site, state: SumState) -> bytes:
+    """Return the statement about a sum that its survivors sign."""
+    return survivors_statement(site.round, state.names, state.roster, state.names_of(state.survivors), state.lent)
 
 
 def _unmask(site: Site, message: Message) -> Message:
@@ -231,7 +239,7 @@ def _unmask(site: Site, message: Message) -> Message:
     needed = threshold_of(site.recipe, site.round)
     if len(set(signers)) < max(needed, len(signers)):
         raise RefusedMessage("signers", f"are {len(set(signers))} different sites; {needed} are needed, each once")
-    statement = survivors_statement(site.round, state.names, state.roster, state.names_of(state.survivors))
+    statement = _statement_of(site, state)
     for signer, signature in zip(signers, signatures, strict=True):
         site.trust.verify(state.names[signer], statement, signature)
     rows = protocol.shares_to_reveal(state.secrets, state.roster, state.own, state.envelopes, set(state.survivors))

@@ -1,80 +1,179 @@
-"""A site's memory of its secure sums: the roster of each data set, and the survivors of each round.
+"""A site's memory of the runs that used its data: their members, their settings, and the survivors of each round.
 
-The difference between two sums over the same data with different members reveals the uploads of the members that
-differ. So a data set belongs to one roster: the site refuses any later roster for it, and any round that was already
-summed with other survivors, in this run or another. Data are the same if they share an image, by content. Only the
-site's administrator can allow another roster.
+Training is deterministic, so two runs over the same data can be solved for the upload of one site, unless both reveal
+the same numbers. So a data set that took part in a secure sum belongs to one roster and one set of settings, and its
+uploads leave the site in no other way. The site refuses any later run with other sites, with other settings, or without
+secure sums, and any round that was already summed with other survivors. Data are the same if they share an image, by
+content. Only the site's administrator can allow an exception. ``docs/decisions/0043-differing-sums.md`` has the
+attacks.
 
-Each pair of a roster and a set of images has two files: the images' digests, which never change, and a record. Records
-are written under a lock, because several runs of one site share the directory.
+Each record has two files: the images' digests, which never change, and what the run did with them. Records are written
+under a lock, because several runs of one site share the directory.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvisage.base.files import json_key, lock_directory, read_json, read_plain, write_atomically, write_json
+from fedvisage.base.files import flatten, json_key, lock_directory, read_json, read_plain, write_atomically, write_json
 from fedvisage.federation.wire.schema import RefusedMessage
+from fedvisage.recipe import Recipe, tree_of
 
 PATIENCE = 30.0
 """Seconds to wait for another run of this site that writes its record."""
 
 FIELD = "secure"
 ALLOW = "--allow-roster"
-"""The option of ``fedvisage site`` with which a site's administrator allows a roster."""
+"""The option of ``fedvisage site`` with which a site's administrator allows a roster, or runs without secure sums."""
+
+PLAIN = "plain"
+"""The value of that option for runs without secure sums. Their records have no settings."""
+
+WITHOUT_EFFECT = (
+    "title",
+    "evaluation",
+    "report",
+    "tracking",
+    "data.sites",
+    "data.target",
+    "data.target_name",
+    "data.target_split",
+    "data.benchmarks",
+    "federation.deadline",
+    "federation.sit_out",
+    "federation.quorum",
+    "federation.give_up_after",
+    "federation.rates",
+    "training.early_stop",
+    "runtime.workers",
+    "runtime.checkpoint_every",
+)
+"""The keys of a recipe, or sections, that change no number of an upload. The roster is compared by itself."""
+
+MOST_KEYS = 3
+"""Keys that a refusal lists."""
 
 Digests = NDArray[np.uint64]
 
 
-class RosterMemory:
+def settings_in_sum(recipe: Recipe) -> dict[str, str]:
+    """Return the settings that can change an upload, by dotted key.
+
+    The number of rounds matters only to a cosine schedule. All other settings stay, however alike they seem to treat
+    the sites: a site with more images than a batch reacts to a seed, a batch size or a learning rate in another way
+    than a site with fewer, and the difference between two sums shows it alone.
+    """
+    ignored = WITHOUT_EFFECT + (() if recipe.training.schedule.name == "cosine" else ("training.rounds",))
+    pairs = flatten(tree_of(recipe))
+    return {key: value for key, value in pairs if not any(f"{key}.".startswith(f"{name}.") for name in ignored)}
+
+
+class RunMemory:
     """The records of one site in one run."""
 
-    def __init__(self, directory: Path, run: str, images: Digests, allowed: Collection[frozenset[str]] = ()) -> None:
-        """Open the memory in a directory for a run on these images; ``allowed`` rosters are always accepted."""
+    def __init__(
+        self, directory: Path, recipe: Recipe, run: str, images: Digests, allowed: Collection[frozenset[str]] = ()
+    ) -> None:
+        """Open the memory in a directory for a run on these images.
+
+        ``allowed`` has the rosters whose sums the administrator allows, and ``PLAIN`` for runs without secure sums.
+        """
         self._directory, self._run, self._allowed = directory, run, frozenset(allowed)
+        self._roster = sorted(recipe.data.sites)
+        self._settings = {} if recipe.federation.secure is None else settings_in_sum(recipe)
         self._images = np.unique(images).astype("<u8")
         self._shares_images: dict[str, bool] = {}
+        self._is_bound = False
 
-    def check_roster(self, roster: Sequence[str]) -> None:
-        """Raise ``Refused`` if images of this data took part in secure sums of another roster."""
-        for record in self._overlapping() if frozenset(roster) not in self._allowed else ():
-            if set(record["roster"]) != set(roster):
-                before = f"run {record['run']!r} used the same data"
-                raise RefusedMessage(FIELD, _refusal(before, "this run", record["roster"], roster))
+    def check_use(self) -> None:
+        """Raise ``Refused`` if earlier runs on images of this data and this run could reveal single uploads."""
+        needed = self._roster if self._settings else [PLAIN]
+        for record in self._overlapping() if frozenset(needed) not in self._allowed else ():
+            if (reason := self._conflict(record)) is not None:
+                raise RefusedMessage(FIELD, reason + _or_allow(",".join(needed)))
 
-    def remember_roster(self, roster: Sequence[str]) -> None:
-        """Check a roster and bind the data to it, durably."""
+    def remember_use(self) -> None:
+        """Check this run, and bind the data to its roster and settings, durably, once per process."""
+        if self._is_bound:
+            return
         self._directory.mkdir(parents=True, exist_ok=True)
         with lock_directory(self._directory, PATIENCE):
-            self.check_roster(roster)
-            path = self._path(roster)
-            if not path.exists():
-                write_atomically(path.with_suffix(".images"), self._images.tobytes())
-                write_json(path, {"roster": sorted(roster), "run": self._run, "rounds": {}})
+            self.check_use()
+            former = self._path(self._roster)
+            if self._settings and former.exists():
+                self._adopt_former_record(former)
+            elif not self._own_path.exists():
+                self._write(self._run, {})
+        self._is_bound = True
 
-    def remember_survivors(self, roster: Sequence[str], round_number: int, survivors: Sequence[str]) -> None:
+    def remember_survivors(self, round_number: int, survivors: Sequence[str]) -> None:
         """Raise ``Refused`` if this round already had other survivors; store these, durably."""
-        self.remember_roster(roster)
+        self.remember_use()
         with lock_directory(self._directory, PATIENCE):
-            number, path = str(round_number), self._path(roster)
+            number, path = str(round_number), self._own_path
             for record in self._overlapping() if frozenset(survivors) not in self._allowed else ():
                 earlier = record["rounds"].get(number)
                 if earlier is not None and set(earlier["survivors"]) != set(survivors):
-                    before = f"run {earlier['run']!r} already summed round {number} on the same data"
-                    raise RefusedMessage(FIELD, _refusal(before, "this sum", earlier["survivors"], survivors))
+                    raise RefusedMessage(
+                        FIELD,
+                        f"run {earlier['run']!r} already summed round {number} on the same data, and this sum is "
+                        f"{_change(earlier['survivors'], survivors)}: together the two can reveal single uploads; "
+                        f"keep the same members{_or_allow(','.join(sorted(survivors)))}",
+                    )
             record = read_json(path)
             if number not in record["rounds"]:
                 record["rounds"][number] = {"run": self._run, "survivors": sorted(survivors)}
                 write_json(path, record)
 
-    def _path(self, roster: Sequence[str]) -> Path:
-        content = json_key(sorted(roster)).encode() + self._images.tobytes()
+    def _conflict(self, record: Mapping[str, Any]) -> str | None:
+        """Return why this run and a recorded one could reveal single uploads, and what to do; None if they cannot."""
+        before, settings = f"run {record['run']!r}", record.get("settings")
+        if self._settings == settings == {}:
+            return None
+        if not self._settings:
+            reason, remedy = f"{before} used the same data with federation.secure, and this run has none", "set it"
+        elif settings == {}:
+            reason, remedy = f"{before} used the same data without federation.secure", "use other data"
+        elif set(record["roster"]) != set(self._roster):
+            change = _change(record["roster"], self._roster)
+            reason, remedy = f"{before} used the same data, and this run is {change}", "keep the same members"
+        elif settings is None:  # a record of an earlier version
+            reason, remedy = f"{before} used the same data, and its settings are unknown", "use other data"
+        elif keys := sorted({key for key, _ in settings.items() ^ self._settings.items()}):
+            more = f" and {len(keys) - MOST_KEYS} more keys" if len(keys) > MOST_KEYS else ""
+            listed = ", ".join(keys[:MOST_KEYS]) + more
+            reason, remedy = f"{before} used the same data with another {listed}", "keep the same settings"
+        else:
+            return None
+        return f"{reason}: together the two can reveal single uploads; {remedy}"
+
+    def _adopt_former_record(self, former: Path) -> None:
+        """Replace a record of an earlier version, without settings, by one with those that the administrator allowed.
+
+        Its name depends on roster and images only.
+        """
+        record = read_json(former)
+        self._write(record["run"], record["rounds"])
+        former.unlink()
+        former.with_suffix(".images").unlink()
+
+    def _write(self, run: str, rounds: Mapping[str, Any]) -> None:
+        write_atomically(self._own_path.with_suffix(".images"), self._images.tobytes())
+        content = {"roster": self._roster, "run": run, "settings": self._settings, "rounds": rounds}
+        write_json(self._own_path, content)
+
+    @property
+    def _own_path(self) -> Path:
+        return self._path([self._roster, self._settings] if self._settings else PLAIN)
+
+    def _path(self, use: object) -> Path:
+        content = json_key(use).encode() + self._images.tobytes()
         return self._directory / f"{hashlib.sha256(content).hexdigest()[:32]}.json"
 
     def _overlapping(self) -> Iterator[dict[str, Any]]:
@@ -87,12 +186,12 @@ class RosterMemory:
                 yield read_json(path, "without it this site cannot determine which sums would reveal its uploads")
 
 
-def _refusal(before: str, now: str, earlier: Collection[str], members: Collection[str]) -> str:
+def _change(earlier: Collection[str], members: Collection[str]) -> str:
     missing, added = sorted(set(earlier) - set(members)), sorted(set(members) - set(earlier))
     words = [f"without {', '.join(missing)}"] if missing else []
     words += [f"with {', '.join(added)}"] if added else []
-    return (
-        f"{before}, and {now} is {' and '.join(words)}: together the two sums can reveal single uploads; keep "
-        f"the same members, or have this site's administrator restart it with {ALLOW} "
-        f"{','.join(sorted(members))}"
-    )
+    return " and ".join(words)
+
+
+def _or_allow(value: str) -> str:
+    return f", or have this site's administrator restart it with {ALLOW} {value}"

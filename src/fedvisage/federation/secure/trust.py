@@ -1,4 +1,4 @@
-"""A site's signatures, their verification, and its memory of secure sums, as protection from a lying server.
+"""A site's signatures, their verification, and its memory of earlier runs, as protection from a lying server.
 
 ``Trust`` is the interface. Between organisations ``nvflare/trust.py`` implements it with the kit's certificate and a
 memory on the site's disk. In a simulation one process of one user runs all sites, so ``SIMULATED_TRUST`` does
@@ -28,13 +28,13 @@ class Trust(Protocol):
     def verify(self, site: str, statement: bytes, credential: bytes) -> None:
         """Raise ``Refused`` unless the credential is that site's signature of the statement about this run."""
 
-    def check_roster(self, roster: Sequence[str]) -> None:
-        """Raise ``Refused`` if this data took part in secure sums of another roster."""
+    def check_use(self) -> None:
+        """Raise ``Refused`` if this run and earlier ones on this data could reveal single uploads."""
 
-    def remember_roster(self, roster: Sequence[str]) -> None:
-        """Check a roster and bind this data to it, durably."""
+    def remember_use(self) -> None:
+        """Check this run, and bind this data to its members and settings, durably."""
 
-    def remember_survivors(self, roster: Sequence[str], round_number: int, survivors: Sequence[str]) -> None:
+    def remember_survivors(self, round_number: int, survivors: Sequence[str]) -> None:
         """Raise ``Refused`` if this round already had other survivors; store these, durably."""
 
 
@@ -48,13 +48,13 @@ class SimulatedTrust:
     def verify(self, site: str, statement: bytes, credential: bytes) -> None:
         """Accept anything."""
 
-    def check_roster(self, roster: Sequence[str]) -> None:
-        """Accept any roster."""
+    def check_use(self) -> None:
+        """Accept any run."""
 
-    def remember_roster(self, roster: Sequence[str]) -> None:
+    def remember_use(self) -> None:
         """Store nothing."""
 
-    def remember_survivors(self, roster: Sequence[str], round_number: int, survivors: Sequence[str]) -> None:
+    def remember_survivors(self, round_number: int, survivors: Sequence[str]) -> None:
         """Store nothing."""
 
 
@@ -67,12 +67,17 @@ def keys_statement(round_number: int, site: str, public: Public) -> bytes:
 
 
 def survivors_statement(
-    round_number: int, roster: Sequence[str], publics: Sequence[Public], survivors: Sequence[str]
+    round_number: int, roster: Sequence[str], publics: Sequence[Public], survivors: Sequence[str], lent: str
 ) -> bytes:
-    """Return the statement that a site signs about the survivors of a sum; it contains a digest of the roster."""
+    """Return the statement that a site signs about the survivors of a sum.
+
+    It contains a digest of the roster, and the digest of the model that the server ``lent``: a server that lends some
+    sites a model from which nothing is learned would see the others' uploads in the sum.
+    """
     keys = _statement([[name, _keys_as_hex(public)] for name, public in zip(roster, publics, strict=True)])
     digest = hashlib.sha256(keys).hexdigest()
-    return _statement({"about": "survivors", "round": round_number, "roster": digest, "survivors": list(survivors)})
+    about = {"about": "survivors", "round": round_number, "roster": digest, "lent": lent}
+    return _statement(about | {"survivors": list(survivors)})
 
 
 def _keys_as_hex(public: Public) -> list[str]:
