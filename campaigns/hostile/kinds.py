@@ -39,4 +39,5 @@ KINDS: Mapping[str, Entry] = {
     "wire": Entry("messages on the wire: depth, count, size", 2_000, "wire:Wire"),
     "orders": Entry("orders at a site: undeclared, repeated, out of range", 2_000, "orders:Orders"),
     "members": Entry("member messages: names, channels, administration", 2_000, "members:Members"),
+    "differing-sums": Entry("pairs of runs over the same data that differ", 2_000, "differing:Differing"),
 }

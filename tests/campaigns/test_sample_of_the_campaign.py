@@ -16,6 +16,7 @@ import pytest
 from campaigns.hostile import guard as guards
 from campaigns.hostile.case import Admitted, Case
 from campaigns.hostile.conduct import Outcome, carried_out, draws_of
+from campaigns.hostile.differing import solve_for_one
 from campaigns.hostile.guard import SECRET, Guard
 from campaigns.hostile.kinds import KINDS
 from campaigns.hostile.recipes import Recipes
@@ -43,6 +44,25 @@ def test_a_case_follows_from_its_name_alone(tmp_path: Path) -> None:
             case = made.case(draws_of(0, "recipes", number), place)
             found.add((tuple(case.done), (place / "file.yaml").read_bytes()))
         assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("second", "site"),
+    [
+        ({"a": 36 / 84, "b": 24 / 84, "c": 24 / 84}, "a"),
+        ({"a": 1 / 2, "b": 1 / 2}, "c"),
+        ({"other a": 1 / 3, "b": 1 / 3, "c": 1 / 3}, "a"),
+        ({"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}, None),
+        ({"other a": 1 / 3, "other b": 1 / 3, "c": 1 / 3}, None),
+    ],
+    ids=["weights", "members", "one site's settings", "the same sum", "two sites' settings"],
+)
+def test_sums_that_reveal_a_site_are_solved(second: dict[str, float], site: str | None) -> None:
+    equations = [{(name[-1], (), name): weight for name, weight in sums.items()} for sums in (FIRST_SUM, second)]
+    assert solve_for_one(equations, [upload for equation in equations for upload in equation]) == site
+
+
+FIRST_SUM = {"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}
 
 
 class Deed:

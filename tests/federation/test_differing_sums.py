@@ -165,6 +165,21 @@ def zeros_like(message: Message) -> Message:
     return {name: torch.zeros_like(value) for name, value in message.items()}
 
 
+def test_other_images_of_one_site_reveal_its_change_and_are_refused(
+    kits: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    larger = {**sets, "A": make_set(tmp_path / "larger", "A", seed=0, subjects=12)}
+    one, two = (train_round(content_of(own), tmp_path / own["A"].name) for own in (sets, larger))
+    before, after = single_upload(sets, "A", {}), single_upload(larger, "A", {})
+    expected = {name: value - after[name] for name, value in before.items()}
+    assert distance(combine(3, -3)(one, two), expected) < TOLERANCE < distance(expected, zeros_like(expected)) / 10
+
+    wire = partial(KitTransport, kits=kits, memory=tmp_path / "memory")
+    train_round(content_of(sets), tmp_path / "first", wire)
+    with failed(RunFailed, "run 'first'", "other images of this site"):
+        train_round(content_of(larger), tmp_path / "second", partial(wire, run="second"))
+
+
 # Learning rates: three equations. The smaller sites take one step of SGD, so their uploads are linear in the rate.
 
 
@@ -276,6 +291,14 @@ def test_copies_and_subsets_are_the_same_data(
     copy = make_set(tmp_path / "copy", "renamed", seed=0, subjects=subjects)  # the pictures of A
     with failed(RunFailed, "A", "run 'first'", "--allow-roster plain"):
         train_round(content_of({**sets, "A": copy}, "A", secure=None), tmp_path / "second", partial(wire, run="second"))
+
+
+@pytest.mark.parametrize("images", [(1, 2), (1, 2, 3, 4), (7, 8)], ids=["fewer", "more", "others"])
+def test_a_repeated_run_keeps_its_images(images: Sequence[int], tmp_path: Path) -> None:
+    open_memory(tmp_path).remember_use()
+    with failed(RefusedMessage, "run 'first'", "images", "--allow-roster A,B,C"):
+        open_memory(tmp_path, "second", images).check_use()
+    open_memory(tmp_path, "second", images, allow=["A,B,C"]).check_use()
 
 
 def test_permissions_are_separate(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ Training is deterministic, so two runs over the same data can be solved for the 
 the same numbers. So a data set that took part in a secure sum belongs to one roster and one set of settings, and its
 uploads leave the site in no other way. The site refuses any later run with other sites, with other settings, or without
 secure sums, and any round that was already summed with other survivors. Data are the same if they share an image, by
-content. Only the site's administrator can allow an exception. ``docs/decisions/0043-differing-sums.md`` has the
+content; a repeated run must have exactly the same images. Only the site's administrator can allow an exception. ``docs/decisions/0043-differing-sums.md`` has the
 attacks.
 
 Each record has two files: the images' digests, which never change, and what the run did with them. Records are written
@@ -94,8 +94,8 @@ class RunMemory:
     def check_use(self) -> None:
         """Raise ``Refused`` if earlier runs on images of this data and this run could reveal single uploads."""
         needed = self._roster if self._settings else [PLAIN]
-        for record in self._overlapping() if frozenset(needed) not in self._allowed else ():
-            if (reason := self._conflict(record)) is not None:
+        for path, record in self._related() if frozenset(needed) not in self._allowed else ():
+            if (reason := self._conflict(path, record)) is not None:
                 raise RefusedMessage(FIELD, reason + _or_allow(",".join(needed)))
 
     def remember_use(self) -> None:
@@ -117,7 +117,7 @@ class RunMemory:
         self.remember_use()
         with lock_directory(self._directory, PATIENCE):
             number, path = str(round_number), self._own_path
-            for record in self._overlapping() if frozenset(survivors) not in self._allowed else ():
+            for _, record in self._related() if frozenset(survivors) not in self._allowed else ():
                 earlier = record["rounds"].get(number)
                 if earlier is not None and set(earlier["survivors"]) != set(survivors):
                     raise RefusedMessage(
@@ -131,7 +131,7 @@ class RunMemory:
                 record["rounds"][number] = {"run": self._run, "survivors": sorted(survivors)}
                 write_json(path, record)
 
-    def _conflict(self, record: Mapping[str, Any]) -> str | None:
+    def _conflict(self, path: Path, record: Mapping[str, Any]) -> str | None:
         """Return why this run and a recorded one could reveal single uploads, and what to do; None if they cannot."""
         before, settings = f"run {record['run']!r}", record.get("settings")
         if self._settings == settings == {}:
@@ -149,6 +149,8 @@ class RunMemory:
             more = f" and {len(keys) - MOST_KEYS} more keys" if len(keys) > MOST_KEYS else ""
             listed = ", ".join(keys[:MOST_KEYS]) + more
             reason, remedy = f"{before} used the same data with another {listed}", "keep the same settings"
+        elif path != self._own_path:  # the other sites' part may be the same, so the difference is this site's alone
+            reason, remedy = f"{before} had the same settings and other images of this site", "keep the same images"
         else:
             return None
         return f"{reason}: together the two can reveal single uploads; {remedy}"
@@ -176,14 +178,16 @@ class RunMemory:
         content = json_key(use).encode() + self._images.tobytes()
         return self._directory / f"{hashlib.sha256(content).hexdigest()[:32]}.json"
 
-    def _overlapping(self) -> Iterator[dict[str, Any]]:
-        """Yield the records of data that share an image with this run's data."""
+    def _related(self) -> Iterator[tuple[Path, dict[str, Any]]]:
+        """Yield the records of data that share an image with this run's data, or of a run with the same settings."""
         for path in sorted(self._directory.glob("*.json")):
             if path.stem not in self._shares_images:
                 other_images = np.frombuffer(read_plain(path.with_suffix(".images")), dtype="<u8")
                 self._shares_images[path.stem] = bool(np.isin(self._images, other_images).any())
-            if self._shares_images[path.stem]:
-                yield read_json(path, "without it this site cannot determine which sums would reveal its uploads")
+            record = read_json(path, "without it this site cannot determine which sums would reveal its uploads")
+            is_alike = record["roster"] == self._roster and record.get("settings") == self._settings
+            if self._shares_images[path.stem] or is_alike:
+                yield path, record
 
 
 def _change(earlier: Collection[str], members: Collection[str]) -> str:
