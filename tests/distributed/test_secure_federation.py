@@ -16,7 +16,7 @@ from fedvisage.base.files import write_json
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.nvflare.kits import own_settings
 from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
-from fedvisage.nvflare.trust import ROSTERS
+from fedvisage.nvflare.trust import REQUIRE_SECURE, ROSTERS
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 
@@ -44,6 +44,29 @@ def signatures(run: Path) -> int:
     return len({row["digest"] for row in rows if row["direction"] == "up" and row["field"] == "signature"})
 
 
+def _set_all(federation: Rehearsal, names: str, key: str, value: str) -> None:
+    """Change a setting of sites, as their administrators do by starting them with an option."""
+    for name in names:
+        kit = federation.sites[name]
+        write_json(kit.own, own_settings(kit.path) | {key: value})
+
+
+def test_plain_runs_are_refused_after_a_sum_and_where_secure_sums_are_required(
+    remembering: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    plain = content(sets, "AB") | {"federation": {"give_up_after": 1}}
+    run_through(remembering, content(sets, "ABC"), tmp_path / "sum")
+    with failed(RunFailed, "federation.secure", "--allow-roster plain"):
+        run_through(remembering, plain, tmp_path / "refused")
+    _set_all(remembering, "AB", ROSTERS, "plain")
+    _set_all(remembering, "A", REQUIRE_SECURE, "yes")
+    run_through(remembering, plain, tmp_path / "allowed")
+    (row,) = read_lines(tmp_path / "allowed" / "rounds.jsonl")
+    assert "--require-secure" in row["failed"]["A"]
+    uploads = [line for line in read_lines(tmp_path / "allowed" / "ledger.jsonl") if line["direction"] == "up"]
+    assert {line["site"] for line in uploads} == {"B"}
+
+
 def test_a_second_sum_without_a_site_takes_its_administrators(
     remembering: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
@@ -55,8 +78,6 @@ def test_a_second_sum_without_a_site_takes_its_administrators(
     assert signatures(tmp_path / "with") == 6, "of each site's keys, and of each site's survivors"
     with failed(RunFailed, "C", "--allow-roster A,B"):
         run_through(remembering, content(sets, "AB"), tmp_path / "without")
-    for name in "AB":
-        kit = remembering.sites[name]
-        write_json(kit.own, own_settings(kit.path) | {ROSTERS: "A,B"})
+    _set_all(remembering, "AB", ROSTERS, "A,B")
     run_through(remembering, content(sets, "AB"), tmp_path / "allowed")
     assert {row["site"] for row in read_lines(tmp_path / "allowed" / "ledger.jsonl")} == {"A", "B"}

@@ -31,8 +31,10 @@ from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import RefusedMessage
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
+from fedvisage.nvflare.commands import start_site
 from fedvisage.nvflare.kits import open_kit, own_settings
 from fedvisage.nvflare.node import prepare_site
+from fedvisage.nvflare.terminal import Terminal
 from fedvisage.nvflare.trust import REQUIRE_SECURE, ROSTERS, as_setting
 from fedvisage.recipe import Secure
 
@@ -372,6 +374,12 @@ def test_an_exception_names_two_sites_or_more(roster: str) -> None:
     assert as_setting(["A,B", "A,B,C", PLAIN]) == "A,B A,B,C plain"
     with refused("--allow-roster", "A,B,C"):
         as_setting([roster])
+
+
+def test_permission_for_plain_runs_excludes_their_refusal(kits: Path, sets: Mapping[str, Path]) -> None:
+    front, kit = Terminal(print, print), kits / "sites" / "A"
+    with refused("--require-secure", "--allow-roster plain"):
+        start_site(kit, sets["A"], None, None, front, verbose=False, rosters=["plain"], require_secure=True)
 
 
 def test_an_exception_ends_with_the_next_start(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
