@@ -6,7 +6,6 @@ behind it, for attack detection, the other with its embedding.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
 import tempfile
@@ -20,20 +19,15 @@ from PIL import Image
 from torch import Tensor, nn
 
 from benchmarks.measurement import Measurement
-from fedvisage.base.files import write_json
 from fedvisage.base.version import VERSION
-from fedvisage.data.prepared import FileEntry
 from fedvisage.device import Exported
 from fedvisage.device.exported import (
-    CONFIG,
     GRAPH,
     INPUT,
     OUTPUTS,
-    Config,
     Description,
-    Graphs,
     OperatingPoint,
-    as_values,
+    write_export,
 )
 from fedvisage.device.service.app import build, open_engine, serve_in_thread, server_of
 from fedvisage.device.service.limits import Limits
@@ -113,11 +107,8 @@ def written(directory: Path, task: Task, whole: nn.Module, size: int, threshold:
         dynamic_shapes={"images": {0: torch.export.Dim("batch", min=1)}},
     )
     assert program is not None
-    program.model.metadata_props.update(said.metadata())
     program.save(path, external_data=False)
-    content = path.read_bytes()
-    file = FileEntry(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
-    write_json(directory / CONFIG, as_values(Config(float32=Graphs(file=file, description=said))))
+    write_export(directory, said)
     return Exported.open(directory)
 
 

@@ -215,6 +215,8 @@ def open(directory: Run | str | Path, *, method: Method | None = None, at: str |
     """
     if not isinstance(directory, Run) and is_export(Path(directory)):
         exported = open_export(Path(directory))
+        for line in exported.notices:
+            _warn(line)
         return exported if at is None else exported.at(at)
     if isinstance(directory, Run):
         return _warn_of_crops(open_model(directory.directory, method=method or directory.method, at=at))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from typer.testing import CliRunner
 from fedvisage.cli import app
 from fedvisage.device import Exported
 from fedvisage.device.calibration import CalibrationResult, calibrate
-from fedvisage.device.exported import GRAPH, read_config
+from fedvisage.device.exported import GRAPH, read_config, write_export
 from fedvisage.device.predict import list_input_pictures, predict
 from fedvisage.metrics.calibration import K, threshold_for_camera
 
@@ -31,8 +30,7 @@ def bright(pad: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An export whose logit is (mean brightness − 128) / 16."""
     out = tmp_path_factory.mktemp("bright") / "export"
     shutil.copytree(pad, out)
-    config = json.loads((out / "config.json").read_text())
-    size = config["float32"]["description"]["size"]
+    size = read_config(pad).float32.description.size
     nodes = [
         helper.make_node("Cast", ["images"], ["values"], to=TensorProto.FLOAT),
         helper.make_node("ReduceMean", ["values", "axes"], ["mean"], keepdims=0),
@@ -49,11 +47,9 @@ def bright(pad: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N"]) for name in ("score", "logit")]
     graph = helper.make_graph(nodes, "brightness", [images], outputs, constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-    helper.set_model_props(model, read_config(pad).float32.description.metadata())
     onnx.save(model, out / GRAPH)
-    content = (out / GRAPH).read_bytes()
-    config["float32"]["file"] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    (out / "config.json").write_text(json.dumps(config))
+    config = read_config(pad)
+    write_export(out, config.float32.description, curves=config.curves)
     return out
 
 

@@ -24,6 +24,7 @@ from fedvisage.cli.options import (
     QualityOptions,
     interruptible,
     note,
+    open_noted,
     print_json,
     say,
     with_options,
@@ -294,10 +295,10 @@ def _open_gallery(path: Path, key: Path | None, counters: Path | None) -> Iterat
 
 
 def _engine(pad: Path, recognition: Path, at: list[str] | None) -> Engine:
-    from fedvisage.device.fused import at_points, open_export
+    from fedvisage.device.fused import at_points
     from fedvisage.device.service.app import open_engine
 
-    return open_engine(*at_points(open_export(pad), open_export(recognition), at or []))
+    return open_engine(*at_points(open_noted(pad), open_noted(recognition), at or []))
 
 
 def _pictures(paths: list[Path]) -> Iterator[tuple[str, Image]]:
@@ -377,12 +378,13 @@ def build(
     ] = None,
 ) -> None:
     """Write a page that checks faces in the browser, as a folder for any web server; no picture leaves the browser."""
-    from fedvisage.device import Exported, open_export
+    from fedvisage.device import Exported
     from fedvisage.device.web.site import RuntimeFiles
     from fedvisage.device.web.site import build as build_folder
 
-    pad_model = open_export(pad, int8=int8)
+    pad_model = open_noted(pad, int8=int8)
     recognition_model = None if recognition is None else Exported.open(recognition, int8=int8)
+    note(*(recognition_model.notices if recognition_model else ()))
     with interruptible(NOTHING):
         built = build_folder(
             directory, pad_model, recognition_model, runtime=None if runtime is None else RuntimeFiles(runtime)
@@ -469,7 +471,7 @@ def serve(
         from fedvisage.device.service.app import PipelineEngine, build, check_open, server_of
     except ModuleNotFoundError as error:
         raise UserError("serve", f'{error.name} is not installed; install "fedvisage[serve]"') from None
-    from fedvisage.device import Pipeline, Settings, open_export
+    from fedvisage.device import Pipeline, Settings
     from fedvisage.device.fused import at_points
     from fedvisage.device.gallery.counter import counters_of
     from fedvisage.device.gallery.file import key_from
@@ -488,7 +490,7 @@ def serve(
         if gallery is not None:
             people = stack.enter_context(Gallery(gallery, key_from(key), counters=counters_of(key, counters)))
         settings = Settings(threads=threads, several=True, **asdict(quality))
-        open_model = partial(open_export, threads=threads, int8=int8, provider=provider)
+        open_model = partial(open_noted, threads=threads, int8=int8, provider=provider)
         own = open_model(pad), None if recognition is None else open_model(recognition)
         pad_model, recognition_model = at_points(*own, at or [])
         assert pad_model is not None

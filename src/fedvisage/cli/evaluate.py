@@ -25,6 +25,7 @@ from fedvisage.cli.options import (
     Verify,
     interruptible,
     note,
+    open_noted,
     print_json,
     reporter,
     say,
@@ -229,7 +230,6 @@ def _evaluate_run(options: RunOptions, common: CommonOptions, progress: Reporter
 
 def _evaluate_export(options: RunOptions, common: CommonOptions, checks: Checks, at: str | None) -> dict[str, Any]:
     """Evaluate an exported or fused detector on a set."""
-    from fedvisage.device.fused import open_export
     from fedvisage.runs.score_set import evaluate_export
 
     assert options.run is not None
@@ -238,6 +238,6 @@ def _evaluate_export(options: RunOptions, common: CommonOptions, checks: Checks,
             raise UserError(f"--{name}", "applies to a run; leave it out, or name the run")
     if common.data is None:
         raise UserError("--data", "is missing; an export has no target, so name a prepared set")
-    model = open_export(options.run)
+    model = open_noted(options.run)
     model = model if at is None else model.at(at)
     return evaluate_export(model, common.data, common.cache, common.out, checks=checks, say=note)

@@ -26,6 +26,7 @@ from fedvisage.cli.options import (
     Quiet,
     interruptible,
     note,
+    open_noted,
     print_json,
     reporter,
     say,
@@ -149,9 +150,7 @@ def show_threshold(
     from fedvisage.device.exported import is_export
 
     if is_export(model):
-        from fedvisage.device import open_export
-
-        exported = open_export(model)
+        exported = open_noted(model)
         task, curves, own = exported.task, exported.curves, exported.threshold
     else:
         from fedvisage.tasks.finished_model import open_model
@@ -188,7 +187,7 @@ def watch_source(
 ) -> None:
     """Check frames one after another: print one JSON object per line, with a decision over a face's last frames."""
     from fedvisage.base.files import json_line
-    from fedvisage.device import Pipeline, Settings, open_export
+    from fedvisage.device import Pipeline, Settings
     from fedvisage.device.frames import frames_of
     from fedvisage.device.frames import keep_every as each
     from fedvisage.device.fused import at_points
@@ -197,7 +196,7 @@ def watch_source(
         raise UserError("--pad", "no model was given; give --pad DIR, --recognition DIR, or both")
     frames = frames_of(source)
     pad_model, recognition_model = (
-        None if directory is None else open_export(directory, threads=threads, int8=int8, provider=provider)
+        None if directory is None else open_noted(directory, threads=threads, int8=int8, provider=provider)
         for directory in (pad, recognition)
     )
     models = at_points(pad_model, recognition_model, at or [])
@@ -288,7 +287,7 @@ def _open_scorer(
                 if references is None
                 else device.compare_faces(exported, images.pictures[0], references, crop=crop, steps=steps)
             )
-        ), []
+        ), list(exported.notices)
 
     if int8:
         raise UserError("--int8", "is for an exported directory; this is a run's")
@@ -344,7 +343,6 @@ def calibrate_model(
     Genuine pictures show how many live faces the camera would reject, but nothing about attacks.
     """
     from fedvisage.base.progress import in_steps
-    from fedvisage.device import open_export
     from fedvisage.device.calibration import calibrate
     from fedvisage.device.exported import is_export
     from fedvisage.device.predict import list_input_pictures
@@ -354,7 +352,7 @@ def calibrate_model(
     progress, pictures = reporter(quiet, log_format, aside=True), list_input_pictures([live])
     note(*pictures.notices)
     with interruptible(NOTHING), in_steps("images", progress) as steps:
-        calibrated = calibrate(open_export(model), pictures, at, out, crop=crop, steps=steps)
+        calibrated = calibrate(open_noted(model), pictures, at, out, crop=crop, steps=steps)
     if as_json:
         print_json(calibrated.as_values())
     else:
@@ -395,7 +393,8 @@ def adapt_model(
 
             if member:
                 raise UserError("--member", "an exported directory has one model; leave --member out")
-            say(*Pipeline(pad=model, settings=Settings(enlarge=enlarge)).adapt(frames_of(data), out).lines())
+            pipeline = Pipeline(open_noted(model), settings=Settings(enlarge=enlarge))
+            say(*pipeline.adapt(frames_of(data), out).lines())
             return
         if enlarge:
             raise UserError("--enlarge", "is for an exported directory; this is a run's")

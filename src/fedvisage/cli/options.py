@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedvisage.base.progress import Reporter
+    from fedvisage.device.fused import Model
     from fedvisage.report.tables import Table
 
 # Shell completion of recipes, studies and shipped names: it must be fast, and import nothing heavy.
@@ -272,6 +273,15 @@ def note(*lines: str) -> None:
             log_json("note", line)
         else:
             typer.echo(f"note: {line}", err=True)
+
+
+def open_noted(directory: Path, **options: Any) -> Model:
+    """Open an exported or fused model, and print its notices."""
+    from fedvisage.device.fused import open_export
+
+    model = open_export(directory, **options)
+    note(*model.notices)
+    return model
 
 
 def wants_json() -> bool:

@@ -23,20 +23,14 @@ from fedvisage.base.onnx_graphs import open_session, parse_graph
 from fedvisage.device.exported import (
     AGAIN,
     CARD,
-    CONFIG,
     GRAPH,
     INPUT,
     WEIGHTS,
     AdaptationOrigin,
-    Config,
     Description,
     Exported,
-    Graphs,
-    as_values,
     check_free,
-    describe_graph,
-    entry_of,
-    files_beside,
+    write_export,
 )
 from fedvisage.metrics.gate import SourcePredictions, collapse_reason, refusal_reason
 
@@ -426,12 +420,10 @@ def _write_adapted(place: Path, model: Exported, graph: Any, weights: Arrays, im
     description = model.description.model_copy(update={"model_sha256": _digest(weights), "adapted": adapted})
     path = place / GRAPH
     path.parent.mkdir()
-    describe_graph(graph, description)
     with disk_full_is_failure(path):
         write_atomically(path, graph.SerializeToString(deterministic=True))
         write_atomically(place / WEIGHTS, save({name: np.asarray(value, order="C") for name, value in weights.items()}))
-    config = Config(float32=Graphs(file=entry_of(path), description=description), files=files_beside(place))
-    write_json(place / CONFIG, as_values(config))
+    write_export(place, description)
     write_atomically(place / CARD, _card(description).encode())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,27 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.base.errors import UserError, printable
-from fedvisage.base.files import disk_full_is_failure, replaced_when_complete, write_atomically, write_json
-from fedvisage.base.onnx_graphs import parse_graph
+from fedvisage.base.files import disk_full_is_failure, replaced_when_complete, write_atomically
 from fedvisage.base.progress import Steps, discard_steps, format_count
-from fedvisage.device.exported import (
-    AGAIN,
-    BESIDE,
-    CARD,
-    CONFIG,
-    GRAPH,
-    MEMBERS,
-    Config,
-    Exported,
-    Graphs,
-    as_values,
-    check_free,
-    describe_graph,
-    entry_of,
-    files_beside,
-    point_of,
-)
-from fedvisage.device.fused import Fused, Model, open_export
+from fedvisage.device.exported import CARD, check_free, point_of, refuse_int8, write_export
+from fedvisage.device.fused import Fused, Model, copy_member, folder_of, open_export, write_fused
 from fedvisage.device.predict import InputPicture, InputPictures, Prediction, predict, probability
 from fedvisage.faces.align import Image
 from fedvisage.metrics.calibration import LEAST, CameraThreshold, find_outliers, threshold_for_camera
@@ -108,9 +90,7 @@ def calibrate(
     estimates = {OF_PICTURES: Estimate(below, *wilson(below, camera.pictures))}
     threshold = Threshold(camera.value, rule, None, below, estimates)
     with replaced_when_complete(out) as directory:
-        if isinstance(model, Fused):
-            _write_fused(directory, model, threshold)
-        else:
+        with disk_full_is_failure(out):
             _write(directory, model, threshold)
         open_export(directory)
     rejected = Counter(image.reason for image in predictions if image.logit is None)
@@ -119,6 +99,7 @@ def calibrate(
 
 def _check_request(model: Model, at: str) -> tuple[WishedPoint, float]:
     """Return the wished point and the model's threshold; refuse models and points without one."""
+    refuse_int8(model.arithmetic)
     wish = parse_point(at)
     if wish.measure != "bpcer":
         raise UserError("--at", f"{wish.measure} cannot be known from genuine pictures; give bpcer=2%")
@@ -169,35 +150,17 @@ def _check_pictures(scored: list[Prediction], distinct: list[Prediction], logits
         )
 
 
-def _write(directory: Path, model: Exported, threshold: Threshold) -> None:
-    """Write the model's files with another threshold in their descriptions."""
-    description = model.description.model_copy(update={"threshold": point_of(threshold)})
-    path = directory / GRAPH
-    path.parent.mkdir()
-    graph = parse_graph(str(model.directory / GRAPH), model.graph(), AGAIN)
-    describe_graph(graph, description)
-    with disk_full_is_failure(path):
-        write_atomically(path, graph.SerializeToString(deterministic=True))
-        for name in BESIDE:
-            if (model.directory / name).exists():
-                shutil.copyfile(model.directory / name, directory / name)
-    config = Config(
-        float32=Graphs(file=entry_of(path), description=description),
-        curves=model.curves,
-        files=files_beside(directory),
-    )
-    write_json(directory / CONFIG, as_values(config))
+def _write(directory: Path, model: Model, threshold: Threshold) -> None:
+    """Write the model's float32 files with another threshold in their descriptions."""
+    update = {"threshold": point_of(threshold)}
+    if isinstance(model, Fused):
+        for number, member in enumerate(model.members, 1):
+            copy_member(member, folder_of(directory, number), int8=False)
+        write_fused(directory, model.config.model_copy(update={**update, "int8_threshold": None}))
+    else:
+        copy_member(model, directory, int8=False)
+        write_export(directory, model.description.model_copy(update=update), curves=model.curves)
     write_atomically(directory / CARD, _card(model, threshold).encode())
-
-
-def _write_fused(directory: Path, model: Fused, threshold: Threshold) -> None:
-    """Write the model's members, and a description with another threshold."""
-    path = directory / CONFIG
-    config = model.config.model_copy(update={"threshold": point_of(threshold), "int8_threshold": None})
-    with disk_full_is_failure(path):
-        shutil.copytree(model.directory / MEMBERS, directory / MEMBERS)
-        write_json(path, as_values(config))
-        write_atomically(directory / CARD, _card(model, threshold).encode())
 
 
 def _card(model: Model, threshold: Threshold) -> str:

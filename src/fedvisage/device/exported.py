@@ -21,10 +21,11 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+from pydantic_core import to_jsonable_python
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.files import json_key, parse_json, pieces_of, read_plain, read_text
-from fedvisage.base.onnx_graphs import CPU, LARGEST, open_session, runtime_errors, short
+from fedvisage.base.files import json_key, parse_json, pieces_of, read_plain, read_text, write_atomically, write_json
+from fedvisage.base.onnx_graphs import CPU, LARGEST, open_session, parse_graph, runtime_errors, short
 from fedvisage.data.crops import CropRecord
 from fedvisage.data.prepared import SIZE_LIMIT, FileEntry, file_digest
 from fedvisage.faces.cropping import MARGIN, record_of
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
 
 CONFIG, CARD, PARITY, WEIGHTS = "config.json", "README.md", "parity.json", "model.safetensors"
 GRAPH, INT8_GRAPH = "onnx/model.onnx", "onnx/model_int8.onnx"
+UNBOUND = (
+    "is an export of an earlier version, in which changed error rates and files, and a fused model's threshold, cannot "
+    "be noticed; export or fuse the model again"
+)
 MEMBERS = "members"
 """The folder of a fused model's members, each an export of its own."""
 INPUT: Final = "images"
@@ -47,6 +52,7 @@ OUTPUTS: Final[Mapping[str, tuple[str, ...]]] = {"pad": ("score", "logit"), "rec
 
 AGAIN = "export the model again"
 _KEY = "fedvisage."
+_NONE = json_key(None)
 CONFIG_LIMIT = 1 << 20
 
 Arithmetic = Literal["float32", "int8"]
@@ -90,7 +96,7 @@ class _WithoutLaterFields(_Strict):
         return {name: value for name, value in values.items() if value is not None or name not in LATER}
 
 
-LATER = frozenset({"estimates", "curves", "adapted"})
+LATER = frozenset({"estimates", "curves", "adapted", "curves_sha256", "files_sha256", "fused"})
 """Fields that an export has only if they are set."""
 
 
@@ -130,6 +136,16 @@ class AdaptationOrigin(_Strict):
     images: int = Field(ge=1)
 
 
+class SumRecord(_Strict):
+    """The sum of a fused model, which the graphs of all its members state: weights and scales, thresholds, curves."""
+
+    model_sha256: Digest
+    factors: tuple[tuple[float, float], ...] = Field(max_length=100)
+    threshold: OperatingPoint
+    int8_threshold: OperatingPoint | None
+    curves_sha256: Digest
+
+
 class Description(_WithoutLaterFields):
     """The description of a graph.
 
@@ -147,6 +163,9 @@ class Description(_WithoutLaterFields):
         trained_on: how the training crops were made, as far as known.
         drawn: true if the method samples, and the graph is the mean over all samples.
         adapted: the adaptation of the graph; none for the trained model itself.
+        curves_sha256: digest of the error rates in `config.json`; none in exports of earlier versions.
+        files_sha256: digest of the entries of `config.json` for the files beside the graphs; none likewise.
+        fused: the sum of which the graph is a member.
         version: the version of this software.
     """
 
@@ -163,11 +182,19 @@ class Description(_WithoutLaterFields):
     trained_on: tuple[CropRecord, ...] = Field(default=(), max_length=100)
     drawn: bool = False
     adapted: AdaptationOrigin | None = None
+    curves_sha256: Digest | None = None
+    files_sha256: Digest | None = None
+    fused: SumRecord | None = None
     version: Word
 
     def metadata(self) -> dict[str, str]:
         """Return the metadata of the graph."""
         return {f"{_KEY}{name}": json_key(value) for name, value in self.model_dump(mode="json").items()}
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the graph states the digests of `config.json`; those of earlier versions do not."""
+        return self.curves_sha256 is not None and self.files_sha256 is not None
 
 
 class Graphs(_Strict):
@@ -181,7 +208,8 @@ class Config(_WithoutLaterFields):
     """The content of `config.json`: the graphs of one model, the sites' error rates, and the files beside the graphs.
 
     ``curves`` are averaged over the sites, for operating points that are chosen later; they apply to the float32 graph.
-    ``files`` is empty in exports of version 0.1, whose weights and parity file are not checked.
+    The graphs state the digests of both. ``files`` is empty in exports of version 0.1, whose weights and parity file
+    are not checked.
     """
 
     library_name: Literal["fedvisage"] = "fedvisage"
@@ -192,6 +220,9 @@ class Config(_WithoutLaterFields):
 
     @model_validator(mode="after")
     def _graphs_of_one_model(self) -> Config:
+        for arithmetic, graph in (("float32", self.float32), ("int8", self.int8)):
+            if graph is not None and graph.description.arithmetic != arithmetic:
+                raise ValueError(f"its {arithmetic} graph has another arithmetic")
         if self.int8 is not None:
             excluded = {"arithmetic", "threshold"}
             float32, int8 = (graph.description.model_dump(exclude=excluded) for graph in (self.float32, self.int8))
@@ -242,11 +273,24 @@ def read_description(directory: Path, kind: type[Content]) -> Content:
 
 
 def check_metadata(path: Path, metadata: Mapping[str, str], expected: Description) -> None:
-    """Refuse a graph whose metadata differs from the description in the directory."""
-    for key, value in expected.metadata().items():
-        if metadata.get(key) != value:
+    """Refuse a graph whose metadata differs from the description in the directory, also by an entry more or less."""
+    described = expected.metadata()
+    for key in (*described, *(key for key in metadata if key.startswith(_KEY))):
+        if metadata.get(key, _NONE) != described.get(key, _NONE):
             name = key.removeprefix(_KEY)
             raise UserError(str(path), f"records a different {name} than {CONFIG}; {AGAIN}")
+
+
+def digest_of_values(values: Any) -> str:
+    """Return the digest of curves, or of file entries; equal content has equal digests."""
+    return hashlib.sha256(json_key(to_jsonable_python(values)).encode()).hexdigest()
+
+
+def _check_bound(path: Path, config: Config, stated: Description) -> None:
+    """Refuse a `config.json` with other error rates or file entries than its graph states."""
+    for name, digest in (("curves", stated.curves_sha256), ("files", stated.files_sha256)):
+        if digest is not None and digest != digest_of_values(getattr(config, name)):
+            raise UserError(str(path), f"records different {name} than its graph; {AGAIN}")
 
 
 def as_values(config: BaseModel) -> dict[str, Any]:
@@ -268,16 +312,35 @@ def entry_of(path: Path) -> FileEntry:
     return FileEntry(bytes=path.stat().st_size, sha256=file_digest(path))
 
 
-def describe_graph(graph: Any, description: Description) -> None:
-    """Replace the metadata of an ONNX graph by a description."""
-    del graph.metadata_props[:]
-    for name, value in description.metadata().items():
-        graph.metadata_props.add(key=name, value=value)
+def write_export(
+    directory: Path,
+    float32: Description,
+    int8: Description | None = None,
+    *,
+    curves: ErrorCurves | None = None,
+    fused: SumRecord | None = None,
+) -> Config:
+    """Describe the graphs of a directory: write `config.json`, and its digests into the graphs' metadata."""
+    files = {name: entry_of(directory / name) for name in BESIDE if (directory / name).exists()}
+    stated = {"curves_sha256": digest_of_values(curves), "files_sha256": digest_of_values(files), "fused": fused}
 
+    def describe(name: str, description: Description) -> Graphs:
+        path, description = directory / name, description.model_copy(update=stated)
+        graph = parse_graph(str(path), read_plain(path, LARGEST), AGAIN)
+        del graph.metadata_props[:]
+        for key, value in description.metadata().items():
+            graph.metadata_props.add(key=key, value=value)
+        write_atomically(path, graph.SerializeToString(deterministic=True))
+        return Graphs(file=entry_of(path), description=description)
 
-def files_beside(directory: Path) -> dict[Beside, FileEntry]:
-    """Return the size and digest of each file beside the graphs that `config.json` records."""
-    return {name: entry_of(directory / name) for name in BESIDE if (directory / name).exists()}
+    config = Config(
+        float32=describe(GRAPH, float32),
+        int8=None if int8 is None else describe(INT8_GRAPH, int8),
+        curves=curves,
+        files=files,
+    )
+    write_json(directory / CONFIG, as_values(config))
+    return config
 
 
 Floats = NDArray[np.float32]
@@ -333,6 +396,7 @@ class Exported:
                 str(directory / CONFIG),
                 f"expects crops that this version does not make ({description.crop}; here {expected}); {AGAIN}",
             )
+        _check_bound(directory / CONFIG, config, description)
         _check_files_beside(directory, config)
         session = open_session(str(path), _read_checked_graph(path, graph), threads, remedy=AGAIN, provider=provider)
         _check_form(path, session, description)
@@ -342,6 +406,11 @@ class Exported:
     def digest(self) -> str:
         """The digest of the weights from the description; `graph_digest` is the digest of the running file."""
         return self.description.model_sha256
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """A notice about an export of an earlier version, whose graph does not state the digests of its description."""
+        return () if self.description.is_bound else (f"{self.directory}: {UNBOUND}",)
 
     @property
     def task(self) -> Task:

@@ -7,6 +7,7 @@ a face is the sum of weight × log-odds / scale over the members.
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,27 +19,39 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import json_key, read_plain
+from fedvisage.base.files import json_key, read_plain, write_json
 from fedvisage.base.onnx_graphs import CPU
 from fedvisage.data.prepared import FileEntry
 from fedvisage.device.exported import (
     AGAIN,
+    CARD,
     CONFIG,
     CONFIG_LIMIT,
+    GRAPH,
+    INT8_GRAPH,
     MEMBERS,
+    PARITY,
+    UNBOUND,
+    WEIGHTS,
     Arithmetic,
     CropShape,
     Digest,
     Exported,
     OperatingPoint,
+    SumRecord,
     Word,
     _Strict,
     _WithoutLaterFields,
+    as_values,
+    digest_of_values,
+    entry_of,
     is_fused,
     point_of,
+    read_config,
     read_description,
     refuse_int8,
     threshold_of,
+    write_export,
 )
 from fedvisage.metrics.operating_point import MEASURES, ErrorCurves, Task, choose_point, parse_point
 from fedvisage.metrics.threshold import Threshold
@@ -85,6 +98,16 @@ class FusedConfig(_WithoutLaterFields):
     curves: ErrorCurves | None = None
     version: Word
 
+    def record(self) -> SumRecord:
+        """Return the record of the sum, which the graphs of all members state."""
+        return SumRecord(
+            model_sha256=self.model_sha256,
+            factors=tuple((member.weight, member.scale) for member in self.members),
+            threshold=self.threshold,
+            int8_threshold=self.int8_threshold,
+            curves_sha256=digest_of_values(self.curves),
+        )
+
 
 def folder_of(directory: Path, number: int) -> Path:
     """Return the folder of a member; numbers begin at 1."""
@@ -124,6 +147,7 @@ class Fused:
                 raise UserError(str(path), f"is not a model that detects attacks; {AGAIN}")
         if config.model_sha256 != digest_of(config.members, [member.digest for member in members]):
             raise UserError(str(directory / CONFIG), f"does not have the digest of its members; {AGAIN}")
+        _check_sum(directory / CONFIG, config.record(), members)
         digest = hashlib.sha256(read_plain(directory / CONFIG)).hexdigest()
         return Fused(directory, config, tuple(members), digest)
 
@@ -131,6 +155,11 @@ class Fused:
     def digest(self) -> str:
         """The digest of the members' weights, and of their factors in the sum."""
         return self.config.model_sha256
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """A notice about a fused model of an earlier version, whose graphs do not state its threshold."""
+        return next(((f"{self.directory}: {UNBOUND}",) for member in self.members if member.notices), ())
 
     @property
     def arithmetic(self) -> Arithmetic:
@@ -169,6 +198,41 @@ class Fused:
         by_shape = dict(zip(self.shapes, crops, strict=True))
         logits = [member.score([by_shape[shape] for shape in member.shapes]) for member in self.members]
         return weighted_sum(self.config.members, logits)
+
+
+def _check_sum(path: Path, record: SumRecord, members: Sequence[Exported]) -> None:
+    """Refuse a sum that differs from the one in its members' graphs; only graphs of earlier versions state none."""
+    if not any(member.description.is_bound for member in members):
+        return
+    for member in members:
+        stated = member.description.fused
+        for name, value in record:
+            if stated is None or getattr(stated, name) != value:
+                raise UserError(str(path), f"records a different {name} than {member.directory / GRAPH}; {AGAIN}")
+
+
+def copy_member(member: Exported, place: Path, *, int8: bool = True) -> None:
+    """Copy the files of an open export, after a check of its other graph."""
+    if int8 := int8 and (member.directory / INT8_GRAPH).is_file() and read_config(member.directory).int8 is not None:
+        Exported.open(member.directory, int8=True)
+    for name in (CONFIG, GRAPH, WEIGHTS, PARITY, CARD, *([INT8_GRAPH] if int8 else [])):
+        if (member.directory / name).is_file():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(member.directory / name, place / name)
+
+
+def write_fused(directory: Path, config: FusedConfig) -> FusedConfig:
+    """Write a fused model's sum into the graphs of its members, and the description with their new digests."""
+    members = []
+    for number, member in enumerate(config.members, 1):
+        place = folder_of(directory, number)
+        own = read_config(place)
+        int8 = own.int8.description if own.int8 is not None and (place / INT8_GRAPH).is_file() else None
+        write_export(place, own.float32.description, int8, curves=own.curves, fused=config.record())
+        members.append(member.model_copy(update={"config": entry_of(place / CONFIG)}))
+    config = config.model_copy(update={"members": tuple(members)})
+    write_json(directory / CONFIG, as_values(config))
+    return config
 
 
 def digest_of(members: Sequence[FusedMember], digests: Sequence[str]) -> str:

@@ -445,6 +445,9 @@ def assess_dataset(request: AssessmentOptions, progress: Say = discard) -> Asses
     pad, recognition = (
         None if path is None else open_export(path, int8=request.int8) for path in (request.pad, request.recognition)
     )
+    for model in (pad, recognition):
+        for notice in () if model is None else model.notices:
+            progress(notice)
     models = at_points(pad, recognition, request.at)
     pipeline = Pipeline(*models, settings=Settings(enlarge=request.enlarge))
     trials = presentations_in(Path(request.data), request.kind, request.split)

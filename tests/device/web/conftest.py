@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import http.server
 import json
 import shutil
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
-import onnx
 import pytest
 import torch
 from benchmarks.browser import written
@@ -23,10 +21,8 @@ from PIL import Image
 from tests.device.conftest import face, photographs  # noqa: F401  (fixtures)
 from torch import Tensor, nn
 
-from fedvisage.base.files import write_json
-from fedvisage.data.prepared import FileEntry
 from fedvisage.device import Exported, Pipeline
-from fedvisage.device.exported import CONFIG, GRAPH, Config, OperatingPoint, as_values, read_config
+from fedvisage.device.exported import OperatingPoint, read_config, write_export
 from fedvisage.device.web.site import ADVICE, RuntimeFiles, build
 from fedvisage.faces.cropping import crop_face, make_detector
 from fedvisage.render.domains import find_domain
@@ -156,17 +152,8 @@ def trained(pad: Path, filmed: dict[str, np.ndarray], tmp_path_factory: pytest.T
 def with_threshold(exported: Path, copy: Path, value: float) -> Path:
     """Copy an exported model, with another threshold in its description and inside of its graph."""
     shutil.copytree(exported, copy)
-    config = read_config(copy)
     point = OperatingPoint(value=value, rule="source-eer")
-    said = config.float32.description.model_copy(update={"threshold": point})
-    graph = onnx.load(copy / GRAPH)
-    for entry in graph.metadata_props:
-        entry.value = said.metadata()[entry.key]
-    content = graph.SerializeToString()
-    (copy / GRAPH).write_bytes(content)
-    file = FileEntry(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
-    changed = config.float32.model_copy(update={"description": said, "file": file})
-    write_json(copy / CONFIG, as_values(Config(float32=changed)))
+    write_export(copy, read_config(copy).float32.description.model_copy(update={"threshold": point}))
     return copy
 
 

@@ -147,7 +147,7 @@ def compare_graph(model: FinishedModel, place: Path) -> None:
 
     path, method = place / "model.onnx", model.setup.method
     members = [one for _, one in sorted(members_of(model.saved.finished).items())]
-    write_graph(Graph(model, members), path, SIZE, {})
+    write_graph(Graph(model, members), path, SIZE)
     session = open_session(str(path), path.read_bytes(), 1, remedy="")
     shown = crops(5)
     found = session.run(None, {"images": shown})[-1]

@@ -30,7 +30,6 @@ from fedvisage.data.batches import View
 from fedvisage.device.exported import (
     AGAIN,
     CARD,
-    CONFIG,
     GRAPH,
     INT8_GRAPH,
     PARITY,
@@ -39,12 +38,10 @@ from fedvisage.device.exported import (
     Config,
     Description,
     Exported,
-    Graphs,
     as_values,
     check_free,
-    entry_of,
-    files_beside,
     point_of,
+    write_export,
 )
 from fedvisage.faces.cropping import record_of
 from fedvisage.federation.declared import Member
@@ -69,7 +66,6 @@ from fedvisage.runs.export.graph import (
 from fedvisage.runs.export.quantised import (
     PLACE,
     QuantisationEffect,
-    describe,
     evaluate_graph,
     quantise,
     splits,
@@ -234,16 +230,17 @@ def export(
         say("comparing it with torch")
         parity = measure(exported.run, lambda part: reference(model, chosen, part), crops, model.task)
         require_parity(parity)
-        moved = None
+        int8, moved = None, None
         if source is not None:
             say("writing the int8 graph")
-            config, moved = _with_int8(directory, model, config, exported, source)
+            int8, moved = _with_int8(directory, model, exported, source)
         notices = _notices(model, description)
         write_json(directory / PARITY, parity_values(parity, compared_on, moved, model.task))
         write_tensors(directory / WEIGHTS, _weights(chosen))
-        # The configuration records the digests of these two files, so it is written again after them.
-        config = config.model_copy(update={"files": files_beside(directory)})
-        write_json(directory / CONFIG, as_values(config))
+        # The graphs state the digests of these two files, so they are described again after them.
+        config = write_export(directory, description, int8, curves=config.curves)
+        for arithmetic in (False, True) if int8 else (False,):
+            Exported.open(directory, int8=arithmetic)
         written = ExportResult(out, config, parity, compared_on, (*model.notices, *notices), moved)
         write_card(directory / CARD, card(model, config, _figures(model), notices))
     return written
@@ -269,10 +266,10 @@ def _source(model: FinishedModel, chosen: ExportedWeights, entry: str, cache: Pa
 
 
 def _with_int8(
-    directory: Path, model: FinishedModel, config: Config, exported: Exported, source: tuple[View, View]
-) -> tuple[Config, QuantisationEffect]:
-    """Write the int8 graph. Its metadata contain the threshold, so they are written after the threshold is chosen."""
-    description, path, (calibration, heldout) = config.float32.description, directory / INT8_GRAPH, source
+    directory: Path, model: FinishedModel, exported: Exported, source: tuple[View, View]
+) -> tuple[Description, QuantisationEffect]:
+    """Write the int8 graph, and return its description, with its own threshold."""
+    description, path, (calibration, heldout) = exported.description, directory / INT8_GRAPH, source
     rule = "" if description.threshold is None else description.threshold.rule
     quantise(directory / GRAPH, path, calibration)
     before = evaluate_graph(exported, heldout, model.recipe, rule)
@@ -280,12 +277,7 @@ def _with_int8(
     after = evaluate_graph(replace(exported, session=session), heldout, model.recipe, rule)
     moved = QuantisationEffect(heldout.slices[0].set.name, len(heldout), before, after)
     moved.require(model.task)
-    int8_description = description.model_copy(update={"arithmetic": "int8", "threshold": point_of(after.threshold)})
-    describe(path, int8_description)
-    config = config.model_copy(update={"int8": Graphs(file=entry_of(path), description=int8_description)})
-    write_json(directory / CONFIG, as_values(config))
-    Exported.open(directory, int8=True)
-    return config, moved
+    return description.model_copy(update={"arithmetic": "int8", "threshold": point_of(after.threshold)}), moved
 
 
 def with_graph(directory: Path, model: FinishedModel, chosen: ExportedWeights, description: Description) -> Config:
@@ -293,11 +285,9 @@ def with_graph(directory: Path, model: FinishedModel, chosen: ExportedWeights, d
     path = directory / GRAPH
     path.parent.mkdir()
     with disk_full_is_failure(path):
-        write_graph(Graph(model, chosen.weights), path, description.size, description.metadata())
-    curves = model.saved.curves if description.adapted is None else None  # they are those before adaptation
-    config = Config(float32=Graphs(file=entry_of(path), description=description), curves=curves)
-    write_json(directory / CONFIG, as_values(config))
-    return config
+        write_graph(Graph(model, chosen.weights), path, description.size)
+        # The curves are those before adaptation.
+        return write_export(directory, description, curves=model.saved.curves if description.adapted is None else None)
 
 
 def _weights(chosen: ExportedWeights) -> dict[str, torch.Tensor]:
@@ -311,6 +301,12 @@ def _weights(chosen: ExportedWeights) -> dict[str, torch.Tensor]:
 
 def _notices(model: FinishedModel, description: Description) -> list[str]:
     notices = []
+    if description.threshold is None:
+        notices.append(
+            "The model has no threshold, because the sites' held-out people gave too few pairs for the false match "
+            "rate in evaluation.people.fmr; predict, serve and gallery refuse it. Train with more held-out people, or "
+            "with a higher rate, and export again."
+        )
     if description.drawn:
         notices.append(
             "The method samples blocks for each prediction; the exported graph is deterministic: the mean over "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,17 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import replaced_when_complete, write_json
+from fedvisage.base.files import replaced_when_complete
 from fedvisage.base.progress import Say, discard
 from fedvisage.base.version import VERSION
 from fedvisage.data.batches import View
 from fedvisage.device.exported import (
     CARD,
     CONFIG,
-    GRAPH,
     INT8_GRAPH,
-    PARITY,
-    WEIGHTS,
     Exported,
     OperatingPoint,
     as_values,
@@ -37,9 +33,11 @@ from fedvisage.device.fused import (
     Fused,
     FusedConfig,
     FusedMember,
+    copy_member,
     digest_of,
     folder_of,
     open_export,
+    write_fused,
 )
 from fedvisage.metrics.operating_point import BONA_FIDE, CLASSES, ErrorCurves, average_curves, count_by_type
 from fedvisage.metrics.scores import FloatArray
@@ -63,9 +61,6 @@ RULE = "source-eer"
 """The rule of a threshold that is measured on a set."""
 
 EVEN_ODDS = "no set measured the threshold: it is at even odds; give --on SET to choose it on a set's held-out people"
-
-COPIED = (CONFIG, GRAPH, INT8_GRAPH, WEIGHTS, PARITY, CARD)
-"""The files of a member."""
 
 
 @dataclass(frozen=True)
@@ -219,27 +214,22 @@ def _add_members(directory: Path, number: int, term: Term, on: str | None, cache
         counts = {} if source.is_file() else read_counts(source)
         return [replace(term, directory=place, scale=term.scale or spread_of(list(counts.values())))]
     opened = open_export(source)
+    for notice in opened.notices:
+        say(notice)
     if opened.task != "pad":
         raise UserError(str(source), "recognises people; only models that detect attacks are fused")
     if isinstance(opened, Exported):
-        _copy(opened, place)
+        copy_member(opened, place)
         return [replace(term, directory=place)]
     if term.scale is None:
         raise UserError("--scale", f"{source} is a fused model, which has no scale of its own; give one, such as 1")
     terms = []
     for offset, (member, recorded) in enumerate(zip(opened.members, opened.config.members, strict=True)):
         place = folder_of(directory, number + offset)
-        _copy(member, place)
+        copy_member(member, place)
         weight, scale = term.weight * recorded.weight, term.scale * recorded.scale
         terms.append(Term(place, f"{source}, member {offset + 1}", weight, scale))
     return terms
-
-
-def _copy(member: Exported, place: Path) -> None:
-    for name in COPIED:
-        if (member.directory / name).is_file():
-            (place / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(member.directory / name, place / name)
 
 
 def spread_of(histograms: Sequence[Histogram]) -> float | None:
@@ -295,15 +285,14 @@ def _with_thresholds(
     """Measure thresholds and error rates on the sets, or leave the threshold at even odds; write the description."""
     has_int8 = all((term.directory / INT8_GRAPH).is_file() for term in terms)
     config = config.model_copy(update={"int8_threshold": config.threshold if has_int8 else None})
-    write_json(directory / CONFIG, as_values(config))
+    config = write_fused(directory, config)
     if sets:
         scores = _score_sum(Fused.open(directory, threads=threads), sets)
         measured = {"threshold": _threshold(scores, sets), "curves": _curves(scores, sets)}
         if has_int8:
             scores = _score_sum(Fused.open(directory, threads=threads, int8=True), sets)
             measured["int8_threshold"] = _threshold(scores, sets)
-        config = config.model_copy(update=measured)
-        write_json(directory / CONFIG, as_values(config))
+        config = write_fused(directory, config.model_copy(update=measured))
     return config
 
 

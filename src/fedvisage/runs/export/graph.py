@@ -10,7 +10,7 @@ import copy
 import keyword
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -144,8 +144,8 @@ class Graph(nn.Module):
         return parts
 
 
-def write_graph(graph: Graph, path: Path, size: int, metadata: Mapping[str, str]) -> None:
-    """Write the ONNX graph of a model, for any batch size, with metadata."""
+def write_graph(graph: Graph, path: Path, size: int) -> None:
+    """Write the ONNX graph of a model, for any batch size, without metadata."""
     try:
         import onnxscript  # noqa: F401  (the exporter imports it only after tracing the whole model)
     except ImportError:
@@ -171,7 +171,6 @@ def write_graph(graph: Graph, path: Path, size: int, metadata: Mapping[str, str]
         raise RunFailed(f"the network of {name} cannot be written as a graph: {reason}") from error
     assert program is not None
     _without_traces(program.model)
-    program.model.metadata_props.update(metadata)
     program.save(path, external_data=False)
 
 

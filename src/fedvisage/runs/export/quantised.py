@@ -19,14 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.base.errors import RunFailed, UserError
-from fedvisage.base.onnx_graphs import parse_graph
 from fedvisage.base.progress import Say
 from fedvisage.data.batches import View
 from fedvisage.data.integrity import check_bytes
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import select, split_entry
 from fedvisage.datasets.sources import resolve, without_part
-from fedvisage.device.exported import AGAIN, INPUT, Description, Exported, describe_graph
+from fedvisage.device.exported import INPUT, Exported
 from fedvisage.metrics.generic import threshold_at_fmr, within_counts
 from fedvisage.metrics.similarity import Faces
 from fedvisage.metrics.threshold import ON_TRAINING, SOURCE_RULES, Threshold, histogram, threshold_from_histograms
@@ -187,15 +186,6 @@ def quantise(graph: Path, path: Path, calibration: View) -> None:
             per_channel=True,
             op_types_to_quantize=_LAYERS,
         )
-
-
-def describe(path: Path, description: Description) -> None:
-    """Write a graph's description into its metadata."""
-    import onnx
-
-    model = parse_graph(str(path), path.read_bytes(), AGAIN)
-    describe_graph(model, description)
-    onnx.save(model, path)
 
 
 def evaluate_graph(model: Exported, view: View, recipe: Recipe, rule: str) -> OperatingError:

@@ -47,6 +47,7 @@ async function openFused(ort, read, { folder, graph, config }, task, crop) {
       return openGraph(ort, read, model, task, crop);
     }),
   );
+  checkSum(place, config, members);
   const keys = members.map(({ shapes: [{ margin, size }] }) => `${margin} ${size}`);
   const distinct = [...new Set(keys)]; // members of equal crops share one
   const shapes = distinct.map((key) => members[keys.indexOf(key)].shapes[0]);
@@ -79,7 +80,7 @@ async function openGraph(ort, read, { folder, graph, config }, task, expected) {
   const { session, stated } = await opened(ort, path, await read.checked(path, entry.file.sha256, entry.file.bytes));
   checkStated(path, stated, description);
   const output = task === "pad" ? "logit" : "embedding";
-  const { size, threshold, model_sha256: digest } = description;
+  const { size, threshold, model_sha256: digest, files_sha256: bound, fused } = description;
 
   async function run(crop) {
     const images = new ort.Tensor("uint8", new Uint8Array(crop.buffer), [1, size, size, 3]);
@@ -92,7 +93,22 @@ async function openGraph(ort, read, { folder, graph, config }, task, expected) {
   }
 
   const score = async ([crop]) => (await run(crop))[0];
-  return { size, shapes: [{ margin, size }], threshold, digest, run, score };
+  return { size, shapes: [{ margin, size }], threshold, digest, bound, fused, run, score };
+}
+
+/** Refuse a sum that differs from the one in its members' graphs; only graphs of earlier versions state none. */
+export function checkSum(place, config, members) {
+  const { model_sha256, threshold, int8_threshold = null } = config;
+  const factors = config.members.map(({ weight, scale }) => [weight, scale]);
+  const sum = Object.entries({ model_sha256, factors, threshold, int8_threshold });
+  if (!members.some(({ bound }) => bound)) return;
+  for (const { fused } of members) {
+    for (const [name, value] of sum) {
+      if (!fused || !alike(value, fused[name]) || !alike(fused[name], value)) {
+        throw new Refused("damaged", `${place}: contains another ${name} than its members' graphs; fuse the models again`);
+      }
+    }
+  }
 }
 
 /** Refuse a fused model that Python refuses: fedvisage.device.fused.FusedConfig has the same limits. */
@@ -141,9 +157,9 @@ function percent(rate) {
 
 /** Refuse a graph whose metadata differs from config.json, for example in threshold, size or model. */
 export function checkStated(path, stated, description) {
-  for (const [name, value] of Object.entries(description)) {
-    if (name === "adapted" && value === null) continue; // absent in older graphs
-    if (!same(value, stated[`fedvisage.${name}`])) {
+  const inside = Object.keys(stated).filter((key) => key.startsWith("fedvisage."));
+  for (const name of [...Object.keys(description), ...inside.map((key) => key.slice("fedvisage.".length))]) {
+    if (!same(description[name] ?? null, stated[`fedvisage.${name}`] ?? "null")) {
       throw new Refused("damaged", `${path}: contains another ${name} than config.json; export the model again`);
     }
   }
