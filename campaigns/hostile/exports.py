@@ -24,7 +24,9 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensor
 from tests.toy import SITES, SIZE, make_set, run_toy, tree
 
 from fedvisage.device import Exported, Pipeline
+from fedvisage.device.fused import open_export
 from fedvisage.runs.export.export import export
+from fedvisage.runs.export.fuse import fuse
 from fedvisage.starts.files import read_graph
 from fedvisage.tasks.finished_model import open_model
 
@@ -66,11 +68,14 @@ class Exports:
         self.crops = np.random.default_rng(0).integers(0, 255, (2, SIZE, SIZE, 3), dtype=np.uint8)
         for int8 in (False, True):
             Exported.open(self.own, int8=int8).run(self.crops)
+        self.sum = prepared / "sum"
+        fuse([self.own, self.other], self.sum, scales=[1.0, 1.0], cache=prepared / "cache")
         Pipeline(self.own)
 
     def case(self, draws: np.random.Generator, place: Path) -> Case:
         """Copy an export and do one thing to it."""
-        deed = pick(draws, (self._external, self._operator, self._huge, self._threshold, self._swap, self._spoil))
+        deeds = (self._external, self._operator, self._huge, self._threshold, self._swap, self._spoil, self._unstated)
+        deed = pick(draws, deeds)
         directory = place / "export"
         shutil.copytree(self.own, directory)
         int8 = draws.random() < 0.3
@@ -159,6 +164,22 @@ class Exports:
         take = self._look if len(foreign) == len(names) else partial(self._must_refuse, route="open")
         return Case(["swapped", *foreign], partial(take, directory, GRAPHS[0]))
 
+    def _unstated(self, directory: Path, graph: str, draws: np.random.Generator) -> Case:
+        """Change what `config.json` records beside the descriptions: error rates, files, digests, or a sum."""
+        way = pick(draws, sorted(UNSTATED))
+        if way.startswith("sum"):
+            shutil.rmtree(directory)
+            shutil.copytree(self.sum, directory)
+        config, foreign = (json.loads((place / CONFIG).read_text()) for place in (directory, self.other))
+        UNSTATED[way](config, foreign, draws)
+        (directory / CONFIG).write_text(json.dumps(config))
+
+        def take() -> None:
+            open_export(directory)
+            raise Admitted("this export was opened")
+
+        return Case(["unstated", way], take)
+
     def _spoil(self, directory: Path, graph: str, draws: np.random.Generator) -> Case:
         """Change the description, bytes of the graph, or how a file lies there."""
         way = pick(draws, ("json", "json", "bytes", "bytes", "odd"))
@@ -217,6 +238,38 @@ class Exports:
                 raise Admitted(f"{name} is of another export")
         if not np.isfinite(exported.run(self.crops)).all():
             raise Admitted("an export that opened returns a value that is not a number")
+
+
+def _remove_digests(config: dict[str, Any]) -> None:
+    """Give a description the form of an earlier version."""
+    config["files"] = {}
+    for name in ("curves_sha256", "files_sha256"):
+        for key in ("float32", "int8"):
+            del config[key]["description"][name]
+
+
+Edit = Callable[[dict[str, Any], dict[str, Any], np.random.Generator], object]
+UNSTATED: dict[str, Edit] = {
+    "curves: swapped": lambda config, foreign, draws: config.update(curves=foreign["curves"]),
+    "curves: none": lambda config, foreign, draws: config.pop("curves"),
+    "curves: moved": lambda config, foreign, draws: config["curves"].update(
+        thresholds=[value + float(draws.normal()) for value in [0.0]]
+        + [100.0 + number for number in range(len(config["curves"]["thresholds"]) - 1)]
+    ),
+    "files: swapped": lambda config, foreign, draws: config.update(files=foreign["files"]),
+    "files: none": lambda config, foreign, draws: config.update(files={}),
+    "files: one": lambda config, foreign, draws: config["files"].pop(pick(draws, (WEIGHTS, PARITY))),
+    "digests: none": lambda config, foreign, draws: _remove_digests(config),
+    "int8: as float32": lambda config, foreign, draws: config.update(float32=config["int8"]),
+    "sum: threshold": lambda config, foreign, draws: config["threshold"].update(value=float(draws.normal()) - 50),
+    "sum: threshold of a member": lambda config, foreign, draws: config.update(
+        threshold=foreign["float32"]["description"]["threshold"]
+    ),
+    "sum: rule": lambda config, foreign, draws: config["threshold"].update(rule="source-eer"),
+    "sum: curves": lambda config, foreign, draws: config.update(curves=foreign["curves"]),
+    "sum: weight": lambda config, foreign, draws: config["members"][0].update(weight=float(draws.random()) + 2),
+}
+"""Edits of `config.json` alone, given that of another export; each must be refused."""
 
 
 def _put(directory: Path, graph: str, model: ModelProto | bytes) -> None:

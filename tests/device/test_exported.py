@@ -199,10 +199,89 @@ def test_a_device_needs_only_description_and_graph(copy: Path) -> None:
     assert Exported.open(copy).threshold is not None
 
 
-def test_an_export_of_the_first_version_has_no_record_of_its_other_files(copy: Path, recognition: Path) -> None:
-    changed(copy, lambda said: said.pop("files"))
-    shutil.copy(recognition / "model.safetensors", copy / "model.safetensors")
-    assert Exported.open(copy).graph_digest == hashlib.sha256((copy / GRAPH).read_bytes()).hexdigest()
+def make_everybody_live(config: dict[str, Any]) -> None:
+    """Let the curves state that no attack is accepted at the lowest threshold, where everything passes as live."""
+    curves = config["curves"]
+    rates = len(curves["thresholds"])
+    curves["thresholds"] = [-99.0 + number for number in range(rates)]
+    curves["rejected"]["rates"] = [0.5] * rates
+    for curve in curves["accepted"].values():
+        curve["rates"] = [0.0] * rates
+
+
+def take_digests_away(config: dict[str, Any]) -> None:
+    """Turn the description into one of an earlier version, whose curves and files are not checked."""
+    config["files"] = {}
+    for name in ("curves_sha256", "files_sha256"):
+        del described(config)[name]
+
+
+EDITS: dict[str, tuple[Change, str, str]] = {
+    "curves of an attacker": (make_everybody_live, "config.json", "curves"),
+    "no curves": (lambda config: config.pop("curves"), "config.json", "curves"),
+    "one more person": (lambda config: config["curves"]["rejected"].update(people=10**6), "config.json", "curves"),
+    "no files": (lambda config: config.update(files={}), "config.json", "files"),
+    "no key for files": (lambda config: config.pop("files"), "config.json", "files"),
+    "one file less": (lambda config: config["files"].pop("parity.json"), "config.json", "files"),
+    "an earlier version": (take_digests_away, GRAPH, "curves_sha256"),
+    "one digest less": (lambda config: described(config).pop("files_sha256"), GRAPH, "files_sha256"),
+    "another rule": (lambda config: described(config)["threshold"].update(rule="bpcer=1%"), GRAPH, "threshold"),
+    "wider crops": (lambda config: described(config)["crop"].update(margin=2.7), GRAPH, "crop"),
+    "an adaptation": (
+        lambda config: described(config).update(adapted={"from_sha256": "0" * 64, "how": "gated", "images": 9}),
+        GRAPH,
+        "adapted",
+    ),
+    "the float32 graph as int8": (lambda config: config.update(int8=config["float32"]), "config.json", "int8"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(EDITS))
+def test_an_edit_of_the_configuration_alone_is_refused_by_name(copy: Path, name: str) -> None:
+    change, place, keyword = EDITS[name]
+    changed(copy, change)
+    with refused(f"copy/{place}", keyword):
+        Exported.open(copy)
+
+
+def test_curves_of_another_export_are_refused(copy: Path, strict_pad: Path) -> None:
+    curves = json.loads((strict_pad / "config.json").read_text())["curves"]
+    changed(copy, lambda config: config.update(curves=curves))
+    with refused("copy/config.json", "curves", "graph"):
+        Exported.open(copy)
+
+
+def test_a_graph_beside_the_recorded_ones_is_never_opened(copy: Path) -> None:
+    shutil.copy(copy / GRAPH, copy / "onnx/model_int8.onnx")
+    digest = Exported.open(copy).graph_digest
+    assert digest == hashlib.sha256((copy / GRAPH).read_bytes()).hexdigest()
+    with refused("copy", "int8"):
+        Exported.open(copy, int8=True)
+
+
+def make_earlier_export(directory: Path) -> Path:
+    """Remove the digests from configuration and graph: earlier versions wrote such exports."""
+    model = onnx.load(directory / GRAPH)
+    later = ("fedvisage.curves_sha256", "fedvisage.files_sha256")
+    kept = [entry for entry in model.metadata_props if entry.key not in later]
+    del model.metadata_props[:]
+    model.metadata_props.extend(kept)
+    replaced(directory, model.SerializeToString())
+    changed(directory, take_digests_away)
+    return directory
+
+
+def test_an_export_of_an_earlier_version_opens_with_a_notice(copy: Path, pad: Path) -> None:
+    expected = Exported.open(pad)
+    assert expected.notices == ()
+    assert not [line for line in command(["threshold", str(pad)]).stderr.splitlines() if line.startswith("note")]
+    exported = Exported.open(make_earlier_export(copy))
+    (notice,) = exported.notices
+    assert str(copy) in notice
+    assert "earlier version" in notice
+    assert exported.threshold == expected.threshold
+    done = command(["threshold", str(copy)])
+    assert (done.returncode, done.stderr.splitlines()) == (0, [f"note: {notice}"])
 
 
 def test_a_threshold_changed_in_the_description_alone_is_refused_by_name(copy: Path) -> None:

@@ -21,7 +21,8 @@ import fedvisage as fv
 from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.device import Exported, Fused, Pipeline, Settings, open_export
-from fedvisage.device.exported import CONFIG, OperatingPoint
+from fedvisage.device.exported import CONFIG, GRAPH, OperatingPoint, entry_of, read_description
+from fedvisage.device.fused import FusedConfig, digest_of
 from fedvisage.device.predict import face_cropper
 from fedvisage.device.service.app import open_engine
 from fedvisage.device.web.site import RuntimeFiles, page_files
@@ -177,6 +178,79 @@ def test_a_fused_model_is_calibrated_to_a_camera_and_keeps_its_scores(
     assert before is not None
     assert after is not None
     assert before.logit == after.logit
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    config = json.loads(path.read_text())
+    change(config)
+    path.write_text(json.dumps(config))
+
+
+def use_plain_member(copy: Path, members: list[Path]) -> None:
+    """Put the export that a member was copied from in its place; its graph states no sum."""
+    shutil.rmtree(copy / "members/1")
+    shutil.copytree(members[0], copy / "members/1")
+
+
+def take_sum_from_member(copy: Path, members: list[Path]) -> None:
+    """Remove the sum from the description of a member, as in an export of its own."""
+    edit(copy / "members/1" / CONFIG, lambda config: config["float32"]["description"].pop("fused"))
+
+
+def change_weight(copy: Path, members: list[Path]) -> None:
+    """Give the first member another weight, and the model the digest of its factors."""
+    config = read_description(copy, FusedConfig)
+    first, *others = config.members
+    changed = (first.model_copy(update={"weight": 9.0}), *others)
+    digest = digest_of(changed, [Exported.open(copy / "members" / str(number)).digest for number in (1, 2, 3)])
+    edit(copy / CONFIG, lambda values: values.update(model_sha256=digest))
+    edit(copy / CONFIG, lambda values: values["members"][0].update(weight=9.0))
+
+
+def use_threshold_of_member(copy: Path, members: list[Path]) -> None:
+    """Decide the sum at the threshold of its first member."""
+    point = json.loads((members[0] / CONFIG).read_text())["float32"]["description"]["threshold"]
+    edit(copy / CONFIG, lambda config: config.update(threshold=point))
+
+
+def let_all_pass(copy: Path, members: list[Path]) -> None:
+    """Lower the threshold of the sum, and nothing else."""
+    edit(copy / CONFIG, lambda config: config["threshold"].update(value=-50.0))
+
+
+def add_curves(copy: Path, members: list[Path]) -> None:
+    """Add the error rates of a member to the sum."""
+    curves = json.loads((members[0].parent / "curves.json").read_text())
+    edit(copy / CONFIG, lambda config: config.update(curves=curves))
+
+
+@pytest.mark.parametrize(
+    ("attack", "place", "keyword"),
+    [
+        (let_all_pass, CONFIG, "threshold"),
+        (use_threshold_of_member, CONFIG, "threshold"),
+        (add_curves, CONFIG, "curves_sha256"),
+        (change_weight, CONFIG, "model_sha256"),
+        (use_plain_member, CONFIG, "model_sha256"),
+        (take_sum_from_member, f"members/1/{GRAPH}", "fused"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_sum_that_its_members_do_not_state_is_refused(
+    copy: Path,
+    pad: Path,
+    members: list[Path],
+    attack: Callable[[Path, list[Path]], None],
+    place: str,
+    keyword: str,
+) -> None:
+    curves = json.loads((pad / CONFIG).read_text())["curves"]
+    (members[0].parent / "curves.json").write_text(json.dumps(curves))
+    attack(copy, members)
+    record = entry_of(copy / "members/1" / CONFIG).model_dump()
+    edit(copy / CONFIG, lambda config: config["members"][0].update(config=record))
+    with refused(f"copy/{place}", keyword):
+        open_export(copy)
 
 
 def test_the_card_lists_members_weights_and_the_origin_of_the_threshold(fused: Path) -> None:

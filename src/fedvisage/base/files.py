@@ -208,11 +208,8 @@ def read_plain(path: Path, most: int = LARGEST_TEXT) -> bytes:
 def pieces_of(path: Path, most: int = LARGEST_TEXT) -> Iterator[bytes]:
     """Read a regular file of at most ``most`` bytes in pieces. Pipes and devices, which may never end, are refused."""
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise UserError(str(path), "is not a regular file")
-        with path.open("rb") as file:
-            size, read = status.st_size, 0
+        with open(path, "rb", opener=open_regular) as file:
+            size, read = os.fstat(file.fileno()).st_size, 0
             while size <= most and (part := file.read(PIECE)):
                 yield part
                 read += len(part)
@@ -231,6 +228,17 @@ def file_digest(path: Path, most: int = 1 << 62) -> str:
     for piece in pieces_of(path, most):
         digest.update(piece)
     return digest.hexdigest()
+
+
+def open_regular(path: str, flags: int) -> int:
+    """Open a regular file, as the ``opener`` of :func:`open`; refuse pipes, sockets and devices without waiting."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise UserError(str(path), "is not a regular file")
+    handle = os.open(path, flags | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return handle
+    os.close(handle)  # it was exchanged after the first check
+    raise UserError(str(path), "is not a regular file")
 
 
 def _short(error: Exception) -> str:
@@ -324,10 +332,9 @@ def _read_safetensors(path: Path, framework: str) -> tuple[dict[str, Any], str]:
     from safetensors import SafetensorError, safe_open
 
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise UserError(str(path), "is not a regular file")
-        if (size := status.st_size) > (memory := _memory()):
+        with open(path, "rb", opener=open_regular) as opened:
+            size = os.fstat(opened.fileno()).st_size
+        if size > (memory := _memory()):
             raise UserError(str(path), f"has {size:,} bytes, more than this machine's memory ({memory:,})")
         with safe_open(path, framework=framework) as file:
             meta = (file.metadata() or {}).get(META, "")
@@ -351,9 +358,9 @@ def check_weights(path: Path, place: str) -> None:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(path, framework="pt"):
+        with open(path, "rb", opener=open_regular), safe_open(path, framework="pt"):
             return
-    except (SafetensorError, OSError, ValueError):
+    except (SafetensorError, OSError, ValueError, UserError):
         pass
     if not path.exists():
         raise UserError(place, f"{path} does not exist; give a safetensors file")
@@ -367,9 +374,9 @@ def _other_format(path: Path) -> str | None:
     """Name the format of a weights file that is not safetensors, by suffix or first bytes; None if it is unknown."""
     ending = path.suffix.lower()
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             start = file.read(4)
-    except OSError:
+    except (OSError, UserError):
         return None
     if ending == ".onnx":
         return "an ONNX graph"

@@ -123,7 +123,7 @@ def enrol(
     collection: In = COLLECTION,
     at: AtEach = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Enrol even if the faces match a person of another name.")
+        bool, typer.Option("--force", help="Enrol even if faces or name resemble those of another person.")
     ] = False,
 ) -> None:
     """Enrol a person with the pictures that show one living face well; templates of another model are replaced."""
@@ -451,6 +451,9 @@ def serve(
         int, typer.Option(help="Maximum pixels of a picture; larger JPEGs are reduced first.", min=1)
     ] = 16_000_000,
     max_faces: Annotated[int, typer.Option(help="Maximum faces to evaluate per picture.", min=1)] = 20,
+    max_bodies: Annotated[
+        int, typer.Option(help="Maximum bytes of all unanswered requests; a key may have a quarter.", min=1)
+    ] = 200_000_000,
     timeout: Annotated[float, typer.Option(help="Maximum seconds for a request.", min=0.1)] = 30.0,
     workers: Annotated[int, typer.Option(help="Requests to compute at a time.", min=1)] = 2,
     threads: Annotated[int, typer.Option(help="Threads per request.", min=1)] = 1,
@@ -484,7 +487,7 @@ def serve(
     # Refuse an unprotected service before any model is loaded.
     keys = Keys() if api_keys is None else _api_keys(api_keys)
     check_open(host, keys, without_keys)
-    limits = Limits(max_body, max_pixels, max_faces, timeout, rate, burst, workers)
+    limits = Limits(max_body, max_pixels, max_faces, timeout, rate, burst, workers, bodies=max_bodies)
     with ExitStack() as stack:
         people = None
         if gallery is not None:
@@ -501,7 +504,7 @@ def serve(
         files = _page(pad_model, pipeline.recognition, settings, keys=bool(keys)) if page else None
         names = [host, *(host_name or ())]
         audit = None if audit_log is None else AuditLog(audit_log, _log)
-        nonces = None if without_nonces else Nonces()
+        nonces = None if without_nonces else Nonces(behind_proxy=bool(proxy))
         guard = build(
             engine, people, keys=keys, limits=limits, hosts=names, audit=audit, nonces=nonces, page=files, log=_log
         )

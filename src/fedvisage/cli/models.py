@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import CACHE
+from fedvisage.base.files import CACHE, read_plain
 from fedvisage.cli.options import (
     NOTHING,
     App,
@@ -319,7 +319,7 @@ def _read_list(paths_from: Path | None, paths: list[Path]) -> bytes | None:
     if paths_from is None:
         return None
     if paths_from != Path("-"):
-        return paths_from.read_bytes()
+        return read_plain(paths_from)
     if paths_from in paths:
         raise UserError("--paths-from", "standard input is named twice: as an image and as a list of paths")
     return sys.stdin.buffer.read()

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import write_atomically
+from fedvisage.base.files import open_regular, read_plain, write_atomically
 
 PAIR_LISTS, OF_TEMPLATES = "-pairs", "-templates"
 ENDING = ".txt"
@@ -101,7 +101,7 @@ def read_table(path: Path, columns: int) -> Table:
     if path.stat().st_size > LARGEST:
         raise UserError(str(path), f"is larger than {LARGEST >> 30} GiB: not a list")
     try:
-        with path.open(encoding="utf-8-sig") as file:
+        with open(path, encoding="utf-8-sig", opener=open_regular) as file:
             if not file.read(_LINES).strip():
                 raise UserError(str(path), "is empty")
             file.seek(0)
@@ -150,9 +150,7 @@ def read_pairs(path: Path) -> ListedPairs:
 def read_numbered_pairs(path: Path) -> tuple[list[Pair], NDArray[np.bool_], NDArray[np.int64]]:
     """Read a list: pairs of names and numbers, a same-person flag for each, and the fold of each (from 0)."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise UserError(str(path), f"cannot be read ({error.strerror})") from error
+        lines = read_plain(path).decode().splitlines()
     except UnicodeDecodeError:
         raise UserError(str(path), "is not text; give a list of pairs such as LFW's pairs.txt") from None
     rows = [(number, _fields(line)) for number, line in enumerate(lines, 1) if line.strip()]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvisage.base.errors import UserError, printable
-from fedvisage.base.files import write_atomically
+from fedvisage.base.files import open_regular, write_atomically
 from fedvisage.base.parallel import Progress, map_in_order
 from fedvisage.base.progress import format_count
 from fedvisage.base.streams import numpy_rng
@@ -337,7 +337,7 @@ def read_groups(path: Path) -> dict[str, str]:
     if not path.exists():
         return {}
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with open(path, newline="", encoding="utf-8", opener=open_regular) as file:
             return {row["person"]: row["group"] for row in csv.DictReader(file)}
     except (KeyError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(str(path), f"must be a table with the columns person,group ({error})") from None

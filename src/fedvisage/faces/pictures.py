@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from fedvisage.base.errors import BadFile, printable
+from fedvisage.base.errors import BadFile, UserError, printable
+from fedvisage.base.files import open_regular
 from fedvisage.faces.parts import check_parts
 
 BYTES_LIMIT = 256 << 20
@@ -56,10 +57,14 @@ class TooLarge(BadFile):
 def open_picture(path: Path) -> npt.NDArray[np.uint8]:
     """Read an image file into H×W×3 RGB bytes; raise BadFile if that is impossible."""
     try:
-        _check_length(path.stat().st_size)
-        return read_picture(path.read_bytes())
+        with open(path, "rb", opener=open_regular) as file:
+            _check_length(os.fstat(file.fileno()).st_size)
+            content = file.read()
     except OSError as error:
         raise BadFile(f"cannot be read: {error.strerror or error}") from None
+    except UserError as error:
+        raise BadFile(error.message) from None
+    return read_picture(content)
 
 
 def read_picture(content: bytes, pixels: int = PIXEL_LIMIT) -> npt.NDArray[np.uint8]:
@@ -250,7 +255,7 @@ def equidistant(length: int, count: int) -> list[int]:
 
 def _check_container(path: Path) -> None:
     """Refuse all but AVI, MP4, QuickTime and Matroska: the decoder also reads playlists, which name other files."""
-    with path.open("rb") as file:
+    with open(path, "rb", opener=open_regular) as file:
         start = file.read(12)
     riff = start[:4] == b"RIFF" and start[8:12] == b"AVI "
     boxes = start[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot")

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from fedvisage.base.errors import UserError
+from fedvisage.base.files import open_regular
 
 DEEPEST = 40
 """Limit of nested sections: recipes have six, and a recursive reader fails below a thousand."""
@@ -74,9 +75,7 @@ class _ForbiddenYaml(Exception):
 def read_file(path: Path) -> Any:
     """Return the plain values in a YAML file."""
     try:
-        if path.is_fifo():
-            raise UserError(str(path), "is a pipe, which might never end; give a regular file")
-        with path.open("rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             data = file.read(LARGEST + 1)
     except OSError as error:
         raise UserError(str(path), f"cannot be read ({error.strerror})") from error

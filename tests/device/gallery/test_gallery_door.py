@@ -15,7 +15,7 @@ from tests.refusals import refused
 
 from fedvisage.device.gallery import enrolment
 from fedvisage.device.gallery.enrolment import EmbeddingModel, evaluate
-from fedvisage.device.gallery.file import ModelChanged, NotEnrolled, UnknownName
+from fedvisage.device.gallery.file import AlreadyEnrolled, ModelChanged, NotEnrolled, UnknownName
 from fedvisage.device.gallery.search import Gallery
 from fedvisage.device.gallery.templates import as_cosine, directions, protect
 from fedvisage.metrics.similarity import Features
@@ -137,6 +137,35 @@ def test_a_folder_named_in_another_normal_form_is_of_the_same_person(gallery: Ga
     enrolment.enrol(gallery, ENGINE, "default", "Jos\u00e9", [("a.png", row_of(tile_of(40)))])
     figures = evaluate(gallery, ENGINE, "default", [("Jose\u0301", row_of(tile_of(40, 1)))])
     assert (figures.mated, figures.unmated) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "keyword"),
+    [
+        ("\u0440erson 1", "scripts"),  # a Cyrillic letter in a Latin word
+        ("Person 1", "person 1"),
+        ("\uff50\uff45\uff52\uff53\uff4f\uff4e 1", "person 1"),  # full width
+        ("person \u2460", "person 1"),  # a digit in a circle
+        ("per\u017fon 1", "person 1"),  # a long s
+        ("\u0422\u041e\u041c", "tom"),  # all letters are Cyrillic
+        ("\u03a4\u039f\u039c", "tom"),  # all letters are Greek
+    ],
+)
+def test_a_name_that_looks_like_another_is_enrolled_only_with_force(gallery: Gallery, name: str, keyword: str) -> None:
+    enrolment.enrol(gallery, ENGINE, "default", "tom", [("tom.png", row_of(tile_of(50)))])
+    pictures = [("other.png", row_of(tile_of(60)))]
+    with refused(name, keyword, "force", error=AlreadyEnrolled):
+        enrolment.enrol(gallery, ENGINE, "default", name, pictures)
+    assert not gallery.has("default", name)
+    assert enrolment.enrol(gallery, ENGINE, "default", name, pictures, force=True).person.name == name
+    # Once enrolled, the person receives further faces without force.
+    enrolment.enrol(gallery, ENGINE, "default", name, [("again.png", row_of(tile_of(60, 1)))])
+
+
+@pytest.mark.parametrize("name", ["person 11", "\u0418\u0432\u0430\u043d Smith", "Jos\u00e9", "\u5c71\u7530 Taro"])
+def test_other_names_of_any_script_need_no_force(gallery: Gallery, name: str) -> None:
+    done = enrolment.enrol(gallery, ENGINE, "default", name, [("a.png", row_of(tile_of(60)))])
+    assert done.person.name == name
 
 
 def test_galleries_and_the_service_need_no_torch() -> None:

@@ -105,6 +105,21 @@ def test_only_clients_on_this_machine_need_no_nonce(
     assert enrol(connect(service, client, host)).status_code == status
 
 
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "Via", "X-Real-IP", "X-Forwarded-Proto"])
+def test_a_client_behind_a_proxy_on_this_machine_needs_a_nonce(service: RequestGuard, header: str) -> None:
+    """The proxy is not named with ``--proxy`` and passes the client's ``Host: localhost`` on."""
+    client = connect(service, HERE, "localhost")
+    check_error(enrol(client, {header: "127.0.0.1"}), 403, "bad_nonce")
+    assert enrol(client, {header: "127.0.0.1", **fresh(client)}).status_code == 201
+
+
+def test_behind_a_named_proxy_every_client_needs_a_nonce(gallery: Gallery) -> None:
+    service = build(Tiles(), gallery, keys=KEYS, limits=LIMITS, nonces=Nonces(behind_proxy=True))
+    client = connect(service, HERE, "localhost")
+    check_error(enrol(client), 403, "bad_nonce")
+    assert enrol(client, fresh(client)).status_code == 201
+
+
 def test_searches_and_deletions_need_no_nonce(service: RequestGuard, remote: TestClient) -> None:
     assert remote.post("/v1/collections/default/search", files={"image": png(tile_of(1))}).status_code == 200
     assert connect(service, key=SCOPED["admin"]).delete(f"{PERSONS}/nobody").status_code == 404

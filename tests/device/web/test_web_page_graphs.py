@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from fedvisage.device.exported import CONFIG, GRAPH, OperatingPoint
 from fedvisage.device.fused import FusedConfig
 from fedvisage.faces.detection import DIGESTS, read_installed
+from fedvisage.runs.export.fuse import fuse
 
 CHECK = """
 import { readFileSync } from "node:fs";
@@ -171,6 +172,45 @@ def test_the_page_accepts_the_fused_models_that_python_accepts(script: Path) -> 
             expected.append("damaged")
     assert verdicts == expected
     assert expected.count("accepted") == 2
+
+
+SUM = """
+import { readFileSync } from "node:fs";
+import { checkSum } from "./models.js";
+const config = JSON.parse(readFileSync(process.argv[2]));
+const members = JSON.parse(readFileSync(process.argv[3]));
+for (const threshold of [config.threshold, { ...config.threshold, value: -50 }]) {
+  for (const states of [members, members.map((member) => ({ ...member, fused: undefined })), [{}, {}]]) {
+    try {
+      checkSum("config.json", { ...config, threshold }, states);
+      console.log("accepted");
+    } catch (error) {
+      console.log(error.message.includes("threshold") ? "threshold" : error.message);
+    }
+  }
+}
+"""
+
+
+def test_the_page_refuses_a_sum_that_its_members_do_not_state(script: Path, pad: Path, tmp_path: Path) -> None:
+    fuse([pad, pad], tmp_path / "sum", scales=[2.0, 0.5], cache=tmp_path)
+    places = [tmp_path / "sum/members" / name / CONFIG for name in "12"]
+    stated = [json.loads(place.read_text())["float32"]["description"] for place in places]
+    members = [{"bound": one["files_sha256"], "fused": one["fused"]} for one in stated]
+    (tmp_path / "members.json").write_text(json.dumps(members))
+    (script.parent / "sum.js").write_text(SUM)
+    words = ["node", str(script.parent / "sum.js"), str(tmp_path / "sum" / CONFIG), str(tmp_path / "members.json")]
+    verdicts = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    unstated = "config.json: contains another model_sha256 than its members' graphs; fuse the models again"
+    # Only a model of an earlier version, whose graphs state nothing, may have any threshold.
+    assert verdicts == ["accepted", unstated, "accepted", "threshold", unstated, "accepted"]
+
+
+def test_a_description_without_what_the_graph_states_is_refused(script: Path, pad: Path, tmp_path: Path) -> None:
+    config = json.loads((pad / CONFIG).read_text())
+    del config["float32"]["description"]["files_sha256"]
+    (tmp_path / CONFIG).write_text(json.dumps(config))
+    assert "contains another files_sha256" in answer(script, pad / GRAPH, tmp_path / CONFIG)
 
 
 OFFLINE = """

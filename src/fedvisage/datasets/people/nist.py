@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedvisage.base.errors import UserError, printable
+from fedvisage.base.files import open_regular
 from fedvisage.data.lists import COLUMNS, Table, TemplateLists
 from fedvisage.datasets.people.ijb import NIST, notes_of, persons_of_templates
 from fedvisage.datasets.people.layout import Album, Layout, Shot, WholeFile, find_list, group_by_person
@@ -111,7 +112,7 @@ def _people(lines: Iterable[FaceLine]) -> Table:
 def _pairs(path: Path, whose: Mapping[int, int]) -> Table:
     """Read the pairs of templates to compare, and add whether each is of one person."""
     try:
-        with path.open(encoding="utf-8-sig") as file:
+        with open(path, encoding="utf-8-sig", opener=open_regular) as file:
             pairs = np.loadtxt(file, np.int32, comments=None, delimiter=",", ndmin=2)
     except (ValueError, OverflowError) as error:
         raise UserError(str(path), f"is not a list of template pairs: {error}") from None

@@ -20,13 +20,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedvisage.base.errors import UserError
-from fedvisage.base.files import sync_directory, write_atomically
+from fedvisage.base.files import open_regular, sync_directory, write_atomically
 from fedvisage.device.gallery.file import Busy, NoRoom
 from fedvisage.device.gallery.membership import State
 
 VARIABLE = "FEDVISAGE_GALLERY_COUNTERS"
 
 ACCEPT = "`fedvisage gallery accept-state`"
+
+_LONGEST = 1024
+"""Maximum bytes read from a counter; its two lines have fewer."""
 
 _STEP = 0.01
 """Seconds between two attempts to lock the counter."""
@@ -77,7 +80,8 @@ class Counter:
     def read(self) -> CountedState | None:
         """Return the newest counted state; None if there is no counter."""
         try:
-            content = self.path.read_bytes()
+            with open(self.path, "rb", opener=open_regular) as file:
+                content = file.read(_LONGEST)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -115,7 +119,7 @@ class Counter:
     def hold(self) -> Iterator[None]:
         """Lock the counter; this checks that it can be written before anything changes."""
         try:
-            self._handle = os.open(self.path, os.O_RDWR)
+            self._handle = open_regular(str(self.path), os.O_RDWR)
         except OSError as error:
             raise self._unwritable(error) from None
         try:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedvisage.base.errors import UserError
 from fedvisage.device.gallery.file import AlreadyEnrolled, NameTaken, NotEnrolled
-from fedvisage.device.gallery.records import Face, Person, normalise_name
+from fedvisage.device.gallery.records import Face, Person, appearance, mixes_scripts, normalise_name
 from fedvisage.device.gallery.search import Gallery, SearchHit
 from fedvisage.device.pipeline import ATTACK, BONA_FIDE, MATCH, NO_MATCH, Checked, CheckedFace
 from fedvisage.faces.detection import Face as DetectedFace
@@ -103,7 +103,8 @@ def enrol(
 ) -> EnrolmentResult:
     """Enrol a person with those of the named pictures that show one living face well.
 
-    A face that matches another enrolled person is refused; ``force`` omits this check. ``new`` requires a person who is
+    A face that matches another enrolled person, and a name that looks like another, are refused; ``force`` omits these
+    checks. ``new`` requires a person who is
     not enrolled yet, and ``new=False`` one who is.
     """
     model, usable, refused = model_of(engine), list[CheckedFace](), list[tuple[str, str]]()
@@ -127,6 +128,8 @@ def enrol(
         if new and gallery.has(collection, name):
             raise NameTaken(name, "is already enrolled; add faces to this person")
         if not force:
+            if not gallery.has(collection, name):
+                _refuse_lookalike(gallery, model, collection, name, embeddings.shape[1])
             _refuse_duplicate(gallery, model, collection, name, embeddings)
 
     refuse()  # before the transaction, because loading a collection takes a while
@@ -134,6 +137,17 @@ def enrol(
         refuse()
         person, faces, replaced = gallery.enrol(collection, name, embeddings, model.digest, scores)
     return EnrolmentResult(person, tuple(faces), tuple(refused), replaced)
+
+
+def _refuse_lookalike(gallery: Gallery, model: EmbeddingModel, collection: str, name: str, size: int) -> None:
+    """Refuse a new name that readers may take for another."""
+    if mixes_scripts(name):
+        raise AlreadyEnrolled(name, "mixes letters of scripts that look alike; correct it, or use force")
+    loaded, form = gallery.load(collection, model.digest, size, partial=True), appearance(name)
+    if other := next((other for other in list(loaded.names.values()) if appearance(other) == form), None):
+        raise AlreadyEnrolled(
+            name, f"looks like {other}, who is already enrolled; add the faces to {other}, or use force"
+        )
 
 
 def _refuse_duplicate(

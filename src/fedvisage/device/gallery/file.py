@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.base.files import open_regular
 
 # Keys: the owner's key wraps one key per person, which seals that person's name and templates.
 #
@@ -126,10 +127,10 @@ def _words(record: tuple[object, ...]) -> bytes:
 
 def _read_text(path: Path) -> str:
     try:
-        if not path.is_file():
-            raise UserError(str(path), "is not a regular file" if path.exists() else "does not exist")
-        with path.open("rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             return file.read(_LONGEST).decode("ascii", errors="replace")
+    except FileNotFoundError:
+        raise UserError(str(path), "does not exist") from None
     except OSError as error:
         raise UserError(str(path), f"cannot be read ({error.strerror})") from None
 

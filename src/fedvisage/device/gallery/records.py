@@ -69,6 +69,25 @@ def checked_name(name: str, place: str) -> str:
     return name
 
 
+_LATIN = str.maketrans(
+    "аеорсухіјѕһкмнтвԁԛԝαβεζηικμνορτυχı",
+    "aeopcyxijshkmhtbdqwabezhikmnoptuxi",
+)
+_SCRIPTS = frozenset({"LATIN", "CYRILLIC", "GREEK"})
+"""Scripts with letters that look alike."""
+
+
+def appearance(name: str) -> str:
+    """Return a name without differences that readers overlook: case, width, and letters that look like Latin ones."""
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).translate(_LATIN)
+
+
+def mixes_scripts(name: str) -> bool:
+    """Return whether a word has letters of two scripts that look alike."""
+    scripts = ({unicodedata.name(letter, "").partition(" ")[0] for letter in word} & _SCRIPTS for word in name.split())
+    return any(len(of_word) > 1 for of_word in scripts)
+
+
 def new_name(name: str, place: str) -> str:
     """Return a new name in its normal form; refuse one that looks like another. Earlier versions accepted these."""
     name = checked_name(name, place)

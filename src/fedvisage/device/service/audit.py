@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import Request
 
 from fedvisage.base.errors import UserError, plain_line
-from fedvisage.base.files import json_line
+from fedvisage.base.files import json_line, open_regular
 from fedvisage.device.gallery.records import LONGEST
 from fedvisage.device.service.requests import slashes_of
 
@@ -51,11 +51,16 @@ class AuditLog:
         }
         try:
             self._append(json_line(values).encode())
-        except OSError as error:
-            self._log(f"{self._path}: a request was not recorded ({error.strerror}): {request}")
+        except (OSError, UserError) as error:
+            reason = error.message if isinstance(error, UserError) else error.strerror
+            self._log(f"{self._path}: a request was not recorded ({reason}): {request}")
 
     def _append(self, content: bytes) -> None:
-        handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        flags = os.O_WRONLY | os.O_APPEND
+        try:
+            handle = open_regular(str(self._path), flags)
+        except FileNotFoundError:
+            handle = os.open(self._path, flags | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             os.write(handle, content)
         finally:

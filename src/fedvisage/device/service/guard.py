@@ -11,8 +11,9 @@ import re
 import threading
 import time
 import uuid
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 
@@ -40,6 +41,9 @@ GONE = 499
 
 REQUEST = "fedvisage.request"
 """Key of the request ID in the ASGI scope."""
+
+HEADERS = 32_768
+"""Maximum bytes of a request's headers."""
 
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
@@ -85,6 +89,37 @@ class RateLimiter:
         return tokens
 
 
+class BodyBudget:
+    """Bytes of requests that are not answered yet, in all and per caller; used by the event loop alone."""
+
+    def __init__(self, limits: Limits) -> None:
+        """Start with none."""
+        self._all = max(limits.bodies, limits.body)
+        self._each = max(limits.bodies // 4, limits.body)
+        self._held = Counter[str]()
+
+    @contextmanager
+    def hold(self, caller: str) -> Iterator[Callable[[int], None]]:
+        """Yield a function that reserves bytes for a caller; the end of the block releases them, however it ends."""
+        held = 0
+
+        def reserve(size: int) -> None:
+            nonlocal held
+            if self._held[caller] + size > self._each:
+                reason = f"unanswered requests of one client have at most {self._each:,} bytes; send fewer at once"
+                raise Fault(429, "too_many_bytes", reason, most=self._each).again_in(1)
+            if self._held.total() + size > self._all:
+                raise Fault(503, "busy", "too many bytes are waiting for an answer; try again").again_in(1)
+            held += size
+            self._held[caller] += size
+
+        try:
+            yield reserve
+        finally:
+            self._held[caller] -= held
+            self._held += Counter()  # drops callers without any
+
+
 class RequestGuard:
     """The outermost ASGI application of the service."""
 
@@ -104,7 +139,7 @@ class RequestGuard:
         """Wrap an application; ``free`` paths need no key, and ``files`` have longer to be sent."""
         self._hosts, self._audit, self._free, self._files = hosts, audit, free, files
         self._app, self._keys, self._limits, self._counts, self._log = app, keys, limits, counts, log
-        self._rates = RateLimiter(limits)
+        self._rates, self._bodies = RateLimiter(limits), BodyBudget(limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward a request, or refuse it."""
@@ -138,9 +173,11 @@ class RequestGuard:
 
         note = ""
         try:
-            self._admit(scope, headers)
-            async with limit:
-                await self._app(scope, self._limit_length(receive), sending)
+            payer, announced = self._admit(scope, headers)
+            with self._bodies.hold(payer) as reserve:
+                reserve(announced)
+                async with limit:
+                    await self._app(scope, self._limit_length(receive, announced, reserve), sending)
         except Fault as fault:
             await refuse(fault, request)(scope, receive, sending)
         except TimeoutError:
@@ -155,8 +192,13 @@ class RequestGuard:
                 await refuse(Fault(500, "internal", "internal error of the service"), request)(scope, receive, sending)
         self._note(scope, request, status, time.monotonic() - began, note)
 
-    def _admit(self, scope: Scope, headers: Headers) -> None:
-        """Refuse requests of other sites, without a valid key, above the rate, with two lengths, or too large."""
+    def _admit(self, scope: Scope, headers: Headers) -> tuple[str, int]:
+        """Return who pays for a request, and its announced length.
+
+        Refuse requests of other sites, without a valid key, above the rate, with two lengths, or too large.
+        """
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADERS:
+            raise Fault(431, "headers_too_large", f"the headers of a request have at most {HEADERS:,} bytes")
         if "transfer-encoding" in headers and "content-length" in headers:
             # A proxy may have divided the connection into other requests (RFC 9112, section 6.3).
             fault = Fault(400, "two_lengths", "send either Content-Length or Transfer-Encoding, not both")
@@ -179,17 +221,21 @@ class RequestGuard:
         announced = headers.get("content-length", "0")
         if not announced.isdecimal() or int(announced[:20]) > self._limits.body:
             raise too_large(self._limits)
+        return payer, int(announced)
 
-    def _limit_length(self, receive: Receive) -> Receive:
-        """Stop reading a request that is longer than allowed, whatever length it declared."""
+    def _limit_length(self, receive: Receive, reserved: int, reserve: Callable[[int], None]) -> Receive:
+        """Stop reading a request that is longer than allowed; reserve what arrives beyond its announced length."""
         read = 0
 
         async def receiving() -> Message:
-            nonlocal read
+            nonlocal read, reserved
             message = await receive()
             read += len(message.get("body", b""))
             if read > self._limits.body:
                 raise too_large(self._limits)
+            if read > reserved:
+                reserve(read - reserved)
+                reserved = read
             return message
 
         return receiving

@@ -77,8 +77,12 @@ class Limits:
     """Requests processed at the same time."""
     waiting: int = 500
     """Maximum requests that wait for processing; further ones are asked to retry."""
+    bodies: int = 200_000_000
+    """Maximum bytes of all requests that are not answered yet; one key, or one address, may have a quarter. Both admit
+    at least one request of the maximum length."""
 
     def __post_init__(self) -> None:
         """Refuse limits that would reject every request."""
-        if min(self.body, self.pixels, self.faces, self.burst, self.workers, self.waiting) < 1 or self.seconds <= 0:
+        numbers = (self.body, self.pixels, self.faces, self.burst, self.workers, self.waiting, self.bodies)
+        if min(numbers) < 1 or self.seconds <= 0:
             raise UserError("limits", "must be above 0")

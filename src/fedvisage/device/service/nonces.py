@@ -22,6 +22,10 @@ HEADER = "x-nonce"
 LIFETIME = 60.0
 """Seconds for which a nonce is valid."""
 
+_NAMES = ("for", "host", "port", "proto", "server")
+FORWARDED = frozenset({"forwarded", "via", "x-client-ip", "x-real-ip", *(f"x-forwarded-{name}" for name in _NAMES)})
+"""Headers that proxies add; a request with one of them counts as one from another machine."""
+
 PENDING = 10_000
 """Unused nonces that are kept; the oldest are dropped first."""
 
@@ -29,9 +33,9 @@ PENDING = 10_000
 class Nonces:
     """The unused nonces of a service, each with the client who received it and the end of its validity."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start without any."""
-        self._clock, self._lock = clock, threading.Lock()
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, behind_proxy: bool = False) -> None:
+        """Start without any; behind a proxy, clients on this machine need nonces, too."""
+        self._clock, self._lock, self.behind_proxy = clock, threading.Lock(), behind_proxy
         self._pending: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
     def issue(self, client: str) -> str:
@@ -60,14 +64,16 @@ def needs_nonce(nonces: Nonces | None) -> Any:
     """Return the dependency of a route that requires a nonce from clients on other machines; None requires none."""
 
     async def check(request: Request) -> None:
-        if nonces is not None and not _is_local(request):
+        if nonces is not None and (nonces.behind_proxy or not _is_local(request)):
             nonces.use(request.headers.get(HEADER, ""), client_of(request))
 
     return Depends(check)
 
 
 def _is_local(request: Request) -> bool:
-    """Return whether a request comes from this machine; one through a proxy here has another host name."""
+    """Return whether a request comes from this machine, under its name, and through no proxy that leaves a trace."""
+    if FORWARDED & set(request.headers):
+        return False
     return request.url.hostname in LOOPBACK and request.client is not None and _is_loopback(request.client.host)
 
 
