@@ -275,7 +275,7 @@ def read_description(directory: Path, kind: type[Content]) -> Content:
 def check_metadata(path: Path, metadata: Mapping[str, str], expected: Description) -> None:
     """Refuse a graph whose metadata differs from the description in the directory, also by an entry more or less."""
     described = expected.metadata()
-    for key in (*described, *(key for key in metadata if key.startswith(_KEY))):
+    for key in (*described, *sorted(key for key in metadata if key.startswith(_KEY))):
         if metadata.get(key, _NONE) != described.get(key, _NONE):
             name = key.removeprefix(_KEY)
             raise UserError(str(path), f"records a different {name} than {CONFIG}; {AGAIN}")

@@ -15,7 +15,7 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
-from tests.refusals import failed, refused
+from tests.refusals import check_keywords, failed, refused
 from tests.toy import SITES, SIZE, recipe_of, tree, weights
 
 from fedvisage.base.errors import RunFailed
@@ -96,6 +96,18 @@ def test_nothing_in_it_names_a_site_or_a_place_of_this_machine(sets: Mapping[str
     for path in pad.rglob("*"):
         content = path.read_bytes() if path.is_file() else b""
         assert not [root for root in roots if root.encode() in content], path
+
+
+def test_a_recognition_model_without_a_threshold_is_exported_with_a_notice(
+    recognition_run: Path, tmp_path: Path
+) -> None:
+    model = open_model(recognition_run)
+    without = replace(model, saved=replace(model.saved, thresholds={}))
+    written = export(without, tmp_path / "out", cache=tmp_path)
+    assert Exported.open(tmp_path / "out").threshold is None
+    (notice,) = (line for line in written.notices if "threshold" in line)
+    check_keywords(notice, ("evaluation.recognition.fmr", "held-out", "serve"))
+    assert notice in (tmp_path / "out/README.md").read_text()
 
 
 @pytest.mark.slow

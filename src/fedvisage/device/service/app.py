@@ -24,6 +24,7 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedvisage.base.errors import BadFile, RunFailed, UserError
+from fedvisage.base.files import open_regular
 from fedvisage.base.version import VERSION
 from fedvisage.device import Checked, Exported, Pipeline, Settings
 from fedvisage.device.fused import Model
@@ -241,6 +242,9 @@ def _check_proxy(address: str) -> None:
 
 def _check_certificate(certificate: Path, key: Path | None) -> None:
     try:
+        for path in (certificate, key):
+            if path is not None:
+                open(path, "rb", opener=open_regular).close()
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=_no_password)
     except (ssl.SSLError, ValueError) as error:
         raise UserError(str(certificate), f"is not a certificate for the key {key} ({error}); give PEM files") from None

@@ -304,8 +304,8 @@ def _notices(model: FinishedModel, description: Description) -> list[str]:
     if description.threshold is None:
         notices.append(
             "The model has no threshold, because the sites' held-out people gave too few pairs for the false match "
-            "rate in evaluation.people.fmr; predict, serve and gallery refuse it. Train with more held-out people, or "
-            "with a higher rate, and export again."
+            "rate in evaluation.recognition.fmr; predict, serve and gallery refuse it. Train with more held-out "
+            "people, or with a higher rate, and export again."
         )
     if description.drawn:
         notices.append(

@@ -1,0 +1,105 @@
+"""A pipe in the place of a file: each command refuses it in one line, and none opens it and waits."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.cli import app
+
+COMMANDS = (
+    "run PIPE --out out",
+    "study run PIPE --out out",
+    "predict PIPE photo.png",
+    "predict EXPORT PIPE",
+    "predict EXPORT --paths-from PIPE",
+    "watch PIPE --pad EXPORT",
+    "watch photo.png --pad PIPE",
+    "threshold PIPE",
+    "export PIPE out",
+    "fuse PIPE EXPORT --out out",
+    "calibrate PIPE --live photos --out out",
+    "calibrate EXPORT --live PIPE --out out",
+    "adapt EXPORT --data PIPE --out out",
+    "report PIPE",
+    "audit PIPE",
+    "compare PIPE EXPORT",
+    "evaluate PIPE",
+    "evaluate RUN --pairs PIPE",
+    "data show PIPE",
+    "data import folder PIPE out",
+    "model convert PIPE out.safetensors --as iresnet18",
+    "model convert photo.png out.safetensors --as iresnet18 --licence @PIPE",
+    "gallery list PIPE --key KEY",
+    "gallery list GALLERY --key PIPE",
+    "gallery list GALLERY --key KEY --counters COUNTERS",
+    "gallery remove GALLERY nobody --key KEY --counters COUNTERS",
+    "gallery rotate-key GALLERY --key KEY --new-key PIPE",
+    "gallery migrate PIPE --key KEY",
+    "gallery evaluate GALLERY PIPE --key KEY --pad EXPORT --recognition EXPORT",
+    "serve --pad EXPORT --api-keys PIPE",
+    "serve --pad EXPORT --audit-log PIPE",
+    "serve --pad EXPORT --tls-cert PIPE --tls-key PIPE",
+    "web fetch --archive PIPE --out out",
+    "provision PIPE out",
+    "status --kit PIPE",
+)
+
+
+@contextmanager
+def watched(pipe: Path) -> Iterator[threading.Event]:
+    """Yield an event that is set if somebody opens the pipe for reading; a reader is fed, and need not wait."""
+    opened, over = threading.Event(), threading.Event()
+
+    def feed() -> None:
+        while True:
+            handle = os.open(pipe, os.O_WRONLY)  # returns once somebody reads
+            if over.is_set():
+                return os.close(handle)
+            opened.set()
+            os.write(handle, b"x")
+            os.close(handle)
+
+    thread = threading.Thread(target=feed)
+    thread.start()
+    try:
+        yield opened
+    finally:
+        over.set()
+        os.close(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK))
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("pipes")
+    os.mkfifo(place / "pipe")
+    (place / "photos").mkdir()
+    (place / "photo.png").write_bytes(b"no picture")
+    created = CliRunner().invoke(app, ["gallery", "create", str(place / "gallery"), "--key", str(place / "key")])
+    assert created.exception is None, created.output
+    (place / "counters").mkdir()
+    os.symlink(place / "pipe", place / "counters/gallery.counter")
+    return place
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_pipe_in_the_place_of_a_file_is_refused_and_never_opened(
+    place: Path, pad: Path, pad_run: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    paths = {"EXPORT": pad, "RUN": pad_run, "GALLERY": "gallery", "KEY": "key", "COUNTERS": "counters"}
+    words = [str(paths.get(word, word.replace("PIPE", str(place / "pipe")))) for word in command.split()]
+    with watched(place / "pipe") as opened:
+        result = CliRunner().invoke(app, words)
+    assert not opened.is_set(), f"opened the pipe: {result.output}"
+    assert isinstance(result.exception, UserError | RunFailed), repr(result.exception)
+    assert "\n" not in str(result.exception)
+    assert not (place / "out").exists()
