@@ -6,13 +6,14 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C while modules load ends it with one line and exit code 1, as later."""
+    """Run the command line; Ctrl-C while modules load ends it with one line and exit code 130, as later."""
     try:
         from fedvisage import cli
 
         cli.main()
     except KeyboardInterrupt:
-        sys.exit("fedvisage: interrupted")
+        print("fedvisage: interrupted", file=sys.stderr)
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 @pytest.mark.parametrize("to", [os.kill, os.killpg])
 @pytest.mark.parametrize(
     ("number", "said"),
-    [(signal.SIGINT, "interrupted; what is left [1]"), (signal.SIGTERM, "ended by SIGTERM; what is left [143]")],
+    [(signal.SIGINT, "interrupted; what is left [130]"), (signal.SIGTERM, "ended by SIGTERM; what is left [143]")],
 )
 def test_a_signal_to_the_program_or_to_all_ends_it_with_its_workers(
     start: Start, to: Callable[[int, int], None], number: signal.Signals, said: str

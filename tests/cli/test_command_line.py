@@ -384,12 +384,12 @@ def test_compare_and_report_read_finished_runs(call: Call, finished: Path) -> No
     assert all(site in (finished / "report.html").read_text() for site in SITES)
 
 
-def test_an_interrupted_run_ends_with_one_line_and_1(
+def test_an_interrupted_run_ends_with_one_line_and_130(
     call: Call, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Reporter, "advance", _interrupt)
     code, _, err = call("run", recipe_file, "--out", tmp_path / "run")
-    assert code == 1
+    assert code == 130
     assert "--resume" in err
     monkeypatch.undo()
 
@@ -436,7 +436,7 @@ runpy.run_module("fedvisage", run_name="__main__", alter_sys=True)
 def test_ctrl_c_while_modules_load_prints_one_line(module: str, recipe_file: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", INTERRUPT_AT_IMPORT, module, "run", str(recipe_file), "--out", str(tmp_path)]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (process.returncode, process.stdout) == (1, "")
+    assert (process.returncode, process.stdout) == (130, "")
     assert re.fullmatch("fedvisage: interrupted\n", process.stderr)
 
 

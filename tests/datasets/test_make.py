@@ -318,7 +318,7 @@ def rendering(*words: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]
 @pytest.mark.parametrize(
     ("to", "number", "said", "code"),
     [
-        (os.killpg, signal.SIGINT, "interrupted", 1),  # as a terminal does: the workers get it, too
+        (os.killpg, signal.SIGINT, "interrupted", 130),  # as a terminal does: the workers get it, too
         (os.killpg, signal.SIGTERM, "ended by SIGTERM", 143),  # as a service's end does
         (os.kill, signal.SIGTERM, "ended by SIGTERM", 143),
     ],

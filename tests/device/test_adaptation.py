@@ -18,7 +18,7 @@ from tests.refusals import refused
 from tests.toy import SIZE
 from typer.testing import CliRunner
 
-from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.base.errors import BadFile, RunFailed, UserError
 from fedvisage.cli import app
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
@@ -129,13 +129,13 @@ def test_weights_of_another_model_are_refused(pad: Path, recognition: Path, tmp_
         adapt(Exported.open(recognition), crops(), tmp_path / "out")
 
 
-def test_a_pipeline_adapts_to_pictures_and_passes_over_those_without_a_face(
+def test_a_pipeline_adapts_to_pictures_and_skips_those_without_a_face(
     pad: Path, photographs: dict[str, np.ndarray], tmp_path: Path, gate_open: None
 ) -> None:
     rng = np.random.default_rng(0)
     pictures = [np.clip(photographs["one"] * rng.uniform(0.5, 1.2), 0, 255).astype(np.uint8) for _ in range(18)]
-    outcome = Pipeline(pad).adapt([*pictures, photographs["wall"]], tmp_path / "out")
-    assert (outcome.images, outcome.passed_over) == (18, 1)
+    outcome = Pipeline(pad).adapt([*pictures, photographs["wall"], BadFile("an empty file")], tmp_path / "out")
+    assert (outcome.images, outcome.passed_over) == (18, 2)
     assert Pipeline(tmp_path / "out").check(pictures[0]).faces[0].pad is not None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import socket
 import threading
@@ -39,6 +40,28 @@ def test_pictures_of_a_folder_come_in_the_order_of_their_names_as_rgb(tmp_path: 
     for name, colour in (("b", (0, 0, 200)), ("a", (200, 0, 0))):
         Image.new("RGB", (32, 32), colour).save(tmp_path / f"{name}.png")
     assert [frame[0, 0].tolist() for frame in frames_of(str(tmp_path))] == [[200, 0, 0], [0, 0, 200]]
+
+
+def test_watch_gives_each_unreadable_picture_of_a_folder_a_line_with_the_reason(
+    pad: Path, face: np.ndarray, tmp_path: Path
+) -> None:
+    (tmp_path / "1.png").write_bytes(b"")
+    Image.fromarray(face).resize((192, 192)).save(tmp_path / "2.png")
+    (tmp_path / "3.jpg").write_bytes((tmp_path / "2.png").read_bytes()[:2000])
+    Image.fromarray(np.zeros((32, 32), np.uint16)).save(tmp_path / "4.png")
+    (tmp_path / "5.jpg").symlink_to(tmp_path / "none.jpg")
+    os.mkfifo(tmp_path / "6.jpg")
+    Image.fromarray(face).resize((192, 192)).save(tmp_path / "7.png")
+    result = CliRunner().invoke(app, ["watch", str(tmp_path), "--pad", str(pad), "--sharpness", "0"])
+    assert result.exit_code == 0
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [line["frame"] for line in lines] == [0, 1, 2, 3, 4, 5, 6]
+    assert [line["frames"] for line in lines] == [0, 1, 0, 0, 0, 0, 1]
+    assert lines[1]["decision"] == lines[6]["decision"] != "no_decision"
+    reasons = {0: "1.png: an empty file", 2: "3.jpg:", 3: "4.png: more than 8 bits", 4: "5.jpg: a link to a missing"}
+    for number, start in (reasons | {5: "6.jpg: not a regular file"}).items():
+        assert lines[number]["decision"] == "no_decision"
+        assert lines[number]["this_frame"]["reasons"][0].startswith(start)
 
 
 def test_each_third_frame_is_the_first_of_three() -> None:

@@ -443,7 +443,7 @@ def test_how_far_sites_are_is_told_here(sets: Mapping[str, Path], tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code", "said"),
-    [(signal.SIGINT, 1, "interrupted"), (signal.SIGTERM, 143, "SIGTERM"), (signal.SIGKILL, -signal.SIGKILL, "")],
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "SIGTERM"), (signal.SIGKILL, -signal.SIGKILL, "")],
 )
 def test_no_process_outlives_a_run_that_is_ended_and_it_can_be_resumed(
     number: signal.Signals, code: int, said: str, sets: Mapping[str, Path], tmp_path: Path

@@ -46,6 +46,16 @@ def test_files_of_folders_that_are_no_pictures_are_counted_by_their_endings(fold
     assert list_input_pictures([folder / "a.png"]).notices == []
 
 
+def test_a_dangling_link_of_a_folder_is_listed_and_rejected(folder: Path) -> None:
+    (folder / "aa.png").symlink_to(folder / "none.png")
+    (folder / "bb").symlink_to(folder / "none")
+    asked = list_input_pictures([folder])
+    assert names(asked) == ["a.png", "aa.png", "b.png", "c.PNG"]
+    assert asked.passed_over[""] == 2
+    with pytest.raises(BadFile, match="link to a missing file"):
+        asked.pictures[1].read()
+
+
 def test_an_ending_cannot_break_the_line_that_counts_it(folder: Path) -> None:
     (folder / "odd.x\ny").write_text("")
     assert "\n" not in list_input_pictures([folder]).notices[0]

@@ -27,7 +27,7 @@ class UserError(Exception):
 
 
 class RunFailed(Exception):
-    """A correct call whose run could not continue (no quorum, full disk, interrupted): exit code 1, can be resumed."""
+    """A correct call whose run could not continue (no quorum, full disk): exit code 1, can be resumed."""
 
     code = 1
 
@@ -51,6 +51,12 @@ class NoRoom(RunFailed):
 
 class TerminationSignal(KeyboardInterrupt):
     """SIGTERM arrived. Code that cleans up on Ctrl-C also cleans up on this exception."""
+
+
+class RunInterrupted(RunFailed):
+    """Ctrl-C ended a command: the exit code that shells give such a process, unlike that of any decision."""
+
+    code = 130
 
 
 class RunTerminated(RunFailed):

@@ -10,6 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from fedvisage.base.errors import UserError
+from fedvisage.base.version import VERSION
 
 EXTRA_OF = {
     **dict.fromkeys(("torch", "torchvision", "timm", "dp_accounting"), "train"),
@@ -21,15 +22,19 @@ EXTRA_OF = {
     **dict.fromkeys(("onnxscript", "huggingface_hub"), "export"),
     "h5py": "datasets",
 }
-"""The extra of ``pip install 'fedvisage[EXTRA]'`` that brings a package, by the name under which it is imported."""
+"""The extra of the wheel that brings a package, by the name under which it is imported."""
 
 
 def missing_package(error: ModuleNotFoundError) -> UserError | None:
     """Return the message for a package that is not installed; None for a package that no extra brings."""
     package = (error.name or "").partition(".")[0]
-    if package not in EXTRA_OF:
-        return None
-    return UserError(package, f"is not installed; run: pip install 'fedvisage[{EXTRA_OF[package]}]'")
+    return missing_extra(EXTRA_OF[package], package) if package in EXTRA_OF else None
+
+
+def missing_extra(extra: str, package: str) -> UserError:
+    """Return the message for a package of an extra that is not installed; it names the wheel, as no index has it."""
+    remedy = f"install the wheel with this extra: pip install 'dist/fedvisage-{VERSION}-py3-none-any.whl[{extra}]'"
+    return UserError(f"fedvisage[{extra}]", f"is needed, and its package {package} is not installed; {remedy}")
 
 
 @cache

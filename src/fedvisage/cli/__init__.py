@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.base.errors import RunFailed, RunInterrupted, UserError
 from fedvisage.base.extensions import missing_package
 from fedvisage.base.files import AGAIN, NO_ROOM
 from fedvisage.base.processes import let_threads_sleep
@@ -84,8 +84,8 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
 def main() -> None:
     """Run the command line, and exit with a code.
 
-    A user's mistake prints a message and exits with 2, a run that cannot continue with 1. Ctrl-C exits with 1 and
-    SIGTERM with 143.
+    A user's mistake prints a message and exits with 2, a run that cannot continue with 1. Ctrl-C exits with 130 and
+    SIGTERM with 143, as shells report them.
     """
     let_threads_sleep(os.environ)  # before any import that starts threads
     with exit_on_sigterm():
@@ -100,8 +100,8 @@ def _run() -> None:
             error.show()
             sys.exit(error.exit_code)
         _fail(error.format_message(), error.exit_code)
-    except typer.Abort:
-        _fail("ended before all answers were given", 1)
+    except typer.Abort:  # Ctrl-C before a verb began
+        _fail("interrupted", RunInterrupted.code)
     except UserError as error:
         _fail(str(error), 2)
     except RunFailed as error:

@@ -470,16 +470,13 @@ def serve(
 
     SIGTERM and Ctrl-C stop the service after it has answered the current requests.
     """
-    try:
-        from fedvisage.device.service.app import PipelineEngine, build, check_open, server_of
-    except ModuleNotFoundError as error:
-        raise UserError("serve", f'{error.name} is not installed; install "fedvisage[serve]"') from None
     from fedvisage.device import Pipeline, Settings
     from fedvisage.device.fused import at_points
     from fedvisage.device.gallery.counter import counters_of
     from fedvisage.device.gallery.file import key_from
     from fedvisage.device.gallery.search import Gallery
     from fedvisage.device.service.access import Keys
+    from fedvisage.device.service.app import PipelineEngine, build, check_open, server_of
     from fedvisage.device.service.audit import AuditLog
     from fedvisage.device.service.limits import Limits
     from fedvisage.device.service.nonces import Nonces

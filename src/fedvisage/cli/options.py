@@ -19,7 +19,7 @@ from typer import Context
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 from typer.models import ArgumentInfo, OptionInfo
 
-from fedvisage.base.errors import RunFailed, RunTerminated, TerminationSignal, UserError
+from fedvisage.base.errors import RunInterrupted, RunTerminated, TerminationSignal, UserError
 from fedvisage.base.options import Range, field_docstrings
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def interruptible(then: str = "") -> Iterator[None]:
     except TerminationSignal:
         raise RunTerminated(f"ended by SIGTERM{then and '; '}{then}") from None
     except KeyboardInterrupt:
-        raise RunFailed(f"interrupted{then and '; '}{then}") from None
+        raise RunInterrupted(f"interrupted{then and '; '}{then}") from None
 
 
 @contextmanager

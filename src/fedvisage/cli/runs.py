@@ -55,6 +55,8 @@ def demo(
 ) -> None:
     """Train three sites together at toy size, evaluate on an unseen target, and write table, pictures and report."""
     with interruptible(CONTINUES):
+        import torch  # noqa: F401  # first: if it is missing, the error names the extra that brings all of the demo
+
         from fedvisage.studies.demo import demonstrate
 
         demonstrate(out or Path("runs/demo"), cache, say, reporter(quiet, log_format), resume=resume)

@@ -13,7 +13,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from fedvisage.base.errors import BadFile, UserError, printable
+from fedvisage.base.errors import BadFile, printable
+from fedvisage.base.extensions import missing_extra
 from fedvisage.data.prepared import file_digest
 from fedvisage.datasets.pad.item import Item
 from fedvisage.faces.pictures import FRAME_LIMIT, PIXEL_LIMIT, SIDE_MINIMUM, Frame
@@ -73,7 +74,7 @@ def open_arrays(path: Path, mode: Literal["r", "w"]) -> Any:
     try:
         import h5py
     except ImportError:
-        raise UserError("h5py", "is not installed; run: pip install 'fedvisage[datasets]'") from None
+        raise missing_extra("datasets", "h5py") from None
     return h5py.File(path, mode, locking=None if mode == "w" else False)  # some disks have no locks
 
 

@@ -14,9 +14,12 @@ from fedvisage.base.errors import BadFile, RunFailed, UserError, printable
 from fedvisage.faces.align import Image
 from fedvisage.faces.pictures import ENDINGS, open_picture, video_frames
 
+Frame = Image | BadFile
+"""A frame in RGB, or the reason why a picture of a folder is unusable."""
 
-def frames_of(source: str) -> Iterator[Image]:
-    """Return the frames of a source in RGB; a number is the system's number of a camera."""
+
+def frames_of(source: str) -> Iterator[Frame]:
+    """Return the frames of a source; a number is the system's number of a camera."""
     if source.isascii() and source.isdigit():
         return _captured(f"camera {source}", "is it connected, and may this user read it?", int(source))
     if source.lower().startswith(_STREAMS):
@@ -31,7 +34,7 @@ def frames_of(source: str) -> Iterator[Image]:
     return _picture(path) if path.suffix.lower() in ENDINGS else _video(path)
 
 
-def keep_every(frames: Iterator[Image], step: int) -> Iterator[Image]:
+def keep_every(frames: Iterator[Frame], step: int) -> Iterator[Frame]:
     """Return the first of each ``step`` frames."""
     if step < 1:
         raise UserError("--every", f"must be at least 1, got {step}")
@@ -45,12 +48,17 @@ def _picture(path: Path) -> Iterator[Image]:
         raise UserError(printable(str(path)), str(bad)) from None
 
 
-def _folder(path: Path) -> Iterator[Image]:
-    pictures = sorted(child for child in path.iterdir() if child.suffix.lower() in ENDINGS and child.is_file())
+def _folder(path: Path) -> Iterator[Frame]:
+    """Yield the pictures of a folder; an unreadable one does not end the source."""
+    pictures = sorted(child for child in path.iterdir() if child.suffix.lower() in ENDINGS and not child.is_dir())
     if not pictures:
         raise UserError(printable(str(path)), f"has no images ({', '.join(ENDINGS)})")
     for picture in pictures:
-        yield from _picture(picture)
+        try:
+            frame: Frame = open_picture(picture)
+        except BadFile as bad:
+            frame = BadFile(f"{printable(picture.name)}: {bad}")
+        yield frame
 
 
 def _video(path: Path) -> Iterator[Image]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvisage.base.errors import UserError
+from fedvisage.base.errors import BadFile, UserError
 from fedvisage.device.exported import Exported
 from fedvisage.device.fused import Fused, Model, open_export
 from fedvisage.device.predict import probability
@@ -100,12 +100,14 @@ class CheckedFace:
 class Checked:
     """The results for a picture: its faces, the largest first; ``turned`` says whether they were found after 180°.
 
-    ``left_out`` is the number of further faces, which were not evaluated.
+    ``left_out`` is the number of further faces, which were not evaluated; ``fault`` is the reason why a picture could
+    not be read.
     """
 
     faces: tuple[CheckedFace, ...]
     turned: bool = False
     left_out: int = 0
+    fault: str = ""
 
     @property
     def decision(self) -> str:
@@ -116,7 +118,7 @@ class Checked:
     @property
     def reasons(self) -> tuple[str, ...]:
         """The reasons why the largest face was not evaluated; empty if it was."""
-        return self.faces[0].quality.reasons if self.faces else (NO_FACE,)
+        return self.faces[0].quality.reasons if self.faces else (self.fault or NO_FACE,)
 
     def as_values(self) -> dict[str, Any]:
         """Return the results as plain values, for programs."""
@@ -253,17 +255,20 @@ class Pipeline:
         faces = tuple(self._check_face(detected, number, alone, report) for number in numbers)
         return Checked(faces, detected.turned, len(detected.faces) - len(faces))
 
-    def watch(self, frames: Iterable[Image]) -> Iterator[Watched]:
-        """Check the frames of one camera in order, with a running mean over the last frames of a face."""
+    def watch(self, frames: Iterable[Image | BadFile]) -> Iterator[Watched]:
+        """Check the frames of one camera in order, with a running mean over the last frames of a face.
+
+        An unreadable frame gets no decision, and restarts the mean.
+        """
         running = FaceTrack(self.settings.window)
         for frame in frames:
-            yield running.add(self.check(frame))
+            yield running.add(Checked((), fault=str(frame)) if isinstance(frame, BadFile) else self.check(frame))
 
-    def adapt(self, images: Iterable[Image], out: Path, *, most: int = 2000) -> AdaptationResult:
+    def adapt(self, images: Iterable[Image | BadFile], out: Path, *, most: int = 2000) -> AdaptationResult:
         """Adapt the PAD model to unlabelled pictures, and write it into a new directory, to be opened from there.
 
-        Faces that this pipeline would not evaluate are skipped, and so are pictures after the first ``most`` faces. The
-        pipeline itself does not change.
+        Unreadable pictures and faces that this pipeline would not evaluate are skipped, and so are pictures after the
+        first ``most`` faces. The pipeline itself does not change.
         """
         if self.pad is None:
             raise UserError("pad", "no attack-detection model was given")
@@ -276,6 +281,9 @@ class Pipeline:
         for image in images:
             if len(crops) == most:
                 break
+            if isinstance(image, BadFile):
+                passed_over += 1
+                continue
             detected = detect_upright(image, self._find)
             face = detected.faces[0] if detected.faces else None
             alone = len(detected.faces) == 1

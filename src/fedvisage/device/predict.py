@@ -154,7 +154,7 @@ def _paths_in(listed: bytes) -> list[Path]:
 def _add_folder(folder: Path, asked: InputPictures) -> None:
     """Add the pictures of a folder, in order of their names, and count its other files."""
     count = len(asked.pictures)
-    for path in sorted(child for child in folder.rglob("*") if child.is_file()):
+    for path in sorted(child for child in folder.rglob("*") if not child.is_dir()):
         if path.suffix.lower() in ENDINGS:
             asked.pictures.append(picture_at(path))
         else:

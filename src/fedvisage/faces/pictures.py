@@ -1,9 +1,8 @@
 """Read image files and video frames into RGB bytes, or raise the reason why they are unusable. Files may be hostile.
 
-Images may be JPEG, PNG, BMP, WebP, TIFF or HEIC with one picture of 8 bits per channel: grey, palette or RGB (16-bit
-RGB is cut to its upper bytes), or a JPEG in CMYK. They are turned upright by their metadata; colour profiles are
-ignored. 16-bit and float grey (often infrared or depth) and transparency are refused, because a conversion to RGB would
-change what the camera recorded.
+Images may be JPEG, PNG, BMP, WebP, TIFF or HEIC with one picture of 8 bits per channel: grey, palette, RGB or CMYK.
+They are turned upright by their metadata; colour profiles are ignored. More bits per channel (often infrared, depth or
+raw sensor values) and transparency are refused, because a conversion to RGB would change what the camera recorded.
 """
 
 import io
@@ -46,7 +45,7 @@ _HEIC = (b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1")
 _RUN_LENGTHS = (1, 2)
 """Compressions of a BMP (RLE8, RLE4) that Pillow decodes in Python, at a few megabytes per second."""
 
-_PLAIN_MODES = ("1", "L", "P", "RGB")
+_PLAIN_MODES = ("1", "L", "P", "RGB", "CMYK")
 _TRANSPARENT_MODES = ("LA", "PA", "RGBA")
 
 
@@ -57,6 +56,8 @@ class TooLarge(BadFile):
 def open_picture(path: Path) -> npt.NDArray[np.uint8]:
     """Read an image file into H×W×3 RGB bytes; raise BadFile if that is impossible."""
     try:
+        if path.is_symlink() and not path.exists():
+            raise BadFile("a link to a missing file")
         with open(path, "rb", opener=open_regular) as file:
             _check_length(os.fstat(file.fileno()).st_size)
             content = file.read()
@@ -99,7 +100,7 @@ def _read(content: bytes, pixels: int, *, reduces: bool) -> tuple[npt.NDArray[np
     except (BadFile, MemoryError):
         raise
     except Image.DecompressionBombError:
-        raise TooLarge(f"more than {pixels / 1_000_000:g} million pixels") from None
+        raise TooLarge(f"more than {pixels / 1_000_000:g} million pixels; make it smaller") from None
     except UnidentifiedImageError:
         name = next((name for name, start in _OTHER_FORMATS.items() if start.match(content)), "not an image")
         raise BadFile(f"{name}; give {_ACCEPTED}") from None
@@ -140,7 +141,7 @@ def _reduce(image: Image.Image, pixels: int) -> int:
 def _check(image: Image.Image, pixels: int) -> None:
     width, height = image.size
     if width * height > pixels:
-        raise TooLarge(f"more than {pixels / 1_000_000:g} million pixels ({width}×{height})")
+        raise TooLarge(f"more than {pixels / 1_000_000:g} million pixels ({width}×{height}); make it smaller")
     if min(width, height) < SIDE_MINIMUM:
         raise BadFile(f"smaller than {SIDE_MINIMUM} pixels ({width}×{height})")
     if image.format == "BMP" and image.info.get("compression") in _RUN_LENGTHS:
@@ -149,7 +150,10 @@ def _check(image: Image.Image, pixels: int) -> None:
     # The pictures of a TIFF are not counted, because a small file can list a hundred thousand.
     if getattr(image, "is_animated", False) and image.format != "MPO":
         raise BadFile("contains several images; export each one, or give a video")
-    if image.mode not in _PLAIN_MODES + _TRANSPARENT_MODES and (image.mode, image.format) != ("CMYK", "JPEG"):
+    # Pillow itself would cut 16-bit RGB to its upper bytes. TIFF stores the bits in tag 258, PNG in Pillow's raw mode.
+    if max(getattr(image, "tag_v2", {}).get(258, (0,))) > 8 or (image.format == "PNG" and ";16B" in str(image.tile)):
+        raise BadFile("more than 8 bits per channel; convert it to 8-bit RGB")
+    if image.mode not in _PLAIN_MODES + _TRANSPARENT_MODES:
         raise BadFile(f"the colour mode {image.mode} is not supported; convert it to 8-bit RGB")
 
 

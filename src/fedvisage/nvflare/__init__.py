@@ -6,9 +6,9 @@ one process.
 
 from __future__ import annotations
 
-from fedvisage.base.errors import UserError
+from fedvisage.base.extensions import missing_extra
 
 try:
     import nvflare as _installed  # noqa: F401
 except ImportError as error:
-    raise UserError("nvflare", "is not installed; run: pip install 'fedvisage[federation]'") from error
+    raise missing_extra("federation", "nvflare") from error

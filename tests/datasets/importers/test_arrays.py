@@ -163,5 +163,5 @@ def test_damaged_files_are_bad_files(content: bytes, tmp_path: Path) -> None:
 
 def test_without_the_extra_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with refused("h5py", "fedvisage[datasets]"):
+    with refused("fedvisage[datasets]", "h5py"):
         len(film(tmp_path / "a.h5"))

@@ -43,4 +43,6 @@ def tracker_named(name: str) -> Tracker:
     try:
         return make()
     except ModuleNotFoundError as error:
-        raise ImportError(f"{error}; pip install 'fedvisage[{name}]'" if name in TRACKERS else str(error)) from error
+        raise ImportError(
+            str(extensions.missing_extra(name, str(error.name)) if name in TRACKERS else error)
+        ) from error

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedvisage.base.errors import UserError
+from fedvisage.base.extensions import missing_extra
 from fedvisage.device.exported import CARD, GRAPH, INT8_GRAPH, MEMBERS, Config, Description, OperatingPoint, read_config
 from fedvisage.device.fused import FusedConfig, folder_of
 from fedvisage.metrics.operating_point import ErrorCurves
@@ -38,7 +38,7 @@ def card(model: FinishedModel, config: Config, figures: Mapping[str, Any], notic
     try:
         from huggingface_hub import ModelCardData
     except ImportError:
-        raise UserError("export", "huggingface_hub is not installed; install fedvisage[export]") from None
+        raise missing_extra("export", "huggingface_hub") from None
     description = config.float32.description
     data = ModelCardData(
         library_name="fedvisage",

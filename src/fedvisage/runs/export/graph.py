@@ -21,7 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.base.errors import RunFailed
+from fedvisage.base.extensions import missing_extra
 from fedvisage.base.streams import torch_rng
 from fedvisage.device.exported import INPUT, OUTPUTS
 from fedvisage.federation.declared import Member
@@ -149,7 +150,7 @@ def write_graph(graph: Graph, path: Path, size: int) -> None:
     try:
         import onnxscript  # noqa: F401  (the exporter imports it only after tracing the whole model)
     except ImportError:
-        raise UserError("export", "the exporter is not installed; install fedvisage[export]") from None
+        raise missing_extra("export", "onnxscript") from None
     # With one image the tracer would treat the batch size as a constant.
     example = torch.zeros(2, size, size, 3, dtype=torch.uint8)
     outputs = OUTPUTS["pad" if graph._pad else "recognition"]
