@@ -31,6 +31,7 @@ from docs.website import (
     papers,
     sections,
 )
+from markdown import Markdown
 from mkdocs.config.defaults import MkDocsConfig
 from pydantic import Field
 from tests.documented import ROOT
@@ -192,6 +193,13 @@ def test_the_reference_of_the_command_line_has_every_verb_and_option() -> None:
     assert "| `--resume` | Continue a run that was interrupted. |" in blocks["fedvisage run"]
     assert "| `NAME" in blocks["fedvisage methods"]
     assert str(Path.home()) not in page
+
+
+def test_code_in_a_table_shows_pipes_without_backslashes() -> None:
+    text = markdown.table(("signature", "meaning"), [("`at: str | None`", "a | b")])
+    shown = hooks.on_page_content(Markdown(extensions=["tables"]).convert(text), *[None] * 3)  # type: ignore[arg-type]
+    assert "<td><code>at: str | None</code></td>" in shown
+    assert "<td>a | b</td>" in shown
 
 
 def test_the_sentence_about_a_page_is_its_first_text() -> None:

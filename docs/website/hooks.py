@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -91,3 +92,8 @@ def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) 
         page.meta["hide"] = ["toc"]
     in_repository = {markdown.in_site(name): name for name in (*markdown.OF_ROOT, *notebooks.paths())}
     return markdown.for_site(text, in_repository.get(path, f"docs/{path}"))
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Remove the backslashes before pipes in code, which keep them from ending a cell, and which only GitHub hides."""
+    return re.sub(r"<code>[^<]*</code>", lambda code: code[0].replace("\\|", "|"), html)

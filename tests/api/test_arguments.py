@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.refusals import refused
+from tests.toy import tree
 
 import fedvisage as fv
 from fedvisage.methods.algorithms.fedprox import fedprox
@@ -86,6 +87,23 @@ def test_an_unknown_argument_names_the_nearest_or_all_and_where_keys_of_the_reci
         fv.run("demo/fedpad", change={})  # type: ignore[call-arg]
     with refused("run()", "positional", "out"):
         fv.run("demo/fedpad", "runs/a")  # type: ignore[misc]
+
+
+def test_errors_name_arguments_of_python_instead_of_options_of_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with refused(tmp_path, "out=", "resume=True") as caught:
+        fv.run("demo/fedpad", out=tmp_path)
+    assert "--" not in str(caught.value)
+    with refused(tmp_path / "file", "out=") as caught:
+        fv.run("demo/fedpad", out=tmp_path / "file")
+    assert "--" not in str(caught.value)
+
+
+def test_a_path_that_the_system_refuses_is_an_error_of_one_line(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    with refused("/proc/none", "path"):
+        fv.run(tree(sets), out="/proc/none", quiet=True)
+    with pytest.raises(fv.UserError, match=r"^/proc/none/.*: .*written"):
+        fv.run("demo/fedpad", out=tmp_path / "run", cache="/proc/none", quiet=True)
 
 
 def test_changes_are_a_mapping_or_a_list_of_texts() -> None:

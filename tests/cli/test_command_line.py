@@ -490,6 +490,23 @@ def test_all_data_is_looked_at_before_anything_is_rendered_or_written(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_site_of_one_subject_is_refused_before_it_is_rendered(call: Call, recipe_file: Path, tmp_path: Path) -> None:
+    words = ("data.sites.A=synth: O subjects=1 videos=1 frames=1 size=32", "--cache", tmp_path / "cache")
+    code, _, err = call("run", recipe_file, *words, "--out", tmp_path / "run")
+    assert code == 2
+    check_output(err, "recipe.data.sites.A", "subjects=2")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_method_of_recognition_is_named_in_a_recipe_of_attack_detection(
+    call: Call, recipe_file: Path, tmp_path: Path
+) -> None:
+    changes = ("method={name: fedfr}", "input.colour=rgb+hsv")
+    code, _, err = call("run", recipe_file, *changes, "--out", tmp_path / "run")
+    assert code == 2
+    check_output(err, "recipe.input.colour", "fedfr", "method of recognition", "fedvisage methods")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "keyword"),
     [

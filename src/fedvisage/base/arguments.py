@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from functools import wraps
 from types import FunctionType, ModuleType, NoneType, UnionType
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from fedvisage.base.errors import UserError, suggestion
+from fedvisage.base.errors import RunFailed, UserError, suggestion
+from fedvisage.base.files import NO_ROOM
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -20,7 +22,8 @@ PLAIN: Mapping[type, str] = {bool: "True or False", float: "a number", int: "a w
 def check_arguments(advice: str = "", **accepted: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Return a decorator that checks a function's arguments; ``accepted`` describes the valid values by argument.
 
-    ``advice`` ends the message about an unknown argument.
+    ``advice`` ends the message about an unknown argument. Errors of the function name its arguments in place of the
+    options of the command line, and a path that the system refuses is a ``UserError``.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
@@ -44,11 +47,36 @@ def check_arguments(advice: str = "", **accepted: str) -> Callable[[Callable[P, 
                 if not _accepts(types[name], value):
                     kind = next((kind for kind in PLAIN if kind in _types(types[name])), object)
                     raise wrong_argument(name, accepted.get(name) or PLAIN.get(kind, "another value"), value)
-            return function(*args, **kwargs)
+            try:
+                return function(*args, **kwargs)
+            except (UserError, RunFailed) as error:
+                place = getattr(error, "place", "")
+                error.args = tuple(_in_python(part, types) if isinstance(part, str) else part for part in error.args)
+                if isinstance(error, UserError):
+                    error.place, error.message = error.args
+                    error.place = error.place.partition("=")[0] if place.startswith("--") else place
+                raise
+            except OSError as error:
+                if error.filename is None or error.errno in NO_ROOM:
+                    raise
+                raise UserError(str(error.filename), f"{error.strerror}; give another path") from error
 
         return call
 
     return decorate
+
+
+def _in_python(text: str, types: Mapping[str, Any]) -> str:
+    """Return a message with arguments of a function instead of the options of the same names."""
+
+    def argument(match: re.Match[str]) -> str:
+        name = match[1].replace("-", "_")
+        name = name if name in types else f"{name}s"  # one --benchmark per set, all of them in benchmarks
+        if name not in types:
+            return match[0]
+        return f"{name}=True" if types[name] is bool else f"{name}="
+
+    return re.sub(r"--([a-z][a-z-]*[a-z])", argument, text)
 
 
 def wrong_argument(name: str, accepted: str, value: object) -> UserError:

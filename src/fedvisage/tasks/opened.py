@@ -18,6 +18,7 @@ from fedvisage.data.prepared import PreparedSet, read_manifest
 from fedvisage.data.selection import split_entry
 from fedvisage.datasets.sources import SYNTHETIC, check_source, existing_set, resolve, without_part
 from fedvisage.federation.declared import Declared
+from fedvisage.metrics.threshold import ON_TRAINING
 from fedvisage.recipe import Recipe
 from fedvisage.recipe.data import SITE_NAME
 from fedvisage.starts.start import origin_of
@@ -234,6 +235,10 @@ def check_entries(recipe: Recipe) -> None:
     for key, entry in entries.items():
         if entry is not None:
             check_entry(entry, f"recipe.data.{key}", recipe.input.size)
+    for name, entry in recipe.data.sites.items() if recipe.evaluation.threshold != ON_TRAINING else ():
+        if entry.startswith(SYNTHETIC) and "subjects=1" in entry.split():
+            place = f"recipe.data.sites.{name}"
+            raise UserError(place, "has one subject, and none to hold out for the threshold; set subjects=2 or more")
 
 
 def check_entry(entry: str, place: str, size: int) -> None:

@@ -27,7 +27,9 @@ def check_recognition(recipe: Recipe, method: Declared) -> None:
     """Refuse settings that recognition cannot follow, or that would select a model by its own evaluation data."""
     if recipe.input.colour != "rgb":
         raise UserError(
-            "recipe.input.colour", f"recognition requires rgb, got {recipe.input.colour}; set input.colour: rgb"
+            "recipe.input.colour",
+            f"{method.name} is a method of recognition, which requires rgb, got {recipe.input.colour}; set "
+            "input.colour: rgb and name sets of people, or choose a method of attack detection (`fedvisage methods`)",
         )
     if recipe.input.margin is not None:
         raise UserError(
