@@ -12,7 +12,7 @@ def main() -> None:
 
         cli.main()
     except KeyboardInterrupt:
-        print("fedvisage: interrupted", file=sys.stderr)
+        sys.stderr.write("fedvisage: interrupted\n")
         sys.exit(130)
 
 

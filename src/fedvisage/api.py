@@ -33,8 +33,9 @@ from fedvisage.recipe import load as load_recipe
 from fedvisage.recipe.former import rename_in_metrics, rename_in_recipe, rename_keys
 from fedvisage.report.compare import Comparison, as_values
 from fedvisage.report.compare import compare as compared
-from fedvisage.report.compare_tables import as_text
+from fedvisage.report.compare_tables import as_text, in_form
 from fedvisage.report.run_files import damaged_files_are_errors
+from fedvisage.report.tables import as_csv, as_latex
 from fedvisage.runs.directory import METRICS, RECIPE, REPORT
 from fedvisage.runs.evaluate import evaluate as evaluate_model
 from fedvisage.runs.evaluate import recount as recount_run
@@ -175,6 +176,27 @@ class ComparisonResult:
     def values(self) -> list[dict[str, Any]]:
         """Return all metrics as plain values."""
         return as_values(self.rows)
+
+    @property
+    def figures(self) -> Any:
+        """One row per method and figure, with its difference to the first; a DataFrame if pandas is installed."""
+        return table(
+            [
+                {"method": row.label, "figure": name, "runs": row.runs, "mean": figure.mean, "std": figure.std}
+                | {"difference": None if (gap := row.differences.get(name)) is None else gap.mean}
+                | {key: getattr(gap, key, None) for key in ("low", "high", "verdict", "over")}
+                for row in self.rows
+                for name, figure in row.figures.items()
+            ]
+        )
+
+    def csv(self) -> str:
+        """Return the figures as CSV, with means and standard deviations in separate columns."""
+        return in_form(self.rows, as_csv)
+
+    def latex(self) -> str:
+        """Return the figures as a LaTeX tabular, without caption and label."""
+        return in_form(self.rows, as_latex)
 
     def __repr__(self) -> str:
         """Return the tables as Markdown."""
@@ -348,7 +370,7 @@ class StudyResult:
 
 
 @check_arguments(
-    ADVICE,
+    f"{ADVICE}; a method of your own needs an entry point, and its name in the study (docs/extending.md#registration)",
     path="a study's file or a shipped name, such as 'studies/table3-demo'",
     out=A_PATH,
     changes=CHANGES,

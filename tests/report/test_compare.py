@@ -1,5 +1,7 @@
 """Comparison of runs: grouping, spread over seeds, pairing, and the t interval over targets."""
 
+import csv
+import io
 import json
 from pathlib import Path
 from statistics import fmean, stdev
@@ -7,8 +9,12 @@ from statistics import fmean, stdev
 import pytest
 import yaml
 from tests.refusals import refused
+from typer.testing import CliRunner
 
-from fedvisage.report.compare import as_values, compare, difference, lower_is_better
+import fedvisage as fv
+from fedvisage.base.errors import UserError
+from fedvisage.cli import app
+from fedvisage.report.compare import Comparison, as_values, compare, difference, lower_is_better
 from fedvisage.report.compare_tables import as_text, legend, narrow, notes
 from fedvisage.studies.study import value_of
 
@@ -293,22 +299,62 @@ def test_a_run_that_is_given_twice_counts_once(tmp_path: Path) -> None:
     assert compare([run, copy])[0].runs == 2
 
 
-def test_one_target_has_neither_interval_nor_verdict_however_many_seeds(tmp_path: Path) -> None:
-    rows = compare(
+METHODS = ("fedpad", "fused")
+
+
+def on_one_target(folder: Path, seeds: int) -> list[Comparison]:
+    """Compare two methods whose HTER differs by 8, 10, 12, … points."""
+    return compare(
         [
-            small_run(tmp_path / f"{name}{seed}", name, "M", seed, hter)
-            for name, hter in (("fedpad", 0.1), ("fused", 0.2))
-            for seed in range(5)
+            small_run(folder / f"{name}{seed}", name, "M", seed, hter + (name == "fused") * 0.02 * seed)
+            for name, hter in (("fedpad", 0.1), ("fused", 0.18))
+            for seed in range(seeds)
         ]
     )
+
+
+def test_three_seeds_of_one_target_give_an_interval_over_seeds_without_a_verdict(tmp_path: Path) -> None:
+    rows = on_one_target(tmp_path, 3)
     found = rows[1].differences["hter"]
-    assert (found.mean, found.low, found.high, found.verdict) == (pytest.approx(0.1), None, None, None)
-    assert (found.targets, found.seeds) == (1, 5)
-    assert "| fused | 1 | 5 | +10.00 – |" in as_text(rows)
-    assert "one target" in as_text(rows)
+    half = 4.302653 * 0.02 / 3**0.5  # the quantile of Student's t with two degrees of freedom, from a table
+    assert (found.mean, found.low, found.high) == pytest.approx((0.1, 0.1 - half, 0.1 + half), abs=1e-7)
+    assert (found.verdict, found.over, found.targets, found.seeds) == (None, "seeds", 1, 3)
+    assert "| fused | 1 | 3 | +10.00 [+5.03, +14.97] over seeds |" in as_text(rows)
+    assert "not other targets" in as_text(rows)
     (shown,) = (one for one in narrow(rows, 80) if one.caption.startswith("Difference"))
-    assert shown.rows == (("HTER %", "+10.00", "–", "–"),)
+    assert shown.rows == (("HTER %", "+10.00", "[+5.03, +14.97] over seeds", "–"),)
+
+
+def test_two_seeds_of_one_target_give_neither_interval_nor_verdict(tmp_path: Path) -> None:
+    rows = on_one_target(tmp_path, 2)
+    found = rows[1].differences["hter"]
+    assert (found.mean, found.low, found.high, found.verdict) == (pytest.approx(0.09), None, None, None)
+    assert "| fused | 1 | 2 | +9.00 |" in as_text(rows)
+    assert "fewer than 3 seeds" in as_text(rows)
+    (shown,) = (one for one in narrow(rows, 80) if one.caption.startswith("Difference"))
+    assert shown.rows == (("HTER %", "+9.00", "–", "–"),)
     assert "one target" in shown.note
+
+
+def test_a_comparison_is_written_as_csv_and_latex_and_as_a_table_of_python(tmp_path: Path) -> None:
+    rows = on_one_target(tmp_path, 3)
+    result = fv.compare(sorted(tmp_path.iterdir()))
+    head, fedpad, fused = csv.reader(io.StringIO(result.csv()))
+    assert head[:7] == ["method", "runs", "targets", "seeds", "HTER %", "HTER %, standard deviation", "EER %"]
+    assert fedpad[:7] == ["fedpad", "3", "M", "0, 1, 2", "10.00", "0.00", ""]
+    assert fused[:7] == ["fused", "3", "M", "0, 1, 2", "20.00", "2.00", ""]
+    assert r"fused & 3 & M & 0, 1, 2 & 20.00 $\pm$ 2.00 & --" in result.latex()
+    for form, text in (("--csv", result.csv()), ("--latex", result.latex())):
+        paths = [str(path) for path in sorted(tmp_path.iterdir())]
+        assert CliRunner().invoke(app, ["compare", *paths, form]).stdout == text
+    refusal = CliRunner().invoke(app, ["compare", str(tmp_path), "--csv", "--json"]).exception
+    assert isinstance(refusal, UserError)
+    assert refusal.place == "--markdown"
+    figures = result.figures if isinstance(result.figures, list) else result.figures.to_dict("records")
+    assert [(row["method"], row["figure"], row["runs"]) for row in figures] == [(name, "hter", 3) for name in METHODS]
+    low = rows[1].differences["hter"].low
+    assert (figures[1]["mean"], figures[1]["difference"], figures[1]["low"]) == pytest.approx((0.2, 0.1, low))
+    assert figures[1]["over"] == "seeds"
 
 
 def test_runs_of_one_pair_are_averaged_before_they_are_paired(tmp_path: Path) -> None:

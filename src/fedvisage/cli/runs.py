@@ -237,17 +237,27 @@ def study(
 def compare_runs(
     runs: Runs,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown with one row per method.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print the figures as CSV.")] = False,
+    latex: Annotated[bool, typer.Option("--latex", help="Print the figures as a LaTeX tabular.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare runs: mean ± std over seeds, and differences to the first with a t interval over targets."""
-    from fedvisage.report.compare import as_values, compare
-    from fedvisage.report.compare_tables import as_text, legend, narrow, notes
+    """Compare runs: mean ± std over seeds, and differences to the first with a t interval over targets.
 
+    With one target the interval is over its seeds, of which it needs three.
+    """
+    from fedvisage.report.compare import as_values, compare
+    from fedvisage.report.compare_tables import as_text, in_form, legend, narrow, notes
+    from fedvisage.report.tables import as_csv, as_latex
+
+    if markdown + csv + latex + as_json > 1:
+        raise UserError("--markdown", "--csv, --latex and --json are different outputs; give one")
     rows = compare(runs)
     if as_json:
         print_json(as_values(rows))
     elif markdown:
         say(as_text(rows))
+    elif csv or latex:
+        typer.echo(in_form(rows, as_csv if csv else as_latex), nl=False)
     else:
         for table in narrow(rows, console().width):
             show(table)

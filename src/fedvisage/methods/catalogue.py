@@ -184,7 +184,8 @@ def find(section: Mapping[str, Any] | MethodOptions) -> Method:
         problem = "is missing" if name is None else f"must be the name of a method, got {name!r}"
         raise UserError("recipe.method.name", f"{problem}{choice_hint('', names)}")
     if (method := method_named(name)) is None:
-        raise UserError("recipe.method.name", f"unknown method {name!r}{choice_hint(name, names)}")
+        hint = f"{choice_hint(name, names)}; a method of your own needs an entry point (docs/extending.md#registration)"
+        raise UserError("recipe.method.name", f"unknown method {name!r}{hint}")
     if (model := _model_of(tree)) is None:
         return method
     if name not in ALGORITHMS:

@@ -4,6 +4,7 @@ Runs belong to one group when their recipes differ only in seed, title and data 
 same run when their content is the same, whatever the names of their directories. Targets differ far more than methods,
 so a difference is taken between runs with the same sites, target and seed. Seeds of one target share its images: their
 differences are averaged, and the interval is Student's t over targets. The verdict follows from the interval alone.
+With one target there is no verdict, and the interval is over its seeds.
 
 The digests in ``data.json`` identify the data behind a figure: the target's data for most figures; for the personal
 figures of recognition, the sites' data and the public people that the sites' models must reject.
@@ -325,7 +326,7 @@ def _with_letters(labels: dict[Settings, Label], shortened: Sequence[Settings]) 
     }
 
 
-FEWEST_TARGETS = 2  # for an interval
+FEWEST_TARGETS, FEWEST_SEEDS = 2, 3  # for an interval
 CONFIDENCE = 0.95
 CLOSE = 1e-12  # rounding of means; a bound this near zero excludes nothing
 HOLDS, NOT_SHOWN, OTHER_WAY = "holds", "not shown", "holds the other way"
@@ -343,7 +344,8 @@ class Figure:
 class Difference:
     """Mean difference to the first group over targets, its 95 % t interval, and the verdict on "better than the first".
 
-    With one target there is neither interval nor verdict. ``seeds`` is the smallest number of seeds of a target.
+    With one target the interval is over its seeds, if there are enough, and there is no verdict. ``seeds`` is the
+    smallest number of seeds of a target, and ``over`` names what the interval is over: targets, seeds, or nothing.
     """
 
     mean: float
@@ -352,6 +354,7 @@ class Difference:
     verdict: str | None
     targets: int
     seeds: int
+    over: str = ""
 
 
 @dataclass(frozen=True)
@@ -456,7 +459,10 @@ def paired_difference(first: Sequence[ComparedRun], other: Sequence[ComparedRun]
 
 
 def difference(gaps: Iterable[tuple[str, int, float]], *, lower_is_better: bool = False) -> Difference | None:
-    """Return the mean over targets of gaps by target and seed, with the t interval over targets and the verdict."""
+    """Return the mean over targets of gaps by target and seed, with the t interval over targets and the verdict.
+
+    The interval of one target is over its seeds, and has no verdict.
+    """
     by_target: dict[str, dict[int, list[float]]] = {}
     for target, seed, gap in gaps:
         by_target.setdefault(target, {}).setdefault(seed, []).append(gap)
@@ -464,14 +470,18 @@ def difference(gaps: Iterable[tuple[str, int, float]], *, lower_is_better: bool 
     if not means:
         return None
     mean, targets, seeds = fmean(means), len(means), min(map(len, by_target.values()))
-    if targets < FEWEST_TARGETS:
+    over = "targets" if targets >= FEWEST_TARGETS else "seeds" if seeds >= FEWEST_SEEDS else ""
+    if not over:
         return Difference(mean, None, None, None, targets, seeds)
+    if over == "seeds":
+        means = [fmean(values) for by_seed in by_target.values() for values in by_seed.values()]
     from scipy.special import stdtrit  # here, because importing scipy takes long and most commands do not need it
 
-    quantile = float(stdtrit(targets - 1, (1 + CONFIDENCE) / 2))
-    half = quantile * stdev(means) / targets**0.5
+    quantile = float(stdtrit(len(means) - 1, (1 + CONFIDENCE) / 2))
+    half = quantile * stdev(means) / len(means) ** 0.5
     low, high = mean - half, mean + half
-    return Difference(mean, low, high, _verdict(low, high, lower_is_better), targets, seeds)
+    verdict = _verdict(low, high, lower_is_better) if over == "targets" else None
+    return Difference(mean, low, high, verdict, targets, seeds, over)
 
 
 def _verdict(low: float, high: float, lower_is_better: bool) -> str:

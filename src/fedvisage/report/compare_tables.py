@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from fedvisage.report.compare import (
-    FEWEST_TARGETS,
+    FEWEST_SEEDS,
     HOLDS,
     NOT_SHOWN,
     OTHER_WAY,
@@ -16,15 +16,17 @@ from fedvisage.report.compare import (
     Figure,
     tables_by_model,
 )
-from fedvisage.report.tables import MISSING, Table, markdown, table
+from fedvisage.report.tables import Table, markdown, table
 
 INTERVAL = (
     "95 % t interval over targets; the seeds of a target share its data and are averaged first. Verdict on “better than"
     f" {{first}}”: {HOLDS}, {NOT_SHOWN} or {OTHER_WAY}."
 )
-ONE_TARGET = (
-    f"{MISSING}: one target, so there is no interval over targets and no verdict; seeds do not count as targets."
+OVER_SEEDS = (
+    "“over seeds”: 95 % t interval over the seeds of one target, which share its data. It covers chance in training, "
+    "not other targets, so there is no verdict."
 )
+WITHOUT = f"A difference without interval is over one target and fewer than {FEWEST_SEEDS} seeds."
 GAP = 3  # between columns on a terminal
 LABEL_WIDTH = 16  # longer labels are broken into lines
 
@@ -50,10 +52,16 @@ def tables(rows: Sequence[Comparison]) -> list[Table]:
     return [sheet for about, columns in _tables_by_model(rows) for sheet in _wide(rows, about, columns)]
 
 
+def in_form(rows: Sequence[Comparison], write: Callable[[Table], str]) -> str:
+    """Return the tables of figures, one per model, as ``as_csv`` or ``as_latex`` writes them."""
+    return "\n".join(write(_wide(rows, about, columns)[0]) for about, columns in _tables_by_model(rows))
+
+
 def _wide(rows: Sequence[Comparison], about: str, columns: Columns) -> list[Table]:
     titles = {"label": "method", "runs": "runs", "targets": "targets", "seeds": "seeds"}
     figures = [_group(row) | {name: _figure(figure) for name, figure in row.figures.items()} for row in rows]
-    wide_tables = [table(_about(about, "Mean ± standard deviation over seeds"), figures, titles | columns)]
+    caption = _about(about, "Mean ± standard deviation over seeds")
+    wide_tables = [table(caption, figures, titles | columns)]
     differences = [
         {"label": row.label, **counts_of(gaps.values())}
         | {name: difference_cell(difference) for name, difference in gaps.items()}
@@ -94,7 +102,7 @@ def _differences(label: str, caption: str, here: dict[str, Difference], columns:
         {
             "figure": columns[name],
             "mean": f"{100 * gap.mean:+.2f}",
-            "interval": None if gap.low is None or gap.high is None else _between(gap.low, gap.high),
+            "interval": _interval(gap, 100) or None,
             "verdict": gap.verdict,
         }
         for name, gap in here.items()
@@ -146,8 +154,9 @@ def _range(numbers: Iterable[int]) -> str:
 
 def explain_differences(differences: Iterable[Difference], first: str) -> str:
     """Explain intervals, verdicts and dashes, as far as they occur."""
-    has_interval = {gap.targets >= FEWEST_TARGETS for gap in differences}
-    return " ".join([INTERVAL.format(first=first)] * (True in has_interval) + [ONE_TARGET] * (False in has_interval))
+    explanations = {"targets": INTERVAL.format(first=first), "seeds": OVER_SEEDS, "": WITHOUT}
+    occurring = {gap.over for gap in differences}
+    return " ".join(text for over, text in explanations.items() if over in occurring)
 
 
 def _note(rows: Sequence[Comparison], columns: Columns | None = None) -> str:
@@ -170,12 +179,12 @@ def _figure(figure: Figure) -> str:
 
 
 def difference_cell(gap: Difference, scale: float = 100) -> str:
-    """Return a difference with its interval and verdict; a dash replaces both where there is one target."""
-    mean = f"{scale * gap.mean:+.2f}"
+    """Return a difference with its interval and verdict, as far as it has them."""
+    mean = f"{scale * gap.mean:+.2f} {_interval(gap, scale)}".rstrip()
+    return f"{mean}, {gap.verdict}" if gap.verdict else mean
+
+
+def _interval(gap: Difference, scale: float) -> str:
     if gap.low is None or gap.high is None:
-        return f"{mean} {MISSING}"
-    return f"{mean} {_between(gap.low, gap.high, scale)}, {gap.verdict}"
-
-
-def _between(low: float, high: float, scale: float = 100) -> str:
-    return f"[{scale * low:+.2f}, {scale * high:+.2f}]"
+        return ""
+    return f"[{scale * gap.low:+.2f}, {scale * gap.high:+.2f}]{' over seeds' if gap.over == 'seeds' else ''}"

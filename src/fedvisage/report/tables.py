@@ -1,5 +1,8 @@
-"""Tables of a report: rows of named cells, written as Markdown or as HTML. Cell texts are untrusted and escaped."""
+"""Tables: rows of named cells, written as Markdown, HTML, CSV or LaTeX. Cell texts are untrusted and escaped."""
 
+import csv
+import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,6 +10,29 @@ from typing import Any
 from markupsafe import Markup, escape
 
 MISSING = "–"
+SPREAD = " ± "
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "–": "--",
+    "ε": r"$\varepsilon$",
+    "λ": r"$\lambda$",
+    "ρ": r"$\rho$",
+    "φ": r"$\varphi$",
+    "δ": r"$\delta$",
+    "Φ": r"$\Phi$",
+    "Ŵ": r"$\hat W$",
+}
+"""Characters that LaTeX interprets or names differently."""
 NARROW = 40
 """Number of letters that fit a phone's screen; wider tables become cards there."""
 NAME, GAP = 16, 2
@@ -106,3 +132,40 @@ def _cell(tag: str, index: int, cell: str, content: Table) -> Markup:
 def _inline(cell: str) -> str:
     harmless = str(cell).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("`", "\\`")
     return " ".join(harmless.split())
+
+
+def as_csv(content: Table) -> str:
+    """Write a table as CSV of plain numbers: means and deviations in separate columns, missing values empty."""
+    spread = [any(SPREAD in row[at] for row in content.rows) for at in range(len(content.columns))]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(
+        [
+            name
+            for title, two in zip(content.columns, spread, strict=True)
+            for name in ([title, f"{title}, standard deviation"] if two else [title])
+        ]
+    )
+    for row in content.rows:
+        writer.writerow([part for cell, two in zip(row, spread, strict=True) for part in _parts(cell, two)])
+    return out.getvalue()
+
+
+def _parts(cell: str, two: bool) -> list[str]:
+    text = "" if cell == MISSING else cell
+    if not two:
+        return [text]
+    mean, _, deviation = text.partition(SPREAD)
+    return [mean, deviation]
+
+
+def as_latex(content: Table) -> str:
+    """Write a table as a LaTeX tabular, without caption and label."""
+    columns = "l" * content.names + "r" * (len(content.columns) - content.names)
+    lines = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", _latex_row(content.columns), r"\hline"]
+    return "\n".join([*lines, *map(_latex_row, content.rows), r"\hline", r"\end{tabular}", ""])
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    special = re.compile("|".join(map(re.escape, LATEX)))
+    return " & ".join(special.sub(lambda match: LATEX[match[0]], cell) for cell in cells) + r" \\"

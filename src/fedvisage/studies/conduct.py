@@ -22,6 +22,7 @@ from fedvisage.recipe import validate
 from fedvisage.recipe.former import present_key
 from fedvisage.render.domains import DOMAINS
 from fedvisage.render.sets import Synthesis, parse_synthesis
+from fedvisage.report.tables import as_csv, as_latex
 from fedvisage.report.tables import markdown as as_markdown
 from fedvisage.runs.directory import METRICS, close_settings, recorded_settings
 from fedvisage.runs.local_training import adoption
@@ -31,7 +32,7 @@ from fedvisage.studies.grid import Cell, cells_of, groups_of, tree_of, with_chan
 from fedvisage.studies.page import differences, render
 from fedvisage.studies.roots import Root, on_root
 from fedvisage.studies.study import BLIND, Study, StudyRow, load_study, scale, value_of
-from fedvisage.studies.table import as_csv, as_latex, markdown, summarise
+from fedvisage.studies.table import as_table, markdown, summarise
 from fedvisage.tasks.checks import USUAL, Checks
 from fedvisage.tasks.opened import check_entries
 
@@ -257,8 +258,8 @@ def _write(
         return
     gaps = differences(study, results)
     forms = {
-        "table.csv": as_csv(text),
-        "table.tex": as_latex(text),
+        "table.csv": as_csv(as_table(text)),
+        "table.tex": as_latex(as_table(text)),
         DIFFERENCES: "" if gaps is None else as_markdown(gaps),
         "study.html": render(study, text, table, gaps, cells, out),
     }

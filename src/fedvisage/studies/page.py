@@ -188,7 +188,7 @@ def rows_compared(study: Study, table: Mapping[str, Any]) -> list[Figure]:
 
 
 SITES = "the sites"
-HELD_OUT = "Held-out figures have no interval either: the same sites train for several targets."
+HELD_OUT = "Held-out figures count as one target, because the same sites train for several targets."
 
 
 def render(

@@ -1,10 +1,7 @@
-"""A study's table: mean and deviation over seeds, next to the figures of papers, as Markdown, CSV and LaTeX."""
+"""A study's table: mean and deviation over seeds, next to the figures of papers, as Markdown."""
 
 from __future__ import annotations
 
-import csv
-import io
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,30 +14,6 @@ from fedvisage.studies.study import COSTS, Study, heading, printing_errors, quot
 
 NAMES = 3
 """Columns before the figures: method, sites, target."""
-SPREAD = " ± "
-MISSING = "–"
-LATEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "–": "--",
-    "ε": r"$\varepsilon$",
-    "λ": r"$\lambda$",
-    "ρ": r"$\rho$",
-    "φ": r"$\varphi$",
-    "δ": r"$\delta$",
-    "Φ": r"$\Phi$",
-    "Ŵ": r"$\hat W$",
-}
-"""Characters that LaTeX interprets or names differently."""
 
 
 def rows_of(text: str) -> list[list[str]]:
@@ -56,48 +29,9 @@ def notes_of(text: str) -> list[str]:
 
 
 def as_table(text: str) -> Table:
-    """Return the Markdown table as a table for HTML pages."""
+    """Return the Markdown table as a table for HTML pages, CSV and LaTeX."""
     head, *rows = rows_of(text)
     return Table("", tuple(head), tuple(map(tuple, rows)), NAMES)
-
-
-def as_csv(text: str) -> str:
-    """Return the table as CSV of plain numbers: means and deviations in separate columns, missing values empty."""
-    head, *rows = rows_of(text)
-    spread = [any(SPREAD in row[at] for row in rows) for at in range(len(head))]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        [
-            name
-            for title, two in zip(head, spread, strict=True)
-            for name in ([title, f"{title}, standard deviation"] if two else [title])
-        ]
-    )
-    for row in rows:
-        writer.writerow([part for cell, two in zip(row, spread, strict=True) for part in _parts(cell, two)])
-    return out.getvalue()
-
-
-def _parts(cell: str, two: bool) -> list[str]:
-    text = "" if cell == MISSING else cell
-    if not two:
-        return [text]
-    mean, _, deviation = text.partition(SPREAD)
-    return [mean, deviation]
-
-
-def as_latex(text: str) -> str:
-    """Return the table as a LaTeX tabular, without caption and label."""
-    head, *rows = rows_of(text)
-    columns = "l" * NAMES + "r" * (len(head) - NAMES)
-    lines = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", _latex_row(head), r"\hline"]
-    return "\n".join([*lines, *map(_latex_row, rows), r"\hline", r"\end{tabular}", ""])
-
-
-def _latex_row(cells: Sequence[str]) -> str:
-    special = re.compile("|".join(map(re.escape, LATEX)))
-    return " & ".join(special.sub(lambda match: LATEX[match[0]], cell) for cell in cells) + r" \\"
 
 
 MANY_SITES = 8
