@@ -182,21 +182,32 @@ def test_a_users_mistake_is_named_without_a_traceback(
 
 
 @pytest.mark.parametrize(
-    ("words", "usage", "missing"),
+    ("words", "verb", "missing"),
     [
-        (["run"], "run [OPTIONS] RECIPE [KEY=VALUE]...", "RECIPE"),
-        (["export", "runs/first"], "export [OPTIONS] RUN DIR", "DIR"),
-        (["compare"], "compare [OPTIONS] RUNS...", "RUNS"),
-        (["data", "import"], "data import [OPTIONS] KIND SOURCE DESTINATION", "KIND"),
+        (["run"], "run", "RECIPE"),
+        (["export", "runs/first"], "export", "DIR"),
+        (["compare"], "compare", "RUNS"),
+        (["data", "import"], "data import", "KIND"),
     ],
 )
 def test_a_missing_argument_has_its_name_of_the_usage_line(
-    call: Call, words: list[str], usage: str, missing: str
+    call: Call, words: list[str], verb: str, missing: str
 ) -> None:
     code, _, err = call(*words)
+    assert (code, err) == (2, f"fedvisage: Missing argument '{missing}'; try: fedvisage {verb} -h\n")
+
+
+def test_an_address_keeps_both_slashes_and_a_wrong_model_names_exports(call: Call, tmp_path: Path) -> None:
+    assert "https://example.org/a.jpg: does not exist" in call("predict", tmp_path, "https://example.org/a.jpg")[2]
+    Image.new("RGB", (32, 32)).save(tmp_path / "a.png")
+    code, _, err = call("predict", tmp_path, tmp_path / "a.png")
     assert code == 2
-    assert f"{usage} Try" in " ".join(err.split())
-    assert f"Missing argument '{missing}'" in err
+    check_output(err, "model.json", "run", "export")
+
+
+@pytest.mark.parametrize(("verb", "default"), [("run", "runs/RECIPE-seedSEED"), ("study", "runs/STUDY")])
+def test_help_has_the_default_directory(call: Call, verb: str, default: str) -> None:
+    assert default in "".join(call(verb, "-h")[1].split())
 
 
 @pytest.mark.parametrize("words", [["export", "nowhere", "out"], ["compare", "nowhere"], ["report", "nowhere"]])

@@ -4,6 +4,7 @@ A line may quote text written to attack a terminal or to fill it: a file name, a
 module removes control characters from every line, whatever its source.
 """
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -23,7 +24,8 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         """Return the line to print."""
-        return f"{plain_line(self.place, LONGEST // 4)}: {plain_line(self.message, LONGEST // 2)}"
+        place = re.sub(r"^(\w{2,}):/(?=[^/])", r"\1://", self.place)  # a path has only one of an address's slashes
+        return f"{plain_line(place, LONGEST // 4)}: {plain_line(self.message, LONGEST // 2)}"
 
 
 class RunFailed(Exception):

@@ -96,10 +96,8 @@ def _run() -> None:
     try:
         sys.exit(app(standalone_mode=False))
     except USAGE_ERROR as error:  # an unknown option or a wrong value
-        if not wants_json():
-            error.show()
-            sys.exit(error.exit_code)
-        _fail(error.format_message(), error.exit_code)
+        verb = error.ctx.command_path if error.ctx else "fedvisage"
+        _fail(f"{error.format_message().rstrip('.')}; try: {verb} -h", error.exit_code)
     except typer.Abort:  # Ctrl-C before a verb began
         _fail("interrupted", RunInterrupted.code)
     except UserError as error:

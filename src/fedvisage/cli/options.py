@@ -80,10 +80,14 @@ def _directory(text: str) -> Path:
     return Path(text)
 
 
-Out = Annotated[
-    Path | None,
-    typer.Option("--out", parser=_directory, metavar="PATH", help="Directory for the result.", show_default=False),
-]
+def out_option(default: str | bool = False) -> Any:
+    """Return the option ``--out``, whose help has this default."""
+    return typer.Option(
+        "--out", parser=_directory, metavar="PATH", help="Directory for the result.", show_default=default
+    )
+
+
+Out = Annotated[Path | None, out_option()]
 Cache = Annotated[Path, typer.Option("--cache", help="Folder of rendered sets, kept for later runs.")]
 MixedCrops = Annotated[
     bool, typer.Option("--allow-mixed-crops", help="Allow sets whose faces were cropped in different ways.")

@@ -21,7 +21,6 @@ from fedvisage.cli.options import (
     Cache,
     LogFormat,
     MixedCrops,
-    Out,
     Overlap,
     Quiet,
     Verb,
@@ -29,6 +28,7 @@ from fedvisage.cli.options import (
     console,
     interruptible,
     note,
+    out_option,
     print_json,
     recipe_files,
     reporter,
@@ -47,7 +47,7 @@ Kit = Annotated[Path | None, typer.Option(help="The operator's kit of a federati
 
 @app.command()
 def demo(
-    out: Out = None,
+    out: Annotated[Path | None, out_option("runs/demo")] = None,
     cache: Cache = CACHE,
     resume: Annotated[bool, typer.Option(help="Continue an earlier demo.")] = False,
     quiet: Quiet = False,
@@ -95,7 +95,7 @@ def run(
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Changes to the recipe, such as training.rounds=5."),
     ] = None,
-    out: Out = None,
+    out: Annotated[Path | None, out_option("runs/RECIPE-seedSEED")] = None,
     on: Annotated[
         str,
         typer.Option(
@@ -170,7 +170,7 @@ def study(
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Changes to every recipe, such as runtime.threads=2."),
     ] = None,
-    out: Out = None,
+    out: Annotated[Path | None, out_option("runs/STUDY")] = None,
     runs: Annotated[
         Path | None,
         typer.Option(
@@ -290,7 +290,7 @@ def report(
 @app.command()
 def audit(
     run: Annotated[Path, typer.Argument(help="The directory of a finished run; its data must be available.")],
-    out: Out = None,
+    out: Annotated[Path | None, out_option("RUN/audit")] = None,
     cache: Cache = CACHE,
     quiet: Quiet = False,
     log_format: LogFormat = "text",

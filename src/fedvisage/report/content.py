@@ -36,9 +36,9 @@ def _on_faces(run: RunFiles) -> Table | None:
         return None
     live = scores.live >= np.array([limits[name] for name in scores.model.tolist()])
     rows = [_faces(name, scores, live, rows_of_kind) for name, rows_of_kind in _kinds(scores)]
-    columns = {"what": f"{level}s of", "live": "taken as live", "attack": "taken as attack", "count": "together"}
-    of_members = " Decisions of all members together, each at its own threshold." if len(limits) > 1 else ""
-    note = f"BPCER: bona fide taken as attacks. APCER: attacks taken as bona fide.{of_members}"
+    columns = {"what": f"{level}s of", "live": "accepted as live", "attack": "rejected as attack", "count": "total"}
+    of_members = " Decisions of all members, each at its own threshold." if len(limits) > 1 else ""
+    note = f"BPCER: rejected bona fide {level}s. APCER: accepted attacks.{of_members}"
     return table("Decisions at the threshold", rows, columns, note=note)
 
 
@@ -62,8 +62,8 @@ def _on_pairs(run: RunFiles) -> Table | None:
         return None
     edge = round((float(threshold) + 1) * BINS / 2)
     rows = [_pairs("one person", counts[1], edge), _pairs("two people", counts[0], edge)]
-    columns = {"what": "pairs of", "one": "taken as one person", "two": "taken as two", "count": "together"}
-    note = "On the benchmark. Two people taken as one are false matches, one person taken as two false non-matches."
+    columns = {"what": "pairs of", "one": "accepted as one person", "two": "rejected as two", "count": "total"}
+    note = "On the benchmark. False matches: accepted pairs of two people. False non-matches: rejected pairs of one person."
     return table("Decisions at the threshold", [row for row in rows if row["count"]], columns, note=note)
 
 
@@ -180,7 +180,7 @@ def species_table(metrics: Row) -> Table | None:
         {"species": "all, pooled"} | {level: percent(row.get("apcer_pooled")) for level, row in by_level.items()}
     )
     columns = {"species": "species"} | {level: f"APCER %, {level}" for level in by_level}
-    return table("Attacks taken as live, by species", rows, columns)
+    return table("Accepted attacks, by species", rows, columns)
 
 
 def members_table(metrics: Row) -> Table | None:
@@ -263,7 +263,7 @@ def uploads_table(uploads: Uploads) -> Table | None:
         for (field, kind, guarantee), totals in groups.items()
     ]
     titles = {"field": "field", "kind": "kind", "guarantee": "what is declared of it", "sites": "sites"}
-    titles |= {"messages": "messages", "each": "largest", "all": "altogether"}
+    titles |= {"messages": "messages", "each": "largest", "all": "total"}
     return table("What left the sites", rows, titles, names=3, note=_repetition(uploads)) if rows else None
 
 
@@ -290,7 +290,7 @@ def site_uploads_table(uploads: Uploads) -> Table | None:
     for site, sums in sorted(sites.items())[:MOST_SITE_ROWS]:
         row: Row = {"site": site} | {f"field {field}": size(total) for field, total in sums.items()}
         rows.append(row | {"all": size(sum(sums.values()))})
-    columns = {"site": "site"} | {f"field {field}": field for field in fields} | {"all": "altogether"}
+    columns = {"site": "site"} | {f"field {field}": field for field in fields} | {"all": "total"}
     rest = len(sites) - len(rows)
     note = f"{rest} more sites are in ledger.jsonl." if rest > 0 else ""
     return table("Bytes that left each site", rows, columns, note=note) if rows else None

@@ -319,7 +319,7 @@ def over_values(series: Mapping[str, Sequence[tuple[float, float, float]]], labe
 
 
 def by_row(rows: Mapping[str, Sequence[float]], means: Mapping[str, Sequence[float]], label: str, name: str) -> str:
-    """Draw rows below each other: a hollow point per target, and the filled mean with a bar of one deviation."""
+    """Draw a bar per row: the mean with its value and one deviation, and a hollow point per target."""
     with figure_style():
         figure, axes = canvas((5.2, 1.2 + 0.24 * len(rows)))
         places = range(len(rows))
@@ -329,8 +329,10 @@ def by_row(rows: Mapping[str, Sequence[float]], means: Mapping[str, Sequence[flo
             for at, values in zip(places, rows.values(), strict=True)
         ]
         mean, deviation = zip(*(means[row] for row in rows), strict=True)
-        bar = {"color": colour(0), "linestyle": "", "marker": "o", "markersize": 5, "capsize": 2}
-        drawn = axes.errorbar(mean, list(places), xerr=deviation, **bar)[0]  # type: ignore[arg-type]
+        bar = {"color": colour(0), "ecolor": INK, "capsize": 2, "height": 0.6, "alpha": 0.75, "zorder": 0}
+        drawn = axes.barh(list(places), mean, xerr=deviation, **bar)  # type: ignore[arg-type]
+        for at, value in zip(places, mean, strict=True):
+            axes.annotate(f"{value:.1f}", (0, at), (3, 0), textcoords="offset points", va="center", fontsize=7)
         axes.set_yticks(list(places), [printable(row) for row in rows])
         axes.set(xlabel=label, ylim=(len(rows) - 0.5, -0.5))
         several = max(map(len, rows.values())) > 1

@@ -53,7 +53,8 @@ def tsne_figure(features: Features) -> str | None:
         for index in range(min(len(names), MOST_SITES)):
             ends = boundary(place[group == index], label[group == index])
             if ends is not None:
-                axes.plot(ends[:, 0], ends[:, 1], color=colour(index), linewidth=1.2)
+                line = {"color": colour(index), "linewidth": 1.0, "linestyle": "--", "zorder": 0}
+                axes.plot(ends[:, 0], ends[:, 1], **line)  # type: ignore[arg-type]  # below the points
         axes.set(xticks=[], yticks=[])
         for side in axes.spines.values():
             side.set_visible(True)
@@ -219,7 +220,7 @@ def _histograms(run: RunFiles) -> list[Figure]:
         beyond = curves.beyond(own_scores.live, curves.span(own_scores.live, threshold))
         note = f" {beyond} of {len(own_scores)} lie beyond the axis and are counted at its ends." if beyond else ""
         title = f"Scores, model of {name}" if name else "Scores"
-        drawings.append((title, f"Frames right of the threshold are taken as live.{note}", drawing))
+        drawings.append((title, f"Frames right of the threshold are accepted as live.{note}", drawing))
     return drawings
 
 
@@ -234,8 +235,8 @@ def _features(run: RunFiles) -> list[Figure]:
     model = f"site {run.features.model}'s model" if run.features.model else "the model"
     count_drawn = min(count, MOST_POINTS)
     explanation = (
-        f"{count_drawn} images. Points that lie together look alike to {model}; a line separates a set's "
-        f"classes. {SCALE}"
+        f"{count_drawn} images. Points that lie together look alike to {model}; a dashed line best separates a set's "
+        f"classes, and a line through the points shows that they overlap. {SCALE}"
     )
     return [(title, explanation, drawing)]
 

@@ -18,7 +18,7 @@ STEPS = 120
 TARGETS = {"10pct": "10 %", "5pct": "5 %", "1pct": "1 %"}
 CARDS = (
     (("pad", "apcer_max"), "APCER, worst species", "attacks of the most successful species taken as bona fide"),
-    (("pad", "bona_fide", "bpcer"), "BPCER", "bona fide presentations taken as attacks"),
+    (("pad", "bona_fide", "bpcer"), "BPCER", "bona fide presentations rejected as attacks"),
     (("system", "frr"), "FRR", "genuine attempts not accepted, for any reason"),
     (("system", "far"), "FAR", "comparisons with another person that were accepted"),
     (("system", "iapar_max"), "IAPAR, worst species", "attacks on enrolled people accepted as that person"),

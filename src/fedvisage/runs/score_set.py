@@ -12,6 +12,7 @@ import numpy as np
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import write_json
 from fedvisage.base.progress import Say, discard
+from fedvisage.base.streams import numpy_rng
 from fedvisage.data.batches import View
 from fedvisage.data.integrity import check_bytes
 from fedvisage.data.overlap import TARGET
@@ -21,7 +22,9 @@ from fedvisage.datasets.sources import resolve, without_part
 from fedvisage.device.exported import check_free
 from fedvisage.device.fused import Model, members_of
 from fedvisage.metrics import pad
+from fedvisage.metrics.intervals import intervals
 from fedvisage.metrics.scores import FloatArray, by_video, write_scores
+from fedvisage.recipe import Evaluation
 from fedvisage.runs.directory import DATA
 from fedvisage.tasks.checks import USUAL, Checks
 from fedvisage.tasks.opened import check_for_model, notice_of_set
@@ -106,6 +109,12 @@ def evaluate_export(
         "level": "frame",
         **pad.evaluate(scores, threshold.value),
         "video": pad.evaluate(by_video(scores), threshold.value),
+        "intervals": {
+            level: intervals(
+                scored, threshold.value, Evaluation().resamples, numpy_rng(0, "bootstrap", level)
+            ).as_json()
+            for level, scored in (("frame", scores), ("video", by_video(scores)))
+        },
     }
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)

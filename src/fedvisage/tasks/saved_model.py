@@ -115,13 +115,16 @@ def _by_member(thresholds: Mapping[str, Threshold], score: str) -> dict[str, Any
     }
 
 
+GIVE = "give the directory of a finished run or of an export"
+
+
 def load(directory: Path) -> SavedModel:
     """Read a model, and check that weights and settings belong together and that all weights are finite."""
     path = directory / SETTINGS
     if not directory.is_dir():
-        raise UserError(str(directory), "directory not found; give the directory of a finished run")
+        raise UserError(str(directory), f"directory not found; {GIVE}")
     if not path.exists():
-        raise UserError(str(path), "does not exist; give the directory of a finished run")
+        raise UserError(str(path), f"does not exist; {GIVE}")
     settings = read_json(path, AGAIN)
     try:
         if settings["format"] != FORMAT:

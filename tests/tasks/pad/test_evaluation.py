@@ -20,6 +20,7 @@ from fedvisage.metrics.threshold import BINS, EDGES
 from fedvisage.nn.compute import resolve_compute
 from fedvisage.tasks.asking import source_summary
 from fedvisage.tasks.pad.evaluation import evaluate_pad, heldout_views, mean_figures
+from fedvisage.tasks.pad.task import summarise
 from fedvisage.tasks.saved_model import load
 from fedvisage.tasks.scoring import Scorer
 
@@ -40,6 +41,20 @@ def test_figures_follow_from_the_scores_and_the_threshold(run: Path) -> None:
         far, frr = np.mean(live[label == 0] >= threshold), np.mean(live[label == 1] < threshold)
         assert members[name]["hter"] == pytest.approx((far + frr) / 2)
         assert members[name]["auc"] == pytest.approx(roc_auc_score(label, live))
+
+
+def test_the_summary_has_numbers_of_images_intervals_and_the_errors_of_the_threshold(run: Path) -> None:
+    metrics = json.loads((run / "metrics.json").read_text())
+    labels = next(iter(scores_of(run).values()))["label"]
+    text = "\n".join(summarise(metrics))
+    assert f"{(labels == 1).sum()} live and {(labels == 0).sum()} attacks (frames)" in text
+    if "members" not in metrics:
+        low, high = metrics["intervals"]["frame"]["auc"]
+        assert f"AUC {100 * low:.2f} to {100 * high:.2f} %" in text
+    assert f"accepts {metrics['threshold_source']['far']:.2%} of held-out attacks" in text
+    assert ("mean of the sites' EERs" in text) == ("members" not in metrics)
+    assert "warning" in "\n".join(summarise({**metrics, "count": {"bona_fide": 30, "attack": 29}}))
+    assert "warning" not in "\n".join(summarise({**metrics, "count": {"bona_fide": 30, "attack": 30}}))
 
 
 def test_sites_that_were_merged_stay_apart_in_the_figure_of_features(sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.base.errors import UserError
+from fedvisage.base.progress import format_count
 from fedvisage.device.gallery.file import AlreadyEnrolled, NameTaken, NotEnrolled
 from fedvisage.device.gallery.records import Face, Person, appearance, mixes_scripts, normalise_name
 from fedvisage.device.gallery.search import Gallery, SearchHit
@@ -117,7 +118,7 @@ def enrol(
             usable.append(checked)
     if not usable:
         picture, reason = refused[0] if refused else ("pictures", "there are none")
-        remainder = f", and {len(refused) - 1} more images were refused" if len(refused) > 1 else ""
+        remainder = f", and {format_count(len(refused) - 1, 'more image')} refused" if len(refused) > 1 else ""
         raise NotEnrolled(picture, f"{reason}; nobody was enrolled{remainder}")
     embeddings = np.stack([embedding for face in usable if (embedding := face.embedding) is not None])
     scores = [face.pad.score if face.pad else None for face in usable]

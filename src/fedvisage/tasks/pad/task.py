@@ -18,7 +18,7 @@ from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import Upload
 from fedvisage.metrics.scores import write_scores
-from fedvisage.metrics.threshold import ON_TRAINING, RATES
+from fedvisage.metrics.threshold import ON_TRAINING, RATES, SOURCE_RULES
 from fedvisage.recipe import Recipe, tree_of
 from fedvisage.tasks.asking import choose_kept, collect_histograms
 from fedvisage.tasks.opened import Benchmark, RunData, SiteData, check_keep, merge_sites, open_set
@@ -29,6 +29,8 @@ from fedvisage.tasks.scoring import Scorer
 from fedvisage.tasks.task import Task, TrainingResult
 
 SCORES = "scores.csv"
+FEW = 30
+"""Fewer images of a class give figures without meaning."""
 
 
 def open_data(recipe: Recipe, method: Declared, cache: Path, say: Say) -> RunData:
@@ -98,12 +100,42 @@ def summarise(figures: Mapping[str, Any]) -> list[str]:
         lines.append(f"  {level:6}" + "  ".join(rates) + f"  TPR@FPR=1% {percent(at_level['tpr_at_fpr_1pct'])}")
     species = "  ".join(f"{name} {percent(value)}" for name, value in figures["apcer"].items())
     lines.append(f"  APCER {species}  BPCER {percent(figures['bpcer'])}")
+    lines += [_amount(figures), *_threshold_at_sites(figures)]
     if figures.get("published"):
         lines.append(f"  as papers calculate it: {_published_line(figures['published'])}")
     lines += [
         f"  adaptation of {name}: {_adaptation(outcome)}" for name, outcome in figures.get("adaptation", {}).items()
     ]
     return lines
+
+
+def _amount(figures: Mapping[str, Any]) -> str:
+    """Return the numbers of images or videos behind the figures, with intervals, and a warning if they are few."""
+    unit, live, attacks = figures["level"], int(figures["count"]["bona_fide"]), int(figures["count"]["attack"])
+    line = f"  {live} live and {format_count(attacks, 'attack')} ({unit}s)"
+    bounds = (figures.get("intervals") or {}).get(unit) or {}
+    shown = [
+        f"{name.upper()} {100 * bounds[name][0]:.2f} to {100 * bounds[name][1]:.2f} %"
+        for name in ("hter", "eer", "auc")
+        if name in bounds
+    ]
+    line += f"; 95 % intervals over subjects: {', '.join(shown)}" if shown else ""
+    few = min(live, attacks) < FEW
+    return line + (f"; warning: fewer than {FEW} of a class, so the figures are very uncertain" if few else "")
+
+
+def _threshold_at_sites(figures: Mapping[str, Any]) -> list[str]:
+    """Return the errors of the threshold at the sites, and why they differ from the EER of the rounds."""
+    rates = figures.get("threshold_source") or {}
+    if figures["threshold_rule"] not in SOURCE_RULES or rates.get("far") is None or rates.get("frr") is None:
+        return []
+    images = "training" if figures["threshold_rule"] == ON_TRAINING else "held-out"
+    errors = f"accepts {rates['far']:.2%} of {images} attacks and rejects {rates['frr']:.2%} of live"
+    several = "members" not in figures and len(figures.get("sites") or ()) > 1
+    return [
+        f"  threshold: at the sites it {errors}",
+        *["  (the held-out EER of a round is the mean of the sites' EERs, each at its own threshold)"] * several,
+    ]
 
 
 def _published_line(rates: Mapping[str, Any]) -> str:
