@@ -63,7 +63,7 @@ def _on_pairs(run: RunFiles) -> Table | None:
     edge = round((float(threshold) + 1) * BINS / 2)
     rows = [_pairs("one person", counts[1], edge), _pairs("two people", counts[0], edge)]
     columns = {"what": "pairs of", "one": "accepted as one person", "two": "rejected as two", "count": "total"}
-    note = "On the benchmark. False matches: accepted pairs of two people. False non-matches: rejected pairs of one person."
+    note = "On the benchmark. False matches: accepted pairs of two people; false non-matches: rejected pairs of one."
     return table("Decisions at the threshold", [row for row in rows if row["count"]], columns, note=note)
 
 

@@ -323,13 +323,13 @@ def by_row(rows: Mapping[str, Sequence[float]], means: Mapping[str, Sequence[flo
     with figure_style():
         figure, axes = canvas((5.2, 1.2 + 0.24 * len(rows)))
         places = range(len(rows))
-        style = {"color": QUIET, "linestyle": "", "markerfacecolor": "none", "markersize": 4}
+        style = {"color": INK, "linestyle": "", "markerfacecolor": "none", "markersize": 4}
         targets = [
             axes.plot(values, [at] * len(values), marker="o", **style)[0]  # type: ignore[arg-type]
             for at, values in zip(places, rows.values(), strict=True)
         ]
         mean, deviation = zip(*(means[row] for row in rows), strict=True)
-        bar = {"color": colour(0), "ecolor": INK, "capsize": 2, "height": 0.6, "alpha": 0.75, "zorder": 0}
+        bar = {"color": colour(0), "ecolor": INK, "capsize": 2, "height": 0.6, "alpha": 0.4, "zorder": 0}
         drawn = axes.barh(list(places), mean, xerr=deviation, **bar)  # type: ignore[arg-type]
         for at, value in zip(places, mean, strict=True):
             axes.annotate(f"{value:.1f}", (0, at), (3, 0), textcoords="offset points", va="center", fontsize=7)

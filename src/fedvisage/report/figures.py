@@ -188,7 +188,7 @@ def _error_curves(run: RunFiles) -> list[Figure]:
         groups = curve_groups(scores, str(run.metrics.get("level", "frame")))
         thresholds = thresholds_of(run.metrics, groups)
         shade = _band(run, groups)
-        note = f" Shaded: 95 % for other people, of {next(iter(groups))}, bootstrapped by subject." if shade else ""
+        note = f" Shaded: 95 % band over subjects (bootstrap), of {next(iter(groups))}." if shade else ""
         explanation = "Every threshold at once; up and to the left is better."
         drawings.append(("ROC", explanation + note, curves.roc(groups, thresholds, shade)))
         explanation = "The same, on axes that magnify small errors; down is better."
