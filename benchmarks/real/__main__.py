@@ -1,4 +1,4 @@
-"""Measure detectors on real attacks: published starts, texture, fusion, training from a start, and simulated attacks.
+"""Measure detectors on real attacks: published starts, texture, fusion, and training from a start.
 
     python -m benchmarks.real DIR [--out WORK] [--scores FOLDER] [--seeds 3] [--groups 14] [--tables fusion]
 
@@ -31,7 +31,7 @@ from benchmarks.real.scores import (
     table,
     write_scores,
 )
-from benchmarks.real.sites import SITES, SIZE, Cut, prepare, simulate
+from benchmarks.real.sites import SITES, SIZE, Cut, prepare
 from benchmarks.real.training import Variant, kept_at_sites, leave_out, train_alone
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.faces.cropping import MARGIN
@@ -45,7 +45,7 @@ DIVISORS, TEXTURE_DIVISOR = (2.30, 3.79), 0.80
 """Standard deviations of these scores and of the texture's on the development sites, as measured before."""
 
 FUSED = (0.25, 0.5, 1.0, 2.0)
-TABLES = ("published", "texture", "fusion", "finetune", "start", "simulated")
+TABLES = ("published", "texture", "fusion", "finetune", "start")
 
 FEDPAD = {"method": {"name": "fedavg", "model": "minifasnet"}, "input": {"size": SIZE, "colour": "rgb"}}
 """FedPAD is federated averaging of a ResNet-18, which the published network replaces."""
@@ -71,7 +71,6 @@ class Measurements:
             "fusion": self.fusion_table,
             "finetune": self.finetune_table,
             "start": self.start_table,
-            "simulated": self.simulated_table,
         }[name]()
 
     def rows(self, columns: Mapping[str, SiteScores]) -> dict[str, dict[str, float]]:
@@ -182,23 +181,6 @@ class Measurements:
             losses.append(f"sites' own held-out people, seed {seed}: {lost} of {len(pairs)} comparisons lost AUC")
         yield from table(title, rows)
         yield from ("", *losses)
-
-    def simulated_table(self) -> Iterator[str]:
-        """Yield the texture branch of simulated attacks: on real attacks, and on simulated ones of the same sites."""
-        simulated = self.out / "simulated"
-        simulate(self.out / "portraits", simulated)
-        labels = {site: labels_of(simulated, site) for site in SITES}
-        rows: dict[str, dict[str, float]] = {}
-        for seed in self.seeds:
-            for attacks, scored, answers in (
-                ("real", self.sets / USUAL.name, self.labels),
-                ("simulated", simulated, labels),
-            ):
-                # Strong augmentation hides these attacks: the training loss stays at that of chance.
-                variant = Variant("real/texture", simulated, scored, {"training.augment.strong": False})
-                scores, _ = leave_out(variant, self.out / "runs" / "simulated-plain", seed, self.groups)
-                rows[f"on {attacks} attacks, seed {seed}"] = aucs(scores, answers)
-        yield from table("trained on simulated attacks", rows)
 
 
 def main() -> int:

@@ -2,8 +2,7 @@
 
 A repository has the folders ``dataset/real`` and ``dataset/fake``. Each is one site, except two by the same authors,
 which are one. Pictures that two sites share are dropped at the later one, and those in both classes everywhere. The
-crops are cut by the same functions, and stored by the same writer, as those of ``fedvisage data import``. The genuine
-pictures of a site are also kept whole, as portraits on which attacks are simulated.
+crops are cut by the same functions, and stored by the same writer, as those of ``fedvisage data import``.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import cycle
 from pathlib import Path
 from typing import Literal
 
@@ -23,12 +21,10 @@ import numpy as np
 from benchmarks.real.author import Author, open_recogniser
 from fedvisage.base.errors import BadFile
 from fedvisage.data.writer import Writer
-from fedvisage.datasets.on_portraits import synthesise_from
 from fedvisage.faces.align import SURE
 from fedvisage.faces.cropping import LOWEST_CONFIDENCE, Image, Padding, crop_face, record_of
 from fedvisage.faces.detection import Detector, DetectorSettings, Face
 from fedvisage.faces.pictures import ENDINGS, equidistant, open_picture
-from fedvisage.render.sets import Synthesis
 
 SITES: Mapping[str, tuple[str, ...]] = {
     "tutorial": (
@@ -61,11 +57,6 @@ MOST, TRAINED = 60, 0.7
 SIDES = (320, 160, 640)
 """Longer sides of a picture at which a face is searched for, in this order."""
 QUARTER_TURNS = (0, 1, 3)
-
-DOMAINS = ("O", "C", "I", "M")
-"""The simulated media of a site, in turn."""
-PORTRAITS = 30
-"""Portraits of a site on which attacks are simulated, at most; each gets three to five attacks."""
 
 SIZE = 80
 Scaling = Literal["area", "linear"]
@@ -118,7 +109,7 @@ class Located:
 
 
 def prepare(directory: Path, out: Path, cuts: Sequence[Cut]) -> None:
-    """Write the sets ``OUT/CUT/SITE``, and the portraits ``portraits/SITE`` beside OUT; existing sets are kept."""
+    """Write the sets ``OUT/CUT/SITE``; existing sets are kept."""
     if all((out / cut.name / site).exists() for cut in cuts for site in SITES):
         return
     detector = Detector(settings=DetectorSettings(smallest=40))
@@ -132,16 +123,6 @@ def prepare(directory: Path, out: Path, cuts: Sequence[Cut]) -> None:
         if missing:
             is_dropped = author.shows if site in WITH_AUTHOR else None
             _write(site, choose_pictures(files, detector, is_dropped), out, missing)
-
-
-def simulate(portraits: Path, out: Path) -> None:
-    """Write one set per site, of its portraits and simulated attacks on them; existing sets are kept."""
-    out.mkdir(parents=True, exist_ok=True)
-    for site, domain in zip(SITES, cycle(DOMAINS), strict=False):
-        if not (out / site).exists():
-            # Portraits whose crop would have to be enlarged are skipped.
-            spec = Synthesis(domain, size=SIZE, subjects=PORTRAITS, frames=1)
-            synthesise_from(portraits / site, spec, out / site, max_bad=1)
 
 
 def unique_files(directory: Path) -> dict[str, dict[int, list[Path]]]:
@@ -206,8 +187,6 @@ def locate_face(path: Path, detector: Detector) -> Located | None:
 
 
 def _write(site: str, pictures: Iterator[Picture], out: Path, cuts: Sequence[Cut]) -> None:
-    portraits = out.parent / "portraits" / site
-    portraits.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         writers = {}
         for cut in cuts:
@@ -217,8 +196,6 @@ def _write(site: str, pictures: Iterator[Picture], out: Path, cuts: Sequence[Cut
             writers[cut] = stack.enter_context(writer)
         for number, picture in enumerate(pictures):
             name, species = f"{number:04d}", "bonafide" if picture.label else "replay"
-            if picture.label:
-                cv2.imwrite(str(portraits / f"{name}.png"), picture.image[..., ::-1])
             for cut, writer in writers.items():
                 writer.add(
                     cut.cut(picture.image, picture.face)[np.newaxis],

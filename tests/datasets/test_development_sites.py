@@ -1,4 +1,4 @@
-"""The benchmark on real pictures: which files it takes, how it cuts them, whom it drops, and what it simulates."""
+"""The benchmark on real pictures: which files it takes, how it cuts them, and whom it drops."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,11 @@ import torch
 from benchmarks.real import sites
 from benchmarks.real.__main__ import main
 from benchmarks.real.author import SAME, SIDE, Author
-from benchmarks.real.sites import SITES, Cut, simulate, unique_files
+from benchmarks.real.sites import SITES, Cut, unique_files
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 from tests.starts import theirs
 
-from fedvisage.data.prepared import PreparedSet
 from fedvisage.faces.align import align
 from fedvisage.faces.detection import Detector, DetectorSettings, Face
 from fedvisage.render.people import draw_conditions, draw_people
@@ -133,20 +132,3 @@ def test_a_face_is_the_authors_from_a_mean_cosine_to_his_pictures(tmp_path: Path
     assert [author.shows(picture, face) for picture, face in zip(pictures, faces, strict=True)] == list(cosines >= SAME)
     assert author.shows(pictures[0], faces[0])
     assert cosines.min() < SAME < cosines.max()
-
-
-def test_each_site_gets_attacks_that_are_simulated_on_its_own_portraits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sites, "SITES", {"first": (), "second": ()})
-    for name, picture in zip(("first", "second"), photographs(2)[0], strict=True):
-        (tmp_path / "portraits" / name).mkdir(parents=True)
-        cv2.imwrite(str(tmp_path / "portraits" / name / "0000.png"), picture[..., ::-1])
-    simulate(tmp_path / "portraits", tmp_path / "simulated")
-    first, second = (PreparedSet.open(tmp_path / "simulated" / name) for name in ("first", "second"))
-    assert set(first.rows.species.tolist()) == {"bonafide", "print", "replay"}
-    assert set(second.rows.species.tolist()) == {"bonafide", "print", "cut", "replay"}
-    for prepared in (first, second):
-        assert set(prepared.rows.subject.tolist()) == {"0000.png"}
-        assert prepared.crop is not None
-        assert prepared.crop.margin == 1.4

@@ -147,18 +147,18 @@ def test_what_is_not_found_is_listed_with_what_to_do_and_nothing_begins(root: Pa
     write_small_copy("casia-fasd", tmp_path / "root" / "casia")
     recipe = {**RECIPE, "training": {**RECIPE["training"], "start": "first.safetensors"}}  # type: ignore[dict-item]
     study = {**STUDY, "recipe": recipe, "sets": {**STUDY["sets"], "X": "data/X"}}  # type: ignore[dict-item]
-    study["made_by"] = {"X": "synth SET --from PORTRAITS"}
-    synth = f"fedvisage data synth {tmp_path / 'sets' / 'X'} --from PORTRAITS --size 32"
+    study["made_by"] = {"X": "people SET --identities 4"}
+    people = f"fedvisage data people {tmp_path / 'sets' / 'X'} --identities 4 --size 32"
     out, heard = tmp_path / "out", io.StringIO()
     reporter, path = Reporter(Console(file=heard, width=1000)), written(study, tmp_path)
     command = "M (MSU-MFSD): fedvisage data import msu-mfsd DIRECTORY"
-    with refused("root", "4 sets or files", "I (Replay-Attack)", command, synth, "first.safetensors"):
+    with refused("root", "4 sets or files", "I (Replay-Attack)", command, people, "first.safetensors"):
         run_study(path, out, tmp_path, reporter.say, root=tmp_path / "root")
     said = {line.partition(":")[0]: line for line in heard.getvalue().splitlines()}
     assert "https://www.idiap.ch" in said["I"]
     assert "train_release" not in said["I"]
     assert "does not name its dataset" in said["X"]
-    assert synth in said["X"]
+    assert people in said["X"]
     command = shlex.split(said["M"].partition("elsewhere: ")[2])
     assert command[:4] == ["fedvisage", "data", "import", "msu-mfsd"]
     assert "C" not in said

@@ -30,28 +30,19 @@ app = App()
 def synth(
     destination: Annotated[Path, typer.Argument(help="Output directory of the prepared set.")],
     options: SynthesisOptions,
-    source: Annotated[
-        Path | None,
-        typer.Option(
-            "--from",
-            help="A folder of real face photos to make attacks from, instead of rendered people.",
-            show_default=False,
-        ),
-    ] = None,
     quiet: Quiet = False,
     log_format: LogFormat = "text",
 ) -> None:
-    """Render a prepared set: synthetic people and simulated presentation attacks, or attacks on your own photos.
+    """Render a prepared set: synthetic people and simulated presentation attacks.
 
     Do not train a detector for real attacks on such a set: a detector trained on simulated attacks had an AUC of 0.37
-    on real prints, worse than chance. Your photos and the attacks on them pass through the same simulated cameras.
-    Unusable photos, and photos that would have to be enlarged, are skipped, counted and listed.
+    on real prints, worse than chance.
     """
     progress = reporter(quiet, log_format)
     with interruptible(NOTHING):
         from fedvisage.datasets.importing import synthesise_set
 
-        lines = synthesise_set(destination, options, progress, photos=source)
+        lines = synthesise_set(destination, options, progress)
     say(*lines)
 
 

@@ -32,9 +32,10 @@ from fedvisage.datasets.pad.folder import ATTACK_FOLDERS, REAL_FOLDERS
 from fedvisage.datasets.people.choosing import PARTS, choose_subset, order_digest, subset_text
 from fedvisage.datasets.people.layout import Album, Layout, Shot, WholeFile, group_by_person
 from fedvisage.datasets.photographs import Aligned, Alignment, PhotographResult, alignment_of, read_photograph
-from fedvisage.datasets.portraits import PhotographFile, list_photographs
-from fedvisage.datasets.report import ImportReport, Tally
+from fedvisage.datasets.report import ImportReport, SkippedFile, Tally
+from fedvisage.datasets.tree import fault_of_file, files_below
 from fedvisage.faces.cropping import LARGEST, Crop, record_of
+from fedvisage.faces.pictures import ENDINGS
 
 # Identity sets from albums, written person by person in order of names.
 
@@ -315,10 +316,26 @@ groups.csv                              optional: the columns person,group""",
 
 
 def _scan_folders(source: Path) -> Album:
-    listed, skipped = list_photographs(source)
-    photographs = [photograph for photograph in listed if photograph.name != GROUPS]
-    _check_folders(photographs, source)
-    if {photograph.subject.casefold() for photograph in photographs} <= {*REAL_FOLDERS, *ATTACK_FOLDERS}:
+    """List the photographs below a folder per person; the first folder below the root names the person."""
+    if not source.is_dir():
+        raise UserError(str(source), "is not a directory; give a folder of face photographs")
+    photographs: dict[str, Path] = {}
+    skipped = []
+    for name, path in sorted((path.relative_to(source).as_posix(), path) for path in files_below(source)):
+        if name == GROUPS:
+            continue
+        if fault := fault_of_file(path, name, source, ENDINGS):
+            skipped.append(SkippedFile(printable(name), fault))
+        else:
+            photographs[name] = path
+    if not photographs:
+        raise UserError(str(source), f"contains no photographs ({', '.join(ENDINGS)})")
+    if loose := [name for name in photographs if "/" not in name]:
+        raise UserError(
+            str(source),
+            f"{loose[0]} is not in a folder; put each person's photographs into a folder with the person's name",
+        )
+    if {name.partition("/")[0].casefold() for name in photographs} <= {*REAL_FOLDERS, *ATTACK_FOLDERS}:
         raise UserError(
             str(source),
             "has folders of bona fide images and attacks instead of one folder per person; use `fedvisage data import"
@@ -326,10 +343,11 @@ def _scan_folders(source: Path) -> Album:
         )
     groups = read_groups(source / GROUPS)
     counts, shots_of = group_by_person(
-        Shot(photograph.name, photograph.subject, WholeFile(photograph.path), groups.get(photograph.subject, NO_GROUPS))
-        for photograph in photographs
+        Shot(name, person, WholeFile(path), groups.get(person, NO_GROUPS))
+        for name, path in photographs.items()
+        for person in [name.partition("/")[0]]
     )
-    return Album(counts, shots_of, tuple(photograph for photograph in skipped if photograph.path != GROUPS))
+    return Album(counts, shots_of, tuple(skipped))
 
 
 def read_groups(path: Path) -> dict[str, str]:
@@ -341,15 +359,6 @@ def read_groups(path: Path) -> dict[str, str]:
             return {row["person"]: row["group"] for row in csv.DictReader(file)}
     except (KeyError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(str(path), f"must be a table with the columns person,group ({error})") from None
-
-
-def _check_folders(photographs: list[PhotographFile], source: Path) -> None:
-    loose = [photograph.name for photograph in photographs if photograph.own_subject]
-    if loose:
-        raise UserError(
-            str(source),
-            f"{loose[0]} is not in a folder; put each person's photographs into a folder with the person's name",
-        )
 
 
 BY_POINTS = CropRecord(how="boxes", rotation=True, alignment="points")

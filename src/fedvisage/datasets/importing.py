@@ -19,7 +19,6 @@ from fedvisage.datasets.import_presentations import import_items
 from fedvisage.datasets.options import ImportOptions, PeopleOptions, SynthesisOptions
 from fedvisage.datasets.report import ImportReport
 from fedvisage.datasets.show import shortcuts_in, show_set
-from fedvisage.render import ON_REAL_PRINTS
 
 # The import of each known dataset below a folder into its own set.
 
@@ -129,10 +128,10 @@ def check_disjoint(source: Path, destination: Path) -> None:
 # Rendered sets, for ``fedvisage data synth``.
 
 
-def synthesise_set(destination: Path, options: SynthesisOptions, say: Say, *, photos: Path | None) -> list[str]:
-    """Render a set, or simulate attacks on a folder of photos."""
+def synthesise_set(destination: Path, options: SynthesisOptions, say: Say) -> list[str]:
+    """Render a set of people and presentation attacks."""
     # Imported here because importing and showing sets need no renderer.
-    from fedvisage.datasets.on_portraits import render_set, synthesise_from
+    from fedvisage.datasets.sources import render_set
     from fedvisage.render.sets import Synthesis, check_selection, read_names, read_species
 
     spec = Synthesis(
@@ -144,28 +143,13 @@ def synthesise_set(destination: Path, options: SynthesisOptions, say: Say, *, ph
         seed=options.seed,
         heldout=options.heldout,
         species=read_species(options.species) if options.species else None,
-        generation=options.generation if photos is None else 1,
+        generation=options.generation,
         media=read_names(options.media) if options.media else None,
         cameras=read_names(options.cameras) if options.cameras else None,
     )
-    if photos is None:
-        with in_steps(f"rendering {options.domain}", say) as progress:
-            render_set(check_selection(spec), destination, workers=options.workers, progress=progress)
-        return show_set(destination)
-    check_disjoint(photos, destination)
-    with in_steps(f"reading {photos.name}", say) as reading, in_steps(f"rendering {options.domain}", say) as progress:
-        report = synthesise_from(
-            photos,
-            spec,
-            destination,
-            crop=options.crop,
-            max_bad=options.max_bad,
-            workers=options.workers,
-            reading=reading,
-            progress=progress,
-        )
-    warnings = warnings_of_import(destination, report)
-    return [*report.lines(), *warnings, *show_set(destination), f"warning: {ON_REAL_PRINTS}"]
+    with in_steps(f"rendering {options.domain}", say) as progress:
+        render_set(check_selection(spec), destination, workers=options.workers, progress=progress)
+    return show_set(destination)
 
 
 def synthesise_people(destination: Path, options: PeopleOptions, say: Say) -> list[str]:

@@ -110,7 +110,7 @@ class ImportOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SynthesisOptions:
-    """Options of a rendered set of attacks, or of attacks on photographs."""
+    """Options of a rendered set of attacks."""
 
     domain: str = "O"
     """O C I M S 3 H W E F or A, named after the datasets of the papers."""
@@ -119,9 +119,9 @@ class SynthesisOptions:
     subjects: Annotated[int | None, Range(1)] = None
     """Number of people; default: the domain's."""
     videos: Annotated[int | None, Range(1)] = None
-    """Bona fide videos per person; default: the domain's. With --from: photographs per person; default: all."""
+    """Bona fide videos per person; default: the domain's."""
     frames: Annotated[int, Range(1)] = 4
-    """Frames per video. With --from: frames per recording of a photograph, bona fide or attack."""
+    """Frames per video."""
     seed: Annotated[int, Range(0)] = 0
     """Seed of everything that is drawn."""
     heldout: Annotated[float, Range(0.0, 0.9)] = 0.25
@@ -129,16 +129,11 @@ class SynthesisOptions:
     species: str = ""
     """Kinds of attacks, such as print,replay; default: all of the domain."""
     generation: Annotated[int, Range(1, 2)] = 1
-    """2: both classes pass through the same simulated camera, as with --from. 1: sessions of the papers."""
+    """2: both classes pass through the same simulated camera. 1: sessions of the papers."""
     media: str = ""
-    """Printers and panels, such as ipad,photo-printer-1; for --from and --generation 2."""
+    """Printers and panels, such as ipad,photo-printer-1; for --generation 2."""
     cameras: str = ""
-    """Kinds of cameras, such as webcam,system-camera; for --from and --generation 2."""
-    crop: Literal["face", "centre", "none"] = "face"
-    """With --from: face detects and crops the face in each photo, as import and predict do; centre is for photos that
-    are already face crops; none keeps square photos unchanged."""
-    max_bad: Annotated[float, Range(0.0, 1.0)] = 0.05
-    """With --from: stop above this share of unusable photos."""
+    """Kinds of cameras, such as webcam,system-camera; for --generation 2."""
     workers: Annotated[int, Range(1, MOST_PROCESSES)] = 2
     """Processes."""
 

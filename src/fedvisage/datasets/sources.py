@@ -6,16 +6,23 @@ identities=40`` makes an identity set. An entry may end in ``part=3/40``, the th
 identities, or in ``part=1-6/40``, the first six together, so that one set serves many sites.
 """
 
+from __future__ import annotations
+
 import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedvisage.base.errors import UserError
+from fedvisage.base.parallel import Progress
 from fedvisage.base.progress import Say, discard, in_steps
 from fedvisage.data.prepared import SET, read_manifest
+
+if TYPE_CHECKING:
+    from fedvisage.render.sets import Synthesis
 
 SYNTHETIC = "synth:"
 _PART = re.compile(r"\s+part=(\d{1,6})(?:-(\d{1,6}))?/(\d{1,6})$")
@@ -81,6 +88,16 @@ def resolve(entry: str, cache: Path, *, workers: int = 1, say: Say = discard) ->
     return path
 
 
+def render_set(spec: Synthesis, destination: Path, *, workers: int = 1, progress: Progress | None = None) -> None:
+    """Render the set of a specification, of either generation."""
+    # Imported here because rendering needs libraries that reading a directory does not.
+    from fedvisage.render.second_generation import recapture_portraits
+    from fedvisage.render.sets import SECOND_GENERATION, synthesise
+
+    render = recapture_portraits if spec.generation == SECOND_GENERATION else synthesise
+    render(spec, destination, workers=workers, progress=progress)
+
+
 def existing_set(entry: str, cache: Path) -> Path | None:
     """Return the directory of an entry's prepared set, or None if it does not exist; render nothing."""
     path, _, _ = _plan_set(entry.strip(), cache)
@@ -92,7 +109,6 @@ def _plan_set(entry: str, cache: Path) -> tuple[Path, str, Callable[..., None] |
     if not entry.startswith(SYNTHETIC):
         return Path(entry).expanduser(), "", None
     # Imported here because rendering needs libraries that reading a directory does not.
-    from fedvisage.datasets.on_portraits import render_set
     from fedvisage.render.identities import NAME, parse_identities, render_identities
     from fedvisage.render.sets import parse_synthesis
 
