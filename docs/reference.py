@@ -16,7 +16,7 @@ from typing import Any
 
 import fedvisage as fv
 from fedvisage import api
-from fedvisage.federation.declared import Member, Personal, Prediction
+from fedvisage.federation.method import Member, Personal, Prediction
 from fedvisage.federation.server import Conversation, Reduced
 
 PAGE = Path(__file__).with_name("reference.md")

@@ -1,4 +1,4 @@
-"""Which package may import which, and how large the tree may grow. Imports for type checking count as well."""
+"""Layers of packages, limits on the size of the tree, and names. Imports for type checking alone do not count."""
 
 from __future__ import annotations
 
@@ -41,8 +41,17 @@ MODULES = find_modules()
 
 
 def imports_of(path: Path) -> Iterator[str]:
-    """Yield what a file imports, anywhere in it, as the longest name that is a module."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    """Yield the imports of a file, except those for type checking alone, as the longest name that is a module."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for_types = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in ast.walk(block)
+    }
+    for node in ast.walk(tree):
+        if id(node) in for_types:
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:

@@ -23,7 +23,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.importing import import_dataset
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.sources import without_part
-from fedvisage.federation.declared import RESULT, START
+from fedvisage.federation.method import RESULT, START
 from fedvisage.federation.server import members_of
 from fedvisage.metrics.similarity import label_features
 from fedvisage.metrics.verification import Verification, verify_within

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from fedvisage.base.errors import RunFailed, UserError
     from fedvisage.data.arrays import dataset
     from fedvisage.data.writer import Writer
-    from fedvisage.federation.declared import Call, Home
-    from fedvisage.federation.method import Method
+    from fedvisage.federation.method import Call, Home, Method
     from fedvisage.federation.server import Server
     from fedvisage.federation.site import Batch, Site
     from fedvisage.federation.wire.schema import Upload
@@ -65,10 +64,9 @@ PLACES = {
     **dict.fromkeys(("Run", "compare", "evaluate", "load", "models", "open", "recount"), "api"),
     **dict.fromkeys(("run", "study"), "api"),
     **dict.fromkeys(("RunFailed", "UserError"), "base.errors"),
-    **dict.fromkeys(("Call", "Home"), "federation.declared"),
+    **dict.fromkeys(("Call", "Home", "Method"), "federation.method"),
     "dataset": "data.arrays",
     "Writer": "data.writer",
-    "Method": "federation.method",
     "Server": "federation.server",
     **dict.fromkeys(("Batch", "Site"), "federation.site"),
     "Upload": "federation.wire.schema",

@@ -12,7 +12,7 @@ from tests.cards.emulated_card import CardModule, emulated_cards
 from tests.toy import opened, recipe_of, tree
 from torch import Tensor
 
-from fedvisage.federation.declared import Home
+from fedvisage.federation.method import Home
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.site import TrainingFailed
 from fedvisage.federation.site_worker import SiteWorker, Workspace

@@ -62,7 +62,7 @@ def test_statistics_counted_without_torch_are_those_of_torch(pad_run: Path, adap
     model.scorer.load(model.saved.finished)
 
     def user(images: torch.Tensor) -> torch.Tensor:
-        from fedvisage.federation.declared import Member
+        from fedvisage.federation.method import Member
 
         ready = prepare(images, model.recipe.input.colour, torch.device("cpu"))
         return method.prediction.predict(Member(net, ready, torch.Generator(), model.recipe)).float()

@@ -17,7 +17,7 @@ from tests.toy import recipe_of, run_toy_once, tree
 from torch import Tensor
 
 from fedvisage.device.predict import list_input_pictures
-from fedvisage.federation.declared import Member
+from fedvisage.federation.method import Member
 from fedvisage.methods import METHODS
 from fedvisage.nn.compute import (
     choose_algorithms,

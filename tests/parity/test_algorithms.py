@@ -22,8 +22,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.federation.declared import Member, Prediction
-from fedvisage.federation.method import Method
+from fedvisage.federation.method import Member, Method, Prediction
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods import ALGORITHMS
 from fedvisage.methods.models.model import Model

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import fedvisage as fv
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.federation.declared import Member
+from fedvisage.federation.method import Member
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS, read_lines
 from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.transport import Order, Reply

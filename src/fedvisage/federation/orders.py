@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from fedvisage.base.errors import plain_line
-from fedvisage.federation.declared import RESULT, START, Call
+from fedvisage.federation.method import RESULT, START, Call
 from fedvisage.federation.wire.message import LastMessage, Message, is_plain
 from fedvisage.federation.wire.precision import wide_type
 from fedvisage.federation.wire.schema import ExpectedTensor, MessageLimits, RefusedMessage, Upload, limits_of, schema_of

@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 
 from fedvisage.base.errors import RunFailed
 from fedvisage.base.streams import torch_rng
-from fedvisage.federation.declared import Declared, Home
 from fedvisage.federation.exchange import Exchange
+from fedvisage.federation.method import Home, Method
 from fedvisage.federation.protections.combine import cast, combination_of
 from fedvisage.federation.protections.steps import Incoming, RoundMean, server_steps
 from fedvisage.federation.record.attendance import NO_QUORUM
@@ -94,7 +94,7 @@ def join_members(members: Mapping[str, Message]) -> Message:
     }
 
 
-def separate_models(method: Declared, finished: Message) -> dict[str, Message]:
+def separate_models(method: Method, finished: Message) -> dict[str, Message]:
     """Return the models that are evaluated separately: one per site, or the whole model under the empty name."""
     return members_of(finished) if method.members == "each" else {"": finished}
 
@@ -121,7 +121,7 @@ class Reduced:
 class Server:
     """State of the federation at the server. It never holds an image, a label or an identity."""
 
-    method: Declared
+    method: Method
     """The method's declaration."""
     recipe: Recipe
     """The resolved recipe; ``recipe.options(Options)`` are the method's own options."""

@@ -20,7 +20,7 @@ from torch import nn
 from fedvisage.base.progress import OnBatch, discard_batches
 from fedvisage.base.streams import seed_global_rng, torch_rng
 from fedvisage.data.batches import View
-from fedvisage.federation.declared import Call, Declared, Home
+from fedvisage.federation.method import Call, Home, Method
 from fedvisage.federation.orders import AcceptedTensors, Orders, accepted_tensors
 from fedvisage.federation.privacy.accountant import BudgetSpent
 from fedvisage.federation.protections.steps import protect_calls
@@ -55,7 +55,7 @@ OWN = "part/"
 class Workspace:
     """The network in memory that all sites of a process borrow in turn; it holds no SERVER part."""
 
-    method: Declared
+    method: Method
     recipe: Recipe
     compute: Compute
     about_finished: Mapping[str, Call] = field(default_factory=dict)

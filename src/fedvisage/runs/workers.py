@@ -25,7 +25,6 @@ from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.processes import cores
 from fedvisage.base.progress import Say
 from fedvisage.federation.batch import round_length
-from fedvisage.federation.declared import Declared
 from fedvisage.federation.method import Method
 from fedvisage.federation.record.store import SiteStore, StateCache
 from fedvisage.federation.site_worker import LocalTransport, SiteWorker
@@ -100,7 +99,7 @@ def release_files(site: str, known_names: frozenset[str]) -> dict[str, bytes | N
 # Methods and recipes as the setup of another process.
 
 
-def pack_setup(recipe: Recipe, method: Declared) -> bytes:
+def pack_setup(recipe: Recipe, method: Method) -> bytes:
     """Pickle the setup of another process; a method from the catalogue is sent by name.
 
     The recipe is sent as plain values, because no process can import the generated options class of an algorithm on a
@@ -116,7 +115,7 @@ def unpack_setup(sent: bytes) -> tuple[Recipe, Method]:
     return recipe, method or find(recipe.method)
 
 
-def is_in_catalogue(method: Declared, recipe: Recipe) -> bool:
+def is_in_catalogue(method: Method, recipe: Recipe) -> bool:
     """Return whether every process finds this method by the recipe's section ``method``."""
     try:
         return find(recipe.method) is method

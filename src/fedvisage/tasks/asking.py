@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedvisage.federation.declared import RESULT, START
+from fedvisage.federation.method import RESULT, START
 from fedvisage.federation.server import Server, join_members, members_of
 from fedvisage.federation.wire.message import Message
 from fedvisage.metrics.threshold import Histogram, auc_from_histogram, eer_from_histogram

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from fedvisage.base.processes import use_threads
-from fedvisage.federation.declared import Declared
 from fedvisage.federation.method import Method, Upload
 from fedvisage.federation.site_worker import Workspace
 from fedvisage.methods.models.frozen_backbone import load_constant
@@ -23,7 +22,7 @@ from fedvisage.tasks.task import Task
 TASKS: Mapping[str, Task] = {task.name: task for task in (PAD, RECOGNITION)}
 
 
-def task_of(method: Declared) -> Task:
+def task_of(method: Method) -> Task:
     """Return the task that a method is for."""
     return TASKS[method.task]
 

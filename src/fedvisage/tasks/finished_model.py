@@ -20,8 +20,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.base.progress import format_count
 from fedvisage.base.streams import torch_rng
 from fedvisage.faces.cropping import MARGIN
-from fedvisage.federation.declared import Member
-from fedvisage.federation.method import Method
+from fedvisage.federation.method import Member, Method
 from fedvisage.federation.server import members_of, separate_models
 from fedvisage.federation.wire.message import Message
 from fedvisage.methods import find, read_method

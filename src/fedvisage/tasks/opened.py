@@ -17,7 +17,7 @@ from fedvisage.data.overlap import SITE, TARGET, Places
 from fedvisage.data.prepared import PreparedSet, read_manifest
 from fedvisage.data.selection import split_entry
 from fedvisage.datasets.sources import SYNTHETIC, check_source, existing_set, resolve, without_part
-from fedvisage.federation.declared import Declared
+from fedvisage.federation.method import Method
 from fedvisage.metrics.threshold import ON_TRAINING
 from fedvisage.recipe import Recipe
 from fedvisage.recipe.data import SITE_NAME
@@ -258,7 +258,7 @@ def merge_sites(sites: dict[str, SiteData]) -> dict[str, SiteData]:
     return {POOLED: SiteData(train, heldout, View.join(unseen) if unseen else None)}
 
 
-def check_keep(recipe: Recipe, method: Declared) -> None:
+def check_keep(recipe: Recipe, method: Method) -> None:
     """Refuse a choice between start and result for one model per site."""
     if recipe.training.keep is not None and method.several_models:
         raise UserError(

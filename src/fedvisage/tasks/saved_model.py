@@ -15,8 +15,7 @@ from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.files import read_json, read_tensors, write_json, write_tensors
 from fedvisage.data.crops import CropRecord
 from fedvisage.faces.cropping import MARGIN, record_of
-from fedvisage.federation.declared import RESULT, START, Declared
-from fedvisage.federation.method import TaskName
+from fedvisage.federation.method import RESULT, START, Method, TaskName
 from fedvisage.federation.server import members_of
 from fedvisage.federation.wire.message import Message, digest_of
 from fedvisage.methods import MODELS
@@ -200,7 +199,7 @@ def _what(error: Exception) -> str:
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
-def check_fits(directory: Path, finished: Message, method: Declared, recipe: Recipe) -> None:
+def check_fits(directory: Path, finished: Message, method: Method, recipe: Recipe) -> None:
     """Refuse a model whose weights do not match the names, shapes and types of its network's tensors.
 
     A model file may come from any source. The network is first built without memory for its weights, so that a recipe
@@ -225,7 +224,7 @@ def check_fits(directory: Path, finished: Message, method: Declared, recipe: Rec
             )
 
 
-def _outline(settings: Path, method: Declared, recipe: Recipe) -> nn.ModuleDict:
+def _outline(settings: Path, method: Method, recipe: Recipe) -> nn.ModuleDict:
     """Return the network with shapes and types, and if possible without values."""
     try:
         with torch.device("meta"):

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.base.streams import numpy_rng, torch_rng
 from fedvisage.data.batches import View, mixed_batches
-from fedvisage.federation.declared import Call, Declared, Member
+from fedvisage.federation.method import Call, Member, Method
 from fedvisage.federation.server import Server, join_members, members_of
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message, load_parts, under
@@ -49,7 +49,7 @@ class Scorer:
     on other scores would not fit them.
     """
 
-    def __init__(self, method: Declared, recipe: Recipe, compute: Compute) -> None:
+    def __init__(self, method: Method, recipe: Recipe, compute: Compute) -> None:
         """Build the delivered parts; :meth:`load` loads the weights of a member."""
         self.method, self.recipe, self.compute = method, recipe, compute
         network = method.initial_network(recipe)

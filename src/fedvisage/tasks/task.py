@@ -14,7 +14,7 @@ from typing import Any
 from fedvisage.base.progress import Say
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.federation.declared import Call, Declared, TaskName, accept_any
+from fedvisage.federation.method import Call, Method, TaskName, accept_any
 from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import Upload
@@ -62,19 +62,19 @@ class Task:
     """The splits of a site's set that training, or a choice for the model, depends on."""
 
     # Before training.
-    check: Callable[[Recipe, Declared], None]
+    check: Callable[[Recipe, Method], None]
     """Refuses settings that a method of this task cannot follow, or that would select by its evaluation data."""
     check_real: Callable[[Recipe], None] = accept_any
     """Refuses settings of this task that only a simulation supports."""
     fill_recipe: Callable[[Recipe, Path, Say], Recipe] = _keep_recipe
     """Returns the recipe with values that follow from its data and that networks depend on."""
-    open: Callable[[Recipe, Declared, Path, Say], RunData]
+    open: Callable[[Recipe, Method, Path, Say], RunData]
     """Opens or renders the recipe's sets, and raises an error for faulty ones before training."""
     pretrain: Callable[[Recipe, RunData, Compute, Path, Say], Message] = _no_weights
     """Returns the parts that the server trains before the first round, if the recipe asks for any."""
 
     # After training, at the sites and the server.
-    uploads: Callable[[Declared], Mapping[str, tuple[Upload, ...]]]
+    uploads: Callable[[Method], Mapping[str, tuple[Upload, ...]]]
     """Returns the uploads of the calls about a finished model, by call."""
     calls: Callable[[Scorer], dict[str, Call]]
     """Returns the calls about a finished model, which sites of every method answer."""

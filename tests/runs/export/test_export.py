@@ -23,7 +23,7 @@ from fedvisage.base.onnx_graphs import open_session
 from fedvisage.base.streams import torch_rng
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.device.exported import Exported
-from fedvisage.federation.declared import Member
+from fedvisage.federation.method import Member
 from fedvisage.methods import METHODS, find
 from fedvisage.nn.texture import ColourTexture
 from fedvisage.runs.export.export import export

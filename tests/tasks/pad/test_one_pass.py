@@ -10,7 +10,7 @@ import numpy as np
 from tests.toy import opened, recipe_of, run_toy, tree
 from torch import Tensor
 
-from fedvisage.federation.declared import Member, Prediction
+from fedvisage.federation.method import Member, Prediction
 from fedvisage.methods import METHODS
 from fedvisage.metrics.threshold import histogram
 from fedvisage.nn.compute import resolve_compute

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from fedvisage.base.errors import UserError
-from fedvisage.federation.declared import Declared, Home
+from fedvisage.federation.method import Home, Method
 from fedvisage.federation.protections.dp import account_of
 from fedvisage.federation.wire.schema import SUMMED
 from fedvisage.recipe import Recipe, Secure
 from fedvisage.recipe.federation import LEAST_SHARE
 
 
-def check_protection(recipe: Recipe, method: Declared) -> None:
+def check_protection(recipe: Recipe, method: Method) -> None:
     """Raise an error for protections that the method, its weighting of sites, or another protection would defeat."""
     federation = recipe.federation
     requested = {
@@ -69,7 +69,7 @@ def _check_secure(recipe: Recipe, secure: Secure) -> None:
         )
 
 
-def _check_statistics(recipe: Recipe, method: Declared, protections: set[str]) -> None:
+def _check_statistics(recipe: Recipe, method: Method, protections: set[str]) -> None:
     """Raise an error for exact statistics that bypass secure sums or noise, or that a robust rule would weigh."""
     place = "recipe.training.statistics"
     if protections:
@@ -99,7 +99,7 @@ def _check_rule(recipe: Recipe) -> None:
         )
 
 
-def _check_noise(recipe: Recipe, method: Declared) -> None:
+def _check_noise(recipe: Recipe, method: Method) -> None:
     """Raise an error for settings that break the guarantee of noise, or add a second guarantee."""
     place = "recipe.federation.dp"
     lent = method.parts_at(Home.LENT)

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.streams import torch_rng
-from fedvisage.federation.declared import Declared
+from fedvisage.federation.method import Method
 from fedvisage.federation.privacy.accountant import Charge, JointCost, Relation, joint_cost, tight_epsilon
 from fedvisage.federation.privacy.mechanisms import Budget, DerivedDraws, Draws, SystemDraws, noise, standard_deviation
 from fedvisage.federation.record.attendance import select_sites
@@ -229,7 +229,7 @@ def _joint_cost(charges: tuple[Charge, ...], delta: float) -> JointCost:
     return joint_cost(charges, delta) if charges else JointCost(0.0, 0.0, 0.0, delta)
 
 
-def account_of(recipe: Recipe, method: Declared) -> Account | None:
+def account_of(recipe: Recipe, method: Method) -> Account | None:
     """Return the account of a recipe with noise on the models of a method whose sites also release values, or None."""
     plan, dp, budget = plan_of(recipe), recipe.federation.dp, recipe.privacy
     release_costs = method.release_costs
@@ -241,7 +241,7 @@ def account_of(recipe: Recipe, method: Declared) -> Account | None:
     return Account(plan, lambda times: release_costs(recipe, times), plan.delta + budget.delta, entropy)
 
 
-def promise_of(recipe: Recipe, method: Declared) -> Callable[[int], str]:
+def promise_of(recipe: Recipe, method: Method) -> Callable[[int], str]:
     """Return the guarantee for weights as a function of the rounds; without noise on them it is empty."""
     plan, dp, account = plan_of(recipe), recipe.federation.dp, account_of(recipe, method)
 
@@ -254,7 +254,7 @@ def promise_of(recipe: Recipe, method: Declared) -> Callable[[int], str]:
     return promise
 
 
-def figures_of(recipe: Recipe, method: Declared, rounds: int, costs: dict[str, Any]) -> dict[str, Any]:
+def figures_of(recipe: Recipe, method: Method, rounds: int, costs: dict[str, Any]) -> dict[str, Any]:
     """Return the privacy section of ``metrics.json``; ``costs`` is the cost of the site that released most."""
     plan, dp, account = plan_of(recipe), recipe.federation.dp, account_of(recipe, method)
     if plan is None or dp is None:

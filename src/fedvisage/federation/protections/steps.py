@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from fedvisage.base.errors import UserError
 from fedvisage.data.batches import View
-from fedvisage.federation.declared import Call
+from fedvisage.federation.method import Call
 from fedvisage.federation.protections.combine import cast, clip_update, norm_of_update
 from fedvisage.federation.protections.dp import plan_of, release_mean
 from fedvisage.federation.record.releases import Releases, StatedCost, stated_cost

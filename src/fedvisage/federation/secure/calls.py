@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedvisage.base.streams import numpy_rng
-from fedvisage.federation.declared import Call
+from fedvisage.federation.method import Call
 from fedvisage.federation.protections.compatible import weighs_by_examples
 from fedvisage.federation.record.attendance import select_sites
 from fedvisage.federation.secure import protocol

@@ -29,8 +29,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from fedvisage.federation.declared import accept_any
-from fedvisage.federation.method import EXAMPLES, LOSS, Call, Capability, Home, Method, Upload
+from fedvisage.federation.method import EXAMPLES, LOSS, Call, Capability, Home, Method, Upload, accept_any
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
 from fedvisage.federation.wire.message import Message, under

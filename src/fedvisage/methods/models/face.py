@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 from fedvisage.base.errors import UserError
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.batches import View
-from fedvisage.federation.declared import GENERIC, Member, Personal, Prediction
+from fedvisage.federation.method import GENERIC, Member, Personal, Prediction
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import OWNED, Batch, Site
 from fedvisage.federation.wire.message import Message, under

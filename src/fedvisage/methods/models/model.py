@@ -14,8 +14,7 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from fedvisage.federation.declared import accept_any, one_identity
-from fedvisage.federation.method import Member, Prediction, TaskName, keep_initial_model
+from fedvisage.federation.method import Member, Prediction, TaskName, accept_any, keep_initial_model, one_identity
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
 from fedvisage.nn.vit import live_logit

@@ -44,7 +44,7 @@ from fedvisage.device.exported import (
     write_export,
 )
 from fedvisage.faces.cropping import record_of
-from fedvisage.federation.declared import Member
+from fedvisage.federation.method import Member
 from fedvisage.federation.server import join_members, members_of
 from fedvisage.federation.wire.message import Message, digest_of, load_parts
 from fedvisage.metrics.threshold import Threshold

@@ -25,7 +25,7 @@ from fedvisage.base.errors import RunFailed
 from fedvisage.base.extensions import missing_extra
 from fedvisage.base.streams import torch_rng
 from fedvisage.device.exported import INPUT, OUTPUTS
-from fedvisage.federation.declared import Member
+from fedvisage.federation.method import Member
 from fedvisage.federation.wire.message import Message, load_parts
 from fedvisage.methods.models.frozen_backbone import fold_adapters
 from fedvisage.nn.inputs import colour_channels

@@ -16,7 +16,7 @@ from fedvisage.base.files import json_key, write_tensors
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.batches import View
 from fedvisage.data.overlap import HELD_OUT, SITE
-from fedvisage.federation.declared import Declared
+from fedvisage.federation.method import Method
 from fedvisage.federation.server import Server, members_of
 from fedvisage.federation.wire.message import Message
 from fedvisage.metrics import pad
@@ -114,7 +114,7 @@ def collect_scatter_and_curves(server: Server, finished: Message) -> tuple[dict[
     return scatter, average_curves(classes.pop(BONA_FIDE), classes, pooled=False)
 
 
-def choose_thresholds(method: Declared, rule: str, histograms: Mapping[str, Histogram]) -> dict[str, Threshold]:
+def choose_thresholds(method: Method, rule: str, histograms: Mapping[str, Histogram]) -> dict[str, Threshold]:
     """Choose a threshold for each member without the target's data; the oracle rule chooses on the target instead."""
     if rule == "target-eer":
         return {}
@@ -167,7 +167,7 @@ def evaluate_pad(scorer: Scorer, saved: SavedModel, view: View, target: str) -> 
     return TargetEvaluation(concatenate(parts), headline)
 
 
-def sources_of(method: Declared, saved: SavedModel) -> dict[str, AdaptationSource]:
+def sources_of(method: Method, saved: SavedModel) -> dict[str, AdaptationSource]:
     """Return the information for the adaptation of each member.
 
     Adaptation must not know the threshold of the oracle rule, so that rule gives the logit 0. Of the sites' scatter the

@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from fedvisage.federation.declared import Call, Declared
+from fedvisage.federation.method import Call, Method
 from fedvisage.federation.site import Site, TrainingFailed
 from fedvisage.federation.wire.message import Digests, Message
 from fedvisage.federation.wire.schema import Upload
@@ -116,7 +116,7 @@ def counts_training(recipe: Recipe) -> bool:
     return bool(recipe.evaluation.published) and recipe.evaluation.threshold != ON_TRAINING
 
 
-def keeps_curves(recipe: Recipe, method: Declared) -> bool:
+def keeps_curves(recipe: Recipe, method: Method) -> bool:
     """Return whether the finished model keeps the sites' averaged curves.
 
     One of two sites could subtract its own curve, and scores of training images have too few errors.

@@ -13,7 +13,7 @@ from fedvisage.data.crops import CropRecord
 from fedvisage.data.overlap import HELD_OUT, SITE, TARGET, Places
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import Selection, select, split_entry, splits_of
-from fedvisage.federation.declared import Declared
+from fedvisage.federation.method import Method
 from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import Upload
@@ -33,7 +33,7 @@ FEW = 30
 """Fewer images of a class give figures without meaning."""
 
 
-def open_data(recipe: Recipe, method: Declared, cache: Path, say: Say) -> RunData:
+def open_data(recipe: Recipe, method: Method, cache: Path, say: Say) -> RunData:
     """Open or render the sets of a recipe, and check them against the recipe and each other."""
     sites: dict[str, SiteData] = {}
     opened: dict[str, PreparedSet] = {}  # by entry without the selection, as many sites may be parts of one set
@@ -150,7 +150,7 @@ def _adaptation(adaptation: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def check(recipe: Recipe, method: Declared) -> None:
+def check(recipe: Recipe, method: Method) -> None:
     """Refuse settings of recognition, and a choice between start and result for one model per site."""
     check_keep(recipe, method)
     if recipe.data.public is not None or recipe.training.pretrain is not None or recipe.evaluation.recognition:
@@ -166,7 +166,7 @@ def check(recipe: Recipe, method: Declared) -> None:
         )
 
 
-def uploads(method: Declared) -> Mapping[str, tuple[Upload, ...]]:
+def uploads(method: Method) -> Mapping[str, tuple[Upload, ...]]:
     """Return the fields of histograms, scatter and counts by attack type."""
     fields = {call: (upload,) for call, upload in heldout.UPLOADS.items()}
     single = method.members == "each" or method.pooled

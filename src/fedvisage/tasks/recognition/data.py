@@ -16,14 +16,14 @@ from fedvisage.data.batches import View
 from fedvisage.data.overlap import PUBLIC, SITE, TARGET, Places
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.sources import SYNTHETIC, resolve, without_part
-from fedvisage.federation.declared import Declared
+from fedvisage.federation.method import Method
 from fedvisage.metrics.similarity import require_measurable
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.opened import RecognitionData, RunData, SiteData, check_keep, merge_sites, open_set
 from fedvisage.tasks.recognition.benchmarks import PLACE, open_benchmarks, pairs_among, share_of
 
 
-def check_recognition(recipe: Recipe, method: Declared) -> None:
+def check_recognition(recipe: Recipe, method: Method) -> None:
     """Refuse settings that recognition cannot follow, or that would select a model by its own evaluation data."""
     if recipe.input.colour != "rgb":
         raise UserError(
@@ -89,7 +89,7 @@ def _public_identities(recipe: Recipe, entry: str, cache: Path, say: Callable[[s
     return len(share_of(view, part).identities)
 
 
-def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str], None]) -> RunData:
+def open_data(recipe: Recipe, method: Method, cache: Path, say: Callable[[str], None]) -> RunData:
     """Open or render the identity sets of a recipe, and check them against the recipe and each other."""
     opened: dict[str, PreparedSet] = {}  # by entry without the share, as several sites may use shares of one set
 
@@ -177,7 +177,7 @@ def _check_nobody_twice(places: Places) -> None:
             first_place[name] = place
 
 
-def _check_site(site: SiteData, place: str, recipe: Recipe, method: Declared) -> dict[str, int]:
+def _check_site(site: SiteData, place: str, recipe: Recipe, method: Method) -> dict[str, int]:
     """Refuse a site with too little data to train or to evaluate; count identities with no or one test image."""
     if len(site.train) < 2:
         raise UserError(place, f"has {len(site.train)} images to train on; at least 2 are needed")

@@ -13,7 +13,7 @@ import torch
 
 from fedvisage.base.files import write_atomically, write_tensors
 from fedvisage.data.batches import View
-from fedvisage.federation.declared import Declared
+from fedvisage.federation.method import Method
 from fedvisage.federation.record.ledger import ROUNDS, read_lines
 from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
@@ -51,7 +51,7 @@ def unseen_table(histograms: Mapping[str, Histogram]) -> dict[str, Any]:
     return rows
 
 
-def choose_thresholds(method: Declared, recipe: Recipe, histograms: Mapping[str, Histogram]) -> dict[str, Threshold]:
+def choose_thresholds(method: Method, recipe: Recipe, histograms: Mapping[str, Histogram]) -> dict[str, Threshold]:
     """Choose the decision thresholds at the recipe's false match rate; members with too few pairs have none."""
     fmr = recipe.evaluation.people.fmr
     groups = {name: [counts] for name, counts in sorted(histograms.items())}

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedvisage.data.batches import View
-from fedvisage.federation.declared import GENERIC, Call, Declared, Personal
+from fedvisage.federation.method import GENERIC, Call, Method, Personal
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Site, TrainingFailed
 from fedvisage.federation.wire.message import Digests, Message
@@ -48,7 +48,7 @@ PEOPLE = Upload(
 )
 
 
-def uploads(method: Declared) -> dict[str, tuple[Upload, ...]]:
+def uploads(method: Method) -> dict[str, tuple[Upload, ...]]:
     """Return the uploads of the calls; for a method that merges the sites' data, no site has its own model."""
     if method.pooled:
         return {SCORES: (PAIRS,)}
@@ -66,7 +66,7 @@ def uploads(method: Declared) -> dict[str, tuple[Upload, ...]]:
     }
 
 
-def models_of(method: Declared) -> Mapping[str, Personal]:
+def models_of(method: Method) -> Mapping[str, Personal]:
     """Return the models with which a method's sites can recognise their people; the last is the method's choice."""
     return method.prediction.personal or {"generic": GENERIC}
 

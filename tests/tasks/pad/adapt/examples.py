@@ -10,7 +10,7 @@ import torch
 from tests.toy import recipe_of, tree
 from torch import nn
 
-from fedvisage.federation.declared import Member, Prediction
+from fedvisage.federation.method import Member, Prediction
 from fedvisage.methods import METHODS
 from fedvisage.nn.compute import resolve_compute
 from fedvisage.recipe import Adapt, Recipe
