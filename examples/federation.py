@@ -1,6 +1,6 @@
 """Run a federation on this machine: a server, two sites and an operator, as separate processes with mutual TLS.
 
-    python examples/federation.py runs/federation
+python examples/federation.py runs/federation
 """
 
 import argparse

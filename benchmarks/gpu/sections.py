@@ -35,7 +35,7 @@ from fedvisage.base.errors import UserError
 from fedvisage.base.progress import Reporter
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.federation.declared import Home
+from fedvisage.federation.method import Home
 from fedvisage.federation.record.store import SiteStore, StateCache
 from fedvisage.federation.site_worker import SiteWorker, Workspace
 from fedvisage.federation.wire.message import digest_of, state_of
