@@ -25,6 +25,8 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 SGD = {"name": "sgd", "lr": 0.01}
 DIFFERENCE = 1e-3
 """The largest relative difference of a model: fp32 rounds to 6e-8, and a few steps of small networks amplify that."""
+COUNTED = {"federated_texture": 5e-3}
+"""The bound for local binary patterns: they compare neighbouring values, so one rounding changes a whole count."""
 
 
 def content_of(sets: Mapping[str, Path], name: str, **changes: Any) -> dict[str, Any]:
@@ -55,7 +57,7 @@ def test_a_method_computes_nearly_the_same_on_a_gpu(name: str, sets: Mapping[str
     content = content_of(sets, name)
     run_toy(on_gpu(content), tmp_path / "gpu")
     run_toy(content, tmp_path / "cpu")
-    check_close(tmp_path / "gpu", tmp_path / "cpu")
+    check_close(tmp_path / "gpu", tmp_path / "cpu", COUNTED.get(name, DIFFERENCE))
 
 
 def test_bf16_is_near_fp32_on_a_gpu(sets: Mapping[str, Path], tmp_path: Path) -> None:
