@@ -134,7 +134,7 @@ def test_a_renewed_server_finds_its_sites_again(members: Rehearsal) -> None:
 def refused_at_the_start(members: Rehearsal, data: Path) -> bool:
     """Start B by its command with a copy of the old kit, and return whether it ends with one line."""
     kit = members.server.path.parents[1] / "copy"
-    shutil.copytree(members.sites["B"].path, kit, ignore=shutil.ignore_patterns(".lock", "*.log", "log.txt"))
+    shutil.copytree(members.sites["B"].path, kit, ignore=shutil.ignore_patterns(".lock", "*.log", "log.txt", "socket"))
     command = [sys.executable, "-m", "fedvisage", "site", str(kit), "--data", str(data), "--state", str(kit / "state")]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)

@@ -97,7 +97,7 @@ def test_a_foreign_operator_is_not_let_in(stranger: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("up")
 def test_a_site_cannot_take_another_name(federation: Rehearsal, tmp_path: Path) -> None:
-    kit = shutil.copytree(federation.sites["A"].path, tmp_path / "kit")
+    kit = shutil.copytree(federation.sites["A"].path, tmp_path / "kit", ignore=shutil.ignore_patterns("socket"))
     path = kit / "startup" / "fed_client.json"
     tree = json.loads(path.read_text())
     tree["client"]["fqsn"] = "Z"

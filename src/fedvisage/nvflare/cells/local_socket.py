@@ -22,6 +22,17 @@ DRIVERS = Path(__file__).parent / "drivers"
 """The folder from which NVFlare loads the driver, in processes of jobs as well."""
 
 
+class _Listener(ThreadingUnixStreamServer):
+    """The listening end, with what NVFlare's handler of connections reads."""
+
+    daemon_threads = True
+    ssl_context = None
+
+    def __init__(self, driver: BaseDriver, connector: ConnectorInfo, path: str) -> None:
+        self.driver, self.connector = driver, connector
+        super().__init__(path, ConnectionHandler)
+
+
 class LocalSocketDriver(BaseDriver):  # type: ignore[misc]
     """NVFlare's driver for a Unix socket in a kit's directory."""
 
@@ -56,9 +67,7 @@ class LocalSocketDriver(BaseDriver):  # type: ignore[misc]
         path.parent.mkdir(exist_ok=True)
         path.parent.chmod(0o700)
         path.unlink(missing_ok=True)  # a process that was killed leaves it; the kit belongs to one process at a time
-        with ThreadingUnixStreamServer(_shortest(path), ConnectionHandler) as self._server:
-            # NVFlare's handler of connections reads these.
-            self._server.driver, self._server.connector, self._server.ssl_context = self, connector, None
+        with _Listener(self, connector, _shortest(path)) as self._server:
             self._server.serve_forever()
 
     def connect(self, connector: ConnectorInfo) -> None:
