@@ -9,7 +9,7 @@ import json
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -174,7 +174,7 @@ def _plain_sides(
     yield row(f"{name}, {precision}: fedvisage against plain", f"{house / best:.2f}", ratio=house / best)
 
 
-def _timed(place: Place, name: str, title: str, images: int, work: Callable[[], object]) -> Iterator[Row]:
+def _timed(place: Place, name: str, title: str, images: int, work: Callable[[], object]) -> Generator[Row, None, float]:
     """Time a side, yield its row with its peak memory, and return its images per second."""
     cuda = place.device.startswith("cuda")
     if cuda:
@@ -443,7 +443,7 @@ def compiled(place: Place) -> Rows:
         place.synchronize()
         first = time.perf_counter() - began
         title = f"{'compiled' if compile_network else 'not compiled'}, bf16 (first turn {first:.1f} s)"
-        rates.append((yield from _timed(place, "fedpad", title, images, lambda site=site: take_turn("fedpad", site))))
+        rates.append((yield from _timed(place, "fedpad", title, images, partial(take_turn, "fedpad", site))))
     yield row("fedpad: compiled against not compiled", f"{rates[1] / rates[0]:.2f}", ratio=rates[1] / rates[0])
 
 

@@ -211,7 +211,7 @@ def has_fast_bf16(device: torch.device) -> bool:
     (docs/decisions/0041-layout-rule.md).
     """
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return bool(torch.cpu._is_amx_tile_supported())
 
 
