@@ -51,7 +51,7 @@ def test_a_command_names_the_extra_that_it_needs(
     done = call(python, "-m", "fedvisage", *words)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
-    check_output(done.stderr, f"fedvisage[{extra}]", f".whl[{extra}]")
+    check_output(done.stderr, f"fedvisage[{extra}]", f"whl[{extra}]")
 
 
 def test_a_name_of_the_python_api_names_the_extra_that_it_needs(python: Path) -> None:

@@ -94,7 +94,7 @@ def main() -> None:
 
 def _run() -> None:
     try:
-        sys.exit(app(standalone_mode=False))
+        sys.exit(app(standalone_mode=False, prog_name="fedvisage"))
     except USAGE_ERROR as error:  # an unknown option or a wrong value
         verb = error.ctx.command_path if error.ctx else "fedvisage"
         _fail(f"{error.format_message().rstrip('.')}; try: {verb} -h", error.exit_code)

@@ -151,7 +151,8 @@ def _check(image: Image.Image, pixels: int) -> None:
     if getattr(image, "is_animated", False) and image.format != "MPO":
         raise BadFile("contains several images; export each one, or give a video")
     # Pillow itself would cut 16-bit RGB to its upper bytes. TIFF stores the bits in tag 258, PNG in Pillow's raw mode.
-    if max(getattr(image, "tag_v2", {}).get(258, (0,))) > 8 or (image.format == "PNG" and ";16B" in str(image.tile)):
+    deep_png = image.format == "PNG" and ";16B" in str(getattr(image, "tile", ""))
+    if deep_png or max(getattr(image, "tag_v2", {}).get(258, (0,))) > 8:
         raise BadFile("more than 8 bits per channel; convert it to 8-bit RGB")
     if image.mode not in _PLAIN_MODES + _TRANSPARENT_MODES:
         raise BadFile(f"the colour mode {image.mode} is not supported; convert it to 8-bit RGB")

@@ -336,7 +336,11 @@ def by_row(rows: Mapping[str, Sequence[float]], means: Mapping[str, Sequence[flo
         axes.set_yticks(list(places), [printable(row) for row in rows])
         axes.set(xlabel=label, ylim=(len(rows) - 0.5, -0.5))
         several = max(map(len, rows.values())) > 1
-        key(figure, [targets[0], drawn] if several else [drawn], ["a target", "mean"] if several else ["the target"])
+        key(
+            figure,
+            [targets[0], drawn.patches[0]] if several else [drawn.patches[0]],
+            ["a target", "mean"] if several else ["the target"],
+        )
         return svg(figure, name)
 
 
