@@ -1,4 +1,4 @@
-"""The walk through docs/deploy.md, executed on this machine: every command of the page, in its order."""
+"""The walk through docs/deploy.md and docs/membership.md, executed on this machine: every command, in its order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedvisage.nvflare.rehearsal import free_port
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 
-PAGE = Path(__file__).parents[2] / "docs" / "deploy.md"
+PAGES = [Path(__file__).parents[2] / "docs" / name for name in ("deploy.md", "membership.md")]
 SMALLER = "input.size=32 training.rounds=2 training.batch=8 runtime.threads=1"
 PROGRAM = (sys.executable, "-m", "fedvisage")
 LASTING = ("server", "site")
@@ -52,7 +52,7 @@ def lines_with(beginning: str, log: Path) -> list[str]:
 
 def test_the_walk(sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    text, port, running = PAGE.read_text(), free_port(), dict[str, subprocess.Popen[bytes]]()
+    text, port, running = "".join(page.read_text() for page in PAGES), free_port(), dict[str, subprocess.Popen[bytes]]()
     Path("sets").mkdir()
     for own, toy in zip(("bank", "border", "phone", "target", "watch"), (*SITES, "U", SITES[0]), strict=True):
         (Path("sets") / own).symlink_to(sets[toy])
