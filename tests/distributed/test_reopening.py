@@ -17,8 +17,8 @@ from tests.refusals import failed
 from tests.toy import SITES, make_set, recipe_of, tree
 
 from fedvisage.base.errors import NoRoom
-from fedvisage.base.files import tensor_bytes, write_json
-from fedvisage.federation.record.store import SiteStore
+from fedvisage.base.files import write_json
+from fedvisage.federation.record.store import SiteStore, write_sealed
 from fedvisage.federation.wire.transport import Order
 from fedvisage.nvflare.job import Job, without_local_parts, write_job
 from fedvisage.nvflare.kits import OWN, Kit
@@ -218,11 +218,12 @@ def test_the_state_of_another_run_or_round_is_refused_at_the_site(
     other = SiteStore(tmp_path / "other", owner=replace(store.owner, run="run-2"))
     other.save({"number": torch.tensor(2)})
     other.commit(2)
+    write_sealed(tmp_path / "unnamed", {"number": torch.tensor(2)}, {})
     for changed, keyword in (
         (content, ""),
         ((tmp_path / "other" / own.name).read_bytes(), "run run-2"),
         ((store.directory / "generation-000001.safetensors").read_bytes(), "generation 000001"),
-        (tensor_bytes({"number": torch.tensor(2)}, '{"values": {}, "seal": ""}'), "earlier version"),
+        ((tmp_path / "unnamed").read_bytes(), "earlier version"),
     ):
         own.write_bytes(changed)
         again = SiteProgram()
@@ -231,3 +232,9 @@ def test_the_state_of_another_run_or_round_is_refused_at_the_site(
         assert ("a file was refused at the site" in failure) == bool(keyword)
         assert own.name not in failure
         assert not keyword or (own.name in caplog.text and keyword in caplog.text)
+
+    started_with = json.loads((store.directory / "data.json").read_text())
+    del started_with["recipe"]
+    write_json(store.directory / "data.json", started_with)  # as an earlier version began the run, without names
+    earlier = SiteProgram()
+    assert unpack_reply("A", earlier._answer(lambda: earlier._restore(context, 2))).failure == ""
