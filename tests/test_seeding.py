@@ -19,6 +19,7 @@ from fedvisage.base.processes import use_threads
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted(path for folder in ("tests", "campaigns", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
 GENERATORS = {"default_rng", "RandomState", "SeedSequence", "PCG64", "Philox", "MT19937", "SFC64", "Random", "seed"}
+GENERATORS |= {"uuid1", "uuid4"}
 """Functions that take a seed from the operating system if they get none."""
 
 DRAWS = """

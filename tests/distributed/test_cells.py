@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 import threading
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from queue import Queue
@@ -26,8 +25,8 @@ from nvflare.private.fed.client.client_req_processors import ClientRequestProces
 from fedvisage.nvflare.cells.local_socket import LocalSocketDriver
 from fedvisage.nvflare.cells.rules import CheckedProcessor, fault
 
-JOB = str(uuid.uuid4())
-OPERATOR = f"_admin_{uuid.uuid4()}"
+JOB = "6f1d3c52-8a40-4c1b-9d5e-2b7f90a1c3e4"
+OPERATOR = f"_admin_{JOB}"
 CHANNELS = [value for name, value in vars(defs.CellChannel).items() if name.isupper()]
 TOPICS = ["admin", "abort", "get_task", "call", "bye", "stop", "heart_beat", "bulk", "*", ""]
 
@@ -91,7 +90,7 @@ def test_messages_of_a_run_pass(own: str, sender: str, headers: dict[str, Any]) 
 def test_the_server_forwards_nothing_between_members(channel: str) -> None:
     members = ("border", f"border.{JOB}", OPERATOR)
     for sender in members:
-        for destination in ("bank", f"bank.{JOB}", f"_admin_{uuid.uuid4()}"):
+        for destination in ("bank", f"bank.{JOB}", "_admin_0b8f4a76-55c2-4e0d-8a1b-3d9c6e7f2a10"):
             for topic in TOPICS:
                 for kind in ("req", "reply", "return"):
                     assert is_dropped("server", sender, message(sender, destination, channel, topic, kind))

@@ -26,7 +26,7 @@ from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600)]
 
-JOB = str(uuid.uuid4())
+JOB = "6f1d3c52-8a40-4c1b-9d5e-2b7f90a1c3e4"
 KEEPSAKE = "keepsake"
 """A folder in the kit of site A."""
 
@@ -72,7 +72,7 @@ def signed_job(
 ) -> dict[str, Any]:
     """Return the deployment of a job with foreign code to site A, signed with the key of another member's kit."""
     place.mkdir(exist_ok=True)
-    number, job = str(uuid.uuid4()), place / spoil.__name__
+    number, job = str(uuid.uuid5(uuid.NAMESPACE_DNS, spoil.__name__)), place / spoil.__name__
     write_job(job, Job("foreign", without_local_parts(recipe_of(tree(sets, training__rounds=1)))), ("A",))
     path = job / "app" / "config" / "config_fed_client.json"
     config = json.loads(path.read_text())
