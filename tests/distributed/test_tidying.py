@@ -18,7 +18,7 @@ from fedvisage.nvflare.node import KEPT, prepare_server, prepare_site, rotate_au
 
 
 def leave(place: Path, status: str | None, age: int) -> Path:
-    path = place / str(uuid.uuid5(uuid.NAMESPACE_DNS, str(len(list(place.iterdir())))))
+    path = place / str(uuid.uuid5(uuid.NAMESPACE_DNS, f"{place} {status} {age}"))
     path.mkdir(parents=True)
     if status is not None:
         (path / "meta").write_text(json.dumps({"status": status}))
