@@ -24,6 +24,7 @@ from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.device import Exported, Pipeline
 from fedvisage.device.adaptation import BATCH, KEPT, adapt, layers_of
+from fedvisage.device.exported import read_config, write_export
 from fedvisage.federation.wire.message import digest_of
 from fedvisage.metrics import gate
 from fedvisage.nn.batchnorm import collect_statistics
@@ -121,8 +122,7 @@ def test_weights_of_another_model_are_refused(pad: Path, recognition: Path, tmp_
     shutil.copy(recognition / "model.safetensors", tmp_path / "mixed" / "model.safetensors")
     with refused("mixed/model.safetensors", "config.json"):
         Exported.open(tmp_path / "mixed")
-    without_record = json.loads((tmp_path / "mixed" / "config.json").read_text()) | {"files": {}}
-    (tmp_path / "mixed" / "config.json").write_text(json.dumps(without_record))
+    write_export(tmp_path / "mixed", read_config(pad).float32.description)  # records the files that lie there
     with refused("--data", "BatchNorm"):
         adapt(Exported.open(tmp_path / "mixed"), crops(), tmp_path / "out")
     with refused("recognition", "threshold"):

@@ -212,5 +212,7 @@ def test_a_client_can_forge_no_line_of_the_audit_log(gallery: Gallery, tmp_path:
 
 
 def test_an_audit_log_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    with refused(tmp_path, "written"):
+    with refused(tmp_path, "regular"):
         AuditLog(tmp_path)
+    with refused(tmp_path / "nowhere/log", "written"):
+        AuditLog(tmp_path / "nowhere/log")
