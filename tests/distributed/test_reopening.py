@@ -7,12 +7,15 @@ import resource
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 import torch
 from nvflare.apis.workspace import Workspace
+from tests.distributed.papers import make_kits
 from tests.refusals import failed
 from tests.toy import SITES, make_set, recipe_of, tree
 
@@ -52,11 +55,21 @@ class Context:
         return None  # there is no network
 
 
+@cache
+def site_papers() -> dict[str, bytes]:
+    """Return the key and certificates of a provisioned site, by file; every site reads them when it opens its data."""
+    with TemporaryDirectory() as place:
+        startup = make_kits(Path(place) / "kits") / "sites/bank/startup"
+        return {name: (startup / name).read_bytes() for name in ("client.key", "client.crt", "rootCA.pem")}
+
+
 def started(sets: Mapping[str, Path], data: Path, place: Path) -> Context:
     """Lay out a site's kit with a job in it, as NVFlare does."""
     kit = place / "kit"
     for folder in (kit / "local", kit / "startup", place / "state"):
         folder.mkdir(parents=True)
+    for name, content in site_papers().items():
+        (kit / "startup" / name).write_bytes(content)
     write_json(kit / "local" / OWN, {"data": str(data), "state": str(place / "state"), "rehearsal": "yes"})
     job = place / "job"
     write_job(job, Job("run-1", without_local_parts(recipe_of(tree(sets, "fedpad")))), SITES)
