@@ -329,7 +329,15 @@ def by_row(rows: Mapping[str, Sequence[float]], means: Mapping[str, Sequence[flo
             for at, values in zip(places, rows.values(), strict=True)
         ]
         mean, deviation = zip(*(means[row] for row in rows), strict=True)
-        bar = {"color": colour(0), "ecolor": INK, "capsize": 2, "height": 0.6, "alpha": 0.4, "zorder": 0}
+        bar = {
+            "color": colour(0),
+            "ecolor": INK,
+            "capsize": 2,
+            "height": 0.6,
+            "alpha": 0.4,
+            "zorder": 0,
+            "error_kw": {"zorder": 3},
+        }
         drawn = axes.barh(list(places), mean, xerr=deviation, **bar)  # type: ignore[arg-type]
         for at, value in zip(places, mean, strict=True):
             axes.annotate(f"{value:.1f}", (0, at), (3, 0), textcoords="offset points", va="center", fontsize=7)
