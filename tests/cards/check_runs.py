@@ -20,7 +20,7 @@ from tests.cards.emulated_card import emulated_cards
 from tests.contract.test_every_method import ALIKE
 from tests.federation.test_secure_run import DERIVED
 from tests.methods.combining import combined
-from tests.toy import run_toy, run_toy_once, tree, unheard, weights
+from tests.toy import run_toy_once, run_under_same_name, tree, unheard, weights
 
 from fedvisage.audit.audit import FILE, audit_run
 from fedvisage.device.exported import GRAPH
@@ -48,9 +48,9 @@ def machine_with_cards() -> Iterator[None]:
 
 def run_on_both(content: dict[str, Any], folder: Path) -> tuple[Path, Path]:
     """Run a recipe on a card and on the CPU."""
-    with machine_with_cards():
-        run_toy(content, folder / "card")
     run_toy_once(content, folder / "cpu")
+    with machine_with_cards():
+        run_under_same_name(folder / "cpu", content, folder / "card")
     return folder / "card", folder / "cpu"
 
 

@@ -21,7 +21,7 @@ import pytest
 import torch
 from tests.contract.examples import two_exchanges
 from tests.refusals import failed, refused
-from tests.toy import recipe_of, run_toy, settled, silent, tree
+from tests.toy import recipe_of, run_toy, run_under_same_name, settled, silent, tree
 
 from fedvisage.base import parallel as parallel_work
 from fedvisage.base.errors import RunFailed, UserError
@@ -130,7 +130,7 @@ def site_files(run: Path) -> dict[str, bytes]:
 
 def check_equal(content: dict[str, Any], tmp_path: Path, parallel: Any, method: Method | None = None) -> None:
     run_toy(content, tmp_path / "alone", method=method)
-    run_toy(content, tmp_path / "parallel", method=method, wire=parallel)
+    run_under_same_name(tmp_path / "alone", content, tmp_path / "parallel", method=method, wire=parallel)
     assert settled(tmp_path / "parallel") == settled(tmp_path / "alone")
     assert site_files(tmp_path / "parallel") == site_files(tmp_path / "alone")
 
@@ -191,7 +191,7 @@ def test_a_lost_worker_ends_the_run_which_resume_continues_with_the_same_bytes(
     run_toy(content, tmp_path / "alone")
     two = tree(sets, name, **{**KEPT, "training__rounds": 3}, runtime__workers=2)
     with failed(RunFailed, "worker process", "runtime.workers", "--resume"):
-        run_toy(two, tmp_path / "parallel", reporter=AfterRound(1, kill_a_worker))
+        run_under_same_name(tmp_path / "alone", two, tmp_path / "parallel", reporter=AfterRound(1, kill_a_worker))
     assert local_workers() == []
     assert not (tmp_path / "parallel" / SCRATCH).exists()
     run_toy(two, tmp_path / "parallel", resume=True)
