@@ -124,12 +124,16 @@ def test_what_no_recipe_has_is_refused_with_its_line(text: str) -> None:
     check_refused(text, "(line 1)")
 
 
-def test_a_file_that_never_ends_is_not_read_to_the_end(tmp_path: Path) -> None:
-    with refused("zero", f"{LARGEST >> 20} MiB"):
+def test_a_device_is_refused_and_a_large_file_is_not_read_to_the_end(tmp_path: Path) -> None:
+    with refused("zero", "regular"):
         read_tree(Path("/dev/zero"))
+    with (tmp_path / "large.yaml").open("wb") as file:
+        file.truncate(LARGEST + 1)
+    with refused("large.yaml", f"{LARGEST >> 20} MiB"):
+        read_tree(tmp_path / "large.yaml")
 
 
 def test_a_pipe_in_the_place_of_a_recipe_is_refused_without_waiting_for_its_other_end(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "recipe.yaml")
-    with refused(tmp_path / "recipe.yaml", "pipe"):
+    with refused(tmp_path / "recipe.yaml", "regular"):
         read_tree(tmp_path / "recipe.yaml")
