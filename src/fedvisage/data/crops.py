@@ -76,7 +76,7 @@ class CropRecord(BaseModel):
             detector = (
                 "an earlier version's detector"
                 if self.outdated or self.detector is None
-                else _describe_detector(self.detector)
+                else f"{self.detector.name} {self.detector.version}".strip()
             )
             how = f"faces found by {detector}"
         else:
@@ -136,7 +136,3 @@ def _detector_key(record: CropRecord) -> tuple[str, ...]:
     """Return the fields that determine where a detector places a face."""
     detector = record.detector
     return () if detector is None else (detector.name, detector.version, detector.sha256)
-
-
-def _describe_detector(detector: DetectorRecord) -> str:
-    return f"{detector.name} {detector.version}".strip()

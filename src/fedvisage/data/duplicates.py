@@ -92,24 +92,19 @@ def compute_contents(images: npt.NDArray[np.uint8]) -> PictureContents:
     for start in range(0, count, step):
         rows = slice(start, start + step)
         batch = np.ascontiguousarray(images[rows])
-        exact[rows] = [_digest(picture) for picture in batch]
-        waves = _waves(batch, size)
+        exact[rows] = [
+            int.from_bytes(hashlib.blake2b(picture.data, digest_size=8).digest(), "little") for picture in batch
+        ]
+        # Coefficients, lowest frequencies first; the mean is moved to the end and set to 0.
+        basis = _basis(size)
+        down = (basis @ batch.reshape(len(batch), size, size * 3).astype(np.float32)).reshape(
+            -1, WAVES, size, 3
+        ) @ _GREY
+        waves: npt.NDArray[np.float32] = np.roll((down @ basis.T).reshape(len(batch), -1), -1, axis=1)
+        waves[:, -1] = 0
         hashes[rows] = np.packbits(waves > 0, axis=1, bitorder="little").view(np.uint64)
         plain[rows] = 2 * np.linalg.norm(waves, axis=1) / _GRID**2 < _PLAIN
     return PictureContents(exact, hashes, plain)
-
-
-def _digest(picture: npt.NDArray[np.uint8]) -> int:
-    return int.from_bytes(hashlib.blake2b(picture.data, digest_size=8).digest(), "little")
-
-
-def _waves(batch: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.float32]:
-    """Return the coefficients of B pictures, lowest frequencies first; the mean is moved to the end and set to 0."""
-    basis = _basis(size)
-    down = (basis @ batch.reshape(len(batch), size, size * 3).astype(np.float32)).reshape(-1, WAVES, size, 3) @ _GREY
-    waves: npt.NDArray[np.float32] = np.roll((down @ basis.T).reshape(len(batch), -1), -1, axis=1)
-    waves[:, -1] = 0
-    return waves
 
 
 @remembered

@@ -271,9 +271,6 @@ class Writer:
         (self._partial / SET).write_text(text + "\n", encoding="utf-8")
         _make_durable(self._partial / SET)
         sync_directory(self._partial)
-        self._publish()
-
-    def _publish(self) -> None:
         try:
             # os.rename replaces an empty directory and nothing else, so the first of two writers of the same set wins.
             os.rename(self._partial, self.path)

@@ -58,7 +58,19 @@ class Differences:
 
 def compare_sets(first: PreparedSet, second: PreparedSet) -> Differences:
     """Measure the bona fide images of two sets, and the attacks if both have enough."""
-    _check_comparable(first, second)
+    # Refuse sets whose images differ by their task, size or crops; rendered faces have no crops of a detector.
+    place = str(second.path)
+    if (first.rows.group is None) != (second.rows.group is None):
+        raise UserError(place, f"and {first.path} are for different tasks; compare two sets of attacks, or of people")
+    if first.size != second.size:
+        raise UserError(
+            place, f"has images of {second.size} pixels and {first.path} of {first.size}; import both at one --size"
+        )
+    rendered = any(prepared.crop is not None and prepared.crop.how == "rendered" for prepared in (first, second))
+    if not rendered and are_incompatible(first.crop, second.crop):
+        raise UserError(
+            place, f"its crops ({second.crop}) differ from those of {first.path} ({first.crop}); import it the same way"
+        )
     drawn = {kind: [draw_indices(prepared, kind) for prepared in (first, second)] for kind in (BONA_FIDE, ANY)}
     counts = {kind: (len(drawn[kind][0]), len(drawn[kind][1])) for kind in drawn}
     if min(counts[BONA_FIDE]) < LEAST:
@@ -85,22 +97,6 @@ def effect_sizes(first: Array, second: Array) -> Array:
     deviation = np.sqrt(squares / (len(first) + len(second) - 2))
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.where(difference == 0, 0.0, difference / deviation))
-
-
-def _check_comparable(first: PreparedSet, second: PreparedSet) -> None:
-    """Refuse sets whose images differ by their task, size or crops; rendered faces have no crops of a detector."""
-    place = str(second.path)
-    if (first.rows.group is None) != (second.rows.group is None):
-        raise UserError(place, f"and {first.path} are for different tasks; compare two sets of attacks, or of people")
-    if first.size != second.size:
-        raise UserError(
-            place, f"has images of {second.size} pixels and {first.path} of {first.size}; import both at one --size"
-        )
-    rendered = any(prepared.crop is not None and prepared.crop.how == "rendered" for prepared in (first, second))
-    if not rendered and are_incompatible(first.crop, second.crop):
-        raise UserError(
-            place, f"its crops ({second.crop}) differ from those of {first.path} ({first.crop}); import it the same way"
-        )
 
 
 def _texture_auc(

@@ -385,8 +385,8 @@ def import_people(
     _check_choice(layout, options)
     scanned = layout.scan(layout, source)
     album = choose_subset(scanned, options)
-    if boxes == "dataset":
-        _check_points(album, source, layout)
+    if boxes == "dataset" and all(shot.points is None for person in album.counts for shot in album.shots(person)):
+        raise UserError(str(source), f"contains no list with points for {layout.title}; leave out --boxes dataset")
     # Check the destinations of all lists before the import, which can take hours.
     lists = {
         list_beside(destination, PAIR_LISTS, list_name): text_of_pairs(folds)
@@ -483,11 +483,6 @@ def _alignment(layout: Layout, crop: Crop, boxes: str, size: int) -> tuple[Align
         fault = "requires --crop face" if layout.points else f"cannot be chosen: {layout.title} has no points"
         raise UserError("boxes", f"dataset {fault}; use detect")
     return Alignment(crop, size, "dataset"), BY_POINTS
-
-
-def _check_points(album: Album, source: Path, layout: Layout) -> None:
-    if all(shot.points is None for person in album.counts for shot in album.shots(person)):
-        raise UserError(str(source), f"contains no list with points for {layout.title}; leave out --boxes dataset")
 
 
 def _count(text: str) -> int:

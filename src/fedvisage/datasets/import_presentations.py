@@ -26,7 +26,7 @@ from fedvisage.data.rows import OFFICIAL
 from fedvisage.data.splits import split_subjects
 from fedvisage.data.writer import Writer
 from fedvisage.datasets.depth_maps import directory_of_maps
-from fedvisage.datasets.frames import FramePicture, ItemResult, ReadSettings, read_choice, read_item
+from fedvisage.datasets.frames import ItemResult, ReadSettings, read_choice, read_item
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad.item import ALL, Item, Listing
 from fedvisage.datasets.pad.scanner import Scanner
@@ -143,7 +143,8 @@ def import_items(
     reading = read_settings_of(scanner, options)
     listing = scanner.list(walk(source, leave_out=directory_of_maps(options.depth)), options)
     listing = replace(listing, items=limit_items(listing.items, options.few))
-    splits = _splits(listing.items, options.heldout, options.seed)
+    subjects, labels = [item.subject for item in listing.items], [item.label for item in listing.items]
+    splits = split_subjects(subjects, labels, options.heldout, numpy_rng(options.seed, "import", "heldout"))
     tally = Tally(source, len(listing.items) + len(listing.skipped), options.max_bad, list(listing.skipped))
     tally.stop_if_too_many()
     state = _ImportState(tally)
@@ -164,7 +165,23 @@ def import_items(
     with out, closing(_read_items(out, state, listing.items, reading, options.workers, progress)) as outcomes:
         for item, outcome in outcomes:
             for picture in outcome.pictures:
-                _add(out, item, picture, splits[item.subject], outcome.turned)
+                split = splits[item.subject]
+                points, depth = picture.cropped.points, picture.depth
+                values = {OFFICIAL: item.split or "", **item.extra, TURNED: "180" if outcome.turned else ""}
+                out.add(
+                    picture.cropped.image[np.newaxis],
+                    label=[item.label],
+                    species=[item.species],
+                    subject=[item.subject],
+                    video=[item.video],
+                    frame=[picture.frame],
+                    split=[split],
+                    item=[picture.item],
+                    depth=None if depth is None else depth[np.newaxis],
+                    points=None if points is None else points[np.newaxis],
+                    at_further_margins=[image[np.newaxis] for image in picture.cropped.further],
+                    further={column: [values.get(column, "")] for column in out.further},
+                )
         return state.report(out, scanner, listing)
 
 
@@ -211,30 +228,6 @@ def limit_items(items: Sequence[Item], few: int) -> Sequence[Item]:
     more = (item for item in items if item.subject in taken and item.name not in kept)
     kept |= {item.name: item for item in islice(more, max(0, few - len(kept)))}
     return [item for item in items if item.name in kept]
-
-
-def _splits(items: Sequence[Item], heldout: float, seed: int) -> dict[str, str]:
-    subjects, labels = [item.subject for item in items], [item.label for item in items]
-    return split_subjects(subjects, labels, heldout, numpy_rng(seed, "import", "heldout"))
-
-
-def _add(out: Writer, item: Item, picture: FramePicture, split: str, turned: bool) -> None:
-    points, depth = picture.cropped.points, picture.depth
-    values = {OFFICIAL: item.split or "", **item.extra, TURNED: "180" if turned else ""}
-    out.add(
-        picture.cropped.image[np.newaxis],
-        label=[item.label],
-        species=[item.species],
-        subject=[item.subject],
-        video=[item.video],
-        frame=[picture.frame],
-        split=[split],
-        item=[picture.item],
-        depth=None if depth is None else depth[np.newaxis],
-        points=None if points is None else points[np.newaxis],
-        at_further_margins=[image[np.newaxis] for image in picture.cropped.further],
-        further={column: [values.get(column, "")] for column in out.further},
-    )
 
 
 def read_settings_of(scanner: Scanner, options: ImportOptions) -> ReadSettings:

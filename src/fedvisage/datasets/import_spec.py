@@ -50,17 +50,16 @@ class ImportSpec:
 
     def is_met_by(self, manifest: Manifest) -> bool:
         """Return whether a set is of this dataset, with this size and these options."""
-        return self.is_of_kind(manifest) and manifest.size == self.options.size and self._made_so(manifest)
+        settings, _, _ = manifest.source.partition(ORDER)  # the order comes from the files, not from the options
+        return (
+            self.is_of_kind(manifest) and manifest.size == self.options.size and settings.endswith(f" {self.settings}")
+        )
 
     def is_of_kind(self, manifest: Manifest) -> bool:
         """Return whether a set is of this dataset, with any options."""
         if isinstance(dataset_of(self.kind), Layout):
             return f" kind={self.kind} " in manifest.source
         return manifest.source.startswith(f"{self.kind} ")
-
-    def _made_so(self, manifest: Manifest) -> bool:
-        settings, _, _ = manifest.source.partition(ORDER)  # the order comes from the files, not from the options
-        return settings.endswith(f" {self.settings}")
 
     def command(self, source: str, destination: Path) -> str:
         """Return the command that imports the set."""
@@ -77,7 +76,8 @@ def read_spec(text: str, place: str) -> ImportSpec:
     try:
         dataset_of(kind)
         options = _options(words)
-        spec = ImportSpec(kind, ImportOptions(**options), " ".join(_without_size(words)))
+        index = words.index("--size") if "--size" in words else len(words)
+        spec = ImportSpec(kind, ImportOptions(**options), " ".join(words[:index] + words[index + 2 :]))
         _ = spec.settings  # raises for options that the dataset does not support
     except UserError as error:
         raise UserError(place, f"{text!r}: {error}") from None
@@ -101,9 +101,3 @@ def _options(words: list[str]) -> dict[str, Any]:
         except (IndexError, ValueError):
             raise UserError(word, f"needs a value that is {'a number' if kind in (int, float) else 'a word'}") from None
     return {name: value for name, value in values.items() if name not in _LATER}
-
-
-def _without_size(words: list[str]) -> list[str]:
-    """Remove the size, which the recipe defines."""
-    place = words.index("--size") if "--size" in words else len(words)
-    return words[:place] + words[place + 2 :]

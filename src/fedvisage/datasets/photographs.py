@@ -99,7 +99,12 @@ def read_photograph(shot: Shot, alignment: Alignment) -> PhotographResult:
         digest = hashlib.sha256(content).hexdigest()
         image = read_picture(content)
         if alignment.boxes == "dataset":
-            return PhotographResult(digest, _crop_by_points(image, shot, alignment.size))
+            if shot.points is None:
+                raise BadFile("the dataset's lists have no points for it")
+            crop, points = _align_crop(image, shot.points, alignment.size)
+            if not np.isfinite(points).all():
+                raise BadFile("its points in the dataset's lists coincide")
+            return PhotographResult(digest, (crop, points))
         if shot.box is not None and alignment.crop == "face":
             return PhotographResult(
                 digest, _align_crop(image, points_around(image, shot.box, _detector()), alignment.size)
@@ -131,15 +136,6 @@ def _aligner(crop: Crop, size: int) -> Callable[[Image], Aligned]:
         return lambda image: _align_crop(image, find(image).points, size)
     cropper = make_cropper(crop, size)
     return lambda image: (cropper(image).image, None)
-
-
-def _crop_by_points(image: Image, shot: Shot, size: int) -> Aligned:
-    if shot.points is None:
-        raise BadFile("the dataset's lists have no points for it")
-    crop, points = _align_crop(image, shot.points, size)
-    if not np.isfinite(points).all():
-        raise BadFile("its points in the dataset's lists coincide")
-    return crop, points
 
 
 def _align_crop(image: Image, points: NDArray[np.float64], size: int) -> tuple[Image, NDArray[np.float32]]:

@@ -82,9 +82,12 @@ class ImportReport:
         """Return the report as lines to print."""
         counts = ", ".join(f"{name} {count}" for name, count in [*self.species.items(), *self.splits.items()])
         totals = f"{format_count(self.images, 'image')} of {format_count(self.subjects, 'subject')}"
+        found, expected = self.found or {}, self.expected or {}
+        lines = [self._count_of(place) for place in expected if place in found or place in DATASET_SPLITS]
+        lines += [self._count_of(place) for place in found if place not in expected]
         return [
             f"{totals} from {format_count(self.files, 'file')}: {counts}",
-            *self._published_counts(),
+            *([*lines, "this is an incomplete copy: the published counts are higher"] if self.incomplete else lines),
             *self.summary,
             *(self.notes or ()),
             *self._people(),
@@ -104,13 +107,6 @@ class ImportReport:
             if place in found or place in DATASET_SPLITS
             for count, published in zip(found.get(place, (0, 0)), counts, strict=True)
         )
-
-    def _published_counts(self) -> list[str]:
-        """Return the counts of each place, and a remark about an incomplete copy."""
-        found, expected = self.found or {}, self.expected or {}
-        lines = [self._count_of(place) for place in expected if place in found or place in DATASET_SPLITS]
-        lines += [self._count_of(place) for place in found if place not in expected]
-        return [*lines, "this is an incomplete copy: the published counts are higher"] if self.incomplete else lines
 
     def _count_of(self, place: str) -> str:
         bona_fide, attacks = (self.found or {}).get(place, (0, 0))

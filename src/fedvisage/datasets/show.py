@@ -335,7 +335,10 @@ def _shorten_to_fit(text: str, width: int, font: Font) -> str:
 def show_set(directory: Path, *, sheet: Path | None = None, verify: bool = False, shortcuts: bool = False) -> list[str]:
     """Return the description of a set, line by line; optionally write a contact sheet and measure shortcuts."""
     if sheet is not None:
-        _check_sheet(sheet)
+        if sheet.suffix.lower() != ".png":
+            raise UserError("--sheet", f"{str(sheet)!r} must end in .png")
+        if sheet.is_dir() or not sheet.parent.is_dir():
+            raise UserError("--sheet", f"{str(sheet)!r} cannot be written; give a file name in a directory that exists")
     prepared = PreparedSet.open(directory, verify=verify)
     further = "".join(f", and {margin:g} times" for margin in list(prepared.by_margin)[1:])
     lines = [
@@ -360,11 +363,3 @@ def shortcuts_in(prepared: PreparedSet) -> Shortcuts:
             str(prepared.path), "is an identity set without attacks; --shortcuts is for sets with both classes"
         )
     return shortcuts_of(prepared)
-
-
-def _check_sheet(sheet: Path) -> None:
-    """Refuse an unwritable path before reading a large set."""
-    if sheet.suffix.lower() != ".png":
-        raise UserError("--sheet", f"{str(sheet)!r} must end in .png")
-    if sheet.is_dir() or not sheet.parent.is_dir():
-        raise UserError("--sheet", f"{str(sheet)!r} cannot be written; give a file name in a directory that exists")

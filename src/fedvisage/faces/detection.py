@@ -43,7 +43,7 @@ def suppress(
 
     The overlap is the common area as a share of the union, or of the smaller box.
     """
-    areas = _areas(boxes)
+    areas = np.asarray(sides(boxes).clip(0).prod(axis=1))
     waiting = np.argsort(-scores, kind="stable")
     kept = []
     while waiting.size:
@@ -73,10 +73,6 @@ def make_square(boxes: Boxes) -> Boxes:
 def sides(boxes: Boxes) -> Boxes:
     """Return widths and heights, N×2."""
     return boxes[:, 2:] - boxes[:, :2]
-
-
-def _areas(boxes: Boxes) -> NDArray[np.float64]:
-    return np.asarray(sides(boxes).clip(0).prod(axis=1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +188,12 @@ class BoxNetwork:
 
     def __call__(self, boxes: Boxes) -> tuple[Boxes, list[NDArray[np.float64]]]:
         """Return the boxes in whole pixels, and the network's outputs for each."""
-        rounded = self._whole(boxes)
+        # Squares of whole pixels that touch the picture; the network's outputs are relative to these.
+        length = sides(boxes)[:, :1].round().clip(1)
+        corner = boxes[:, :2].round()
+        squares = np.hstack([corner, corner + length])
+        height, width = self._image.shape[:2]
+        rounded = np.asarray(squares[(squares[:, 2:] > 0).all(1) & (squares[:, :2] < (width, height)).all(1)])
         keys = [box.tobytes() for box in rounded]
         self._show({key: box for key, box in zip(keys, rounded, strict=True) if key not in self._outputs})
         if not keys:
@@ -206,14 +207,6 @@ class BoxNetwork:
             keys, batch = zip(*waiting[start : start + _BOXES_AT_ONCE], strict=True)
             outputs = self._net(self._pieces(batch))
             self._outputs.update(zip(keys, zip(*outputs, strict=True), strict=True))
-
-    def _whole(self, boxes: Boxes) -> Boxes:
-        """Return squares of whole pixels that touch the picture; the network's outputs are relative to these."""
-        length = sides(boxes)[:, :1].round().clip(1)
-        corner = boxes[:, :2].round()
-        squares = np.hstack([corner, corner + length])
-        height, width = self._image.shape[:2]
-        return np.asarray(squares[(squares[:, 2:] > 0).all(1) & (squares[:, :2] < (width, height)).all(1)])
 
     def _pieces(self, boxes: Sequence[Boxes]) -> Floats:
         side = self._side

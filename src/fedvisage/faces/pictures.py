@@ -96,7 +96,12 @@ def _read(content: bytes, pixels: int, *, reduces: bool) -> tuple[npt.NDArray[np
                 divisor = _reduce(image, pixels) if reduces else 1
                 _check(image, pixels)
                 image.load()
-                return np.array(_upright_rgb(image)), divisor
+                if image.mode in _TRANSPARENT_MODES or "transparency" in image.info:
+                    lowest, _ = image.convert("RGBA").getchannel("A").getextrema()
+                    if not isinstance(lowest, int) or lowest < 255:
+                        raise BadFile("has transparent pixels; flatten it onto a background first")
+                ImageOps.exif_transpose(image, in_place=True)
+                return np.array(image if image.mode == "RGB" else image.convert("RGB")), divisor
     except (BadFile, MemoryError):
         raise
     except Image.DecompressionBombError:
@@ -105,7 +110,8 @@ def _read(content: bytes, pixels: int, *, reduces: bool) -> tuple[npt.NDArray[np
         name = next((name for name, start in _OTHER_FORMATS.items() if start.match(content)), "not an image")
         raise BadFile(f"{name}; give {_ACCEPTED}") from None
     except Exception as error:  # Pillow's decoders raise many kinds of errors on damaged bytes
-        raise BadFile(f"cannot be decoded: {_short(error)}") from None
+        reason = (str(error) or type(error).__name__).splitlines()[0][:120]
+        raise BadFile(f"cannot be decoded: {printable(reason)}") from None
 
 
 def _check_length(count: int) -> None:
@@ -156,19 +162,6 @@ def _check(image: Image.Image, pixels: int) -> None:
         raise BadFile("more than 8 bits per channel; convert it to 8-bit RGB")
     if image.mode not in _PLAIN_MODES + _TRANSPARENT_MODES:
         raise BadFile(f"the colour mode {image.mode} is not supported; convert it to 8-bit RGB")
-
-
-def _upright_rgb(image: Image.Image) -> Image.Image:
-    if image.mode in _TRANSPARENT_MODES or "transparency" in image.info:
-        lowest, _ = image.convert("RGBA").getchannel("A").getextrema()
-        if not isinstance(lowest, int) or lowest < 255:
-            raise BadFile("has transparent pixels; flatten it onto a background first")
-    ImageOps.exif_transpose(image, in_place=True)
-    return image if image.mode == "RGB" else image.convert("RGB")
-
-
-def _short(error: Exception) -> str:
-    return printable((str(error) or type(error).__name__).splitlines()[0][:120])
 
 
 # Equidistant frames of video files.

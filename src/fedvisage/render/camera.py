@@ -92,23 +92,28 @@ def expose(radiance: Tensor, shots: CameraShots, noise_seeds: Sequence[int]) -> 
     """Photograph the scene: B×3×S×S linear radiance to uint8 B×S×S×3 (RGB)."""
     size = radiance.shape[-1]
     pixels = sensor_pixels(shots, size)
-    light = radiance * (_falloff(shots.vignette, size) * _metered_gain(radiance, shots.exposure))
+    # B×1×S×S transmission of the lens, 1 at the centre.
+    axis = torch.linspace(-1, 1, size) ** 2
+    light = radiance * (
+        (1 - column(shots.vignette) * (axis[:, None] + axis[None, :]) / 2) * _metered_gain(radiance, shots.exposure)
+    )
     # A sensor finer than the crop is binned, which averages its blur and its noise too.
     binning = (shots.pixels / pixels).clamp_min(1.0)
     sampled = _apply_separable(light, _sampling(size, pixels, shots.blur / binning))
-    developed = _develop(_add_noise(sampled, shots.noise / binning, noise_seeds), shots)
-    soft = _apply_separable(developed, _softening(size, pixels))
+    # Add noise with a shot part (variance grows with light) and a read part; `level` is the deviation at mid grey.
+    deviation = (sampled.clamp_min(0) * (0.75 / 0.18)).add_(0.25).sqrt_().mul_(column(shots.noise / binning))
+    developed = _develop(
+        torch.addcmul(sampled, deviation, normal_field(noise_seeds, "camera/noise", *sampled.shape[1:])), shots
+    )
+    # B×S×S rows of a Gaussian blur within the first n of S pixels.
+    index = torch.arange(size)
+    weight = torch.exp(-((index[:, None] - index[None, :]) ** 2) / 2).expand(len(pixels), -1, -1)
+    soft = _apply_separable(developed, _normalise_rows(weight * (index[None, None, :] < pixels[:, None, None]), pixels))
     sharp = developed + column(shots.sharpening) * (developed - soft)
     raw = (sharp.clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).contiguous().numpy()
     offsets = [int(8 * value) for value in uniform_numbers(noise_seeds, "camera/block").tolist()]
     settings = zip(raw, pixels.int().tolist(), shots.quality.round().int().tolist(), offsets, strict=True)
     return np.stack([_compress(image[:n, :n], quality, offset, size) for image, n, quality, offset in settings])
-
-
-def _falloff(vignette: Tensor, size: int) -> Tensor:
-    """Return B×1×S×S transmission of the lens, 1 at the centre."""
-    axis = torch.linspace(-1, 1, size) ** 2
-    return 1 - column(vignette) * (axis[:, None] + axis[None, :]) / 2
 
 
 def _metered_gain(light: Tensor, stops: Tensor) -> Tensor:
@@ -134,13 +139,6 @@ def _sampling(size: int, pixels: Tensor, blur: Tensor) -> Tensor:
     return _normalise_rows(weight, pixels)
 
 
-def _softening(size: int, pixels: Tensor, spread: float = 1.0) -> Tensor:
-    """Return B×S×S rows of a Gaussian blur within the first n of S pixels."""
-    index = torch.arange(size)
-    weight = torch.exp(-((index[:, None] - index[None, :]) ** 2) / (2 * spread**2)).expand(len(pixels), -1, -1)
-    return _normalise_rows(weight * (index[None, None, :] < pixels[:, None, None]), pixels)
-
-
 def _normalise_rows(weight: Tensor, pixels: Tensor) -> Tensor:
     # Far weights underflow to denormal numbers, which slow down products many times.
     weight = torch.where(weight > 1e-7, weight, 0.0)
@@ -152,12 +150,6 @@ def _apply_separable(images: Tensor, matrices: Tensor) -> Tensor:
     """Apply one matrix per image to the rows and to the columns of all its channels."""
     # One product per image is faster than a batched one, and its rounding cannot depend on the batch size.
     return torch.stack([matrix @ image @ matrix.T for matrix, image in zip(matrices, images, strict=True)])
-
-
-def _add_noise(light: Tensor, level: Tensor, seeds: Sequence[int]) -> Tensor:
-    """Add noise with a shot part (variance grows with light) and a read part; `level` is the deviation at mid grey."""
-    deviation = (light.clamp_min(0) * (0.75 / 0.18)).add_(0.25).sqrt_().mul_(column(level))
-    return torch.addcmul(light, deviation, normal_field(seeds, "camera/noise", *light.shape[1:]))
 
 
 def _develop(light: Tensor, shots: CameraShots) -> Tensor:

@@ -81,7 +81,8 @@ def fit_pose(points: Points) -> Conditions:
     start = np.array([0.0, 0.0, np.arctan2(eyes[1], eyes[0]), 2 * spread, *target.mean(axis=0)])
     limits = np.array([*FARTHEST, np.inf, np.inf, np.inf, np.inf])
     best = least_squares(misfit, start, bounds=(-limits, limits), x_scale=[1, 1, 1, spread, spread, spread])
-    return _conditions_of(torch.from_numpy(best.x).float())
+    yaw, pitch, roll, scale, *centre = torch.from_numpy(best.x).float()[:, None]
+    return replace(_neutral(), yaw=yaw, pitch=pitch, roll=roll, scale=scale, centre=torch.stack(centre, 1))
 
 
 def place_points(around: Points, pose: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -91,12 +92,6 @@ def place_points(around: Points, pose: NDArray[np.float64]) -> NDArray[np.float6
     down = np.array([sin(pitch) * sin(yaw), cos(pitch), -sin(pitch) * cos(yaw)])
     turned = np.stack([cos(roll) * across - sin(roll) * down, sin(roll) * across + cos(roll) * down], axis=1)
     return np.asarray(around @ turned * (scale / 2) + pose[4:])
-
-
-def _conditions_of(pose: Tensor) -> Conditions:
-    """Return neutral conditions with yaw, pitch, roll, scale and the centre's x and y."""
-    yaw, pitch, roll, scale, *centre = pose[:, None]
-    return replace(_neutral(), yaw=yaw, pitch=pitch, roll=roll, scale=scale, centre=torch.stack(centre, 1))
 
 
 @cache

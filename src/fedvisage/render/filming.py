@@ -328,18 +328,14 @@ def film(videos: Sequence[Video], domain: Domain, size: int) -> Frames:
     """Film videos of one species, with all their frames in one batch."""
     species = videos[0].species
     if species in ("bonafide", "mask"):
-        return _film_faces(videos, domain, size)
+        masked = videos[0].species == "mask"
+        place = domain.attack_place if masked else domain.place
+        scene = _act(videos, "face", domain, place, size, mask=masked)
+        radiance = scene.radiance * scene.face[:, None] if domain.cutout else scene.radiance
+        images = expose(radiance, _shots(videos), _frame_seeds(videos))
+        depth = scene.depth if not masked else torch.zeros_like(scene.depth)
+        return Frames(images, small_depth(depth), np.asarray(scene.points, np.float32))
     return _film_media(videos, domain, size)
-
-
-def _film_faces(videos: Sequence[Video], domain: Domain, size: int) -> Frames:
-    masked = videos[0].species == "mask"
-    place = domain.attack_place if masked else domain.place
-    scene = _act(videos, "face", domain, place, size, mask=masked)
-    radiance = scene.radiance * scene.face[:, None] if domain.cutout else scene.radiance
-    images = expose(radiance, _shots(videos), _frame_seeds(videos))
-    depth = scene.depth if not masked else torch.zeros_like(scene.depth)
-    return Frames(images, small_depth(depth), np.asarray(scene.points, np.float32))
 
 
 def _film_media(videos: Sequence[Video], domain: Domain, size: int) -> Frames:

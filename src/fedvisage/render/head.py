@@ -61,8 +61,18 @@ def make_head(people: PersonBatch, conditions: Conditions, sheet: Sheet) -> Head
     height = (square * square).square_().mul_(-0.42).sub_(square, alpha=0.10)
     across = (people["roundness"] * 0.85 * sheet.u**2)[:, None, :]
     above = people["forehead_slope"] * (-0.35 - sheet.v).clamp(min=0) ** 2
-    height = height - across - above[:, :, None] + _bells(people, conditions, sheet)
-    field = _ear_field(people, sheet)
+    # Sum all bells of the face: one matrix product of columns (B×V×K) with rows (B×K×U).
+    bells = [
+        *_upper_bells(people, conditions),
+        *_nose_bells(people),
+        *_lower_bells(people, conditions),
+    ]
+    height = height - across - above[:, :, None] + sum_of_bells(bells, len(people), sheet)
+    # Ears as a field that is 1 in their middle and 0 at their rims: an upright ellipse on each side.
+    size, out = people["ear_size"], people["ear_out"]
+    row = ((sheet.u.abs() - (people["head_width"] - 0.16)) / (0.16 + out)) ** 2
+    column = ((sheet.v - 0.18) / (size * 1.25)) ** 2
+    field = 1.0 - row[:, None, :] - column[:, :, None]
     height = torch.maximum(height, step(field, 0.25).mul_(0.28).add_(BACK))
     return Head(height, radius, step(field - 0.08, 0.08))
 
@@ -77,24 +87,6 @@ def _outline(people: PersonBatch, conditions: Conditions, sheet: Sheet) -> Tenso
     row = (sheet.u.abs() + 1e-4) ** power
     value = outer(width**-power, row).add_((below**power + above**2.3)[:, :, None])
     return value.log_().div_(power[:, :, None]).exp_()
-
-
-def _ear_field(people: PersonBatch, sheet: Sheet) -> Tensor:
-    """Return the ears as a field that is 1 in their middle and 0 at their rims: an upright ellipse on each side."""
-    size, out = people["ear_size"], people["ear_out"]
-    row = ((sheet.u.abs() - (people["head_width"] - 0.16)) / (0.16 + out)) ** 2
-    column = ((sheet.v - 0.18) / (size * 1.25)) ** 2
-    return 1.0 - row[:, None, :] - column[:, :, None]
-
-
-def _bells(people: PersonBatch, conditions: Conditions, sheet: Sheet) -> Tensor:
-    """Sum all bells of the face: one matrix product of columns (B×V×K) with rows (B×K×U)."""
-    bells = [
-        *_upper_bells(people, conditions),
-        *_nose_bells(people),
-        *_lower_bells(people, conditions),
-    ]
-    return sum_of_bells(bells, len(people), sheet)
 
 
 def _upper_bells(people: PersonBatch, conditions: Conditions) -> list[Bell]:
@@ -209,7 +201,8 @@ def make_hair(people: PersonBatch, head: Head, sheet: Sheet) -> Hair:
     line = _hair_line(p, sheet)
     ragged = (0.024 * locks).add_(strands, alpha=0.012)
     scalp = step(line[:, None, :] - sheet.v[:, :, None] + ragged, 0.06)
-    volume = _volume(p, sheet) * (1.0 - bald[:, :, 0]) + 0.012
+    # Distance of the hair from the skull, as a share of its radius, by height v.
+    volume = (p["hair_volume"] * step(0.35 - sheet.v, 0.9)) * (1.0 - bald[:, :, 0]) + 0.012
     reach = EDGE - 0.01 + volume[:, :, None] + 0.02 * locks
     width = 1.5 * sheet.cell
     cover = step(reach - head.radius, width).mul_(scalp)
@@ -218,14 +211,15 @@ def make_hair(people: PersonBatch, head: Head, sheet: Sheet) -> Hair:
     cover.mul_(1.0 - bald * step(-0.15 - sheet.v[:, :, None], 0.4))
     skull = torch.maximum(step(EDGE - head.radius, width), head.ears)
     lift = (0.5 * volume[:, :, None] + 0.02 * locks).clamp(min=0.0)
-    ground = _hanging_ground(p, sheet).add_(locks, alpha=0.03)
+    # Height of the surface of long hair at the sides of the cheeks, BACK and below for short hair. It extends beyond
+    # the edges of the hair: a cliff along each strand would tear holes in a turned head.
+    long = step(p["hair_length"] - LONG, 0.01)
+    row = -0.95 - 0.40 * (sheet.u.abs() - 0.95).clamp(min=0.0)
+    ground = (
+        (row - 2.0 * (1.0 - long))[:, None, :].expand(-1, sheet.v.shape[1], -1).contiguous().add_(locks, alpha=0.03)
+    )
     height = torch.maximum(head.height + cover * lift, ground)
     return Hair(cover, torch.maximum(skull, cover), height, strands + 0.6 * locks)
-
-
-def _volume(people: PersonBatch, sheet: Sheet) -> Tensor:
-    """Return the distance of the hair from the skull, as a share of its radius, by height v."""
-    return people["hair_volume"] * step(0.35 - sheet.v, 0.9)
 
 
 def _hair_line(people: PersonBatch, sheet: Sheet) -> Tensor:
@@ -241,16 +235,6 @@ def _hair_line(people: PersonBatch, sheet: Sheet) -> Tensor:
     rise = step(side - 0.90, 0.13)
     curve = middle + 0.35 * side**4 * (1.0 - rise)
     return curve + rise * (burns - curve)
-
-
-def _hanging_ground(people: PersonBatch, sheet: Sheet) -> Tensor:
-    """Return the height of the surface of long hair at the sides of the cheeks, BACK and below for short hair.
-
-    The surface extends beyond the edges of the hair: a cliff along each strand would tear holes in a turned head.
-    """
-    long = step(people["hair_length"] - LONG, 0.01)
-    row = -0.95 - 0.40 * (sheet.u.abs() - 0.95).clamp(min=0.0)
-    return (row - 2.0 * (1.0 - long))[:, None, :].expand(-1, sheet.v.shape[1], -1).contiguous()
 
 
 def _curtain(people: PersonBatch, part: Window, ragged: Tensor) -> Tensor:

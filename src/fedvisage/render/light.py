@@ -161,7 +161,14 @@ def shade(height: Tensor, small: Tensor, relief: Tensor, coat: Coat, lamps: Lamp
     grid = height.shape[1:]
     lit = enlarge(lit, *grid)
     direct = cosine(slopes, lamps.key).clamp_(min=0.0)
-    shine = _gloss(slopes, direct, coat, lamps).mul_(lit).add_(enlarge(glint, *grid))
+    # Mirror-like reflection (Blinn-Phong, energy kept over the sharpness), B×V×U.
+    half = nnf.normalize(lamps.key + lamps.viewer, dim=1)
+    sharpness = coat.sharpness * (1.0 - 0.5 * lamps.softness)[:, None, None]
+    lobe = cosine(slopes, half).sub_(1.0).clamp_(max=0.0).mul_(sharpness).exp_()
+    facing = (direct * 4.0).clamp_(max=1.0)
+    shine = (
+        lobe.mul_(facing).mul_(coat.gloss).mul_(sharpness.mul_(0.06).add_(0.25)).mul_(lit).add_(enlarge(glint, *grid))
+    )
     key = lamps.key_colour
     # Scattered light is in soft_light already, so direct light loses that share.
     light = tint(coat.scatter, -SCATTER_SHARE * key).add_(key[:, :, None, None])
@@ -175,7 +182,12 @@ def _soft_light(
     """Return slowly varying irradiance (B×3×V×U) and grazing gloss (B×V×U) on the halved sheet."""
     cell = 2 * sheet.cell
     soft = slopes_of(blur(small, 0.035 / cell), cell)
-    sky_seen = _openness(small, cell)
+    # Share of the surroundings visible from a cell: less where the surface around it is higher.
+    near = blur(small, 0.06 / cell) - small
+    coarse = halve(small)
+    wide = enlarge(blur(coarse, 0.22 / (2 * cell)) - coarse, *small.shape[1:])
+    hollow = 3.5 * near.clamp(min=0.0) + 2.4 * wide.clamp(min=0.0)
+    sky_seen = 1.0 / (1.0 + hollow)
     fill = (0.5 + 0.5 * cosine(soft, lamps.fill)).square_() * sky_seen
     sky = (0.80 + 0.20 * cosine(soft, lamps.up)) * sky_seen
     around = tint(sky, lamps.ambient_colour).add_(tint(fill, lamps.fill_colour))
@@ -205,15 +217,6 @@ def cosine(normal: tuple[Tensor, Tensor, Tensor], direction: Tensor) -> Tensor:
     return (normal[0] * x).addcmul_(normal[1], y).addcmul_(normal[2], z)
 
 
-def _gloss(normal: tuple[Tensor, Tensor, Tensor], direct: Tensor, coat: Coat, lamps: Lamps) -> Tensor:
-    """Return the mirror-like reflection (Blinn-Phong, energy kept over the sharpness), B×V×U."""
-    half = nnf.normalize(lamps.key + lamps.viewer, dim=1)
-    sharpness = coat.sharpness * (1.0 - 0.5 * lamps.softness)[:, None, None]
-    lobe = cosine(normal, half).sub_(1.0).clamp_(max=0.0).mul_(sharpness).exp_()
-    facing = (direct * 4.0).clamp_(max=1.0)
-    return lobe.mul_(facing).mul_(coat.gloss).mul_(sharpness.mul_(0.06).add_(0.25))
-
-
 def _cast_shadow(small: Tensor, lamps: Lamps, sheet: Sheet) -> Tensor:
     """Return the share of the key light that reaches each cell of the halved sheet, B×V×U in [0, 1]."""
     slope = (lamps.key[:, 2].clamp(min=0.12) / lamps.key[:, :2].norm(dim=1).clamp(min=0.05))[:, None, None]
@@ -228,12 +231,3 @@ def _cast_shadow(small: Tensor, lamps: Lamps, sheet: Sheet) -> Tensor:
         clearance = (small - blocker) / distance + slope
         lit = torch.minimum(lit, (clearance / penumbra + 0.9).clamp(0.0, 1.0))
     return blur(lit, 0.02 / sheet.cell)
-
-
-def _openness(small: Tensor, cell: float) -> Tensor:
-    """Return the share of the surroundings visible from a cell: less where the surface around it is higher."""
-    near = blur(small, 0.06 / cell) - small
-    coarse = halve(small)
-    wide = enlarge(blur(coarse, 0.22 / (2 * cell)) - coarse, *small.shape[1:])
-    hollow = 3.5 * near.clamp(min=0.0) + 2.4 * wide.clamp(min=0.0)
-    return 1.0 / (1.0 + hollow)

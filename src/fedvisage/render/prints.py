@@ -141,8 +141,20 @@ def print_attack(
     reflectance = white * reflectance
     reflectance = reflectance * (1 + column(draw("grain")) * grain)
     # The light of the second room, then mirrored light, which does not depend on the ink.
-    lit = reflectance * _light_on(view, draw("light"), draw("warmth"), draw("gradient"), videos)
-    lit = lit + _gloss(view, draw("gloss") * draw("light"), videos)
+    # B×3×H×W light on the sheet: a smooth fall across it, and the shading of a curled sheet.
+    level = draw("light")
+    warmth = draw("warmth")
+    gradient = draw("gradient")
+    angle = between(videos, "print/light angle", (0.0, 2 * math.pi))
+    x, y = view.coordinates.unbind(-1)
+    fall = (angle.cos()[:, None, None] * x + angle.sin()[:, None, None] * y)[:, None]
+    shade = torch.exp(column(gradient) * fall - 0.5 * view.slope - 0.5 * view.slope**2)
+    colour = torch.stack([1 + warmth, torch.ones_like(warmth), 1 - warmth], dim=1)[:, :, None, None]
+    lit = reflectance * (column(level) * colour * shade * 0.6)
+    strength = draw("gloss") * draw("light")
+    place = [between(videos, f"print/gloss {axis}", (-1.0, 1.0)) for axis in "xy"]
+    extent = [between(videos, f"print/gloss {axis}", (0.15, 0.8)) for axis in ("width", "height")]
+    lit = lit + (column(strength) * glow(view, *place, *extent))
     if printers[0].sheen is not None:
         lit = lit + _mirrored_lamp(view, draw("sheen") * draw("light"), videos)
     margins = [between(videos, f"print/margin {side}", [printer.margin for printer in printers]) for side in range(4)]
@@ -201,22 +213,6 @@ def _dots(coverage: Tensor, view: MediumView, dots: Tensor, strength: Tensor, gr
         amplitude = column(strength) * torch.sin(math.pi * ink) / math.pi
         layers.append(ink + amplitude * (first + second))
     return layers
-
-
-def _light_on(view: MediumView, level: Tensor, warmth: Tensor, gradient: Tensor, videos: Sequence[int]) -> Tensor:
-    """Return B×3×H×W light on the sheet: a smooth fall across it, and the shading of a curled sheet."""
-    angle = between(videos, "print/light angle", (0.0, 2 * math.pi))
-    x, y = view.coordinates.unbind(-1)
-    fall = (angle.cos()[:, None, None] * x + angle.sin()[:, None, None] * y)[:, None]
-    shade = torch.exp(column(gradient) * fall - 0.5 * view.slope - 0.5 * view.slope**2)
-    colour = torch.stack([1 + warmth, torch.ones_like(warmth), 1 - warmth], dim=1)[:, :, None, None]
-    return column(level) * colour * shade * 0.6
-
-
-def _gloss(view: MediumView, strength: Tensor, videos: Sequence[int]) -> Tensor:
-    place = [between(videos, f"print/gloss {axis}", (-1.0, 1.0)) for axis in "xy"]
-    extent = [between(videos, f"print/gloss {axis}", (0.15, 0.8)) for axis in ("width", "height")]
-    return column(strength) * glow(view, *place, *extent)
 
 
 def _mirrored_lamp(view: MediumView, strength: Tensor, videos: Sequence[int]) -> Tensor:

@@ -108,12 +108,29 @@ def replay_attack(
     blue = draw("blue")
     white = torch.stack([1 - blue, torch.ones_like(blue), 1 + blue], dim=1)[:, :, None, None]
     lit = picture * white * pixel_grid(view, displays, draw("pixels"), grid)
-    lit = lit * column(0.6 * draw("brightness")) * _unevenness(view, draw("uneven"), videos)
+    strength = draw("uneven")
+    angle = between(videos, "replay/uneven angle", (0.0, 2 * math.pi))[:, None, None]
+    x, y = view.coordinates.unbind(-1)
+    lit = (
+        lit
+        * column(0.6 * draw("brightness"))
+        * torch.exp(column(strength) * (angle.cos() * x + angle.sin() * y)[:, None])
+    )
     flicker = draw("flicker")
     if displays[0].dimming is not None:
         flicker = band_strength(flicker, draw("dimming"), torch.ones_like(flicker))
-    lit = lit * _bands(lit, flicker, videos, frames)
-    lit = lit + _reflections(view, room, draw("mirror"), draw("glare"), videos)
+    # B×1×H×1 refresh bands on a sensor that reads line after line; they move from frame to frame.
+    cycles = between(videos, "replay/band cycles", (0.5, 4.0))
+    start = between(frames, "replay/band start", (0.0, 1.0))
+    line = torch.linspace(0, 1, lit.shape[2])
+    wave_ = torch.cos(2 * math.pi * (cycles[:, None] * line + start[:, None]))
+    lit = lit * (1 + column(flicker) * wave_[:, None, :, None])
+    # Light from the glass: the dim room, and the image of a lamp.
+    glare = draw("glare")
+    veil = column(draw("mirror")) * room.flip(3)
+    place = [between(videos, f"replay/glare {axis}", (-1.1, 1.1)) for axis in "xy"]
+    extent = [between(videos, f"replay/glare {axis}", (0.08, 0.45)) for axis in ("width", "height")]
+    lit = lit + (veil + column(glare * glare) * glow(view, *place, *extent))
     # From the outside in: the room, the bezel, the screen.
     frame = torch.tensor([display.frame for display in displays])
     bezel = torch.tensor([display.bezel for display in displays])
@@ -146,26 +163,3 @@ def pixel_grid(view: MediumView, displays: Sequence[Display], pixels: Tensor, gr
     for down in (pixels, -pixels):
         pattern = pattern + column(stripe[0] * row / 2) * wave(view, pixels, down, (0.0, -THIRD, THIRD), grid)
     return pattern.clamp_min(0)
-
-
-def _unevenness(view: MediumView, strength: Tensor, videos: Sequence[int]) -> Tensor:
-    angle = between(videos, "replay/uneven angle", (0.0, 2 * math.pi))[:, None, None]
-    x, y = view.coordinates.unbind(-1)
-    return torch.exp(column(strength) * (angle.cos() * x + angle.sin() * y)[:, None])
-
-
-def _bands(lit: Tensor, strength: Tensor, videos: Sequence[int], frames: Sequence[int]) -> Tensor:
-    """Return B×1×H×1 refresh bands on a sensor that reads line after line; they move from frame to frame."""
-    cycles = between(videos, "replay/band cycles", (0.5, 4.0))
-    start = between(frames, "replay/band start", (0.0, 1.0))
-    line = torch.linspace(0, 1, lit.shape[2])
-    wave_ = torch.cos(2 * math.pi * (cycles[:, None] * line + start[:, None]))
-    return 1 + column(strength) * wave_[:, None, :, None]
-
-
-def _reflections(view: MediumView, room: Tensor, mirror: Tensor, glare: Tensor, videos: Sequence[int]) -> Tensor:
-    """Return the light from the glass: the dim room, and the image of a lamp."""
-    veil = column(mirror) * room.flip(3)
-    place = [between(videos, f"replay/glare {axis}", (-1.1, 1.1)) for axis in "xy"]
-    extent = [between(videos, f"replay/glare {axis}", (0.08, 0.45)) for axis in ("width", "height")]
-    return veil + column(glare * glare) * glow(view, *place, *extent)

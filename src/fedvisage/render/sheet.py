@@ -244,7 +244,11 @@ def find_visible_points(height: Tensor, small: Tensor, conditions: Conditions, s
     for surface, pixels, steps in ((small, size // 4, 8), (small, size // 2, 3), (height, size, 1)):
         if near.shape[-1] != pixels:
             near, speed = enlarge(near, pixels, pixels), enlarge(speed, pixels, pixels)
-        sight = _lines_of_sight(conditions, pixels)
+        # Lines of sight for a square picture with this number of pixels per side.
+        x, y = pixel_grid(conditions, pixels)
+        turn = rotation(conditions)[..., None, None]
+        start = tuple(turn[:, 0, axis] * x + (turn[:, 1, axis] * y + float(PIVOT[axis])) for axis in range(3))
+        sight = _SightLines(start, tuple(turn[:, 2, axis] for axis in range(3)))
         gap = _gap(surface, sight, near)
         for _ in range(steps - 1):
             near = near - gap / speed
@@ -267,14 +271,6 @@ class _SightLines:
 
     start: tuple[Tensor, ...]
     direction: tuple[Tensor, ...]
-
-
-def _lines_of_sight(conditions: Conditions, pixels: int) -> _SightLines:
-    """Return the lines of sight for a square picture with this number of pixels per side."""
-    x, y = pixel_grid(conditions, pixels)
-    turn = rotation(conditions)[..., None, None]
-    start = tuple(turn[:, 0, axis] * x + (turn[:, 1, axis] * y + float(PIVOT[axis])) for axis in range(3))
-    return _SightLines(start, tuple(turn[:, 2, axis] for axis in range(3)))
 
 
 def _along(sight: _SightLines, axis: int, near: Tensor) -> Tensor:

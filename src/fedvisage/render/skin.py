@@ -41,7 +41,11 @@ def make_skin(people: PersonBatch, conditions: Conditions, sheet: Sheet) -> Coat
     blotches = p["blotches"][..., None]
     blood = _blood(p, sheet).addcmul_(coarse, 0.26 * blotches).addcmul_(medium, 0.10 * blotches)
     shade = _shadows(p, conditions, sheet).neg_().add_(1.0)
-    shade.addcmul_(fine, 0.025 * p["pores"][..., None]).sub_(_freckles(p, fine, medium)).clamp_(min=0.08)
+    # Darkening by freckles, at the peaks of the noise.
+    strength = p["freckles"] * (1.0 - p["melanin"])
+    shade.addcmul_(fine, 0.025 * p["pores"][..., None]).sub_(
+        0.16 * strength[..., None] * (fine + 0.6 * medium - 0.9).clamp(min=0.0, max=1.2)
+    ).clamp_(min=0.08)
     colour = skin_colour(p)
     albedo = tint(blood, colour * BLOOD).add_(colour[:, :, None, None]).mul_(shade[:, None])
     finish = torch.empty_like(albedo)
@@ -106,12 +110,6 @@ def _moles(people: PersonBatch, sheet: Sheet) -> Tensor:
     columns = bell(sheet.v[:, :, None], v[:, None], width[:, None])
     rows = bell(sheet.u[:, None, :], u[:, :, None], width[:, :, None])
     return columns @ (rows * (0.8 * people["moles"] * strength)[:, :, None])
-
-
-def _freckles(people: PersonBatch, fine: Tensor, medium: Tensor) -> Tensor:
-    """Return the darkening by freckles, at the peaks of the noise."""
-    strength = people["freckles"] * (1.0 - people["melanin"])
-    return 0.16 * strength[..., None] * (fine + 0.6 * medium - 0.9).clamp(min=0.0, max=1.2)
 
 
 def _oil(people: PersonBatch, sheet: Sheet) -> Tensor:

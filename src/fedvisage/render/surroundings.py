@@ -101,11 +101,17 @@ def draw_body(picture: Tensor, people: PersonBatch, conditions: Conditions) -> N
     fabric = step(y - torch.maximum(shoulder, neckline), edge)
     skin = (0.92 * skin_colour(people))[:, :, None, None]
     lit_neck = _irradiance(conditions, (x / neck_half).clamp(-0.98, 0.98))
-    lit_neck.mul_(_below_chin(people, y)[:, None])
+    # Share of light on the neck, B×H×1: small under the chin, largest at the collar.
+    lit_neck.mul_((0.30 + 0.60 * step(y - people["chin"][..., None] + 0.22, 0.42))[:, None])
     lower = picture[:, :, -y.shape[1] :]
     lower.lerp_(lit_neck.mul_(skin), neck[:, None])
     upright = _irradiance(conditions, (x / 2.2).clamp(-0.9, 0.9))
-    cloth = tint(_folds(conditions, y.shape[1], size), clothes[:, :3]).mul_(upright)
+    # Shading by folds and weave in the lower rows of the picture, B×rows×columns.
+    rows = y.shape[1]
+    cell = UNITS_PER_FRAME / size
+    folds = noise("coarse", conditions.seeds, "folds", rows, size, cell)
+    weave = noise("fine", conditions.seeds, "weave", rows, size, cell)
+    cloth = tint(folds.mul_(0.14).add_(weave, alpha=0.06).add_(1.0).clamp_(min=0.2), clothes[:, :3]).mul_(upright)
     lower.lerp_(cloth, fabric[:, None])
 
 
@@ -117,19 +123,6 @@ def _irradiance(conditions: Conditions, across: Tensor) -> Tensor:
     around = colour_of(c.ambient_kelvin) * (c.ambient_strength + 0.4 * c.fill_strength)[:, None]
     light = tint(facing, colour_of(c.key_kelvin) * c.key_strength[:, None])
     return light.add_(tint(forward.mul_(0.45).add_(0.55), around))
-
-
-def _below_chin(people: PersonBatch, y: Tensor) -> Tensor:
-    """Return the share of light on the neck, B×H×1: small under the chin, largest at the collar."""
-    return 0.30 + 0.60 * step(y - people["chin"][..., None] + 0.22, 0.42)
-
-
-def _folds(conditions: Conditions, rows: int, columns: int) -> Tensor:
-    """Return the shading by folds and weave in the lower rows of the picture, B×rows×columns."""
-    cell = UNITS_PER_FRAME / columns
-    folds = noise("coarse", conditions.seeds, "folds", rows, columns, cell)
-    weave = noise("fine", conditions.seeds, "weave", rows, columns, cell)
-    return folds.mul_(0.14).add_(weave, alpha=0.06).add_(1.0).clamp_(min=0.2)
 
 
 def _draw_clothes(seed: int) -> np.ndarray:

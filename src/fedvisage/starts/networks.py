@@ -56,7 +56,8 @@ def convert_timm(source: WeightsFile, arch: str, size: int | None, colour: Colou
     fitted = FitResult(WeightsLayout(project, (), mean=values[0], std=values[1]), "")
     _copy_fitting(fitted, renamed_tensors, expected)
     # A published classifier is an expected extra; any other extra tensor is a mismatch.
-    heads = _heads(published)
+    classifier = getattr(published, "classifier", None) or ("head", "fc", "classifier")
+    heads = tuple(f"{name}." for name in ((classifier,) if isinstance(classifier, str) else classifier))
     spare = [name for name in (renamed_tensors if is_translated else source.tensors) if name not in expected]
     fitted.left_out.extend(sorted(name for name in spare if name.startswith(heads)))
     fitted.unknown.extend(sorted(name for name in spare if not name.startswith(heads) and not name.endswith(COUNTER)))
@@ -92,12 +93,6 @@ def _copy_fitting(fitted: FitResult, named: dict[str, Tensor], wanted: dict[str,
         else:
             fitted.state[name] = value.to(expected.dtype).contiguous().clone()
             fitted.pairs.append((name, name))
-
-
-def _heads(published: Any) -> tuple[str, ...]:
-    """Return the prefixes of the names of an architecture's last layers."""
-    classifier = getattr(published, "classifier", None) or ("head", "fc", "classifier")
-    return tuple(f"{name}." for name in ((classifier,) if isinstance(classifier, str) else classifier))
 
 
 def rename_tensors(source: WeightsFile, network: nn.Module) -> dict[str, Tensor]:
@@ -157,7 +152,10 @@ def _convert_face(source: WeightsFile, name: str, size: int | None, colour: Colo
         )
     net = face_network(options, side)
     net.load_state_dict(to_rgb(fitted.state, net, order))
-    network = {"name": name} | _unlike_default(options)
+    # Sizes that a recipe must state because they differ from the defaults.
+    defaults = FaceNetwork()
+    sizes = {"width": (options.width, defaults.width), "embedding": (options.embedding, defaults.embedding)}
+    network = {"name": name} | {key: value for key, (value, default) in sizes.items() if value != default}
     settings = ", ".join(f"{key}: {value}" for key, value in network.items())
     return ConvertedNetwork(
         project=fitted.layout.project,
@@ -189,13 +187,6 @@ def _fit_layout(source: WeightsFile, layout: WeightsLayout, name: str) -> tuple[
     options, side = _sizes(named, layout, name)
     ordered = fit_tensors(named, layout, _outline(options, side))
     return options, side, fitted if ordered.problem else replace(ordered, layout=layout)
-
-
-def _unlike_default(options: FaceNetwork) -> dict[str, Any]:
-    """Return the sizes that a recipe must state because they differ from the defaults."""
-    defaults = FaceNetwork()
-    sizes = {"width": (options.width, defaults.width), "embedding": (options.embedding, defaults.embedding)}
-    return {key: value for key, (value, default) in sizes.items() if value != default}
 
 
 def _outline(options: FaceNetwork, side: int) -> nn.Module:

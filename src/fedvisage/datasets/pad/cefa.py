@@ -69,7 +69,13 @@ class CefaNameReader:
             "instrument": INSTRUMENTS[fields["attack"]],
         }  # fmt: skip
         official_split = split if number <= LAST_OF_TEST else None
-        return Entry(SPECIES[fields["attack"]], fields["subject"], official_split, _without_empty(extra), ethnicity)
+        return Entry(
+            SPECIES[fields["attack"]],
+            fields["subject"],
+            official_split,
+            {name: value for name, value in extra.items() if value},
+            ethnicity,
+        )
 
     def mask(self, fields: Mapping[str, str], _: ImportOptions) -> Entry | str:
         """Read the name of a folder of a mask: all masks are in the test part."""
@@ -93,10 +99,6 @@ class CefaNameReader:
         """The kinds of names, with their readers."""
         readers = ((PERSON, self.person), (MASK, self.mask), (NUMBERED, self.read_folder))
         return tuple(Name(grammar, read, "frames") for grammar, read in readers)
-
-
-def _without_empty(extra: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in extra.items() if value}
 
 
 def _key(item: Item) -> str:

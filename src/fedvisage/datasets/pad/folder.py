@@ -46,22 +46,17 @@ def scan_folder(_: Scanner, tree: Tree, __: ImportOptions) -> Listing:
             frames[item.video] += 1
         else:
             skipped.append(SkippedFile(printable(name), item))
-    _check_species(tree.root, items)
+    subjects = {listed.subject for listed in items if listed.label == 1 and not listed.own_subject}
+    for listed in items:
+        if listed.label == 0 and listed.species in subjects:
+            above = PurePosixPath(listed.name).parts[0]
+            raise UserError(
+                str(tree.root / above / listed.species),
+                f"{listed.species!r} is a subject, but the attack species is expected here; move it to "
+                f"{above}/<species>/{listed.species}/, such as {above}/print/{listed.species}/",
+            )
     _check_labels(tree.path(LABELS), items)
     return Listing(items, tuple(skipped))
-
-
-def _check_species(root: Path, items: list[Item]) -> None:
-    """Refuse subjects in place of species: a folder directly below the attacks with a subject's name."""
-    subjects = {item.subject for item in items if item.label == 1 and not item.own_subject}
-    for item in items:
-        if item.label == 0 and item.species in subjects:
-            above = PurePosixPath(item.name).parts[0]
-            raise UserError(
-                str(root / above / item.species),
-                f"{item.species!r} is a subject, but the attack species is expected here; move it to "
-                f"{above}/<species>/{item.species}/, such as {above}/print/{item.species}/",
-            )
 
 
 def _item_from(path: Path, name: str, root: Path) -> Item | str:
@@ -80,7 +75,13 @@ def _item_from(path: Path, name: str, root: Path) -> Item | str:
         species, *below = below
         if not _SPECIES.fullmatch(species) and _polarity(species) is None:
             return f"species folder {species!r}: use lower-case letters, digits, '_' and '-'"
-    _check_polarity(name, label, species if label == 0 else below[0], root)
+    # Raise a UserError if the folder below the class names the opposite class.
+    inner = species if label == 0 else below[0]
+    opposite = REAL_FOLDERS if label == 0 else ATTACK_FOLDERS + _SPECIES_OF_ATTACKS
+    if inner.casefold() in opposite:
+        outer = PurePosixPath(name).parts[0]
+        message = f"{name!r} is in both {outer!r} and {inner!r}, which contradict each other; move or rename the folder"
+        raise UserError(str(root), message)
     subject = below[0] if len(below) > 1 else PurePosixPath(below[0]).stem
     single = len(below) < 3 or path.suffix.lower() in VIDEO_ENDINGS
     video = PurePosixPath(name).with_suffix("") if single else PurePosixPath(name).parent
@@ -93,15 +94,6 @@ def _polarity(folder: str) -> int | None:
     if folder.casefold() in REAL_FOLDERS:
         return 1
     return 0 if folder.casefold() in ATTACK_FOLDERS else None
-
-
-def _check_polarity(name: str, label: int, inner: str, root: Path) -> None:
-    """Raise a UserError if the folder below the class names the opposite class."""
-    opposite = REAL_FOLDERS if label == 0 else ATTACK_FOLDERS + _SPECIES_OF_ATTACKS
-    if inner.casefold() in opposite:
-        outer = PurePosixPath(name).parts[0]
-        message = f"{name!r} is in both {outer!r} and {inner!r}, which contradict each other; move or rename the folder"
-        raise UserError(str(root), message)
 
 
 def _check_labels(path: Path, items: list[Item]) -> None:

@@ -48,18 +48,13 @@ def _parse_line(line: str) -> tuple[str, str] | None:
 def scan(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
     """Scan by names, and read the part of each folder from the lists of protocol 1."""
     listing = scan_by_name(scanner, tree, options)
-    parts = _read_parts(tree)
-    return replace(listing, items=[replace(item, split=parts.get(stem_of(item))) for item in listing.items])
-
-
-def _read_parts(tree: Tree) -> dict[str, str]:
     parts = {}
     for file in tree.files:
         match = _FIRST.fullmatch(PurePosixPath(file).name)
         for _, line in tree.lines(file) if match else ():
             if match and (entry := _parse_line(line)):
                 parts[entry[0]] = match[1].lower()
-    return parts
+    return replace(listing, items=[replace(item, split=parts.get(stem_of(item))) for item in listing.items])
 
 
 SCANNER = Scanner(

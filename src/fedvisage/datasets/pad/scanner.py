@@ -67,13 +67,6 @@ class Scanner(Dataset):
 
     def list(self, tree: Tree, options: ImportOptions) -> Listing:
         """Scan a tree and check the result."""
-        self._check_options(options)
-        listing = (self.scan or scan_by_name)(self, tree, options)
-        if self.check:
-            self.check(tree, listing.items)
-        return listing
-
-    def _check_options(self, options: ImportOptions) -> None:
         if options.enroll and not self.enrolment:
             raise UserError("--enroll", f"{self.title} has no enrolment videos")
         if options.live is not None and self.lists is None:
@@ -86,6 +79,10 @@ class Scanner(Dataset):
         if options.colour and (options.colour not in COLOURS or not self._has_arrays):
             remedy = f"choose one of {', '.join(COLOURS)}" if self._has_arrays else f"{self.title} has no arrays"
             raise UserError("--colour", f"{options.colour!r} cannot be chosen; {remedy}")
+        listing = (self.scan or scan_by_name)(self, tree, options)
+        if self.check:
+            self.check(tree, listing.items)
+        return listing
 
     @property
     def _has_arrays(self) -> bool:

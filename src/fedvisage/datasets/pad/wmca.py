@@ -97,7 +97,13 @@ def scan(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
     has_crops = any(CUT.parse(without_ending(file)) for file in tree.files)
     names = _names(cut_out=has_crops)
     listing = scan_by_name(replace(scanner, names=names), tree, options)
-    parts = _read_parts(tree)
+    parts = {}
+    for name in tree.files:
+        for _, line in tree.lines(name) if _GRANDTEST.fullmatch(name) else ():
+            words = [word.strip() for word in line.split(",")]
+            part = next((SPLITS[word] for word in reversed(words) if word in SPLITS), None)
+            if part and (entry := _parse_line(line)):
+                parts[entry[0]] = part
     return replace(listing, items=[replace(item, split=parts.get(stem_of(item))) for item in listing.items])
 
 
@@ -110,17 +116,6 @@ def _names(*, cut_out: bool) -> tuple[Name, ...]:
         Name(STATION, station, "arrays"),
         Name(BARE, _parse_name, "arrays"),
     )
-
-
-def _read_parts(tree: Tree) -> dict[str, str]:
-    parts = {}
-    for file in tree.files:
-        for _, line in tree.lines(file) if _GRANDTEST.fullmatch(file) else ():
-            words = [word.strip() for word in line.split(",")]
-            part = next((SPLITS[word] for word in reversed(words) if word in SPLITS), None)
-            if part and (entry := _parse_line(line)):
-                parts[entry[0]] = part
-    return parts
 
 
 def _further(number: int) -> tuple[Clip, ...]:

@@ -190,15 +190,12 @@ class _PickleReader:
         if not isinstance(name, PickleSymbol) or name.arguments is not None or not isinstance(arguments, tuple):
             raise InvalidPickle("a step calls an unknown object")
         if name.name == "encode":
-            self._encode(arguments)
+            text, encoding = arguments if len(arguments) == 2 else (None, None)
+            if not (isinstance(text, Portion) and text.text) or self.short(encoding) not in (b"latin1", b"latin-1"):
+                raise InvalidPickle("bytes have an unknown encoding")
+            self.push(text)
         else:
             self.push(PickleSymbol(name.name, arguments))
-
-    def _encode(self, arguments: tuple[Any, ...]) -> None:
-        text, encoding = arguments if len(arguments) == 2 else (None, None)
-        if not (isinstance(text, Portion) and text.text) or self.short(encoding) not in (b"latin1", b"latin-1"):
-            raise InvalidPickle("bytes have an unknown encoding")
-        self.push(text)
 
     def build(self) -> None:
         state = self.pop()

@@ -50,7 +50,11 @@ def scan(layout: Layout, source: Path) -> Album:
     _check_pairs(lists, whose, tree, short)
     # Rows of the lists are grouped by person, without a copy of each row: there are several hundred thousand.
     present = np.array([place for place, name in enumerate(crops.names) if name in files], np.int64)
-    people = {number: _name(layout, number, whose) for number in np.unique(crops.template[present]).tolist()}
+    # A template without a person in the lists counts as its own person.
+    people = {
+        number: (f"{layout.kind}/{whose[number]}" if number in whose else f"{layout.kind}/template-{number}")
+        for number in np.unique(crops.template[present]).tolist()
+    }
     names = np.array([people[number] for number in crops.template[present].tolist()])
     order = np.argsort(names, kind="stable")
     distinct, first = np.unique(names[order], return_index=True)
@@ -200,11 +204,6 @@ def _check_pairs(lists: TemplateLists, whose: Mapping[int, int], tree: Tree, sho
         )
         place = f"{tree.path(str(find_list(tree, f'{short}_template_pair_label.txt')))}, line {wrong[0] + 1}"
         raise UserError(place, f"says that templates {first} and {second} are {contradiction}")
-
-
-def _name(layout: Layout, template: int, whose: Mapping[int, int]) -> str:
-    """Name the person of a template; a template without a person in the lists counts as its own person."""
-    return f"{layout.kind}/{whose[template]}" if template in whose else f"{layout.kind}/template-{template}"
 
 
 def _shot(crops: _CropLists, place: int, path: Path, person: str) -> Shot:

@@ -38,7 +38,11 @@ def describe_protocol(name: str, sets: Path, target: str = "") -> list[str]:
     fold = target or next(iter(protocol.folds))
     if fold not in protocol.folds:
         raise UserError("--target", f"{name} has no {fold!r}; choose one of {', '.join(protocol.folds)}")
-    return [*_comments(protocol, fold, sets), *_as_yaml(sections(protocol, fold, sets))]
+    lines = [f"{protocol.name}: {protocol.title}", f"after {protocol.source}"]
+    lines += [f"note: {note}" for note in protocol.notes]
+    if protocol.size is not None:
+        lines.append(f"images have {protocol.size} pixels: set by input.size")
+    return [*_as_comments(lines, protocol.of_fold(fold), sets), *_as_yaml(sections(protocol, fold, sets))]
 
 
 def _of_people(protocol: PeopleProtocol, sets: Path, target: str) -> list[str]:
@@ -78,14 +82,6 @@ def locate_entry(entry: str, sets: Path) -> str:
     """Return an entry of a protocol with the directory of the set instead of its name."""
     name, *rest = entry.split(" ", 1)
     return " ".join([str(sets / name), *rest])
-
-
-def _comments(protocol: Protocol, fold: str, sets: Path) -> list[str]:
-    lines = [f"{protocol.name}: {protocol.title}", f"after {protocol.source}"]
-    lines += [f"note: {note}" for note in protocol.notes]
-    if protocol.size is not None:
-        lines.append(f"images have {protocol.size} pixels: set by input.size")
-    return _as_comments(lines, protocol.of_fold(fold), sets)
 
 
 def _as_comments(remarks: list[str], imports: Mapping[str, Import], sets: Path) -> list[str]:
