@@ -16,8 +16,7 @@ from fedvisage.datasets.catalogue import IMPORTERS
 from fedvisage.datasets.import_spec import read_spec
 from fedvisage.datasets.importing import import_dataset
 from fedvisage.datasets.options import ImportOptions, PeopleOptions, SynthesisOptions
-from fedvisage.datasets.protocols.catalogue import PROTOCOLS
-from fedvisage.datasets.protocols.people import PEOPLE
+from fedvisage.datasets.protocols.catalogue import PEOPLE, PROTOCOLS
 from fedvisage.datasets.report import ImportReport
 from fedvisage.render.identities import Identities
 from fedvisage.render.sets import Synthesis

@@ -22,9 +22,8 @@ from fedvisage.data.selection import select, split_entry, splits_of
 from fedvisage.datasets.catalogue import SCANNERS, all_kinds
 from fedvisage.datasets.import_presentations import import_items
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.protocols.catalogue import PROTOCOLS, describe_protocol, list_protocols
-from fedvisage.datasets.protocols.ocim import KINDS
-from fedvisage.datasets.protocols.people import PEOPLE
+from fedvisage.datasets.protocols.across import KINDS
+from fedvisage.datasets.protocols.catalogue import PEOPLE, PROTOCOLS, describe_protocol, list_protocols
 from fedvisage.datasets.small_copies import write_copy
 from fedvisage.methods import read_method
 from fedvisage.recipe import Recipe, validate

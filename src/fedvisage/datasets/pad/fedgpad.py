@@ -19,7 +19,7 @@ from pathlib import PurePosixPath
 from fedvisage.base.errors import UserError, printable
 from fedvisage.datasets.dataset import Clip, Entry, Text
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.pad import casia_fasd, hkbu_mars_v2, msu_mfsd, oulu_npu, replay_attack, siw
+from fedvisage.datasets.pad import casia_fasd, masks, msu_mfsd, oulu_npu, replay_attack, siw
 from fedvisage.datasets.pad.item import Item, Listing
 from fedvisage.datasets.pad.lists import WORDS
 from fedvisage.datasets.pad.scanner import Scanner
@@ -42,7 +42,7 @@ class SourceDataset:
 
 SOURCES = (
     SourceDataset("CASIA", 3, casia_fasd.SCANNER),
-    SourceDataset("HKBUMARsV2", 2, hkbu_mars_v2.SCANNER),
+    SourceDataset("HKBUMARsV2", 2, masks.HKBU_MARS_V2),
     SourceDataset("idiap", 3, replay_attack.SCANNER),
     SourceDataset("MSU", 2, msu_mfsd.SCANNER),
     SourceDataset("OULU", 1, oulu_npu.SCANNER),

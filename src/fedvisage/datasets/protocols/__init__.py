@@ -1,1 +1,1 @@
-"""Published protocols: the training and evaluation data of each, one family per file."""
+"""Published protocols: the training and evaluation data of each: within one dataset, and across datasets."""
