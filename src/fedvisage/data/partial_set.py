@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import csv
 import fcntl
+import hashlib
 import io
 import math
 import os
@@ -28,6 +29,14 @@ import numpy.typing as npt
 
 from fedvisage.base.errors import UserError
 from fedvisage.base.files import json_line, parse_json
+
+
+def import_key(beginning: bytes, lines: Iterable[str]) -> str:
+    """Return the key of an unfinished import: a digest of all that decides the bytes, and of the dates of files."""
+    digest = hashlib.sha256(beginning)
+    for line in lines:
+        digest.update(line.encode(errors="surrogateescape"))
+    return f"import-{digest.hexdigest()[:16]}"
 
 
 def _open_file(path: Path) -> IO[bytes]:

@@ -1,14 +1,15 @@
-"""What one file says of a dataset: the names of its files and their meaning, and a small copy as an example."""
+"""Base class for dataset definitions: file layout, label rules and a small example."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from fedvisage.base.errors import UserError
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.tree import ARRAY_ENDINGS, VIDEO_ENDINGS, ending_of, without_ending
 from fedvisage.faces import pictures
@@ -111,6 +112,9 @@ NO_GROUPS = "all"
 UNKNOWN_SHARE = 0.01
 """Maximum share of files with unknown names: more of them indicate another dataset or another version."""
 
+SHOWN = 5
+"""Number of unknown names to show."""
+
 DEFAULT_OPTIONS = ImportOptions()
 
 _ENDINGS: dict[Kind, tuple[str, ...]] = {
@@ -183,6 +187,17 @@ class Dataset:
         if self.owner:
             return [f"available on request from {self.owner}", f"former page, which may no longer open: {self.page}"]
         return [f"available on request at {self.page}"] if self.page else []
+
+
+def refuse_unknown_names(dataset: Dataset, root: Path, unknown: Sequence[str], known: int, files: str) -> None:
+    """Raise a UserError for many unknown names, which indicate another dataset; a few are skipped."""
+    count = known + len(unknown)
+    if len(unknown) > UNKNOWN_SHARE * count:
+        raise UserError(
+            str(root),
+            f"{len(unknown)} of {count} {files} have names that {dataset.title} does not use:"
+            f" {', '.join(unknown[:SHOWN])}; remove them, or find another kind with `fedvisage data kinds`",
+        )
 
 
 def match_name(

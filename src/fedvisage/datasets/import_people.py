@@ -7,7 +7,6 @@ unchecked; in other photographs the face is detected, or aligned by the five poi
 from __future__ import annotations
 
 import csv
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -23,24 +22,24 @@ from fedvisage.base.progress import format_count
 from fedvisage.base.streams import numpy_rng
 from fedvisage.data.crops import CropRecord
 from fedvisage.data.lists import OF_TEMPLATES, PAIR_LISTS, TemplateLists, list_beside, text_of_pairs, write_lists
-from fedvisage.data.partial_set import EVERY
+from fedvisage.data.partial_set import EVERY, import_key
 from fedvisage.data.splits import draw_splits
 from fedvisage.data.writer import Writer
 from fedvisage.datasets.dataset import NO_GROUPS, Clip, Dataset
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad.folder import ATTACK_FOLDERS, REAL_FOLDERS
 from fedvisage.datasets.people.choosing import PARTS, choose_subset, order_digest, subset_text
-from fedvisage.datasets.people.layout import Album, Layout, Shot, WholeFile, group_by_person
+from fedvisage.datasets.people.layout import Layout, Photograph, PhotographList, WholeFile, list_by_person
 from fedvisage.datasets.photographs import Aligned, Alignment, PhotographResult, alignment_of, read_photograph
 from fedvisage.datasets.report import ImportReport, SkippedFile, Tally
 from fedvisage.datasets.tree import fault_of_file, files_below
 from fedvisage.faces.cropping import LARGEST, Crop, record_of
 from fedvisage.faces.pictures import ENDINGS
 
-# Identity sets from albums, written person by person in order of names.
+# Identity sets from lists of photographs, written person by person in order of names.
 
 
-ALBUMS_VERSION = 1
+PHOTOGRAPHS_VERSION = 1
 """Changes whenever the same files give different pixels, so that no import resumes one of another version."""
 
 Record = Mapping[str, Any]
@@ -75,14 +74,14 @@ class _PeopleImportState:
     seen: dict[str, tuple[str, str]] = field(default_factory=dict)
     """The name and the person of each content digest."""
 
-    def take(self, shot: Shot, done: PhotographResult) -> str:
+    def take(self, photograph: Photograph, done: PhotographResult) -> str:
         """Return the reason to skip a photograph, or an empty string."""
         if self.distinct and done.digest:
-            name, person = self.seen.setdefault(done.digest, (shot.name, shot.person))
-            if person != shot.person:
-                both = f"{name!r} and {shot.name!r}"
+            name, person = self.seen.setdefault(done.digest, (photograph.name, photograph.person))
+            if person != photograph.person:
+                both = f"{name!r} and {photograph.name!r}"
                 raise UserError(str(self.tally.source), f"{both} are the same file for two people; remove one")
-            if name != shot.name:
+            if name != photograph.name:
                 return f"the same content as {name}"
         return done.fault
 
@@ -99,7 +98,7 @@ class _PeopleImportState:
 
 
 def write_people(
-    album: Album,
+    listing: PhotographList,
     source: Path,
     destination: Path,
     options: ImportOptions,
@@ -119,16 +118,18 @@ def write_people(
     people are recorded, and a later attempt resumes after them; every `every` seconds the record is made safe against a
     kill.
     """
-    tally = Tally(source, len(album) + len(album.skipped), options.max_bad, list(album.skipped))
+    tally = Tally(source, len(listing) + len(listing.skipped), options.max_bad, list(listing.skipped))
     tally.stop_if_too_many()
-    people = sorted(person for person, count in album.counts.items() if count >= division.least)
+    people = sorted(person for person, count in listing.counts.items() if count >= division.least)
     if not people:
         raise UserError("least", f"no person in {source} has {division.least} photographs; choose fewer")
     heldout_people = draw_held_out(people, division.heldout, division.seed)
-    total = sum(album.counts[person] for person in people)
+    total = sum(listing.counts[person] for person in people)
     state = _PeopleImportState(tally, distinct)
     # People without enough photographs are left out before any photograph is read.
-    state.people_out, state.photographs_out = len(album.counts) - len(people), len(album) - total
+    state.people_out, state.photographs_out = len(listing.counts) - len(people), len(listing) - total
+    skipped = [entry.path for entry in listing.skipped]
+    beginning = f"{PHOTOGRAPHS_VERSION}\n{origin} {record!r} {alignment.size} {name}\n{skipped}"
     with Writer(
         destination,
         name=name,
@@ -137,25 +138,25 @@ def write_people(
         points=alignment.crop == "face",
         identities=True,
         crop=record,
-        further=album.columns,
-        key=_key(f"{origin} {record!r} {alignment.size} {name}", album, people),
+        further=listing.columns,
+        key=import_key(beginning.encode(), _lines_of_key(listing, people)),
         every=every,
     ) as out:
         # Resume: count the people that an earlier attempt finished.
-        done = sum(album.counts[person] for person in people[: len(out.done)])
+        done = sum(listing.counts[person] for person in people[: len(out.done)])
         for person, earlier in zip(people, out.done, strict=False):
             state.replay(person, earlier)
         remaining = people[len(out.done) :]
         # Photographs are read in parallel over all people; `islice` returns each person's share in order.
-        shots = (shot for person in remaining for shot in album.shots(person))
+        photographs = (photograph for person in remaining for photograph in listing.photographs(person))
         with closing(
-            map_in_order(partial(read_photograph, alignment=alignment), shots, options.workers, torch=False)
+            map_in_order(partial(read_photograph, alignment=alignment), photographs, options.workers, torch=False)
         ) as developed:
             for person in remaining:
-                count = album.counts[person]
-                photographs = zip(album.shots(person), islice(developed, count), strict=True)
-                draw = partial(_splits_of, album, person, division, person in heldout_people)
-                out.note(**_write_person(out, person, count, photographs, state, division.least, draw))
+                count = listing.counts[person]
+                results = zip(listing.photographs(person), islice(developed, count), strict=True)
+                draw = partial(_splits_of, listing, person, division, person in heldout_people)
+                out.note(**_write_person(out, person, count, results, state, division.least, draw))
                 done += count
                 if progress:
                     progress(done, total)
@@ -171,7 +172,7 @@ def _write_person(
     out: Writer,
     person: str,
     count: int,
-    shots: Iterable[tuple[Shot, PhotographResult]],
+    photographs: Iterable[tuple[Photograph, PhotographResult]],
     state: _PeopleImportState,
     least: int,
     draw: Callable[[int], Sequence[str]],
@@ -183,13 +184,13 @@ def _write_person(
     """
     before, skipped, contents = out.count, list[tuple[str, str]](), dict[str, str]()
 
-    def usable_faces() -> Iterator[tuple[int, Shot, Aligned]]:
-        for number, (shot, done) in enumerate(shots):
-            if fault := state.take(shot, done):
-                skipped.append((shot.name, fault))
-                state.tally.skip(shot.name, fault)
+    def usable_faces() -> Iterator[tuple[int, Photograph, Aligned]]:
+        for number, (photograph, done) in enumerate(photographs):
+            if fault := state.take(photograph, done):
+                skipped.append((photograph.name, fault))
+                state.tally.skip(photograph.name, fault)
             elif done.aligned is not None:
-                yield number, shot, done.aligned
+                yield number, photograph, done.aligned
             if state.distinct and done.digest:
                 contents.setdefault(done.digest, state.seen[done.digest][0])
 
@@ -198,12 +199,12 @@ def _write_person(
         pictures = [*usable_faces()]
         left_out = len(pictures) if len(pictures) < least else 0
         chosen = [] if left_out else pictures
-        for (_, shot, aligned), split in zip(chosen, draw(len(chosen)), strict=True):
-            _add(out, shot, aligned, split)
+        for (_, photograph, aligned), split in zip(chosen, draw(len(chosen)), strict=True):
+            _add(out, photograph, aligned, split)
     else:
         splits = draw(count)
-        for number, shot, aligned in usable_faces():
-            _add(out, shot, aligned, splits[number])
+        for number, photograph, aligned in usable_faces():
+            _add(out, photograph, aligned, splits[number])
     single = int(out.count == before + 1)
     state.single += single
     state.people_out += left_out > 0
@@ -211,42 +212,40 @@ def _write_person(
     return {"person": person, "skipped": skipped, "contents": contents, "single": single, "left_out": left_out}
 
 
-def _splits_of(album: Album, person: str, division: Division, away: bool, count: int) -> Sequence[str]:
+def _splits_of(listing: PhotographList, person: str, division: Division, away: bool, count: int) -> Sequence[str]:
     """Return the splits of a person's photographs: the dataset's own, or drawn from the person's random stream."""
-    if album.splits is not None:
-        return album.splits(person, count)
+    if listing.splits is not None:
+        return listing.splits(person, count)
     return draw_splits(count, division.test, away, numpy_rng(division.seed, "import", person))
 
 
-def _add(out: Writer, shot: Shot, aligned: Aligned, split: str) -> None:
+def _add(out: Writer, photograph: Photograph, aligned: Aligned, split: str) -> None:
     image, points = aligned
     out.add(
         image[None],
         points=None if points is None else points[None],
         label=[1],
         species=["bonafide"],
-        subject=[shot.person],
-        video=[shot.original or shot.name],
+        subject=[photograph.person],
+        video=[photograph.original or photograph.name],
         frame=[0],
         split=[split],
-        item=[shot.name],
-        group=[shot.group],
-        further={column: [shot.extra.get(column, "")] for column in out.further},
+        item=[photograph.name],
+        group=[photograph.group],
+        further={column: [photograph.extra.get(column, "")] for column in out.further},
     )
 
 
-def _key(origin: str, album: Album, people: Sequence[str]) -> str:
-    """Return the key of an unfinished import: a digest of all that decides the bytes, and of file dates."""
-    digest = hashlib.sha256(f"{ALBUMS_VERSION}\n{origin}\n{[entry.path for entry in album.skipped]}".encode())
+def _lines_of_key(listing: PhotographList, people: Sequence[str]) -> Iterator[str]:
+    """Yield the people and photographs of an import, with the dates of their files."""
     for person in people:
-        shots = album.shots(person)
-        digest.update(f"\n{person} {len(shots)}".encode(errors="surrogateescape"))
-        for shot in shots if isinstance(shots[0].content, WholeFile) else [shots[0]]:
-            status = shot.content.path.stat()
-            box = () if shot.box is None else tuple(shot.box.tolist())
-            line = (shot.name, shot.group, *sorted(shot.extra.items()), status.st_size, status.st_mtime_ns, *box)
-            digest.update(repr(line).encode(errors="surrogateescape"))
-    return f"import-{digest.hexdigest()[:16]}"
+        photographs = listing.photographs(person)
+        yield f"\n{person} {len(photographs)}"
+        for photograph in photographs if isinstance(photographs[0].content, WholeFile) else [photographs[0]]:
+            status = photograph.content.path.stat()
+            box = () if photograph.box is None else tuple(photograph.box.tolist())
+            extra = sorted(photograph.extra.items())
+            yield repr((photograph.name, photograph.group, *extra, status.st_size, status.st_mtime_ns, *box))
 
 
 def draw_held_out(people: list[str], share: float, seed: int) -> set[str]:
@@ -315,11 +314,11 @@ groups.csv                              optional: the columns person,group""",
 )
 
 
-def _scan_folders(source: Path) -> Album:
+def _scan_folders(source: Path) -> PhotographList:
     """List the photographs below a folder per person; the first folder below the root names the person."""
     if not source.is_dir():
         raise UserError(str(source), "is not a directory; give a folder of face photographs")
-    photographs: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     skipped = []
     for name, path in sorted((path.relative_to(source).as_posix(), path) for path in files_below(source)):
         if name == GROUPS:
@@ -327,27 +326,27 @@ def _scan_folders(source: Path) -> Album:
         if fault := fault_of_file(path, name, source, ENDINGS):
             skipped.append(SkippedFile(printable(name), fault))
         else:
-            photographs[name] = path
-    if not photographs:
+            files[name] = path
+    if not files:
         raise UserError(str(source), f"contains no photographs ({', '.join(ENDINGS)})")
-    if loose := [name for name in photographs if "/" not in name]:
+    if loose := [name for name in files if "/" not in name]:
         raise UserError(
             str(source),
             f"{loose[0]} is not in a folder; put each person's photographs into a folder with the person's name",
         )
-    if {name.partition("/")[0].casefold() for name in photographs} <= {*REAL_FOLDERS, *ATTACK_FOLDERS}:
+    if {name.partition("/")[0].casefold() for name in files} <= {*REAL_FOLDERS, *ATTACK_FOLDERS}:
         raise UserError(
             str(source),
             "has folders of bona fide images and attacks instead of one folder per person; use `fedvisage data import"
             " folder`",
         )
     groups = read_groups(source / GROUPS)
-    counts, shots_of = group_by_person(
-        Shot(name, person, WholeFile(path), groups.get(person, NO_GROUPS))
-        for name, path in photographs.items()
+    photographs = (
+        Photograph(name, person, WholeFile(path), groups.get(person, NO_GROUPS))
+        for name, path in files.items()
         for person in [name.partition("/")[0]]
     )
-    return Album(counts, shots_of, tuple(skipped))
+    return list_by_person(photographs, tuple(skipped))
 
 
 def read_groups(path: Path) -> dict[str, str]:
@@ -384,21 +383,23 @@ def import_people(
     alignment, record = _alignment(layout, crop, boxes, options.size)
     _check_choice(layout, options)
     scanned = layout.scan(layout, source)
-    album = choose_subset(scanned, options)
-    if boxes == "dataset" and all(shot.points is None for person in album.counts for shot in album.shots(person)):
+    listing = choose_subset(scanned, options)
+    if boxes == "dataset" and all(
+        photograph.points is None for person in listing.counts for photograph in listing.photographs(person)
+    ):
         raise UserError(str(source), f"contains no list with points for {layout.title}; leave out --boxes dataset")
     # Check the destinations of all lists before the import, which can take hours.
     lists = {
         list_beside(destination, PAIR_LISTS, list_name): text_of_pairs(folds)
-        for list_name, folds in sorted(album.pairs.items())
+        for list_name, folds in sorted(listing.pairs.items())
     }
-    templates = album.templates or TemplateLists()
+    templates = listing.templates or TemplateLists()
     for path in (*lists, *(list_beside(destination, OF_TEMPLATES, list_name) for list_name in templates.tables)):
         if path.exists():
             raise UserError(str(path), "already exists; choose another destination or remove it first")
     origin = f"people {printable(source.resolve().name)} {settings_of_people(layout, options)}"
     report = write_people(
-        album,
+        listing,
         source,
         destination,
         options,
@@ -416,7 +417,7 @@ def import_people(
     written = write_lists(destination, templates)
     return replace(
         report,
-        summary=(*_compare_counts(album), *album.notes),
+        summary=(*_compare_counts(listing), *listing.notes),
         lists=(
             *(f"pairs: {path} ({format_count(_count(text), 'pair')})" for path, text in lists.items()),
             *(
@@ -427,9 +428,11 @@ def import_people(
     )
 
 
-def _compare_counts(album: Album) -> list[str]:
+def _compare_counts(listing: PhotographList) -> list[str]:
     """Return lines with the counts next to those of a complete copy, if they are known."""
-    totals = zip((len(album.counts), len(album)), album.expected or (0, 0), ("people", "photographs"), strict=True)
+    totals = zip(
+        (len(listing.counts), len(listing)), listing.expected or (0, 0), ("people", "photographs"), strict=True
+    )
     compared = [(count, most, noun) for count, most, noun in totals if most]
     if not compared:
         return []

@@ -6,9 +6,8 @@ number of processes read and crop; one process writes in order, so the bytes are
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,7 +20,7 @@ import numpy as np
 from fedvisage.base.errors import UserError, printable
 from fedvisage.base.parallel import Progress, map_in_order
 from fedvisage.base.streams import numpy_rng
-from fedvisage.data.partial_set import EVERY
+from fedvisage.data.partial_set import EVERY, import_key
 from fedvisage.data.rows import OFFICIAL
 from fedvisage.data.splits import split_subjects
 from fedvisage.data.writer import Writer
@@ -149,6 +148,7 @@ def import_items(
     tally.stop_if_too_many()
     state = _ImportState(tally)
     origin = f"{scanner.kind} {printable(source.resolve().name)} {settings_of(reading, options)}"
+    beginning = f"{PIPELINE_VERSION}\n{origin} {reading.record!r}\n{name}\n"
     out = Writer(
         destination,
         name=name,
@@ -160,7 +160,7 @@ def import_items(
         further_margins=reading.margins[1:],
         further=_columns(scanner, listing.items),
         every=every,
-        key=_key(f"{origin} {reading.record!r}", name, listing.items),
+        key=import_key(beginning.encode(errors="surrogatepass"), _lines_of_key(listing.items)),
     )
     with out, closing(_read_items(out, state, listing.items, reading, options.workers, progress)) as outcomes:
         for item, outcome in outcomes:
@@ -278,19 +278,9 @@ def settings_of(reading: ReadSettings, options: ImportOptions) -> str:
     return line
 
 
-def _key(origin: str, name: str, items: Sequence[Item]) -> str:
-    """Return the key of an unfinished import: a digest of all that decides the bytes, and of file dates."""
-    digest = hashlib.sha256(f"{PIPELINE_VERSION}\n{origin}\n{name}\n".encode(errors="surrogatepass"))
+def _lines_of_key(items: Sequence[Item]) -> Iterator[str]:
+    """Yield what decides the bytes of each item, with the date of its file."""
     for item in items:
         status = item.path.stat()
-        line = (
-            item.name,
-            item.species,
-            item.subject,
-            item.split,
-            *item.extra.items(),
-            status.st_size,
-            status.st_mtime_ns,
-        )
-        digest.update(repr(line).encode(errors="surrogateescape"))
-    return f"import-{digest.hexdigest()[:16]}"
+        columns = (item.species, item.subject, item.split, *item.extra.items())
+        yield repr((item.name, *columns, status.st_size, status.st_mtime_ns))

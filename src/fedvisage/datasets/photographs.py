@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.base.errors import BadFile, UserError
-from fedvisage.datasets.people.layout import Shot
+from fedvisage.datasets.people.layout import Photograph
 from fedvisage.faces.align import align
 from fedvisage.faces.cropping import Crop, Image, make_cropper, make_detector, make_finder
 from fedvisage.faces.detection import Face
@@ -91,23 +91,23 @@ class PhotographResult:
     fault: str = ""
 
 
-def read_photograph(shot: Shot, alignment: Alignment) -> PhotographResult:
+def read_photograph(photograph: Photograph, alignment: Alignment) -> PhotographResult:
     """Read a photograph and align its crop, or record its fault."""
     digest = ""
     try:
-        content = shot.content.read()
+        content = photograph.content.read()
         digest = hashlib.sha256(content).hexdigest()
         image = read_picture(content)
         if alignment.boxes == "dataset":
-            if shot.points is None:
+            if photograph.points is None:
                 raise BadFile("the dataset's lists have no points for it")
-            crop, points = _align_crop(image, shot.points, alignment.size)
+            crop, points = _align_crop(image, photograph.points, alignment.size)
             if not np.isfinite(points).all():
                 raise BadFile("its points in the dataset's lists coincide")
             return PhotographResult(digest, (crop, points))
-        if shot.box is not None and alignment.crop == "face":
+        if photograph.box is not None and alignment.crop == "face":
             return PhotographResult(
-                digest, _align_crop(image, points_around(image, shot.box, _detector()), alignment.size)
+                digest, _align_crop(image, points_around(image, photograph.box, _detector()), alignment.size)
             )
         return PhotographResult(digest, _aligner(alignment.crop, alignment.size)(image))
     except BadFile as bad:

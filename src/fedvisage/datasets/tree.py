@@ -57,13 +57,13 @@ class Tree:
         counts = ", ".join(f"{count} × {printable(ending)}" for ending, count in endings.most_common(4))
         return f"found {', '.join(tops[:_SHOWN])}{', …' if len(tops) > _SHOWN else ''} ({counts})"
 
-    def hints(self) -> str:
-        """Describe possible obstacles: archives, or linked directories."""
+    def mismatch(self, fault: str) -> UserError:
+        """Return the error for a wrong root, with its contents and possible obstacles: archives, linked directories."""
         packed = [name for name in self.files if PurePosixPath(name).suffix.lower() in ARCHIVE_ENDINGS]
         linked = [name for name in self.files if self.path(name).is_symlink() and self.path(name).is_dir()]
         text = f"; {printable(packed[0])} is an archive: unpack it first" if packed else ""
         text += f"; {printable(linked[0])} is a linked directory, and links are not followed" if linked else ""
-        return text
+        return UserError(str(self.root), f"{fault}; {self.listing()}{text}")
 
 
 def ending_of(name: str) -> str:

@@ -20,7 +20,7 @@ from tests.toy import SIZE, opened, run_toy, tree
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.importing import ImportOptions, import_dataset
 from fedvisage.datasets.people.choosing import choose_subset, order_digest
-from fedvisage.datasets.people.layout import Album, Shot, WholeFile
+from fedvisage.datasets.people.layout import Photograph, PhotographList, WholeFile
 from fedvisage.datasets.people.recordio import write_record
 from fedvisage.datasets.protocols.catalogue import describe_protocol
 from fedvisage.report.page import write_report
@@ -29,16 +29,16 @@ COUNTS = [103, 70] * 6
 """Photographs of each person of a small file."""
 
 
-def album(people: int, low: int, high: int, in_order: bool = True) -> Album:
+def album(people: int, low: int, high: int, in_order: bool = True) -> PhotographList:
     """Return people in an order that is not that of their names."""
     rng = np.random.default_rng(people)
     names = [f"faces/{label:07d}" for label in rng.permutation(people)]
     counts = dict(zip(names, rng.integers(low, high, people).tolist(), strict=True))
 
-    def shots(person: str) -> Sequence[Shot]:
-        return [Shot(f"{person}/{number}", person, WholeFile(Path("none"))) for number in range(counts[person])]
+    def shots(person: str) -> Sequence[Photograph]:
+        return [Photograph(f"{person}/{number}", person, WholeFile(Path("none"))) for number in range(counts[person])]
 
-    return Album(counts, shots, in_order=in_order)
+    return PhotographList(counts, shots, in_order=in_order)
 
 
 def released(counts: dict[str, int], clients: int, public: int) -> tuple[list[str], list[str]]:
@@ -58,8 +58,8 @@ def test_the_released_division_is_that_of_the_released_scripts(people: int) -> N
     made = choose_subset(whole, ImportOptions(split="fedfr-released-clients", people=10))
     assert [name.partition("-")[2] for name in made.counts] == [one.rpartition("/")[2] for one in clients]
     for name, earlier in zip(made.counts, clients, strict=True):
-        shots = made.shots(name)
-        assert [one.name for one in shots] == [one.name for one in whole.shots(earlier)]
+        shots = made.photographs(name)
+        assert [one.name for one in shots] == [one.name for one in whole.photographs(earlier)]
         assert {one.person for one in shots} == {name}
         assert made.splits is not None
         assert made.splits(name, len(shots)) == ["test"] * 40 + ["train"] * (len(shots) - 40)
@@ -93,9 +93,9 @@ def test_the_papers_division_has_sixty_and_forty_photographs_of_people_who_are_c
     assert clients.counts.keys() | public.counts.keys() <= enough
     assert clients.splits is not None
     for person in clients.counts:
-        names = [one.name for one in clients.shots(person)]
+        names = [one.name for one in clients.photographs(person)]
         assert len(names) == len(set(names)) == 100
-        assert names == [one.name for one in whole.shots(person) if one.name in names], "in their order"
+        assert names == [one.name for one in whole.photographs(person) if one.name in names], "in their order"
         split = clients.splits(person, 100)
         assert (split.count("train"), split.count("test")) == (60, 40)
     assert len({tuple(clients.splits(person, 100)) for person in clients.counts}) > 30, "drawn for each person"
@@ -103,9 +103,9 @@ def test_the_papers_division_has_sixty_and_forty_photographs_of_people_who_are_c
     assert again.counts == clients.counts, "the order of the names does not matter"
 
 
-def by_name(whole: Album) -> Album:
+def by_name(whole: PhotographList) -> PhotographList:
     counts = OrderedDict(sorted(whole.counts.items()))
-    return Album(counts, whole.shots)
+    return PhotographList(counts, whole.photographs)
 
 
 def test_some_people_and_photographs_are_drawn() -> None:
@@ -170,7 +170,7 @@ def test_both_parts_of_a_file_are_imported_apart(faces: Path, tmp_path: Path) ->
     theirs = made(faces, tmp_path, "public")
     assert {who.rpartition("/")[2] for who in theirs.rows.subject.tolist()} == set(public)
     assert set(theirs.rows.split.tolist()) == {"train"}
-    digest = order_digest(Album({f"faces/{name}": count for name, count in appearing.items()}, lambda _: ()))
+    digest = order_digest(PhotographList({f"faces/{name}": count for name, count in appearing.items()}, lambda _: ()))
     assert "split=fedfr-released-public people=2" in theirs.source
     assert f"order={digest}" in theirs.source
 

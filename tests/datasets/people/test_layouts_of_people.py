@@ -85,7 +85,7 @@ def test_every_layout_says_who_is_there(copies: Path) -> None:
         album = layout.scan(layout, copies / kind / "copy")
         assert album.counts == PEOPLE[kind]
         assert not album.skipped
-        assert {person: len({one.name for one in album.shots(person)}) for person in album.counts} == PEOPLE[kind]
+        assert {person: len({one.name for one in album.photographs(person)}) for person in album.counts} == PEOPLE[kind]
 
 
 @pytest.mark.parametrize("kind", ["lfw", "calfw", "cplfw", "cfp", "rfw"])
@@ -117,7 +117,7 @@ def test_rfw_has_a_list_of_all_with_a_part_of_each_group_in_every_fold(copies: P
     assert [sorted({pair[0][0].partition("-")[0] for pair in fold}) for fold in album.pairs[""]] == [
         ["African", "Asian", "Caucasian", "Indian"]
     ] * 2
-    assert {one.group for person in album.counts for one in album.shots(person)} == {*album.pairs} - {""}
+    assert {one.group for person in album.counts for one in album.photographs(person)} == {*album.pairs} - {""}
 
 
 def test_vggface2_has_its_split_who_is_female_and_aligns_by_its_points(copies: Path, tmp_path: Path) -> None:

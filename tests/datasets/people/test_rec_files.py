@@ -45,8 +45,8 @@ def test_the_golden_file_has_two_people_and_three_pictures(tmp_path: Path) -> No
         album = REC.scan(REC, lay(tmp_path / f"faces{index is None}", GOLDEN, index))
         whose = f"faces{index is None}"
         assert album.counts == {f"{whose}/0000000": 2, f"{whose}/0000001": 1}
-        assert [one.content.read() for one in album.shots(f"{whose}/0000000")] == [b"JPG1x", b"JPG2xx"]
-        assert [(one.name, one.content.read()) for one in album.shots(f"{whose}/0000001")] == [
+        assert [one.content.read() for one in album.photographs(f"{whose}/0000000")] == [b"JPG1x", b"JPG2xx"]
+        assert [(one.name, one.content.read()) for one in album.photographs(f"{whose}/0000001")] == [
             ("0000001/00000003", b"JPG3")
         ]
 

@@ -54,8 +54,7 @@ def scan(_: Scanner, tree: Tree, options: ImportOptions) -> Listing:
     """List the frames of the lists, each once; lists of one species have precedence over the list of all attacks."""
     lists = sorted(filter(None, map(LIST.fullmatch, tree.files)), key=_sort_key)
     if not lists:
-        message = f"has no image_list_real.txt and image_list_fake.txt; {tree.listing()}{tree.hints()}"
-        raise UserError(str(tree.root), message)
+        raise tree.mismatch("has no image_list_real.txt and image_list_fake.txt")
     folders = sorted({match["folder"] or "" for match in lists})
     if len(folders) > 1:
         raise UserError(str(tree.root), f"has lists in {' and '.join(folders)}; give the folder of one dataset")

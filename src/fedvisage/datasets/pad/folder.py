@@ -33,7 +33,7 @@ def scan_folder(_: Scanner, tree: Tree, __: ImportOptions) -> Listing:
     """List the usable files of a dataset in order of their names, and the unusable ones with the reason."""
     if not any(entry.is_dir() and _polarity(entry.name) is not None for entry in tree.root.iterdir()):
         folders = ", ".join(REAL_FOLDERS + ATTACK_FOLDERS)
-        raise UserError(str(tree.root), f"contains none of the folders {folders}; {tree.listing()}{tree.hints()}")
+        raise tree.mismatch(f"contains none of the folders {folders}")
     items: list[Item] = []
     frames: Counter[str] = Counter()
     skipped: list[SkippedFile] = []

@@ -165,8 +165,7 @@ def scan(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
                 unread[kind].append(printable(file))
     if not matched:
         templates = f"searched for {FRAME.template}.png and {FOLDER.template}/000.png"
-        message = f"contains no frames of {' or '.join(scanners)}: {templates}; {tree.listing()}{tree.hints()}"
-        raise UserError(str(tree.root), message)
+        raise tree.mismatch(f"contains no frames of {' or '.join(scanners)}: {templates}")
     kind = _most_frequent(matched, tree)
     if len(unread[kind]) > UNKNOWN_SHARE * (len(unread[kind]) + matched[kind]):
         message = f"{len(unread[kind])} images have names that {kind} does not use: {', '.join(unread[kind][:3])}"

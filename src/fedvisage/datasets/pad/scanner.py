@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 from fedvisage.base.errors import UserError, printable
-from fedvisage.datasets.dataset import UNKNOWN_SHARE, Clip, Dataset, Entry, Example, Name, match_name
+from fedvisage.datasets.dataset import SHOWN, Clip, Dataset, Entry, Example, Name, match_name, refuse_unknown_names
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.pad.item import Item, Listing
 from fedvisage.datasets.pad.lists import BoxFiles, LabelLists, check_lists
@@ -22,7 +22,6 @@ from fedvisage.datasets.tree import (
     without_ending,
 )
 
-_EXAMPLES = 5
 COLOURS = ("rgb", "bgr")
 """Possible orders of colours in arrays."""
 
@@ -95,18 +94,16 @@ def scan_by_name(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listin
     for file in tree.files:
         state.take(file)
     if not state.items:
-        raise UserError(
-            str(tree.root),
-            f"does not match {scanner.title}: searched for {_expected_names(scanner)}; {tree.listing()}{tree.hints()}",
-        )
-    state.refuse_many_unknown()
+        names = ", ".join(f"{name.grammar.template} ({name.endings[0]}, …)" for name in scanner.names)
+        raise tree.mismatch(f"does not match {scanner.title}: searched for {names}")
+    refuse_unknown_names(scanner, tree.root, state.unknown, len(state.items), "videos and images")
     items = [state.items[key] for key in sorted(state.items)]
     notes = check_lists(scanner.lists, tree, items, options.live) if scanner.lists else ()
     if any(item.kind == "arrays" for item in items) and not options.colour:
         notes = (*notes, "arrays are read as RGB; --colour bgr reads them as BGR")
     if tree.hidden:
         state.stray["hidden files"] += tree.hidden
-    return Listing(items, tuple(state.skipped), state.stray, tuple(state.unknown[:_EXAMPLES]), notes)
+    return Listing(items, tuple(state.skipped), state.stray, tuple(state.unknown[:SHOWN]), notes)
 
 
 @dataclass
@@ -187,17 +184,3 @@ class _ScanState:
         else:
             self.unknown.append(printable(file))
             self.stray["videos and images with other names"] += 1
-
-    def refuse_many_unknown(self) -> None:
-        count = len(self.items) + len(self.unknown)
-        if len(self.unknown) > UNKNOWN_SHARE * count:
-            shown = ", ".join(self.unknown[:_EXAMPLES])
-            raise UserError(
-                str(self.tree.root),
-                f"{len(self.unknown)} of {count} videos and images have names that {self.scanner.title} does not use:"
-                f" {shown}; remove them, or find another kind with `fedvisage data kinds`",
-            )
-
-
-def _expected_names(scanner: Scanner) -> str:
-    return ", ".join(f"{name.grammar.template} ({name.endings[0]}, …)" for name in scanner.names)

@@ -14,17 +14,17 @@ from fedvisage.datasets.dataset import DEFAULT_OPTIONS, Clip, Entry, Grammar, Na
 from fedvisage.datasets.options import ImportOptions
 from fedvisage.datasets.people.layout import (
     FOLDS,
-    Album,
     Layout,
-    Shot,
+    Photograph,
+    PhotographList,
     cut_into_folds,
     find_list,
-    group_by_person,
-    plain_album,
+    list_by_person,
+    photographs_of,
+    plain_listing,
     points_of,
     read_lfw_pairs,
     read_two_line_pairs,
-    shots_of,
 )
 from fedvisage.datasets.report import SkippedFile
 from fedvisage.datasets.tree import Tree, walk, without_ending
@@ -38,21 +38,26 @@ _PROFILE = 100
 """Offset of profile numbers in CFP: frontal 1 is 1, profile 1 is 101."""
 
 
-def benchmark_album(
-    layout: Layout, shots: Sequence[Shot], skipped: tuple[SkippedFile, ...], pairs: Mapping[str, PairList], *notes: str
-) -> Album:
+def benchmark_listing(
+    layout: Layout,
+    photographs: Sequence[Photograph],
+    skipped: tuple[SkippedFile, ...],
+    pairs: Mapping[str, PairList],
+    *notes: str,
+) -> PhotographList:
     """Combine photographs and lists; add a note if there is no list."""
-    counts, person_shots = group_by_person(shots)
     if not pairs:
         notes = (*notes, "no list of pairs found next to the photographs, so none is written")
-    return Album(counts, person_shots, skipped, pairs, notes, layout.columns, layout.counts)
+    return list_by_person(
+        photographs, skipped, pairs=pairs, notes=notes, columns=layout.columns, expected=layout.counts
+    )
 
 
-def _scan_lfw(layout: Layout, source: Path) -> Album:
+def _scan_lfw(layout: Layout, source: Path) -> PhotographList:
     tree = walk(source)
-    shots, skipped = shots_of(layout, tree)
+    photographs, skipped = photographs_of(layout, tree)
     name = find_list(tree, "pairs.txt")
-    return benchmark_album(layout, shots, skipped, {"": read_lfw_pairs(tree, name)} if name else {})
+    return benchmark_listing(layout, photographs, skipped, {"": read_lfw_pairs(tree, name)} if name else {})
 
 
 def _parse_lfw(fields: Mapping[str, str], _: ImportOptions) -> Entry | str:
@@ -65,23 +70,23 @@ def _parse_flat(fields: Mapping[str, str], _: ImportOptions) -> Entry:
     return Entry(BONA_FIDE, fields["person"], name=image_name(fields["person"], int(fields["number"])))
 
 
-def _number_by_name(shots: Sequence[Shot]) -> dict[str, tuple[str, int]]:
+def _number_by_name(photographs: Sequence[Photograph]) -> dict[str, tuple[str, int]]:
     """Return the person and the number of each picture, by its file name in the dataset without ending."""
     people = {}
-    for shot in shots:
-        name, _, number = without_ending(shot.name).rpartition("/")[2].rpartition("_")
-        people[without_ending(shot.original).rpartition("/")[2]] = name, int(number)
+    for photograph in photographs:
+        name, _, number = without_ending(photograph.name).rpartition("/")[2].rpartition("_")
+        people[without_ending(photograph.original).rpartition("/")[2]] = name, int(number)
     return people
 
 
-def _scan_calfw(layout: Layout, source: Path) -> Album:
+def _scan_calfw(layout: Layout, source: Path) -> PhotographList:
     """Read CALFW: same-person pairs have the number of their fold, other pairs follow in order without one."""
     tree = walk(source)
-    shots, skipped = shots_of(layout, tree)
+    photographs, skipped = photographs_of(layout, tree)
     if (name := find_list(tree, "pairs_CALFW.txt")) is None:
-        return benchmark_album(layout, shots, skipped, {})
+        return benchmark_listing(layout, photographs, skipped, {})
     folds: dict[int, list[Pair]] = defaultdict(list)
-    listed = read_two_line_pairs(tree, name, _number_by_name(shots))
+    listed = read_two_line_pairs(tree, name, _number_by_name(photographs))
     for number, pair in listed:
         if number:
             folds[number].append(pair)
@@ -90,17 +95,17 @@ def _scan_calfw(layout: Layout, source: Path) -> Album:
         folds[number] + list(different_pairs) for number, different_pairs in zip(sorted(folds), different, strict=False)
     ]
     note = f"{name} gives no folds for impostor pairs: they are split in list order into folds of equal size"
-    return benchmark_album(layout, shots, skipped, {"": merged or different}, note)
+    return benchmark_listing(layout, photographs, skipped, {"": merged or different}, note)
 
 
-def _scan_cplfw(layout: Layout, source: Path) -> Album:
+def _scan_cplfw(layout: Layout, source: Path) -> PhotographList:
     tree = walk(source)
-    shots, skipped = shots_of(layout, tree)
+    photographs, skipped = photographs_of(layout, tree)
     if (name := find_list(tree, "pairs_CPLFW.txt")) is None:
-        return benchmark_album(layout, shots, skipped, {})
-    pairs = [pair for _, pair in read_two_line_pairs(tree, name, _number_by_name(shots))]
-    return benchmark_album(
-        layout, shots, skipped, {"": cut_into_folds(pairs, FOLDS)}, f"folds of {name} follow its order"
+        return benchmark_listing(layout, photographs, skipped, {})
+    pairs = [pair for _, pair in read_two_line_pairs(tree, name, _number_by_name(photographs))]
+    return benchmark_listing(
+        layout, photographs, skipped, {"": cut_into_folds(pairs, FOLDS)}, f"folds of {name} follow its order"
     )
 
 
@@ -109,11 +114,11 @@ def _parse_cfp(fields: Mapping[str, str], _: ImportOptions) -> Entry:
     return Entry(BONA_FIDE, fields["person"], name=image_name(fields["person"], number), extra={"view": fields["view"]})
 
 
-def _scan_cfp(layout: Layout, source: Path) -> Album:
+def _scan_cfp(layout: Layout, source: Path) -> PhotographList:
     tree = walk(source)
-    shots, skipped = shots_of(layout, tree)
+    photographs, skipped = photographs_of(layout, tree)
     pairs = {protocol: _read_protocol(tree, protocol) for protocol in ("FF", "FP")}
-    return benchmark_album(layout, shots, skipped, {name: folds for name, folds in pairs.items() if folds})
+    return benchmark_listing(layout, photographs, skipped, {name: folds for name, folds in pairs.items() if folds})
 
 
 def _read_protocol(tree: Tree, protocol: str) -> PairList:
@@ -276,7 +281,7 @@ AGEDB = Layout(
     page="https://ibug.doc.ic.ac.uk/resources/agedb/",
     expects="0_MariaCallas_35_f.jpg                 AgeDB-30's pairs are in its .bin file",
     names=(Name(_AGEDB, _parse_agedb, "image"),),
-    scan=plain_album,
+    scan=plain_listing,
     sign=r"(?:^|/)[0-9]+_[^/_]+_[0-9]+_[fm]$",
     benchmark=True,
     columns=("age", "gender"),
@@ -305,10 +310,10 @@ def _parse_rfw(fields: Mapping[str, str], _: ImportOptions) -> Entry | str:
     return Entry(BONA_FIDE, whose, group=fields["race"].lower(), name=image_name(whose, int(fields["number"])))
 
 
-def _scan_rfw(layout: Layout, source: Path) -> Album:
+def _scan_rfw(layout: Layout, source: Path) -> PhotographList:
     """Read RFW: one list per race, and a combined list whose folds join one fold of each race."""
     tree = walk(source)
-    shots, skipped = shots_of(layout, tree)
+    photographs, skipped = photographs_of(layout, tree)
     lists = {race: name for race in RACES if (name := find_list(tree, f"{race}_pairs.txt"))}
     pairs = {race.lower(): read_lfw_pairs(tree, name, f"{race}-") for race, name in lists.items()}
     if len({len(folds) for folds in pairs.values()}) == 1 and len(pairs) > 1:
@@ -319,12 +324,12 @@ def _scan_rfw(layout: Layout, source: Path) -> Album:
         if (name := find_list(tree, f"{race}_lmk.txt"))
         for key, five_points in points_of(tree, [name]).items()
     }
-    shots = [replace(shot, points=points.get(_key(shot))) for shot in shots]
-    return benchmark_album(layout, shots, skipped, pairs)
+    photographs = [replace(photograph, points=points.get(_key(photograph))) for photograph in photographs]
+    return benchmark_listing(layout, photographs, skipped, pairs)
 
 
-def _key(shot: Shot) -> tuple[str, str]:
-    race, person, file = PurePosixPath(without_ending(shot.original)).parts[-3:]
+def _key(photograph: Photograph) -> tuple[str, str]:
+    race, person, file = PurePosixPath(without_ending(photograph.original)).parts[-3:]
     return race, f"{person}/{file}"
 
 

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from fedvisage.base.errors import BadFile, UserError
 from fedvisage.data.lists import Pair, image_name
-from fedvisage.datasets.people.layout import FOLDS, Album, Layout, Shot, cut_into_folds, group_by_person
+from fedvisage.datasets.people.layout import FOLDS, Layout, Photograph, PhotographList, cut_into_folds, list_by_person
 from fedvisage.datasets.people.recordio import find_file
 from fedvisage.faces.pictures import BYTES_LIMIT
 
@@ -276,19 +276,19 @@ Short = Callable[[Any], bytes]
 """Reads a short text of a file."""
 
 
-def scan(layout: Layout, source: Path) -> Album:
+def scan(layout: Layout, source: Path) -> PhotographList:
     """List the pictures of a file and its pairs."""
     path = find_file(source, ENDING, layout)
     pictures, same = read_pickle(path)
     if len(pictures) != 2 * len(same) or not same:
         raise UserError(str(path), f"has {len(pictures):,} pictures for {len(same):,} pairs; each pair needs two")
     pairs = [_pair(number, alike) for number, alike in enumerate(same)]
-    counts, person_shots = group_by_person(_shots(layout, path, pictures, pairs))
     notes = (
         f"{len(pairs):,} pairs, {sum(same):,} of one person; identities are only known within pairs: evaluate with"
         " --pairs, and ignore the other metrics of such a set",
     )
-    return Album(counts, person_shots, pairs={"": cut_into_folds(pairs, FOLDS)}, notes=notes)
+    photographs = _photographs(layout, path, pictures, pairs)
+    return list_by_person(photographs, pairs={"": cut_into_folds(pairs, FOLDS)}, notes=notes)
 
 
 def _pair(number: int, same: bool) -> Pair:
@@ -297,10 +297,12 @@ def _pair(number: int, same: bool) -> Pair:
     return ((name, 1), (name, 2)) if same else ((f"{name}a", 1), (f"{name}b", 1))
 
 
-def _shots(layout: Layout, path: Path, pictures: Sequence[Portion], pairs: Sequence[Pair]) -> Iterator[Shot]:
+def _photographs(
+    layout: Layout, path: Path, pictures: Sequence[Portion], pairs: Sequence[Pair]
+) -> Iterator[Photograph]:
     prefix = f"{layout.kind}/{path.stem}"
     for place, (name, number) in enumerate(image for pair in pairs for image in pair):
-        yield Shot(image_name(name, number), f"{prefix}/{name}", pictures[place])
+        yield Photograph(image_name(name, number), f"{prefix}/{name}", pictures[place])
 
 
 def read_pickle(path: Path) -> tuple[list[Portion], list[bool]]:

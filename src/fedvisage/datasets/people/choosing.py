@@ -20,7 +20,7 @@ from dataclasses import replace
 from fedvisage.base.errors import UserError
 from fedvisage.base.streams import numpy_rng
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.people.layout import Album, Shot
+from fedvisage.datasets.people.layout import Photograph, PhotographList
 
 PHOTOGRAPHS, TESTED = 100, 40
 CLIENTS, PUBLIC = 4000, 6000
@@ -35,46 +35,46 @@ def subset_text(options: ImportOptions) -> str:
     return "".join(f" {name}={value}" for name, value in values.items() if value)
 
 
-def choose_subset(album: Album, options: ImportOptions) -> Album:
-    """Return the chosen part of an album."""
+def choose_subset(listing: PhotographList, options: ImportOptions) -> PhotographList:
+    """Return the chosen part of a listing."""
     if options.split:
-        return PARTS[options.split](album, options)
-    people = [person for person, count in album.counts.items() if count >= options.least]
+        return PARTS[options.split](listing, options)
+    people = [person for person, count in listing.counts.items() if count >= options.least]
     if options.people:
         people = _take_people(
             _draw_people(people, options.seed), options.people, f"with {options.least} photographs or more"
         )
     if not (options.people or options.most):
-        return album
-    return _limit_album(album, people, options.most or max(album.counts.values()), options.seed)
+        return listing
+    return _limit_listing(listing, people, options.most or max(listing.counts.values()), options.seed)
 
 
-def order_digest(album: Album) -> str:
+def order_digest(listing: PhotographList) -> str:
     """Return a digest of the order of people and their numbers of photographs, which decides the released division."""
-    return hashlib.sha256(repr([*album.counts.items()]).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr([*listing.counts.items()]).encode()).hexdigest()[:16]
 
 
-def _paper_clients(album: Album, options: ImportOptions) -> Album:
-    order = _people_with_enough(album, options)
+def _paper_clients(listing: PhotographList, options: ImportOptions) -> PhotographList:
+    order = _people_with_enough(listing, options)
     people = _take_people(
         order[: 2 * len(order) // 5], options.people or CLIENTS, f"with {PHOTOGRAPHS} photographs or more"
     )
-    chosen = _limit_album(album, people, options.most or PHOTOGRAPHS, options.seed)
+    chosen = _limit_listing(listing, people, options.most or PHOTOGRAPHS, options.seed)
     return replace(chosen, splits=_split_function(options))
 
 
-def _paper_public(album: Album, options: ImportOptions) -> Album:
-    order = _people_with_enough(album, options)
+def _paper_public(listing: PhotographList, options: ImportOptions) -> PhotographList:
+    order = _people_with_enough(listing, options)
     people = _take_people(
         order[2 * len(order) // 5 :], options.people or PUBLIC, f"with {PHOTOGRAPHS} photographs or more"
     )
-    chosen = _limit_album(album, people, options.most or PHOTOGRAPHS, options.seed)
+    chosen = _limit_listing(listing, people, options.most or PHOTOGRAPHS, options.seed)
     return replace(chosen, splits=lambda _, count: ["train"] * count)
 
 
-def _people_with_enough(album: Album, options: ImportOptions) -> list[str]:
+def _people_with_enough(listing: PhotographList, options: ImportOptions) -> list[str]:
     least = options.most or PHOTOGRAPHS
-    return _draw_people([person for person, count in album.counts.items() if count >= least], options.seed)
+    return _draw_people([person for person, count in listing.counts.items() if count >= least], options.seed)
 
 
 def _split_function(options: ImportOptions) -> Callable[[str, int], Sequence[str]]:
@@ -87,42 +87,42 @@ def _split_function(options: ImportOptions) -> Callable[[str, int], Sequence[str
     return splits
 
 
-def _released_clients(album: Album, options: ImportOptions) -> Album:
-    order = _shuffle_people(album)
-    fit = [person for person in order[: len(order) // 2] if 100 < album.counts[person] < 110]
+def _released_clients(listing: PhotographList, options: ImportOptions) -> PhotographList:
+    order = _shuffle_people(listing)
+    fit = [person for person in order[: len(order) // 2] if 100 < listing.counts[person] < 110]
     people = _take_people(fit, options.people or CLIENTS, "with 101 to 109 photographs in the first half")
-    chosen = _limit_album(album, people, max(album.counts.values()), options.seed)
+    chosen = _limit_listing(listing, people, max(listing.counts.values()), options.seed)
     named = _rename_people(chosen, {person: _assign_number(rank, len(people)) for rank, person in enumerate(people)})
     return replace(
-        _note_difference(named, album), splits=lambda _, count: ["test"] * TESTED + ["train"] * (count - TESTED)
+        _note_difference(named, listing), splits=lambda _, count: ["test"] * TESTED + ["train"] * (count - TESTED)
     )
 
 
-def _released_public(album: Album, options: ImportOptions) -> Album:
-    order = _shuffle_people(album)
-    fit = [person for person in order[len(order) - len(order) // 2 :] if 60 < album.counts[person] < 80]
+def _released_public(listing: PhotographList, options: ImportOptions) -> PhotographList:
+    order = _shuffle_people(listing)
+    fit = [person for person in order[len(order) - len(order) // 2 :] if 60 < listing.counts[person] < 80]
     people = _take_people(fit, options.people or PUBLIC, "with 61 to 79 photographs in the second half")
-    chosen = _limit_album(album, people, max(album.counts.values()), options.seed)
-    return replace(_note_difference(chosen, album), splits=lambda _, count: ["train"] * count)
+    chosen = _limit_listing(listing, people, max(listing.counts.values()), options.seed)
+    return replace(_note_difference(chosen, listing), splits=lambda _, count: ["train"] * count)
 
 
-def _shuffle_people(album: Album) -> list[str]:
+def _shuffle_people(listing: PhotographList) -> list[str]:
     """Return all people in the order of the released code."""
-    if not album.in_order:
+    if not listing.in_order:
         raise UserError("--split", "fedfr-released depends on the order of people in a .rec file; import kind rec")
-    order = list(album.counts)
+    order = list(listing.counts)
     random.Random(SEED).shuffle(order)
     return order
 
 
-def _note_difference(album: Album, whole: Album) -> Album:
+def _note_difference(listing: PhotographList, whole: PhotographList) -> PhotographList:
     """Add a note if the division cannot be the authors'."""
     if len(whole.counts) == MS1MV2:
-        return album
+        return listing
     note = (
         f"MS1MV2 has {MS1MV2:,} people, but this file has {len(whole.counts):,}: the division differs from the authors'"
     )
-    return replace(album, notes=(*album.notes, note))
+    return replace(listing, notes=(*listing.notes, note))
 
 
 def _assign_number(rank: int, people: int) -> int:
@@ -149,30 +149,32 @@ def _take_people(people: Sequence[str], wanted: int, who: str) -> list[str]:
     return list(people[:wanted])
 
 
-def _limit_album(album: Album, people: Sequence[str], most: int, seed: int) -> Album:
+def _limit_listing(listing: PhotographList, people: Sequence[str], most: int, seed: int) -> PhotographList:
     """Keep these people, with at most `most` photographs of each, which are drawn and stay in order."""
 
-    def shots(person: str) -> Sequence[Shot]:
-        every, count = album.shots(person), album.counts[person]
+    def photographs(person: str) -> Sequence[Photograph]:
+        every, count = listing.photographs(person), listing.counts[person]
         if count <= most:
             return every
         drawn = numpy_rng(seed, "import", "photographs", person).permutation(count)[:most]
         return [every[place] for place in sorted(drawn.tolist())]
 
-    counts = {person: min(album.counts[person], most) for person in people}
-    note = f"{len(people):,} of {len(album.counts):,} people are used, and {sum(counts.values()):,} photographs"
-    return replace(album, counts=counts, shots=shots, expected=None, notes=(*album.notes, note))
+    counts = {person: min(listing.counts[person], most) for person in people}
+    note = f"{len(people):,} of {len(listing.counts):,} people are used, and {sum(counts.values()):,} photographs"
+    return replace(listing, counts=counts, photographs=photographs, expected=None, notes=(*listing.notes, note))
 
 
-def _rename_people(album: Album, places: Mapping[str, int]) -> Album:
+def _rename_people(listing: PhotographList, places: Mapping[str, int]) -> PhotographList:
     """Put a person's new number in front of the old name."""
     earlier = {_number_name(person, place): person for person, place in places.items()}
 
-    def shots(person: str) -> Sequence[Shot]:
-        every, count = album.shots(earlier[person]), album.counts[earlier[person]]
+    def photographs(person: str) -> Sequence[Photograph]:
+        every, count = listing.photographs(earlier[person]), listing.counts[earlier[person]]
         return [replace(every[place], person=person) for place in range(count)]
 
-    return replace(album, counts={name: album.counts[person] for name, person in earlier.items()}, shots=shots)
+    return replace(
+        listing, counts={name: listing.counts[person] for name, person in earlier.items()}, photographs=photographs
+    )
 
 
 def _number_name(person: str, place: int) -> str:
@@ -180,7 +182,7 @@ def _number_name(person: str, place: int) -> str:
     return f"{folder}{slash}{place:06d}-{name}"
 
 
-PARTS: Mapping[str, Callable[[Album, ImportOptions], Album]] = {
+PARTS: Mapping[str, Callable[[PhotographList, ImportOptions], PhotographList]] = {
     "fedfr-clients": _paper_clients,
     "fedfr-public": _paper_public,
     "fedfr-released-clients": _released_clients,

@@ -11,7 +11,15 @@ from fedvisage.base.errors import UserError
 from fedvisage.data.rows import BONA_FIDE, OFFICIAL
 from fedvisage.datasets.dataset import Clip, Entry, Grammar, Name, Text
 from fedvisage.datasets.options import ImportOptions
-from fedvisage.datasets.people.layout import Album, Layout, find_list, group_by_person, plain_album, points_of, shots_of
+from fedvisage.datasets.people.layout import (
+    Layout,
+    PhotographList,
+    find_list,
+    list_by_person,
+    photographs_of,
+    plain_listing,
+    points_of,
+)
 from fedvisage.datasets.tree import Tree, walk, without_ending
 
 GENDER = "gender"
@@ -21,29 +29,28 @@ _BUPT = Grammar("{race}/{person}/{image}", race="African|Asian|Caucasian|Indian"
 _DIGIFACE = Grammar("{person}/{image}", person="[0-9]{1,6}", image="[0-9]{1,3}")
 
 
-def _scan_vggface2(layout: Layout, source: Path) -> Album:
+def _scan_vggface2(layout: Layout, source: Path) -> PhotographList:
     tree = walk(source)
-    shots, skipped = shots_of(layout, tree)
+    photographs, skipped = photographs_of(layout, tree)
     people = _read_people(tree)
     notes = () if people else ("no identity_meta.csv: genders are unknown",)
     # A folder and the table must agree on the split of a person.
-    for shot in shots:
-        person = shot.person.rpartition("/")[2]
-        if people and (person not in people or people[person][0] != shot.extra[OFFICIAL]):
+    for photograph in photographs:
+        person = photograph.person.rpartition("/")[2]
+        if people and (person not in people or people[person][0] != photograph.extra[OFFICIAL]):
             fault = "does not name it" if person not in people else f"says {people[person][0]}"
-            raise UserError(str(source), f"{person} is in {shot.extra[OFFICIAL]}, but identity_meta.csv {fault}")
+            raise UserError(str(source), f"{person} is in {photograph.extra[OFFICIAL]}, but identity_meta.csv {fault}")
     lists = [name for part in ("train", "test") if (name := find_list(tree, f"loose_landmark_{part}.csv"))]
     points = points_of(tree, lists) if lists else {}
-    shots = [
+    photographs = [
         replace(
-            shot,
-            extra={**shot.extra, **({GENDER: people[shot.person.rpartition("/")[2]][1]} if people else {})},
-            points=points.get(without_ending(shot.name).partition("/")[2]),
+            photograph,
+            extra={**photograph.extra, **({GENDER: people[photograph.person.rpartition("/")[2]][1]} if people else {})},
+            points=points.get(without_ending(photograph.name).partition("/")[2]),
         )
-        for shot in shots
+        for photograph in photographs
     ]
-    counts, person_shots = group_by_person(shots)
-    return Album(counts, person_shots, skipped, notes=notes, columns=layout.columns, expected=layout.counts)
+    return list_by_person(photographs, skipped, notes=notes, columns=layout.columns, expected=layout.counts)
 
 
 def _parse_vggface2(fields: Mapping[str, str], _: ImportOptions) -> Entry:
@@ -109,7 +116,7 @@ BUPT = Layout(
     page="http://www.whdeng.cn/RFW/Trainingdataste.html",
     expects="race_per_7000/{African,Asian,Caucasian,Indian}/<person>/<image>.jpg",
     names=(Name(_BUPT, _parse_bupt, "image"),),
-    scan=plain_album,
+    scan=plain_listing,
     sign=r"(?:African|Asian|Caucasian|Indian)/([^/]+)/(?!\1_[0-9]{4}$)[^/]+$",
     counts=(28_000, 0),
     example=(
@@ -124,7 +131,7 @@ DIGIFACE = Layout(
     page="https://github.com/microsoft/DigiFace1M",
     expects="subjects_0-1999_72_imgs/0/0.png        rendered faces: 72 of each person, or 5",
     names=(Name(_DIGIFACE, _parse_digiface, "image"),),
-    scan=plain_album,
+    scan=plain_listing,
     sign=r"subjects_[^/]*/[0-9]{1,6}/[0-9]{1,3}$",
     counts=(110_000, 1_220_000),
     example=(

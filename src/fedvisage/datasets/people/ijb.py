@@ -19,7 +19,7 @@ from PIL import Image
 from fedvisage.base.errors import UserError, printable
 from fedvisage.base.progress import format_count
 from fedvisage.data.lists import COLUMNS, TemplateLists, read_table
-from fedvisage.datasets.people.layout import Album, Layout, Shot, WholeFile, find_list
+from fedvisage.datasets.people.layout import Layout, Photograph, PhotographList, WholeFile, find_list
 from fedvisage.datasets.report import SkippedFile
 from fedvisage.datasets.tree import Tree, ending_of, fault_of_file, walk
 from fedvisage.faces import pictures
@@ -40,7 +40,7 @@ class _CropLists:
     confidence: Sequence[str]
 
 
-def scan(layout: Layout, source: Path) -> Album:
+def scan(layout: Layout, source: Path) -> PhotographList:
     """List the crops of the templates, and the lists of templates to compare."""
     tree, short = walk(source), layout.kind.replace("-", "")
     crops = _crops(tree, layout, short)
@@ -60,12 +60,16 @@ def scan(layout: Layout, source: Path) -> Album:
     distinct, first = np.unique(names[order], return_index=True)
     rows = dict(zip(distinct.tolist(), np.split(present[order], first[1:]), strict=True))
 
-    def shots(person: str) -> Sequence[Shot]:
-        return [_shot(crops, place, tree.path(files[crops.names[place]]), person) for place in rows[person].tolist()]
+    def photographs(person: str) -> Sequence[Photograph]:
+        return [
+            _photograph(crops, place, tree.path(files[crops.names[place]]), person) for place in rows[person].tolist()
+        ]
 
     counts = {person: len(places) for person, places in rows.items()}
     notes = notes_of(lists, len(people))
-    return Album(counts, shots, skipped, templates=lists, notes=notes, columns=COLUMNS, expected=layout.counts)
+    return PhotographList(
+        counts, photographs, skipped, templates=lists, notes=notes, columns=COLUMNS, expected=layout.counts
+    )
 
 
 def _crops(tree: Tree, layout: Layout, short: str) -> _CropLists:
@@ -73,9 +77,7 @@ def _crops(tree: Tree, layout: Layout, short: str) -> _CropLists:
     lists = {what: find_list(tree, f"{short}_{what}.txt") for what in ("face_tid_mid", "name_5pts_score")}
     if missing := [f"{short}_{what}.txt" for what, name in lists.items() if name is None]:
         names = f"{CROPS}/1.jpg and {', '.join(missing)}"
-        raise UserError(
-            str(tree.root), f"does not match {layout.title}: searched for {names}; {tree.listing()}{tree.hints()}"
-        )
+        raise tree.mismatch(f"does not match {layout.title}: searched for {names}")
     media, faces = (_fields(tree, str(name), count) for name, count in zip(lists.values(), (3, 12), strict=True))
     if media.keys() != faces.keys():
         crop = min(media.keys() ^ faces.keys())
@@ -134,11 +136,8 @@ def _files(tree: Tree, crops: _CropLists, layout: Layout) -> tuple[dict[str, str
         SkippedFile(printable(name), "it is in a list, but missing") for name in crops.names if name not in paths
     ]
     if not files:
-        raise UserError(
-            str(tree.root),
-            f"contains none of the crops in the lists of {layout.title}: searched for"
-            f" {CROPS}/{printable(crops.names[0])}; {tree.listing()}{tree.hints()}",
-        )
+        crop = f"{CROPS}/{printable(crops.names[0])}"
+        raise tree.mismatch(f"contains none of the crops in the lists of {layout.title}: searched for {crop}")
     return files, tuple(skipped)
 
 
@@ -206,10 +205,10 @@ def _check_pairs(lists: TemplateLists, whose: Mapping[int, int], tree: Tree, sho
         raise UserError(place, f"says that templates {first} and {second} are {contradiction}")
 
 
-def _shot(crops: _CropLists, place: int, path: Path, person: str) -> Shot:
+def _photograph(crops: _CropLists, place: int, path: Path, person: str) -> Photograph:
     values = (str(crops.template[place]), str(crops.media[place]), crops.confidence[place])
     extra = dict(zip(COLUMNS, values, strict=True))
-    return Shot(f"{CROPS}/{crops.names[place]}", person, WholeFile(path), extra=extra, points=crops.points[place])
+    return Photograph(f"{CROPS}/{crops.names[place]}", person, WholeFile(path), extra=extra, points=crops.points[place])
 
 
 def notes_of(lists: TemplateLists, templates: int) -> tuple[str, ...]:

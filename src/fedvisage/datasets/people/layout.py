@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.base.errors import BadFile, UserError, printable
 from fedvisage.data.lists import Pair, PairList, TemplateLists, read_numbered_pairs
-from fedvisage.datasets.dataset import NO_GROUPS, UNKNOWN_SHARE, Dataset, Entry, match_name
+from fedvisage.datasets.dataset import NO_GROUPS, Dataset, Entry, match_name, refuse_unknown_names
 from fedvisage.datasets.report import SkippedFile
 from fedvisage.datasets.tree import Tree, ending_of, fault_of_file, walk, without_ending
 from fedvisage.faces import pictures
@@ -52,7 +52,7 @@ class WholeFile:
 
 
 @dataclass(frozen=True)
-class Shot:
+class Photograph:
     """One photograph: its name in the set, its person, and the location of its bytes.
 
     `original` is its name in the dataset, if that differs. `points` are the five points from the dataset; `box` is the
@@ -70,11 +70,11 @@ class Shot:
 
 
 @dataclass(frozen=True)
-class Album:
+class PhotographList:
     """The photographs of a dataset by person, small enough to be counted; its pairs by name, or its templates."""
 
     counts: Mapping[str, int]
-    shots: Callable[[str], Sequence[Shot]]
+    photographs: Callable[[str], Sequence[Photograph]]
     skipped: tuple[SkippedFile, ...] = ()
     pairs: Mapping[str, PairList] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -92,12 +92,16 @@ class Album:
         return sum(self.counts.values())
 
 
-def group_by_person(shots: Iterable[Shot]) -> tuple[dict[str, int], Callable[[str], Sequence[Shot]]]:
-    """Group photographs by person: return counts, and a function that returns a person's photographs."""
-    people: dict[str, list[Shot]] = defaultdict(list)
-    for shot in shots:
-        people[shot.person].append(shot)
-    return {person: len(person_shots) for person, person_shots in people.items()}, people.__getitem__
+def list_by_person(
+    photographs: Iterable[Photograph], skipped: tuple[SkippedFile, ...] = (), **further: Any
+) -> PhotographList:
+    """Group photographs by person; `further` are other fields of the list."""
+    people: dict[str, list[Photograph]] = defaultdict(list)
+    for photograph in photographs:
+        people[photograph.person].append(photograph)
+    return PhotographList(
+        {person: len(of_person) for person, of_person in people.items()}, people.__getitem__, skipped, **further
+    )
 
 
 # Readers of benchmarks' lists of pairs, each in its own format, which return folds of pairs.
@@ -240,14 +244,11 @@ def _faces(points: Points) -> float:
     return float(upright.mean())
 
 
-_SHOWN = 5
-
-
 @dataclass(frozen=True, kw_only=True)
 class Layout(Dataset):
     """A dataset of people: which points, boxes and lists it includes, and the function that lists its photographs."""
 
-    scan: Callable[[Layout, Path], Album]
+    scan: Callable[[Layout, Path], PhotographList]
     aligned: bool = False
     """True if its images are already aligned by five points, which is not checked."""
     benchmark: bool = False
@@ -277,9 +278,9 @@ class Layout(Dataset):
         return (text,) if text else ()
 
 
-def shots_of(layout: Layout, tree: Tree) -> tuple[list[Shot], tuple[SkippedFile, ...]]:
+def photographs_of(layout: Layout, tree: Tree) -> tuple[list[Photograph], tuple[SkippedFile, ...]]:
     """List the photographs below a root by their names, in order; refuse a folder that is not a copy of it."""
-    shots: dict[str, Shot] = {}
+    photographs: dict[str, Photograph] = {}
     skipped: list[SkippedFile] = []
     others: list[str] = []
     for file in tree.files:
@@ -293,34 +294,30 @@ def shots_of(layout: Layout, tree: Tree) -> tuple[list[Shot], tuple[SkippedFile,
         if fault is not None:
             skipped.append(SkippedFile(printable(file), fault))
         elif isinstance(entry, Entry):
-            _add_shot(shots, tree, file, tail, entry)
-    if not shots:
+            _add_photograph(photographs, tree, file, tail, entry)
+    if not photographs:
         templates = ", ".join(f"{name.grammar.template}.jpg" for name in layout.names)
-        raise UserError(
-            str(tree.root), f"does not match {layout.title}: searched for {templates}; {tree.listing()}{tree.hints()}"
-        )
-    # A few unknown names are skipped; many indicate another dataset.
-    if len(others) > UNKNOWN_SHARE * (len(shots) + len(others)):
-        shown = ", ".join(others[:_SHOWN])
-        message = f"{len(others)} of {len(shots) + len(others)} images have names that {layout.title} does not use"
-        raise UserError(
-            str(tree.root), f"{message}: {shown}; remove them, or find another kind with `fedvisage data kinds`"
-        )
+        raise tree.mismatch(f"does not match {layout.title}: searched for {templates}")
+    refuse_unknown_names(layout, tree.root, others, len(photographs), "images")
     skipped += [SkippedFile(name, f"not a name of {layout.title}") for name in others]
-    return [replace(shot, person=f"{layout.kind}/{shot.person}") for _, shot in sorted(shots.items())], tuple(skipped)
+    return [
+        replace(photograph, person=f"{layout.kind}/{photograph.person}")
+        for _, photograph in sorted(photographs.items())
+    ], tuple(skipped)
 
 
-def _add_shot(shots: dict[str, Shot], tree: Tree, file: str, tail: str, entry: Entry) -> None:
+def _add_photograph(photographs: dict[str, Photograph], tree: Tree, file: str, tail: str, entry: Entry) -> None:
     path, name = tree.path(file), (entry.name or tail) + ending_of(file)
     key = entry.name or tail
-    if key in shots:
-        both = f"{shots[key].content.path.relative_to(tree.root)} and {file}"
+    if key in photographs:
+        both = f"{photographs[key].content.path.relative_to(tree.root)} and {file}"
         raise UserError(str(tree.root), f"contains two copies of one photograph, {both}; give the folder of one copy")
-    shots[key] = Shot(name, entry.subject, WholeFile(path), entry.group, tail + ending_of(file), entry.extra)
+    photographs[key] = Photograph(
+        name, entry.subject, WholeFile(path), entry.group, tail + ending_of(file), entry.extra
+    )
 
 
-def plain_album(layout: Layout, source: Path) -> Album:
+def plain_listing(layout: Layout, source: Path) -> PhotographList:
     """List a dataset whose names contain all information."""
-    shots, skipped = shots_of(layout, walk(source))
-    counts, person_shots = group_by_person(shots)
-    return Album(counts, person_shots, skipped, columns=layout.columns, expected=layout.counts)
+    photographs, skipped = photographs_of(layout, walk(source))
+    return list_by_person(photographs, skipped, columns=layout.columns, expected=layout.counts)

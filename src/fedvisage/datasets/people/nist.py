@@ -23,7 +23,7 @@ from fedvisage.base.errors import UserError, printable
 from fedvisage.base.files import open_regular
 from fedvisage.data.lists import COLUMNS, Table, TemplateLists
 from fedvisage.datasets.people.ijb import NIST, notes_of, persons_of_templates
-from fedvisage.datasets.people.layout import Album, Layout, Shot, WholeFile, find_list, group_by_person
+from fedvisage.datasets.people.layout import Layout, Photograph, PhotographList, WholeFile, find_list, list_by_person
 from fedvisage.datasets.report import SkippedFile
 from fedvisage.datasets.tree import Tree, ending_of, fault_of_file, walk
 from fedvisage.faces import pictures
@@ -48,7 +48,7 @@ class FaceLine:
     box: tuple[float, ...]
 
 
-def scan(layout: Layout, source: Path, galleries: tuple[str, str]) -> Album:
+def scan(layout: Layout, source: Path, galleries: tuple[str, str]) -> PhotographList:
     """List the faces of the templates, and the lists of templates to compare."""
     tree, short = walk(source), layout.kind.removesuffix("-nist").replace("-", "")
     tables = {which: _read_table(tree, f"{short}_1N_gallery_{which}.csv", layout) for which in galleries}
@@ -57,24 +57,17 @@ def scan(layout: Layout, source: Path, galleries: tuple[str, str]) -> Album:
     whose = persons_of_templates(lists, tree)
     if (name := find_list(tree, f"{short}_11_{'_'.join(galleries)}_matches.csv")) is not None:
         lists = replace(lists, pairs=_pairs(tree.path(name), whose))
-    shots, skipped = _shots(layout, tree, [line for lines in (*tables.values(), probes) for line in lines])
-    if not shots:
-        raise UserError(
-            str(source),
-            f"contains none of the images in its tables: searched for {probes[0].file}; {tree.listing()}{tree.hints()}",
-        )
-    counts, person_shots = group_by_person(shots)
+    photographs, skipped = _photographs(layout, tree, [line for lines in (*tables.values(), probes) for line in lines])
+    if not photographs:
+        raise tree.mismatch(f"contains none of the images in its tables: searched for {probes[0].file}")
     notes = (*notes_of(lists, len(whose)), WITHOUT_SCORE)
-    return Album(counts, person_shots, skipped, templates=lists, notes=notes, columns=COLUMNS, expected=layout.counts)
+    return list_by_person(photographs, skipped, templates=lists, notes=notes, columns=COLUMNS, expected=layout.counts)
 
 
 def _read_table(tree: Tree, name: str, layout: Layout) -> list[FaceLine]:
     """Read a table of faces."""
     if (place := find_list(tree, name)) is None:
-        raise UserError(
-            str(tree.root),
-            f"does not match {layout.title}: searched for img/1.jpg and {name}; {tree.listing()}{tree.hints()}",
-        )
+        raise tree.mismatch(f"does not match {layout.title}: searched for img/1.jpg and {name}")
     lines = tree.lines(place)
     rows = csv.reader(line for _, line in lines)
     head = [column.strip().upper() for column in next(rows, [])]
@@ -127,11 +120,13 @@ def _pairs(path: Path, whose: Mapping[int, int]) -> Table:
     return np.column_stack([pairs, same]).astype(np.int32)
 
 
-def _shots(layout: Layout, tree: Tree, lines: Iterable[FaceLine]) -> tuple[list[Shot], tuple[SkippedFile, ...]]:
+def _photographs(
+    layout: Layout, tree: Tree, lines: Iterable[FaceLine]
+) -> tuple[list[Photograph], tuple[SkippedFile, ...]]:
     """Return a photograph for each face of a template, and the skipped ones."""
     files, faults = _files(tree), dict[str, str]()
     seen: Counter[str] = Counter()
-    shots, skipped = [], []
+    photographs, skipped = [], []
     for line in lines:
         item = f"{line.file}/{line.template}"
         seen[item] += 1
@@ -144,10 +139,12 @@ def _shots(layout: Layout, tree: Tree, lines: Iterable[FaceLine]) -> tuple[list[
             skipped.append(SkippedFile(printable(name), faults.get(file or "") or fault))
             continue
         extra = dict(zip(COLUMNS, (str(line.template), line.sighting, "1"), strict=True))
-        shots.append(
-            Shot(name, f"{layout.kind}/{line.person}", WholeFile(tree.path(file)), extra=extra, box=np.array(line.box))
+        photographs.append(
+            Photograph(
+                name, f"{layout.kind}/{line.person}", WholeFile(tree.path(file)), extra=extra, box=np.array(line.box)
+            )
         )
-    return shots, tuple(skipped)
+    return photographs, tuple(skipped)
 
 
 def _files(tree: Tree) -> dict[str, str]:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.base.errors import BadFile, UserError, printable
-from fedvisage.datasets.people.layout import Album, Layout, Shot
+from fedvisage.datasets.people.layout import Layout, Photograph, PhotographList
 from fedvisage.datasets.tree import fault_of_file
 from fedvisage.faces.pictures import BYTES_LIMIT
 
@@ -213,7 +213,7 @@ _MOST = 1 << 24
 """Labels from this value on are not exact in 32-bit floats."""
 
 
-def scan(layout: Layout, source: Path) -> Album:
+def scan(layout: Layout, source: Path) -> PhotographList:
     """List the pictures of a RecordIO file by their labels."""
     path = find_file(source, ENDING, layout)
     records = read_records(path)
@@ -233,16 +233,16 @@ def scan(layout: Layout, source: Path) -> Album:
     ranges = dict(zip(names, zip(first.tolist(), counts.tolist(), strict=True), strict=True))
     appearing = np.argsort(keys[order[first]], kind="stable").tolist()
 
-    def shots(name: str) -> Sequence[Shot]:
+    def photographs(name: str) -> Sequence[Photograph]:
         begin, count = ranges[name]
-        return _Shots(path, records, keys, order[begin : begin + count], name)
+        return _PersonPhotographs(path, records, keys, order[begin : begin + count], name)
 
     expected = _expected_counts(path.with_name(PROPERTY), len(order) if _has_identities(records) else 0)
     in_order = {names[place]: ranges[names[place]][1] for place in appearing}
-    return Album(in_order, shots, notes=notes, expected=expected, in_order=True)
+    return PhotographList(in_order, photographs, notes=notes, expected=expected, in_order=True)
 
 
-class _Shots(Sequence[Shot]):
+class _PersonPhotographs(Sequence[Photograph]):
     """The photographs of a person, created on access: there may be millions."""
 
     def __init__(self, path: Path, records: RecordTable, keys: NDArray[np.int64], places: NDArray[np.int64], name: str):
@@ -254,7 +254,7 @@ class _Shots(Sequence[Shot]):
     def __getitem__(self, number):  # type: ignore[no-untyped-def]  # a slice is not asked for
         place = int(self._places[number])
         item = f"{self._name.rpartition('/')[2]}/{int(self._keys[place]):08d}"
-        return Shot(item, self._name, Record(self._path, self._records.offsets[place]))
+        return Photograph(item, self._name, Record(self._path, self._records.offsets[place]))
 
 
 def find_file(source: Path, ending: str, layout: Layout) -> Path:
