@@ -56,7 +56,9 @@ class ArrayFrames:
         with _open_colours(self.item) as arrays:
             for number in range(_count_frames(arrays)):
                 if number in wanted:
-                    yield number, _as_rgb(_read_array(arrays, number), bgr=self.item.bgr)
+                    frame = np.asarray(arrays[0][number] if arrays[0].ndim == 4 else arrays[number][()], np.uint8)
+                    image = frame if _channel_axis(frame.shape) == 2 else np.moveaxis(frame, 0, 2)
+                    yield number, np.ascontiguousarray(image[..., ::-1] if self.item.bgr else image)
 
     def name(self, number: int) -> str:
         """Return the name of a frame in the set."""
@@ -135,7 +137,16 @@ def _choose_arrays(arrays_by_path: dict[str, Any]) -> list[Any]:
     film = named[0] if named else next(iter(films))
     arrays = [arrays_by_path[path] for path in sorted(films[film], key=_by_number)]
     for array in arrays:
-        _check_array(array)
+        shape = array.shape if array.ndim == 3 else array.shape[1:]
+        sides = shape[:2] if _channel_axis(shape) == 2 else shape[1:]
+        if array.is_virtual or array.external:
+            raise BadFile(f"{printable(array.name)} is stored in other files")
+        if min(sides) < SIDE_MINIMUM or sides[0] * sides[1] > PIXEL_LIMIT:
+            raise BadFile(f"frames of {sides[1]}×{sides[0]} pixels are not supported")
+        if array.ndim == 4 and array.shape[0] > FRAME_LIMIT:
+            raise BadFile(f"more than {FRAME_LIMIT} frames")
+        if array.chunks and np.prod(array.chunks, dtype=np.float64) > CHUNK_LIMIT:
+            raise BadFile(f"is stored in chunks of more than {CHUNK_LIMIT >> 20} MiB")
     return arrays
 
 
@@ -155,28 +166,5 @@ def _channel_axis(shape: tuple[int, ...]) -> int | None:
     return 2 if shape[2] == 3 else 0 if shape[0] == 3 else None
 
 
-def _check_array(array: Any) -> None:
-    shape = array.shape if array.ndim == 3 else array.shape[1:]
-    sides = shape[:2] if _channel_axis(shape) == 2 else shape[1:]
-    if array.is_virtual or array.external:
-        raise BadFile(f"{printable(array.name)} is stored in other files")
-    if min(sides) < SIDE_MINIMUM or sides[0] * sides[1] > PIXEL_LIMIT:
-        raise BadFile(f"frames of {sides[1]}×{sides[0]} pixels are not supported")
-    if array.ndim == 4 and array.shape[0] > FRAME_LIMIT:
-        raise BadFile(f"more than {FRAME_LIMIT} frames")
-    if array.chunks and np.prod(array.chunks, dtype=np.float64) > CHUNK_LIMIT:
-        raise BadFile(f"is stored in chunks of more than {CHUNK_LIMIT >> 20} MiB")
-
-
 def _count_frames(arrays: list[Any]) -> int:
     return int(arrays[0].shape[0]) if arrays[0].ndim == 4 else len(arrays)
-
-
-def _read_array(arrays: list[Any], number: int) -> Pixels:
-    return np.asarray(arrays[0][number] if arrays[0].ndim == 4 else arrays[number][()], np.uint8)
-
-
-def _as_rgb(frame: Pixels, *, bgr: bool) -> Pixels:
-    """Return a frame as height × width × RGB."""
-    image = frame if _channel_axis(frame.shape) == 2 else np.moveaxis(frame, 0, 2)
-    return np.ascontiguousarray(image[..., ::-1] if bgr else image)

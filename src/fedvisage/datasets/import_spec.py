@@ -76,6 +76,7 @@ def read_spec(text: str, place: str) -> ImportSpec:
     try:
         dataset_of(kind)
         options = _options(words)
+        # The recipe defines the size.
         index = words.index("--size") if "--size" in words else len(words)
         spec = ImportSpec(kind, ImportOptions(**options), " ".join(words[:index] + words[index + 2 :]))
         _ = spec.settings  # raises for options that the dataset does not support

@@ -259,7 +259,20 @@ def synthesise(spec: Synthesis, destination: Path, *, workers: int = 1, progress
         closing(map_in_order(work, plan, workers)) as films,
     ):
         for videos, filmed in zip(plan, films, strict=True):
-            _write(out, videos, filmed, "heldout" if videos[0].subject in heldout else "train")
+            split = "heldout" if videos[0].subject in heldout else "train"
+            rows = [(video, frame) for video in videos for frame in range(video.frames)]
+            out.add(
+                filmed.images,
+                label=[int(video.attack is None) for video, _ in rows],
+                species=[video.species for video, _ in rows],
+                subject=[video.subject for video, _ in rows],
+                video=[video.name for video, _ in rows],
+                frame=[frame for _, frame in rows],
+                split=[split] * len(rows),
+                item=[f"{video.subject}/{video.name}/{frame:03d}" for video, frame in rows],
+                depth=filmed.depth,
+                points=filmed.points,
+            )
             done += len(filmed.images)
             if progress:
                 progress(done, total)
@@ -313,19 +326,3 @@ def film_subject(videos: Sequence[Video], domain: Domain, size: int) -> Frames:
             batch = same[start : start + step]
             filmed |= zip((video.name for video in batch), film(batch, domain, size).split(batch), strict=True)
     return Frames.join([filmed[video.name] for video in videos])
-
-
-def _write(out: Writer, videos: Sequence[Video], filmed: Frames, split: str) -> None:
-    rows = [(video, frame) for video in videos for frame in range(video.frames)]
-    out.add(
-        filmed.images,
-        label=[int(video.attack is None) for video, _ in rows],
-        species=[video.species for video, _ in rows],
-        subject=[video.subject for video, _ in rows],
-        video=[video.name for video, _ in rows],
-        frame=[frame for _, frame in rows],
-        split=[split] * len(rows),
-        item=[f"{video.subject}/{video.name}/{frame:03d}" for video, frame in rows],
-        depth=filmed.depth,
-        points=filmed.points,
-    )

@@ -254,7 +254,11 @@ def read_source(path: Path, key: str | None = None) -> WeightsFile:
         tensors, _ = read_tensors(path)
     # All later steps compute in float32; files often hold float16.
     plain = {name: value.float() if value.is_floating_point() else value for name, value in tensors.items()}
-    _check_sound(path, plain)
+    if not plain:
+        raise UserError(str(path), "contains no tensors")
+    for name, value in plain.items():
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise UserError(str(path), f"{name} contains NaN or infinite values")
     return WeightsFile(path, form, file_digest(path), plain, layers)
 
 
@@ -264,11 +268,3 @@ def _format(path: Path) -> str:
     if path.suffix.lower() == ".onnx":
         return "onnx"
     return "torch" if start in (b"PK", b"\x80\x02") else "safetensors"
-
-
-def _check_sound(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    if not tensors:
-        raise UserError(str(path), "contains no tensors")
-    for name, value in tensors.items():
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            raise UserError(str(path), f"{name} contains NaN or infinite values")

@@ -82,7 +82,21 @@ def read_start(path: Path, start: Start, present: Message) -> StartWeights:
     expected = {name: value for name, value in present.items() if _is_in_parts(name, start.parts)}
     offered = {name: value for name, value in tensors.items() if _is_in_parts(name, start.parts)}
     if start.strict:
-        _check_whole(path, offered, expected, start.parts, origin)
+        # Refuse a file with a tensor that the network cannot take, or with an incomplete part.
+        advice = "; strict: false loads only the matching tensors"
+        for name, tensor in offered.items():
+            if name not in expected:
+                raise UserError(PLACE, f"{path} has tensor {name}, unknown to this network{advice}{_hint(origin)}")
+            if tensor.shape != expected[name].shape:
+                raise UserError(
+                    PLACE,
+                    f"{path}: {name} has shape {tuple(tensor.shape)}, "
+                    f"but the network expects {tuple(expected[name].shape)}{_hint(origin)}",
+                )
+        complete_parts = set(start.parts or ()) | {name.split(".")[0] for name in offered}
+        missing = [name for name in expected if name.split(".")[0] in complete_parts and name not in offered]
+        if missing or not offered:
+            raise UserError(PLACE, f"{path} lacks {', '.join(missing[:FEW]) or 'any tensor'}{advice}{_hint(origin)}")
     fitting = [name for name in expected if name in offered and offered[name].shape == expected[name].shape]
     if not fitting:
         raise UserError(PLACE, f"{path} contains no tensor that matches this network{_hint(origin)}")
@@ -104,26 +118,6 @@ def read_start(path: Path, start: Start, present: Message) -> StartWeights:
 def _is_in_parts(name: str, parts: Iterable[str] | None) -> bool:
     """Return whether the recipe's ``parts`` include a tensor."""
     return parts is None or name.split(".")[0] in parts
-
-
-def _check_whole(
-    path: Path, weights: Message, expected: Message, parts: tuple[str, ...] | None, origin: Mapping[str, Any] | None
-) -> None:
-    """Refuse a file with a tensor that the network cannot take, or with an incomplete part."""
-    advice = "; strict: false loads only the matching tensors"
-    for name, tensor in weights.items():
-        if name not in expected:
-            raise UserError(PLACE, f"{path} has tensor {name}, unknown to this network{advice}{_hint(origin)}")
-        if tensor.shape != expected[name].shape:
-            raise UserError(
-                PLACE,
-                f"{path}: {name} has shape {tuple(tensor.shape)}, "
-                f"but the network expects {tuple(expected[name].shape)}{_hint(origin)}",
-            )
-    complete_parts = set(parts or ()) | {name.split(".")[0] for name in weights}
-    missing = [name for name in expected if name.split(".")[0] in complete_parts and name not in weights]
-    if missing or not weights:
-        raise UserError(PLACE, f"{path} lacks {', '.join(missing[:FEW]) or 'any tensor'}{advice}{_hint(origin)}")
 
 
 def origin_of(about: str) -> Mapping[str, Any] | None:

@@ -166,20 +166,14 @@ def scan(scanner: Scanner, tree: Tree, options: ImportOptions) -> Listing:
     if not matched:
         templates = f"searched for {FRAME.template}.png and {FOLDER.template}/000.png"
         raise tree.mismatch(f"contains no frames of {' or '.join(scanners)}: {templates}")
-    kind = _most_frequent(matched, tree)
+    (kind, count), *others = matched.most_common(2)
+    if others and others[0][1] == count:
+        raise UserError(str(tree.root), f"the names fit both {kind} and {others[0][0]}; choose one with --of")
     if len(unread[kind]) > UNKNOWN_SHARE * (len(unread[kind]) + matched[kind]):
         message = f"{len(unread[kind])} images have names that {kind} does not use: {', '.join(unread[kind][:3])}"
         raise UserError(str(tree.root), f"{message}; give the folder of one dataset, or choose it with --of")
     listing = scan_by_name(scanners[kind], tree, options)
     return replace(listing, notes=(*listing.notes, f"frames of {kind}, by their names"))
-
-
-def _most_frequent(matched: Counter[str], tree: Tree) -> str:
-    (kind, count), *others = matched.most_common(2)
-    if others and others[0][1] == count:
-        message = f"the names fit both {kind} and {others[0][0]}; choose one with --of"
-        raise UserError(str(tree.root), message)
-    return kind
 
 
 def check_folders(tree: Tree, items: Sequence[Item]) -> None:

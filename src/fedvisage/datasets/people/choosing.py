@@ -60,7 +60,13 @@ def _paper_clients(listing: PhotographList, options: ImportOptions) -> Photograp
         order[: 2 * len(order) // 5], options.people or CLIENTS, f"with {PHOTOGRAPHS} photographs or more"
     )
     chosen = _limit_listing(listing, people, options.most or PHOTOGRAPHS, options.seed)
-    return replace(chosen, splits=_split_function(options))
+
+    def splits(person: str, count: int) -> list[str]:
+        """Draw the test photographs of a person: 40 of 100."""
+        tested = numpy_rng(options.seed, "fedfr", "test", person).permutation(count)[: count * TESTED // PHOTOGRAPHS]
+        return ["test" if place in tested else "train" for place in range(count)]
+
+    return replace(chosen, splits=splits)
 
 
 def _paper_public(listing: PhotographList, options: ImportOptions) -> PhotographList:
@@ -75,16 +81,6 @@ def _paper_public(listing: PhotographList, options: ImportOptions) -> Photograph
 def _people_with_enough(listing: PhotographList, options: ImportOptions) -> list[str]:
     least = options.most or PHOTOGRAPHS
     return _draw_people([person for person, count in listing.counts.items() if count >= least], options.seed)
-
-
-def _split_function(options: ImportOptions) -> Callable[[str, int], Sequence[str]]:
-    """Return a function that draws the test photographs of a person: 40 of 100."""
-
-    def splits(person: str, count: int) -> list[str]:
-        tested = numpy_rng(options.seed, "fedfr", "test", person).permutation(count)[: count * TESTED // PHOTOGRAPHS]
-        return ["test" if place in tested else "train" for place in range(count)]
-
-    return splits
 
 
 def _released_clients(listing: PhotographList, options: ImportOptions) -> PhotographList:

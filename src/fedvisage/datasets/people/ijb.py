@@ -45,7 +45,16 @@ def scan(layout: Layout, source: Path) -> PhotographList:
     tree, short = walk(source), layout.kind.replace("-", "")
     crops = _crops(tree, layout, short)
     files, skipped = _files(tree, crops, layout)
-    lists = _lists(tree, short)
+    # Read the available lists of pairs, galleries and probes.
+    pairs = find_list(tree, f"{short}_template_pair_label.txt")
+    galleries = {
+        which.lower(): _persons(tree, name)
+        for which in ("G1", "G2", "S1", "S2")
+        if (name := find_list(tree, f"{short}_1N_gallery_{which}.csv"))
+    }
+    probes = find_list(tree, f"{short}_1N_probe_mixed.csv")
+    listed = None if pairs is None else read_table(tree.path(pairs), 3)
+    lists = TemplateLists(listed, galleries, None if probes is None else _persons(tree, probes))
     whose = persons_of_templates(lists, tree)
     _check_pairs(lists, whose, tree, short)
     # Rows of the lists are grouped by person, without a copy of each row: there are several hundred thousand.
@@ -139,19 +148,6 @@ def _files(tree: Tree, crops: _CropLists, layout: Layout) -> tuple[dict[str, str
         crop = f"{CROPS}/{printable(crops.names[0])}"
         raise tree.mismatch(f"contains none of the crops in the lists of {layout.title}: searched for {crop}")
     return files, tuple(skipped)
-
-
-def _lists(tree: Tree, short: str) -> TemplateLists:
-    """Read the available lists of pairs, galleries and probes."""
-    pairs = find_list(tree, f"{short}_template_pair_label.txt")
-    galleries = {
-        which.lower(): _persons(tree, name)
-        for which in ("G1", "G2", "S1", "S2")
-        if (name := find_list(tree, f"{short}_1N_gallery_{which}.csv"))
-    }
-    probes = find_list(tree, f"{short}_1N_probe_mixed.csv")
-    listed = None if pairs is None else read_table(tree.path(pairs), 3)
-    return TemplateLists(listed, galleries, None if probes is None else _persons(tree, probes))
 
 
 def _persons(tree: Tree, name: str) -> NDArray[np.int32]:

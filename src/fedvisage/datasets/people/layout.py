@@ -294,7 +294,15 @@ def photographs_of(layout: Layout, tree: Tree) -> tuple[list[Photograph], tuple[
         if fault is not None:
             skipped.append(SkippedFile(printable(file), fault))
         elif isinstance(entry, Entry):
-            _add_photograph(photographs, tree, file, tail, entry)
+            key = entry.name or tail
+            if key in photographs:
+                both = f"{photographs[key].content.path.relative_to(tree.root)} and {file}"
+                raise UserError(
+                    str(tree.root), f"contains two copies of one photograph, {both}; give the folder of one copy"
+                )
+            name, original = key + ending_of(file), tail + ending_of(file)
+            content = WholeFile(tree.path(file))
+            photographs[key] = Photograph(name, entry.subject, content, entry.group, original, entry.extra)
     if not photographs:
         templates = ", ".join(f"{name.grammar.template}.jpg" for name in layout.names)
         raise tree.mismatch(f"does not match {layout.title}: searched for {templates}")
@@ -304,17 +312,6 @@ def photographs_of(layout: Layout, tree: Tree) -> tuple[list[Photograph], tuple[
         replace(photograph, person=f"{layout.kind}/{photograph.person}")
         for _, photograph in sorted(photographs.items())
     ], tuple(skipped)
-
-
-def _add_photograph(photographs: dict[str, Photograph], tree: Tree, file: str, tail: str, entry: Entry) -> None:
-    path, name = tree.path(file), (entry.name or tail) + ending_of(file)
-    key = entry.name or tail
-    if key in photographs:
-        both = f"{photographs[key].content.path.relative_to(tree.root)} and {file}"
-        raise UserError(str(tree.root), f"contains two copies of one photograph, {both}; give the folder of one copy")
-    photographs[key] = Photograph(
-        name, entry.subject, WholeFile(path), entry.group, tail + ending_of(file), entry.extra
-    )
 
 
 def plain_listing(layout: Layout, source: Path) -> PhotographList:
