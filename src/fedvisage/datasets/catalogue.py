@@ -35,7 +35,6 @@ from fedvisage.datasets.report import ImportReport
 
 # Datasets of people in their published layouts.
 
-
 LAYOUTS: dict[str, Layout] = {
     layout.kind: layout
     for layout in (
@@ -59,7 +58,6 @@ LAYOUTS: dict[str, Layout] = {
 
 
 # Datasets of presentation attacks in their published layouts.
-
 
 SCANNERS: dict[str, Scanner] = {
     scanner.kind: scanner

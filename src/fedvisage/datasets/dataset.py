@@ -16,7 +16,6 @@ from fedvisage.faces import pictures
 
 # The files of a small copy, which show the layout of a dataset.
 
-
 OTHERS = 100
 """First number of additional people in small copies: examples use lower numbers."""
 
@@ -52,7 +51,6 @@ Example = Clip | Text
 
 
 # Grammars of file names: they parse the end of a path, and build it from the same fields.
-
 
 _FIELD = re.compile(r"\{(\w+)\}")
 
@@ -104,7 +102,6 @@ class Grammar:
 
 Kind = Literal["video", "image", "frames", "arrays"]
 """A video file, an image file, a folder whose images are the frames of a video, or an HDF5 file with frames."""
-
 
 NO_GROUPS = "all"
 """The group of everyone in a set that has no groups."""

@@ -173,7 +173,6 @@ def open_frames(item: Item) -> FrameSource:
 
 # The choice of a video's frames.
 
-
 _COUNT = re.compile(r"[0-9]{1,6}")
 _POSITION = re.compile(r"(?:(?P<first>[0-9]{1,6})(?:\+n/(?P<after>[1-9][0-9]{0,5}))?|n/(?P<share>[1-9][0-9]{0,5}))")
 

@@ -38,7 +38,6 @@ from fedvisage.faces.pictures import ENDINGS
 
 # Identity sets from lists of photographs, written person by person in order of names.
 
-
 PHOTOGRAPHS_VERSION = 1
 """Changes whenever the same files give different pixels, so that no import resumes one of another version."""
 
@@ -257,7 +256,6 @@ def draw_held_out(people: list[str], share: float, seed: int) -> set[str]:
 
 
 # Folders of photographs, one per person.
-
 
 GROUPS = "groups.csv"
 

@@ -35,7 +35,6 @@ from fedvisage.faces.cropping import MARGIN
 
 # The state of an import.
 
-
 Record = Mapping[str, Any]
 """The result for one item: its name, its digest, its fault, and counts."""
 

@@ -22,7 +22,6 @@ from fedvisage.datasets.show import shortcuts_in, show_set
 
 # The import of each known dataset below a folder into its own set.
 
-
 ImportOne = Callable[[FoundDataset, Path], list[str]]
 """Imports a dataset below a folder into a directory, and returns the lines to print."""
 

@@ -14,7 +14,6 @@ from fedvisage.data.rows import BONA_FIDE
 if TYPE_CHECKING:  # the writer loads torch, which reading processes do not need
     from fedvisage.data.writer import Writer
 
-
 DATASET_SPLITS = ("train", "dev", "test", "all")
 """Keys of published counts for a dataset's main videos; other keys are optional parts, such as enrolment."""
 

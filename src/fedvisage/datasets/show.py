@@ -20,7 +20,6 @@ from fedvisage.faces.cues import NAMES, OF_A_CAMERA, cues
 
 # The shortcut meter.
 
-
 WARN = 0.75
 """A single number, or the linear model, with at least this AUC is a shortcut that a network will learn."""
 MOST = 600

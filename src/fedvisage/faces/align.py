@@ -24,7 +24,6 @@ from fedvisage.faces.detection import Face
 # confidence rose on every one. On upright photographs its confidence is mostly above 0.999, and a turn never raised
 # it. So `find` searches the turned picture only if no face was found or the largest one has a lower confidence.
 
-
 SURE = 0.999
 """Minimum detector confidence at which a face counts as upright."""
 

@@ -32,7 +32,6 @@ from fedvisage.base.onnx_graphs import open_session
 
 # Operations on boxes, given as corners (left, top, right, bottom), N×4.
 
-
 Boxes = NDArray[np.float64]
 
 
@@ -97,7 +96,6 @@ class Face:
 # The package's code is never imported. It runs the networks on OpenCV's engine, and OpenCV 5 pads a pool of even size
 # at its beginning, while ONNX pads at its end (``auto_pad=SAME_UPPER``): boxes and points would move by about 2 % of
 # the face. Files with other bytes than the tested ones are refused.
-
 
 Floats = NDArray[np.float32]
 Net = Callable[[Floats], list[Floats]]

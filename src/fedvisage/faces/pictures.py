@@ -281,7 +281,6 @@ def _open_frames(path: Path) -> Iterator[cv2.VideoCapture]:
 
 # Counting the parts of a file before it is decoded: small files of many parts take seconds, or hours.
 
-
 PARTS, BYTES_EACH = 1000, 1024
 """A file has at most ``PARTS`` parts, and one more per ``BYTES_EACH`` bytes; encoders write thousands into each."""
 

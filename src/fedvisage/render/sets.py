@@ -24,7 +24,6 @@ from fedvisage.render.filming import Frames, Video, film, media_of
 RENDERER_VERSION = 1
 """Increases whenever a specification gives other pixels than before."""
 
-
 MOST_SUBJECTS = 100_000
 MOST_OF_ONE = 1_000
 """Limit on the videos of a subject, the frames of a video, and the photographs of a person."""
@@ -33,7 +32,6 @@ MOST_AT_ONCE = 2 << 30
 MOST_IMAGES = 2_000_000
 """Images of a set, each with a row in memory. The limit is three times the size of the largest dataset in the papers
 (CelebA-Spoof, 625,537): 100 GB on disk at 128 pixels, and weeks of rendering."""
-
 
 SECOND_GENERATION = 2
 """The generation in which both classes pass the same simulated capture in every domain."""

@@ -23,7 +23,6 @@ from fedvisage.starts.networks import convert_to_network
 
 # Comparison with a reference: features of the same pictures from the converted network and from an ONNX graph.
 
-
 PICTURES = 4
 COARSE = 7
 """Patches of colour along each side of a picture. Smoothing and some grain give features that networks tell apart."""

@@ -23,7 +23,6 @@ from fedvisage.federation.wire.message import MalformedMessage, decode, encode
 # ONNX graphs. Exporters often fold BatchNorm into the convolution before it and number the result. So a graph is also
 # read as the sequence of its layers, which can be compared with a table of layers in the order of computation.
 
-
 LAYERS = {"Conv", "BatchNormalization", "PRelu", "Gemm", "MatMul"}
 REMEDY = "write the network as one file, with tensors and standard operators only"
 """Advice to owners of a graph that is refused."""
@@ -88,7 +87,6 @@ def _tensor(array: np.ndarray[Any, Any]) -> Tensor:
 # ``torch.load(weights_only=True)`` runs a small part of the pickle language. In case that part has a hole, the process
 # has no network, starts no program, writes no file and has little memory. It hands over safetensors, which are checked
 # like any other file.
-
 
 SPARE = 1 << 30
 """Bytes of memory beyond five times the file's size: for the tensors, their copy, and their encoded bytes."""

@@ -298,7 +298,6 @@ class ConvertedNetwork:
 # - InsightFace_Pytorch (TreB1eN), the base of many other projects: MobileFaceNet with the layers of its paper.
 # - MobileFaceNet of Y. Liu (``foamliu``), whose network is ``mobilefacenet-dw`` here.
 
-
 Pairs = Iterator[tuple[str | None, str]]
 
 RESIDUAL = ("bn1", "conv1", "bn2", "prelu", "conv2", "bn3")

@@ -22,7 +22,6 @@ VIDEO = Grammar("{part}_release/{subject}/{clip}", part="train|test", subject="[
 SPECIES = ("bonafide", "warp", "cut", "replay")
 FIRST_OF_TEST = 20
 
-
 MISTAKEN = "HR_4"
 COUNTS = {"train": (60, 180), "test": (90, 270)}
 

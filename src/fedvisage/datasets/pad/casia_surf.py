@@ -211,7 +211,6 @@ older: {Val,Testing}/0007/007243-color.jpg           with val_private_list.txt, 
     ),
 )
 
-
 REAL_3DMASK = Grammar("Real/{person}/{clip}", person="[0-9]{4}_[0-9]{3}", clip="[1-9][0-9]?")
 FAKE_3DMASK = Grammar(
     "Fake/{person}/{decoration}/{clip}", person="[0-9]{4}_[0-9]{3}", decoration="[123]", clip="[1-9][0-9]?"

@@ -23,7 +23,6 @@ from fedvisage.datasets.tree import Tree
 
 # Face boxes that come with a dataset.
 
-
 Box = npt.NDArray[np.float64]
 """Left, top, width and height in pixels."""
 

@@ -105,7 +105,6 @@ protocol/CASIA_HiFiMask@p1_video_train.txt …    compared with the names where 
     ),
 )
 
-
 PERSON = "0?[1-9]|1[0-2]"
 VIDEO = Grammar(
     "{class}/{folder}/{camera}_{light}_{subject}",
@@ -141,7 +140,6 @@ HKBU_MARS_V2 = Scanner(
         Clip("attack/12/03_04_12.avi", 2, "mask_rigid"),
     ),
 )
-
 
 FILE = Grammar("{subject}_{session}_{recording}", subject="0[1-9]|1[0-7]", session="0[1-3]", recording="0[1-5]")
 WITH_MASKS = "03"

@@ -60,7 +60,6 @@ SCANNER = Scanner(
     ),
 )
 
-
 ATTACKS = {
     "Paper": "print",
     "Replay": "replay",

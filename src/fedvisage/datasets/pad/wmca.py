@@ -164,7 +164,6 @@ PROTOCOL-grandtest.csv …                                          compared wit
     ),
 )
 
-
 HQ_SPECIES = {
     "00": "bonafide",
     "01": "glasses",

@@ -295,7 +295,6 @@ AGEDB = Layout(
 
 # RFW: photographs in one set, with one list of pairs for each of four groups.
 
-
 RACES = ("African", "Asian", "Caucasian", "Indian")
 
 _RFW = Grammar(

@@ -20,7 +20,6 @@ from fedvisage.faces.pictures import BYTES_LIMIT
 
 # A safe reader of one form of pickle.
 
-
 VALUES_LIMIT = 1 << 21
 """Maximum number of values in a file: lists of pairs have some ten thousand."""
 

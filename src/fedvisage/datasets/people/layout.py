@@ -106,7 +106,6 @@ def list_by_person(
 
 # Readers of benchmarks' lists of pairs, each in its own format, which return folds of pairs.
 
-
 FOLDS = 10
 
 
@@ -184,7 +183,6 @@ def _parse_half(line: str, place: str) -> tuple[str, int]:
 
 
 # Readers of lists with the five points of photographs.
-
 
 _TRIED = 1000
 """Number of lines for detecting the order of a list's numbers."""

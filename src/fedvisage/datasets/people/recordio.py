@@ -26,7 +26,6 @@ from fedvisage.faces.pictures import BYTES_LIMIT
 
 # RecordIO, MXNet's format for pictures, read and written without MXNet.
 
-
 MAGIC = 0xCED7230A
 HEADER = struct.Struct("<IfQQ")
 

@@ -107,7 +107,6 @@ OCIM_PROTOCOLS = (
              level="frame"),
 )  # fmt: skip
 
-
 SHAO, SHAO_2021 = "Shao et al. 2022 (FedGPAD), Table X", "Shao et al. 2021 (test-time adaptation), Table VII"
 FEDSIS = "Alkhunaizi et al., IJCB 2023, Table 6"
 PHOTO = {"O": "print", "C": "warp,cut", "I": "print,photo", "M": "print"}
@@ -170,7 +169,6 @@ ATTACK_PROTOCOLS = (
              {**imports("--frames 10"), "H": Import("hkbu-mars-v2", "--frames 10"),
               "3": Import("3dmad", "--frames 10")}, {"3": _masks((*FLAT, "H"))}, level="frame"),
 )  # fmt: skip
-
 
 FLIP_LARGE = "Srivatsan et al., ICCV 2023, and the lists of its code; FedSIS's second benchmark"
 LARGE_SITES = {

@@ -76,7 +76,6 @@ PEOPLE: Mapping[str, PeopleProtocol] = {
 }
 """Protocols of recognition, by name; each has one fold."""
 
-
 PROTOCOLS: Mapping[str, Protocol] = {
     protocol.name: protocol
     for protocol in (

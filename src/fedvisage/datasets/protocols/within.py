@@ -34,7 +34,6 @@ OULU_PROTOCOLS = (
               for phone in PHONES}, "source-eer"),
 )  # fmt: skip
 
-
 SIW, WMCA, CELEBA = "Liu et al., CVPR 2018", "George et al., IEEE TIFS 2020", "Zhang et al., ECCV 2020"
 SIXTY = "0,6,12,18,24,30,36,42,48,54"
 MEDIA = "1234"
