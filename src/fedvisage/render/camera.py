@@ -94,21 +94,20 @@ def expose(radiance: Tensor, shots: CameraShots, noise_seeds: Sequence[int]) -> 
     pixels = sensor_pixels(shots, size)
     # B×1×S×S transmission of the lens, 1 at the centre.
     axis = torch.linspace(-1, 1, size) ** 2
-    light = radiance * (
-        (1 - column(shots.vignette) * (axis[:, None] + axis[None, :]) / 2) * _metered_gain(radiance, shots.exposure)
-    )
+    transmission = 1 - column(shots.vignette) * (axis[:, None] + axis[None, :]) / 2
+    light = radiance * (transmission * _metered_gain(radiance, shots.exposure))
     # A sensor finer than the crop is binned, which averages its blur and its noise too.
     binning = (shots.pixels / pixels).clamp_min(1.0)
     sampled = _apply_separable(light, _sampling(size, pixels, shots.blur / binning))
-    # Add noise with a shot part (variance grows with light) and a read part; `level` is the deviation at mid grey.
+    # Add noise with a shot part (variance grows with light) and a read part; its level is the deviation at mid grey.
     deviation = (sampled.clamp_min(0) * (0.75 / 0.18)).add_(0.25).sqrt_().mul_(column(shots.noise / binning))
-    developed = _develop(
-        torch.addcmul(sampled, deviation, normal_field(noise_seeds, "camera/noise", *sampled.shape[1:])), shots
-    )
+    noisy = torch.addcmul(sampled, deviation, normal_field(noise_seeds, "camera/noise", *sampled.shape[1:]))
+    developed = _develop(noisy, shots)
     # B×S×S rows of a Gaussian blur within the first n of S pixels.
     index = torch.arange(size)
     weight = torch.exp(-((index[:, None] - index[None, :]) ** 2) / 2).expand(len(pixels), -1, -1)
-    soft = _apply_separable(developed, _normalise_rows(weight * (index[None, None, :] < pixels[:, None, None]), pixels))
+    weight = weight * (index[None, None, :] < pixels[:, None, None])
+    soft = _apply_separable(developed, _normalise_rows(weight, pixels))
     sharp = developed + column(shots.sharpening) * (developed - soft)
     raw = (sharp.clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).contiguous().numpy()
     offsets = [int(8 * value) for value in uniform_numbers(noise_seeds, "camera/block").tolist()]

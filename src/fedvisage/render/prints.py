@@ -140,21 +140,18 @@ def print_attack(
         reflectance = with_black_point(reflectance, draw("density"))
     reflectance = white * reflectance
     reflectance = reflectance * (1 + column(draw("grain")) * grain)
-    # The light of the second room, then mirrored light, which does not depend on the ink.
-    # B×3×H×W light on the sheet: a smooth fall across it, and the shading of a curled sheet.
-    level = draw("light")
+    # The light of the second room, B×3×H×W: a smooth fall across the sheet, and the shading of a curled one.
     warmth = draw("warmth")
-    gradient = draw("gradient")
     angle = between(videos, "print/light angle", (0.0, 2 * math.pi))
     x, y = view.coordinates.unbind(-1)
     fall = (angle.cos()[:, None, None] * x + angle.sin()[:, None, None] * y)[:, None]
-    shade = torch.exp(column(gradient) * fall - 0.5 * view.slope - 0.5 * view.slope**2)
+    shade = torch.exp(column(draw("gradient")) * fall - 0.5 * view.slope - 0.5 * view.slope**2)
     colour = torch.stack([1 + warmth, torch.ones_like(warmth), 1 - warmth], dim=1)[:, :, None, None]
-    lit = reflectance * (column(level) * colour * shade * 0.6)
-    strength = draw("gloss") * draw("light")
+    lit = reflectance * (column(draw("light")) * colour * shade * 0.6)
+    # Mirrored light does not depend on the ink.
     place = [between(videos, f"print/gloss {axis}", (-1.0, 1.0)) for axis in "xy"]
     extent = [between(videos, f"print/gloss {axis}", (0.15, 0.8)) for axis in ("width", "height")]
-    lit = lit + (column(strength) * glow(view, *place, *extent))
+    lit = lit + (column(draw("gloss") * draw("light")) * glow(view, *place, *extent))
     if printers[0].sheen is not None:
         lit = lit + _mirrored_lamp(view, draw("sheen") * draw("light"), videos)
     margins = [between(videos, f"print/margin {side}", [printer.margin for printer in printers]) for side in range(4)]

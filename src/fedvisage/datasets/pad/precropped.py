@@ -75,23 +75,11 @@ class FrameDataset:
         return None
 
 
-def _casia(part: str, _: bool, stem: str) -> str:
-    return f"{part}_release/{stem.replace('_', '/', 1)}"
-
-
 def _replay(part: str, live: bool, stem: str) -> str:
     """Return the path of a video of Replay-Attack: the folder is the prefix of the name."""
     folder, _, name = stem.partition("_")
     part = "devel" if part == "dev" else part
     return f"{part}/{folder}/{name}" if live else f"{part}/attack/{folder}/{name}"
-
-
-def _siw(part: str, live: bool, stem: str) -> str:
-    return f"{part.title()}/{'live' if live else 'spoof'}/{stem[:3]}/{stem}"
-
-
-def _hkbu(_: str, live: bool, stem: str) -> str:
-    return f"{'real' if live else 'attack'}/{stem.rpartition('_')[2]}/{stem}"
 
 
 def _cefa(_: str, __: bool, stem: str) -> str:
@@ -102,11 +90,6 @@ def _cefa(_: str, __: bool, stem: str) -> str:
     return f"{ethnicity}-{number}/{stem}/color"
 
 
-def _wmca(_: str, __: bool, stem: str) -> str:
-    """Return the path of a file of WMCA: the date is the prefix of its name."""
-    return stem.replace("_", "/", 1)
-
-
 def _surf(_: str, __: bool, stem: str) -> str:
     """Return the path of a frame of CASIA-SURF; the separator of its folders also occurs within their names."""
     if match := _SURF_VIDEO.fullmatch(stem):
@@ -114,24 +97,25 @@ def _surf(_: str, __: bool, stem: str) -> str:
     return stem.replace("_", "/")
 
 
-def _celeba(part: str, _: bool, stem: str) -> str:
-    return f"Data/{part}/{stem.replace('_', '/')}"
-
-
 SOURCES = {
     source.scanner.kind: source
     for source in (
         FrameDataset(oulu_npu.SCANNER, lambda part, _, stem: f"{part.title()}_files/{stem}"),
-        FrameDataset(casia_fasd.SCANNER, _casia),
+        FrameDataset(casia_fasd.SCANNER, lambda part, _, stem: f"{part}_release/{stem.replace('_', '/', 1)}"),
         FrameDataset(replay_attack.SCANNER, _replay),
         FrameDataset(msu_mfsd.SCANNER, lambda _, live, stem: f"{'real' if live else 'attack'}/{stem}"),
-        FrameDataset(siw.SCANNER, _siw),
+        FrameDataset(
+            siw.SCANNER, lambda part, live, stem: f"{part.title()}/{'live' if live else 'spoof'}/{stem[:3]}/{stem}"
+        ),
         FrameDataset(rose_youtu.SCANNER, lambda _, __, stem: stem),
-        FrameDataset(masks.HKBU_MARS_V2, _hkbu),
+        FrameDataset(
+            masks.HKBU_MARS_V2, lambda _, live, stem: f"{'real' if live else 'attack'}/{stem.rpartition('_')[2]}/{stem}"
+        ),
         FrameDataset(cefa.SCANNER, _cefa),
         FrameDataset(casia_surf.SCANNER, _surf, of_class=lambda live: casia_surf.SurfNameReader(others=live).names),
-        FrameDataset(wmca.SCANNER, _wmca),
-        FrameDataset(celeba_spoof.SCANNER, _celeba, images=True),
+        # The date is the prefix of a name.
+        FrameDataset(wmca.SCANNER, lambda _, __, stem: stem.replace("_", "/", 1)),
+        FrameDataset(celeba_spoof.SCANNER, lambda part, _, stem: f"Data/{part}/{stem.replace('_', '/')}", images=True),
     )
 }
 
