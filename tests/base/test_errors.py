@@ -1,4 +1,4 @@
-"""Mistakes of worker processes arrive whole in the process that tells the user, and their words act on nothing."""
+"""Errors of worker processes reach the main process complete, and their text cannot control a terminal."""
 
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context

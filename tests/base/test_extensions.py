@@ -1,4 +1,4 @@
-"""Entry points: a package that somebody installs adds a method, a model and a dataset."""
+"""Entry points: an installed package adds a method, a model and a dataset."""
 
 from __future__ import annotations
 

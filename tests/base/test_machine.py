@@ -1,4 +1,4 @@
-"""What of a machine a process takes: no more threads than it was given, and memory that is really there."""
+"""A process's share of the machine: its number of threads, and the memory that is really free."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ except SystemExit:
 def test_threads_of_the_command_line_that_wait_sleep_sooner_unless_they_are_told_otherwise(
     given: dict[str, str], said: str
 ) -> None:
-    """What OpenMP looks at when it is loaded is there before torch is."""
+    """OpenMP's environment variables are set before torch is loaded."""
     environment = {name: value for name, value in os.environ.items() if name not in WAITING} | given
     words = [sys.executable, "-c", STARTED]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""What every method promises, whatever it computes; a new method is in this test as soon as it is in the list."""
+"""The contract of every method; a new method is tested as soon as it is in the catalogue."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ ONE_CALL = [
     for method in ALL.values()
     if set(method.calls) == {"train"} and method.task == "pad" and method.name not in STEP_ELSEWHERE
 ]
-"""Whatever they minimise, and whoever wrote their functions: sites are asked once a round, and the mean is taken."""
+"""Methods with one call to each site per round, whose server takes the mean."""
 
 
 @pytest.mark.parametrize("method", ONE_CALL, ids=lambda method: method.name)

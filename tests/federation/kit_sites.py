@@ -92,7 +92,7 @@ def uploads_of(run: Path, field: str) -> list[str]:
 
 @dataclass(frozen=True)
 class RoundView:
-    """What the server learns in one round of training: a sum's mean, or single uploads."""
+    """The server's view of one round of training: the mean of a sum, or single uploads."""
 
     mean: Message
     uploads: Mapping[str, Message]

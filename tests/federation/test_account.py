@@ -48,7 +48,7 @@ def both(sets: Mapping[str, Path], **changes: Any) -> dict[str, Any]:
 
 @dataclass
 class Heard:
-    """What the server lent by round, and what came back by round, call and site."""
+    """Models lent by round, and replies by round, call and site."""
 
     lent: dict[int, Message] = field(default_factory=dict)
     replies: dict[tuple[int, str, str], Message] = field(default_factory=dict)
@@ -91,7 +91,7 @@ def heard(recorded: tuple[Path, Heard]) -> Heard:
 def delta_at(epsilon: float, shift: float, selections: int, each: float) -> float:
     """Return the δ of one Gaussian release, Δ/σ = ``shift``, with coins that show one of two data sets by e^each to 1.
 
-    A coin is the worst that a selection of so much ε can be. With j of k coins for the first data set the loss is that
+    A coin is the worst case of a selection with that ε. With j of k coins for the first data set the loss is that
     of the Gaussian and (2j − k)·each; the Gaussian's own δ at any real ε is in closed form.
     """
     coins = np.arange(selections + 1)

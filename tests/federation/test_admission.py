@@ -27,7 +27,7 @@ WAYS = ("spoilt", "spoilt", "spoilt", "spoilt", "spoilt", "spoilt", "stale", "ag
 
 
 class HostileWire:
-    """Honest answers of A and C, and between them whatever somebody makes of B's."""
+    """A transport with honest answers of A and C and a hostile answer of B."""
 
     names = ("A", "B", "C")
 
@@ -111,7 +111,7 @@ def test_of_ten_thousand_hostile_answers_none_is_admitted(tmp_path: Path) -> Non
 
 
 class Saying(HostileWire):
-    """Somebody under one name, with a reason of their own for having nothing to send."""
+    """A site that fails with a reason of its own choice."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(np.random.default_rng(0))

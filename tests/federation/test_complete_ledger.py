@@ -1,4 +1,4 @@
-"""Everything that crossed between sites and server stands in the ledger, however often a run was interrupted."""
+"""The ledger lists every message between sites and server, also after several interruptions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Witness(LocalTransport):
 
 
 def entries(ledger: Path) -> list[Crossing]:
-    """Read a ledger as a list of messages; the fields of a message stand beside each other."""
+    """Read a ledger as a list of messages, each with all its fields."""
     rows = ((row["direction"], row["round"], row["call"], row["site"]) for row in read_lines(ledger))
     return [crossing for crossing, _ in groupby(rows)]
 

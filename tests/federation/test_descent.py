@@ -1,4 +1,4 @@
-"""A batch in parts has the gradient of the whole one, and who has no memory for it is told what there is room for."""
+"""A batch in parts has the gradient of the whole batch; without enough memory the error names a size that fits."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_parts_are_about_as_large_and_hold_all_that_is_known() -> None:
 
 
 def narrow(net: nn.Module, most: int) -> Callable[[Batch], Tensor]:
-    """Return a loss that has memory for so many images, as a device would say it."""
+    """Return a loss that runs out of memory beyond ``most`` images, with a device's message."""
     inner = loss_of(net)
 
     def loss(part: Batch) -> Tensor:

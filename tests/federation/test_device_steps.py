@@ -1,4 +1,4 @@
-"""A training step asks the device for nothing: what is read back is an error on a device that has no values.
+"""A training step reads no value back from the device; on a device without values every read is an error.
 
 Tensors of torch's ``meta`` device have shapes and no numbers. Reading one (``item``, ``cpu``, ``tolist``, ``bool``,
 choosing by a mask) fails there, where it would make this process wait for a GPU: a whole step that passes reads none.

@@ -1,6 +1,6 @@
-"""Two runs over the same data that differ in one setting: what they reveal together, and that sites refuse the second.
+"""Two runs over the same data with one different setting reveal an upload, and sites refuse the second.
 
-Each attack is solved on what the server receives while nothing is remembered. Then the sites have kits and memories.
+Each attack first runs against sites without a memory; then the sites have kits and memories, and refuse.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Attack:
     site: str
     """The site whose upload, or difference of two uploads, is solved for."""
     keywords: tuple[str, ...]
-    """What the refusal names."""
+    """Words that the refusal must contain."""
     first: Mapping[str, Any] = field(default_factory=dict)
     is_difference: bool = False
 
@@ -203,7 +203,7 @@ def test_learning_rates_reveal_the_site_with_more_steps_and_are_refused(
         train_round(content_of(sets, **rates[0.1]), tmp_path / "second", partial(wire, run="second"))
 
 
-# What is accepted, what is not, and the administrator's permission: on the memory alone.
+# Accepted runs, refused runs and the administrator's permission, on the memory alone.
 
 
 def open_memory(directory: Path, run: str = "first", images: Sequence[int] = (1, 2, 3), **changes: Any) -> RunMemory:

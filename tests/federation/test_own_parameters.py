@@ -1,4 +1,4 @@
-"""What belongs to a site alone, and the batches of recognition."""
+"""Private parameters of a site, and the batches of recognition."""
 
 from __future__ import annotations
 

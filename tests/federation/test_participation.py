@@ -1,4 +1,4 @@
-"""Who is asked and who is away: drawn by seed and round, at the rates that were set."""
+"""Sampled and absent sites, drawn by seed and round at the configured rates."""
 
 import pytest
 

@@ -52,7 +52,7 @@ def test_a_run_stops_at_its_budget(sets: Mapping[str, Path], tmp_path: Path) -> 
 
 
 class Claiming:
-    """A transport whose one site says that its budget is spent, whatever it is asked."""
+    """A transport in which one site always reports a spent budget."""
 
     names = ("A",)
 

@@ -1,4 +1,4 @@
-"""What an operator or a lying server tries against secure sums: other members, other keys, other survivors.
+"""Attacks of an operator or a lying server on secure sums: other members, other keys, other survivors.
 
 The sites' ends are those of a real federation, with kits and memories, on a transport within this process.
 ``test_differing_sums.py`` has sums over the same members that differ in something else.

@@ -54,7 +54,7 @@ def together(
 
 
 def some(of: Collection[int], at_least: int, draws: np.random.Generator) -> list[int]:
-    """Draw who is left of some sites, of which none, some or all but so many are lost."""
+    """Draw the survivors of some sites, at least ``at_least`` of them."""
     count = int(draws.integers(at_least, len(of) + 1))
     return sorted(draws.choice(sorted(of), size=count, replace=False).tolist())
 
@@ -136,7 +136,7 @@ def test_single_uploads_and_sums_that_lack_one_look_uniform() -> None:
     for lacking in ([0], [3], [0, 1], [1, 2, 3]):
         seen = np.sum([uploads[site] for site in lacking], axis=0, dtype=np.uint64)
         assert chisquare(bytes_of(seen)).pvalue > 1e-3
-    # What colludes with the server is all but one site's mask: the site's own mask is still there.
+    # The server and its colluders know every mask except the site's own one.
     for other in (1, 2, 3):
         key = protocol.derive_key(house.secrets[other].masking, house.roster[0].masking, b"mask")
         protocol.add_stream(uploads[0], key, subtract=True)
@@ -200,7 +200,7 @@ def test_the_largest_values_of_the_most_sites_do_not_overflow() -> None:
 
 
 def test_a_sum_that_no_sites_can_have_sent_is_told_by_field() -> None:
-    """Under masks a site may send any number; what it comes to is looked at when the masks are off."""
+    """A masked site may send any number; the server checks the sum after unmasking."""
     upload = {"w": torch.tensor([2.0, -3.0]), "b.running_var": torch.tensor([0.5]), "n": torch.tensor([4])}
     honest = protocol.encode_all(upload, 1.0, torch.tensor(0.5, dtype=torch.float64))
     assert protocol.implausible_part(honest + honest, upload, 2) is None

@@ -1,4 +1,4 @@
-"""What a site keeps, for how long: during a visit, until the end of a round, from round to round."""
+"""Lifetimes of a site's state: one visit, one round, or the whole run."""
 
 from __future__ import annotations
 

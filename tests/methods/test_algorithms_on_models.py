@@ -223,7 +223,7 @@ def test_a_file_s_weights_are_the_first_model_once(sets: Mapping[str, Path], tmp
     assert weights(tmp_path / "without") != weights(tmp_path / "whole")
 
 
-# How recipes name them.
+# Their names in recipes.
 
 
 def section(**method: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Fed-StackFPAD: what a site is asked, and that the whole is what plain logistic regressions come to."""
+"""Fed-StackFPAD: the two calls to a site, and the same result as plain logistic regressions."""
 
 from __future__ import annotations
 

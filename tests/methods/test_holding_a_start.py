@@ -1,4 +1,4 @@
-"""What keeps a federation near a start that is good already: L2-SP, and statistics that stay."""
+"""Training that stays near a good start: L2-SP, and frozen statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the weights of transformers come from, and what their images must be like."""
+"""Sources of transformers' initial weights, and the image sizes that they need."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def weights(tmp_path: Path) -> Path:
 def test_training_starts_from_the_named_weights_at_every_site(
     sets: Mapping[str, Path], tmp_path: Path, weights: Path, name: str
 ) -> None:
-    """Nothing moves at such a learning rate, so what is averaged in the end is what the sites were given."""
+    """At this learning rate no weight moves, so the average is the start."""
     run_toy(content_of(sets, name, weights), tmp_path / "run")
     given, found = load_file(weights), load_file(tmp_path / "run" / "model.safetensors")
     assert torch.equal(found["blocks.1.mlp.fc1.weight"], given["blocks.1.mlp.fc1.weight"])

@@ -1,4 +1,4 @@
-"""The choice between start and result for recognition, compared at the sites on people whom they hold out."""
+"""The choice between start and result for recognition, compared at the sites on held-out people."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HELD_OUT = 3
 
 @pytest.fixture(scope="module")
 def people(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Sets of sites that hold people out; site C holds nobody out."""
+    """Sets of sites with held-out people; site C has none."""
     root = tmp_path_factory.mktemp("people")
     return {
         name: str(

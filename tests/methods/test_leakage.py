@@ -157,7 +157,7 @@ def with_another_image(path: Path, to: Path, index: int) -> Path:
 def test_another_image_moves_its_own_rows_only_and_never_by_more_than_twice_the_length(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    """With the same derived noise, what differs between the runs is what the noise has to hide, in every pass."""
+    """With the same derived noise the runs differ, in every pass, only in the values that the noise has to hide."""
     changed = dict(sets) | {"A": with_another_image(sets["A"], tmp_path / "A", 0)}
     heard = [tokens_of(content(which), tmp_path / f"{number}") for number, which in enumerate((sets, changed))]
     assert len(heard[0]) == len(heard[1]) == 8

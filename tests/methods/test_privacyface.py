@@ -1,4 +1,4 @@
-"""What PrivacyFace's sites work out before anything is released."""
+"""PrivacyFace's computations at a site before a release."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ SGD = {"name": "sgd", "lr": 0.1}
 
 
 def recipe(sets: Mapping[str, Path], rounds: int = 3, unify_every: int = 10, **changes: Any) -> dict[str, Any]:
-    """Return FedSIS with one batch a round and plain gradient steps, which show what was stepped and what not."""
+    """Return FedSIS with one batch per round and plain gradient steps, which change every trained weight."""
     settings = {"training__rounds": rounds, "training__local": {"batches": 1}, "training__optimizer": SGD}
     content = tree(sets, "fedsis", **settings, evaluation__every=0, **changes)
     content["method"]["unify_every"] = unify_every
@@ -280,7 +280,7 @@ def test_a_pass_over_the_data_is_a_round_with_two_calls_a_batch(sets: Mapping[st
 
 
 def test_batches_that_can_move_nothing_are_warned_of_with_how_far_they_can(sets: Mapping[str, Path]) -> None:
-    """FedSIS's 200 rounds at Adam's 1e-6: one batch each comes to 2e-4, of 1/√768 = 0.036; a pass is not counted."""
+    """FedSIS: 200 rounds at Adam's 1e-6 with one batch per round come to 2e-4, of 1/√768 = 0.036; a pass is not counted."""
 
     def said(**changes: Any) -> str | None:
         content = tree(sets, "fedsis", training__rounds=200, **changes)

@@ -1,4 +1,4 @@
-"""A published list of pairs: what is not there is counted, and figures are those of its own folds."""
+"""A published list of pairs: missing images are counted, and figures use the folds of the list."""
 
 import numpy as np
 import pytest

@@ -122,7 +122,7 @@ def test_a_draw_counts_people_and_pairs_as_often_as_they_were_drawn() -> None:
 
 
 def test_intervals_are_of_people_and_not_of_presentations() -> None:
-    """Where everything of a person is decided alike, many presentations of few people promise no more than few."""
+    """If all presentations of a person get one decision, many presentations of few people narrow no interval."""
 
     def width(people: int, each: int) -> float:
         whose = np.repeat(np.arange(people), each)

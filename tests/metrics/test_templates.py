@@ -83,7 +83,7 @@ def test_tpir_is_of_joined_galleries_or_the_mean_of_two_searches() -> None:
 
 
 def test_rates_that_one_reading_has_too_few_searches_for_are_left_out_there() -> None:
-    """48 probes show a FPIR of 1/40; the 20 of the first gallery's people, whom the second rejects, do not."""
+    """48 probes show a FPIR of 1/40; the 20 of the first gallery's people, rejected by the second, do not."""
     galleries, probes = scene(1)
     assert ijb_identification(galleries, probes, PUBLISHED, (0.025, 0.1))[0].keys() == {0.025, 0.1}
     assert ijb_identification(galleries, probes, CONSERVATIVE, (0.025, 0.1))[0].keys() == {0.1}

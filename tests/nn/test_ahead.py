@@ -12,7 +12,7 @@ from fedvisage.nn.compute import Mark, Prefetcher, prefetch, prefetcher_of, to_d
 
 
 class Noted(Prefetcher):
-    """What works beside the steps, and writes down what is asked of it."""
+    """A prefetcher that records its calls."""
 
     def __init__(self, ahead: int) -> None:
         self.ahead = ahead

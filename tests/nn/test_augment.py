@@ -80,7 +80,7 @@ def grey(images: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("change", ["contrast", "saturation"])
 def test_contrast_is_about_an_images_mean_grey_and_saturation_about_each_pixels_own(change: str) -> None:
-    """What lies between a pixel and that grey is multiplied by one factor an image, in its range."""
+    """The distance between a pixel and that grey is multiplied by one factor per image, in its range."""
     source = draw_images() * 0.2 + 0.4  # far enough from black and white that nothing is cut
     changed = changed_by(source, Augment.model_validate({change: 0.3}), seeded())
     middle = grey(source).mean(dim=(2, 3), keepdim=True) if change == "contrast" else grey(source)

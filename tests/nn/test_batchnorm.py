@@ -1,4 +1,4 @@
-"""What is read from BatchNorm layers, and what is left in them."""
+"""Statistics that are read from BatchNorm layers, and those that are stored in them."""
 
 from collections.abc import Iterator
 

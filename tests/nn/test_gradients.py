@@ -10,7 +10,7 @@ from fedvisage.nn.optimizers import sum_gradients
 
 
 def test_the_sums_are_of_the_gradients_before_they_are_clipped_and_stepped_by() -> None:
-    """For a loss that is linear in the weights its gradient is what they are multiplied with."""
+    """The gradient of a loss that is linear in the weights is the loss's coefficients."""
     layer = nn.Linear(3, 1, bias=False)
     adam, given = torch.optim.Adam(layer.parameters(), lr=1.0), torch.arange(12.0).reshape(4, 3)
     with sum_gradients(dict(layer.named_parameters())) as sums:

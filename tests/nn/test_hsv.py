@@ -15,7 +15,7 @@ from fedvisage.nn import inputs
 from fedvisage.nn.inputs import shift_hue, with_hsv
 
 ROUNDING = 3 * 2.0**-21
-"""How far a channel may be off, in units of the largest: hues reach 13 sextants and are rounded thrice, by 2^-21."""
+"""Relative error of a channel: hues reach 13 sextants and are rounded three times, by 2^-21."""
 
 LAYOUTS = [torch.contiguous_format, torch.channels_last]
 

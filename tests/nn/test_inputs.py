@@ -1,4 +1,4 @@
-"""What a network sees of a stored image."""
+"""The input of a network for a stored image."""
 
 import colorsys
 

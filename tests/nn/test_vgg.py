@@ -1,4 +1,4 @@
-"""The plain VGG: its shape, and that its neurons can stand in any order."""
+"""The plain VGG: its shape, and that the order of its neurons does not matter."""
 
 from __future__ import annotations
 

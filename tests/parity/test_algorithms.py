@@ -125,7 +125,7 @@ def entropy(state: Mapping[str, Tensor], features: Tensor, labels: Tensor) -> Te
 
 
 Term = Callable[[State, Tensor, Tensor], Tensor]
-"""What an algorithm adds to the loss of a batch: of the weights, the inputs and the features."""
+"""The term that an algorithm adds to a batch's loss, from the weights, the inputs and the features."""
 
 
 @dataclass
@@ -174,7 +174,7 @@ def mean_of(states: list[State], shares: list[float]) -> State:
 
 @dataclass
 class Setting:
-    """What a run is given, and the loop as well."""
+    """Inputs shared by the run and the reference loop."""
 
     data: dict[str, Data]
     asked: list[list[str]] = field(default_factory=lambda: [list(SITES)] * ROUNDS)

@@ -31,7 +31,7 @@ def seen_by(site: Site, weights: Message, images: torch.Tensor) -> np.ndarray:
 
 
 def moved(site: Site, by: float, seed: int) -> dict[str, torch.Tensor]:
-    """Return what the site was lent with noise on it: another model."""
+    """Return a model like the lent one, with noise on its weights."""
     draws = torch.Generator().manual_seed(seed)
     return {
         name: value + by * value.std() * torch.randn(value.shape, generator=draws)

@@ -1,6 +1,6 @@
 """FedGPAD's Eq. 8 against Eq. 4 to 7 written out, values and the gradients of all five networks.
 
-The networks compute in float64; the logits and what the losses look at are rounded to float32, as in training.
+The networks compute in float64; the logits and the inputs of the losses are rounded to float32, as in training.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ def batch(content: dict[str, Any], name: str, number: int) -> tuple[Tensor, Tens
 
 
 def content_of(sets: Mapping[str, Path], optimizer: str = "sgd", resizing: str = "bilinear") -> dict[str, Any]:
-    """Return FedGPAD's recipe with one batch a round."""
+    """Return FedGPAD's recipe with one batch per round."""
     content = tree(
         sets,
         "fedgpad",

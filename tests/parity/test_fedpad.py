@@ -14,7 +14,7 @@ from fedvisage.federation.site import Batch
 from fedvisage.methods.models import resnet18
 
 ROUNDING = 2.0**-22
-"""How far a difference of two float32 probabilities may be off, however small it is, with those of their logits."""
+"""Absolute error of a difference of two float32 probabilities, rounding of their logits included."""
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -1,6 +1,6 @@
-"""A method whose sites tell something under differential privacy each round: how many of a batch's faces are bona fide.
+"""A method whose sites release one figure per round under differential privacy: the bona fide faces of a batch.
 
-All sites then train with the noisy share as their classifier's prior, so that what was told shows in the weights.
+All sites then train with the noisy share as their classifier's prior, so that the release changes the weights.
 """
 
 from __future__ import annotations

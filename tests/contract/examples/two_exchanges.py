@@ -1,6 +1,6 @@
-"""A method that talks twice a round, as PrivacyFace does: first what each site has found, then training with all of it.
+"""A method with two exchanges per round, as PrivacyFace: each site sends a statistic, then trains with all of them.
 
-Here every site says where its bona fide faces lie, and during training all sites pull theirs towards the common middle.
+Each site sends the mean of its bona fide features; in training all sites pull theirs towards the common mean.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from fedvisage.recipe import Recipe
 
 
 class Options(resnet18.Options):
-    """How strongly faces are pulled."""
+    """Weight of the pull."""
 
     pull: float = 0.1
 

@@ -1,4 +1,4 @@
-"""What releases cost together: the sum, the tight figure, and a budget that cannot be exceeded."""
+"""The joint cost of releases: the sum, the tight figure and the budget's limit."""
 
 from __future__ import annotations
 

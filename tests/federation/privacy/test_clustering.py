@@ -125,7 +125,7 @@ def test_noise_has_the_standard_deviation_of_line_7() -> None:
 
 
 def test_one_record_moves_the_paper_s_output_369_times_its_claimed_sensitivity() -> None:
-    """The densest cap is chosen without noise, so one identity decides which of two groups is told about."""
+    """The mechanism chooses the densest cap without noise, so one identity decides which of two groups it releases."""
     asked = ClusteringSettings(margin=1.3, queries=1, minimum=512, budget=BUDGET)
     here, there = (densest_clusters(two_groups(extra), asked)[0] for extra in (0, 1))
     claimed = claimed_sensitivity(1.3, 513)

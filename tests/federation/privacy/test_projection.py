@@ -1,4 +1,4 @@
-"""Public principal directions: what they are, that each class centre is mapped by itself, and what they are worth."""
+"""Public principal directions: definition, separate projection of each class centre, and benefit."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ HOSTILE = {"sites": ["B"], "how": "scaling", "factor": 100.0}
 
 
 def listening(sent: dict[str, tuple[Message, Message]]) -> Callable[[Any], LocalTransport]:
-    """Return what makes a transport that notes what each site was lent and what it sent back."""
+    """Return a factory of transports that record each site's orders and replies."""
 
     class Listening(LocalTransport):
         def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:

@@ -1,4 +1,4 @@
-"""Hostile sites of a simulation: they do what they are said to do, and robust rules hold against them."""
+"""Simulated hostile sites attack as configured, and robust rules withstand them."""
 
 from __future__ import annotations
 

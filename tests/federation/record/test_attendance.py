@@ -1,4 +1,4 @@
-"""Who trained a model is told from its rounds, and nobody is named who never delivered."""
+"""Attendance is read from the rounds; a site without an accepted upload is not listed as a trainer."""
 
 from __future__ import annotations
 

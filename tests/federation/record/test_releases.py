@@ -46,7 +46,7 @@ def charged(at: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class End:
-    """What a child had done before it ended: drawn its noise, sent its value."""
+    """Events of a child process before it ended: noise drawn, value sent."""
 
     drawn: bool
     sent: str

@@ -1,4 +1,4 @@
-"""What does not fit its declaration is refused with the field and the reason, however it is wrong."""
+"""The schema refuses every upload that differs from its declaration, with field and reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels in fewer bits: how far it is from what was sent, and what the schema refuses of it."""
+"""Messages in fewer bits: their rounding errors, and malformed codes that the schema refuses."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_methods_of_every_pattern_train_with_it(method: str, sets: Mapping[str, 
 
 
 def test_a_clipped_update_is_measured_from_what_was_lent(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    """Where sites change no convolution, clipping to next to nothing must leave it as it was lent."""
+    """If sites change no convolution, clipping to almost zero must leave it as it was sent."""
     changes = {"training__rounds": 1, "training__optimizer": {"name": "sgd", "lr": 1e-30}, "evaluation__every": 0}
     bound = {"rule": "norm-clip", "bound": 1e-12}
     run_toy(tree(sets, federation__wire="bf16", federation__combine=bound, **changes), tmp_path / "clipped")
