@@ -65,7 +65,7 @@ def said(work: Callable[[], None]) -> str:
         process.join()
 
 
-def test_what_reaches_out_of_a_closed_process_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_process_cannot_reach_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOSED_FILE", str(tmp_path / "written"))
     found = {work.__name__: said(work) for work in (connect, begin_a_process, fork, write, take_memory, compute)}
     assert found == {

@@ -12,7 +12,7 @@ def fail() -> None:
     raise UserError("photos/ada.jpg", "is no picture")
 
 
-def test_a_mistake_found_in_another_process_arrives_with_its_place_and_message() -> None:
+def test_error_of_another_process_keeps_its_place_and_message() -> None:
     with (
         ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool,
         pytest.raises(UserError, match=r"^photos/ada\.jpg: is no picture$") as caught,
@@ -24,11 +24,11 @@ def test_a_mistake_found_in_another_process_arrives_with_its_place_and_message()
 @pytest.mark.parametrize(
     "text", ["a\x1b[2Jb", "one\ntwo", "half \ud800 letter", "turned \u202egnp.exe", "\x00", "x" * 100_000]
 )
-def test_a_line_of_an_error_is_one_line_that_can_be_shown_and_sent(text: str) -> None:
+def test_error_text_is_one_printable_line(text: str) -> None:
     for error in (UserError(text, "is no picture"), UserError("photo", text), RunFailed(text)):
         assert str(error).isprintable()
         assert len(str(error).encode()) < 3 * 2001
 
 
-def test_letters_of_every_language_stay_as_they_are() -> None:
+def test_letters_of_all_languages_are_kept() -> None:
     assert str(UserError("Fotos/Jürgen 王.jpg", "fehlt – “nichts”")) == "Fotos/Jürgen 王.jpg: fehlt – “nichts”"

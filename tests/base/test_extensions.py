@@ -104,7 +104,7 @@ def test_an_installed_importer_is_a_layout(installed: dict[str, str], tmp_path: 
 
 
 @pytest.mark.parametrize(("name", "word"), [("broken", "loaded"), ("wrong", "Method")])
-def test_an_entry_that_is_no_method_is_said_by_its_name(installed: dict[str, str], name: str, word: str) -> None:
+def test_invalid_entry_point_is_reported_by_name(installed: dict[str, str], name: str, word: str) -> None:
     code = f"import fedvisage as fv; fv.load({{'method': '{name}'}})"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=installed)
     assert f"entry point fedvisage.methods: {name}" in found.stderr

@@ -43,7 +43,7 @@ TENSORS = {
 }
 
 
-def test_tensors_come_back_as_they_were(tmp_path: Path) -> None:
+def test_tensors_round_trip(tmp_path: Path) -> None:
     write_tensors(tmp_path / "t.safetensors", TENSORS, "some text")
     found, text = read_tensors(tmp_path / "t.safetensors")
     assert text == "some text"
@@ -52,19 +52,19 @@ def test_tensors_come_back_as_they_were(tmp_path: Path) -> None:
     }
 
 
-def test_the_same_tensors_are_the_same_bytes_in_whatever_order(tmp_path: Path) -> None:
+def test_equal_tensors_give_equal_bytes_in_any_order(tmp_path: Path) -> None:
     write_tensors(tmp_path / "a", TENSORS, "x")
     write_tensors(tmp_path / "b", dict(reversed(TENSORS.items())), "x")
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-def test_a_file_that_is_replaced_leaves_nothing_beside_it(tmp_path: Path) -> None:
+def test_replacing_a_file_leaves_no_temporary_file(tmp_path: Path) -> None:
     write_atomically(tmp_path / "file", b"old")
     write_atomically(tmp_path / "file", b"new")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"new")]
 
 
-def test_what_cannot_be_written_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+def test_failed_write_keeps_the_old_file_and_leaves_no_temporary_file(tmp_path: Path) -> None:
     (tmp_path / "target").mkdir()
     with pytest.raises(OSError, match="irectory"):
         write_atomically(tmp_path / "target", b"a directory cannot be replaced by a file")
@@ -80,7 +80,7 @@ def test_sweeping_removes_leftovers_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"not tensors", (2**40).to_bytes(8, "little") + b"{}"])
-def test_what_is_no_file_of_tensors_is_the_users_to_know(content: bytes, tmp_path: Path) -> None:
+def test_invalid_tensor_file_is_a_user_error(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "t.safetensors"
     path.write_bytes(content)
     with refused("t.safetensors", "safetensors"):
@@ -134,13 +134,13 @@ def test_a_file_without_a_seal_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [json_text, json_line, json_key])
-def test_json_of_ours_is_json_for_every_program(write: Callable[[object], str]) -> None:
+def test_written_json_is_standard_json(write: Callable[[object], str]) -> None:
     text = write({"rate": math.nan, "all": [math.inf, (1.5, -math.inf)], "né": np.float64("nan")})
     known = json.loads(text, parse_constant=pytest.fail)
     assert known == {"rate": None, "all": [None, [1.5, None]], "né": None}
 
 
-def test_json_that_is_sound_is_written_as_ever() -> None:
+def test_valid_json_is_written_unchanged() -> None:
     value = {"b": 1.5, "a": ["é", None, True]}
     assert json_text(value) == json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     assert json_line(value) == json.dumps(value, ensure_ascii=False) + "\n"
@@ -154,18 +154,18 @@ def test_json_that_is_sound_is_written_as_ever() -> None:
         *(b'"\xed\xa0\x80"', '"\\ud800"'.encode("utf-16")),
     ],
 )
-def test_json_that_would_break_a_reader_is_refused(text: str | bytes) -> None:
+def test_malformed_json_is_refused(text: str | bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_json(text)
 
 
-def test_json_of_other_programs_has_no_numbers_that_are_none() -> None:
+def test_nan_in_foreign_json_is_read_as_null() -> None:
     assert parse_json("[NaN, Infinity, 1e999, 1.5]") == [None, None, None, 1.5]
     assert parse_json('"\\ud83d\\ude00"') == "😀"
 
 
 @pytest.mark.parametrize(("content", "keyword"), [(b"[]", "object"), (b"{", "JSON"), (b"\xff", "UTF-8")])
-def test_a_file_that_holds_no_json_is_named_with_advice(content: bytes, keyword: str, tmp_path: Path) -> None:
+def test_file_without_json_is_named_with_advice(content: bytes, keyword: str, tmp_path: Path) -> None:
     path = tmp_path / "some.json"
     path.write_bytes(content)
     with refused(path, keyword):
@@ -184,7 +184,7 @@ def test_a_file_of_lines_is_read_without_a_last_one_that_was_cut_off(tmp_path: P
 
 
 @pytest.mark.parametrize("read", [read_json, read_text, read_tensors])
-def test_what_would_never_end_is_not_begun(read: Callable[[Path], object], tmp_path: Path) -> None:
+def test_pipes_and_devices_are_refused(read: Callable[[Path], object], tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "device").symlink_to("/dev/zero")
     for name in ("pipe", "device"):
@@ -192,7 +192,7 @@ def test_what_would_never_end_is_not_begun(read: Callable[[Path], object], tmp_p
             read(tmp_path / name)
 
 
-def test_a_file_that_holds_more_than_it_says_is_read_no_further_than_its_bound() -> None:
+def test_file_of_reported_size_zero_is_read_only_up_to_the_limit() -> None:
     """As those that the system makes while they are read: their size is nought."""
     with refused("status", "100"):
         read_text(Path("/proc/self/status"), 100)
@@ -208,7 +208,7 @@ def test_a_full_disk_is_named_and_the_outermost_context_gives_the_advice() -> No
         file.write(b"some text")
 
 
-def test_tensors_beyond_what_a_process_may_have_in_memory_are_refused_in_one_line(tmp_path: Path) -> None:
+def test_tensors_beyond_the_memory_limit_are_refused_in_one_line(tmp_path: Path) -> None:
     """In a process whose memory is bounded, as in containers."""
     write_tensors(tmp_path / "t.safetensors", TENSORS)
     os.truncate(tmp_path / "t.safetensors", 1 << 33)

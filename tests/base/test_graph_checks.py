@@ -121,7 +121,7 @@ def test_a_tensor_in_another_file_is_refused(
         open_session("model.onnx", model.SerializeToString(), 1, remedy=REMEDY)
 
 
-def test_a_location_is_refused_without_the_mark_that_it_counts(secret: Path) -> None:
+def test_external_location_is_refused_without_its_marker(secret: Path) -> None:
     tensor = external("secret.txt")
     tensor.ClearField("data_location")
     with refused("model.onnx", "another file"):
@@ -235,6 +235,6 @@ def test_an_error_that_onnx_runtime_cannot_show_is_one_line() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\x08\x0a", b"no graph at all", np.random.default_rng(0).bytes(1000)])
-def test_bytes_that_are_no_graph_are_refused(content: bytes) -> None:
+def test_bytes_without_a_graph_are_refused(content: bytes) -> None:
     with refused("model.onnx", "export"):
         open_session("model.onnx", content, 1, remedy=REMEDY)

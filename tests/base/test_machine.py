@@ -27,7 +27,7 @@ def _threads_of_other_tests() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_every_library_of_linear_algebra_has_the_threads_that_a_process_was_given(count: int) -> None:
+def test_linear_algebra_libraries_use_the_threads_of_the_process(count: int) -> None:
     np.ones((8, 8)) @ np.ones((8, 8))
     use_threads(3 - count)
     use_threads(count)
@@ -57,9 +57,7 @@ except SystemExit:
         ({"GOMP_SPINCOUNT": "infinity"}, "None infinity"),
     ],
 )
-def test_threads_of_the_command_line_that_wait_sleep_sooner_unless_they_are_told_otherwise(
-    given: dict[str, str], said: str
-) -> None:
+def test_waiting_threads_of_the_command_line_sleep_sooner_by_default(given: dict[str, str], said: str) -> None:
     """OpenMP's environment variables are set before torch is loaded."""
     environment = {name: value for name, value in os.environ.items() if name not in WAITING} | given
     words = [sys.executable, "-c", STARTED]
@@ -78,9 +76,7 @@ def test_threads_of_the_command_line_that_wait_sleep_sooner_unless_they_are_told
         ({"memory/memory.limit_in_bytes": str((1 << 63) - 4096), "memory/memory.usage_in_bytes": "1024"}, 40),
     ],
 )
-def test_free_memory_is_the_machine_s_and_no_more_than_a_container_s(
-    tmp_path: Path, files: dict[str, str], kilobytes: int
-) -> None:
+def test_free_memory_is_limited_by_machine_and_container(tmp_path: Path, files: dict[str, str], kilobytes: int) -> None:
     for name, text in (
         {"proc/meminfo": MEMINFO} | {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
     ).items():
@@ -90,9 +86,7 @@ def test_free_memory_is_the_machine_s_and_no_more_than_a_container_s(
 
 
 @pytest.mark.parametrize(("limit", "most"), [("150000 100000", 1), ("50000 100000", 1), ("100000000 100000", None)])
-def test_cores_are_those_of_the_machine_and_no_more_than_a_container_s(
-    tmp_path: Path, limit: str, most: int | None
-) -> None:
+def test_cores_are_limited_by_machine_and_container(tmp_path: Path, limit: str, most: int | None) -> None:
     everything = cores(tmp_path)
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
     (tmp_path / "sys/fs/cgroup/cpu.max").write_text(limit + "\n")

@@ -95,7 +95,7 @@ def test_workers_do_not_outlive_a_killed_program(start: Start) -> None:
     assert psutil.wait_procs(children, timeout=600)[1] == []
 
 
-def test_a_worker_that_was_killed_is_a_run_that_failed(start: Start) -> None:
+def test_killed_worker_fails_the_run(start: Start) -> None:
     running, children = start()
     worker = next(child for child in children if "spawn_main" in " ".join(child.cmdline()))
     worker.kill()
@@ -138,7 +138,7 @@ def wait_for_a_part(started: Path) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the counters of Linux")
-def test_processes_that_are_killed_while_they_send_a_result_end(tmp_path: Path) -> None:
+def test_processes_killed_while_sending_a_result_end(tmp_path: Path) -> None:
     with suppress(KeyboardInterrupt), worker_processes(1) as pool:
         pool.submit(send_much, tmp_path / "pool")
         wait_for_a_part(tmp_path / "pool")

@@ -52,14 +52,14 @@ def train(reporter: Reporter, watch: Watch, site: str, batches: int, seconds: fl
         (2, ("person", "people"), "2 people"),
     ],
 )
-def test_one_is_singular_and_all_other_numbers_are_plural(number: int, words: tuple[str, ...], said: str) -> None:
+def test_singular_is_used_only_for_one(number: int, words: tuple[str, ...], said: str) -> None:
     assert format_count(number, *words) == said
 
 
 @pytest.mark.parametrize(
     ("seconds", "said"), [(0.4, "0 s"), (89, "89 s"), (240, "4 min"), (7800, "2 h 10 min"), (90_000, "25 h 0 min")]
 )
-def test_lengths_of_time_are_put_in_words(seconds: float, said: str) -> None:
+def test_durations_are_written_in_words(seconds: float, said: str) -> None:
     assert duration_in_words(seconds) == said
 
 
@@ -75,7 +75,7 @@ def test_a_slow_round_shows_life_within_seconds_and_then_once_a_minute() -> None
     assert "27 s left" in third  # 150 batches, 123 done, one a second
 
 
-def test_quick_rounds_say_a_line_each_and_nothing_between() -> None:
+def test_quick_rounds_print_one_line_each() -> None:
     watch = Watch()
     reporter, told = plain(watch)
     with training(reporter):
@@ -85,7 +85,7 @@ def test_quick_rounds_say_a_line_each_and_nothing_between() -> None:
     assert [line.split("  ")[0] for line in told.getvalue().splitlines()] == ["round 1/4", "round 2/4", "round 3/4"]
 
 
-def test_sites_that_take_turns_have_a_rate_each() -> None:
+def test_alternating_sites_have_separate_rates() -> None:
     watch, told = Watch(), io.StringIO()
     reporter = JsonReporter(told, clock=watch)
     with training(reporter):
@@ -98,7 +98,7 @@ def test_sites_that_take_turns_have_a_rate_each() -> None:
     assert last["seconds_left"] == pytest.approx((last["of"] - last["done"]) * 2.0)
 
 
-def test_a_program_reads_an_object_a_line() -> None:
+def test_json_progress_has_one_object_per_line() -> None:
     watch, told = Watch(), io.StringIO()
     reporter = JsonReporter(told, clock=watch)
     with training(reporter):
@@ -117,7 +117,7 @@ def test_a_program_reads_an_object_a_line() -> None:
     assert (rows[3]["what"], rows[3]["done"], rows[3]["of"]) == ("rendering O", 24, 576)
 
 
-def test_who_is_quiet_says_nothing() -> None:
+def test_quiet_reporter_prints_nothing() -> None:
     watch = Watch()
     reporter, told = plain(watch, quiet=True)
     with training(reporter), in_steps("rendering O", reporter) as steps:
@@ -128,7 +128,7 @@ def test_who_is_quiet_says_nothing() -> None:
     assert told.getvalue() == ""
 
 
-def test_what_was_done_before_does_not_count_as_speed() -> None:
+def test_work_before_a_resume_does_not_count_as_speed() -> None:
     watch = Watch()
     reporter, told = plain(watch)
     with in_steps("importing", reporter) as steps:
@@ -140,7 +140,7 @@ def test_what_was_done_before_does_not_count_as_speed() -> None:
     assert second == "importing: 504 of 10000, 3.0 per minute, 52 h 45 min left"
 
 
-def test_many_runs_together_say_once_a_minute_that_they_live() -> None:
+def test_parallel_runs_report_progress_once_a_minute() -> None:
     watch = Watch()
     reporter, told = plain(watch)
     for name in ("fedpad M 0", "pooled M 0", "fedpad M 1"):
@@ -154,7 +154,7 @@ def test_many_runs_together_say_once_a_minute_that_they_live() -> None:
     assert lines[1].startswith("fedpad M 1: in round 1")
 
 
-def test_on_a_terminal_bars_move_and_an_error_leaves_none_behind() -> None:
+def test_terminal_bars_move_and_disappear_after_an_error() -> None:
     watch, told = Watch(), io.StringIO()
     reporter = Reporter(Console(file=told, force_terminal=True, width=120), clock=watch)
     with suppress(ValueError), in_steps("reading", reporter) as first:

@@ -16,7 +16,7 @@ def test_a_stream_depends_on_its_names_only() -> None:
     assert torch.equal(torch.rand(5, generator=torch_rng(3, "x")), torch.rand(5, generator=torch_rng(3, "x")))
 
 
-def test_names_that_look_alike_are_different_streams() -> None:
+def test_similar_names_give_different_streams() -> None:
     names = [("A",), ("A", 1), ("A", "1"), (1, "A"), ("A1",), ("A", ""), ("", "A"), ("A", 1, 1), ("A", 11), ("a",)]
     seeds = [derive(seed, *name) for seed in (0, 1, 10) for name in names]
     assert len(set(seeds)) == len(seeds)
@@ -35,13 +35,13 @@ def test_streams_of_neighbouring_names_are_uncorrelated() -> None:
         assert abs(np.corrcoef(one, other)[0, 1]) < 0.03
 
 
-def test_the_derivation_never_changes() -> None:
+def test_derivation_is_stable_across_versions() -> None:
     """Other numbers would change the bytes of every published run."""
     assert derive(0) == 4246866556266386882
     assert derive(7, "A", 3, "order") == 5979248948587753069
 
 
-def test_a_scope_lends_the_global_generator_and_gives_it_back() -> None:
+def test_scope_seeds_and_restores_the_global_generator() -> None:
     before = torch.get_rng_state()
     with seed_global_rng(0, "weights"):
         first = torch.rand(3)
@@ -51,7 +51,7 @@ def test_a_scope_lends_the_global_generator_and_gives_it_back() -> None:
         assert torch.equal(torch.rand(3), first)
 
 
-def test_a_scope_gives_the_generator_back_after_an_error_and_may_be_nested() -> None:
+def test_scope_restores_the_generator_after_an_error_and_nests() -> None:
     before = torch.get_rng_state()
     with pytest.raises(ValueError, match="inside"), seed_global_rng(0, "a"):
         raise ValueError("inside")

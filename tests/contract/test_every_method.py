@@ -116,7 +116,7 @@ def test_the_same_seed_gives_the_same_bytes(
     assert settled(tmp_path / "again") == settled(finished)
 
 
-def test_another_seed_gives_another_model_and_the_global_random_state_is_left_alone(
+def test_another_seed_gives_another_model_and_keeps_the_global_random_state(
     method: Method, finished: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     before, before_numpy = torch.get_rng_state(), np.random.get_state()[1].copy()
@@ -212,7 +212,7 @@ def canaries_of(path: Path) -> list[bytes]:
     return [b"secret-", *texts, *(line.tobytes() for kind in rows for line in kind)]
 
 
-def test_the_canaries_would_notice_a_batch_of_images(sets: Mapping[str, Path]) -> None:
+def test_canaries_detect_a_batch_of_images(sets: Mapping[str, Path]) -> None:
     view = View.of(PreparedSet.open(sets["A"]), "train")
     stored = view.batch(np.arange(4)).images
     seen = prepare(stored, "rgb+hsv", torch.device("cpu"))
@@ -268,9 +268,7 @@ ONE_CALL = [
 
 
 @pytest.mark.parametrize("method", ONE_CALL, ids=lambda method: method.name)
-def test_one_site_that_is_asked_once_a_round_ends_where_its_own_call_leads(
-    method: Method, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_single_site_run_equals_its_own_call(method: Method, sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, method, data__sites={"A": str(sets["A"])}, **ALONE)
     run_toy(content, tmp_path / "run", method=method)
     expected = called_alone(method, recipe_of(content, method), sets["A"], "all" if method.pooled else "A")
@@ -293,7 +291,7 @@ def called_alone(method: Method, recipe: Recipe, path: Path, name: str) -> Mappi
     return net.state_dict()
 
 
-def test_with_nothing_pulled_two_exchanges_are_fedpad(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_two_exchanges_without_a_pull_are_fedpad(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, two_exchanges.METHOD, method__pull=0.0)
     run_toy(content, tmp_path / "null", method=two_exchanges.METHOD)
     run_toy(tree(sets, "fedpad"), tmp_path / "fedpad")

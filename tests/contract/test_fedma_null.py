@@ -38,7 +38,7 @@ def test_matching_changes_the_model(sets: Mapping[str, Path], tmp_path: Path) ->
     assert matched != null
 
 
-def test_a_single_site_keeps_its_neurons_where_they_are(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_single_site_keeps_the_order_of_its_neurons(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """With a rate so small that nothing is learned, passes over one site leave the server's weights as they were."""
     content = tree(sets, "fedma", data__sites={"A": str(sets["A"])}, training__optimizer={"lr": 1e-30})
     content["method"]["matching"] = {"initial": "shared"}

@@ -60,7 +60,7 @@ def fedavg(model: str, sets: Mapping[str, Path], tmp_path_factory: pytest.TempPa
 
 
 @pytest.mark.parametrize(("algorithm", "off", "on"), NULL, ids=[name for name, *_ in NULL])
-def test_switched_off_it_is_fedavg_and_switched_on_it_is_not(
+def test_algorithm_without_its_own_term_is_fedavg(
     algorithm: str,
     off: dict[str, Any],
     on: dict[str, Any],
@@ -76,13 +76,13 @@ def test_switched_off_it_is_fedavg_and_switched_on_it_is_not(
         assert weights(tmp_path / "off") == fedavg
 
 
-def test_scaffold_s_first_round_is_fedavg_s(model: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_first_round_of_scaffold_is_fedavg(model: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
     for name in ("scaffold", "fedavg"):
         run_toy(recipe(sets, name, model, training__rounds=1), tmp_path / name)
     assert weights(tmp_path / "scaffold") == weights(tmp_path / "fedavg")
 
 
-def test_fednova_with_as_many_steps_everywhere_is_fedavg_to_rounding(
+def test_fednova_with_equal_steps_is_fedavg_to_rounding(
     model: str, fedavg: bytes, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     """Its sites send one step's length, in float32; the first round is compared, before rounding errors grow."""
@@ -96,7 +96,7 @@ def test_fednova_with_as_many_steps_everywhere_is_fedavg_to_rounding(
 
 @pytest.mark.parametrize(("norms", "sites"), [("shared", 3), ("private", 1)])
 @pytest.mark.parametrize("kind", [one for one in PARAMETERS if one != "sphere20"])
-def test_fedbn_with_nothing_of_a_site_s_own_is_fedavg(
+def test_fedbn_without_private_layers_is_fedavg(
     kind: str, norms: str, sites: int, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     task = "fedavg" if MODELS[kind].task == "recognition" else "fedpad"
@@ -120,7 +120,7 @@ def rejoined(kind: str, content: Mapping[str, Any], parts: Mapping[str, torch.Te
     return found
 
 
-def test_fedpad_s_null_step_is_fedpad(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_fedpad_with_a_null_server_step_is_fedpad(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(tree(sets), tmp_path / "fedpad")
     run_toy(tree(sets, training__server_optimizer={"name": "sgd", "lr": 1.0}), tmp_path / "null")
     assert weights(tmp_path / "null") == weights(tmp_path / "fedpad")

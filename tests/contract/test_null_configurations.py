@@ -52,7 +52,7 @@ def fedpad_weights(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.mark.parametrize(("method", "option"), [("fedprox", "mu"), ("moon", "mu"), ("afl", "step")])
-def test_an_averaging_method_whose_own_term_is_zero_is_fedpad(
+def test_averaging_method_without_its_own_term_is_fedpad(
     method: str, option: str, fedpad_weights: bytes, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     weights = {}
@@ -75,7 +75,7 @@ def rejoined(parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(("norms", "sites"), [("shared", 3), ("private", 1)])
-def test_fedbn_with_nothing_of_a_sites_own_is_fedpad(
+def test_fedbn_without_private_layers_is_fedpad(
     norms: str, sites: int, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     few = {name: str(sets[name]) for name in SITES[:sites]}

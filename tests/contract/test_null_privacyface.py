@@ -27,7 +27,7 @@ def run_to_weights(
     return (out / "model.safetensors").read_bytes()
 
 
-def test_no_clusters_is_conventional_federated_learning_with_public_fine_tuning(
+def test_privacyface_without_clusters_is_fedavg_with_public_fine_tuning(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     conventional = run_to_weights(sets, tmp_path / "conventional", "conventional", own={})
@@ -35,7 +35,9 @@ def test_no_clusters_is_conventional_federated_learning_with_public_fine_tuning(
     assert run_to_weights(sets, tmp_path / "on", "privacyface", own={}) != conventional
 
 
-def test_without_public_fine_tuning_that_is_fedavg(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_privacyface_without_clusters_and_public_fine_tuning_is_fedavg(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
     fedavg = run_to_weights(sets, tmp_path / "fedavg", "fedavg", own={})
     null = run_to_weights(sets, tmp_path / "null", "conventional", own=PLAIN | {"public_epochs": 0})
     tuned = run_to_weights(sets, tmp_path / "tuned", "conventional", own=PLAIN)
@@ -43,7 +45,7 @@ def test_without_public_fine_tuning_that_is_fedavg(sets: Mapping[str, Path], tmp
     assert tuned != fedavg
 
 
-def test_fedface_that_spreads_nothing_is_conventional_training(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_fedface_without_spreadout_is_conventional_training(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """With λ = 0 the centres come back as they were sent: loss, scale and public fine-tuning are the baseline's."""
     conventional = run_to_weights(sets, tmp_path / "conventional", "conventional", own={}, training__rounds=2)
     still, moved = (
@@ -60,7 +62,7 @@ def test_fedface_that_spreads_nothing_is_conventional_training(sets: Mapping[str
     assert moved != conventional
 
 
-def test_a_site_s_own_clusters_are_no_negatives_to_it(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_own_clusters_of_a_site_are_not_its_negatives(sets: Mapping[str, Path], tmp_path: Path) -> None:
     alone = {"data__sites": {"A": str(of_task(sets["A"], "privacyface"))}}
     plain = run_to_weights(sets, tmp_path / "plain", "conventional", own={}, **alone)
     assert run_to_weights(sets, tmp_path / "alone", "privacyface", own={}, **alone) == plain
@@ -76,9 +78,7 @@ def test_fedsgd_on_one_batch_is_fedavg_on_one_batch(backbone: str, sets: Mapping
     )
 
 
-def test_a_run_whose_budget_ends_keeps_the_model_of_the_last_round_that_it_paid_for(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_spent_budget_keeps_the_model_of_the_last_paid_round(sets: Mapping[str, Path], tmp_path: Path) -> None:
     spent = run_to_weights(sets, tmp_path / "spent", "privacyface", own={}, privacy__epsilon=2.0)
     short = run_to_weights(sets, tmp_path / "short", "privacyface", own={}, training__rounds=2)
     assert spent == short
@@ -107,7 +107,7 @@ def test_clusters_released_once_are_paid_for_once_and_used_in_every_round(
     assert told[-1]["cost"]["total"]["epsilon"] == pytest.approx(1.0)
 
 
-def test_what_is_told_has_the_same_size_whatever_a_site_has_found(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_released_message_has_the_same_size_for_any_clusters(sets: Mapping[str, Path], tmp_path: Path) -> None:
     many = make_people(tmp_path / "six people", "A", 5, identities=6)
     sizes = []
     for name, path in (("few", of_task(sets["A"], "privacyface")), ("many", many)):

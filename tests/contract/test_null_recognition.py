@@ -74,7 +74,7 @@ def test_pre_training_may_draw_a_sample_of_the_public_classes(sets: Mapping[str,
     assert delivered[2] != delivered[None]
 
 
-def test_distillation_of_no_weight_is_fine_tuning(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_distillation_with_weight_zero_is_fine_tuning(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(tree(sets, "fine-tune", training__rounds=2), tmp_path / "fine-tune")
     run_toy(tree(sets, "distillation", training__rounds=2, method__distillation=0.0), tmp_path / "null")
     run_toy(tree(sets, "distillation", training__rounds=2), tmp_path / "on")
@@ -84,9 +84,7 @@ def test_distillation_of_no_weight_is_fine_tuning(sets: Mapping[str, Path], tmp_
 
 
 @pytest.mark.parametrize("name", ["fedfr", "fedface"])
-def test_what_is_a_sites_alone_travels_only_if_it_is_declared(
-    name: str, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_private_parts_of_a_site_travel_only_if_declared(name: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
     sent: list[bytes] = []
     tapped = partial(LocalTransport, tap=lambda site, message: sent.append(encode(message)))
     content = tree(sets, name, method__spreadout={"weight": 0}) if name == "fedface" else tree(sets, name)
@@ -97,7 +95,7 @@ def test_what_is_a_sites_alone_travels_only_if_it_is_declared(
     assert any(row in message for row in rows for message in sent) == (name == "fedface")
 
 
-def test_one_identity_a_site_works_where_a_loss_has_a_gradient(tmp_path: Path) -> None:
+def test_one_identity_per_site_works_if_the_loss_has_a_gradient(tmp_path: Path) -> None:
     few = make_sets(tmp_path / "sets")
     for seed, name in enumerate("ABC"):
         shutil.rmtree(of_task(few[name], "fedfr"))

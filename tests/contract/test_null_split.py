@@ -50,7 +50,7 @@ def test_fedavg_on_vit_h_with_one_site_is_central_training(sets: Mapping[str, Pa
 
 
 @pytest.mark.parametrize("name", ["fedprox-vit-h", "moon-vit-h"])
-def test_with_nothing_beside_the_loss_these_are_fedavg_on_vit_h(
+def test_vit_methods_without_their_own_term_are_fedavg_on_vit_h(
     sets: Mapping[str, Path], tmp_path: Path, name: str
 ) -> None:
     found = {}

@@ -110,7 +110,7 @@ def epsilon_at(delta: float, *mechanisms: Any) -> float:
     return high
 
 
-def test_the_account_is_what_the_logs_of_site_and_server_come_to_by_another_composition(run: Path) -> None:
+def test_account_equals_an_independent_composition_of_both_logs(run: Path) -> None:
     privacy = json.loads((run / "metrics.json").read_text())["privacy"]
     at_site = read_lines(run / "sites" / "A" / "releases" / "charges.jsonl")
     at_server = read_lines(run / "released" / "charges.jsonl")
@@ -131,7 +131,7 @@ def test_the_account_is_what_the_logs_of_site_and_server_come_to_by_another_comp
     assert (privacy["models"]["relation"], privacy["releases"]["relation"]) == (["site"], ["add-remove"])
 
 
-def test_weights_that_go_down_carry_the_account_of_the_rounds_in_them(run: Path) -> None:
+def test_lent_weights_count_the_noise_of_earlier_rounds(run: Path) -> None:
     privacy = json.loads((run / "metrics.json").read_text())["privacy"]
     down = {
         (row["round"], row["call"]): row["guarantee"]
@@ -154,7 +154,7 @@ def test_a_site_clips_the_model_that_a_round_began_with(heard: Heard) -> None:
             assert norm_of_update({name: reply[name] for name in lent}, lent) <= DP["clip"], site
 
 
-def test_what_is_clustered_is_each_persons_own_under_the_lent_model(heard: Heard, sets: Mapping[str, Path]) -> None:
+def test_clustering_uses_each_persons_own_features_under_the_lent_model(heard: Heard, sets: Mapping[str, Path]) -> None:
     """Worked out again for round 2 from the lent model and the images: W, which trained by then, has no part in it."""
     recipe = recipe_of(both(sets))
     net = METHODS["privacyface"].network(recipe)["model"]
@@ -179,7 +179,7 @@ def test_what_is_clustered_is_each_persons_own_under_the_lent_model(heard: Heard
     torch.testing.assert_close(heard.replies[ROUNDS, "cluster", "A"]["clusters"], expected, atol=1e-5, rtol=1e-4)
 
 
-def test_the_report_says_what_both_cost_together_and_against_whom_it_holds(run: Path) -> None:
+def test_report_states_the_joint_cost_and_its_adversary(run: Path) -> None:
     privacy = json.loads((run / "metrics.json").read_text())["privacy"]
     html = render(read_run(run))
     assert "all images of one person at one site, added or removed" in html
@@ -188,7 +188,7 @@ def test_the_report_says_what_both_cost_together_and_against_whom_it_holds(run: 
     assert "noise on the models" in html.partition("Models and releases in one account")[2]
 
 
-def test_releases_made_once_are_counted_once_beside_noise_of_every_round(sets: Mapping[str, Path]) -> None:
+def test_one_time_releases_count_once_with_noise_in_every_round(sets: Mapping[str, Path]) -> None:
     content = both(sets, method__releases="once", training__rounds=5)
     account = account_of(recipe_of(content), METHODS["privacyface"])
     assert account is not None
@@ -197,7 +197,7 @@ def test_releases_made_once_are_counted_once_beside_noise_of_every_round(sets: M
     assert account.charges(0) == ()
 
 
-def test_algorithm_1_is_added_up_as_the_paper_counts_and_marked_so(sets: Mapping[str, Path]) -> None:
+def test_algorithm_1_is_added_as_in_the_paper_and_marked(sets: Mapping[str, Path]) -> None:
     recipe = recipe_of(both(sets, method__clustering="paper", method__clustered="trained", method__queries=2))
     account = account_of(recipe, METHODS["privacyface"])
     assert account is not None
@@ -215,7 +215,7 @@ def test_algorithm_1_is_added_up_as_the_paper_counts_and_marked_so(sets: Mapping
         ("privacyface-naive", {}, "recipe.federation.dp", "privacyface-naive"),
     ],
 )
-def test_what_no_joint_account_covers_is_refused(
+def test_combinations_without_a_joint_account_are_refused(
     method: str, own: dict[str, Any], place: str, keyword: str, sets: Mapping[str, Path]
 ) -> None:
     content = tree(sets, method, federation__dp=DP, evaluation__every=0)
@@ -224,6 +224,6 @@ def test_what_no_joint_account_covers_is_refused(
         check_protection(recipe_of(content), METHODS[method])
 
 
-def test_a_joint_account_needs_a_budget_for_what_sites_release(sets: Mapping[str, Path]) -> None:
+def test_joint_account_needs_a_budget_for_releases(sets: Mapping[str, Path]) -> None:
     with refused("recipe.privacy", "budget"):
         check_protection(recipe_of(both(sets, privacy={})), METHODS["privacyface"])

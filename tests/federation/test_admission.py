@@ -77,7 +77,7 @@ def mean_of(messages: Mapping[str, Message]) -> Message:
     return mean.result()
 
 
-def test_of_ten_thousand_hostile_answers_none_is_admitted(tmp_path: Path) -> None:
+def test_ten_thousand_hostile_answers_are_all_refused(tmp_path: Path) -> None:
     recipe = recipe_of(tree({name: Path(f"nowhere/{name}") for name in "ABCU"}))
     wire, ways = HostileWire(np.random.default_rng(0)), Counter[str]()
     schema = schema_of(UPLOADS, recipe, NET)
@@ -121,7 +121,7 @@ class Saying(HostileWire):
         yield replace(self.said, ticket=orders["B"].ticket)
 
 
-def test_what_a_site_says_of_itself_is_one_line_that_acts_on_no_terminal(tmp_path: Path) -> None:
+def test_failure_reason_of_a_site_is_one_harmless_line(tmp_path: Path) -> None:
     recipe = recipe_of(tree({name: Path(f"nowhere/{name}") for name in "ABCU"}))
     for name in ("B", "\x1b[2J" + "B" * 5000):
         with closing(JsonLines(tmp_path / "ledger.jsonl")) as ledger:

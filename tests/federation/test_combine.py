@@ -33,7 +33,7 @@ def test_sites_count_by_their_weights() -> None:
     assert mean.result()["w"].item() == np.float32(5.9)
 
 
-def test_adding_does_not_change_what_was_added() -> None:
+def test_adding_does_not_change_the_uploads() -> None:
     first, second = torch.ones(3, dtype=torch.float64), torch.full((3,), 3.0, dtype=torch.float64)
     mean = Mean()
     mean.add({"w": first}, 1.0)

@@ -51,18 +51,18 @@ def stepped(micro_batch: int | None) -> tuple[list[Tensor], Tensor]:
 
 
 @pytest.mark.parametrize("micro_batch", [2, 3, 6])
-def test_parts_step_where_the_whole_batch_does(micro_batch: int) -> None:
+def test_parts_step_like_the_whole_batch(micro_batch: int) -> None:
     (whole, one), (parts, other) = stepped(None), stepped(micro_batch)
     assert torch.allclose(one, other)
     for expected, found in zip(whole, parts, strict=True):
         assert torch.allclose(expected, found, atol=1e-7)
 
 
-def test_a_bound_that_a_batch_keeps_changes_no_byte() -> None:
+def test_micro_batch_limit_above_the_batch_changes_no_byte() -> None:
     assert all(torch.equal(one, other) for one, other in zip(stepped(None)[0], stepped(COUNT)[0], strict=True))
 
 
-def test_parts_are_about_as_large_and_hold_all_that_is_known() -> None:
+def test_parts_are_of_similar_size_and_keep_all_fields() -> None:
     whole, parts = batch(), batch().parts(3)
     assert [len(part.labels) for part in parts] == [3, 2, 2]
     assert torch.equal(torch.cat([part.images for part in parts]), whole.images)
@@ -86,7 +86,7 @@ def narrow(net: nn.Module, most: int) -> Callable[[Batch], Tensor]:
 @pytest.mark.parametrize(
     ("most", "keyword"), [(3, "training.batch to 3"), (6, "training.batch to 3"), (1, "not even 2")]
 )
-def test_too_large_a_batch_is_refused_with_what_fits(most: int, keyword: str) -> None:
+def test_batch_too_large_for_memory_names_a_size_that_fits(most: int, keyword: str) -> None:
     net = network()
     before = [parameter.detach().clone() for parameter in net.parameters()]
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
@@ -103,7 +103,7 @@ def test_parts_that_fit_are_enough() -> None:
     assert torch.isfinite(trained.losses[-1])
 
 
-def test_other_errors_of_a_step_stay_what_they_are() -> None:
+def test_other_errors_of_a_step_are_not_changed() -> None:
     net = network()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
     with pytest.raises(RuntimeError, match="must match"):

@@ -73,7 +73,7 @@ def test_attack_detection_reads_nothing_back(
     assert all(loss.device == DEVICE for loss in site.losses)
 
 
-def test_changes_of_capture_are_done_before_images_are_brought(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_capture_changes_happen_before_the_transfer(sets: Mapping[str, Path], tmp_path: Path) -> None:
     changes = dict.fromkeys(("margin", "blur", "noise", "jpeg", "cutmix"), 1.0)
     assert train(site_at("fedpad", sets, tmp_path, training__augment=changes), resnet18.MODEL.loss) == 2
 
@@ -89,7 +89,7 @@ def test_recognition_reads_nothing_back(customisation: str, sets: Mapping[str, P
     assert len(site.losses) == 2
 
 
-def test_sampled_classes_are_drawn_where_labels_can_be_read(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_classes_are_sampled_on_the_cpu(sets: Mapping[str, Path], tmp_path: Path) -> None:
     site = prepared_for_faces(sets, tmp_path)
     centres = face.class_centres(site, public=True)
     optimizer = site.optimizer("model", "centres", own=site.held["own"])
@@ -113,7 +113,7 @@ def prepared_for_faces(sets: Mapping[str, Path], folder: Path, **changes: Any) -
 
 
 @pytest.mark.parametrize("read", [Tensor.item, Tensor.tolist, bool, Tensor.cpu, lambda value: value[value > 0]])
-def test_reading_a_value_within_a_step_would_be_noticed(
+def test_reading_a_value_within_a_step_fails_on_the_meta_device(
     read: Callable[[Tensor], object], sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     def loss(site: Site, batch: Batch) -> Tensor:

@@ -48,7 +48,7 @@ def test_a_round_that_the_recipe_does_not_have_is_refused(worker: SiteWorker, ca
         worker.execute(Order(call, number, weights(worker), 1))
 
 
-def test_an_order_to_train_is_carried_out_once_a_round_until_a_generation_is_restored(worker: SiteWorker) -> None:
+def test_training_runs_once_per_round_until_a_generation_is_restored(worker: SiteWorker) -> None:
     first = worker.execute(Order("train", 1, weights(worker), 1))
     worker.commit(1)
     for visit, ticket in ((1, ""), (2, "another ticket")):
@@ -92,7 +92,7 @@ def test_finite_values_whose_squares_overflow_are_admitted(worker: SiteWorker) -
     accepted.check({name: value.fill_(1e30) if value.is_floating_point() else value for name, value in lent.items()})
 
 
-def test_questions_about_finished_models_are_as_many_as_the_recipe_evaluates(worker: SiteWorker) -> None:
+def test_evaluation_orders_are_limited_to_the_recipes_evaluations(worker: SiteWorker) -> None:
     """The recipe evaluates after every round, and thresholds are chosen after the last one; one more model is spare."""
     for number in range(ROUNDS + 2):
         worker.execute(Order("heldout", 1 + number % ROUNDS, weights(worker, number / 100), 1))
@@ -104,7 +104,7 @@ def test_questions_about_finished_models_are_as_many_as_the_recipe_evaluates(wor
         worker.execute(Order("heldout", 1, weights(worker, 0.9), 1))
 
 
-def test_what_is_asked_for_every_batch_is_asked_no_more_often(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_per_batch_call_is_limited_to_the_number_of_batches(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, "fedsis", training__rounds=ROUNDS)
     recipe = recipe_of(content)
     site, workspace = opened(content, tmp_path).sites["A"], set_up(recipe, find(recipe.method)).workspace()

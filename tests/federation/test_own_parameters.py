@@ -11,7 +11,7 @@ from tests.federation.lending import site_of
 from fedvisage.data.batches import View
 
 
-def test_an_own_parameter_is_made_once_trained_and_kept(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_private_parameter_is_created_once_trained_and_kept(sets: Mapping[str, Path], tmp_path: Path) -> None:
     site, made = site_of(sets, tmp_path), []
 
     def make() -> torch.Tensor:
@@ -31,7 +31,7 @@ def test_an_own_parameter_is_made_once_trained_and_kept(sets: Mapping[str, Path]
     assert {key.split("/")[1] for key in kept if key.startswith("optimizer/")} <= {"model+W"}
 
 
-def test_a_rounds_batches_go_through_a_view_as_often_as_asked(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_batches_of_a_round_repeat_a_view_once_per_epoch(sets: Mapping[str, Path], tmp_path: Path) -> None:
     site = site_of(sets, tmp_path, training__local={"epochs": 2}, training__batch=4, training__augment={})
     assert site.public is not None
     view = View.join([site.data, site.public.subset(torch.arange(5).numpy())])
@@ -45,12 +45,12 @@ def test_a_rounds_batches_go_through_a_view_as_often_as_asked(sets: Mapping[str,
     assert [batch.identities.tolist() for batch in later.batches_of(view)] != [b.identities.tolist() for b in batches]
 
 
-def test_a_number_of_batches_goes_round_a_small_view(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_fixed_number_of_batches_wraps_around_a_small_view(sets: Mapping[str, Path], tmp_path: Path) -> None:
     site = site_of(sets, tmp_path, training__local={"batches": 7}, training__batch=4)
     assert len(list(site.batches_of(site.data))) == 7
 
 
-def test_features_are_those_of_the_stored_images_whatever_the_mode(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_features_are_those_of_the_stored_images_in_both_modes(sets: Mapping[str, Path], tmp_path: Path) -> None:
     site = site_of(sets, tmp_path)
     found = site.embed(site.net["model"].train(), site.data)
     assert site.net["model"].training
@@ -59,7 +59,7 @@ def test_features_are_those_of_the_stored_images_whatever_the_mode(sets: Mapping
         assert torch.allclose(found, site.net["model"].eval()(images), atol=1e-5)
 
 
-def test_public_features_are_worked_out_once_for_what_was_lent(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_public_features_are_computed_once_per_lent_model(sets: Mapping[str, Path], tmp_path: Path) -> None:
     site = site_of(sets, tmp_path)
     first = site.public_features("model")
     assert site.public_features("model") is first

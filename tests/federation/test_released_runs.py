@@ -22,9 +22,7 @@ from fedvisage.federation.wire.schema import Schema
 from fedvisage.federation.wire.transport import Order, Reply
 
 
-def test_the_ledger_says_of_every_release_what_it_cost_and_the_figures_what_was_spent(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_ledger_states_the_cost_of_each_release_and_metrics_the_total(sets: Mapping[str, Path], tmp_path: Path) -> None:
     metrics = run_toy(tree(sets, released.METHOD), tmp_path / "run", method=released.METHOD)
     lines = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
     told = [line for line in lines if line["kind"] == "dp"]
@@ -68,7 +66,7 @@ class Claiming:
 
 
 @pytest.mark.parametrize(("kind", "ends"), [("dp", True), ("weights", False)])
-def test_only_where_something_is_released_can_a_spent_budget_end_the_run(
+def test_spent_budget_ends_only_runs_with_releases(
     kind: Kind, ends: bool, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     """A hostile site must not end a run of any method by a word."""
@@ -95,7 +93,7 @@ class SomeClaiming(Claiming):
 
 
 @pytest.mark.parametrize(("claiming", "quorum", "ends"), [("B", 2, False), ("BC", 2, True), ("BAC", 1, True)])
-def test_a_spent_budget_is_that_sites_failure_until_too_few_are_left_for_a_quorum(
+def test_spent_budget_fails_its_site_and_ends_the_run_without_a_quorum(
     claiming: str, quorum: int, ends: bool, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     schema, recipe = Schema({}, (Upload("told", "dp"),)), recipe_of(tree(sets, federation__quorum=quorum))
@@ -125,7 +123,7 @@ def test_a_budget_for_a_method_that_releases_nothing_is_refused(sets: Mapping[st
         ({"epsilon": 1.0}, "recipe.privacy", "delta"),
     ],
 )
-def test_a_budget_that_promises_nothing_is_refused(
+def test_budget_without_a_guarantee_is_refused(
     privacy: dict[str, float], place: str, keyword: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     with refused(place, keyword):

@@ -70,7 +70,7 @@ def test_a_round_with_fewer_uploads_than_the_rule_needs_has_no_quorum(sets: Mapp
 
 
 @pytest.mark.parametrize("name", ["single", "fused", "afl", "fedma", "fedsis", "festa"])
-def test_methods_that_do_not_rest_on_one_mean_refuse_a_rule(name: str, sets: Mapping[str, Path]) -> None:
+def test_methods_without_a_single_mean_refuse_robust_rules(name: str, sets: Mapping[str, Path]) -> None:
     recipe = recipe_of(tree(sets, name, federation__combine="median"))
     with refused("recipe.federation.combine", name):
         check_protection(recipe, METHODS[name])
@@ -95,7 +95,7 @@ def test_a_claimed_number_of_examples_cannot_outweigh_a_rule(sets: Mapping[str, 
         ({"rule": "norm-clip", "bound": 0}, "recipe.federation.combine.bound", "0"),
     ],
 )
-def test_a_rule_that_cannot_be_is_refused_with_its_reason(
+def test_impossible_rule_is_refused_with_its_reason(
     combine: Any, place: str, keyword: str, sets: Mapping[str, Path]
 ) -> None:
     with refused(place, keyword):
@@ -103,7 +103,7 @@ def test_a_rule_that_cannot_be_is_refused_with_its_reason(
 
 
 @pytest.mark.parametrize("rule", ["norm-clip", "trimmed-mean", "median", "krum"])
-def test_counters_stay_among_the_sites_own(rule: Any) -> None:
+def test_counters_stay_within_the_range_of_the_sites(rule: Any) -> None:
     base = {"w": torch.zeros(4), "n": torch.tensor(0)}
     combined = combination_of(Federation(combine=rule), lambda: base)
     for site in range(5):

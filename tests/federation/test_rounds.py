@@ -81,7 +81,7 @@ def claim(order: Order, message: Message) -> Message:
 
 
 @pytest.mark.parametrize("up", [spoil, drop_a_field, one_row, claim])
-def test_a_site_that_sends_nonsense_is_refused_by_name_and_the_rest_is_as_if_it_were_not_there(
+def test_malformed_upload_is_refused_by_site_name_and_left_out(
     up: Any, sets: Mapping[str, Path], without_b: Path, tmp_path: Path
 ) -> None:
     run_toy(tree(sets), tmp_path / "run", wire=partial(Wire, up=up))
@@ -102,7 +102,7 @@ class Repeating(LocalTransport):
                 yield replace(reply, site="D")
 
 
-def test_an_answer_counts_once_and_only_if_it_was_asked_for(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_answer_counts_once_and_only_if_requested(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(tree(sets), tmp_path / "honest")
     run_toy(tree(sets), tmp_path / "repeated", wire=Repeating)
     assert weights(tmp_path / "repeated") == weights(tmp_path / "honest")
@@ -135,7 +135,7 @@ def test_an_answer_to_an_earlier_round_is_refused(sets: Mapping[str, Path], tmp_
         assert "answers 'round 1, train" in row["failed"]["B (stale)"]
 
 
-def test_a_site_whose_disk_fails_is_lost_and_the_others_go_on(
+def test_failing_disk_of_a_site_does_not_stop_the_others(
     sets: Mapping[str, Path], without_b: Path, tmp_path: Path
 ) -> None:
     class Broken(LocalTransport):
@@ -175,7 +175,7 @@ def test_a_round_without_a_site_equals_the_round_of_the_survivors(sets: Mapping[
     assert rounds_of(tmp_path / "away")[0]["failed"] == {"B": "offline"}
 
 
-def test_sites_that_are_not_asked_hear_nothing(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_unsampled_sites_get_no_message(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(tree(sets, federation={"participation": 0.34}, evaluation__every=0), tmp_path / "run")
     ledger = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
     for row in rounds_of(tmp_path / "run"):
@@ -203,7 +203,7 @@ def test_too_many_rounds_without_a_quorum_end_the_run(method: Method, sets: Mapp
     assert len(rounds_of(tmp_path / "run")) == 1, "the second of the rounds was the last straw"
 
 
-def test_training_that_breaks_everywhere_ends_the_run_with_the_reason(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_failure_at_all_sites_ends_the_run_with_the_reason(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, training__optimizer={"lr": 1e30}, federation={"give_up_after": 2})
     with pytest.raises(RunFailed, match=r"quorum.* 0 of 3 .*\(A: .*(finite|reaches).*; B: .*; C: .*\)"):
         run_toy(content, tmp_path / "run")
@@ -222,7 +222,7 @@ def lost_at(call: str, number: int) -> Callable[[Order, Message], Message | None
 
 
 @pytest.mark.parametrize(("call", "number"), [("tokens", 1), ("tokens", 2), ("head", 1), ("finish", 1)])
-def test_a_site_lost_in_a_conversation_ends_it_and_the_round_goes_on(
+def test_site_lost_during_an_exchange_does_not_stop_the_round(
     call: str, number: int, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     content, wire = tree(sets, split.METHOD, training__optimizer__state="kept"), partial(Wire, up=lost_at(call, number))
@@ -233,7 +233,7 @@ def test_a_site_lost_in_a_conversation_ends_it_and_the_round_goes_on(
     assert math.isfinite(metrics["eer"])
 
 
-def test_a_gradient_of_another_shape_is_refused_and_the_server_goes_on(
+def test_gradient_of_another_shape_is_refused_and_the_server_continues(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     def up(order: Order, message: Message) -> Message:

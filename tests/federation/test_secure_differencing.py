@@ -180,9 +180,7 @@ def substituted(message: Message) -> None:
     message["roster"] = roster
 
 
-def test_keys_that_a_server_put_in_the_place_of_others_are_refused(
-    kits: Path, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_substituted_keys_are_refused(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(secure(sets), tmp_path / "run", wire=partial(lied(SHARES, substituted), kits=kits, memory=tmp_path))
     assert why(tmp_path / "run").startswith("secure: a message of site B is not signed")
     assert uploads_of(tmp_path / "run", "masked") == ["B", "C"]
@@ -220,7 +218,7 @@ def test_a_list_of_survivors_that_others_did_not_sign_reveals_nothing(
 
 
 @pytest.mark.parametrize("call", ["train", CONSISTENCY, SHARES])
-def test_each_step_of_a_sum_is_taken_once(call: str, kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_each_step_of_a_sum_runs_once(call: str, kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     answers: list[str] = []
 
     class Twice(KitTransport):
@@ -252,7 +250,9 @@ def test_a_round_has_one_sum(sets: Mapping[str, Path], tmp_path: Path) -> None:
     assert answers == [f"order: requests '{KEYS}' again in round 1"] * 3
 
 
-def test_with_one_colluder_of_three_no_two_are_summed(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_one_colluder_among_three_sites_prevents_sums_of_two(
+    kits: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
     content = secure(sets, colluders=1)
     with failed(RunFailed, "2 sites", "3 needed", "B"):
         run_toy(content, tmp_path / "run", wire=partial(KitTransport, kits=kits, memory=tmp_path, lost="train"))
@@ -278,9 +278,7 @@ def test_a_signature_holds_for_one_site_one_run_and_one_statement(kits: Path, tm
             reader.verify(site, text, shown)
 
 
-def test_the_servers_own_certificate_and_foreign_kits_sign_for_no_site(
-    kits: Path, foreign: Path, tmp_path: Path
-) -> None:
+def test_server_certificate_and_foreign_kits_cannot_sign_for_a_site(kits: Path, foreign: Path, tmp_path: Path) -> None:
     ours = open_trust(kits, "A", tmp_path)
     for stranger in (open_trust(kits, "localhost", tmp_path), open_trust(foreign, "B", tmp_path)):
         with failed(RefusedMessage, "secure", "site B", "certificate"):
@@ -320,7 +318,7 @@ def test_differences_of_two_sites_are_refused_as_well(tmp_path: Path) -> None:
             memory_of(tmp_path, roster, "second").check_use()
 
 
-def test_a_damaged_memory_lets_nothing_through(tmp_path: Path) -> None:
+def test_damaged_memory_refuses_every_sum(tmp_path: Path) -> None:
     memory_of(tmp_path).remember_use()
     (record,) = tmp_path.glob("*.json")
     record.write_text("{")
@@ -345,24 +343,20 @@ def test_any_two_groups_that_could_unmask_share_more_sites_than_collude(sites: i
         ({"secure": {"colluders": 3}}, "recipe.federation.secure.colluders"),
     ],
 )
-def test_recipes_whose_sums_could_be_taken_apart_are_refused(
-    changes: dict[str, Any], place: str, sets: Mapping[str, Path]
-) -> None:
+def test_recipes_with_separable_sums_are_refused(changes: dict[str, Any], place: str, sets: Mapping[str, Path]) -> None:
     recipe = recipe_of(tree(sets, federation={"secure": True, **changes}))
     for check in (lambda: check_protection(recipe, METHODS["fedpad"]), lambda: check_real(recipe)):
         with refused(place):
             check()
 
 
-def test_the_default_that_earlier_versions_wrote_out_means_two_thirds(sets: Mapping[str, Path]) -> None:
+def test_former_default_threshold_means_two_thirds(sets: Mapping[str, Path]) -> None:
     written, short = (recipe_of(tree(sets, federation__secure=value)) for value in ({"threshold": 0.6}, True))
     assert written == short, "run --resume on a run of an earlier version finds its recipe"
 
 
 @pytest.mark.parametrize(("key", "value"), [("joins", {"C": 2}), ("offline", 0.5)])
-def test_between_organisations_no_recipe_keeps_a_site_out_of_a_sum(
-    key: str, value: Any, sets: Mapping[str, Path]
-) -> None:
+def test_federation_recipe_cannot_leave_a_site_out_of_a_sum(key: str, value: Any, sets: Mapping[str, Path]) -> None:
     recipe = recipe_of(tree(sets, federation={"secure": True, key: value}))
     check_protection(recipe, METHODS["fedpad"])
     with refused(f"recipe.federation.{key}", "federation.secure"):

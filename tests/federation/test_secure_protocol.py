@@ -64,7 +64,7 @@ def total_of(rows: list[Words]) -> Words:
 
 
 @pytest.mark.parametrize("count", [*range(2, 15), 20, 25, 32, 40, 50])
-def test_the_sum_of_whoever_survives_is_exact(count: int) -> None:
+def test_sum_of_the_survivors_is_exact(count: int) -> None:
     draws = np.random.default_rng(count)
     threshold = int(draws.integers(max(2, count // 2), count + 1))
     present = some(range(count), threshold, draws)
@@ -78,7 +78,7 @@ def test_the_sum_of_whoever_survives_is_exact(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 7, 20])
-def test_fewer_than_the_threshold_open_nothing(count: int) -> None:
+def test_fewer_shares_than_the_threshold_reveal_nothing(count: int) -> None:
     draws = np.random.default_rng(count)
     threshold = count // 2 + 1
     house = together(count, threshold, draws)
@@ -101,7 +101,7 @@ def test_a_false_share_gives_no_sum_rather_than_a_wrong_one() -> None:
             protocol.unmask_sum(total, house.roster, house.present, range(4), spoilt, 3)
 
 
-def test_an_envelope_that_cannot_be_opened_is_made_up_for_by_the_others() -> None:
+def test_other_shares_replace_an_unreadable_envelope() -> None:
     draws = np.random.default_rng(1)
     house = together(4, 2, draws)
     house.envelopes[0][2] = draws.bytes(protocol.ENVELOPE)
@@ -127,7 +127,7 @@ def bytes_of(numbers: Words) -> np.ndarray:
     return np.bincount(numbers.view(np.uint8), minlength=256)
 
 
-def test_single_uploads_and_sums_that_lack_one_look_uniform() -> None:
+def test_single_uploads_and_incomplete_sums_look_uniform() -> None:
     draws = np.random.default_rng(3)
     house = together(4, 3, draws)
     small = protocol.encode("w", torch.from_numpy(draws.normal(size=40_000) * 0.05))
@@ -151,7 +151,7 @@ def test_masks_are_the_published_cipher() -> None:
     assert total.tobytes()[64:80].hex() == "9f07e7be5551387a98ba977c732d080d"
 
 
-def test_a_mask_longer_than_what_is_drawn_at_a_time_comes_off_again() -> None:
+def test_mask_longer_than_one_block_is_removed() -> None:
     whole = np.zeros(protocol.STRETCH * 2 + 5, dtype=np.uint64)
     protocol.add_stream(whole, bytes(32))
     start = np.zeros(protocol.STRETCH + 1, dtype=np.uint64)
@@ -199,7 +199,7 @@ def test_the_largest_values_of_the_most_sites_do_not_overflow() -> None:
         protocol.encode("n", torch.tensor(protocol.MOST_COUNT))
 
 
-def test_a_sum_that_no_sites_can_have_sent_is_told_by_field() -> None:
+def test_impossible_sum_is_refused_by_field() -> None:
     """A masked site may send any number; the server checks the sum after unmasking."""
     upload = {"w": torch.tensor([2.0, -3.0]), "b.running_var": torch.tensor([0.5]), "n": torch.tensor([4])}
     honest = protocol.encode_all(upload, 1.0, torch.tensor(0.5, dtype=torch.float64))
@@ -216,7 +216,7 @@ def test_a_sum_that_no_sites_can_have_sent_is_told_by_field() -> None:
     )
 
 
-def test_the_largest_sums_that_sites_may_send_are_not_absurd() -> None:
+def test_largest_permitted_sums_are_accepted() -> None:
     largest = {"w": torch.tensor([LARGEST_MAGNITUDE, -LARGEST_MAGNITUDE]), "n": torch.tensor(protocol.MOST_COUNT - 1)}
     one = protocol.encode_all(largest, 1.0, torch.tensor(LARGEST_MAGNITUDE))
     assert protocol.implausible_part(one * np.uint64(protocol.MOST_SITES), largest, protocol.MOST_SITES) is None

@@ -38,9 +38,7 @@ def whole(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.mark.parametrize("weight", ["uniform", "examples"])
-def test_a_sum_in_secret_is_the_plain_mean_to_within_rounding(
-    weight: str, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_secure_sum_equals_the_plain_mean_to_rounding(weight: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
     changes = {"method__weight": weight, "federation__secure": {**DERIVED, "most_examples": 20}}
     run_toy(secure(sets, **changes), tmp_path / "secret")
     run_toy(secure(sets, method__weight=weight, federation={}), tmp_path / "plain")
@@ -52,7 +50,7 @@ def test_a_sum_in_secret_is_the_plain_mean_to_within_rounding(
         assert value.is_floating_point() or torch.equal(value, secret[name])
 
 
-def test_every_upload_is_a_key_a_share_or_masked_and_losses_come_as_one(whole: Path) -> None:
+def test_every_upload_is_a_key_a_share_or_masked_and_losses_are_summed(whole: Path) -> None:
     ledger = [
         row for row in read_lines(whole / "ledger.jsonl") if row["direction"] == "up" and row["kind"] != "statistic"
     ]
@@ -70,7 +68,7 @@ def test_every_upload_is_a_key_a_share_or_masked_and_losses_come_as_one(whole: P
     assert list(read_lines(whole / "rounds.jsonl")[0]["loss"]) == ["all sites"]
 
 
-def test_the_operating_systems_entropy_changes_the_masks_and_not_the_model(
+def test_system_entropy_changes_the_masks_but_not_the_model(
     whole: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     run_toy(secure(sets, federation__secure=True), tmp_path / "run")
@@ -128,16 +126,14 @@ def test_with_fewer_sites_than_the_threshold_there_is_no_sum_and_the_model_stays
         run_toy(content, tmp_path / "run", wire=partial(Losing, lost=lost))
 
 
-def test_before_all_have_joined_the_threshold_is_a_share_of_those_that_have(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_threshold_is_a_share_of_the_sites_that_joined(sets: Mapping[str, Path], tmp_path: Path) -> None:
     federation = {"secure": {**DERIVED, "threshold": 1.0}, "joins": {"C": 2}}
     run_toy(secure(sets, federation=federation, training__rounds=2), tmp_path / "run")
     rows = read_lines(tmp_path / "run" / "rounds.jsonl")
     assert [(row["replied"], row["failed"]) for row in rows] == [(["A", "B"], {}), (["A", "B", "C"], {})]
 
 
-def test_a_resumed_run_in_secret_equals_an_uninterrupted_one(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_resumed_secure_run_equals_an_uninterrupted_one(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = secure(sets, training__rounds=2, training__optimizer__state="kept")
     run_toy(content, tmp_path / "whole")
 
@@ -193,9 +189,7 @@ def test_a_false_share_ends_the_round_without_a_sum(sets: Mapping[str, Path], tm
         run_toy(content, tmp_path / "run", wire=spoilt(UNMASK, lambda m: {"shares": m["shares"] ^ 1}))
 
 
-def test_numbers_of_no_training_under_masks_end_the_round_without_a_sum(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_implausible_masked_numbers_end_the_round_without_a_sum(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = secure(sets, federation={"secure": DERIVED, "give_up_after": 1})
     with failed(RunFailed, "A, B, C", "count"):
         run_toy(content, tmp_path / "run", wire=spoilt("train", lambda m: {"masked": m["masked"] + 2**61}))
@@ -236,7 +230,7 @@ def changed(sets: Mapping[str, Path], tmp_path: Path, call: str, change: Any) ->
         (UNMASK, "signers", torch.tensor([0, 1, 7]), "signers: are not survivors"),
     ],
 )
-def test_a_site_does_not_take_part_in_what_is_no_sum(
+def test_site_refuses_malformed_steps_of_a_sum(
     call: str,
     field: str,
     value: torch.Tensor,
@@ -248,9 +242,7 @@ def test_a_site_does_not_take_part_in_what_is_no_sum(
     assert found.startswith(reason)
 
 
-def test_a_key_of_low_order_is_refused_by_whoever_should_agree_with_it(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_key_of_low_order_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
     def change(message: Message) -> None:
         roster = message["roster"].clone()
         roster[0, 0] = 0
@@ -279,12 +271,12 @@ def test_a_site_reveals_shares_once(sets: Mapping[str, Path], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["single", "fused", "afl", "fedma", "fedsis", "festa"])
-def test_methods_that_see_more_than_a_mean_refuse_a_sum_in_secret(name: str, sets: Mapping[str, Path]) -> None:
+def test_methods_that_need_single_uploads_refuse_secure_sums(name: str, sets: Mapping[str, Path]) -> None:
     with refused("recipe.federation.secure", name):
         check_protection(recipe_of(tree(sets, name, federation__secure=True)), METHODS[name])
 
 
-def test_robust_rules_and_sums_in_secret_exclude_each_other(sets: Mapping[str, Path]) -> None:
+def test_robust_rules_and_secure_sums_exclude_each_other(sets: Mapping[str, Path]) -> None:
     content = tree(sets, federation={"secure": True, "combine": "median"})
     with refused("recipe.federation.combine", "median", "federation.secure"):
         check_protection(recipe_of(content), METHODS["fedpad"])
@@ -296,7 +288,7 @@ def test_a_sum_of_one_is_refused(sets: Mapping[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("name", ["fedgpad", "fedbn", "fedprox-vit-h"])
-def test_methods_with_parts_of_their_own_or_several_train_in_secret(
+def test_methods_with_private_or_several_parts_train_with_secure_sums(
     name: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     content = tree(sets, name, federation__secure=DERIVED, training__rounds=1, training__local={"batches": 1})

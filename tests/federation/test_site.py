@@ -31,27 +31,27 @@ def join_images(batches: list[Batch]) -> Tensor:
     return torch.cat([batch.images for batch in batches])
 
 
-def test_the_epochs_of_a_round_show_every_image_as_often(site: Make) -> None:
+def test_epochs_of_a_round_show_every_image_equally_often(site: Make) -> None:
     seen = join_images(list(site(training__local={"epochs": 2}).batches()))
     distinct, counts = seen.unique(dim=0, return_counts=True)
     assert len(distinct) == 24
     assert set(counts.tolist()) == {2}
 
 
-def test_a_number_of_batches_goes_on_where_the_last_round_ended(site: Make) -> None:
+def test_fixed_number_of_batches_continues_from_the_last_round(site: Make) -> None:
     rounds = [list(site(number).batches()) for number in (1, 2, 3)]
     assert [len(batches) for batches in rounds] == [2, 2, 2]
     first_epoch = join_images([batch for batches in rounds for batch in batches][:3])
     assert len(first_epoch.unique(dim=0)) == 24
 
 
-def test_batches_one_by_one_are_those_of_the_round(site: Make) -> None:
+def test_single_batches_are_those_of_the_round(site: Make) -> None:
     whole, single = site(2), site(2)
     for batch in whole.batches():
         assert torch.equal(batch.images, single.next_batch().images)
 
 
-def test_sites_epochs_and_seeds_are_shuffled_each_on_its_own(site: Make) -> None:
+def test_shuffling_differs_by_site_epoch_and_seed(site: Make) -> None:
     epoch = {"training__local": {"epochs": 1}}
     made = [site(1, **epoch), site(2, **epoch), site(1, runtime__seed=1, **epoch)]
     orders = {tuple(join_images(list(one.batches())).sum(dim=(1, 2, 3)).tolist()) for one in made}
@@ -64,6 +64,6 @@ def test_a_site_has_its_own_batch_size(site: Make) -> None:
     assert [len(batch.labels) for batch in site(1, "B", **changes).batches()] == [5, 5, 5, 5, 4]
 
 
-def test_balanced_batches_hold_both_classes_alike(site: Make) -> None:
+def test_balanced_batches_have_equal_classes(site: Make) -> None:
     for batch in site(1, training__sampling="balanced", training__local={"epochs": 2}).batches():
         assert batch.labels.sum() == 4

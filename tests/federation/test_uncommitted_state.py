@@ -73,7 +73,7 @@ def test_report_shows_the_site_that_could_not_commit(printed: tuple[Path, str]) 
     assert "B lost its private state of rounds 2, 3" in page
 
 
-def test_run_without_failed_commits_records_none(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_run_without_failed_commits_records_no_failure(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(tree(sets, training__rounds=1), tmp_path / "run")
     (row,) = map(json.loads, (tmp_path / "run/rounds.jsonl").read_text().splitlines())
     assert "uncommitted" not in row

@@ -85,7 +85,7 @@ def found(worker: SiteWorker, number: int, visit: int, **message: torch.Tensor) 
     return {name: value // unit % 10 for name, unit in (("held", 1000), ("scratch", 100), ("kept", 10), ("part", 1))}
 
 
-def test_what_is_held_ends_with_the_visit_scratch_with_the_round_and_the_rest_stays(
+def test_visit_state_ends_with_the_visit_scratch_with_the_round_and_private_state_stays(
     site_workers: dict[str, SiteWorker],
 ) -> None:
     worker = site_workers["A"]
@@ -95,7 +95,7 @@ def test_what_is_held_ends_with_the_visit_scratch_with_the_round_and_the_rest_st
     assert found(worker, 2, 1) == {"held": 0, "scratch": 0, "kept": 3, "part": 3}
 
 
-def test_sites_that_share_a_workspace_see_nothing_of_each_other(site_workers: dict[str, SiteWorker]) -> None:
+def test_sites_in_one_workspace_share_no_state(site_workers: dict[str, SiteWorker]) -> None:
     for visit in (1, 2, 3):
         for worker in site_workers.values():
             assert found(worker, 1, visit) == {"held": 0, "scratch": visit - 1, "kept": visit - 1, "part": visit - 1}
@@ -110,12 +110,12 @@ def test_a_visit_that_fails_leaves_no_trace_in_the_private_state(site_workers: d
     assert found(worker, 1, 3) | {"scratch": 0} == {"held": 0, "scratch": 0, "kept": 1, "part": 1}
 
 
-def test_what_a_method_did_not_declare_cannot_leave_the_site(site_workers: dict[str, SiteWorker]) -> None:
+def test_undeclared_fields_cannot_leave_the_site(site_workers: dict[str, SiteWorker]) -> None:
     with pytest.raises(RefusedMessage, match=r"^pixels: .*declared"):
         site_workers["A"].execute(Order("leak", 1, {}, 1))
 
 
-def test_private_state_goes_back_to_the_generation_that_the_server_names(site_workers: dict[str, SiteWorker]) -> None:
+def test_server_restores_a_generation_of_private_state(site_workers: dict[str, SiteWorker]) -> None:
     transport = LocalTransport(list(site_workers.values()))
     for number in (1, 2):
         assert found(site_workers["A"], number, 1)["kept"] == number - 1
@@ -125,11 +125,11 @@ def test_private_state_goes_back_to_the_generation_that_the_server_names(site_wo
     assert found(site_workers["A"], 2, 1) == {"held": 0, "scratch": 0, "kept": 1, "part": 1}
 
 
-def test_no_part_that_lives_at_the_server_is_in_a_sites_network(site_workers: dict[str, SiteWorker]) -> None:
+def test_network_of_a_site_has_no_server_part(site_workers: dict[str, SiteWorker]) -> None:
     assert set(site_workers["A"].workspace.net) == set(METHOD.parts_at(Home.SITE)) == {"tokenizer", "head"}
 
 
-def test_library_draws_differ_from_order_to_order_and_are_the_same_again(site_workers: dict[str, SiteWorker]) -> None:
+def test_library_draws_differ_between_orders_and_repeat_in_a_second_run(site_workers: dict[str, SiteWorker]) -> None:
     orders = [Order("draw", number, {}, visit) for number in (1, 2) for visit in (1, 1, 2)]
     draws = [[int(site_workers[name].execute(order)["examples"]) for order in orders] for name in ("A", "B")]
     assert len({value for site in draws for value in site}) == 12

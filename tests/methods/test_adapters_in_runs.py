@@ -121,7 +121,7 @@ def open_initial(asked: dict[str, Any]) -> dict[str, torch.Tensor]:
         {"federation__dp": {"clip": 1.0, "noise": 0.5, "delta": 0.1, "entropy": "derived"}},
     ],
 )
-def test_protections_take_adapters_as_any_upload(
+def test_protections_treat_adapters_like_any_upload(
     protection: dict[str, Any], sets: Mapping[str, Path], published: Path, tmp_path: Path
 ) -> None:
     run_toy(content(sets, published, **protection), tmp_path / "run")
@@ -130,7 +130,7 @@ def test_protections_take_adapters_as_any_upload(
     assert any(bool(value.any()) for name, value in found.items() if name.endswith(".b"))
 
 
-def test_a_continued_run_ends_in_the_same_bytes(sets: Mapping[str, Path], published: Path, tmp_path: Path) -> None:
+def test_resumed_run_ends_in_the_same_bytes(sets: Mapping[str, Path], published: Path, tmp_path: Path) -> None:
     asked = content(sets, published, runtime__checkpoint_every=1)
     run_toy(asked, tmp_path / "whole")
     run_toy(asked, tmp_path / "again")
@@ -139,9 +139,7 @@ def test_a_continued_run_ends_in_the_same_bytes(sets: Mapping[str, Path], publis
     assert held < published.stat().st_size, "no checkpoint holds the frozen network"
 
 
-def test_a_file_that_is_not_there_is_refused_before_anything_is_written(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_missing_file_is_refused_before_any_output(sets: Mapping[str, Path], tmp_path: Path) -> None:
     with refused("recipe.method.network.weights", "nowhere.safetensors"):
         run_toy(content(sets, tmp_path / "nowhere.safetensors"), tmp_path / "run")
 

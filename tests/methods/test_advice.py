@@ -22,7 +22,7 @@ def test_every_method_has_one_line_of_advice() -> None:
         assert len(line) <= 130
 
 
-def test_simulations_are_called_so() -> None:
+def test_simulations_are_marked() -> None:
     pooled = {name for name, method in methods.METHODS.items() if method.pooled}
     assert pooled == {name for name, line in advice.METHODS.items() if line.startswith("Simulation only: ")}
 
@@ -39,7 +39,7 @@ def test_methods_of_other_packages_are_listed_last() -> None:
     assert lines[-3:] == ["Other packages", "  mine", ""]
 
 
-def test_the_page_has_the_same_advice() -> None:
+def test_methods_page_has_the_same_advice() -> None:
     page = PAGE.read_text(encoding="utf-8")
     for title, (condition, lines) in advice.GROUPS.items():
         section = page.split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]

@@ -101,7 +101,7 @@ def check_refused(content: Mapping[str, Any], out: Path, place: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["fedma-vgg", "sphere20", "adapters"])
-def test_fedbn_is_refused_where_there_is_nothing_to_keep(model: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_fedbn_is_refused_without_batchnorm(model: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
     check_refused(combined(sets, "fedbn", model), tmp_path / "run", "recipe.method.model")
 
 
@@ -141,7 +141,7 @@ HEAVY = {"name": "sgd", "lr": 0.01, "momentum": 0.9}
         ("fedavg", "timm", {"method__network__weights": "nowhere"}, "method.network.weights"),
     ],
 )
-def test_what_an_algorithm_cannot_do_is_refused_by_place(
+def test_unsupported_options_of_an_algorithm_are_refused_by_place(
     algorithm: str, model: str, changes: dict[str, Any], place: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     check_refused(combined(sets, algorithm, model, **changes), tmp_path / "run", f"recipe.{place}")
@@ -154,14 +154,12 @@ def test_a_step_of_the_server_needs_one_mean(name: str, sets: Mapping[str, Path]
 
 
 @pytest.mark.parametrize("name", ["fedgpad", "fedsis", "festa", "vit-h-is", "privacyface"])
-def test_batches_in_parts_are_refused_where_a_loss_looks_at_them_whole(
-    name: str, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_losses_over_whole_batches_refuse_micro_batches(name: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, name, training__micro_batch=2)
     check_refused(content, tmp_path / "run", "recipe.training.micro_batch")
 
 
-def test_sampled_classes_are_of_a_whole_batch(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_sampled_classes_refuse_micro_batches(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, "fedfr", training__micro_batch=2, method__sampled_classes=4)
     check_refused(content, tmp_path / "run", "recipe.training.micro_batch")
 
@@ -181,7 +179,7 @@ def test_weights_and_variates_in_bf16_are_finite_and_half_as_large(
 
 @pytest.mark.parametrize("algorithm", ["fedadam", "fedyogi", "moon", "fedprox"])
 @pytest.mark.parametrize("protection", [{"federation__combine": {"rule": "median"}}, {"federation__secure": {}}])
-def test_algorithms_that_rest_on_one_mean_take_another_rule_or_a_secret_sum_in_its_place(
+def test_algorithms_with_a_single_mean_accept_robust_rules_and_secure_sums(
     algorithm: str, protection: dict[str, Any], sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     metrics = run_toy(combined(sets, algorithm, "resnet18", **protection), tmp_path / "run")
@@ -191,7 +189,7 @@ def test_algorithms_that_rest_on_one_mean_take_another_rule_or_a_secret_sum_in_i
 # Weights to begin with.
 
 
-def test_a_file_s_weights_are_the_first_model_once(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_weights_of_a_file_are_the_first_model_only(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """They are put in before the first round, and not again by a resumed run."""
     import timm
 
@@ -309,7 +307,7 @@ def test_a_recipe_names_an_algorithm_and_its_model_and_its_resolved_text_names_t
         ({"name": "afl", "model": "vit", "weight": "uniform"}, "weight", ["unknown"]),
     ],
 )
-def test_what_names_no_model_or_two_is_refused_by_place(
+def test_recipe_without_exactly_one_model_is_refused_by_place(
     method: dict[str, Any], place: str, keywords: list[str]
 ) -> None:
     with refused(f"recipe.method.{place}", *keywords):
@@ -328,7 +326,7 @@ RESOLVED = {
 
 
 @pytest.mark.parametrize("name", list(RESOLVED))
-def test_what_a_recipe_leaves_out_is_not_in_its_resolved_text(name: str) -> None:
+def test_unset_keys_are_not_in_the_resolved_recipe(name: str) -> None:
     text = recipes.text_of(recipe_of(section(name=name)))
     assert text.startswith(f"title: ''\nmethod:\n{indent(RESOLVED[name], '  ')}data:\n")
     assert "server_optimizer" not in text
@@ -353,9 +351,7 @@ def test_an_adaptive_step_has_a_rate_that_fits_it_unless_the_recipe_has_one() ->
 
 
 @pytest.mark.parametrize("optimizer", [ADAM, HEAVY], ids=["adam", "momentum"])
-def test_scaffold_corrects_whatever_optimizer_steps(
-    optimizer: dict[str, Any], sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_scaffold_corrects_any_optimizer(optimizer: dict[str, Any], sets: Mapping[str, Path], tmp_path: Path) -> None:
     """The first round is FedAvg's, as all variates are zero; from the second one on the correction is in the steps."""
     for rounds, alike in ((1, True), (2, False)):
         changes = {"training__optimizer": optimizer, "training__rounds": rounds}

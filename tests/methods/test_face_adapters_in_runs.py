@@ -74,9 +74,7 @@ def test_other_algorithms_train_adapters_too(
     assert all(torch.isfinite(value).all() for value in load_file(tmp_path / "run" / "model.safetensors").values())
 
 
-def test_a_run_gives_the_same_bytes_again_also_from_a_finished_run(
-    sets: Mapping[str, Path], start: Path, tmp_path: Path
-) -> None:
+def test_run_repeats_bytes_also_from_a_finished_run(sets: Mapping[str, Path], start: Path, tmp_path: Path) -> None:
     """A plain run's model is a start like any other."""
     plain = combined(sets, "fedavg", "iresnet18", training__rounds=1)
     run_toy(plain, tmp_path / "plain")
@@ -93,7 +91,7 @@ def test_a_run_gives_the_same_bytes_again_also_from_a_finished_run(
         ("fedavg", {"weights": "nowhere.safetensors"}, "recipe.method.network.weights"),
     ],
 )
-def test_what_cannot_be_is_refused_by_place(
+def test_impossible_settings_are_refused_by_place(
     method: str, changes: dict[str, Any], place: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     asked = tree(sets, method)

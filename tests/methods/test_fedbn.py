@@ -33,7 +33,7 @@ def layers_of(out: Path, site: str) -> Message:
     return under(f"{OWN}norms.", store.load())
 
 
-def test_every_site_has_layers_of_its_own(finished: Path) -> None:
+def test_every_site_has_private_layers(finished: Path) -> None:
     first, second = (layers_of(finished, site) for site in SITES[:2])
     for name in ("0.weight", "0.bias", "0.running_mean", "0.running_var"):
         assert not torch.equal(first[name], second[name])

@@ -28,7 +28,7 @@ def weights_of(sets: Mapping[str, Path], *overrides: str) -> list[float]:
     return [resolved["method"]["weights"][name] for name in NAMES]
 
 
-def test_sums_count_alike_and_means_as_in_the_released_code_unless_the_recipe_says_otherwise(
+def test_default_weights_are_equal_for_sums_and_released_for_means(
     sets: Mapping[str, Path],
 ) -> None:
     printed = "method.losses=printed"
@@ -40,7 +40,7 @@ def test_sums_count_alike_and_means_as_in_the_released_code_unless_the_recipe_sa
 
 
 @pytest.mark.parametrize("losses", ["mean", "printed"])
-def test_a_misspelt_weight_is_refused_in_either_form(sets: Mapping[str, Path], losses: str) -> None:
+def test_misspelt_weight_is_refused_in_both_forms(sets: Mapping[str, Path], losses: str) -> None:
     with refused("recipe.method.weights.dept", "depth"):
         weights_of(sets, f"method.losses={losses}", "method.weights.dept=0")
     with refused("recipe.method.weights", "3"):
@@ -55,7 +55,7 @@ def test_a_size_that_table_ii_does_not_fit_is_refused(sets: Mapping[str, Path], 
         METHODS[method].network(recipe)
 
 
-def test_a_copied_specific_encoder_begins_as_the_invariant_one_and_others_with_their_own(
+def test_copied_specific_encoder_starts_as_the_invariant_one(
     sets: Mapping[str, Path],
 ) -> None:
     for specific, same in (("copied", True), ("own", False), (None, False)):
@@ -66,12 +66,12 @@ def test_a_copied_specific_encoder_begins_as_the_invariant_one_and_others_with_t
         assert all(torch.equal(value, other[name]) for name, value in first.items()) is same
 
 
-def test_what_is_not_said_of_the_network_stays_out_of_a_resolved_recipe(sets: Mapping[str, Path]) -> None:
+def test_unset_network_keys_are_not_in_the_resolved_recipe(sets: Mapping[str, Path]) -> None:
     resolved = tree_of(recipe_of(tree(sets, "fedgpad")))
     assert set(resolved["method"]["network"]) == {"width", "classifier"}
 
 
-def test_the_encoders_of_resnet18_begin_as_fedpads_do_unless_the_recipe_says_otherwise(
+def test_resnet18_encoders_start_like_fedpad_by_default(
     sets: Mapping[str, Path],
 ) -> None:
     given = {"width": 8, "encoder": "resnet18"}
@@ -87,13 +87,13 @@ def test_the_encoders_of_resnet18_begin_as_fedpads_do_unless_the_recipe_says_oth
         assert all(torch.equal(value, theirs[name]) for name, value in ours.items()) is same
 
 
-def test_a_stem_beside_resnet18_is_refused(sets: Mapping[str, Path]) -> None:
+def test_stem_is_refused_with_resnet18(sets: Mapping[str, Path]) -> None:
     with refused("recipe.method.network", "stem", "resnet18"):
         recipe_of(tree(sets, "fedgpad", method__network={"width": 8, "encoder": "resnet18", "stem": "unshuffled"}))
 
 
 @pytest.mark.parametrize("network", [{"encoder": "resnet18"}, {"stem": "unshuffled"}], ids=str)
-def test_another_network_trains_and_is_judged(
+def test_another_network_trains_and_is_evaluated(
     sets: Mapping[str, Path], tmp_path: Path, network: Mapping[str, Any]
 ) -> None:
     content = tree(sets, "fedgpad", method__network={"width": 8, **network}, training__rounds=1)

@@ -28,9 +28,7 @@ def fedma_tree(sets: Mapping[str, Path], method: Mapping[str, Any] | None = None
     return content
 
 
-def test_a_pass_brings_each_layer_up_once_and_down_once_after_the_start(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_each_pass_sends_each_layer_up_and_down_once(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(fedma_tree(sets), tmp_path / "run")
     whole = sum(value.nbytes for value in load_file(tmp_path / "run" / "model.safetensors").values())
     last = sum(v.nbytes for k, v in load_file(tmp_path / "run" / "model.safetensors").items() if k.startswith("output"))
@@ -44,7 +42,7 @@ def test_a_pass_brings_each_layer_up_once_and_down_once_after_the_start(
         assert sum(line["bytes"] for line in down) == 2 * whole - last
 
 
-def test_no_two_exchanges_of_a_run_look_at_the_same_batches() -> None:
+def test_exchanges_of_a_run_use_different_batches() -> None:
     """Three rounds of two batches an exchange: all of them, each once, in the order of the exchanges."""
     sites: list[Any] = [SimpleNamespace(round=number, batches_per_round=2) for number in (1, 2, 3)]
     seen = [batch for site in sites for exchange in range(len(LAYERS)) for batch in fedma._batches(site, exchange)]
@@ -63,9 +61,7 @@ class LosesB(LocalTransport):
             yield Reply("B", None, "lost", reply.ticket) if gone else reply
 
 
-def test_a_site_that_is_lost_between_layers_sits_out_the_pass_and_is_back_in_the_next(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_site_lost_between_layers_returns_in_the_next_pass(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(fedma_tree(sets), tmp_path / "run", wire=LosesB)
     asked = {(line["round"], line["call"], line["site"]) for line in read_lines(tmp_path / "run" / "ledger.jsonl")}
     assert [layer for layer in LAYERS if (1, layer, "B") in asked] == list(LAYERS[:3])
@@ -77,7 +73,7 @@ def test_a_site_that_is_lost_between_layers_sits_out_the_pass_and_is_back_in_the
 
 
 @pytest.mark.parametrize("classes", [(0, 0), (0, 16), (2**53, 2**53)])
-def test_class_counts_that_do_not_fit_a_sites_examples_are_refused_and_the_others_go_on(
+def test_inconsistent_class_counts_fail_their_site_only(
     sets: Mapping[str, Path], tmp_path: Path, classes: tuple[int, int]
 ) -> None:
     class Lies(LocalTransport):
@@ -114,9 +110,7 @@ def test_a_pass_that_loses_its_quorum_changes_nothing(sets: Mapping[str, Path], 
     assert [row["failed"] for row in read_lines(tmp_path / "two" / "rounds.jsonl")][1]["B"] == "lost"
 
 
-def test_with_growth_some_spare_neurons_are_opened_and_each_of_them_takes_part(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_growth_opens_spare_neurons_and_trains_each(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(fedma_tree(sets, {"matching": {"growth": {"spare": 4}}}), tmp_path / "run")
     found = load_file(tmp_path / "run" / "model.safetensors")
     opened = [int(found[f"{name}.0.weight"].flatten(1).any(dim=1).sum()) for name in LAYERS]
@@ -129,7 +123,7 @@ def test_with_growth_some_spare_neurons_are_opened_and_each_of_them_takes_part(
         assert torch.equal(used, found[f"{name}.0.weight"].flatten(1).any(dim=1))
 
 
-def test_sites_that_draw_their_own_weights_begin_apart_and_end_the_round_with_one_network(
+def test_sites_with_their_own_initial_weights_share_a_network_after_the_round(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     found = {}
@@ -147,7 +141,7 @@ def test_sites_that_draw_their_own_weights_begin_apart_and_end_the_round_with_on
     assert found["own"] != found["shared"]
 
 
-def test_a_start_from_a_file_and_sites_that_draw_their_own_are_refused_together(sets: Mapping[str, Path]) -> None:
+def test_start_from_a_file_excludes_initial_weights_of_sites(sets: Mapping[str, Path]) -> None:
     content = fedma_tree(sets, training__start="weights.safetensors")
     with refused("recipe.training.start", "method.matching.initial"):
         fedma.network(recipe_of(content))
@@ -155,7 +149,7 @@ def test_a_start_from_a_file_and_sites_that_draw_their_own_are_refused_together(
         fedma.network(recipe_of(content | {"method": {"name": "fedma", "matching": matching}}))
 
 
-def test_a_resolved_recipe_without_matching_means_the_same_again(sets: Mapping[str, Path]) -> None:
+def test_resolved_recipe_without_matching_round_trips(sets: Mapping[str, Path]) -> None:
     recipe = recipe_of(fedma_tree(sets, {"matching": "none"}))
     assert recipe_of(tree_of(recipe)) == recipe
     with refused("recipe.method.matching", "'some'"):

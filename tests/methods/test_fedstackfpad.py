@@ -48,7 +48,7 @@ def test_the_model_is_the_stack_of_plain_regressions_on_frozen_features(
     torch.testing.assert_close(found["stack.weight"][0].double(), expected, rtol=1e-2, atol=1e-3)
 
 
-def test_a_site_is_asked_twice_and_sends_two_classifiers_of_its_own(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_site_gets_two_calls_and_sends_two_classifiers(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(tree(sets, "fedstackfpad", training__rounds=1), tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
     sent = {(row["call"], row["bytes"]) for row in rows if row["direction"] == "up" and row["field"] == "weights"}

@@ -67,7 +67,7 @@ def test_each_image_is_passed_once_plain_and_once_mirrored(known: bool) -> None:
     assert len(net.seen) == (3 if known else 7)  # the last image is never mirrored
 
 
-def test_images_that_are_changed_in_other_ways_are_passed_each_time() -> None:
+def test_images_with_other_changes_are_passed_each_time() -> None:
     images, net = torch.rand(2, 3, 2, 2), Counting()
     batch = Batch(images, torch.ones(2), None, np.array(["bonafide"] * 2), None, np.arange(2), None)
     frozen = FrozenNetwork(net, COMPUTE, 2)
@@ -77,7 +77,7 @@ def test_images_that_are_changed_in_other_ways_are_passed_each_time() -> None:
 
 
 @pytest.mark.parametrize("options", [{"flip": 0.5}, {}])
-def test_what_is_said_to_be_mirrored_is_what_augmentation_mirrors(options: dict[str, Any]) -> None:
+def test_mirror_flags_match_the_augmentation(options: dict[str, Any]) -> None:
     images = torch.rand(16, 3, 4, 4)
     changed, _ = augment(images, None, Augment(**options), torch.Generator().manual_seed(3))
     said = draw_mirrored_only(16, Augment(**options), torch.Generator().manual_seed(3))
@@ -87,7 +87,7 @@ def test_what_is_said_to_be_mirrored_is_what_augmentation_mirrors(options: dict[
 
 
 @pytest.mark.parametrize("key", ["shift", "brightness", "contrast", "saturation", "hue"])
-def test_other_changes_are_not_passed_off_as_mirroring(key: str) -> None:
+def test_other_changes_do_not_count_as_mirroring(key: str) -> None:
     assert draw_mirrored_only(4, Augment(flip=0.5, **{key: 0.1}), torch.Generator()) is None
 
 
@@ -106,7 +106,7 @@ def test_frozen_features_are_those_of_a_pass_over_the_batch(sets: Mapping[str, P
     assert mirrored
 
 
-def test_in_a_first_turn_the_contrast_is_log_2_without_a_gradient(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_contrast_of_the_first_turn_is_log_2_without_a_gradient(sets: Mapping[str, Path], tmp_path: Path) -> None:
     site = site_of(sets, tmp_path)
     view, _ = fedfr.what_to_train(site)
     fedfr.hold_frozen(site, view)

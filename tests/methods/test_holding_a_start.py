@@ -38,7 +38,7 @@ def distance(run: Path, start: Path) -> float:
     return float(torch.stack([(found[name] - given[name]).square().sum() for name in names]).sum().sqrt())
 
 
-def test_l2sp_holds_the_model_near_its_start_and_a_pull_of_nothing_changes_nothing(
+def test_l2sp_holds_the_model_near_its_start_and_weight_zero_changes_nothing(
     sets: Mapping[str, Path], start: Path, tmp_path: Path
 ) -> None:
     run_toy(content(sets, start), tmp_path / "free")
@@ -53,9 +53,7 @@ def test_l2sp_holds_the_model_near_its_start_and_a_pull_of_nothing_changes_nothi
     }
 
 
-def test_a_start_that_gave_a_part_alone_holds_that_part_alone(
-    sets: Mapping[str, Path], start: Path, tmp_path: Path
-) -> None:
+def test_l2sp_holds_only_the_parts_from_the_start(sets: Mapping[str, Path], start: Path, tmp_path: Path) -> None:
     """Training goes on from the file's first layer only, and so does the pull."""
     from safetensors.torch import save_file
 
@@ -68,7 +66,7 @@ def test_a_start_that_gave_a_part_alone_holds_that_part_alone(
     assert sizes == {sum(value.numel() * 4 for value in given.values())}
 
 
-def test_l2sp_holds_a_method_that_declares_its_own_loss(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_l2sp_holds_methods_with_their_own_loss(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(tree(sets, "vit-h-is", training__rounds=1), tmp_path / "first")
     start = tmp_path / "first" / "model.safetensors"
     changes = {"training__start": str(start), "training__optimizer": {"name": "sgd", "lr": 0.05}}
@@ -78,9 +76,7 @@ def test_l2sp_holds_a_method_that_declares_its_own_loss(sets: Mapping[str, Path]
 
 
 @pytest.mark.parametrize("name", ["scaffold", "fedsis", "festa"])
-def test_where_nobody_is_held_a_pull_is_refused(
-    name: str, sets: Mapping[str, Path], start: Path, tmp_path: Path
-) -> None:
+def test_l2sp_is_refused_without_a_start(name: str, sets: Mapping[str, Path], start: Path, tmp_path: Path) -> None:
     with refused("recipe.training.l2sp", name):
         run_toy(tree(sets, name, training__start=str(start), training__l2sp=0.1), tmp_path / "run")
     with refused("recipe.training", "l2sp", "start"):
@@ -103,7 +99,7 @@ def test_frozen_statistics_are_those_of_the_start(name: str, sets: Mapping[str, 
     assert any(not torch.equal(before[key], after[key]) for key in before if key.endswith(".weight"))
 
 
-def test_a_kept_average_holds_both_networks_and_averages_their_scores(
+def test_kept_average_contains_both_networks_and_averages_their_scores(
     sets: Mapping[str, Path], start: Path, tmp_path: Path
 ) -> None:
     metrics = run_toy(content(sets, start, training__keep="average"), tmp_path / "average")
@@ -124,7 +120,7 @@ def test_a_kept_average_holds_both_networks_and_averages_their_scores(
     export(open_model(tmp_path / "average"), tmp_path / "exported", data=None, cache=tmp_path / "cache")
 
 
-def test_a_kept_start_is_the_start_and_a_kept_result_is_that_of_a_run_without_the_choice(
+def test_kept_start_and_kept_result_equal_runs_without_the_choice(
     sets: Mapping[str, Path], start: Path, tmp_path: Path
 ) -> None:
     for keep in ("start", "result", None):
@@ -144,7 +140,7 @@ def test_a_kept_start_is_the_start_and_a_kept_result_is_that_of_a_run_without_th
         ({"method__name": "single"}, "recipe.training.keep", ("single",)),
     ],
 )
-def test_a_choice_between_start_and_result_needs_both_as_whole_models(
+def test_choice_between_start_and_result_needs_whole_models(
     changes: Mapping[str, Any], place: str, keywords: tuple[str, ...], sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     with refused(place, *keywords):

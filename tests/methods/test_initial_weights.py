@@ -71,6 +71,6 @@ def test_two_sources_of_initial_weights_are_refused(sets: Mapping[str, Path], tm
 
 
 @pytest.mark.parametrize("name", ["vit", "vit-h-is"])
-def test_images_that_do_not_divide_into_tokens_are_refused(sets: Mapping[str, Path], name: str) -> None:
+def test_image_size_must_divide_into_tokens(sets: Mapping[str, Path], name: str) -> None:
     with refused("recipe.input.size", "16"):
         METHODS[name].check(recipe_of(tree(sets, name, input__size=40)))

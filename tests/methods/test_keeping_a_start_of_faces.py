@@ -68,7 +68,7 @@ def metrics_of(run: Path) -> dict[str, Any]:
     return values
 
 
-def test_a_kept_start_is_the_start_and_a_kept_result_is_that_of_a_run_without_the_choice(runs: Path) -> None:
+def test_kept_start_and_kept_result_equal_runs_without_the_choice(runs: Path) -> None:
     assert weights(runs / "result") == weights(runs / "None")
     kept, start = load_file(runs / "start" / "model.safetensors"), load_file(runs / "first" / "model.safetensors")
     assert all(torch.equal(kept[name], value) for name, value in start.items())
@@ -93,7 +93,7 @@ def test_a_kept_average_exports_to_a_graph_with_the_same_embeddings(runs: Path, 
     assert np.allclose(embeddings, model.embed(faces).numpy(), atol=1e-4)
 
 
-def test_sites_compare_start_and_result_on_the_people_whom_they_hold_out(runs: Path, people: Mapping[str, str]) -> None:
+def test_sites_compare_start_and_result_on_held_out_people(runs: Path, people: Mapping[str, str]) -> None:
     kept = metrics_of(runs / "average")["kept"]
     assert kept["model"] == "average"
     for name in ("start", "result"):
@@ -121,7 +121,7 @@ def test_worker_processes_give_the_same_comparison(
     assert settled(tmp_path / "run") == settled(runs / "average")
 
 
-def test_the_result_of_a_federation_brings_the_comparison_to_the_operator(runs: Path, tmp_path: Path) -> None:
+def test_federation_result_contains_the_comparison(runs: Path, tmp_path: Path) -> None:
     run, kept = tmp_path / "run", metrics_of(runs / "average")["kept"]
     shutil.copytree(runs / "average", run)
     write_trained(run, TrainingResult(open_model(run).saved, 1, {}, kept=kept))

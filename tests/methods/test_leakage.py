@@ -46,7 +46,7 @@ def finished(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory)
     return out
 
 
-def test_a_row_is_cut_to_the_length_and_a_shorter_one_left_alone() -> None:
+def test_long_rows_are_clipped_and_short_rows_are_unchanged() -> None:
     drawn = np.random.default_rng(0).normal(size=(5, 3, 4)) * np.array([0.01, 0.1, 1, 10, 0])[:, None, None]
     found = leakage.clip_rows(torch.from_numpy(drawn), 0.7).numpy()
     lengths = np.sqrt((drawn**2).sum((1, 2)))
@@ -54,7 +54,7 @@ def test_a_row_is_cut_to_the_length_and_a_shorter_one_left_alone() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-def test_a_row_that_is_not_finite_says_nothing() -> None:
+def test_row_that_is_not_finite_becomes_zero() -> None:
     """A lent network could be made to overflow on one image: neither a failure nor the noise may tell."""
     rows = torch.tensor([[3.0, 4.0], [float("inf"), 0.0], [float("nan"), 1.0]])
     assert leakage.clip_rows(rows, 1.0).tolist() == [[pytest.approx(0.6), pytest.approx(0.8)], [0.0, 0.0], [0.0, 0.0]]
@@ -86,7 +86,7 @@ def test_passes_are_counted_in_rounds_of_epochs_and_of_batches(
     assert leakage.passes_of(recipe, "A", images) == passes
 
 
-def test_counted_by_sums_the_noise_is_more() -> None:
+def test_sum_accounting_needs_more_noise() -> None:
     clip, budget = leakage.ClipLengths(**CLIP), Budget(4.0, 1e-5)
     tight, summed = (leakage.release_noise_of(clip, "tokens", budget, 10, count) for count in ("tight", "sum"))  # type: ignore[arg-type]
     assert summed.sigma > 1.5 * tight.sigma
@@ -104,7 +104,7 @@ def test_a_run_states_its_guarantee_and_stays_within_its_budget(finished: Path) 
     assert all("one training image of a site" in line["guarantee"] for line in noised)
 
 
-def test_a_batch_of_a_pass_that_is_paid_for_costs_nothing_more(finished: Path) -> None:
+def test_further_batches_of_a_paid_pass_are_free(finished: Path) -> None:
     """24 images are three batches of 8, so eight batches fall into three passes, each of two kinds."""
     log = (finished / "sites" / "A" / "releases" / "charges.jsonl").read_text().splitlines()
     charges = [json.loads(line) for line in log]
@@ -114,7 +114,7 @@ def test_a_batch_of_a_pass_that_is_paid_for_costs_nothing_more(finished: Path) -
     assert len(charges) == len(paid) + 2 * 8
 
 
-def test_what_lives_at_the_sites_does_not_learn_and_the_rest_does(sets: Mapping[str, Path], finished: Path) -> None:
+def test_site_parts_stay_fixed_and_the_others_learn(sets: Mapping[str, Path], finished: Path) -> None:
     found = load_file(finished / "model.safetensors")
     initial = initial_weights(sets, finished.parent / "initial")
     assert {key.split(".")[0] for key in found if not torch.equal(found[key], initial[key])} == {"blocks", "adapter"}
@@ -205,18 +205,18 @@ def test_a_second_visit_in_a_round_is_refused_and_releases_nothing(sets: Mapping
     assert order == ["pass 1, tokens", "batch 1, tokens", "batch 3, tokens"]
 
 
-def test_released_values_that_nobody_can_ask_for_again_are_dropped(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_releases_that_cannot_be_repeated_are_dropped(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """With a checkpoint every round, no more than the last three rounds can come again; each has two batches."""
     run_toy(content(sets, training__rounds=6), tmp_path / "run")
     left = {path.stem for path in (tmp_path / "run" / "sites" / "A" / "releases").glob("*.safetensors")}
     assert left == {f"batch {number}, {kind}" for number in range(7, 13) for kind in leakage.KINDS}
 
 
-def test_no_loss_is_told_of_training_with_noise(finished: Path) -> None:
+def test_training_with_noise_reports_no_loss(finished: Path) -> None:
     assert all(row["loss"] == {} for row in map(json.loads, (finished / "rounds.jsonl").read_text().splitlines()))
 
 
-def test_noise_that_no_reply_could_hold_is_not_paid_for(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_noise_beyond_float_range_is_refused_before_payment(sets: Mapping[str, Path], tmp_path: Path) -> None:
     recipe = content(sets, federation={"give_up_after": 1})
     recipe["method"]["leakage"] = {"tokens": 1e6, "gradient": 0.05}
     with failed(RunFailed, "A", "σ", "tokens"):
@@ -249,7 +249,7 @@ def test_a_noised_run_resumes_to_the_same_bytes(sets: Mapping[str, Path], tmp_pa
         ({"method__leakage": {"tokens": 1.0}}, "recipe.method.leakage.gradient", "missing"),
     ],
 )
-def test_settings_without_meaning_are_refused_before_anything_runs(
+def test_meaningless_settings_are_refused_before_the_run(
     sets: Mapping[str, Path], tmp_path: Path, change: dict[str, Any], place: str, keyword: str
 ) -> None:
     recipe = content(sets, **{key: value for key, value in change.items() if not key.startswith("method")})

@@ -14,17 +14,17 @@ from fedvisage.methods.recognition.privacyface import Options, rank_within_perso
 from fedvisage.methods.recognition.privacyface_loss import least_identities, warn_of_crowding
 
 
-def test_the_turn_of_an_image_counts_the_earlier_ones_of_the_same_person() -> None:
+def test_turn_of_an_image_counts_earlier_images_of_the_person() -> None:
     whose = np.array([2, 0, 2, 1, 2, 0])
     assert rank_within_person(whose).tolist() == [0, 0, 1, 0, 2, 1]
 
 
-def test_a_site_needs_as_many_people_as_its_least_cluster_and_two_at_least() -> None:
+def test_site_needs_people_for_the_smallest_cluster_and_at_least_two() -> None:
     assert least_identities(shortest("privacyface", delta=1e-5, minimum=30)) == 30
     assert least_identities(shortest("privacyface", delta=1e-5, minimum=1)) == 2
 
 
-def test_clusters_that_could_fill_the_sphere_are_warned_of() -> None:
+def test_warning_if_clusters_could_fill_the_sphere() -> None:
     assert "lower the margin" in (warn_of_crowding(shortest("privacyface", delta=1e-5, rho=1.56, queries=4)) or "")
 
 
@@ -36,7 +36,7 @@ def test_clusters_that_could_fill_the_sphere_are_warned_of() -> None:
         ({"consensus": {"rho": 1.2}}, 64 * math.cos(0.5)),
     ],
 )
-def test_clusters_that_take_the_softmax_are_warned_of(changes: dict[str, Any], own: float) -> None:
+def test_warning_if_clusters_dominate_the_softmax(changes: dict[str, Any], own: float) -> None:
     warning = warn_of_crowding(shortest("privacyface", delta=1e-5, **changes))
     assert warning is not None
     assert f"{own:.3g}" in warning
@@ -44,11 +44,11 @@ def test_clusters_that_take_the_softmax_are_warned_of(changes: dict[str, Any], o
 
 
 @pytest.mark.parametrize("consensus", [{"form": "lowered"}, {"form": "apart"}, {"rho": 0.9}])
-def test_forms_in_which_the_own_class_wins_are_not_warned_of(consensus: dict[str, Any]) -> None:
+def test_no_warning_if_the_own_class_wins(consensus: dict[str, Any]) -> None:
     assert warn_of_crowding(shortest("privacyface", delta=1e-5, consensus=consensus)) is None
 
 
-def test_the_defaults_are_the_paper_s() -> None:
+def test_defaults_are_those_of_the_paper() -> None:
     options = shortest("privacyface", delta=5.9e-5).options(Options)
     assert (options.rho, options.minimum, options.queries, options.epsilon) == (1.3, 512, 1, 1.0)
     assert options.weight == "uniform"

@@ -93,7 +93,7 @@ def changed(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> set[st
 
 
 @pytest.mark.parametrize("federation", [{"offline": 0.5}, {"participation": 0.67, "offline": 0.2}])
-def test_a_site_takes_over_the_latest_average_when_it_does_not_have_it(
+def test_site_adopts_the_latest_average_if_it_lacks_it(
     sets: Mapping[str, Path], tmp_path: Path, federation: dict[str, float]
 ) -> None:
     """Worked out from who was there: at the first visit, and at the first visit after each average."""
@@ -119,7 +119,7 @@ def test_only_sites_with_a_whole_visit_are_averaged(sets: Mapping[str, Path], tm
 
 
 @pytest.mark.parametrize(("call", "heard"), [("tokens", False), ("head", False), ("finish", True)])
-def test_what_a_lost_site_had_given_counts_and_nothing_else(
+def test_only_completed_replies_of_a_lost_site_count(
     sets: Mapping[str, Path], tmp_path: Path, call: str, heard: bool
 ) -> None:
     """Before B sends a gradient the round is that of A and C; after it, the encoder has learned from all three."""
@@ -145,9 +145,7 @@ def test_a_lost_visit_is_forgotten_at_its_site(sets: Mapping[str, Path], tmp_pat
     assert all(torch.equal(own[1][key], own[2][key]) for key in own[1])
 
 
-def test_a_site_that_was_sent_back_behind_the_average_says_so_and_is_given_it(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_restored_site_reports_its_old_average_and_gets_the_latest(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """As over a network, where a site that missed a deadline goes back to its last checkpoint: here, to none."""
 
     class Losing(LocalTransport):
@@ -173,7 +171,7 @@ def test_a_site_that_was_sent_back_behind_the_average_says_so_and_is_given_it(
     ("field", "value", "reason"),
     [("left", 1, "left: is 1, must be 0"), ("tokens", 99, "more than a batch")],
 )
-def test_a_site_that_says_what_cannot_be_is_refused_and_the_round_goes_on(
+def test_impossible_reply_fails_its_site_only(
     sets: Mapping[str, Path], tmp_path: Path, field: str, value: int, reason: str
 ) -> None:
     """B never comes to its last batch, or sends far more images than a batch has."""
@@ -205,15 +203,13 @@ def test_without_a_quorum_the_encoder_stays(sets: Mapping[str, Path], tmp_path: 
     assert "no quorum" in rounds_of(tmp_path / "2")[1]["failed"]
 
 
-def test_rounds_without_anyone_end_the_run(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_rounds_without_a_site_end_the_run(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = recipe(sets, 5, federation={"offline": 1.0, "give_up_after": 2})
     with failed(RunFailed, "2 rounds", "quorum"):
         run_toy(content, tmp_path / "run")
 
 
-def test_a_site_that_joins_later_takes_over_the_latest_average_and_counts_from_then_on(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_late_site_adopts_the_latest_average_and_counts_from_then_on(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """Before it joins, the others train as if it were not there."""
     content = recipe(sets, 4, unify_every=2, federation={"joins": {"B": 3}})
     run_toy(content, tmp_path / "run")
@@ -246,7 +242,7 @@ def test_a_site_that_joins_later_takes_over_the_latest_average_and_counts_from_t
         ({"A": 0}, "recipe.federation.joins.A", "0"),
     ],
 )
-def test_joining_that_cannot_be_is_a_users_mistake(
+def test_impossible_join_round_is_refused(
     sets: Mapping[str, Path], tmp_path: Path, joins: dict[str, int], place: str, keyword: str
 ) -> None:
     with refused(place, keyword):
@@ -254,7 +250,7 @@ def test_joining_that_cannot_be_is_a_users_mistake(
 
 
 @pytest.mark.parametrize(("update", "wire"), [("gradient", "fp32"), ("average", "int8")])
-def test_a_run_with_sites_dropping_out_resumes_to_the_same_bytes(
+def test_run_with_lost_sites_resumes_to_the_same_bytes(
     sets: Mapping[str, Path], tmp_path: Path, update: str, wire: str
 ) -> None:
     content = recipe(sets, 4, unify_every=2, federation={"offline": 0.4, "joins": {"C": 3}})
@@ -269,7 +265,7 @@ def test_a_run_with_sites_dropping_out_resumes_to_the_same_bytes(
     assert settled(tmp_path / "parts") == settled(tmp_path / "whole")
 
 
-def test_a_pass_over_the_data_is_a_round_with_two_calls_a_batch(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_pass_over_the_data_is_a_round_with_two_calls_per_batch(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """24 images are three batches of 8; the last gradient needs a call of its own."""
     content = recipe(sets, 1)
     content["training"]["local"] = {"epochs": 1}
@@ -279,8 +275,8 @@ def test_a_pass_over_the_data_is_a_round_with_two_calls_a_batch(sets: Mapping[st
     assert calls == ["tokens", "head", "tokens", "head", "tokens", "head", "finish", "unify", "heldout", "scatter"]
 
 
-def test_batches_that_can_move_nothing_are_warned_of_with_how_far_they_can(sets: Mapping[str, Path]) -> None:
-    """FedSIS: 200 rounds at Adam's 1e-6 with one batch per round come to 2e-4, of 1/√768 = 0.036; a pass is not counted."""
+def test_warning_states_the_reach_of_too_few_batches(sets: Mapping[str, Path]) -> None:
+    """FedSIS: 200 rounds of one batch at 1e-6 with Adam come to 2e-4, of 1/√768 = 0.036; a pass is not counted."""
 
     def said(**changes: Any) -> str | None:
         content = tree(sets, "fedsis", training__rounds=200, **changes)
@@ -297,7 +293,7 @@ def test_batches_that_can_move_nothing_are_warned_of_with_how_far_they_can(sets:
     assert said(training__local={"batches": 1}, training__optimizer={"name": "sgd", "lr": 1e-6}) is None
 
 
-def test_a_falling_rate_counts_as_it_falls() -> None:
+def test_reach_accounts_for_a_falling_rate() -> None:
     training = Training(
         rounds=4, local=Local(batches=3), optimizer=Optimizer(lr=0.1), schedule=Schedule(name="step", every=2)
     )

@@ -27,9 +27,7 @@ def recipe(sets: Mapping[str, Path], wire: Form, **changes: Any) -> dict[str, An
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_ledger_counts_what_travels_in_both_directions(
-    sets: Mapping[str, Path], tmp_path: Path, form: Form
-) -> None:
+def test_ledger_counts_bytes_in_both_directions(sets: Mapping[str, Path], tmp_path: Path, form: Form) -> None:
     """A batch is tokens and a gradient up, a pseudo-class token and a gradient down; ``left`` takes eight bytes."""
     run_toy(recipe(sets, form, training__rounds=1), tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]

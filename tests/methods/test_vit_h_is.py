@@ -52,7 +52,7 @@ def test_all_blocks_are_the_mean_probability_over_the_range(sets: Mapping[str, P
         torch.testing.assert_close(torch.sigmoid(vit_h_is.predict(found)), expected)
 
 
-def test_one_draw_is_what_one_block_says(sets: Mapping[str, Path]) -> None:
+def test_one_draw_equals_the_prediction_of_one_block(sets: Mapping[str, Path]) -> None:
     found = member(recipe(sets, inference={"draws": 1}), count=40)
     with torch.inference_mode():
         single = torch.stack([live_at(found, depth) for depth in range(1, DEPTH + 1)])
@@ -61,7 +61,7 @@ def test_one_draw_is_what_one_block_says(sets: Mapping[str, Path]) -> None:
         assert set(nearest.indices.tolist()) == set(range(DEPTH))
 
 
-def test_many_draws_come_to_all_blocks(sets: Mapping[str, Path]) -> None:
+def test_many_draws_converge_to_all_blocks(sets: Mapping[str, Path]) -> None:
     with torch.inference_mode():
         every = torch.sigmoid(vit_h_is.predict(member(recipe(sets, inference={"blocks": "all"}))))
         few, many = (torch.sigmoid(vit_h_is.predict(member(recipe(sets, inference={"draws": n})))) for n in (3, 4000))
@@ -99,14 +99,14 @@ def test_blocks_beyond_the_range_are_not_built(sets: Mapping[str, Path]) -> None
     assert len(fedsis.METHOD.network(recipe(sets, blocks={"last": 3}))["blocks"]) == 3
 
 
-def test_features_are_the_mean_of_what_the_head_receives(sets: Mapping[str, Path]) -> None:
+def test_features_are_the_mean_input_of_the_head(sets: Mapping[str, Path]) -> None:
     found = member(recipe(sets, blocks={"first": 3, "last": 3}))
     with torch.inference_mode():
         two = found.net["head"](vit_h_is.features(found))
         torch.testing.assert_close(torch.softmax(two, dim=1)[:, 1], live_at(found, 3))
 
 
-def test_the_spread_is_that_of_single_predictions(sets: Mapping[str, Path]) -> None:
+def test_spread_equals_that_of_single_predictions(sets: Mapping[str, Path]) -> None:
     found = member(recipe(sets, blocks={"first": 2}, inference={"blocks": "all"}))
     with torch.inference_mode():
         single = torch.stack([live_at(found, depth) for depth in (2, 3, 4)])
@@ -144,7 +144,7 @@ def test_the_released_adapter_adds_its_tokens_and_the_released_head_norms(sets: 
     torch.testing.assert_close(net["head"](pseudo), normal @ linear.weight.T + linear.bias)
 
 
-def test_a_run_with_the_released_networks_is_one_that_trains(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_run_with_the_released_networks_trains(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, "fedsis", training__rounds=1, evaluation__every=0)
     content["method"] |= {"adapter": "residual", "head": "normed", "weight": "uniform", "encoder_update": "average"}
     assert run_toy(content, tmp_path / "run")["rounds"] == 1

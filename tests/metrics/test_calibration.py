@@ -12,7 +12,7 @@ from fedvisage.metrics.calibration import K, find_outliers, student_quantile, th
 
 @pytest.mark.parametrize("degrees", [4, 9, 19, 100])
 @pytest.mark.parametrize("probability", [0.9, 0.95, 0.98, 0.99])
-def test_the_quantile_is_student_s(probability: float, degrees: int) -> None:
+def test_quantile_is_that_of_student(probability: float, degrees: int) -> None:
     assert student_quantile(probability, degrees) == pytest.approx(stats.t.ppf(probability, degrees), rel=0.02)
 
 
@@ -33,7 +33,7 @@ def test_the_models_threshold_counts_as_a_fixed_number_of_pictures(count: int) -
     assert ends[0].of_pictures == ends[1].of_pictures
 
 
-def test_attacks_among_genuine_pictures_are_outliers_and_ordinary_pictures_are_not() -> None:
+def test_outliers_are_attacks_and_not_ordinary_pictures() -> None:
     rng = np.random.default_rng(2)
     genuine = rng.normal(3, 1, 20)
     assert find_outliers(genuine).tolist() == []
@@ -49,7 +49,7 @@ def sites_of(count: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 @pytest.mark.parametrize("source", ["all", "first-half"])
-def test_the_benchmark_judges_a_site_by_genuine_pictures_that_do_not_calibrate(source: Source) -> None:
+def test_benchmark_evaluates_on_pictures_outside_the_calibration(source: Source) -> None:
     sites = sites_of(4)
     errors = errors_of(sites, "site 0", 0.02, 20, 5, source)
     rates = errors["empirical quantile"][:, 0]

@@ -26,7 +26,7 @@ def pairs_of(faces: Faces) -> tuple[np.ndarray, np.ndarray]:
     return similarity, np.array([faces.identity[a] == faces.identity[b] for a, b in pairs])
 
 
-def test_a_similarity_is_counted_where_the_score_of_twenty_times_as_much_is() -> None:
+def test_similarity_bin_equals_that_of_a_twentyfold_score() -> None:
     values = np.random.default_rng(0).uniform(-1, 1, 500).astype(np.float32)
     scores = values.astype(np.float64) * 20
     expected = histogram(scores, np.zeros(500, np.int64))[0]
@@ -47,7 +47,7 @@ def test_all_pairs_are_counted_once() -> None:
     assert np.array_equal(both[0], count_similarities(local.features @ strangers.features.T))
 
 
-def test_the_threshold_is_the_lowest_edge_that_few_enough_impostors_reach() -> None:
+def test_threshold_is_the_lowest_edge_within_the_impostor_rate() -> None:
     rng = np.random.default_rng(4)
     sites = [(rng.uniform(-1, 0.6, 700).astype(np.float32), rng.uniform(0, 1, 90).astype(np.float32)) for _ in range(3)]
     found = threshold_at_fmr([np.stack([count_similarities(i), count_similarities(g)]) for i, g in sites], 0.01)
@@ -60,7 +60,7 @@ def test_the_threshold_is_the_lowest_edge_that_few_enough_impostors_reach() -> N
     assert "0.01" in found.rule
 
 
-def test_impostors_of_one_group_and_of_two_have_rates_of_their_own() -> None:
+def test_impostors_within_and_across_groups_have_separate_rates() -> None:
     faces = people(5, 40, 6)
     group = faces.identity % 3
     similarity, same = pairs_of(faces)

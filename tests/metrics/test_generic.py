@@ -9,7 +9,7 @@ from fedvisage.metrics.identification import figures_of_site
 from fedvisage.metrics.similarity import Faces, label_features
 
 
-def test_fixed_pairs_are_the_same_for_everybody_and_balanced_in_each_fold() -> None:
+def test_fixed_pairs_are_shared_and_balanced_in_each_fold() -> None:
     identity = np.repeat(np.arange(40), 6)
     pairs = fixed_pairs(identity, 400)
     assert np.array_equal(pairs, fixed_pairs(identity, 400))
@@ -30,7 +30,7 @@ def test_with_too_few_people_there_are_no_folds() -> None:
     assert on_fixed_pairs(faces, 100).folds is None
 
 
-def test_people_told_apart_perfectly_score_one_everywhere() -> None:
+def test_perfect_separation_scores_one_everywhere() -> None:
     faces = label_features(np.repeat(np.eye(30), 6, axis=0), np.repeat(np.arange(30), 6))
     probe = np.tile([False, False, False, True, True, True], 30)
     verified = verification(faces, ())
@@ -44,7 +44,7 @@ def test_people_told_apart_perfectly_score_one_everywhere() -> None:
 
 
 @pytest.mark.parametrize("mode", ["published", "nist"])
-def test_two_galleries_are_searched_by_everybody_and_averaged(mode: str) -> None:
+def test_all_probes_search_both_galleries_and_figures_are_averaged(mode: str) -> None:
     faces = people(1, 60, 6)
     probe = np.tile([False, False, False, True, True, True], 60)
     found = identification(faces, probe, (0.1,), mode)[0.1]  # type: ignore[arg-type]
@@ -67,7 +67,7 @@ def test_two_galleries_are_searched_by_everybody_and_averaged(mode: str) -> None
     assert found == pytest.approx(np.mean(shares), abs=0.012)  # a tie of roundings moves one of 90 probes
 
 
-def test_without_probes_or_genuine_pairs_nothing_is_claimed() -> None:
+def test_figures_are_missing_without_probes_or_genuine_pairs() -> None:
     alone = label_features(np.random.default_rng(0).normal(size=(20, 4)), np.arange(20))
     assert verification(alone, ()) is None
     assert identification(alone, np.zeros(20, bool), (), "published") == {}

@@ -101,7 +101,7 @@ def test_a_search_keeps_mate_and_best_rival_of_every_probe() -> None:
     assert found.highest.tolist() == sorted(others, reverse=True)[:5]
 
 
-def test_what_cannot_be_measured_is_refused() -> None:
+def test_unmeasurable_figures_are_refused() -> None:
     first, second, probes = scene(0)
     nobody = first.take(np.zeros(0, np.int64))
     for mode in ("published", "nist"):
@@ -129,7 +129,7 @@ def test_galleries_joined_for_the_published_reading_must_not_overlap() -> None:
         identify([first, first], probes, FPIRS, "published")
 
 
-def test_a_threshold_says_what_is_a_hit() -> None:
+def test_threshold_decides_hits() -> None:
     first, _, probes = scene(1)
     found: Identification = identify([first], probes, [0.1], "published")[0]
     hits = search(first, probes).mate >= np.float32(found.threshold[0.1])

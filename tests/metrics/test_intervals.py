@@ -25,7 +25,7 @@ def test_a_weighted_figure_equals_the_figure_of_repeated_scores(seed: int) -> No
         assert figures[name][0] == pytest.approx(expected[name]), name
 
 
-def test_intervals_hold_the_figure_and_lie_in_the_unit_range() -> None:
+def test_intervals_contain_the_figure_and_lie_in_the_unit_range() -> None:
     scores = random_scores(0)
     found = intervals(scores, 0.7, 300, np.random.default_rng(0))
     figures = pad.evaluate(scores, 0.7)

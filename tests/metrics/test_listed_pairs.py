@@ -36,7 +36,7 @@ def test_accuracy_and_rates_are_those_of_the_pairs_in_the_order_of_the_list() ->
     assert found.pairs.left_out == 0
 
 
-def test_pairs_of_images_that_are_not_there_are_left_out_and_counted() -> None:
+def test_pairs_with_missing_images_are_left_out_and_counted() -> None:
     given, there = listed(), {name: place for name, place in IMAGES.items() if not name.startswith("3/")}
     missing = [a.startswith("3/") or b.startswith("3/") for a, b in zip(given.first, given.second, strict=True)]
     found = find_pairs(given, there, IDENTITY, "pairs.txt")

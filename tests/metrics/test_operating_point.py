@@ -55,7 +55,7 @@ def test_rates_are_the_mean_of_the_sites_rounded_up_to_two_digits() -> None:
         assert float(f"{rate:.2g}") == rate
 
 
-def test_unequal_sites_count_as_the_people_of_equal_sites_with_the_same_precision() -> None:
+def test_unequal_sites_count_like_equal_sites_of_the_same_precision() -> None:
     live = [draw(seed, 3, people)[1] for seed, people in enumerate((50, 100, 400))]
     curves = average_curves(live, {ALL: live}, pooled=False)
     assert curves is not None
@@ -63,7 +63,7 @@ def test_unequal_sites_count_as_the_people_of_equal_sites_with_the_same_precisio
     assert curves.rejected.presentations == 550
 
 
-def test_a_type_that_two_sites_hold_out_has_no_curve_and_without_three_sites_there_is_none() -> None:
+def test_type_held_out_by_two_sites_has_no_curve() -> None:
     live = [draw(seed, 3)[1] for seed in range(SITES)]
     attacks = [draw(seed, -3)[1] for seed in range(10, 10 + SITES)]
     empty = counts(np.empty(0), 0)
@@ -149,7 +149,7 @@ def test_rates_move_in_one_direction_and_survive_a_file() -> None:
         ("apcer=5%", "recognition", ("apcer", "fmr")),
     ],
 )
-def test_points_that_no_model_of_the_task_has_are_refused(at: str, task: str, keywords: tuple[str, ...]) -> None:
+def test_operating_points_of_another_task_are_refused(at: str, task: str, keywords: tuple[str, ...]) -> None:
     with refused("--at", *keywords):
         choose_point(curves_of(), at, task, "model")  # type: ignore[arg-type]
 

@@ -107,14 +107,14 @@ def test_stretching_the_logits_keeps_auc_and_eer(scores: Scores, factor: float, 
 
 
 @given(two_class_scores)
-def test_turning_scores_and_labels_round_keeps_auc_and_eer(scores: Scores) -> None:
+def test_inverting_scores_and_labels_keeps_auc_and_eer(scores: Scores) -> None:
     turned = Scores(**{**vars(scores), "live": -scores.live, "label": 1 - scores.label})
     assert pad.auc(turned) == pytest.approx(pad.auc(scores))
     assert pad.eer(turned) == pytest.approx(pad.eer(scores))
 
 
 @given(two_class_scores)
-def test_turning_the_scores_alone_reflects_the_auc(scores: Scores) -> None:
+def test_inverting_only_the_scores_reflects_the_auc(scores: Scores) -> None:
     assert pad.auc(Scores(**{**vars(scores), "live": -scores.live})) == pytest.approx(1 - pad.auc(scores))
 
 
@@ -140,14 +140,14 @@ def test_a_stricter_threshold_trades_far_for_frr(scores: Scores, threshold: floa
         (scores_of([], {}), {"apcer", "count"}),
     ],
 )
-def test_one_class_gives_none_and_valid_json(scores: Scores, defined: set[str]) -> None:
+def test_one_class_gives_null_in_valid_json(scores: Scores, defined: set[str]) -> None:
     figures = pad.evaluate(scores, 0.0)
     assert {key for key, value in figures.items() if value is not None and key != "bpcer_at_apcer"} == defined
     assert set(figures["bpcer_at_apcer"].values()) == {None}
     assert json.loads(json.dumps(figures, allow_nan=False)) == figures
 
 
-def test_evaluation_names_what_metrics_json_promises() -> None:
+def test_evaluation_has_the_documented_figure_names() -> None:
     figures = pad.evaluate(random_scores(0), 0.5)
     promised = {"hter", "eer", "auc", "tpr_at_fpr_1pct", "apcer", "bpcer", "acer", "bpcer_at_apcer"}
     assert promised <= set(figures)

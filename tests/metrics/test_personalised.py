@@ -28,7 +28,7 @@ def test_with_a_raw_gallery_people_whose_images_agree_score_higher() -> None:
         assert site.tpir == {0.5: found}, unit_length
 
 
-def test_local_probes_and_everybody_elses_search_the_local_gallery() -> None:
+def test_local_and_foreign_probes_search_the_local_gallery() -> None:
     training, test = tied_faces(0, [0, 1, 2], 8), tied_faces(0, [0, 1, 2], 4)
     others = tied_faces(1, list(range(5, 15)), 4)
     both = Faces(np.concatenate([test.features, others.features]), np.concatenate([test.identity, others.identity]))

@@ -30,7 +30,7 @@ def share(values: list[bool]) -> float:
     return sum(values) / len(values)
 
 
-def test_attack_detection_by_species_with_what_it_did_not_answer() -> None:
+def test_attack_detection_by_species_counts_missing_answers() -> None:
     found, said = drawn(), evaluate_presentations(drawn(), AT)["pad"]
     for name in ("print", "replay"):
         logits = [live for live, species in zip(found.live, found.species, strict=True) if species == name]
@@ -47,7 +47,7 @@ def test_attack_detection_by_species_with_what_it_did_not_answer() -> None:
 
 
 @pytest.mark.parametrize(("name", "most"), [("10pct", 0.1), ("5pct", 0.05), ("1pct", 0.01)])
-def test_bpcer_where_no_species_passes_more_often_than_allowed(name: str, most: float) -> None:
+def test_bpcer_at_the_allowed_apcer_of_every_species(name: str, most: float) -> None:
     found = drawn()
     answered = found.live[~np.isnan(found.live)]
     least = []
@@ -63,7 +63,7 @@ def test_bpcer_where_no_species_passes_more_often_than_allowed(name: str, most: 
     assert evaluate_presentations(found, AT)["pad"]["bpcer_at_apcer"][name]["value"] == pytest.approx(min(least))
 
 
-def test_people_and_attacks_on_them_by_recognition_alone_and_by_the_whole_system() -> None:
+def test_recognition_alone_and_the_whole_system_are_both_reported() -> None:
     found, said = drawn(), evaluate_presentations(drawn(), AT)
     alone: dict[str, list[bool]] = {"fnmr": [], "fmr": [], "print": [], "replay": []}
     whole: dict[str, list[bool]] = {"frr": [], "far": [], "print": [], "replay": []}
@@ -96,7 +96,7 @@ def test_people_and_attacks_on_them_by_recognition_alone_and_by_the_whole_system
         assert part["riapar_max"]["value"] == max(row["riapar"]["value"] for row in part["species"].values())
 
 
-def test_a_draw_counts_people_and_pairs_as_often_as_they_were_drawn() -> None:
+def test_draw_counts_people_and_pairs_with_multiplicity() -> None:
     found = drawn(1, people=5)
     found.subject[3] = "p0"
     draw = [2, 0, 1, 3, 1]
@@ -121,7 +121,7 @@ def test_a_draw_counts_people_and_pairs_as_often_as_they_were_drawn() -> None:
     assert said["recognition", "fmr"][0] == pytest.approx(share(false))
 
 
-def test_intervals_are_of_people_and_not_of_presentations() -> None:
+def test_intervals_redraw_people_instead_of_presentations() -> None:
     """If all presentations of a person get one decision, many presentations of few people narrow no interval."""
 
     def width(people: int, each: int) -> float:
@@ -143,7 +143,7 @@ def test_without_recognition_there_is_only_attack_detection() -> None:
     assert set(said) == {"pad"}
 
 
-def test_what_cannot_be_said_is_nothing() -> None:
+def test_undefined_figures_are_missing() -> None:
     found = Presentations(
         np.array(["a"]), np.array(["p"]), np.array(["print"]), np.array([np.nan]), np.zeros((1, 0)), np.array([], str)
     )
@@ -153,7 +153,7 @@ def test_what_cannot_be_said_is_nothing() -> None:
     assert said["recognition"]["fnmr"] == {"value": None}
 
 
-def test_shapes_that_do_not_fit_are_refused() -> None:
+def test_mismatched_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match="similarity"):
         Presentations(
             np.array(["a"]), np.array(["p"]), np.array([""]), np.array([0.0]), np.zeros((2, 1)), np.array(["p"])

@@ -52,7 +52,7 @@ def test_hter_at_the_targets_own_threshold_is_where_its_errors_are_closest(score
     assert found["hter_target_eer"] == pytest.approx((far + frr) / 2)
 
 
-def test_the_threshold_of_training_judges_by_itself() -> None:
+def test_hter_uses_the_training_threshold() -> None:
     scores = scores_of([0.0, 1.0, 2.0, 3.0], {"print": [-1.0, 0.5, 1.5, -4.0]})
     found = figures_as_published(scores, Threshold(1.25, "source-train-eer", None, None))
     assert found["hter_train_eer"] == (1 / 4 + 2 / 4) / 2

@@ -48,7 +48,7 @@ def test_the_highest_are_those_of_a_sorted_list(parts: list[list[int]], wanted: 
     assert highest.values().tolist() == sorted((float(one) for part in parts for one in part), reverse=True)[:wanted]
 
 
-def test_minus_infinity_marks_what_does_not_count() -> None:
+def test_minus_infinity_excludes_pairs() -> None:
     highest = HighestValues(5)
     highest.add(np.array([1, -np.inf, 3], np.float32))
     assert highest.values().tolist() == [3, 1]
@@ -68,7 +68,7 @@ def test_a_feature_without_direction_is_refused(bad: list[list[float]]) -> None:
         normalise(bad)
 
 
-def test_features_and_identities_must_be_as_many() -> None:
+def test_features_and_identities_must_have_equal_length() -> None:
     with pytest.raises(ValueError, match="do not match"):
         label_features(np.ones((3, 2)), [1, 2])
     with pytest.raises(ValueError, match="not finite"):

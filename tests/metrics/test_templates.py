@@ -82,14 +82,14 @@ def test_tpir_is_of_joined_galleries_or_the_mean_of_two_searches() -> None:
     assert apart == {rate: pytest.approx((each[0][rate] + each[1][rate]) / 2) for rate in (0.1, 0.3)}
 
 
-def test_rates_that_one_reading_has_too_few_searches_for_are_left_out_there() -> None:
+def test_rates_without_enough_searches_are_left_out_per_reading() -> None:
     """48 probes show a FPIR of 1/40; the 20 of the first gallery's people, rejected by the second, do not."""
     galleries, probes = scene(1)
     assert ijb_identification(galleries, probes, PUBLISHED, (0.025, 0.1))[0].keys() == {0.025, 0.1}
     assert ijb_identification(galleries, probes, CONSERVATIVE, (0.025, 0.1))[0].keys() == {0.1}
 
 
-def test_galleries_of_which_one_has_no_mate_show_nothing() -> None:
+def test_gallery_without_a_mate_gives_no_figure() -> None:
     galleries, probes = scene(2)
     assert ijb_identification(galleries, probes.take(probes.identity < 5), CONSERVATIVE) == ({}, {})
     assert ijb_identification(galleries[:1], probes.take(probes.identity < 5), CONSERVATIVE)[0] == {}, (

@@ -76,7 +76,7 @@ def test_well_separated_classes_get_the_middle_of_the_gap() -> None:
     assert (found.far, found.frr) == (0.0, 0.0)
 
 
-def test_each_site_counts_the_same_whatever_its_size() -> None:
+def test_each_site_counts_equally_for_any_size() -> None:
     small = scores_of([1.0], {"print": [2.0]})
     large = scores_of([1.0] * 900, {"print": [-2.0] * 900})
     rates = threshold.average_rates([histogram_of(small), histogram_of(large)])
@@ -106,7 +106,7 @@ def test_source_bpcer_is_the_strictest_edge_within_its_target(sites: list[Scores
     assert stricter > 0.05
 
 
-def test_fixed_is_zero_and_reports_where_that_is() -> None:
+def test_fixed_threshold_is_zero_and_reports_its_rates() -> None:
     scores = random_scores(3)
     found = threshold.threshold_from_histograms([histogram_of(scores)], "fixed")
     assert found.value == 0
@@ -114,7 +114,7 @@ def test_fixed_is_zero_and_reports_where_that_is() -> None:
     assert threshold.threshold_from_histograms([], "fixed").far is None
 
 
-def test_target_eer_looks_at_the_target_and_says_so() -> None:
+def test_target_eer_uses_the_target_and_is_marked() -> None:
     scores = random_scores(4)
     found = threshold.threshold_from_target(scores)
     assert found.rule == "target-eer"
@@ -122,13 +122,13 @@ def test_target_eer_looks_at_the_target_and_says_so() -> None:
 
 
 @pytest.mark.parametrize("rule", ["source-eer", "source-train-eer", "source-bpcer-1pct"])
-def test_a_missing_class_is_the_users_mistake(rule: str) -> None:
+def test_missing_class_is_refused(rule: str) -> None:
     with refused("evaluation.threshold", rule, "attacks"):
         threshold.threshold_from_histograms([histogram_of(scores_of([1.0], {}))], rule)
 
 
 @pytest.mark.parametrize("rule", ["target-eer", "best", ""])
-def test_rules_that_histograms_cannot_serve_are_refused_with_the_choices(rule: str) -> None:
+def test_unsupported_rules_are_refused_with_the_choices(rule: str) -> None:
     with refused("evaluation.threshold", f"'{rule}'", "source-eer"):
         threshold.threshold_from_histograms([histogram_of(random_scores(0))], rule)
 

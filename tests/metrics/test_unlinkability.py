@@ -11,7 +11,7 @@ from tests.refusals import refused
 from fedvisage.metrics.similarity import linkability
 
 
-def test_equal_scores_tell_nothing_and_disjoint_ones_everything() -> None:
+def test_equal_scores_are_unlinkable_and_disjoint_ones_fully_linkable() -> None:
     scores = np.linspace(0, 1, 1000)
     assert linkability(scores, scores) == 0
     assert linkability(scores + 2, scores) == pytest.approx(1)

@@ -54,7 +54,7 @@ def test_tar_is_the_best_on_the_roc_at_or_below_each_far(seed: int, dimensions: 
         assert accepted[~same].mean() <= far
 
 
-def test_a_list_of_pairs_gives_what_the_roc_says() -> None:
+def test_list_of_pairs_gives_the_rates_of_the_roc() -> None:
     rng = np.random.default_rng(1)
     same = rng.random(4000) < 0.3
     similarity = np.round(rng.normal(same * 1.5, 1), 1).astype(np.float32)
@@ -93,7 +93,7 @@ def test_far_below_one_impostor_is_refused() -> None:
         verify_against(local, others, [0.1, 1e-6])
 
 
-def test_what_makes_no_pairs_is_refused() -> None:
+def test_verification_without_pairs_is_refused() -> None:
     local = tied_faces(0, [0, 1], 3)
     with refused("verification", "impostor"):
         verify_against(local, local.take(np.zeros(0, np.int64)), [0.1])
@@ -103,7 +103,7 @@ def test_what_makes_no_pairs_is_refused() -> None:
         verify_against(local, tied_faces(1, [1, 9], 3), [0.5])
 
 
-def test_millions_of_impostors_are_exact_in_memory_for_a_few() -> None:
+def test_rates_of_millions_of_impostors_are_exact_in_little_memory() -> None:
     """16 million similarities are 64 MB; 16,001 of them and a block are kept."""
     rng = np.random.default_rng(0)
     first, second = (label_features(rng.normal(size=(4000, 8)), np.arange(4000)) for _ in range(2))
@@ -122,7 +122,7 @@ def test_millions_of_impostors_are_exact_in_memory_for_a_few() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_each_fold_is_judged_at_the_best_threshold_of_the_others(seed: int) -> None:
+def test_each_fold_uses_the_best_threshold_of_the_others(seed: int) -> None:
     rng = np.random.default_rng(seed)
     same = rng.random(67) < 0.5
     similarity = np.round(rng.normal(same * 1.0, 1), 1).astype(np.float32)

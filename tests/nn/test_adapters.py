@@ -75,7 +75,7 @@ def test_values_and_gradients_are_those_of_lora_written_by_hand() -> None:
     assert all(value.grad is None for value in net.frozen.parameters())
 
 
-def test_training_begins_at_the_frozen_network_and_the_pieces_are_all_its_state() -> None:
+def test_training_starts_at_the_frozen_network_and_state_holds_only_adapters() -> None:
     net = built(rank=2, biases=True)
     with torch.no_grad():
         torch.testing.assert_close(net(draw_images()), frozen_alone()(draw_images()))
@@ -83,7 +83,7 @@ def test_training_begins_at_the_frozen_network_and_the_pieces_are_all_its_state(
     assert sum(map(torch.Tensor.numel, net.parameters())) < 0.2 * sum(map(torch.Tensor.numel, net.frozen.parameters()))
 
 
-def test_rank_zero_is_the_frozen_network_and_has_nothing_to_train() -> None:
+def test_rank_zero_is_the_frozen_network_without_trainable_parameters() -> None:
     net = built(rank=0)
     assert not list(net.parameters())
     assert not net.state_dict()
@@ -91,7 +91,7 @@ def test_rank_zero_is_the_frozen_network_and_has_nothing_to_train() -> None:
         assert torch.equal(net(draw_images()), frozen_alone()(draw_images()))
 
 
-def test_shifts_are_what_training_the_biases_would_be() -> None:
+def test_shifts_equal_training_of_the_biases() -> None:
     net, whole = built(rank=0, biases=True), frozen_alone()
     biases = {name: value for name, value in whole.network.named_parameters() if name.endswith(".bias")}
     (net(draw_images()).square().sum()).backward()
@@ -103,7 +103,7 @@ def test_shifts_are_what_training_the_biases_would_be() -> None:
 
 
 @pytest.mark.parametrize("arch", ["test_vit", "eva02_tiny_patch14_224", "vit_pe_core_tiny_patch16_384"])
-def test_merged_it_computes_the_same_without_a_piece(arch: str) -> None:
+def test_merged_network_computes_the_same_without_adapters(arch: str) -> None:
     size = 56 if "eva" in arch else SIZE
     net = shaken(built(arch, size, rank=2, biases=True, blocks=(0,)))
     plain = net.fold_adapters()
@@ -116,7 +116,7 @@ def test_merged_it_computes_the_same_without_a_piece(arch: str) -> None:
         assert not torch.allclose(changed, net(draw_images(size=size)), atol=1e-4)
 
 
-def test_a_copy_has_pieces_of_its_own() -> None:
+def test_copy_has_its_own_adapters() -> None:
     net = shaken(built(rank=2))
     other = copy.deepcopy(net)
     with torch.no_grad():

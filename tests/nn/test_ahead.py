@@ -40,7 +40,7 @@ def course(ahead: int) -> tuple[list[str], list[int]]:
     return side.notes, found
 
 
-def test_where_nothing_works_beside_it_a_batch_is_made_when_it_is_wanted() -> None:
+def test_without_a_prefetcher_batches_are_prepared_on_demand() -> None:
     notes, found = course(0)
     assert found == [0, 1, 2]
     assert [note for note in notes if note.startswith(("make", "step"))] == [
@@ -53,7 +53,7 @@ def test_where_nothing_works_beside_it_a_batch_is_made_when_it_is_wanted() -> No
     ]
 
 
-def test_where_something_does_the_next_batch_is_under_way_when_a_step_begins() -> None:
+def test_prefetcher_prepares_the_next_batch_before_a_step() -> None:
     notes, found = course(1)
     assert found == [0, 1, 2]
     assert [note for note in notes if note.startswith(("make", "step"))] == [
@@ -67,13 +67,13 @@ def test_where_something_does_the_next_batch_is_under_way_when_a_step_begins() -
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2, 5])
-def test_a_step_waits_for_its_own_batch_and_for_none_behind_it(ahead: int) -> None:
+def test_step_waits_only_for_its_own_batch(ahead: int) -> None:
     notes, _ = course(ahead)
     assert [note for note in notes if note.startswith("join")] == ["join 1 [0]", "join 2 [1]", "join 3 [2]"]
     assert all(notes.index(f"join {number + 1} [{number}]") < notes.index(f"step {number}") for number in range(3))
 
 
-def test_a_processor_has_nothing_beside_it_and_copies_nothing_that_is_there() -> None:
+def test_cpu_has_no_prefetcher_and_makes_no_copy() -> None:
     value, here = torch.ones(3), torch.device("cpu")
     assert type(prefetcher_of(here)) is Prefetcher
     assert to_device(value, here) is value

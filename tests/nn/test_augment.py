@@ -25,13 +25,13 @@ def seeded(seed: int = 0) -> Generator:
     return Generator().manual_seed(seed)
 
 
-def test_everything_off_changes_nothing_and_draws_nothing() -> None:
+def test_disabled_augmentation_changes_and_draws_nothing() -> None:
     generator = seeded()
     assert torch.equal(changed_by(draw_images(), Augment(), generator), draw_images())
     assert torch.equal(generator.get_state(), seeded().get_state())
 
 
-def test_the_generator_decides_and_the_global_one_is_not_asked() -> None:
+def test_augmentation_draws_only_from_its_generator() -> None:
     before = torch.get_rng_state()
     first, again, other = (changed_by(draw_images(), EVERYTHING, seeded(seed)) for seed in (0, 0, 1))
     assert torch.equal(first, again)
@@ -39,13 +39,13 @@ def test_the_generator_decides_and_the_global_one_is_not_asked() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_images_stay_images() -> None:
+def test_augmented_images_keep_shape_and_range() -> None:
     changed = changed_by(draw_images(), Augment(brightness=1, contrast=1, saturation=1, hue=0.5, shift=0.3), seeded())
     assert changed.shape == draw_images().shape
     assert 0 <= changed.min() <= changed.max() <= 1
 
 
-def test_the_share_of_mirrored_images_is_as_set_and_the_rest_is_as_it_was() -> None:
+def test_mirrored_share_is_as_configured_and_other_images_are_unchanged() -> None:
     changed, source = changed_by(draw_images(1000), Augment(flip=0.3), seeded()), draw_images(1000)
     mirrored = (changed == source.flip(-1)).all(dim=(1, 2, 3))
     kept = (changed == source).all(dim=(1, 2, 3))
@@ -91,7 +91,7 @@ def test_contrast_is_about_an_images_mean_grey_and_saturation_about_each_pixels_
     assert 1.25 < factor.max() <= 1.3001
 
 
-def test_hue_turns_the_colour_and_nothing_else() -> None:
+def test_hue_changes_only_the_colour() -> None:
     source = draw_images(8) * 0.8 + 0.1
     changed = changed_by(source, Augment(hue=0.5), seeded())
     for before, after in zip(source[:, :, 0, 0].tolist(), changed[:, :, 0, 0].tolist(), strict=True):

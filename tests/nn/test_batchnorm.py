@@ -60,7 +60,7 @@ def inputs(net: nn.Module, batch: Tensor) -> Iterator[Tensor]:
         yield net[2](net[1](net[0](batch)))
 
 
-def test_a_batchs_own_statistics_are_those_of_training_and_leave_the_stored_ones_alone(
+def test_batch_statistics_equal_those_of_training_and_keep_the_stored_ones(
     net: nn.Module, batches: list[Tensor]
 ) -> None:
     before = buffers(net)
@@ -97,7 +97,7 @@ def test_shift_and_scatter_are_distances_of_gaussians_in_units_of_the_stored_var
     assert meter.scatter == pytest.approx(np.mean(scatters), rel=1e-4)
 
 
-def test_a_closed_meter_sees_nothing_and_a_net_without_batchnorm_has_no_distances(
+def test_closed_meter_measures_nothing_and_a_net_without_batchnorm_has_no_distances(
     net: nn.Module, batches: list[Tensor]
 ) -> None:
     with torch.no_grad(), StatisticsMeter(net) as meter:
@@ -112,7 +112,7 @@ def test_a_closed_meter_sees_nothing_and_a_net_without_batchnorm_has_no_distance
     assert meter.scatter is None
 
 
-def test_collected_statistics_are_the_mean_over_batches_mixed_with_what_was_stored(
+def test_collected_statistics_mix_the_mean_over_batches_with_the_stored_ones(
     net: nn.Module, batches: list[Tensor]
 ) -> None:
     first = batchnorms(net)[0]
@@ -140,7 +140,7 @@ def test_moments_are_those_of_a_population_however_channels_lie_in_memory(shape:
         assert (abs(variance.numpy() - channels.var(1)) <= variance_bound(channels, 1)).all()
 
 
-def test_layers_are_found_in_the_order_in_which_images_pass_them_and_as_often() -> None:
+def test_layers_are_listed_in_order_of_execution_with_repeats() -> None:
     net = nn.ModuleDict({"last": nn.BatchNorm1d(2), "twice": nn.BatchNorm1d(2), "unused": nn.BatchNorm1d(2)}).eval()
     net["stateless"] = nn.BatchNorm1d(2, track_running_stats=False)
     images = torch.rand(3, 2)
@@ -149,7 +149,7 @@ def test_layers_are_found_in_the_order_in_which_images_pass_them_and_as_often() 
     assert all(not module._forward_pre_hooks for module in net.modules())
 
 
-def test_what_comes_to_a_layer_is_counted_over_all_batches_and_nothing_behind_it_is_computed(
+def test_layer_inputs_are_counted_over_all_batches_and_later_layers_are_skipped(
     net: nn.Module, batches: list[Tensor]
 ) -> None:
     batches = [batches[0], batches[1][:3], 2 * batches[2][:1]]
@@ -166,7 +166,7 @@ def test_what_comes_to_a_layer_is_counted_over_all_batches_and_nothing_behind_it
     assert found.weight == 12
 
 
-def test_parts_of_any_size_come_to_the_statistics_of_all_values() -> None:
+def test_partial_statistics_combine_to_those_of_all_values() -> None:
     generator = torch.Generator().manual_seed(3)
     values = [torch.randn(size, 4, generator=generator).double() * size + size for size in (2, 5, 9)]
     nets = [nn.BatchNorm1d(4).eval() for _ in values]

@@ -12,13 +12,13 @@ from fedvisage.nn.compute import blocks_of, compilation_failure, compile_blocks
 from fedvisage.nn.resnet import ResNet18, pooled_features, resnet18
 
 
-def test_a_resnets_stages_are_compiled_and_not_what_is_called_in_pieces() -> None:
+def test_stages_of_a_resnet_are_compiled_and_parts_called_separately_are_not() -> None:
     net = nn.ModuleDict({"model": resnet18(ResNet18(width=8), "rgb")})
     found = list(blocks_of(net))
     assert found == [net["model"].get_submodule(f"layer{number}") for number in range(1, 5)]
 
 
-def test_lists_are_looked_through_and_a_part_without_blocks_is_one() -> None:
+def test_compiled_blocks_are_members_of_lists_or_the_whole_part() -> None:
     inner = nn.Sequential(nn.Sequential(nn.Linear(2, 2)), nn.ReLU())
     net = nn.ModuleDict({"listed": nn.ModuleDict({"one": nn.ModuleList([inner])}), "plain": nn.Linear(2, 1)})
     assert list(blocks_of(net)) == [inner, net["plain"]]
@@ -29,7 +29,7 @@ def test_an_error_about_anything_else_is_not_explained() -> None:
 
 
 @pytest.mark.slow
-def test_compiled_blocks_compute_what_plain_ones_do() -> None:
+def test_compiled_blocks_equal_plain_ones() -> None:
     torch.manual_seed(0)
     plain = nn.ModuleDict({"model": resnet18(ResNet18(width=8), "rgb")})
     compiled = copy.deepcopy(plain)

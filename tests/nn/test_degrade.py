@@ -38,7 +38,7 @@ EVERY = Augment(
 )
 
 
-def test_all_is_off_by_default_and_a_probability_of_nothing_is_off() -> None:
+def test_changes_are_off_by_default_and_at_probability_zero() -> None:
     assert Augment().changes == {}
     assert Augment(jpeg=0).changes == {}
     assert list(EVERY.changes) == [
@@ -57,7 +57,7 @@ def test_all_is_off_by_default_and_a_probability_of_nothing_is_off() -> None:
     ]
 
 
-def test_the_generator_decides_and_images_stay_images() -> None:
+def test_changes_follow_the_generator_and_stay_in_range() -> None:
     first, again, other = (changed(EVERY, seed).images for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
@@ -66,7 +66,7 @@ def test_the_generator_decides_and_images_stay_images() -> None:
 
 
 @pytest.mark.parametrize("name", list(EVERY.changes))
-def test_about_the_share_that_was_asked_for_is_changed_and_the_rest_is_as_it_was(name: str) -> None:
+def test_changed_share_is_as_configured_and_other_images_are_unchanged(name: str) -> None:
     labels = torch.tensor([1.0, 0.0] * 60)
     options = Augment.model_validate({name: {"probability": 0.4}})
     kept = (changed(options, labels=labels).images == draw_images(120)).flatten(1).all(1)
@@ -74,7 +74,7 @@ def test_about_the_share_that_was_asked_for_is_changed_and_the_rest_is_as_it_was
     assert 0.25 < share < 0.55
 
 
-def test_a_file_of_low_quality_is_what_opencv_makes_of_it() -> None:
+def test_low_jpeg_quality_equals_opencv() -> None:
     one = draw_images(1)
     source = (one[0].permute(1, 2, 0).numpy() * 255).round().astype(np.uint8)[:, :, ::-1]
     stored = cv2.imencode(".jpg", source, [cv2.IMWRITE_JPEG_QUALITY, 20])[1]
@@ -89,7 +89,7 @@ def test_a_blur_spreads_a_point_by_its_width() -> None:
     assert float((of.blur(point, 1.5)[0, 0].sum(0) * step**2).sum()) == pytest.approx(1.5**2, rel=0.05)
 
 
-def test_warm_light_is_red_cold_light_is_blue_and_day_light_is_as_it_was() -> None:
+def test_warm_light_is_red_cold_light_is_blue_and_daylight_changes_nothing() -> None:
     grey = torch.full((1, 3, 2, 2), 0.4)
     warm, cold = of.temperature(grey, 3500.0)[0, :, 0, 0], of.temperature(grey, 10000.0)[0, :, 0, 0]
     assert warm[0] > warm[1] > warm[2]
@@ -97,14 +97,14 @@ def test_warm_light_is_red_cold_light_is_blue_and_day_light_is_as_it_was() -> No
     torch.testing.assert_close(of.temperature(grey, 6500.0), grey)
 
 
-def test_noise_has_the_deviation_that_was_asked_for() -> None:
+def test_noise_has_the_configured_deviation() -> None:
     flat = torch.full((4, 3, 64, 64), 0.5)
     options = Augment.model_validate({"noise": {"probability": 1, "least": 0.05, "most": 0.05}})
     noisy = degrade(flat, None, torch.ones(4), options.changes, Generator().manual_seed(0)).images
     assert float((noisy - flat).std()) == pytest.approx(0.05, rel=0.03)
 
 
-def test_resampling_takes_fine_detail_and_leaves_the_mean() -> None:
+def test_resampling_removes_fine_detail_and_keeps_the_mean() -> None:
     board = (torch.arange(SIDE)[:, None] + torch.arange(SIDE)).remainder(2).float().expand(1, 3, -1, -1)
     seen = of.resample(board, 0.5)
     assert float(seen.std()) < 0.1
@@ -132,7 +132,7 @@ def test_a_turn_rotates_picture_and_depth_map_anticlockwise() -> None:
         assert float(columns.float().mean()) == pytest.approx(15.5 - 8 * 0.5**0.5, abs=0.6)
 
 
-def test_sharpening_adds_the_detail_that_a_blur_takes() -> None:
+def test_sharpening_restores_blurred_detail() -> None:
     one = 0.4 + 0.2 * draw_images(1)
     np.testing.assert_allclose(of.sharpen(one, 0.7), one + 0.7 * (one - of.blur(one, 1.0)), atol=1e-6)
 
@@ -154,13 +154,13 @@ def test_strong_sets_a_group_of_changes_and_single_keys_replace_its_own() -> Non
     assert Augment.model_validate({"strong": False}).changes == {}
 
 
-def test_strong_changes_draw_alike_for_both_classes() -> None:
+def test_strong_changes_draw_the_same_for_both_classes() -> None:
     strong = Augment.model_validate({"strong": True})
     as_live, as_attack = (changed(strong, labels=torch.full((6,), label)).images for label in (1.0, 0.0))
     assert torch.equal(as_live, as_attack)
 
 
-def test_cutmix_puts_a_square_of_an_attack_into_faces_and_flattens_it_there() -> None:
+def test_cutmix_pastes_an_attack_and_flattens_the_depth_there() -> None:
     depth = torch.ones(6, 16, 16) * LIVE[:, None, None]
     mixed = changed(Augment(cutmix=1), depth=depth)
     assert (mixed.donors[LIVE == 1] >= 3).all()
@@ -175,13 +175,13 @@ def test_cutmix_puts_a_square_of_an_attack_into_faces_and_flattens_it_there() ->
     assert torch.equal(mixed.images[3:], before[3:])
 
 
-def test_a_batch_without_attacks_has_nothing_to_put_in() -> None:
+def test_cutmix_without_attacks_changes_nothing() -> None:
     assert torch.equal(changed(Augment(cutmix=1), labels=torch.ones(4)).images, draw_images(4))
 
 
 @pytest.mark.parametrize(
     "wrong", [{"jpeg": {"least": 1, "most": 50}}, {"blur": {"least": 2, "most": 1}}, {"noise": 2}, {"gama": 0.5}]
 )
-def test_amounts_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
+def test_impossible_amounts_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"between|above|less than|Extra"):
         Augment.model_validate(wrong)

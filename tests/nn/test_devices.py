@@ -144,6 +144,6 @@ def test_uses_of_a_finished_model_report_an_operation_without_a_deterministic_al
         model.score(faces)
 
 
-def test_other_errors_of_torch_pass_unchanged() -> None:
+def test_other_errors_of_torch_are_not_changed() -> None:
     with pytest.raises(RuntimeError, match="shape"), report_nondeterminism():
         torch.zeros(3).reshape(2, 2)

@@ -70,7 +70,7 @@ def test_values_and_gradients_are_those_of_lora_on_the_flattened_kernels() -> No
     assert all(value.grad is None for value in net.frozen.parameters())
 
 
-def test_merged_it_is_a_plain_network_that_computes_the_same() -> None:
+def test_merged_network_is_plain_and_computes_the_same() -> None:
     net = built(stages=(3, 4), rank=2)
     alone = net.fold_adapters()
     assert isinstance(alone, FaceBackbone)
@@ -90,7 +90,7 @@ def test_training_begins_at_the_frozen_network_whose_statistics_do_not_move() ->
     assert all(name.startswith("low_rank.") for name in net.state_dict())
 
 
-def test_a_copy_has_pieces_of_its_own() -> None:
+def test_copy_has_its_own_adapters() -> None:
     net = built()
     other = copy.deepcopy(net)
     with torch.no_grad():
@@ -101,7 +101,7 @@ def test_a_copy_has_pieces_of_its_own() -> None:
         torch.testing.assert_close(other(draw_images()), plain().double().eval()(draw_images()))
 
 
-def test_an_iresnet_50_at_rank_eight_sends_as_much_as_the_recipe_says() -> None:
+def test_iresnet_50_at_rank_eight_sends_the_size_in_the_recipe() -> None:
     """Stage 4 of a 50: a block from 256 and two of 512 channels, and 512·7² numbers to 512 behind them."""
     three = [(256, 512), (512, 512), (512, 512), (512, 512), (512, 512), (512, 512)]
     numbers = sum(8 * (9 * inputs + outputs) for inputs, outputs in three) + 8 * (256 + 512) + 8 * (512 * 49 + 512)
@@ -120,7 +120,7 @@ def test_an_iresnet_50_at_rank_eight_sends_as_much_as_the_recipe_says() -> None:
         ({"name": "iresnet50", "weights": "a"}, "training.start"),
     ],
 )
-def test_what_cannot_be_adapted_is_refused(wrong: dict[str, Any], keyword: str) -> None:
+def test_impossible_adapter_settings_are_refused(wrong: dict[str, Any], keyword: str) -> None:
     with pytest.raises(ValueError, match=keyword):
         FaceNetwork(**wrong)
 

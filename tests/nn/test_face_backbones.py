@@ -63,7 +63,7 @@ def test_mobilefacenet_has_the_papers_0_99_million_parameters_at_128_numbers() -
 
 @pytest.mark.parametrize("name", NARROW)
 @pytest.mark.parametrize("size", [16, 48])
-def test_any_multiple_of_sixteen_gives_features_that_can_learn(name: str, size: int) -> None:
+def test_any_multiple_of_sixteen_gives_trainable_features(name: str, size: int) -> None:
     net = NARROW[name](size)
     features = net(draw_images(size))
     assert features.shape == (2, 32)
@@ -98,7 +98,7 @@ def test_other_sizes_are_refused(size: int) -> None:
         last_side(size)
 
 
-def test_depths_and_widths_that_networks_do_not_come_in_are_refused() -> None:
+def test_unsupported_depths_and_widths_are_refused() -> None:
     for options in ({"depth": 34}, {"width": 12}, {"width": 128}, {"embedding": 0}):
         with pytest.raises(ValidationError):
             IResNet.model_validate(options)

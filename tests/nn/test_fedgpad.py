@@ -117,7 +117,7 @@ def fans(layer: nn.Module) -> tuple[int, int]:
     return weight.shape[1] * weight[0, 0].numel(), weight.shape[0] * weight[0, 0].numel()
 
 
-def test_weights_begin_evenly_within_the_bound_of_xavier() -> None:
+def test_initial_weights_are_uniform_within_the_bound_of_xavier() -> None:
     """U(-a, a) with a = √(6 / (fan in + fan out)), gain 1."""
     with seed_global_rng(0, "weights"):
         net = Encoder(6, 16)
@@ -128,7 +128,7 @@ def test_weights_begin_evenly_within_the_bound_of_xavier() -> None:
         assert float(layer.weight.detach().std()) == pytest.approx(bound / 3**0.5, rel=0.1)
 
 
-def test_released_weights_begin_small_and_normal() -> None:
+def test_released_initial_weights_are_small_and_normal() -> None:
     with seed_global_rng(0, "weights"):
         net, decoder = nn.Sequential(Encoder(6, 16), classifier(TableII(width=16))), Decoder(6, 16, 32)
         drawn = decoder.layers[0].weight.detach().clone()

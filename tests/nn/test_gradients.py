@@ -9,7 +9,7 @@ from torch import nn
 from fedvisage.nn.optimizers import sum_gradients
 
 
-def test_the_sums_are_of_the_gradients_before_they_are_clipped_and_stepped_by() -> None:
+def test_sums_use_gradients_before_clipping() -> None:
     """The gradient of a loss that is linear in the weights is the loss's coefficients."""
     layer = nn.Linear(3, 1, bias=False)
     adam, given = torch.optim.Adam(layer.parameters(), lr=1.0), torch.arange(12.0).reshape(4, 3)
@@ -22,7 +22,7 @@ def test_the_sums_are_of_the_gradients_before_they_are_clipped_and_stepped_by() 
     np.testing.assert_allclose(sums["weight"].numpy()[0], given.sum(dim=0).numpy())
 
 
-def test_nothing_listens_afterwards_not_even_if_training_broke() -> None:
+def test_hooks_are_removed_after_training_and_after_an_error() -> None:
     layer = nn.Linear(2, 1)
     try:
         with sum_gradients(dict(layer.named_parameters())) as sums:

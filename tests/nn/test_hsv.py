@@ -67,13 +67,13 @@ def test_turned_hues_are_the_standard_librarys() -> None:
         assert after == pytest.approx(colorsys.hsv_to_rgb((hue + turn) % 1, saturation, value), abs=ROUNDING)
 
 
-def test_no_turn_and_a_whole_one_change_nothing() -> None:
+def test_turns_of_zero_and_one_change_nothing() -> None:
     images = colours("any")
     for turns in (0.0, 1.0, -1.0):
         torch.testing.assert_close(shift_hue(images, torch.full((9,), turns)), images, rtol=0, atol=ROUNDING)
 
 
-def test_how_many_images_are_worked_on_together_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_size_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     images, turns = colours("any"), torch.linspace(-0.5, 0.5, 9)
     found = []
     for pixels in (1, 4 * 31 * 31, 1 << 30):
@@ -84,13 +84,13 @@ def test_how_many_images_are_worked_on_together_changes_no_number(monkeypatch: p
         assert torch.equal(hues, found[0][1])
 
 
-def test_no_images_are_no_images() -> None:
+def test_empty_batch_stays_empty() -> None:
     assert with_hsv(torch.empty(0, 3, 8, 8), torch.channels_last).shape == (0, 6, 8, 8)
     assert shift_hue(torch.empty(0, 3, 8, 8), torch.empty(0)).shape == (0, 3, 8, 8)
 
 
 @pytest.mark.parametrize("pixels", [1, 1 << 30])
-def test_images_that_are_given_stay_as_they_were(pixels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_input_images_are_not_changed(pixels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs, "PIXELS", pixels)
     images = colours("any")
     with_hsv(images, torch.channels_last)

@@ -62,7 +62,7 @@ def test_distances_are_those_of_the_definition() -> None:
     np.testing.assert_allclose(squared_distances(rows, slots), expected, rtol=1e-10)
 
 
-def test_weights_move_the_mean_and_a_network_alone_is_left_as_it_is() -> None:
+def test_weights_move_the_mean_and_a_single_network_is_unchanged() -> None:
     rows = np.random.default_rng(0).normal(size=(4, 3))
     other = rows[::-1] + 0.01
     found = match_neurons([rows, other], [0.5, 1.5])
@@ -117,7 +117,7 @@ def test_growing_assignment_is_the_most_probable_of_all(seed: int, prior: Prior)
     assert sorted(found) == list(range(5))
 
 
-def test_neurons_that_fit_nowhere_open_slots_and_are_not_diluted() -> None:
+def test_unmatched_neurons_open_slots_and_are_not_diluted() -> None:
     common = 10 * np.eye(4, 6)
     first, second = np.zeros((2, 8, 6))
     first[:4], second[:4] = common, common[::-1]
@@ -199,7 +199,7 @@ def test_shuffled_copies_alone_are_the_network_up_to_the_order_of_its_neurons() 
     assert {tuple(row) for row in rows_of(*found["convolution1"])} == first
 
 
-def test_with_room_to_grow_the_function_of_copies_is_kept_too() -> None:
+def test_matching_with_growth_keeps_the_function_of_copies() -> None:
     weights = weights_of_net(0, spare=2)
     found = matched_average([weights, shuffled(weights, 1)], Prior(1.0, 1.0, 7.0))
     torch.testing.assert_close(outputs(found, spare=2), outputs(weights, spare=2), rtol=0, atol=1e-5)
@@ -217,7 +217,7 @@ def test_rows_and_weights_are_inverse() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_growth_that_never_opens_a_slot_is_matching_of_the_width_kept(seed: int) -> None:
+def test_growth_without_new_slots_is_matching_at_constant_width(seed: int) -> None:
     layers = list(np.random.default_rng(seed).normal(size=(3, 6, 4)))
     kept = match_neurons(layers, [0.5, 1.0, 1.5])
     roomy = match_neurons([np.pad(rows, ((0, 3), (0, 0))) for rows in layers], [0.5, 1.0, 1.5], Prior(1.0, 2.0, 1e-300))

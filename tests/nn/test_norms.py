@@ -37,7 +37,7 @@ def trained(net: nn.Module, forward: nn.Module) -> nn.Module:
     return net.eval()
 
 
-def test_the_parts_train_and_judge_as_the_whole_network_does() -> None:
+def test_parts_train_and_evaluate_like_the_whole_network() -> None:
     whole, parts = resnet(), taken_apart()
     trained(whole, whole)
     trained(parts, parts["body"])
@@ -57,7 +57,7 @@ def test_each_tensor_of_the_network_is_in_one_of_the_parts() -> None:
     assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
-def test_a_copy_of_both_parts_is_a_network_of_its_own() -> None:
+def test_copy_of_both_parts_is_independent() -> None:
     parts = taken_apart()
     before = {name: value.clone() for name, value in parts.state_dict().items()}
     twin = copy.deepcopy(parts)
@@ -72,7 +72,7 @@ def test_both_parts_are_moved_together(dtype: torch.dtype) -> None:
     assert parts["body"](draw_images(0).to(dtype)).dtype == dtype
 
 
-def test_evaluation_reaches_the_layers_that_were_taken_out() -> None:
+def test_evaluation_mode_reaches_the_separated_layers() -> None:
     parts = taken_apart().eval()
     before = {name: value.clone() for name, value in parts["norms"].state_dict().items()}
     parts["body"](draw_images(0))

@@ -30,7 +30,7 @@ def train(model: nn.Linear, optimizer: torch.optim.Optimizer, inputs: torch.Tens
     "settings",
     [Optimizer(lr=0.1), Optimizer(name="sgd", lr=0.1, momentum=0.9), Optimizer(lr=0.1, weight_decay=0.1)],
 )
-def test_an_optimizer_continues_from_its_state_as_if_never_stopped(settings: Optimizer) -> None:
+def test_restored_optimizer_continues_as_if_uninterrupted(settings: Optimizer) -> None:
     model, inputs = problem()
     train(model, optimizers.build(list(model.parameters()), settings), inputs, 6)
     parts, _ = problem()
@@ -119,7 +119,7 @@ def test_the_cosine_starts_at_the_full_rate_and_falls_towards_the_floor() -> Non
     assert found[-1] == pytest.approx(0.2 + 0.8 * (1 + math.cos(0.9 * math.pi)) / 2)
 
 
-def test_steps_come_every_so_many_rounds_and_stop_at_the_floor() -> None:
+def test_rate_steps_come_at_fixed_rounds_and_stop_at_the_floor() -> None:
     schedule = Schedule(name="step", every=2, factor=0.5, floor=0.2)
     found = [optimizers.rate_factor(schedule, number, 9) for number in range(1, 10)]
     assert found == pytest.approx([1, 1, 0.5, 0.5, 0.25, 0.25, 0.2, 0.2, 0.2])
@@ -146,7 +146,7 @@ def stepped(settings: Optimizer, layout: torch.memory_format, *, parted: bool) -
     "settings",
     [Optimizer(lr=0.1), Optimizer(lr=0.1, weight_decay=0.1), Optimizer(name="sgd", momentum=0.9, weight_decay=0.1)],
 )
-def test_all_tensors_of_a_small_network_are_stepped_together_to_the_same_bytes(
+def test_grouped_steps_of_a_small_network_give_the_same_bytes(
     settings: Optimizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (small, inputs), (large, _) = problem(), problem()
@@ -161,9 +161,7 @@ def test_all_tensors_of_a_small_network_are_stepped_together_to_the_same_bytes(
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("parted", [False, True])
-def test_fused_steps_are_plain_steps_however_gradients_and_moments_lie(
-    layout: torch.memory_format, parted: bool
-) -> None:
+def test_fused_steps_equal_plain_steps_for_any_memory_layout(layout: torch.memory_format, parted: bool) -> None:
     """SGD's to the last bit, Adam's up to rounding."""
     sgd, adam = ({"name": "sgd", "momentum": 0.9, "weight_decay": 0.01}, {"name": "adam"})
     for given, exact in ((sgd, True), (adam, False)):
@@ -174,6 +172,6 @@ def test_fused_steps_are_plain_steps_however_gradients_and_moments_lie(
         torch.testing.assert_close(fused, plain, rtol=0 if exact else 1e-5, atol=0 if exact else 1e-6)
 
 
-def test_a_recipe_that_says_nothing_of_fused_steps_is_written_as_before() -> None:
+def test_resolved_recipe_omits_unset_fused_steps() -> None:
     assert "fused" not in Optimizer().model_dump()
     assert Optimizer(fused=True).model_dump()["fused"] is True

@@ -33,7 +33,7 @@ def trained_by_rows(make: Any, values: torch.Tensor, targets: torch.Tensor) -> T
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_sgd_moves_a_row_when_it_is_taken_and_then_only(name: str) -> None:
+def test_sgd_moves_only_sampled_rows(name: str) -> None:
     rng, settings = np.random.default_rng(0), SETTINGS[name]
     values, targets = rng.normal(size=(6, 2)), rng.normal(size=(6, 2))
     whole, optimizer = trained_by_rows(
@@ -51,7 +51,7 @@ def test_sgd_moves_a_row_when_it_is_taken_and_then_only(name: str) -> None:
         assert np.allclose(optimizer.state[whole]["momentum_buffer"].numpy(), speed)
 
 
-def test_the_large_parameter_is_back_in_its_place_afterwards() -> None:
+def test_large_parameter_is_restored_afterwards() -> None:
     values = torch.arange(12.0).reshape(6, 2)
     whole, optimizer = trained_by_rows(lambda parameters: torch.optim.Adam(parameters, lr=0.1), values, values + 1)
     assert optimizer.param_groups[0]["params"][1] is whole
@@ -60,7 +60,7 @@ def test_the_large_parameter_is_back_in_its_place_afterwards() -> None:
     assert int(saved[1]["step"]) == len(STEPS)
 
 
-def test_classes_of_a_batch_come_with_centres_and_labels_that_fit() -> None:
+def test_sampled_classes_have_matching_centres_and_labels() -> None:
     own, public = nn.Parameter(torch.arange(4.0)[:, None]), nn.Parameter(torch.arange(4.0, 12.0)[:, None])
     sampler = Sampler(torch.optim.SGD([own, public], lr=1.0), [own, public], 6, np.random.default_rng(0))
     labels = torch.tensor([9, 2, 9])

@@ -26,7 +26,7 @@ def timms_file(path: Path, size: int = 64, **changes: Tensor) -> dict[str, Tenso
     return state
 
 
-def test_every_weight_but_the_heads_is_the_files(tmp_path: Path) -> None:
+def test_all_weights_except_the_head_come_from_the_file(tmp_path: Path) -> None:
     state = timms_file(tmp_path / "timm.safetensors")
     parts = transformer_parts(SMALL, "rgb", 64, class_token=True)
     head = parts["head"].weight.clone()
@@ -38,7 +38,7 @@ def test_every_weight_but_the_heads_is_the_files(tmp_path: Path) -> None:
     assert torch.equal(parts["head"].weight, head)
 
 
-def test_without_class_token_and_last_blocks_the_rest_is_the_files(tmp_path: Path) -> None:
+def test_other_weights_come_from_the_file_without_class_token_and_last_blocks(tmp_path: Path) -> None:
     state = timms_file(tmp_path / "timm.safetensors")
     parts = transformer_parts(SMALL, "rgb", 64, class_token=False, depth=2)
     del parts["norm"]
@@ -83,7 +83,7 @@ def test_a_file_of_another_network_is_refused(tmp_path: Path) -> None:
         load_pretrained(transformer_parts(SMALL, "rgb+hsv", 64, class_token=True), tmp_path / "timm.safetensors")
 
 
-def test_a_file_that_is_not_there_or_no_transformers_is_refused(tmp_path: Path) -> None:
+def test_missing_file_and_other_architecture_are_refused(tmp_path: Path) -> None:
     parts = transformer_parts(SMALL, "rgb", 64, class_token=True)
     with refused("recipe.method.network.weights", "absent.safetensors", "exist"):
         load_pretrained(parts, tmp_path / "absent.safetensors")

@@ -35,12 +35,12 @@ def test_initial_weights_follow_from_the_seed() -> None:
 
 
 @pytest.mark.parametrize("width", [0, 12, 128])
-def test_widths_that_the_network_does_not_come_in_are_refused(width: int) -> None:
+def test_unsupported_widths_are_refused(width: int) -> None:
     with pytest.raises(ValidationError):
         ResNet18(width=width)
 
 
-def test_full_precision_is_what_it_says() -> None:
+def test_full_precision_computes_in_float32() -> None:
     compute = resolve_compute("cpu", "fp32")
     with compute.autocast():
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32

@@ -16,7 +16,7 @@ def drawn(images: int = 120, width: int = 6, seed: int = 0) -> tuple[torch.Tenso
     return features, labels
 
 
-def test_a_classifier_is_the_one_that_scikit_learn_finds() -> None:
+def test_classifier_equals_scikit_learn() -> None:
     features, labels = drawn()
     penalty = 0.05
     plane = logistic(features, labels, penalty)
@@ -29,7 +29,7 @@ def test_a_classifier_is_the_one_that_scikit_learn_finds() -> None:
     np.testing.assert_allclose(found, theirs.coef_[0], rtol=1e-4, atol=1e-5)
 
 
-def test_classes_that_can_be_told_apart_give_a_finite_classifier_and_one_class_too() -> None:
+def test_separable_classes_and_a_single_class_give_finite_classifiers() -> None:
     features, labels = drawn()
     for given in ((features[:, 0] > 0).long(), torch.ones_like(labels), torch.zeros_like(labels)):
         plane = logistic(features, given, 1e-3)
@@ -37,7 +37,7 @@ def test_classes_that_can_be_told_apart_give_a_finite_classifier_and_one_class_t
         assert float(loss_of(plane, features, given)) < float(torch.log(torch.tensor(2.0)))
 
 
-def test_the_last_logit_is_that_of_the_mean_classifier() -> None:
+def test_last_logit_is_from_the_mean_classifier() -> None:
     heads, draw = Heads(3, 5), torch.Generator().manual_seed(1)
     heads.weight.data.normal_(generator=draw)
     heads.bias.data.normal_(generator=draw)

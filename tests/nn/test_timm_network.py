@@ -57,7 +57,7 @@ def test_features_and_the_last_layer_compose_to_the_network(arch: str) -> None:
 
 
 @pytest.mark.parametrize("arch", ["mobilenetv3_small_050", "vit_tiny_patch16_224", "resnetv2_50"])
-def test_a_network_of_features_has_them_as_its_output(arch: str) -> None:
+def test_feature_network_returns_features(arch: str) -> None:
     features, whole = built(arch, "rgb", outputs=0).eval(), built(arch, "rgb").eval()
     features.network.load_state_dict(
         {name: value for name, value in whole.network.state_dict().items() if name in features.network.state_dict()}
@@ -66,7 +66,7 @@ def test_a_network_of_features_has_them_as_its_output(arch: str) -> None:
         torch.testing.assert_close(features(pixels(3)), whole.pool_features(pixels(3)))
 
 
-def test_a_new_network_is_in_training_mode_and_untouched_by_being_tried() -> None:
+def test_new_network_is_in_training_mode_with_untouched_statistics() -> None:
     whole = built(TINY)
     assert all(module.training for module in whole.modules())
     counts = [value for name, value in whole.state_dict().items() if name.endswith("num_batches_tracked")]
@@ -85,14 +85,14 @@ def test_rgb_is_normalised_as_published_and_hsv_to_plus_minus_one() -> None:
         assert torch.allclose(whole(images), expected, atol=1e-6)
 
 
-def test_images_as_a_run_prepares_them_have_the_channels_of_the_network() -> None:
+def test_prepared_images_have_the_channels_of_the_network() -> None:
     stored = torch.randint(0, 255, (2, 3, SIDE, SIDE), dtype=torch.uint8)
     for colour in ("rgb", "rgb+hsv"):
         ready = colour_channels(as_float(stored), colour)  # type: ignore[arg-type]
         assert built(TINY, colour).eval()(ready).shape == (2, 1)
 
 
-def test_normalisation_is_no_weight() -> None:
+def test_normalisation_is_not_a_weight() -> None:
     assert all(name.startswith("network.") for name in built(TINY).state_dict())
 
 
@@ -138,7 +138,7 @@ def with_no_head(path: Path) -> Path:
     return path.with_name("bare.safetensors")
 
 
-def test_a_network_of_features_takes_a_file_with_another_head(published: Path) -> None:
+def test_feature_network_loads_a_file_with_another_head(published: Path) -> None:
     body = built(TINY, "rgb", outputs=0)
     load_weights(body, published)
     assert float(dict(body.network.named_buffers())["bn1.running_mean"].mean()) == pytest.approx(0.5)
@@ -151,7 +151,7 @@ def check_refused(whole: NormalisedNetwork, path: Path, keyword: str) -> None:
     assert all(torch.equal(value, before[name]) for name, value in whole.state_dict().items())
 
 
-def test_a_file_that_does_not_fit_is_refused_with_what_is_wrong(published: Path, tmp_path: Path) -> None:
+def test_mismatched_file_is_refused_with_the_difference(published: Path, tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
     found = load_file(published)
@@ -183,12 +183,12 @@ def test_a_file_that_does_not_fit_is_refused_with_what_is_wrong(published: Path,
         ("volo_d1_224", "features"),
     ],
 )
-def test_what_cannot_be_built_here_is_refused_by_place(arch: str, keyword: str) -> None:
+def test_unsupported_network_is_refused_by_place(arch: str, keyword: str) -> None:
     with refused("recipe.method.network.arch", keyword):
         timm_network(TimmNetwork.model_construct(arch=arch), Input(size=SIDE, colour="rgb"), outputs=1)
 
 
-def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_network_is_built_without_a_download(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name with a tag, for which timm knows an address, is built without asking anybody."""
     import socket
 
@@ -219,7 +219,7 @@ def test_iresnet100_has_as_many_weights_as_published() -> None:
 
 
 @pytest.mark.parametrize("arch", [TINY, "test_vit"])
-def test_an_outline_without_values_can_be_built(arch: str) -> None:
+def test_network_can_be_built_on_the_meta_device(arch: str) -> None:
     """A finished model's weights are held against one before its network is built."""
     with torch.device("meta"):
         outline = built(arch)

@@ -74,7 +74,7 @@ def test_the_hybrids_numbers_are_those_of_timm() -> None:
 
 @pytest.mark.parametrize("size", [32, 96, 128])
 @pytest.mark.parametrize("options", [Transformer(**SMALL), NARROW])
-def test_sixteen_pixels_to_a_side_are_a_token(options: Transformer, size: int) -> None:
+def test_each_token_covers_sixteen_pixels_per_side(options: Transformer, size: int) -> None:
     for with_class in (True, False):
         parts = transformer_parts(options, "rgb", size, class_token=with_class)
         expected = (2, (size // 16) ** 2 + with_class, 24)
@@ -82,11 +82,11 @@ def test_sixteen_pixels_to_a_side_are_a_token(options: Transformer, size: int) -
         assert token_count(size, class_token=with_class) == expected[1]
 
 
-def test_a_smaller_depth_leaves_the_last_blocks_away() -> None:
+def test_smaller_depth_omits_the_last_blocks() -> None:
     assert len(transformer_parts(NARROW, "rgb", 32, class_token=False, depth=2)["blocks"]) == 2
 
 
-def test_the_adapter_keeps_tokens_where_they_were() -> None:
+def test_adapter_keeps_the_position_of_tokens() -> None:
     """Written out with loops: two 3 × 3 windows, each normalised, then the average over positions."""
     adapter = Adapter(2).double()
     tokens = torch.randn(3, 16, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -106,11 +106,11 @@ def test_the_adapter_keeps_tokens_where_they_were() -> None:
     torch.testing.assert_close(adapter(tokens), square.mean(dim=(1, 2)), rtol=1e-12, atol=1e-12)
 
 
-def test_the_live_logit_is_the_softmaxs() -> None:
+def test_live_logit_equals_the_softmax() -> None:
     two = torch.randn(5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     torch.testing.assert_close(torch.sigmoid(live_logit(two)), torch.softmax(two, dim=1)[:, 1])
 
 
-def test_a_width_that_heads_cannot_share_is_refused() -> None:
+def test_width_must_be_divisible_by_heads() -> None:
     with pytest.raises(ValidationError, match="heads"):
         Transformer(width=64, heads=3)

@@ -52,16 +52,16 @@ def test_the_site_with_the_largest_loss_gains() -> None:
     assert raised == pytest.approx({"A": 0.4, "B": 0.2, "C": 0.4})
 
 
-def test_a_site_that_is_away_keeps_its_share_and_the_others_share_theirs() -> None:
+def test_absent_site_keeps_its_share_and_the_others_rescale() -> None:
     raised = ascend({"A": 0.5, "B": 0.3, "C": 0.2}, {"A": 1.0, "B": 2.0}, 0.1)
     assert raised == pytest.approx({"A": 0.45, "B": 0.35, "C": 0.2})
 
 
-def test_a_hopelessly_large_loss_takes_the_whole_mixture() -> None:
+def test_extreme_loss_gets_the_whole_mixture() -> None:
     assert ascend({"A": 0.5, "B": 0.5}, {"A": 0.1, "B": 90.0}, 0.1) == {"A": 0.0, "B": 1.0}
 
 
-def test_equal_sites_count_exactly_one_and_one_without_weight_next_to_nothing() -> None:
+def test_equal_sites_weigh_exactly_one_and_a_site_without_share_almost_zero() -> None:
     assert set(relative_weights({str(site): 1 / 49 for site in range(49)}).values()) == {1.0}
     found = relative_weights({"A": 0.0, "B": 1.0})
     assert 0 < found["A"] < 1e-10

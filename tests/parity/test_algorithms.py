@@ -396,7 +396,7 @@ def test_fedavg_averages_weights_and_statistics(
     check(found, fedavg(Setting(data, weight=weight)))
 
 
-def test_fedprox_holds_sites_near_what_they_were_lent(
+def test_fedprox_holds_sites_near_the_lent_weights(
     unequal: Mapping[str, Path], data: dict[str, Data], tmp_path: Path
 ) -> None:
     found = run_to_state(recipe(unequal, "fedprox", method__mu=0.7), tmp_path / "run")
@@ -463,7 +463,7 @@ def test_fednova_averages_directions(
     check(run_to_state(content, tmp_path / "run"), fednova(given), fedavg(given))
 
 
-def test_a_part_of_the_correction_is_a_part_of_the_shift_and_variates_stay_mean_gradients(
+def test_partial_correction_scales_the_shift_and_keeps_the_variates(
     unequal: Mapping[str, Path], data: dict[str, Data], tmp_path: Path
 ) -> None:
     """With half of it, c_i is still what a site's plain gradients were on average."""
@@ -514,7 +514,7 @@ def cut_off(method: Method, after: int) -> Method:
         ("afl", {}),
     ],
 )
-def test_what_server_and_sites_remember_survives_a_kill_after_any_round(
+def test_state_of_server_and_sites_survives_a_kill_after_any_round(
     algorithm: str, changes: dict[str, Any], unequal: Mapping[str, Path], tmp_path: Path
 ) -> None:
     content, method = recipe(unequal, algorithm, **changes), ALGORITHMS[algorithm](MODEL)

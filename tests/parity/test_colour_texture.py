@@ -32,7 +32,7 @@ def test_patterns_are_those_of_scikit_image(images: npt.NDArray[np.uint8]) -> No
     np.testing.assert_array_equal(patterns(torch.from_numpy(images).float()).numpy(), expected_patterns(images))
 
 
-def test_a_neighbour_that_lies_between_pixels_and_is_just_as_bright_counts() -> None:
+def test_interpolated_neighbour_of_equal_brightness_counts() -> None:
     tie = torch.tensor([[[1.0, 2.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.0]]])  # north-west: (2 + 0)/2 and 1
     assert patterns(tie).item() == 1 << 2 | 1 << 3
 
@@ -66,7 +66,7 @@ def test_channels_are_the_two_colour_spaces_in_whole_levels() -> None:
     np.testing.assert_array_equal(found, found.round())
 
 
-def test_features_are_the_roots_of_each_channels_histogram_beside_an_even_one() -> None:
+def test_features_are_the_roots_of_the_normalised_histograms() -> None:
     images = as_input(pictures())
     found = ColourTexture()(images).reshape(2, 6, BINS).numpy()
     for number, image in enumerate(channels(images).numpy().astype(np.uint8)):

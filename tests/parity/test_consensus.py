@@ -112,14 +112,14 @@ def softmax_of(own: np.ndarray, label: int, others: np.ndarray) -> float:
     return float(-np.log(np.exp(own[label]) / (np.exp(own).sum() + np.exp(others).sum())))
 
 
-def test_lowered_clusters_at_the_edge_of_their_cap_compete_like_a_class_at_that_angle() -> None:
+def test_lowered_cluster_at_its_edge_equals_a_class_at_that_angle() -> None:
     towards = np.array([[math.cos(MARGIN), math.sin(MARGIN), 0.0]])
     cluster = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
     logits = lower_clusters(cluster_logits(torch.from_numpy(towards), cluster, MARGIN, SCALE), MARGIN, SCALE)
     assert float(logits) == pytest.approx(SCALE * math.cos(MARGIN))
 
 
-def test_two_terms_are_the_margin_loss_and_the_own_class_beside_clusters_alone() -> None:
+def test_two_term_form_adds_the_own_class_against_clusters() -> None:
     theta, around = angles(FEATURES, CENTRES), angles(FEATURES, CLUSTERS)
     expected = 0.0
     for i, label in enumerate(LABELS):
@@ -133,7 +133,7 @@ def test_two_terms_are_the_margin_loss_and_the_own_class_beside_clusters_alone()
     assert float(separate_terms(logits, labels, others_now, 0.3)) == pytest.approx(expected / len(LABELS))
 
 
-def test_a_cluster_is_left_out_for_images_whose_own_centre_lies_in_its_cap() -> None:
+def test_cluster_is_left_out_for_images_with_their_centre_in_its_cap() -> None:
     centres, clusters, labels = torch.from_numpy(CENTRES), torch.from_numpy(CLUSTERS), torch.from_numpy(LABELS)
     around = cluster_logits(torch.from_numpy(FEATURES), clusters, MARGIN, SCALE)
     inside = angles(CENTRES, CLUSTERS)[LABELS] <= MARGIN

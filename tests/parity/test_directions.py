@@ -57,9 +57,7 @@ def test_fedfrs_contrast_pulls_to_the_global_model_and_away_from_the_previous_on
     assert found != pytest.approx(-np.log(far / (near + far)).mean(), rel=1e-2)
 
 
-def test_fedfrs_customisation_is_eq_6_of_transformed_features_and_public_people_are_everybodys_negatives(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_fedfrs_customisation_is_eq_6_with_public_people_as_negatives(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """Π is no longer the identity and not symmetric, so that its transpose is another; b is not zero."""
     site = site_of(sets, tmp_path, method__hard_negatives=-1)
     view = fedfr.with_hard_negatives(site)
@@ -84,9 +82,7 @@ def test_fedfrs_customisation_is_eq_6_of_transformed_features_and_public_people_
     assert found == pytest.approx(total / len(features) / 30, rel=1e-4)
 
 
-def test_sampled_public_images_count_in_a_sites_weight_where_they_should(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_sampled_public_images_count_in_a_sites_weight(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """N_l of Eq. 2 in the text, and what the released code weighs by: all public images are sampled here."""
     told = {}
     for count in ("local", "sampled"):
@@ -142,7 +138,7 @@ def test_fedfaces_server_steps_at_the_rate_to_which_the_schedule_has_fallen() ->
         assert np.abs(full[name] - before).max() > 1e-3
 
 
-def test_of_each_site_as_many_centres_as_are_sampled_are_moved_and_the_others_stay() -> None:
+def test_server_moves_only_the_sampled_centres_of_each_site() -> None:
     rng = np.random.default_rng(1)
     common = rng.normal(size=4)
     centres = {name: common + 0.3 * rng.normal(size=(rows, 4)) for name, rows in (("A", 6), ("B", 1))}
@@ -179,7 +175,7 @@ def test_fedsgd_takes_one_step_down_the_mean_over_its_batches(sets: Mapping[str,
 
 
 @pytest.mark.parametrize("delta", [None, 1e-3])
-def test_naive_noise_has_the_deviation_of_so_many_queries(
+def test_naive_noise_has_the_deviation_for_its_number_of_queries(
     sets: Mapping[str, Path], tmp_path: Path, delta: float | None
 ) -> None:
     """A.2.2: σ = Δ √(2 ln(1.25 n/δ)) n/ε with Δ = 2, one query for each of n people; δ is n^-1.1 unless it is given."""
@@ -201,9 +197,7 @@ def test_naive_noise_has_the_deviation_of_so_many_queries(
     np.testing.assert_allclose(told["clusters"].numpy(), unit(centres + sigma * drawn), atol=1e-5)
 
 
-def test_an_affine_transformation_has_a_bias_that_learns_and_is_the_personal_model_s(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_affine_transformation_trains_its_bias_in_the_personal_model(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """Π(f) = Af + c: with c = 0 nothing is another, with another c features move by it, at the site as in training."""
     plain, affine = (
         site_of(sets, tmp_path, **{"method__customisation": section}) for section in ({}, {"affine": True})

@@ -32,7 +32,7 @@ def error(species: np.ndarray, form: Form, *without: str) -> tuple[float, np.nda
         ("mean", ("resin",), [1, 1, 1, 1], 36),
     ],
 )
-def test_named_species_count_neither_in_the_sum_nor_in_the_mean(
+def test_excluded_species_do_not_count_in_sum_or_mean(
     form: Form, without: tuple[str, ...], weights: list[int], share: int
 ) -> None:
     value, gradient = error(SPECIES, form, *without)

@@ -235,7 +235,7 @@ def apart(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_training_is_algorithm_2_and_none_of_its_mistakes(
+def test_training_is_algorithm_2_without_its_misprints(
     sets: Mapping[str, Path], tmp_path: Path, optimizer: str
 ) -> None:
     """BatchNorm on few values makes much of the last bits, so the loop must be far nearer than those with a mistake."""

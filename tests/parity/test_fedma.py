@@ -84,7 +84,7 @@ def drawn_at(recipe: Any, site: str) -> Network:
     return found
 
 
-def test_a_pass_in_which_nothing_is_learned_is_algorithm_1(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_pass_with_learning_rate_zero_is_algorithm_1(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """A rate so small that no float32 changes; sites start from networks of their own, and A has more attacks."""
     content = tree(sets, "fedma", training__rounds=1, training__optimizer={"lr": 1e-30}, evaluation__every=0)
     run_toy(content, tmp_path / "run")
@@ -102,7 +102,7 @@ def labels_of(path: Path) -> Array:
     return np.asarray(rows.label[rows.split == "train"])
 
 
-def test_the_last_layer_counts_a_site_by_its_share_of_each_class() -> None:
+def test_last_layer_weighs_a_site_by_its_share_of_each_class() -> None:
     """A logit is the difference of two scores, whose weights the paper averages each by the shares of its class."""
     draws = np.random.default_rng(0)
     scores, counts = draws.normal(size=(3, 2, 5)), np.array([[30, 10], [5, 20], [65, 0]])
@@ -120,7 +120,7 @@ def test_the_last_layer_counts_a_site_by_its_share_of_each_class() -> None:
 
 
 @pytest.mark.parametrize("fixed", [0, 3, 7])
-def test_matched_layers_stand_still_and_the_others_get_their_whole_gradient(fixed: int) -> None:
+def test_matched_layers_are_frozen_and_the_others_get_their_whole_gradient(fixed: int) -> None:
     with seed_global_rng(0, "initial weights"):
         net = vgg(VGG(width=8), 6).double()
     draws = torch.Generator().manual_seed(0)

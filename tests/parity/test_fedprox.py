@@ -20,6 +20,6 @@ def test_the_proximal_term_is_half_the_squared_distance_and_its_gradient_the_dis
     np.testing.assert_allclose(found, distance, rtol=1e-12)
 
 
-def test_the_lent_weights_themselves_cost_nothing() -> None:
+def test_proximal_term_is_zero_at_the_global_weights() -> None:
     weights = [torch.tensor(values) for values in HERE]
     assert proximal(weights, weights) == 0

@@ -124,7 +124,7 @@ def test_public_images_are_negatives_for_every_branch_and_one_bias_can_be_shared
     assert value.item() == pytest.approx(expected_margin_binary(FEATURES, CENTRES, shared, labels), rel=1e-7)
 
 
-def test_the_stretch_maps_its_interval_onto_itself() -> None:
+def test_stretched_interval_maps_onto_itself() -> None:
     cosines = torch.linspace(-1, 1, 101, dtype=torch.float64)
     found = stretch_cosine(cosines, 3.0)
     assert (found[0], found[-1]) == (-1, 1)

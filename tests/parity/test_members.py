@@ -23,12 +23,12 @@ def test_the_mean_score_of_opposed_members_is_undecided() -> None:
     assert mean_score([np.array([17.0]), np.array([-17.0])])[0] == 0.0
 
 
-def test_members_are_taken_out_as_they_were_put_in() -> None:
+def test_split_members_equal_the_joined_ones() -> None:
     members = {name: {"model.w": torch.rand(2), "model.deep.b": torch.rand(1)} for name in ("A", "B")}
     assert members_of(join_members(members)) == members
 
 
-def test_one_model_is_the_member_without_a_name() -> None:
+def test_single_model_is_the_unnamed_member() -> None:
     model = {"model.w": torch.rand(2)}
     assert members_of(model) == {"": model}
     assert join_members({"": model}) == model

@@ -48,7 +48,7 @@ def test_equation_3_and_its_gradient(temperature: float) -> None:
         assert features.grad[place].item() == pytest.approx(slope, rel=1e-5, abs=1e-8)
 
 
-def test_two_equal_models_leave_nothing_to_learn() -> None:
+def test_equal_models_have_no_gradient() -> None:
     features, other = torch.tensor(FEATURES, requires_grad=True), torch.tensor(WANTED)
     value = model_contrastive(features, other, other, 0.5)
     value.backward()  # type: ignore[no-untyped-call]
@@ -90,7 +90,7 @@ class Scales(nn.Module):
         return images * self.factors
 
 
-def test_a_turn_holds_the_lent_model_as_global_and_the_kept_one_as_previous() -> None:
+def test_local_training_uses_the_lent_model_as_global_and_the_kept_one_as_previous() -> None:
     lent, kept = ({"model.weight": torch.full((1,), value)} for value in (2.0, 5.0))
     site = SimpleNamespace(
         recipe=shortest("moon"),

@@ -52,7 +52,7 @@ def test_spreadout_is_the_sum_over_pairs_of_different_owners() -> None:
     assert np.allclose(centres.grad.numpy(), numeric, atol=1e-7)  # type: ignore[union-attr]
 
 
-def test_the_positive_loss_knows_the_own_centre_only() -> None:
+def test_positive_loss_uses_only_the_own_centre() -> None:
     rng, labels = np.random.default_rng(1), [1, 0, 1]
     values, centres = rng.normal(size=(3, 4)), rng.normal(size=(2, 4))
 
@@ -68,7 +68,7 @@ def test_the_positive_loss_knows_the_own_centre_only() -> None:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 4.0])
-def test_the_divergence_is_that_of_teacher_from_student(temperature: float) -> None:
+def test_divergence_is_from_teacher_to_student(temperature: float) -> None:
     rng = np.random.default_rng(2)
     student, teacher = rng.uniform(-1, 1, (2, 5, 7))
 
@@ -82,9 +82,7 @@ def test_the_divergence_is_that_of_teacher_from_student(temperature: float) -> N
     assert found.item() == pytest.approx(expected)
 
 
-def test_class_centres_begin_with_the_mean_directions_of_each_identity(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_class_centres_start_at_the_mean_direction_of_each_identity(sets: Mapping[str, Path], tmp_path: Path) -> None:
     site = site_of(sets, tmp_path)
     features = unit(site.embed(site.net["model"], site.data).numpy().astype(np.float64))
     means = [features[site.data.subjects == who].mean(axis=0) for who in site.data.identities]

@@ -56,7 +56,7 @@ def test_the_trimmed_mean_drops_the_extremes_of_each_coordinate(count: int, cut:
     np.testing.assert_allclose(trimmed_mean(torch.from_numpy(values), cut).numpy(), expected, rtol=1e-14)
 
 
-def test_a_trimmed_mean_of_nothing_is_refused() -> None:
+def test_trimmed_mean_of_no_uploads_is_refused() -> None:
     with pytest.raises(ValueError, match="too few"):
         trimmed_mean(torch.zeros(4, 2, dtype=torch.float64), 2)
 
@@ -81,7 +81,7 @@ def test_krum_scores_are_those_of_the_paper(count: int, hostile: int) -> None:
         assert krum_selection(messages(values), hostile, select) == sorted(np.argsort(expected)[:select].tolist())
 
 
-def test_krum_takes_none_of_the_hostile() -> None:
+def test_krum_excludes_hostile_uploads() -> None:
     values = uploads(9, 1)
     values[[0, 4, 8]] = 1e3 * np.sign(values[[0, 4, 8]])
     assert not {0, 4, 8} & set(krum_selection(messages(values), hostile=3, select=4))

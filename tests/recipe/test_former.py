@@ -65,7 +65,7 @@ def test_python_accepts_former_keys_with_a_warning() -> None:
         assert fv.load(recipe, {"data.user_name": "V"}).data.target_name == "V"
 
 
-def test_a_target_without_a_name_of_its_own_has_the_present_one() -> None:
+def test_unnamed_target_gets_the_present_name() -> None:
     sites = {"A": "sets/A", "user-x": "sets/X"}
     names = {"user": "target", "user-A": "target-A", "user-B": "user-B", "user-user-x": "target-user-x"}
     for former, present in names.items():

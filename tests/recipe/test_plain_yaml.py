@@ -58,7 +58,7 @@ def test_plain_values_are_those_of_the_core_schema(text: str, value: Any) -> Non
 
 
 @pytest.mark.parametrize("name", names())
-def test_shipped_files_say_what_they_said_to_a_reader_of_yaml_1_1(name: str) -> None:
+def test_shipped_files_have_the_same_values_in_yaml_1_1(name: str) -> None:
     def with_text_for_keys(value: Any) -> Any:
         if isinstance(value, dict):
             return {str(key): with_text_for_keys(inner) for key, inner in value.items()}
@@ -69,12 +69,12 @@ def test_shipped_files_say_what_they_said_to_a_reader_of_yaml_1_1(name: str) -> 
 
 
 @pytest.mark.parametrize("value", ["1e3", "0o17", "yes", "3", "12:30", "plain", "1.5", "-", ".5e3", 1e-5, True, None])
-def test_what_is_written_is_read_alike_by_readers_of_1_1_and_1_2(value: Any) -> None:
+def test_written_files_read_the_same_in_yaml_1_1_and_1_2(value: Any) -> None:
     text = write({"a": value})
     assert parse(text, "here") == yaml.safe_load(text) == {"a": value}
 
 
-def test_a_key_twice_is_told_with_both_lines() -> None:
+def test_duplicate_key_is_reported_with_both_lines() -> None:
     check_refused("data:\n  sites:\n    O: a\n    C: b\n    O: c\n", "'O'", "lines 3 and 5")
     check_refused("training: {rounds: 1}\ntraining: {rounds: 2}", "lines 1 and 2")
     check_refused("{rounds: 1, 'rounds': 2}", "lines 1 and 1")
@@ -85,7 +85,7 @@ def test_keys_of_different_sections_may_be_alike() -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "study", "federation"])
-def test_every_file_that_people_write_is_read_so(kind: str, tmp_path: Path) -> None:
+def test_every_user_file_uses_this_reader(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "file.yaml"
     path.write_text("title: a\ntitle: b\n")
     with refused(path, "'title'", "lines 1 and 2"):
@@ -93,12 +93,12 @@ def test_every_file_that_people_write_is_read_so(kind: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("start", "end"), [("[", "]"), ("{a: ", "}"), ("- ", "")])
-def test_sections_within_sections_have_an_end(start: str, end: str) -> None:
+def test_nesting_depth_is_limited(start: str, end: str) -> None:
     assert parse(start * (DEEPEST - 1) + "1" + end * (DEEPEST - 1), "here") is not None
     check_refused(start * 5000 + "1" + end * 5000, f"more than {DEEPEST}")
 
 
-def test_a_short_text_that_names_itself_again_and_again_has_an_end() -> None:
+def test_alias_expansion_is_limited() -> None:
     lines = ["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12))]
     check_refused("\n".join(lines), "values")
     merges = ["a0: &a0 {x: 1}", *(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}" for n in range(1, 12))]
@@ -107,24 +107,24 @@ def test_a_short_text_that_names_itself_again_and_again_has_an_end() -> None:
     check_refused("a: &a {<<: *a}", "itself")
 
 
-def test_a_section_that_two_keys_name_is_each_keys_own() -> None:
+def test_aliased_sections_are_independent_copies() -> None:
     tree = parse("a: &a {x: {y: 1}}\nb: *a\nc: {<<: *a, z: 2}", "here")
     tree["a"]["x"]["y"] = 5
     assert (tree["b"], tree["c"]) == ({"x": {"y": 1}}, {"x": {"y": 1}, "z": 2})
 
 
-def test_what_a_section_says_counts_before_what_it_takes_over() -> None:
+def test_own_keys_of_a_section_override_merged_ones() -> None:
     assert parse("a: &a {x: 1, y: 1}\nb: &b {x: 2}\nc: {<<: [*b, *a], y: 3}", "here")["c"] == {"x": 2, "y": 3}
 
 
 @pytest.mark.parametrize(
     "text", ["!!python/object/apply:os.system [id]", "!!set {a}", "!mine 3", "? [a]\n: 3", "{<<: 3}", "!!int x"]
 )
-def test_what_no_recipe_has_is_refused_with_its_line(text: str) -> None:
+def test_unsupported_yaml_is_refused_with_its_line(text: str) -> None:
     check_refused(text, "(line 1)")
 
 
-def test_a_device_is_refused_and_a_large_file_is_not_read_to_the_end(tmp_path: Path) -> None:
+def test_device_is_refused_and_large_file_is_read_up_to_a_limit(tmp_path: Path) -> None:
     with refused("zero", "regular"):
         read_tree(Path("/dev/zero"))
     with (tmp_path / "large.yaml").open("wb") as file:
@@ -133,7 +133,7 @@ def test_a_device_is_refused_and_a_large_file_is_not_read_to_the_end(tmp_path: P
         read_tree(tmp_path / "large.yaml")
 
 
-def test_a_pipe_in_the_place_of_a_recipe_is_refused_without_waiting_for_its_other_end(tmp_path: Path) -> None:
+def test_named_pipe_as_recipe_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "recipe.yaml")
     with refused(tmp_path / "recipe.yaml", "regular"):
         read_tree(tmp_path / "recipe.yaml")

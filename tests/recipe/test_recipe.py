@@ -71,7 +71,7 @@ def changed(content: dict[str, Any], override: str) -> Recipe:
         ("evaluation={keep: best, every: 0}", "recipe", "evaluation.every"),
     ],
 )
-def test_a_mistake_is_named_with_its_place(content: dict[str, Any], override: str, place: str, keyword: str) -> None:
+def test_mistake_is_reported_with_its_place(content: dict[str, Any], override: str, place: str, keyword: str) -> None:
     if "per_site" in override:
         content["training"]["batch"] = {"default": 8}
     check_mistake(content, override, place, keyword)
@@ -106,9 +106,7 @@ def test_a_bad_override_is_quoted(content: dict[str, Any], override: str, keywor
         ("method={name: fedprox, model: vith}", "recipe.method.model", "vit-h"),
     ],
 )
-def test_a_slip_of_the_pen_is_told_what_was_meant(
-    content: dict[str, Any], override: str, place: str, keyword: str
-) -> None:
+def test_misspelt_key_suggests_the_nearest(content: dict[str, Any], override: str, place: str, keyword: str) -> None:
     check_mistake(content, override, place, keyword)
 
 
@@ -136,9 +134,7 @@ def test_a_slip_of_the_pen_is_told_what_was_meant(
         ("federation.secure=yes", "recipe.federation.secure", "'yes'"),
     ],
 )
-def test_what_is_of_another_kind_is_told_in_plain_words(
-    content: dict[str, Any], override: str, place: str, keyword: str
-) -> None:
+def test_wrong_type_names_the_expected_type(content: dict[str, Any], override: str, place: str, keyword: str) -> None:
     check_mistake(content, override, place, keyword)
 
 
@@ -160,21 +156,21 @@ def test_a_data_entry_on_the_command_line_needs_no_quotes_within_quotes(
     assert changed(content, override).data.sites["A"] == entry
 
 
-def test_target_and_public_sets_are_entries_too_and_can_be_taken_away(content: dict[str, Any]) -> None:
+def test_target_and_public_sets_are_entries_that_can_be_removed(content: dict[str, Any]) -> None:
     apply_override(content, "data.public=synth: people identities=9 part=1/3")
     assert changed(content, "data.target=synth: M").data.target == "synth: M"
     assert content["data"]["public"] == "synth: people identities=9 part=1/3"
     assert changed(content, "data.target=null").data.target is None
 
 
-def test_an_entry_without_quotes_in_a_file_is_told_to_have_some(tmp_path: Path) -> None:
+def test_unquoted_entry_in_a_file_is_refused_with_the_quoted_form(tmp_path: Path) -> None:
     for line in ("    O: synth: O subjects=6", "    O: sets/M only: bonafide=1/2", "    {O: synth: O subjects=6}"):
         (tmp_path / "recipe.yaml").write_text(f"data:\n  sites:\n{line}\n")
         with refused(tmp_path / "recipe.yaml", "quote", "line 3"):
             load(tmp_path / "recipe.yaml", [], read_method)
 
 
-def test_sites_whose_names_are_words_for_truth_keep_their_names(content: dict[str, Any], tmp_path: Path) -> None:
+def test_site_names_that_look_like_booleans_are_kept(content: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(
         "method: fedpad\ndata:\n  sites: {yes: sets/A, no: sets/B, on: sets/C, 1e3: sets/D, 007: sets/E}\n"
         "  target_name: off\ntraining:\n  rounds: 1\n  batch: {per_site: {no: 4}}\n"
@@ -186,24 +182,24 @@ def test_sites_whose_names_are_words_for_truth_keep_their_names(content: dict[st
     assert load(tmp_path / "again.yaml", [], read_method) == recipe
 
 
-def test_a_site_that_a_range_names_again_is_refused(content: dict[str, Any]) -> None:
+def test_site_repeated_by_a_range_is_refused(content: dict[str, Any]) -> None:
     check_mistake(content, "data.sites={s2: sets/A, 's[1-3]': sets/B}", "recipe.data.sites", "s2", "twice")
 
 
 @pytest.mark.parametrize("method", ["fedavgg", None, 3, {}, ["fedpad"]])
-def test_an_unknown_method_is_answered_with_the_list(content: dict[str, Any], method: Any) -> None:
+def test_unknown_method_lists_the_methods(content: dict[str, Any], method: Any) -> None:
     content["method"] = method if isinstance(method, dict) else {"name": method}
     with refused("recipe.method.name", "fedavg"):
         validate(content, read_method)
 
 
-def test_several_mistakes_are_told_at_once(content: dict[str, Any]) -> None:
+def test_several_mistakes_are_reported_at_once(content: dict[str, Any]) -> None:
     content["training"] |= {"rounds": 0, "batch": 1}
     with refused("recipe.training.rounds", "recipe.training.batch.default"):
         validate(content, read_method)
 
 
-def test_a_resolved_recipe_is_a_recipe_again_and_means_the_same(content: dict[str, Any]) -> None:
+def test_resolved_recipe_round_trips(content: dict[str, Any]) -> None:
     recipe = recipe_of(content)
     again = validate(yaml.safe_load(text_of(recipe)), read_method)
     assert again == recipe
@@ -223,20 +219,20 @@ def test_overrides_are_read_as_yaml_and_make_sections(content: dict[str, Any], t
     assert (recipe.training.rounds, recipe.federation.quorum, recipe.training.local.epochs) == (7, 2, 4)
 
 
-def test_site_names_that_yaml_takes_for_numbers_are_names(content: dict[str, Any]) -> None:
+def test_site_names_that_look_like_numbers_are_text(content: dict[str, Any]) -> None:
     content["data"]["sites"] = {3: "sets/three", "H": "sets/H"}
     assert recipe_of(content).data.sites == {"3": "sets/three", "H": "sets/H"}
 
 
 @pytest.mark.parametrize(("text", "keyword"), [("a: [", "YAML"), ("- a", "mapping"), ("", "mapping"), ("\x00", "YAML")])
-def test_a_file_that_is_no_recipe_is_named(text: str, keyword: str, tmp_path: Path) -> None:
+def test_file_without_a_recipe_is_named(text: str, keyword: str, tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(text)
     with refused(path, keyword):
         load(path, [], read_method)
 
 
-def test_a_recipe_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_recipe_is_named(tmp_path: Path) -> None:
     with refused("none.yaml", "read"):
         load(tmp_path / "none.yaml", [], read_method)
 
@@ -249,7 +245,7 @@ def test_short_forms_can_be_overridden_like_the_long_ones(content: dict[str, Any
     assert (recipe.training.batch.of("A"), recipe.training.batch.of("B")) == (4, 16)
 
 
-def test_a_quorum_must_be_within_what_a_round_asks(content: dict[str, Any]) -> None:
+def test_quorum_must_not_exceed_the_sampled_sites(content: dict[str, Any]) -> None:
     content["federation"] = {"participation": 0.34}
     check_mistake(content, "federation.quorum=2", "recipe", "1 sites")
 
@@ -276,7 +272,7 @@ def sections_below(kind: type[Section]) -> Iterator[type[Section]]:
         yield from sections_below(below)
 
 
-def test_no_key_takes_text_for_a_number_or_a_truth_value() -> None:
+def test_no_key_accepts_text_for_a_number_or_boolean() -> None:
     """Each key of every section and method."""
     checked = 0
     for place, kind, keyword in keys_of_another_type():
@@ -302,23 +298,23 @@ def test_no_key_takes_text_for_a_number_or_a_truth_value() -> None:
         ("runtime.compile=1", "recipe.runtime.compile", "true or false"),
     ],
 )
-def test_numbers_and_truth_values_are_strict(content: dict[str, Any], override: str, place: str, keyword: str) -> None:
+def test_numbers_and_booleans_are_strict(content: dict[str, Any], override: str, place: str, keyword: str) -> None:
     check_mistake(content, override, place, keyword)
 
 
-def test_a_whole_number_is_a_number_and_auto_stays_a_choice(content: dict[str, Any]) -> None:
+def test_integer_is_accepted_as_a_number_and_auto_as_a_choice(content: dict[str, Any]) -> None:
     assert changed(content, "training.optimizer.lr=1").training.optimizer.lr == 1
     assert changed(content, "runtime.workers=auto").runtime.workers == "auto"
 
 
 @pytest.mark.parametrize("key", ["title", "data.target", "data.target_name", "data.sites.A", "tracking.to", "method.x"])
-def test_half_a_character_is_refused_with_its_key(content: dict[str, Any], key: str) -> None:
+def test_lone_surrogate_is_refused_with_its_key(content: dict[str, Any], key: str) -> None:
     r"""A YAML text such as "\ud800" can be read, but no file can store it."""
     value = r'["\ud800"]' if key == "tracking.to" else r'"\ud800"'
     check_mistake(content, f"{key}={value}", f"recipe.{key}", "surrogate")
 
 
-def test_half_a_character_is_refused_in_an_option_of_a_method_outside_the_catalogue(content: dict[str, Any]) -> None:
+def test_lone_surrogate_is_refused_in_an_option_of_an_outside_method(content: dict[str, Any]) -> None:
     class Options(MethodOptions):
         note: str = ""
 

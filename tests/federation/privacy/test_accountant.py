@@ -25,7 +25,7 @@ def gaussians(number: int) -> list[Charge]:
 
 
 @pytest.mark.parametrize("number", [1, 4, 10])
-def test_k_gaussian_releases_cost_what_one_with_sigma_over_root_k_costs(number: int) -> None:
+def test_k_gaussian_releases_cost_as_much_as_one_with_sigma_over_root_k(number: int) -> None:
     found = tight_epsilon(gaussians(number), DELTA)
     assert delta_of(found, 8.0 / math.sqrt(number), 2.0) == pytest.approx(DELTA, rel=1e-6)
 
@@ -53,7 +53,7 @@ def test_the_order_of_charges_does_not_change_the_tight_figure() -> None:
     )
 
 
-def test_selections_cost_what_the_binomial_formula_of_randomised_response_gives() -> None:
+def test_cost_of_selections_equals_binomial_formula_of_randomised_response() -> None:
     times, epsilon = 20, 0.2
     wins = stats.binom(times, math.exp(epsilon) / (1 + math.exp(epsilon)))
 
@@ -79,7 +79,7 @@ def test_selections_and_gaussians_together_cost_less_than_their_sum_and_more_tha
     assert max(parts) < found.tight_epsilon < sum(parts)
 
 
-def test_next_to_no_noise_has_a_figure_too() -> None:
+def test_almost_no_noise_has_a_finite_cost() -> None:
     """Loss distributions reach to 2·10⁸ here, of which steps of 10⁻⁴ would need terabytes."""
     loud = Charge("r", "gaussian", 1.0, 1e-6, "person", 1.0, 5e-5)
     chosen = Charge("s", "selection", 0.2, 0.0, "person", 1.0, 0.0)
@@ -101,12 +101,12 @@ def test_a_charge_survives_being_written() -> None:
     assert Charge.from_json(json.loads(json.dumps(RELEASE.as_json()))) == RELEASE
 
 
-def test_the_text_of_a_charge_says_what_it_protects() -> None:
+def test_text_of_a_charge_names_the_protected_unit() -> None:
     assert "one class centre added or removed" in RELEASE.guarantee()
     assert "as the paper counts it, not end to end" in replace(RELEASE, relation="paper").guarantee()
 
 
-def test_a_charge_that_was_written_is_not_due_again() -> None:
+def test_recorded_charge_is_not_due_again() -> None:
     total = Budget(1.0, DELTA)
     assert new_charges([], [RELEASE], total, "sum") == (RELEASE,)
     assert new_charges([RELEASE], [RELEASE], total, "sum") == ()

@@ -30,7 +30,7 @@ def test_occupancy_is_the_share_of_random_directions_in_the_cap(margin: float, d
 
 
 @pytest.mark.parametrize(("margin", "share"), [(1.5, 0.055), (1.4, 5e-5), (1.3, 4e-10)])
-def test_occupancy_in_512_dimensions_is_what_the_paper_prints(margin: float, share: float) -> None:
+def test_occupancy_in_512_dimensions_equals_the_papers_figure(margin: float, share: float) -> None:
     assert occupancy(margin, 512) == pytest.approx(share, rel=0.15)
 
 
@@ -41,7 +41,7 @@ def test_crowding_warns_only_when_the_clusters_could_fill_the_sphere() -> None:
 
 
 @pytest.mark.parametrize("margin", [0.3, 1.0, 1.3, math.pi / 2])
-def test_no_exchange_within_a_cap_moves_the_mean_further_than_theorem_2_and_one_moves_it_so_far(margin: float) -> None:
+def test_theorem_2_bounds_the_shift_of_the_mean_and_is_reached(margin: float) -> None:
     around = np.eye(5)[0]
     tangent = unit(4000, 4, seed=1)
     angle = margin * np.random.default_rng(2).uniform(size=4000) ** 0.2
@@ -62,7 +62,7 @@ def test_the_two_bounds_are_those_of_theorems_2_and_3() -> None:
     )  # as A.1.2 has it
 
 
-def test_the_naive_way_pays_millions_of_times_as_much() -> None:
+def test_naive_sensitivity_costs_millions_of_times_as_much() -> None:
     """A.2.2 prints 1.7e-7 by way of 0.0024, which is not what follows from |S| = 512 and ρ = 1.4."""
     people, one_cluster = 7000, claimed_sensitivity(1.4, 512)
     assert one_cluster == pytest.approx(math.sqrt(2 - 2 * math.cos(2.8)) / 512)
@@ -84,7 +84,7 @@ def test_property_4_bounds_the_cosine_and_is_reached() -> None:
     assert worst[0] / np.linalg.norm(worst) == pytest.approx(least_cosine(2.0, 0.9))
 
 
-def test_property_4_says_nothing_of_noise_longer_than_the_mean() -> None:
+def test_property_4_needs_noise_shorter_than_the_mean() -> None:
     with refused("noise", "0.4", "0.3"):
         least_cosine(0.3, 0.4)
 

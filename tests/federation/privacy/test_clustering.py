@@ -66,7 +66,7 @@ def test_clusters_are_those_of_the_algorithm_as_printed(seed: int, monkeypatch: 
     np.testing.assert_allclose(np.stack([one.mean.numpy() for one in found]), [p for p, _ in expected], rtol=1e-12)
 
 
-def test_what_is_set_aside_lies_around_the_mean_and_is_not_the_cluster() -> None:
+def test_removed_ball_is_centred_on_the_mean() -> None:
     sizes: dict[bool, list[int]] = {True: [], False: []}
     for seed in range(6):
         for members in (True, False):
@@ -100,7 +100,7 @@ def test_no_cluster_smaller_than_the_minimum_is_found() -> None:
 
 
 @pytest.mark.parametrize(("minimum", "found"), [(2, 1), (3, 1), (4, 0)])
-def test_a_cluster_of_as_many_as_the_minimum_is_large_enough(minimum: int, found: int) -> None:
+def test_cluster_of_the_minimum_size_is_accepted(minimum: int, found: int) -> None:
     """Line 6 asks for |S| ≥ T: three people at one place are a cluster of at least two or three, not of four."""
     together = torch.eye(4, dtype=torch.float64)[[0, 0, 0, 1]]
     clusters = densest_clusters(together, replace(ASKED, margin=0.1, minimum=minimum))
@@ -124,7 +124,7 @@ def test_noise_has_the_standard_deviation_of_line_7() -> None:
     torch.testing.assert_close(found[0], expected.float())
 
 
-def test_one_record_moves_the_paper_s_output_369_times_its_claimed_sensitivity() -> None:
+def test_one_record_moves_the_papers_output_369_times_its_claimed_sensitivity() -> None:
     """The mechanism chooses the densest cap without noise, so one identity decides which of two groups it releases."""
     asked = ClusteringSettings(margin=1.3, queries=1, minimum=512, budget=BUDGET)
     here, there = (densest_clusters(two_groups(extra), asked)[0] for extra in (0, 1))
@@ -135,7 +135,7 @@ def test_one_record_moves_the_paper_s_output_369_times_its_claimed_sensitivity()
     assert moved / claimed == pytest.approx(369, abs=1)
 
 
-def test_outputs_of_the_paper_s_mechanism_tell_which_data_set_they_come_from() -> None:
+def test_outputs_of_the_papers_mechanism_identify_their_data_set() -> None:
     """A lower bound on ε, at 99.9 % confidence, from 200 releases on two neighbouring data sets exceeds the claim."""
     asked = ClusteringSettings(margin=1.3, queries=1, minimum=512, budget=BUDGET)
     source, draws = draws_of(0), 200
@@ -166,6 +166,6 @@ def test_class_centres_without_a_guarantee_are_refused(centres: Tensor, place: s
 
 
 @pytest.mark.parametrize(("place", "value"), [("margin", 0.0), ("margin", 1.6), ("queries", 0), ("minimum", 0)])
-def test_settings_that_cannot_be_met_are_refused(place: str, value: float) -> None:
+def test_impossible_settings_are_refused(place: str, value: float) -> None:
     with refused(place, str(value)):
         replace(ASKED, **{place: value})

@@ -51,7 +51,7 @@ def test_delta_of_is_the_integral(budget: Budget) -> None:
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(10.0, 2.3e-5), (16.0, 3.4e-4)])
-def test_the_classic_formula_promises_more_than_it_keeps_at_a_large_epsilon(epsilon: float, delta: float) -> None:
+def test_classic_formula_breaks_its_promise_at_a_large_epsilon(epsilon: float, delta: float) -> None:
     sigma = classic_standard_deviation(Budget(epsilon, 1e-5), 1.0)
     assert integrated_delta(epsilon, sigma, 1.0) == pytest.approx(delta, rel=0.02)
 
@@ -83,7 +83,7 @@ def test_noise_of_a_slightly_wrong_scale_fails_both_tests(draws: np.ndarray) -> 
     assert stats.chisquare(np.histogram(wrong, edges)[0]).pvalue < 1e-8
 
 
-def test_noise_of_the_system_s_entropy_is_never_the_same_and_has_nothing_to_do_with_a_seed() -> None:
+def test_system_entropy_noise_never_repeats_and_ignores_seeds() -> None:
     torch.manual_seed(0)
     first = SystemDraws().normal((64,))
     torch.manual_seed(0)
@@ -95,13 +95,13 @@ def test_a_seed_of_torch_has_too_few_bits_for_a_secret() -> None:
     assert torch.equal(draws_of(7).normal((9,)), draws_of(7 + (5 << 32)).normal((9,)))
 
 
-def test_uniform_draws_of_the_system_are_between_0_and_1_and_spread_evenly() -> None:
+def test_uniform_system_draws_are_even_between_0_and_1() -> None:
     found = SystemDraws().uniform(2**20).numpy()
     assert 0 < found.min() < found.max() < 1
     assert stats.kstest(found, "uniform").pvalue > 1e-6
 
 
-def test_noise_comes_from_the_given_generator_alone() -> None:
+def test_noise_uses_only_the_given_generator() -> None:
     first = noise((2, 3), 1.0, draws_of(5))
     torch.manual_seed(0)
     assert torch.equal(first, noise((2, 3), 1.0, draws_of(5)))
@@ -109,7 +109,7 @@ def test_noise_comes_from_the_given_generator_alone() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.inf, math.nan])
-def test_an_epsilon_that_is_no_guarantee_is_refused(epsilon: float) -> None:
+def test_epsilon_without_a_guarantee_is_refused(epsilon: float) -> None:
     with refused("epsilon", str(epsilon)):
         Budget(epsilon, 1e-5)
 
@@ -127,6 +127,6 @@ def test_a_value_without_a_bound_is_refused(sensitivity: float) -> None:
 
 
 @pytest.mark.parametrize("sigma", [0.0, -1.0, math.inf, math.nan])
-def test_noise_of_no_size_is_refused(sigma: float) -> None:
+def test_noise_of_size_zero_is_refused(sigma: float) -> None:
     with refused("sigma", str(sigma)):
         noise((1,), sigma, draws_of(0))

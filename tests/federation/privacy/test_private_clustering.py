@@ -56,7 +56,7 @@ def test_no_neighbour_moves_the_statistics_further_than_the_sensitivity(how: Bud
     assert max(moved) <= sensitivity(ASKED, how) * (1 + 1e-12)
 
 
-def test_an_identity_at_the_edge_of_a_cap_moves_them_as_far_as_that() -> None:
+def test_identity_at_the_edge_of_a_cap_reaches_the_sensitivity() -> None:
     with_it, without = (statistics(in_cap(5, 1.3)[:n], CENTRE, ASKED, ADD) for n in (5, 4))
     assert float((with_it - without).norm()) == pytest.approx(sensitivity(ASKED, ADD))
 
@@ -73,7 +73,7 @@ def test_vectors_within_the_cap_are_summed_as_they_are() -> None:
     assert told[-1] == pytest.approx(9 * 0.5 * 2 * math.sin(0.65))
 
 
-def test_the_mean_is_of_the_noisy_sum_and_the_noisy_count_and_of_nothing_else() -> None:
+def test_mean_uses_only_the_noisy_sum_and_the_noisy_count() -> None:
     """With one candidate there is no choice: all that leaves follows from the two noisy numbers, made by hand here."""
     asked = replace(ASKED, queries=1, minimum=1)
     members = in_cap(40, 0.7, seed=1)
@@ -132,7 +132,7 @@ def test_the_charges_of_a_round_add_up_to_its_budget_and_are_met_by_its_noise() 
     assert joint_cost([choice, sums], 1e-4).tight_epsilon <= 8.0 + 1e-6
 
 
-def test_without_a_choice_the_whole_budget_goes_to_the_sums() -> None:
+def test_without_a_choice_the_sums_get_the_whole_budget() -> None:
     (sums,) = private_charges(replace(ASKED, queries=1), ADD, candidates=1, release="round 1")
     assert sums.epsilon == 8.0
 
@@ -148,7 +148,7 @@ def test_clusters_are_found_where_the_class_centres_are() -> None:
     torch.testing.assert_close(found.centres.norm(dim=1), torch.ones(2))
 
 
-def test_class_centres_of_a_chosen_cap_take_no_part_in_the_next_query() -> None:
+def test_next_query_leaves_out_class_centres_of_a_chosen_cap() -> None:
     asked = replace(ASKED, budget=Budget(1e4, 1e-4))
     near = torch.nn.functional.normalize(torch.eye(8)[:1] + 0.1 * torch.eye(8)[1:2], dim=1)
     found = release(in_cap(100, 0.2), torch.cat([torch.eye(8)[:1], near]), asked, ADD, draws_of(0))
@@ -184,7 +184,7 @@ def test_more_queries_than_candidates_are_refused() -> None:
         release(in_cap(20, 0.5), CENTRE[None], ASKED, ADD, draws_of(0))
 
 
-def test_candidates_that_are_no_directions_are_refused() -> None:
+def test_candidates_without_a_direction_are_refused() -> None:
     with refused("candidates", "length 1"):
         release(in_cap(20, 0.5), 2 * torch.eye(8), ASKED, ADD, draws_of(0))
 

@@ -23,7 +23,7 @@ def directions(number: int, dimension: int, seed: int, spread: Tensor | float = 
     return normalize(drawn * spread)
 
 
-def test_they_are_the_eigenvectors_of_the_second_moments() -> None:
+def test_directions_are_the_eigenvectors_of_the_second_moments() -> None:
     features = directions(300, 24, 0, torch.linspace(3, 0.1, 24))
     found = principal_directions(features, 5).numpy()
     _, vectors = np.linalg.eigh(features.double().numpy().T @ features.double().numpy())
@@ -31,7 +31,7 @@ def test_they_are_the_eigenvectors_of_the_second_moments() -> None:
     np.testing.assert_allclose(found @ found.T, np.eye(5), atol=1e-5)
 
 
-def test_a_class_centre_more_is_a_row_more_of_length_one_and_changes_no_other() -> None:
+def test_extra_class_centre_adds_one_unit_row_and_changes_no_other() -> None:
     basis, centres = principal_directions(directions(50, 32, 1), 8), directions(20, 32, 2)
     centres[3] = centres[3] - basis.T @ (basis @ centres[3])  # nothing of it is in the public directions
     whole = project_rows(centres, basis)
@@ -54,7 +54,7 @@ def test_a_basis_of_all_axes_changes_nothing() -> None:
     torch.testing.assert_close(same.counts, plain.counts)
 
 
-def test_what_is_released_lies_in_the_public_directions_with_length_one() -> None:
+def test_released_rows_are_unit_vectors_in_the_public_directions() -> None:
     basis = principal_directions(directions(50, 32, 6), 8)
     found = release(directions(40, 32, 7), directions(6, 32, 8), ASKED, BudgetSplit(), draws_of(9), basis).centres
     assert found.shape == (1, 32)
@@ -62,7 +62,7 @@ def test_what_is_released_lies_in_the_public_directions_with_length_one() -> Non
     torch.testing.assert_close(lift_rows(found @ basis.T, basis), found)
 
 
-def test_where_features_have_few_directions_they_leave_more_of_a_cluster_than_all_dimensions_do() -> None:
+def test_projection_keeps_more_of_a_cluster_if_features_have_few_directions() -> None:
     """64 of 512 at ε = 1, with 115 members: in all dimensions with a choice a cosine of 0.29 is expected."""
     spread = torch.cat([torch.ones(32), torch.full((480,), 0.02)])
     axis = torch.eye(512)[0]

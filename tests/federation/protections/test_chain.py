@@ -59,13 +59,11 @@ def test_the_order_is_clip_poison_mask_at_the_site_and_admit_clip_combine_noise_
         ({"poisoned": HOSTILE, "secure": True}, ["poison", "mask"], ["admit", "combine"]),
     ],
 )
-def test_a_recipe_takes_the_steps_that_it_asks_for(section: dict[str, Any], site: list[str], server: list[str]) -> None:
+def test_recipe_uses_only_its_configured_steps(section: dict[str, Any], site: list[str], server: list[str]) -> None:
     assert step_names(Federation.model_validate(section)) == {"site": site, "server": server}
 
 
-def test_a_hostile_site_spoils_what_was_clipped_and_the_server_clips_it_again(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_server_clips_poisoned_uploads_again(sets: Mapping[str, Path], tmp_path: Path) -> None:
     sent: dict[str, tuple[Message, Message]] = {}
     content = tree(sets, training__rounds=1, federation={"dp": DP, "poisoned": HOSTILE})
     run_toy(content, tmp_path / "run", wire=listening(sent))
@@ -77,7 +75,7 @@ def test_a_hostile_site_spoils_what_was_clipped_and_the_server_clips_it_again(
     assert norm_of_update(model, {name: lent[name] for name in model}) <= CLIP * (1 + 1e-6)
 
 
-def test_what_goes_under_masks_is_clipped_already(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_uploads_are_clipped_before_masking(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """The mean of clipped updates is no longer than the clip; that of unclipped ones is, here by far."""
     recipe = tree(sets, training__rounds=1, federation={"secure": {"entropy": "derived"}})
     start: dict[str, tuple[Message, Message]] = {}
@@ -109,7 +107,7 @@ def test_noise_is_on_the_mean_not_on_single_uploads(sets: Mapping[str, Path], tm
     assert np.isclose(noise.mean().item(), 0, atol=1e-3)
 
 
-def test_uploads_are_admitted_before_anything_is_done_with_them(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_uploads_are_checked_before_any_other_step(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """A weight that is not finite would survive clipping as such, and is refused before."""
 
     class Spoiling(LocalTransport):

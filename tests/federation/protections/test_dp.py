@@ -44,9 +44,7 @@ def whole(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
     return out
 
 
-def test_without_noise_and_with_a_bound_beyond_every_update_it_is_fedavg(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_without_noise_and_with_a_large_bound_the_run_is_fedavg(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(private(sets, federation__dp={"clip": 1e5, "noise": 0.0}), tmp_path / "null")
     run_toy(private(sets, federation={}), tmp_path / "fedavg")
     assert weights(tmp_path / "null") == weights(tmp_path / "fedavg")
@@ -82,9 +80,7 @@ class Boasting(LocalTransport):
             yield Reply(reply.site, message, reply.failure, reply.ticket)
 
 
-def test_sites_clip_before_they_send_and_the_server_takes_no_clipping_on_trust(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_sites_clip_before_sending_and_the_server_clips_again(sets: Mapping[str, Path], tmp_path: Path) -> None:
     clip = {"clip": 0.05, "noise": 0.0}
     lone = {"data__sites": {"A": str(sets["A"])}, "training__rounds": 1}
     # A model that did not move: a clip so small that no float32 weight changes.
@@ -148,7 +144,7 @@ def test_the_noise_for_a_budget_meets_it_by_another_accountant(
     assert plan.figures(0, "system")["epsilon"] == 0
 
 
-def test_a_site_pays_for_the_rounds_that_ask_it(sets: Mapping[str, Path]) -> None:
+def test_site_pays_only_for_rounds_in_which_it_is_sampled(sets: Mapping[str, Path]) -> None:
     changes = {"federation": {"participation": 0.34, "dp": DP}, "training__rounds": 9}
     plan = plan_of(recipe_of(private(sets, **changes)))
     assert plan is not None
@@ -157,7 +153,7 @@ def test_a_site_pays_for_the_rounds_that_ask_it(sets: Mapping[str, Path]) -> Non
     assert plan.figures(9, "system")["releases"] == plan.paid[-1]
 
 
-def test_figures_and_guarantee_stand_in_metrics_and_ledger(whole: Path) -> None:
+def test_metrics_and_ledger_contain_figures_and_guarantee(whole: Path) -> None:
     privacy = json.loads((whole / "metrics.json").read_text())["privacy"]
     one = privacy_loss_distribution.from_gaussian_mechanism(DP["noise"], value_discretization_interval=1e-2)
     expected = one.self_compose(2).get_epsilon_for_delta(1e-3)
@@ -173,9 +169,7 @@ def test_figures_and_guarantee_stand_in_metrics_and_ledger(whole: Path) -> None:
     assert up == {"update clipped to 0.5 at the site, no noise yet"}
 
 
-def test_derived_noise_repeats_and_the_operating_systems_does_not(
-    whole: Path, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_derived_noise_repeats_and_system_noise_does_not(whole: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(private(sets), tmp_path / "again")
     assert settled(tmp_path / "again") == settled(whole)
     run_toy(private(sets, federation__dp={**DP, "entropy": "system"}), tmp_path / "system")
@@ -183,9 +177,7 @@ def test_derived_noise_repeats_and_the_operating_systems_does_not(
 
 
 @pytest.mark.parametrize("every", [1, 2])
-def test_what_was_released_is_not_drawn_again_after_a_kill(
-    every: int, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_released_value_is_not_drawn_again_after_a_kill(every: int, sets: Mapping[str, Path], tmp_path: Path) -> None:
     """Killed when round 2 is released and perhaps lent, and not yet in a checkpoint."""
     dp = {**DP, "entropy": "system"}
     content = private(sets, federation__dp=dp, runtime__checkpoint_every=every, evaluation__every=1)
@@ -211,7 +203,7 @@ def test_what_was_released_is_not_drawn_again_after_a_kill(
     assert len(read_lines(tmp_path / "run" / "released" / "charges.jsonl")) == 2
 
 
-def test_a_released_value_that_is_gone_is_not_drawn_anew(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_missing_released_value_is_not_drawn_again(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = private(sets, federation__dp={**DP, "entropy": "system"})
     run_toy(content, tmp_path / "run")
     for path in [*(tmp_path / "run" / "checkpoints").iterdir(), tmp_path / "run" / "metrics.json"]:
@@ -228,7 +220,7 @@ def test_values_older_than_any_checkpoint_are_dropped(sets: Mapping[str, Path], 
     assert len(read_lines(tmp_path / "run" / "released" / "charges.jsonl")) == 6
 
 
-def test_noise_on_a_sum_in_secret_is_noise_on_a_sum(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_noise_on_a_secure_sum_is_noise_on_a_sum(sets: Mapping[str, Path], tmp_path: Path) -> None:
     federation = {"dp": DP, "secure": {"entropy": "derived"}}
     run_toy(private(sets, training__rounds=1), tmp_path / "plain")
     run_toy(private(sets, training__rounds=1, federation=federation), tmp_path / "secret")
@@ -252,7 +244,7 @@ def test_noise_on_a_sum_in_secret_is_noise_on_a_sum(sets: Mapping[str, Path], tm
         ({"clip": 1.0, "delta": 1e-5, "noise": -1}, "recipe.federation.dp.noise", "-1"),
     ],
 )
-def test_noise_that_promises_nothing_is_refused(
+def test_noise_without_a_guarantee_is_refused(
     dp: dict[str, Any], place: str, keyword: str, sets: Mapping[str, Path]
 ) -> None:
     with refused(place, keyword):
@@ -271,7 +263,7 @@ def test_noise_that_promises_nothing_is_refused(
         ("fedsis", {}, "fedsis"),
     ],
 )
-def test_what_would_break_the_promise_is_refused(
+def test_settings_that_break_the_guarantee_are_refused(
     method: str, changes: dict[str, Any], keyword: str, sets: Mapping[str, Path]
 ) -> None:
     recipe = recipe_of(tree(sets, method, **{"federation__dp": DP, **changes}))

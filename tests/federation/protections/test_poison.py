@@ -52,7 +52,7 @@ def update_of_b(sets: Mapping[str, Path], out: Path, **changes: Any) -> tuple[Me
 
 
 @pytest.mark.parametrize(("how", "sign"), [("sign-flip", -1), ("scaling", 1)])
-def test_a_hostile_site_turns_or_stretches_its_update(
+def test_hostile_site_inverts_or_scales_its_update(
     how: str, sign: int, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     lent, honest = update_of_b(sets, tmp_path / "honest")
@@ -67,7 +67,7 @@ def test_a_hostile_site_turns_or_stretches_its_update(
             assert torch.allclose(hostile[name], sign * 3 * value, rtol=1e-3, atol=1e-6), name
 
 
-def test_flipped_labels_are_exchanged_and_nothing_else(sets: Mapping[str, Path]) -> None:
+def test_flipped_labels_swap_the_classes_and_change_nothing_else(sets: Mapping[str, Path]) -> None:
     view = View.of(PreparedSet.open(sets["A"]), "train")
     flipped, positions = FlippedLabels(view.slices), np.arange(5)
     assert (flipped.labels + view.labels == 1).all()
@@ -87,9 +87,7 @@ def test_a_site_with_flipped_labels_learns_the_opposite(sets: Mapping[str, Path]
 
 
 @pytest.mark.parametrize("rule", ["norm-clip", "trimmed-mean", "median", "krum"])
-def test_a_rule_keeps_a_hostile_site_from_carrying_the_model_away(
-    rule: str, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_robust_rule_limits_the_effect_of_a_hostile_site(rule: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
     more = {name: make_set(tmp_path / name, name, seed) for seed, name in ((10, "D"), (11, "E"))}
     five = {name: str(path) for name, path in {**sets, **more}.items() if name in "ABCDE"}
     poison = {"sites": ["B"], "how": "scaling", "factor": 30.0}
@@ -111,12 +109,12 @@ def test_a_rule_keeps_a_hostile_site_from_carrying_the_model_away(
         ({"sites": ["A"], "how": "label-flip", "factor": 2}, "recipe.federation.poisoned", "factor"),
     ],
 )
-def test_poison_that_cannot_be_is_refused(poison: Any, place: str, keyword: str, sets: Mapping[str, Path]) -> None:
+def test_impossible_poison_is_refused(poison: Any, place: str, keyword: str, sets: Mapping[str, Path]) -> None:
     with refused(place, keyword):
         recipe_of(tree(sets, federation__poisoned=poison))
 
 
-def test_flipped_labels_are_refused_where_there_are_no_attacks(sets: Mapping[str, Path]) -> None:
+def test_flipped_labels_need_attacks(sets: Mapping[str, Path]) -> None:
     recipe = recipe_of(tree(sets, "fedavg", federation__poisoned={"sites": ["A"], "how": "label-flip"}))
     with refused("recipe.federation.poisoned.how", "label-flip", "fedavg"):
         task_of(METHODS["fedavg"]).check(recipe, METHODS["fedavg"])
@@ -130,9 +128,7 @@ def test_flipped_labels_are_refused_where_there_are_no_attacks(sets: Mapping[str
         ({"dp": {"clip": 1.0, "noise": 1.0, "delta": 1e-5, "entropy": "derived"}}, "recipe.federation.dp.entropy"),
     ],
 )
-def test_what_is_for_simulations_only_is_refused_between_organisations(
-    section: Any, place: str, sets: Mapping[str, Path]
-) -> None:
+def test_federation_refuses_settings_of_simulations(section: Any, place: str, sets: Mapping[str, Path]) -> None:
     with refused(place):
         check_real(recipe_of(tree(sets, federation=section)))
     check_real(recipe_of(tree(sets, federation={"secure": True})))

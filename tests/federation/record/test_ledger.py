@@ -48,7 +48,7 @@ def resumed(path: Path, length: int) -> None:
         assert ledger.digest == sha256(path.read_bytes()).hexdigest()
 
 
-def test_lines_after_a_checkpoint_are_kept_and_marked_however_often_the_run_is_interrupted(tmp_path: Path) -> None:
+def test_resume_keeps_and_marks_lines_after_the_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     first = ledger_of(path, [1])
     ledger_of(path, [2, 3])
@@ -113,7 +113,7 @@ def test_a_line_is_in_the_file_when_it_has_been_appended(tmp_path: Path) -> None
     ledger.close()
 
 
-def test_a_line_that_was_torn_by_the_interruption_is_dropped(tmp_path: Path) -> None:
+def test_line_cut_off_by_the_interruption_is_dropped(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     length = ledger_of(path, [1])
     with path.open("ab") as file:
@@ -132,7 +132,7 @@ def test_a_damaged_line_after_a_checkpoint_is_named_and_nothing_is_changed(tmp_p
     assert path.read_bytes() == before
 
 
-def test_a_ledger_shorter_than_a_checkpoint_says_is_not_filled_up(tmp_path: Path) -> None:
+def test_ledger_shorter_than_its_checkpoint_is_refused(tmp_path: Path) -> None:
     ledger = JsonLines(tmp_path / "ledger.jsonl")
     ledger.append({"line": 1})
     with refused("ledger.jsonl", "checkpoint"):

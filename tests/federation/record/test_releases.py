@@ -86,7 +86,7 @@ def killing(at: Path, number: int) -> Callable[[], None]:
     return lambda: sys.addaudithook(hook)
 
 
-def test_killed_at_any_operation_what_was_sent_is_sent_again_and_what_was_drawn_was_paid_for(tmp_path: Path) -> None:
+def test_after_a_kill_a_sent_value_is_repeated_and_a_drawn_one_is_charged(tmp_path: Path) -> None:
     """Real entropy: a second draw could not give the same bytes."""
     sent, number = "", 0
     while not sent:
@@ -129,7 +129,7 @@ def test_a_release_that_was_charged_but_not_drawn_is_charged_once(tmp_path: Path
     assert charged(tmp_path) == [SECOND.release, CHARGE.release]
 
 
-def test_private_state_goes_back_a_generation_and_what_was_told_does_not(tmp_path: Path) -> None:
+def test_restoring_a_generation_keeps_the_releases(tmp_path: Path) -> None:
     store = SiteStore(tmp_path)
     first = release(tmp_path / "releases")
     for generation in (1, 2):
@@ -159,7 +159,7 @@ def test_a_release_beyond_the_budget_draws_nothing_and_charges_nothing(tmp_path:
     assert len(charged(tmp_path)) == 3
 
 
-def test_what_was_released_can_be_sent_again_when_the_budget_is_spent(tmp_path: Path) -> None:
+def test_released_value_can_be_repeated_after_the_budget_is_spent(tmp_path: Path) -> None:
     first = release(tmp_path)
     release(tmp_path, "round 2", (replace(CHARGE, release="round 2", epsilon=2.0),))
     assert digest_of(release(tmp_path)) == digest_of(first)
@@ -190,12 +190,12 @@ def test_a_damaged_value_is_refused_and_not_drawn_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "../up", "Round", "a/b", "a" * 101])
-def test_a_name_that_is_no_plain_file_name_is_refused(name: str, tmp_path: Path) -> None:
+def test_release_name_must_be_a_plain_file_name(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="name"):
         release(tmp_path, name)
 
 
-def test_the_cost_beside_a_release_tells_each_charge_and_the_running_total(tmp_path: Path) -> None:
+def test_cost_of_a_release_lists_each_charge_and_the_running_total(tmp_path: Path) -> None:
     release(tmp_path)
     found = stated_cost(release(tmp_path, "round 2", (replace(CHARGE, release="round 2, sums"),)), "derived")
     assert found is not None
@@ -210,7 +210,7 @@ def test_the_cost_beside_a_release_tells_each_charge_and_the_running_total(tmp_p
 
 
 @pytest.mark.parametrize("row", [[9.0, 0, 1, 0, 1, 1, 1], [0, -1.0, 1, 0, 1, 1, 1], [0, 0, 1, 0, 1, 1, 0.5]])
-def test_a_cost_that_says_nothing_is_refused(row: list[float]) -> None:
+def test_empty_cost_is_refused(row: list[float]) -> None:
     with pytest.raises(RefusedMessage, match=r"^cost: "):
         stated_cost({"cost": torch.tensor([[0.0] * 7, row], dtype=torch.float64)}, "system")
 

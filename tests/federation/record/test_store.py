@@ -44,7 +44,7 @@ def test_the_last_two_generations_are_kept_and_either_can_be_restored(tmp_path: 
         assert number_in(again) == generation
 
 
-def test_what_came_after_a_restored_generation_is_forgotten(tmp_path: Path) -> None:
+def test_restoring_a_generation_drops_later_ones(tmp_path: Path) -> None:
     store = stored(tmp_path)
     store.save({"number": torch.tensor(4)})
     store.restore(2)
@@ -103,9 +103,7 @@ def test_a_commit_has_the_same_bytes_from_memory_and_from_a_file(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("free", "in_files"), [(4, 0), (3, 3)])
-def test_there_is_room_for_a_few_large_sites_where_the_machine_has_memory(
-    tmp_path: Path, free: int, in_files: int
-) -> None:
+def test_large_states_stay_in_memory_if_the_machine_has_enough(tmp_path: Path, free: int, in_files: int) -> None:
     size = ROOM // 2 + 8
     cache = StateCache(free=lambda: free * size)
     state = {"large": torch.zeros(size, dtype=torch.uint8)}
@@ -114,7 +112,7 @@ def test_there_is_room_for_a_few_large_sites_where_the_machine_has_memory(
     assert len(list(tmp_path.rglob("working*"))) == in_files
 
 
-def test_state_that_another_process_stores_needs_a_file_only_without_room(tmp_path: Path) -> None:
+def test_state_stored_by_another_process_uses_a_file_only_without_memory(tmp_path: Path) -> None:
     state = {"weights": torch.arange(4.0)}
     alone = SiteStore(tmp_path / "alone")
     alone.save(state)
@@ -128,7 +126,7 @@ def test_state_that_another_process_stores_needs_a_file_only_without_room(tmp_pa
         assert len(list(store.directory.iterdir())) == files
 
 
-def test_beyond_a_few_sites_state_goes_into_files_however_much_memory_there_is(tmp_path: Path) -> None:
+def test_state_of_many_sites_is_stored_in_files_for_any_memory(tmp_path: Path) -> None:
     cache, state = StateCache(free=lambda: 1 << 40), {"large": torch.zeros(ROOM // 3, dtype=torch.uint8)}
     for number in range(6):
         SiteStore(tmp_path / str(number), cache).save(state)
@@ -179,20 +177,20 @@ def test_a_site_that_did_not_take_part_stays_at_its_generation(tmp_path: Path) -
     assert number_in(store) == 3
 
 
-def test_a_generation_that_is_gone_is_an_error(tmp_path: Path) -> None:
+def test_missing_generation_is_an_error(tmp_path: Path) -> None:
     stored(tmp_path)
     with failed(RunFailed, "generation 1", "private state"):
         SiteStore(tmp_path).restore(1)
 
 
-def test_going_back_to_the_beginning_forgets_everything(tmp_path: Path) -> None:
+def test_restoring_the_start_clears_all_state(tmp_path: Path) -> None:
     store = stored(tmp_path)
     store.restore(0)
     assert store.load() == {}
     assert not list(tmp_path.iterdir())
 
 
-def test_checkpoints_return_what_was_written_and_the_last_two_are_kept(tmp_path: Path) -> None:
+def test_checkpoints_round_trip_and_the_last_two_are_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, "digest")
     assert checkpoints.latest() is None
     for number in (1, 2, 3):
@@ -214,7 +212,7 @@ def test_the_checkpoint_of_another_round_is_refused(tmp_path: Path) -> None:
         checkpoints.latest()
 
 
-def test_a_checkpoint_of_an_earlier_version_is_not_of_a_run_of_this_one(tmp_path: Path) -> None:
+def test_checkpoint_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
     Checkpoints(tmp_path, "digest").write({}, Progress(1))
     assert Checkpoints(tmp_path, "digest").latest() == ({}, Progress(1))
     with refused("000001.safetensors", "digests", "delete"):

@@ -9,7 +9,7 @@ import torch
 from fedvisage.federation.wire.message import Digests, digest_of
 
 
-def test_a_digest_is_worked_out_again_when_a_tensor_was_changed_in_its_place() -> None:
+def test_digest_is_recomputed_after_an_in_place_change() -> None:
     digests, message = Digests(), {"one": torch.arange(3.0), "two": torch.ones(2)}
     for _ in range(2):
         assert digests.of(message) == digest_of(message)
@@ -50,7 +50,7 @@ def test_a_digest_is_that_of_names_types_shapes_and_values() -> None:
     assert digest_of(message) == total.hexdigest()
 
 
-def test_a_message_whose_digest_is_known_does_not_stay_in_memory() -> None:
+def test_digest_cache_keeps_no_message_in_memory() -> None:
     digests, message = Digests(), {"one": torch.zeros(2)}
     digests.of(message)
     value = weakref.ref(message.pop("one"))

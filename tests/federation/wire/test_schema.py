@@ -30,7 +30,7 @@ def schema(recipe: Recipe) -> Schema:
     return schema_of(UPLOADS, recipe, NET)
 
 
-def test_spoilt_uploads_are_refused_with_field_and_reason(schema: Schema) -> None:
+def test_malformed_uploads_are_refused_with_field_and_reason(schema: Schema) -> None:
     draws = np.random.default_rng(0)
     for _ in range(1000):
         message = honest(draws)
@@ -50,7 +50,7 @@ def test_honest_uploads_pass_also_as_bytes(schema: Schema) -> None:
 
 
 @pytest.mark.parametrize("examples", [0, -1, 10**9, 2**62])
-def test_a_number_of_examples_that_no_site_has_is_refused(schema: Schema, examples: int) -> None:
+def test_impossible_number_of_examples_is_refused(schema: Schema, examples: int) -> None:
     message = honest(np.random.default_rng(2)) | {"examples": torch.tensor(examples)}
     with pytest.raises(RefusedMessage, match="examples"):
         check(message, schema)
@@ -71,7 +71,7 @@ def test_a_number_of_examples_that_no_site_has_is_refused(schema: Schema, exampl
         torch._neg_view,
     ],
 )
-def test_what_is_no_plain_tensor_is_refused(make: Callable[[torch.Tensor], Any], schema: Schema) -> None:
+def test_only_plain_tensors_are_accepted(make: Callable[[torch.Tensor], Any], schema: Schema) -> None:
     message = honest(np.random.default_rng(6))
     name = next(name for name, value in message.items() if value.dtype == torch.float32 and value.dim())
     with failed(RefusedMessage, "model.0.weight", "plain tensor") as caught:
@@ -95,7 +95,7 @@ def test_truncated_bytes_are_no_message() -> None:
             decode(data[:length])
 
 
-def test_random_bytes_are_no_message_and_announced_sizes_are_not_believed() -> None:
+def test_random_bytes_are_refused_without_trusting_their_sizes() -> None:
     draws = np.random.default_rng(5)
     for _ in range(500):
         with pytest.raises(MalformedMessage):

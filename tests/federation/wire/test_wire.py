@@ -35,7 +35,7 @@ def schema(form: Form) -> Schema:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_arrives_is_near_what_was_sent(form: Form) -> None:
+def test_decoded_values_are_within_the_rounding_bound(form: Form) -> None:
     sent = values()
     error = (unpack("x", pack("x", sent, form)) - sent).abs()
     largest = sent.abs().amax(dim=-1, keepdim=True)
@@ -54,7 +54,7 @@ def test_random_rounding_is_right_on_average_and_the_nearest_is_not() -> None:
     assert float(drawn[0]) == pytest.approx(1.0, abs=1e-6)
 
 
-def test_bytes_are_what_was_declared_and_int8_is_nearly_four_times_smaller() -> None:
+def test_bytes_equal_the_declaration_and_int8_is_nearly_four_times_smaller() -> None:
     sizes = {form: size_of(pack("x", values(), form).values()) for form in FORMS}
     assert sizes == {form: bytes_of(SHAPE, form) for form in FORMS}
     assert sizes["fp32"] == 4 * 6 * 9 * 96
@@ -63,7 +63,7 @@ def test_bytes_are_what_was_declared_and_int8_is_nearly_four_times_smaller() -> 
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_was_packed_is_what_is_declared(form: Form) -> None:
+def test_packed_fields_equal_the_declaration(form: Form) -> None:
     message = pack("tokens", values(), form)
     check(message, schema(form))
     declared = fields("tokens", SHAPE, form)
@@ -98,7 +98,7 @@ def drop_row(message: Message) -> None:
         (lambda message: message.pop("tokens.scale"), "^tokens\\.scale: .*missing"),
     ],
 )
-def test_codes_that_would_not_become_sound_values_are_refused(change: Callable[[Message], object], reason: str) -> None:
+def test_codes_of_invalid_values_are_refused(change: Callable[[Message], object], reason: str) -> None:
     message = pack("tokens", values(), "int8")
     change(message)
     with pytest.raises(RefusedMessage, match=reason):
@@ -120,7 +120,7 @@ def test_a_vector_that_is_not_finite_is_refused_through_its_scale() -> None:
         check(pack("tokens", sent, "int8"), schema("int8"))
 
 
-def test_a_scale_that_is_no_plain_tensor_is_refused_before_its_codes_are_weighed() -> None:
+def test_scale_must_be_a_plain_tensor() -> None:
     message = pack("tokens", values(), "int8")
     message["tokens.scale"] = message["tokens.scale"].to_sparse()
     with failed(RefusedMessage, "tokens.scale", "plain tensor"):

@@ -38,7 +38,7 @@ def test_rounding_goes_to_a_neighbour_and_is_right_on_average() -> None:
     assert set(got[:, 3].tolist()) == {0.0}
 
 
-def test_what_is_not_finite_stays_so() -> None:
+def test_values_that_are_not_finite_stay_so() -> None:
     every_nan = torch.tensor([0x7FFFFFFF, 0x7F800001, -1], dtype=torch.int32).view(torch.float32)
     sent = torch.cat([every_nan, torch.tensor([math.inf, -math.inf])])
     got = to_bf16(sent, torch.Generator().manual_seed(0))
@@ -46,14 +46,12 @@ def test_what_is_not_finite_stays_so() -> None:
     assert got[3:].tolist() == [math.inf, -math.inf]
 
 
-def test_scales_beside_codes_are_no_weights() -> None:
+def test_scales_of_codes_are_not_weights() -> None:
     one = torch.zeros(1)
     assert weights_in({"gradient": one, "gradient.scale": one, "head.weight": one, "left": one}) == {"head.weight"}
 
 
-def test_bytes_of_weights_are_halved_both_ways_and_what_is_asked_of_a_finished_model_is_not(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_weights_travel_in_half_the_bytes_and_evaluations_in_full(sets: Mapping[str, Path], tmp_path: Path) -> None:
     counted = {}
     for wire in ("fp32", "bf16"):
         run_toy(tree(sets, federation__wire=wire, training__rounds=1), tmp_path / wire)
@@ -92,7 +90,9 @@ def test_weights_in_other_numbers_than_declared_are_refused(sets: Mapping[str, P
 
 
 @pytest.mark.parametrize("method", ["fedma", "fedsis", "single", "privacyface"])
-def test_methods_of_every_pattern_train_with_it(method: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_methods_of_every_pattern_train_with_16_bit_weights(
+    method: str, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
     changes: dict[str, Any] = {"training__rounds": 2, "evaluation__every": 0}
     changes |= {"method__wire": "int8"} if method == "fedsis" else {}
     run_toy(tree(sets, method, federation__wire="bf16", **changes), tmp_path / "run")
@@ -101,7 +101,7 @@ def test_methods_of_every_pattern_train_with_it(method: str, sets: Mapping[str, 
     assert not any(value.dtype == torch.bfloat16 for value in weights.values())
 
 
-def test_a_clipped_update_is_measured_from_what_was_lent(sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_clipping_measures_the_update_from_the_lent_weights(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """If sites change no convolution, clipping to almost zero must leave it as it was sent."""
     changes = {"training__rounds": 1, "training__optimizer": {"name": "sgd", "lr": 1e-30}, "evaluation__every": 0}
     bound = {"rule": "norm-clip", "bound": 1e-12}
@@ -122,7 +122,7 @@ def test_a_clipped_update_is_measured_from_what_was_lent(sets: Mapping[str, Path
         ({"federation__dp": {"clip": 1.0, "noise": 0}}, "federation.dp"),
     ],
 )
-def test_what_it_would_break_is_refused(other: dict[str, Any], keyword: str, sets: Mapping[str, Path]) -> None:
+def test_incompatible_features_are_refused(other: dict[str, Any], keyword: str, sets: Mapping[str, Path]) -> None:
     recipe = recipe_of(tree(sets, federation__wire="bf16", **other))
     with refused("recipe.federation.wire", "bf16", keyword):
         check_protection(recipe, METHODS["fedpad"])
